@@ -89,7 +89,7 @@ class Node:
             auto_create=config.auto_create_topics,
             is_member=self._bootstrap is not None,
             kept_for_replicas=self._kept_for_replicas,
-            elsewhere=None if self._bootstrap is None else self._bootstrap.remote_partition,
+            remote_target=None if self._bootstrap is None else self._bootstrap.remote_partition,
         )
         await self.broker.start()
         if self._bootstrap is not None:

@@ -17,7 +17,7 @@ from goq.broker.metadata import MetadataStore
 from goq.broker.partition.failure_policy import dead_letter_settings
 from goq.broker.partition.partition import Partition
 from goq.broker.partition.publish_target import PublishTarget, TargetLookup
-from goq.broker.partition_context import PartitionContext, PartitionId
+from goq.broker.partition_context import SNAPSHOT_COST_BYTES, PartitionContext, PartitionId
 from goq.broker.retention.archiver import Archive
 from goq.broker.retention.compaction_manager import Compacting
 from goq.broker.retention.retention_manager import Keeper, KeptForReplicas
@@ -27,7 +27,7 @@ from goq.broker.runtime.tasks import Tasks
 from goq.broker.search.finder import Finder
 from goq.broker.search.key_index_builder import KeyMaking
 from goq.broker.topic.push_streams import PushStreams
-from goq.broker.topic.topic import Topic
+from goq.broker.topic.topic import DEFAULT_TIMES, Topic, TopicTimes
 from goq.clock import Clock
 from goq.config.topic import TopicSettings, flattened
 from goq.errors import InvalidInput, ShuttingDown, TooManyRequests, TopicExists, TopicNotFound
@@ -56,11 +56,13 @@ class Broker:
         auto_create: bool,
         kept_for_replicas: KeptForReplicas = lambda _partition: None,
         is_member: bool = False,
-        elsewhere: TargetLookup | None = None,
+        remote_target: TargetLookup | None = None,
+        times: TopicTimes = DEFAULT_TIMES,
+        snapshot_cost_bytes: int = SNAPSHOT_COST_BYTES,
     ) -> None:
         """``is_member`` says that other nodes have replicas: then what topics there are is for
         all to agree on, and somebody else opens the partitions that this node leads.
-        ``elsewhere`` are those that others lead."""
+        ``remote_target`` finds the partitions that other nodes lead."""
         self.topics: dict[str, Topic] = {}
         self.streams = PushStreams()
         self.clock = clock
@@ -71,7 +73,9 @@ class Broker:
         self._partitions = partitions
         self._auto_create = auto_create
         self._is_member = is_member
-        self._elsewhere = elsewhere
+        self._remote_target = remote_target
+        self._times = times
+        self._snapshot_cost_bytes = snapshot_cost_bytes
         self.executor = ThreadPoolExecutor(limits.COMMIT_THREADS, thread_name_prefix="goq-disk")
         self._tasks = Tasks()
         self.archive = Archive(topics_dir.with_name(ARCHIVE_DIR), disk, metadata, clock)
@@ -102,6 +106,7 @@ class Broker:
             self._tasks,
             random.Random().random,
             lambda: secrets.randbits(_PRODUCER_ID_BITS) or 1,
+            self._snapshot_cost_bytes,
         )
         self.keeper = Keeper(
             self.topics,
@@ -152,13 +157,14 @@ class Broker:
             self._context,
             self._tasks,
             self._target,
-            self._elsewhere,
+            self._remote_target,
+            times=self._times,
         )
         for group, written in (await self.metadata.groups(row.name)).items():
             topic.configure_group(group, written)
         await self._open_partitions(topic, row.partitions)
         for partition in topic.partitions:
-            for group in partition.state.groups:
+            for group in partition.group_names:
                 topic.groups.setdefault(group, {})
         self.topics[row.name] = topic
         self.keeper.wake_topic(topic)
@@ -258,7 +264,7 @@ class Broker:
             making = asyncio.ensure_future(self._make_target(source, name, number))
             making.add_done_callback(lambda done: done.cancelled() or done.exception())
             topic = await asyncio.shield(making)  # nothing half made is left if its worker stops
-        return topic.target(number)
+        return topic.publisher.target(number)
 
     async def _make_target(self, source: Topic, name: str, number: int) -> Topic:
         async with self._changing:

@@ -18,6 +18,7 @@ from goq.cluster.replication.protocol import PartitionKey
 from goq.errors import GoqError
 from goq.frame.header import parse_header
 from goq.storage.log.log import Log
+from tests.support.broker.partition_internals import state_of
 from tests.support.delivery.model import canonical
 
 from .books import Books
@@ -148,10 +149,10 @@ class Checks:
             partition = None if topic is None else topic.partitions.get(number)
             if partition is None:
                 return False
-            group = partition.state.group(GROUP)
+            group = state_of(partition).group(GROUP)
             if group.leases or len(group.retries):
                 return False
-            if group.taken.floor != partition.state.end_offset:
+            if group.taken.floor != partition.end_offset:
                 return False
         return True
 

@@ -7,9 +7,8 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from goq.broker.log.group_commit import Appended
-from goq.broker.partition.partition import LeasedBatch
-from goq.broker.topic.topic import ReceiveRequest
-from goq.delivery.settlement import acknowledge
+from goq.broker.partition.leases import LeasedBatch
+from goq.broker.topic.receiver import ReceiveRequest
 from goq.errors import GoqError, OutOfOrderSequence, TopicExists, Unavailable
 from goq.frame.encoder import Columns, ProducerMark, encode_frame
 from goq.frame.hashes import partition_of
@@ -83,8 +82,8 @@ class Clients:
     async def _until_stored(self, number: int, view: FrameView) -> int:
         async def publish(process: Process) -> Appended:
             target = process.broker.topic(TOPIC).target(number)
-            target.check_publish(view.header.frame_bytes)
-            return await target.publish(view)
+            target.appender.check_publish(view.header.frame_bytes)
+            return await target.appender.publish(view)
 
         while True:
             try:
@@ -103,7 +102,7 @@ class Clients:
         async def receive(process: Process) -> list[LeasedBatch]:
             topic = process.broker.topic(TOPIC)
             await process.broker.remember_group(topic, GROUP)
-            return await topic.receive(GROUP, options)
+            return await topic.receiver.receive(GROUP, options)
 
         while True:
             process = self._probably_a_leader()
@@ -133,7 +132,7 @@ class Clients:
 
         async def settle(at: Process) -> tuple[int, list[Receipt]]:
             topic = at.broker.topic(TOPIC)
-            return await topic.settle(GROUP, receipts, lambda p, r: acknowledge(p.state, GROUP, r))
+            return await topic.receiver.acknowledge(GROUP, receipts)
 
         try:
             _, lost = await self._ask(settle, process)

@@ -72,7 +72,7 @@ class Process(Home):
                 auto_create=False,
                 is_member=True,
                 kept_for_replicas=self._kept_for_replicas,
-                elsewhere=bootstrap.remote_partition,
+                remote_target=bootstrap.remote_partition,
             )
             await broker.start()
             self.cluster_node = bootstrap.build(broker)

@@ -162,7 +162,7 @@ def test_what_retention_deleted_before_it_was_read_fails_the_stream_unless_that_
     with Client(node.url) as client:
         for number in range(10):
             client.publish(topic, f"v{number}" + "x" * 50_000, partition=0)
-            node.on_loop(broker.topics[topic].partitions[0].keeping.roll)
+            node.on_loop(broker.topics[topic].partitions[0].trimmer.roll)
         client.alter_topic(topic, settings={"retention.bytes": "64KiB", "segment.bytes": "64KiB"})
         node.on_loop(broker.apply_retention)
         kept = [(m.value or b"").decode() for m in client.read_log(topic)]

@@ -13,7 +13,8 @@ import msgspec
 from goq.api.router import FRAMES
 from goq.api.schemas.groups import ReceivedOut
 from goq.api.schemas.messages import MessageOut
-from goq.broker.partition.partition import LeasedBatch, Partition
+from goq.broker.partition.leases import LeasedBatch
+from goq.broker.partition.partition import Partition
 from goq.broker.topic.topic import Topic
 from goq.config.topic import TopicSettings
 from goq.config.types import lanes
@@ -295,6 +296,6 @@ def _span_end(span: Span) -> int:
 
 def put_current_lane(out: MessageOut, topic: Topic, partition: Partition) -> None:
     """Put into a message the lane that it was moved to, if it was."""
-    lane = partition.state.moved.get(out.offset)
+    lane = partition.moved_lane(out.offset)
     if lane is not None:
         out.priority = topic.settings.lane_name(lane)

@@ -27,7 +27,7 @@ from goq.api.gateway.fanout import Fanout, copy_request
 from goq.api.gateway.streams import StreamGateway
 from goq.api.routing_policy import BYTES_MAX, READY
 from goq.api.schemas.groups import Receive
-from goq.broker.topic.topic import ReceiveRequest
+from goq.broker.topic.receiver import ReceiveRequest
 from goq.errors import GoqError, NotLeader, Unavailable
 from goq.http.message import Request, Response
 

@@ -17,7 +17,6 @@ from prometheus_client.process_collector import ProcessCollector
 from goq.api.metrics.cluster import ClusterCounts, ClusterMetrics
 from goq.api.router import RequestStats
 from goq.broker.broker import Broker
-from goq.broker.group.lag import group_counts
 from goq.broker.runtime.metrics import Histogram, TopicCounts
 from goq.broker.topic.topic import Topic
 
@@ -105,11 +104,12 @@ class Metrics:
         )
         for topic in topics:
             for partition in topic.partitions:
-                log, values = partition.messages, [topic.name, str(partition.identity.number)]
+                values = [topic.name, str(partition.identity.number)]
                 online.add_metric(values, partition.is_online)
-                end.add_metric(values, log.end_offset)
-                size.add_metric(values, log.size_bytes)
-                damaged.add_metric(values, sum(d.end_offset - d.start_offset for d in log.damage))
+                end.add_metric(values, partition.log_end_offset)
+                size.add_metric(values, partition.size_bytes)
+                lost = sum(d.end_offset - d.start_offset for d in partition.message_damage)
+                damaged.add_metric(values, lost)
         yield from (online, end, size, damaged)
 
     def _archive_gauge(self, topics: list[Topic]) -> Metric:
@@ -129,12 +129,12 @@ class Metrics:
         now_ms = self._broker.clock.wall_ms()
         for topic in topics:
             for name in sorted(topic.groups):
-                counts = [group_counts(p, name, now_ms) for p in topic.partitions]
+                counts = [p.group_counts(name, now_ms) for p in topic.partitions]
                 lag.add_metric([topic.name, name], sum(c.lag for c in counts))
                 leased.add_metric([topic.name, name], sum(c.leased for c in counts))
                 retry.add_metric([topic.name, name], sum(c.retry for c in counts))
                 scheduled.add_metric([topic.name, name], sum(c.scheduled for c in counts))
-                waiting.add_metric([topic.name, name], topic.waiters.count(name))
+                waiting.add_metric([topic.name, name], topic.receiver.waiters.count(name))
         yield from (lag, leased, retry, scheduled, waiting)
 
     def _http_metrics(self) -> Iterator[Metric]:

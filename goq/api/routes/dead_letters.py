@@ -239,7 +239,7 @@ def _letter(topic: Topic, found: Found) -> DeadLetterOut:
 def _check_partition(dead: Topic, wanted: Wanted) -> None:
     """Raise ``PartitionNotFound``, or ``NotLeader`` where it is another node's."""
     if wanted.partition is not None:
-        dead.partition(wanted.partition)
+        dead.partitions[wanted.partition]
 
 
 def _check_max(messages_max: int) -> None:

@@ -69,7 +69,7 @@ class EventRoutes:
         if "partition" not in request.query:
             raise InvalidInput("say which partition to read", field="partition")
         number = query_int(request, "partition", 0)
-        partition = topic.partition(number)
+        partition = topic.partitions[number]
         as_frames = wants_frames(request)
         most = limits.READ_MESSAGES_MAX if as_frames else _JSON_EVENTS_MAX
         limit = query_int(request, "limit", most, minimum=1, maximum=limits.READ_MESSAGES_MAX)
@@ -78,7 +78,7 @@ class EventRoutes:
         whole = None
         if query_flag(request, "include_deleted"):
             whole = whole_logs(self._broker.archive, partition).events
-        reader, end = whole or partition.events.reader, partition.events.end_offset
+        reader, end = whole or partition.event_reader, partition.event_end_offset
         start = reader.segments[0].base_offset
         offset = max(start, asked)
         most_bytes = limits.BACKGROUND_PIECE_BYTES if background else limits.READ_BYTES_MAX

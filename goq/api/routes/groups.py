@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -54,12 +54,11 @@ from goq.api.views.merge import merge_group, merge_groups, merge_partitions
 from goq.api.views.merge_pages import merge_by_offset
 from goq.api.views.peek import Peek, state_of
 from goq.broker.broker import Broker
-from goq.broker.partition.partition import LeasedBatch, Partition
+from goq.broker.partition.leases import LeasedBatch
 from goq.broker.topic.push_streams import PushStream, PushStreamOptions
 from goq.broker.topic.topic import Topic
 from goq.delivery.events.event import Span
 from goq.delivery.events.transitions import MessageState
-from goq.delivery.settlement import Settlement, acknowledge, extend, nack, reject
 from goq.errors import GoqError, GroupNotFound, LeaseLost, TooLarge
 from goq.http.message import LOCAL, Request, Response
 from goq.model import Receipt, check_name
@@ -200,8 +199,8 @@ class GroupRoutes:
             options = replace(options, bytes_max=_bytes_max(request))
         await self._broker.remember_group(topic, group)
         if is_local:
-            headers[READY] = str(topic.readiness.count(group))
-        deliveries = await topic.receive(group, options)
+            headers[READY] = str(topic.receiver.ready_counter.count(group))
+        deliveries = await topic.receiver.receive(group, options)
         if FRAMES in accept:
             return Response(200, deliveries_parts(topic, deliveries), FRAMES, headers)
         body, unsent = encode_deliveries(topic, deliveries, options.bytes_max)
@@ -214,7 +213,7 @@ class GroupRoutes:
         topic, query = self._known(name, group), request.query
         wait_ms = duration_ms(query.get("wait", "0"), "wait", limits.WAIT_MS_MAX)
         seen, consumer = query_int(request, "seen", -1, minimum=0), query.get("consumer", "")
-        count = await topic.wait_until_ready(group, consumer, seen, wait_ms)
+        count = await topic.receiver.wait_until_ready(group, consumer, seen, wait_ms)
         return json_response(ReadyOut(count))
 
     async def _stream(self, request: Request, topic: Topic, group: str, asked: Receive) -> Response:
@@ -237,8 +236,10 @@ class GroupRoutes:
         """
         for delivery, spans in unsent:
             with contextlib.suppress(GoqError):
-                topic.partitions[delivery.partition].undo_receive(group, delivery.token, spans)
-        topic.wake()
+                topic.partitions[delivery.partition].leases.undo_receive(
+                    group, delivery.token, spans
+                )
+        topic.receiver.wake()
 
     async def ack(self, request: Request, name: str, group: str) -> Response:
         """Mark leased messages as done."""
@@ -246,12 +247,7 @@ class GroupRoutes:
             json_body(request, Settle).receipts, limits.RECEIPTS_PER_REQUEST_MAX
         )
         topic = self._broker.topic(name)
-        answer = await _settle(
-            topic, group, receipts, lambda p, some: acknowledge(p.state, group, some)
-        )
-        topic.stats.begin(asyncio.get_running_loop().time())
-        topic.stats.acked_messages += answer.settled
-        return json_response(answer)
+        return _settled(*await topic.receiver.acknowledge(group, receipts))
 
     async def nack(self, request: Request, name: str, group: str) -> Response:
         """Give leased messages back, to be tried again after a delay."""
@@ -261,29 +257,16 @@ class GroupRoutes:
         delay_ms = None
         if asked.delay is not None:
             delay_ms = duration_ms(asked.delay, "delay", limits.NACK_DELAY_MS_MAX)
-
-        def decide(partition: Partition, some: list[Receipt]) -> Settlement:
-            failing = partition.failing(group, delay_ms=delay_ms, reason=reason)
-            return nack(partition.state, group, some, failing)
-
         topic = self._broker.topic(name)
-        answer = await _settle(topic, group, receipts, decide)
-        topic.stats.nacked_messages += answer.settled
-        topic.wake()
-        return json_response(answer)
+        return _settled(*await topic.receiver.nack(group, receipts, delay_ms, reason))
 
     async def reject(self, request: Request, name: str, group: str) -> Response:
         """Give leased messages up: they become dead letters at once."""
         asked = json_body(request, Reject)
         receipts = parse_receipts(asked.receipts, limits.RECEIPTS_PER_REQUEST_MAX)
         reason = _reason(asked.reason)
-
-        def decide(partition: Partition, some: list[Receipt]) -> Settlement:
-            failing = partition.failing(group, reason=reason)
-            return reject(partition.state, group, some, failing)
-
         topic = self._broker.topic(name)
-        return json_response(await _settle(topic, group, receipts, decide))
+        return _settled(*await topic.receiver.reject(group, receipts, reason))
 
     async def extend(self, request: Request, name: str, group: str) -> Response:
         """Give leased messages a new deadline."""
@@ -292,10 +275,7 @@ class GroupRoutes:
         topic = self._broker.topic(name)
         new_ms = visibility_ms(asked.visibility) or topic.settings_of(group).visibility_timeout_ms
         deadline_ms = self._broker.clock.wall_ms() + new_ms
-        answer = await _settle(
-            topic, group, receipts, lambda p, some: extend(p.state, group, some, deadline_ms)
-        )
-        return json_response(answer)
+        return _settled(*await topic.receiver.extend(group, receipts, deadline_ms))
 
     async def list(self, _request: Request, name: str) -> Response:
         """List the groups of a topic by name."""
@@ -339,7 +319,7 @@ class GroupRoutes:
         topic = self._broker.topic(name)
         check_name(group, "group")
         one = asked.partition
-        chosen = topic.partitions.here() if one is None else [topic.partition(one)]
+        chosen = topic.partitions.here() if one is None else [topic.partitions[one]]
         now_us = self._broker.clock.wall_us()
         targets = [(p, reset_target(p, asked.to, asked.end, now_us)) for p in chosen]
         plan = [self._views.reset(partition, group, target) for partition, target in targets]
@@ -374,14 +354,9 @@ def _partition_of(request: Request) -> int | None:
     return json_body(request, GroupReset).partition
 
 
-async def _settle(
-    topic: Topic,
-    group: str,
-    receipts: list[Receipt],
-    decide: Callable[[Partition, list[Receipt]], Settlement],
-) -> SettledOut:
-    done, lost = await topic.settle(group, receipts, decide)
-    return SettledOut(done, [FailedOut(str(receipt), LeaseLost.code) for receipt in lost])
+def _settled(done: int, void: Sequence[Receipt]) -> Response:
+    failed = [FailedOut(str(receipt), LeaseLost.code) for receipt in void]
+    return json_response(SettledOut(done, failed))
 
 
 def _reason(reason: str) -> str:

@@ -13,13 +13,8 @@ from goq.api.routing_policy import ToPartitionLeader, partition_of_message
 from goq.api.schemas.messages import GroupStateOut, MessageChange, MessageOut, StatusOut
 from goq.api.views.log_read import read_log
 from goq.broker.broker import Broker
-from goq.broker.group.message_changes import MessageChanges
-from goq.broker.group.message_status import (
-    GroupMessageStatus,
-    check_exists,
-    group_message_status,
-    message_status,
-)
+from goq.broker.group.message_changes import MessageChanges, message_status
+from goq.broker.partition.group_view import GroupMessageStatus
 from goq.broker.partition.partition import Partition
 from goq.broker.topic.topic import Topic
 from goq.config.topic import TopicSettings
@@ -111,7 +106,7 @@ class SingleMessageRoutes:
     def _find(self, text: str) -> tuple[Topic, Partition, int]:
         message_id = MessageId.parse(text)
         topic = self._broker.topic(message_id.topic)
-        return topic, topic.partition(message_id.partition), message_id.offset
+        return topic, topic.partitions[message_id.partition], message_id.offset
 
     def _due_ms(self, asked: str | float, settings: TopicSettings) -> int:
         """Return a time of delivery, never earlier than asked."""
@@ -127,12 +122,12 @@ class SingleMessageRoutes:
 
     async def _check_kept(self, topic: Topic, partition: Partition, offset: int) -> None:
         """Raise ``MessageNotFound`` or ``MessageCompacted`` before anything is changed."""
-        check_exists(partition, offset)
+        partition.check_exists(offset)
         reading = await read_log(partition, offset, offset + 1)
         _check_not_gone(f"{topic.name}:{partition.identity.number}:{offset}", reading, offset)
 
     async def _status(self, topic: Topic, partition: Partition, offset: int) -> Response:
-        check_exists(partition, offset)
+        partition.check_exists(offset)
         number = partition.identity.number
         text = f"{topic.name}:{number}:{offset}"
         reading = await read_log(partition, offset, offset + 1)
@@ -158,7 +153,7 @@ class SingleMessageRoutes:
             )
         now_ms = self._broker.clock.wall_ms()
         for count, name in enumerate(sorted(topic.groups), start=1):
-            each = group_message_status(partition, name, standing, now_ms, expires_ms=expires_ms)
+            each = partition.group(name).message_status(standing, now_ms, expires_ms=expires_ms)
             out.groups.append(_group_out(name, each))
             if count % _GROUPS_AT_ONCE == 0:
                 await asyncio.sleep(0)

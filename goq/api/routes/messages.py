@@ -107,17 +107,13 @@ class MessageRoutes:
             acks = parse_acks(request)
             frames = decode_frames(request.body, settings, now_us // 1000)
             topic = await self._topic(name)
-            stored_frames = await topic.publishing.publish_frames(
-                frames, client_id, on_leader=acks is Acks.LEADER
-            )
+            stored_frames = await topic.publisher.publish_frames(frames, client_id, acks=acks)
             results = [_frame_result(stored) for stored in stored_frames]
         else:
             placed, asked_acks = decode_messages(request, settings, now_us)
             acks = parse_acks(request, asked_acks)
             topic = await self._topic(name)
-            stored_messages = await topic.publishing.publish_messages(
-                placed, client_id, on_leader=acks is Acks.LEADER
-            )
+            stored_messages = await topic.publisher.publish_messages(placed, client_id, acks=acks)
             results = [
                 _message_result(name, asked.content, stored)
                 for asked, stored in zip(placed, stored_messages, strict=True)
@@ -142,7 +138,7 @@ class MessageRoutes:
         if "partition" not in request.query:
             raise InvalidInput("say which partition to read", field="partition")
         number = query_int(request, "partition", 0)
-        partition = topic.partition(number)
+        partition = topic.partitions[number]
         limit, bytes_max = _bounds(request)
         wait_ms = duration_ms(request.query.get("wait", "0"), "wait", limits.WAIT_MS_MAX)
         start = query_int(request, "offset", 0)
@@ -156,11 +152,11 @@ class MessageRoutes:
                 topic, number, start, times, limit, wait_ms, as_frames, background, past, bytes_max
             )
             return await self._ranges.answer(asked)
-        start = max(start, partition.messages.start_offset)
+        start = max(start, partition.log_start_offset)
         if wait_ms:
-            await topic.wait_for_append(number, start, wait_ms)
-            partition = topic.partition(number)
-        end = partition.state.end_offset
+            await topic.receiver.wait_for_append(number, start, wait_ms)
+            partition = topic.partitions[number]
+        end = partition.end_offset
         start, reading = await read_skipping_compacted(partition, start, end, limit)
         stop = max(start, min(reading.next_offset, end, start + limit))
         if as_frames:
@@ -171,8 +167,8 @@ class MessageRoutes:
             ]
             preface = {
                 "next": stop,
-                "start": partition.messages.start_offset,
-                "end": partition.state.end_offset,
+                "start": partition.log_start_offset,
+                "end": partition.end_offset,
                 "damaged": damaged_json(number, reading, stop),
                 "lanes": lanes_of(topic),
             }

@@ -115,7 +115,7 @@ class OperationRoutes:
                 name = f"{topic.name}:{partition.identity.number}"
                 if not partition.is_online:
                     offline.append(name)
-                if partition.messages.damage or partition.events.damage:
+                if partition.message_damage or partition.event_damage:
                     damaged.append(name)
         return offline, damaged
 

@@ -49,16 +49,14 @@ class ProducerRoutes:
 
 def _shown(partition: Partition, producer_id: int) -> ProducerPartitionOut | None:
     partition.check_room()  # what is known where it is offline may not be what the disk has
-    producers = partition.state.producers
-    reached = producers.reached(producer_id)
-    if reached is None:
+    progress = partition.producer_progress(producer_id)
+    if progress is None:
         return None
-    epoch, next_sequence = reached
     return ProducerPartitionOut(
         partition=partition.identity.number,
-        epoch=epoch,
-        next_sequence=next_sequence,
-        offset=producers.offset_of(producer_id, next_sequence - 1),
+        epoch=progress.epoch,
+        next_sequence=progress.next_sequence,
+        offset=progress.offset,
     )
 
 

@@ -15,7 +15,7 @@ from goq.api.schemas.messages import MessageOut, ScheduledOut
 from goq.api.views.log_read import read_log
 from goq.api.views.merge_pages import PAGE_MESSAGES, merge_by_due_time
 from goq.broker.broker import Broker
-from goq.broker.partition.delayed import DelayedMessage, DelayedReader
+from goq.broker.partition.delayed_reader import DelayedMessage, DelayedReader
 from goq.broker.topic.topic import Topic
 from goq.delivery.events.transitions import MessageState
 from goq.errors import InvalidInput
@@ -110,10 +110,10 @@ class ScheduledRoutes:
         self, topic: Topic, after: ScheduledCursor, until_ms: int, count: int
     ) -> list[ScheduledCursor]:
         """Return what is due next in all partitions."""
-        asked = [(p.identity.number, p) for p in topic.partitions if p.dispatch.schedule.count]
+        asked = [(p.identity.number, p) for p in topic.partitions if p.delayed_count]
         pending = await asyncio.gather(
             *(
-                p.look(
+                p.read_delayed(
                     partial(
                         DelayedReader.earliest,
                         after=after.within(number),

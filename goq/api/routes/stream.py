@@ -13,7 +13,7 @@ from goq.api.router import FRAMES, NDJSON, Route
 from goq.api.routing_policy import STREAM_ID, CustomRouting
 from goq.api.schemas.groups import StreamGrant, StreamOut
 from goq.broker.broker import Broker
-from goq.broker.partition.partition import LeasedBatch
+from goq.broker.partition.leases import LeasedBatch
 from goq.broker.topic.push_streams import PushStream
 from goq.broker.topic.topic import Topic
 from goq.errors import InvalidInput

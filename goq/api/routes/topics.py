@@ -24,7 +24,7 @@ from goq.api.schemas.topics import (
 )
 from goq.api.views.merge import is_shown_by_all, merge_history, merge_topic, merge_topics
 from goq.broker.broker import Broker
-from goq.broker.partition.delayed import DelayedMessage, DelayedReader
+from goq.broker.partition.delayed_reader import DelayedMessage, DelayedReader
 from goq.broker.partition.partition import Partition
 from goq.broker.retention.daily_counts import bounds_us, by_day, day_starts
 from goq.broker.topic.topic import Topic
@@ -171,18 +171,17 @@ class TopicRoutes:
         return out
 
     def _partition(self, partition: Partition) -> PartitionOut:
-        log = partition.messages
         return PartitionOut(
             partition=partition.identity.number,
             leader=self._node_id,
-            start_offset=log.start_offset,
-            end_offset=log.end_offset,
-            high_watermark=partition.state.end_offset,
-            bytes=log.size_bytes,
+            start_offset=partition.log_start_offset,
+            end_offset=partition.log_end_offset,
+            high_watermark=partition.end_offset,
+            bytes=partition.size_bytes,
             online=partition.is_online,
             damaged=[
                 {"start_offset": d.start_offset, "end_offset": d.end_offset, "reason": d.reason}
-                for d in log.damage
+                for d in partition.message_damage
             ],
         )
 
@@ -230,7 +229,7 @@ class HistoryRoutes:
         partitions = topic.partitions.here()
         bounds = []
         for partition in partitions:
-            found = await partition.in_thread(partial(bounds_us, partition.messages.reader))
+            found = await partition.in_thread(partial(bounds_us, partition.message_reader))
             bounds += [found] if found is not None else []
         rates = RatesOut(*topic.stats.rates(asyncio.get_running_loop().time()))
         if not bounds:
@@ -238,7 +237,7 @@ class HistoryRoutes:
         first_us = min(first for first, _ in bounds)
         starts_us = day_starts(first_us, self._broker.clock.wall_us(), days)
         amounts = [
-            await partition.in_thread(partial(by_day, partition.messages.reader, starts_us))
+            await partition.in_thread(partial(by_day, partition.message_reader, starts_us))
             for partition in partitions
         ]
         return HistoryOut(
@@ -259,11 +258,11 @@ class HistoryRoutes:
 
 async def _scheduled(topic: Topic) -> ScheduledSummaryOut:
     """Return how many messages wait for their time, and when the next is due."""
-    waits = [p for p in topic.partitions if p.dispatch.schedule.count]
+    waits = [p for p in topic.partitions if p.delayed_count]
     earliest = partial(DelayedReader.earliest, after=_FIRST, until_ms=_FOREVER_MS, count=1)
-    due = [found for p in waits for found in await p.look(earliest)]
+    due = [found for p in waits for found in await p.read_delayed(earliest)]
     next_ms = min((each.due_ms for each in due), default=None)
     return ScheduledSummaryOut(
-        sum(p.dispatch.schedule.count for p in waits),
+        sum(p.delayed_count for p in waits),
         None if next_ms is None else format_time_us(next_ms * 1000),
     )

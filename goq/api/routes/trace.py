@@ -72,7 +72,7 @@ class TraceRoutes:
         topic, number, offset = trace.message.id
         message = message_out(trace.message, broker.topic(topic).settings)
         node_id: str | None = self._node_id
-        if holders := broker.topic(topic).partition(number).holders(offset):
+        if holders := broker.topic(topic).partitions[number].appender.holders(offset):
             node_id = None  # which of them it was published on is not kept
             if trace.message.state == LIVE:
                 message.nodes = list(holders)

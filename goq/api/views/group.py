@@ -9,8 +9,7 @@ from msgspec import UNSET, UnsetType
 from goq.api.codec.request import time_us
 from goq.api.schemas.groups import GroupOut, GroupPartitionOut, LeaseHolderOut, ResetPartitionOut
 from goq.api.views.log_read import read_log
-from goq.broker.group.lag import exact_counts
-from goq.broker.group.messages_by_state import runs_of
+from goq.broker.group.messages_by_state import exact_counts, runs_of
 from goq.broker.partition.partition import Partition
 from goq.broker.topic.topic import Topic
 from goq.clock import Clock
@@ -32,17 +31,16 @@ class GroupView:
         partitions = [
             GroupPartitionOut(
                 partition=p.identity.number,
-                cursor=p.state.group(name).taken.floor,
-                end=or_unset(p.state.group(name).end_offset),
+                cursor=p.group(name).cursor,
+                end=or_unset(p.group(name).end_offset),
                 **each._asdict(),
             )
             for p, each in zip(chosen, counts, strict=True)
         ]
         holders: dict[str, int] = {}
         for partition in topic.partitions:
-            for lease in partition.state.group(name).leases.values():
-                held = holders.get(lease.consumer, 0)
-                holders[lease.consumer] = held + lease.parts.message_count
+            for consumer, held in partition.group(name).leased_by_consumer().items():
+                holders[consumer] = holders.get(consumer, 0) + held
         return GroupOut(
             group=name,
             lag=sum(p.lag for p in partitions),
@@ -71,23 +69,17 @@ class GroupView:
 
     def reset(self, partition: Partition, name: str, target: ResetTarget) -> ResetPartitionOut:
         """Return what going on from a place means for what was done and what was not."""
-        state = partition.state
-        group = state.group(name)
-        end = state.end_offset if target.end is None else target.end
-        ceiling = group.taken.ceiling  # what lies behind the end that it has was not done
-
-        def done(first: int, last: int) -> int:
-            return group.taken.count(first, min(last, ceiling))
-
+        group, start = partition.group(name), partition.start_offset
+        end = partition.end_offset if target.end is None else target.end
         return ResetPartitionOut(
             partition=partition.identity.number,
-            cursor=group.taken.floor,
+            cursor=group.cursor,
             to=target.start,
-            redelivers=done(target.start, end),
-            skips=target.start - state.start_offset - done(state.start_offset, target.start),
+            redelivers=group.taken_count(target.start, end),
+            skips=target.start - start - group.taken_count(start, target.start),
             voids=group.leased_count,
             end=or_unset(target.end),
-            withholds=UNSET if target.end is None else state.end_offset - target.end,
+            withholds=UNSET if target.end is None else partition.end_offset - target.end,
         )
 
 
@@ -118,7 +110,7 @@ def reset_target(
 
 
 def _offset_of(partition: Partition, to: str | int, field: str, now_us: int) -> int:
-    start, end = partition.messages.start_offset, partition.state.end_offset
+    start, end = partition.log_start_offset, partition.end_offset
     if to == "earliest":
         return start
     if to == "latest":
@@ -129,4 +121,4 @@ def _offset_of(partition: Partition, to: str | int, field: str, now_us: int) -> 
         if not 0 <= to < 2**63:
             raise InvalidInput("an offset is a number from 0 on", field=field)
         return min(max(to, start), end)
-    return partition.messages.reader.offset_for_time(time_us(to, field, now_us), end)
+    return partition.message_reader.offset_for_time(time_us(to, field, now_us), end)

@@ -63,7 +63,7 @@ class GroupAtTimeView:
         try:
             return await self._told_by(whole, name, at_us)
         except (CorruptData, OSError):  # an archive that cannot be read hides nothing that is live
-            live = [(each.messages.reader, each.events.reader) for each in partitions]
+            live = [(each.message_reader, each.event_reader) for each in partitions]
             return await self._told_by(live, name, at_us)
 
     async def _told_by(

@@ -113,7 +113,7 @@ class _Piece:
             limit = min(limit, limits.BACKGROUND_JSON_MESSAGES)
         bytes_max = min(bounds.bytes_max, asked.bytes_max or bounds.bytes_max)
         bounds = bounds._replace(messages_max=limit, bytes_max=bytes_max)
-        reader, start = partition.messages.reader, asked.offset
+        reader, start = partition.message_reader, asked.offset
         whole: WholeReader | None = None
         if asked.past is not None:
             whole, start, end = asked.past.opened(partition, start, end)
@@ -170,19 +170,19 @@ class RangeReader:
         piece = await self._first(asked)
         if piece.is_empty and asked.wait_ms:
             next_offset = max(asked.offset, piece.reading.next_offset)
-            await asked.topic.wait_for_append(asked.partition, next_offset, asked.wait_ms)
+            await asked.topic.receiver.wait_for_append(asked.partition, next_offset, asked.wait_ms)
             piece = await self._first(replace(asked, offset=next_offset))
         return piece.response
 
     async def _first(self, asked: RangeRead) -> _Piece:
         """Read on until there is something, or no more."""
         while True:
-            partition = asked.topic.partition(asked.partition)
-            work = partial(_Piece, asked, partition, partition.state.end_offset)
+            partition = asked.topic.partitions[asked.partition]
+            work = partial(_Piece, asked, partition, partition.end_offset)
             run = partition.in_thread if asked.past is None else asked.past.archive.in_thread
             piece = await (self._background.run if asked.background else run)(work)
             for damage in piece.reading.damage:
-                if damage.start_offset >= partition.messages.start_offset:
+                if damage.start_offset >= partition.log_start_offset:
                     partition.note_damage(damage)
             if not piece.is_empty or piece.reading.next_offset >= piece.end:
                 return piece

@@ -137,14 +137,14 @@ class Peek:
         for partition in dead.partitions:
             if partition.identity.number < first:
                 continue
-            number, state = partition.identity.number, partition.state
+            number = partition.identity.number
             start = behind + 1 if number == first else 0
-            start = max(start, state.start_offset)
-            async for views, begin, end in _batches(partition, start, state.end_offset, page):
+            start = max(start, partition.start_offset)
+            async for views, begin, end in _batches(partition, start, partition.end_offset, page):
                 for offset in range(begin, end):
                     if page.is_full:
                         return page.answer(is_last=False)
-                    if _header(views, offset) == name and offset not in state.cancelled:
+                    if _header(views, offset) == name and not partition.is_cancelled(offset):
                         for out in messages_json(dead, number, views, offset, offset + 1):
                             out.state = str(MessageState.DEAD)
                             if not page.found.add(out):

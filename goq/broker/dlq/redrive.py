@@ -125,18 +125,18 @@ async def _take(
     if taking.dry_run:
         return matched, count, search.next
     for number in chosen:
-        dead.partition(number).check_room()
+        dead.partitions[number].check_room()
     pending = []
     for number, offsets in chosen.items():
-        partition = dead.partition(number)
-        left = [offset for offset in offsets if offset not in partition.state.cancelled]
+        partition = dead.partitions[number]
+        left = [offset for offset in offsets if not partition.is_cancelled(offset)]
         count -= len(offsets) - len(left)
         if left:
             pending.append(partition.record(decide(partition, left)))
     for recorded in await asyncio.gather(*pending, return_exceptions=True):
         if isinstance(recorded, BaseException):
             raise recorded
-    dead.wake()  # what stood behind them may go
+    dead.receiver.wake()  # what stood behind them may go
     return matched, count, search.next
 
 

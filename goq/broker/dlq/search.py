@@ -127,12 +127,11 @@ class DeadLetterSearch:
 
     def _run(self, partition: Partition, at: int) -> tuple[int, int] | None:
         """Return the next messages to look at from an offset on."""
-        state = partition.state
-        at = max(at, state.start_offset)
         if self._only is None:
-            return next(state.cancelled.missing(at, state.end_offset), None)
+            return partition.next_uncancelled(at)
+        at = max(at, partition.start_offset)
         for offset in self._only.get(partition.identity.number, ()):
-            if at <= offset < state.end_offset and offset not in state.cancelled:
+            if at <= offset < partition.end_offset and not partition.is_cancelled(offset):
                 return offset, offset + 1
         return None
 
@@ -142,7 +141,7 @@ class DeadLetterSearch:
 
     def _page(self, partition: Partition, start: int, end: int) -> _Page:
         number = partition.identity.number
-        reading = partition.messages.reader.read(
+        reading = partition.message_reader.read(
             start, end, messages_max=end - start, bytes_max=_READ_BYTES
         )
         found: list[Found] = []

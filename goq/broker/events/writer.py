@@ -13,17 +13,17 @@ from goq import limits
 from goq.broker.events.live_index import LiveSpans
 from goq.broker.log.group_commit import Appended, GroupCommit
 from goq.broker.log.quorum import Quorum
-from goq.broker.partition.loader import LoadedPartition
 from goq.broker.partition_context import PartitionContext, PartitionId
 from goq.delivery.events.event import AnyEvent, token_of
 from goq.delivery.events.frame_codec import encode_event_frame, event_weight, snapshot_frames
+from goq.delivery.partition_state import PartitionState
 from goq.delivery.snapshot import snapshot_of
 from goq.errors import GoqError
+from goq.storage.log.log import Log
 from goq.storage.log.segment import Segment
 
 _DEFERRED_MAX = 32
 _EVENTS_PER_ENTRY = 4  # of a snapshot that begins no segment
-_SNAPSHOT_COST_BYTES = limits.KIB  # of new messages that an entry of a snapshot has to wait for
 
 
 class EventWriter:
@@ -32,32 +32,35 @@ class EventWriter:
     def __init__(
         self,
         identity: PartitionId,
-        opened: LoadedPartition,
+        log: Log,
+        state: PartitionState,
         context: PartitionContext,
         *,
+        rebuilds_from: int,
         quorum: Quorum | None,
         on_event: Callable[[AnyEvent], None],
         on_failure: Callable[[GoqError], None],
     ) -> None:
-        self.rebuilds_from = opened.snapshot_sequence
-        """With which event a rebuild would begin."""
-        self._state = opened.state
+        self.rebuilds_from = rebuilds_from
+        """The event that a rebuild would begin with."""
+        self._state = state
         self._epoch = context.epoch
         self._on_event = on_event
         self._deferred: list[AnyEvent] = []
-        self._next_sequence = opened.events.end_offset
-        self._snapshot_sequence = opened.events.end_offset
+        self._next_sequence = log.end_offset
+        self._snapshot_sequence = log.end_offset
         self._snapshot_weight = 0
         self._bytes_since_snapshot = 0
+        self._snapshot_cost_bytes = context.snapshot_cost_bytes
         self.spans = LiveSpans(
-            opened.events,
-            opened.state.outbox,
+            log,
+            state.outbox,
             context.epoch,
             context.disk,
             context.executor,
         )
         self.commit = GroupCommit(
-            opened.events,
+            log,
             context.executor,
             context.clock,
             context.epoch,
@@ -104,13 +107,13 @@ class EventWriter:
             self._record_snapshot(begins_segment=self._is_full())
         return done
 
-    def note_published(self, size_bytes: int) -> None:
-        """Take note of new messages: a snapshot says how far into them the state reaches."""
-        self._bytes_since_snapshot += size_bytes
+    def count_published(self, size_bytes: int) -> bool:
+        """Count new messages; return whether so many came that a snapshot is worth its cost.
 
-    def is_snapshot_due(self) -> bool:
-        """Whether so much was published that a snapshot is worth its cost."""
-        cost_bytes = _SNAPSHOT_COST_BYTES * self._snapshot_weight
+        A snapshot says how far into the messages the state reaches.
+        """
+        self._bytes_since_snapshot += size_bytes
+        cost_bytes = self._snapshot_cost_bytes * self._snapshot_weight
         return self._bytes_since_snapshot > limits.CHECKPOINT_INTERVAL_BYTES + cost_bytes
 
     def record_snapshot(self) -> None:

@@ -79,14 +79,14 @@ class Coordinator:
     def heartbeat(self, group: str, consumer: str) -> MemberAssignment:
         """Begin a member's session anew; raise ``MemberNotFound`` if it is none, or no longer."""
         members = self._of_member(group, consumer)
-        members.seen(consumer)
+        members.touch(consumer)
         return _standing(members, consumer)
 
-    def seen(self, group: str, consumer: str) -> None:
+    def touch(self, group: str, consumer: str) -> None:
         """Take any other sign of life, as an ack is, for a heartbeat if it is a member's."""
         members = self._groups.get(group)
         if members is not None:
-            members.seen(consumer)
+            members.touch(consumer)
 
     def leave(self, group: str, consumer: str) -> None:
         """Let a member go; raise ``MemberNotFound`` if it is none.
@@ -97,7 +97,7 @@ class Coordinator:
         self._of_member(group, consumer).leave(consumer)
 
     @contextmanager
-    def present(self, group: str, consumer: str) -> Iterator[None]:
+    def session(self, group: str, consumer: str) -> Iterator[None]:
         """Let a consumer take part, joining if need be, and live while the block runs.
 
         Around a receive, with its waiting, or a stream. Raises as :meth:`join` does.
@@ -119,21 +119,21 @@ class Coordinator:
         members = self._groups.get(group)
         return members.membership.owner(partition) if members is not None else None
 
-    def settled(self, group: str, partition: int) -> None:
+    def on_settled(self, group: str, partition: int) -> None:
         """Be told that a lease in a partition ended, wholly or in part and for whatever reason."""
         members = self._groups.get(group)
         if members is not None:
             members.hand_over((partition,))
 
-    def reopened(self, partition: int) -> None:
+    def on_reopened(self, partition: int) -> None:
         """Be told that a partition's state was built anew: there may be other leases in it."""
         for members in list(self._groups.values()):
-            members.reopened(partition)
+            members.on_reopened(partition)
 
-    def partitions_added(self) -> None:
+    def on_partitions_added(self) -> None:
         """Be told that the topic has more partitions now."""
         for members in list(self._groups.values()):
-            members.partitions_added()
+            members.on_partitions_added()
 
     def forget(self, group: str) -> None:
         """Let all members of a group go, without a trace: it is deleted, or shares otherwise."""

@@ -87,7 +87,7 @@ class GroupMembers:
         self._arm_for(consumer)
         self._apply(rebalance)
 
-    def seen(self, consumer: str) -> bool:
+    def touch(self, consumer: str) -> bool:
         """Begin a member's session anew; return whether it is a member."""
         member = self.membership.members.get(consumer)
         if member is None:
@@ -108,7 +108,7 @@ class GroupMembers:
         self.membership.close(consumer, joined_generation, self._now_ms())
         self._arm_for(consumer)
 
-    def partitions_added(self) -> None:
+    def on_partitions_added(self) -> None:
         """Share out the partitions that the topic has got."""
         count = self._host.partition_count()
         self._apply(self.membership.add_partitions(count, self._now_ms()))
@@ -124,7 +124,7 @@ class GroupMembers:
         if owners:
             self._host.wake_consumers(self.group, owners)
 
-    def reopened(self, partition: int) -> None:
+    def on_reopened(self, partition: int) -> None:
         """Look at the leases of a partition anew: of those that were known some may be gone.
 
         And some may be back, whose end was not written: then its owner has to wait for them.

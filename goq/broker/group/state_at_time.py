@@ -18,12 +18,10 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from goq.broker.events.replay import Replayed, replay
-from goq.broker.group.lag import GroupCounts, count_in
-from goq.broker.group.messages_by_state import fresh_runs
-from goq.broker.partition.delayed import DelayedReader
+from goq.broker.partition.delayed_reader import DelayedReader
+from goq.broker.partition.group_view import GroupCounts, GroupView
 from goq.delivery.events.event import Matured
 from goq.delivery.events.frame_codec import begins_snapshot
-from goq.delivery.group.group import Group
 from goq.delivery.partition_state import PartitionState
 from goq.errors import CorruptData, HistoryNotRetained
 from goq.storage.log.reader import LogReader
@@ -81,9 +79,9 @@ def _group_at(messages: LogReader, events: LogReader, name: str, time_us: int) -
     if time_us < earliest_us(messages, events):
         raise not_kept(earliest_us(messages, events))
     state, incomplete = _state_at(messages, events, time_us)
-    is_known, group = name in state.groups, state.group(name)
+    group = GroupView(state, name)
     start = messages.segments[0].base_offset
-    gone = sum(hole.end - hole.start for hole in group.taken.missing(state.start_offset, start))
+    gone = sum(hole.end - hole.start for hole in group.untaken(state.start_offset, start))
     if gone:
         incomplete.append(
             IncompleteHistory(
@@ -100,30 +98,34 @@ def _group_at(messages: LogReader, events: LogReader, name: str, time_us: int) -
         )
     waiting = DelayedReader(messages, state)
     now_ms = time_us // 1000
-    counts = count_in(state, group, _scheduled(waiting, group), now_ms)
-    held: dict[str, int] = {}
-    for lease in group.leases.values():
-        held[lease.consumer] = held.get(lease.consumer, 0) + lease.parts.message_count
+    counts = group.counts(_scheduled(waiting, group), now_ms)
     oldest_us = None
     if counts.ready:
         first = _first_ready(state, group, waiting, max(start, state.start_offset), now_ms)
         oldest_us = _time_of(messages, first, incomplete)
-    place = group.taken.floor, group.end_offset
-    return GroupAtTime(is_known, counts, *place, held, oldest_us, incomplete)
+    return GroupAtTime(
+        group.is_known,
+        counts,
+        group.cursor,
+        group.end_offset,
+        group.leased_by_consumer(),
+        oldest_us,
+        incomplete,
+    )
 
 
-def _scheduled(waiting: DelayedReader, group: Group) -> int:
+def _scheduled(waiting: DelayedReader, group: GroupView) -> int:
     """Return how many messages waited for their time; before the end of a group that had one."""
     if group.end_offset is None:
         return waiting.count()
     runs = waiting.runs(0, group.end_offset)
-    return sum(hole.end - hole.start for run in runs for hole in group.taken.missing(*run))
+    return sum(hole.end - hole.start for run in runs for hole in group.untaken(*run))
 
 
-def _is_compacted(messages: LogReader, state: PartitionState, group: Group) -> bool:
+def _is_compacted(messages: LogReader, state: PartitionState, group: GroupView) -> bool:
     """Whether segments with messages that the group had not done have been compacted, ever."""
     return any(
-        any(True for _ in group.taken.missing(segment.base_offset, end))
+        any(True for _ in group.untaken(segment.base_offset, end))
         for segment in messages.segments
         if segment.generation and (end := min(segment.end_offset, state.end_offset))
     )
@@ -218,18 +220,18 @@ def _damaged_after(reader: LogReader, offset: int) -> int:
 
 
 def _first_ready(
-    state: PartitionState, group: Group, waiting: DelayedReader, start: int, now_ms: int
+    state: PartitionState, group: GroupView, waiting: DelayedReader, start: int, now_ms: int
 ) -> int | None:
     """Return the first offset from ``start`` on that is ready."""
-    due = [part.start for part in group.retries if part.time_ms <= now_ms]
-    at = max(start, group.taken.floor)
-    while at < state.end_offset and not (due and min(due) < at):
+    due = group.first_due_retry(now_ms)
+    at = max(start, group.cursor)
+    while at < state.end_offset and (due is None or due >= at):
         stop = min(at + _WINDOW, state.end_offset)
-        fresh = next(fresh_runs(state, group, waiting.runs(at, stop), at, stop), None)
+        fresh = next(group.fresh_runs(waiting.runs(at, stop), at, stop), None)
         if fresh is not None:
-            return min([fresh[0], *due])
+            return fresh[0] if due is None else min(fresh[0], due)
         at = stop
-    return min(due, default=None)
+    return due
 
 
 def _time_of(

@@ -25,6 +25,7 @@ from goq.config.topic import Fsync
 from goq.errors import GoqError, ShuttingDown, StorageFailed, TooManyRequests
 from goq.frame.encoder import DuplicateRow
 from goq.frame.view import FrameView
+from goq.model import Acks
 from goq.storage.log.log import Log
 from goq.storage.log.segment import Segment
 from goq.storage.log.write_batch import WriteBatch
@@ -79,10 +80,10 @@ class _Waiting(NamedTuple):
     view: FrameView
     done: asyncio.Future[Appended]
     begins_segment: bool
-    on_leader: bool
+    acks: Acks
 
 
-class _Alone(NamedTuple):
+class _Exclusive(NamedTuple):
     work: Callable[[], None]
     done: asyncio.Future[None]
 
@@ -91,7 +92,7 @@ class _Written(NamedTuple):
     view: FrameView
     appended: Appended
     done: asyncio.Future[Appended]
-    on_leader: bool
+    acks: Acks
 
 
 class _Stored(NamedTuple):
@@ -138,7 +139,7 @@ class GroupCommit:
         self._admission: AppendAdmission = admission or AdmitAll()
         self._write_seconds = write_seconds
         self._loop = asyncio.get_running_loop()
-        self._queue: deque[_Waiting | _Alone] = deque()
+        self._queue: deque[_Waiting | _Exclusive] = deque()
         self._queued_bytes = 0
         self._stored: deque[_Stored] = deque()  # not safe yet
         self._stored_bytes = 0
@@ -165,7 +166,7 @@ class GroupCommit:
         return self._quorum.holders(offset)
 
     @property
-    def settled_to(self) -> int:
+    def replicated_to(self) -> int:
         """The offset before which the log is safe, and copied by all that copy it now."""
         return min(self._high_watermark, self._quorum.copied_to())
 
@@ -191,17 +192,17 @@ class GroupCommit:
             )
 
     def append(
-        self, view: FrameView, *, begins_segment: bool = False, on_leader: bool = False
+        self, view: FrameView, *, begins_segment: bool = False, acks: Acks = Acks.QUORUM
     ) -> asyncio.Future[Appended]:
         """Queue a frame; the future is done when it is safe, or says why it is not stored.
 
-        With ``on_leader`` it is done when this node has it. Whoever may be told to come again
-        later calls :meth:`check_room` before.
+        With ``Acks.LEADER`` this node alone is enough. Callers that can refuse a request call
+        :meth:`check_room` first.
         """
         if self._closed is not None:
             raise self._closed
         done: asyncio.Future[Appended] = self._loop.create_future()
-        self._queue.append(_Waiting(view, done, begins_segment, on_leader))
+        self._queue.append(_Waiting(view, done, begins_segment, acks))
         self._queued_bytes += view.header.frame_bytes
         self._wake()
         return done
@@ -228,9 +229,9 @@ class GroupCommit:
             self._sync_wanted = False
             self._run(self.log.sync, self._synced)
         elif self._queue:
-            alone = self._queue.popleft()
-            assert isinstance(alone, _Alone)
-            self._run(alone.work, lambda error: self._finish_alone(alone, error))
+            exclusive = self._queue.popleft()
+            assert isinstance(exclusive, _Exclusive)
+            self._run(exclusive.work, lambda error: self._finish_exclusive(exclusive, error))
         else:
             self._busy = False
             self._idle.set()
@@ -239,8 +240,8 @@ class GroupCommit:
         """Take frames off the queue into a batch, None if there is nothing to write."""
         queue, batch = self._queue, None
         producers: set[int] = set()
-        while queue and not self._sync_wanted and not isinstance(waiting := queue[0], _Alone):
-            view, done, begins_segment, on_leader = waiting
+        while queue and not self._sync_wanted and not isinstance(waiting := queue[0], _Exclusive):
+            view, done, begins_segment, acks = waiting
             header = view.header
             producer_id = header.sequenced_producer_id
             if producer_id in producers or (begins_segment and written):
@@ -274,7 +275,7 @@ class GroupCommit:
                 )
                 self._admission.stage(admitted, offset, now_us)
                 appended = Appended(offset, now_us, left_out=admitted.left_out)
-                written.append(_Written(admitted, appended, done, on_leader))
+                written.append(_Written(admitted, appended, done, acks))
         return batch if written else None
 
     def _run(self, work: Callable[[], None], then: Callable[[Exception | None], None]) -> None:
@@ -308,7 +309,7 @@ class GroupCommit:
         self._stored.append(_Stored(batch.end_offset, batch.size_bytes, written))
         self._stored_bytes += batch.size_bytes
         for each in written:
-            if each.on_leader:
+            if each.acks is Acks.LEADER:
                 _resolve(each.done, each.appended)
         try:
             self._quorum.appended(batch.end_offset)
@@ -355,12 +356,12 @@ class GroupCommit:
         else:
             self._repeated.append((original, done))
 
-    def _finish_alone(self, alone: _Alone, error: Exception | None) -> None:
+    def _finish_exclusive(self, exclusive: _Exclusive, error: Exception | None) -> None:
         if error is None:
             self._quorum.appended(self.log.end_offset)  # who follows may have to follow this too
-            _resolve(alone.done, None)
+            _resolve(exclusive.done, None)
         else:
-            _reject(alone.done, error)
+            _reject(exclusive.done, error)
         if self.log.failed:
             self._fail([], self._as_known(error or StorageFailed(self.log.failed)))
         else:
@@ -407,22 +408,22 @@ class GroupCommit:
         for done in waiting:
             _reject(done, error)
 
-    async def run_alone(self, work: Callable[[], None]) -> None:
+    async def run_exclusive(self, work: Callable[[], None]) -> None:
         """Run disk work on the log in a thread, after what is queued and before what comes."""
         if self._closed is not None:
             raise self._closed
         done: asyncio.Future[None] = self._loop.create_future()
-        self._queue.append(_Alone(work, done))
+        self._queue.append(_Exclusive(work, done))
         self._wake()
         await done
 
-    def give_up(self, error: GoqError) -> None:
+    def abort(self, error: GoqError) -> None:
         """Take nothing more and write nothing more; tell everyone who waits ``error``.
 
         What is being written may be stored or not.
         """
         self._closed = error
-        kept = [each for each in self._queue if isinstance(each, _Alone)]
+        kept = [each for each in self._queue if isinstance(each, _Exclusive)]
         for waiting in self._queue:
             if isinstance(waiting, _Waiting):
                 _reject(waiting.done, error)
@@ -442,6 +443,17 @@ class GroupCommit:
         if not self._released:
             self._released = True
             await self._loop.run_in_executor(self._executor, self.log.close)
+
+
+async def wait_for_all(pending: Sequence[asyncio.Future[Appended]]) -> list[Appended]:
+    """Wait for all appends, then return them or raise the first error."""
+    if len(pending) == 1:
+        return [await pending[0]]
+    results = await asyncio.gather(*pending, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return [result for result in results if isinstance(result, Appended)]
 
 
 def _resolve(done: asyncio.Future[T], result: T) -> None:

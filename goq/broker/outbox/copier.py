@@ -27,7 +27,7 @@ from goq.frame.encoder import Columns, ProducerMark, encode_frame
 from goq.frame.header import HEADER_BYTES, Attribute, parse_header
 from goq.frame.view import FrameView
 from goq.model import DEAD_LETTERS_SUFFIX, Header, MessageId
-from goq.storage.log.log import Log
+from goq.storage.log.reader import LogReader
 from goq.units import format_time_us
 
 _DAMAGED = "damaged"
@@ -52,11 +52,15 @@ class _Copy(NamedTuple):
 class Copies:
     """Reads what leaves a partition; blocks on the disk."""
 
-    def __init__(self, source: PartitionId, messages: Log, default_lane: int) -> None:
+    def __init__(self, source: PartitionId, messages: LogReader, default_lane: int) -> None:
         self._source = source
         self._messages = messages
         self._default_lane = default_lane
         self._view: FrameView | None = None
+
+    @property
+    def _start_offset(self) -> int:
+        return self._messages.segments[0].base_offset
 
     def frame(self, departures: Sequence[OutboxEntry], mark: ProducerMark) -> FrameView:
         """Return a frame of the messages from number ``mark.first_sequence`` on.
@@ -129,8 +133,8 @@ class Copies:
         """Return the frame that holds ``offset``, None where there is none to be read."""
         if self._view is None or not _holds(self._view, offset):
             self._view = None
-            if self._messages.start_offset <= offset < self._messages.end_offset:
-                reading = self._messages.reader.read(offset, offset + 1, messages_max=1)
+            if self._start_offset <= offset < self._messages.segments[-1].end_offset:
+                reading = self._messages.read(offset, offset + 1, messages_max=1)
                 for view in reading.frames:
                     if _holds(view, offset):
                         self._view = view
@@ -163,7 +167,7 @@ class Copies:
             )
 
     def _lost(self, departure: OutboxEntry, offset: int, attempt: int, why: str = "") -> _Copy:
-        why = why or (_DELETED if 0 <= offset < self._messages.start_offset else _DAMAGED)
+        why = why or (_DELETED if 0 <= offset < self._start_offset else _DAMAGED)
         life = self._life(departure, offset, attempt, "")
         if departure.event.group:
             return _Copy(b"", None, dead_headers((), life, lost=why))

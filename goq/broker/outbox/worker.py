@@ -17,6 +17,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from itertools import islice
+from typing import NamedTuple
 
 from goq import limits
 from goq.broker.outbox.copier import Copies
@@ -29,9 +30,16 @@ from goq.errors import GoqError
 from goq.frame.encoder import ProducerMark
 
 _log = logging.getLogger("goq.broker")
-_RETRY_S_MIN = 0.05
-_RETRY_S_MAX = 5.0
 
+
+class RetryPause(NamedTuple):
+    """Pauses before what failed is tried again: doubled each time, up to ``max_s``."""
+
+    min_s: float = 0.05
+    max_s: float = 5.0
+
+
+DEFAULT_RETRY = RetryPause()
 
 Targets = Callable[[str, int], Awaitable[PublishTarget]]
 """Returns a partition of a topic, made first if there is none, or raises why not now."""
@@ -44,19 +52,25 @@ class Departures:
     """
 
     def __init__(
-        self, partition: Partition, targets: Targets, context: PartitionContext, default_lane: int
+        self,
+        partition: Partition,
+        targets: Targets,
+        context: PartitionContext,
+        default_lane: int,
+        retry: RetryPause = DEFAULT_RETRY,
     ) -> None:
         self._partition = partition
         self._targets = targets
         self._context = context
-        self._copies = Copies(partition.identity, partition.messages, default_lane)
+        self._retry = retry
+        self._copies = Copies(partition.identity, partition.message_reader, default_lane)
         self._work: asyncio.Task[None] | None = None
         self._stopped = False
 
     def wake(self) -> None:
         """Begin to work, if there is work."""
         is_idle = self._work is None or self._work.done()
-        if is_idle and not self._stopped and self._partition.state.outbox.departures:
+        if is_idle and not self._stopped and self._partition.departures:
             self._work = self._context.tasks.start(self._run())
 
     async def stop(self) -> None:
@@ -67,18 +81,18 @@ class Departures:
             await asyncio.wait([self._work])
 
     async def _run(self) -> None:
-        pause_s = _RETRY_S_MIN
-        while self._partition.state.outbox.departures:
+        pause_s = self._retry.min_s
+        while self._partition.departures:
             if await self._all():
-                pause_s = _RETRY_S_MIN
+                pause_s = self._retry.min_s
                 continue
             await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, _RETRY_S_MAX)
+            pause_s = min(2 * pause_s, self._retry.max_s)
 
     async def _all(self) -> bool:
         """Carry out all that is under way; return whether nothing failed."""
         by_target: dict[tuple[str, int], list[OutboxEntry]] = {}
-        for departure in self._partition.state.outbox.departures.values():
+        for departure in self._partition.departures:
             event = departure.event
             by_target.setdefault((event.topic, event.partition), []).append(departure)
         try:
@@ -101,7 +115,7 @@ class Departures:
     async def _carry(self, topic: str, number: int, departures: Sequence[OutboxEntry]) -> None:
         """Publish the copies for one target, first to leave first."""
         loop = asyncio.get_running_loop()
-        producer_id = self._partition.state.outbox.producer_id
+        producer_id = self._partition.outbox_producer_id
         waiting = deque(departures)
         while waiting:
             target = await self._targets(topic, number)

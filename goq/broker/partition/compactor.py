@@ -55,20 +55,20 @@ class CompactionStopped(Exception):
 
 
 class Compactor:
-    """Compactor of one partition's messages; ``record`` writes an event."""
+    """Compacts one partition's messages; ``record`` writes an event."""
 
     def __init__(
         self,
         identity: PartitionId,
         context: PartitionContext,
-        publisher: GroupCommit,
+        messages: GroupCommit,
         cached: PartitionFrames,
         record: Callable[[Compacted], Awaitable[object]],
     ) -> None:
         self.progress: CleanerCheckpoint | None = None
         self._identity = identity
         self._context = context
-        self._publisher = publisher
+        self._messages = messages
         self._cached = cached
         self._record = record
         self._loop = asyncio.get_running_loop()
@@ -79,7 +79,7 @@ class Compactor:
 
     async def is_due(self, settings: TopicSettings, means: CompactionResources) -> bool:
         """Whether it is time for a pass."""
-        log = self._publisher.log
+        log = self._messages.log
         if self._stopping.is_set() or log.failed:
             return False
         if self.progress is None:
@@ -114,11 +114,11 @@ class Compactor:
             self._idle.set()
 
     async def _run(self, settings: TopicSettings, means: CompactionResources) -> int:
-        log, progress = self._publisher.log, self.progress or CleanerCheckpoint()
+        log, progress = self._messages.log, self.progress or CleanerCheckpoint()
         # A newer message that is not safe may yet go; and who copies the log would have to begin
         # anew if what is in front of it were written anew.
-        end_offset = self._publisher.settled_to
-        await self._publisher.run_alone(log.sync)  # what is newer must not be lost after this
+        end_offset = self._messages.replicated_to
+        await self._messages.run_exclusive(log.sync)  # what is newer must not be lost after this
         now_us = self._context.clock.wall_us()
         newest = OffsetMap(
             min(progress.compacted_to, end_offset), secret=means.secret, keys_max=means.keys_max
@@ -151,7 +151,7 @@ class Compactor:
         self, segment: Segment, found: RewritePlan, terms: CleanerParameters, executor: Executor
     ) -> bool:
         """Put a new generation in a segment's place; False if retention was there first."""
-        log, disk = self._publisher.log, self._context.disk
+        log, disk = self._messages.log, self._context.disk
 
         def prepare() -> Segment:
             time_before_us = log.reader.max_time_us_before(segment)

@@ -1,4 +1,4 @@
-"""What a topic's settings mean to the delivery of its messages."""
+"""Retry and dead-letter policy of a partition, from the settings of its topic and groups."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from goq.model import DEAD_LETTERS_SUFFIX
 
 
 def retry_policy(settings: TopicSettings) -> RetryPolicy:
-    """Return what is done with messages whose attempt failed."""
+    """Return the policy for messages whose attempt failed."""
     return RetryPolicy(
         settings.attempts_max,
         settings.backoff_initial_ms,
@@ -21,13 +21,14 @@ def retry_policy(settings: TopicSettings) -> RetryPolicy:
 
 
 def failure_context(
-    identity: PartitionId, policy: RetryPolicy, now_ms: int, context: PartitionContext
+    identity: PartitionId, settings: TopicSettings, now_ms: int, context: PartitionContext
 ) -> FailureContext:
-    """Return what is to be known when an attempt fails in a partition.
+    """Return what decides on an attempt that failed in a partition, by a group's settings.
 
-    Dead letters keep the number of their partition. Those of a topic of dead letters stay there:
-    they are tried for ever.
+    A dead letter keeps its partition number. Those of a dead-letter topic stay there: they are
+    tried without end.
     """
+    policy = retry_policy(settings)
     if identity.topic.endswith(DEAD_LETTERS_SUFFIX):
         policy = policy._replace(attempts_max=None, dead_letters=False)
     grave = DeadLetterTarget(
@@ -37,10 +38,10 @@ def failure_context(
 
 
 def dead_letter_settings(settings: TopicSettings) -> TopicSettings:
-    """Return the settings of a topic of dead letters, from those of the topic that they are of.
+    """Return the settings of a dead-letter topic, from those of its source topic.
 
-    It is as durable, is kept as long and queues by the same lanes, but gives nothing up, and keeps
-    every message of a key.
+    It has the same durability, retention and lanes. It gives no message up and keeps every message
+    of a key.
     """
     return settings.changed(
         {"delivery.max_attempts": None, "delivery.dead_letters": False, "cleanup": Cleanup.DELETE}

@@ -1,4 +1,9 @@
-"""Remembering again, when a partition is opened, the dedup ids of its window."""
+"""Loads a partition: recovers its two logs and rebuilds the state that they lead to.
+
+Everything here blocks on the disk and runs in a thread. The delivery state comes from the event
+log, from its last whole snapshot on. The dedup window and what is known of outstanding messages
+(keys, lanes, tenants) come from the messages. The ready state follows from both.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +33,7 @@ from goq.storage.log.log import Log, LogConfig
 _TELLING = Attribute.KEYS | Attribute.LANE | Attribute.TENANT
 
 
-def restore_attributes(messages: Log, state: PartitionState, dispatch: ReadyState) -> None:
+def learn_outstanding(messages: Log, state: PartitionState, ready: ReadyState) -> None:
     """Read about all outstanding messages of all groups; blocks on the disk."""
     outstanding = {
         name: sorted((part.start, part.end) for part in group.outstanding())
@@ -38,7 +43,7 @@ def restore_attributes(messages: Log, state: PartitionState, dispatch: ReadyStat
     for start, end in _joined(run for runs in outstanding.values() for run in runs):
         for view in _frames_between(messages, start, min(end, messages.end_offset)):
             if view.header.attributes & _TELLING or state.moved:
-                facts.update(_facts(view, start, end, state, dispatch))
+                facts.update(_facts(view, start, end, state, ready))
     for name, runs in outstanding.items():
         offsets = (offset for run in runs for offset in range(*run)) if facts else ()
         state.groups[name].restore_attributes({o: facts[o] for o in offsets if o in facts})
@@ -56,7 +61,7 @@ def _frames_between(messages: Log, start: int, end: int) -> Iterator[FrameView]:
 
 
 def _facts(
-    view: FrameView, start: int, end: int, state: PartitionState, dispatch: ReadyState
+    view: FrameView, start: int, end: int, state: PartitionState, ready: ReadyState
 ) -> Iterator[tuple[int, MessageAttributes]]:
     header = view.header
     first, last = max(start, header.base_offset), min(end, header.end_offset)
@@ -65,13 +70,13 @@ def _facts(
     places: dict[int, tuple[int, int]] = {}
     rows = rows_of(view)
     if rows is not None:
-        lanes, tenants = (column.tolist() for column in dispatch.places(rows))
+        lanes, tenants = (column.tolist() for column in ready.places(rows))
         places = dict(zip(rows.offsets.tolist(), zip(lanes, tenants, strict=True), strict=True))
     for offset in range(first, last):
-        lane, tenant = places.get(offset, (dispatch.default_lane, 0))
+        lane, tenant = places.get(offset, (ready.default_lane, 0))
         key = hashes[offset - header.base_offset]
         fact = MessageAttributes(key, state.moved.get(offset, lane), tenant)
-        if fact != (0, dispatch.default_lane, 0):
+        if fact != (0, ready.default_lane, 0):
             yield offset, fact
 
 
@@ -122,7 +127,7 @@ class LoadedPartition(NamedTuple):
     messages: Log
     events: Log
     state: PartitionState
-    dispatch: ReadyState
+    ready: ReadyState
     snapshot_sequence: int
     dedup: DedupWindow
 
@@ -154,7 +159,7 @@ def open_partition(
 def load_partition(
     logs: PartitionLogs, context: PartitionContext, settings: TopicSettings
 ) -> LoadedPartition:
-    """Return the state that logs lead to; blocks on the disk. Failing, it closes them."""
+    """Return the state that logs lead to; blocks on the disk. FailureContext, it closes them."""
     with contextlib.ExitStack() as on_error:
         for log in logs:
             on_error.callback(_release, log)
@@ -194,7 +199,7 @@ def _rebuild(
             header = view.header
             state.producers.add(header, header.base_offset, header.append_time_us)
         offset = reading.next_offset
-    dispatch = ReadyState.build(
+    ready = ReadyState.build(
         messages,
         state,
         settings,
@@ -202,8 +207,8 @@ def _rebuild(
         start=first_unfinished(messages, state),
         end=messages.end_offset,
     )
-    restore_attributes(messages, state, dispatch)
-    return LoadedPartition(messages, events, state, dispatch, rebuilt.sequence, dedup)
+    learn_outstanding(messages, state, ready)
+    return LoadedPartition(messages, events, state, ready, rebuilt.sequence, dedup)
 
 
 def _release(log: Log) -> None:

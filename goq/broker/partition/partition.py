@@ -1,44 +1,47 @@
-"""One partition at work: its two logs, its delivery state, and the timer of its leases.
+"""One partition: its message log, its event log, and the delivery state that follows from them.
 
-Everything runs on the event loop but the writes. A decision is applied to the state at once, so
-that nobody else gets the same message, and told to the client only when its event is durable.
-When events were lost to the disk, the state in memory is ahead of the log: the partition goes
-offline, and its topic builds it anew from what the disk has.
+:class:`Partition` composes the parts, each of which owns its share of the work: the appender takes
+published frames, the leases serve consumers, the timers act on what becomes due, the ready state
+manager keeps what is derived. It applies each event to all of them and answers queries. No other
+package reads the state or the logs: callers ask the partition.
+
+Everything runs on the event loop except the writes. When events were lost to the disk, the state in
+memory is ahead of the log: the partition goes offline, and its topic opens it anew from the disk.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
-from itertools import islice
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple, TypeVar
 
-from goq import limits
 from goq.broker.events.live_index import LiveSpans
 from goq.broker.events.writer import EventWriter
-from goq.broker.log.admission import Admission
-from goq.broker.log.frame_fetch import FrameFetch, UncachedMessages
-from goq.broker.log.group_commit import Appended, CommittedFrames, GroupCommit
+from goq.broker.log.group_commit import Appended
+from goq.broker.partition.appender import Appender
 from goq.broker.partition.compactor import Compactor
-from goq.broker.partition.delayed import DelayedReader
-from goq.broker.partition.failure_policy import failure_context, retry_policy
+from goq.broker.partition.delayed_reader import DelayedReader
+from goq.broker.partition.group_view import GroupCounts, GroupView, MessageStatus
+from goq.broker.partition.leases import Leases
 from goq.broker.partition.loader import LoadedPartition, events_config, messages_config
-from goq.broker.partition.producer_names import name_when_stored
-from goq.broker.partition.ready_state import ReadyState, first_unfinished
+from goq.broker.partition.producer_names import recorded_name
+from goq.broker.partition.ready_state_manager import ReadyStateManager
+from goq.broker.partition.timers import Timers
 from goq.broker.partition.trimmer import Trimmer
-from goq.broker.partition_context import PartitionContext, PartitionId, Quorums
+from goq.broker.partition_context import (
+    Availability,
+    PartitionCallbacks,
+    PartitionContext,
+    PartitionId,
+    Quorums,
+)
 from goq.broker.runtime.metrics import TopicStats
-from goq.config.topic import Ordering, TopicSettings
-from goq.delivery.dedup.producer_table import ProducerTable
-from goq.delivery.delay.delayed_messages import LoadRequest
+from goq.config.topic import TopicSettings
 from goq.delivery.events.event import (
     Acked,
     AnyEvent,
     Cancelled,
-    Cause,
     CopyQueued,
     Corrupted,
     Dropped,
@@ -51,91 +54,33 @@ from goq.delivery.events.event import (
     Range,
     Rescheduled,
     Reset,
-    Skipped,
-    Span,
     Trimmed,
 )
-from goq.delivery.group.attempt_ranges import gaps
-from goq.delivery.selection.selector import Selector
-from goq.delivery.settlement import (
-    FailureContext,
-    Settlement,
-    expire_due,
-    expire_lease,
-    release_undelivered,
-    spans_of,
-)
-from goq.errors import GoqError, PartitionOffline, StorageFailed, TooManyRequests
-from goq.frame.view import FrameView
-from goq.storage.column_index.extract import ROW_ATTRIBUTES, rows_of
+from goq.delivery.outbox import OutboxEntry
+from goq.errors import GoqError, MessageNotFound, StorageFailed
+from goq.frame.header import FrameHeader
 from goq.storage.column_index.rows import ColumnRows
-from goq.storage.log.reader import ReadResult
+from goq.storage.log.reader import LogReader, ReadResult
 from goq.storage.scanner import Damage
 
 T = TypeVar("T")
 
-_TIMER_MS_MAX = 1_000  # a wall clock that is set forward is noticed within this
-_LOAD_AGAIN_S = 1.0
-_EXPIRE_AT_ONCE_MAX = 256  # leases, before others get a turn
-_EVENTS_PER_FRAME_MAX = 2_000  # with reasons as long as they may be, well within a frame
 
+class ProducerProgress(NamedTuple):
+    """How far a producer got; ``offset`` is of its last message, None if that is forgotten."""
 
-class LeasedBatch(NamedTuple):
-    """Messages leased together, and the frames that they lie in."""
-
-    partition: int
-    token: int
-    consumer: str
-    deadline_ms: int
-    spans: list[Span]
-    frames: list[FrameView]
-    is_cut: bool
-    """Whether the partition may have more that is ready."""
-
-    @property
-    def message_count(self) -> int:
-        """How many messages were leased."""
-        return sum(end - start for start, end, _ in self.spans)
-
-
-class ColdMessages(Exception):
-    """Nothing was leased: the messages have to be read from the device before."""
-
-    def __init__(self, missing: UncachedMessages) -> None:
-        super().__init__()
-        self.missing = missing
-
-
-class OnlySkipped(Exception):
-    """Nothing was leased, but something passed over; behind it there may be more."""
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionCallbacks:
-    """What a partition tells its topic."""
-
-    on_ready: Callable[[str | None], None]
-    """There may be something to receive: for one group, or with None for all."""
-    on_failure: Callable[[], None]
-    on_departing: Callable[[], None]
-    on_settled: Callable[[str | None, int | None, int], None]
-    """So many messages of a lease, by group and token, are no longer with their consumer; without
-    a token, any of any lease; without a group, of any group."""
-    settings_of: Callable[[str], TopicSettings]
-    """The settings that hold for a group."""
-    on_disk_failure: Callable[[GoqError], None]
-    """Hears that the disk is full, or has failed."""
-    may_be_repaired: Callable[[Damage], bool]
-    """Whether another replica may have what is damaged; if so, it is going to lead."""
+    epoch: int
+    next_sequence: int
+    offset: int | None
 
 
 class Partition:
-    """A partition that is open."""
+    """An open partition."""
 
     def __init__(
         self,
         identity: PartitionId,
-        opened: LoadedPartition,
+        loaded: LoadedPartition,
         context: PartitionContext,
         callbacks: PartitionCallbacks,
         settings: TopicSettings,
@@ -143,144 +88,146 @@ class Partition:
         quorums: Quorums | None = None,
     ) -> None:
         self.identity = identity
-        self._topic_settings = settings
-        self._stats = stats
-        self.state = opened.state
-        self.dispatch = opened.dispatch
-        self.messages = opened.messages
-        self.events = opened.events
+        self._state = loaded.state
+        self._messages = loaded.messages
+        self._events = loaded.events
         self._context = context
         self._callbacks = callbacks
-        self._cached = context.frames.of_partition()
+        self._availability = Availability(identity)
         self._loop = asyncio.get_running_loop()
-        self._offline: GoqError | None = None
-        self._rebuilding: asyncio.Task[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_s = 0.0
-        self._intake = Admission(
-            opened.state.producers,
-            opened.dedup,
-            self._read_frame,
-            stats,
-            is_ahead=quorums is not None,
+        self._ready = ReadyStateManager(
+            loaded, context, self._availability, settings, on_rebuilt=self._on_rebuilt
         )
-        self._publisher = GroupCommit(
-            opened.messages,
-            context.executor,
-            context.clock,
-            context.epoch,
-            on_commit=self._published,
-            on_seal=lambda segment: context.on_seal(identity, "messages", segment),
-            on_failure=self._publishing_failed,
-            admission=self._intake,
-            quorum=quorums and quorums.messages,
-            write_seconds=context.write_seconds,
-        )
-        self._recorder = EventWriter(
+        self._writer = EventWriter(
             identity,
-            opened,
+            loaded.events,
+            loaded.state,
             context,
+            rebuilds_from=loaded.snapshot_sequence,
             quorum=quorums and quorums.events,
-            on_event=self._applied,
-            on_failure=self._recording_failed,
+            on_event=self._on_event,
+            on_failure=self._on_events_lost,
         )
-        self.keeping = Trimmer(
-            identity,
-            context,
-            self._publisher,
-            self._recorder.commit,
-            record=lambda event: self._record([event]),
-            rebuilds_from=lambda: self._recorder.rebuilds_from,
+        frames = context.frames.of_partition()
+        parts = (loaded, context, callbacks, self._availability, self._ready, self._writer)
+        self.leases = Leases(*parts, frames, note_damage=self.note_damage)
+        self._timers = Timers(*parts, self.leases, stats)
+        self.appender = Appender(
+            *parts,
+            stats,
+            quorums and quorums.messages,
+            on_delayed=self._timers.arm_for_delayed,
+            on_failure=self._take_offline,
         )
-        self.compaction = Compactor(
-            identity,
-            context,
-            self._publisher,
-            self._cached,
-            record=lambda event: self.record([event]),
+        self.trimmer = Trimmer(identity, context, self.appender.commit, self._writer)
+        self.compactor = Compactor(
+            identity, context, self.appender.commit, frames, record=lambda e: self.record([e])
         )
-        self._arm_all()
+        self._timers.arm_all()
+
+    # Availability
 
     @property
     def is_online(self) -> bool:
         """Whether the partition can be used."""
-        return self._offline is None
-
-    def holders(self, offset: int) -> Sequence[str]:
-        """Return which nodes have a message on their disks; none where there is one node alone."""
-        return self._publisher.holders(offset)
+        return self._availability.error is None
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nobody waits for anything to be safe."""
-        return self._publisher.is_quiet and self._recorder.commit.is_quiet
+        """Whether no append is under way."""
+        return self.appender.commit.is_quiet and self._writer.commit.is_quiet
 
-    # Publishing
+    @property
+    def has_failed_log(self) -> bool:
+        """Whether the message log has failed for good: reopening the partition cannot help."""
+        return bool(self._messages.failed)
 
-    def check_publish(self, frame_bytes: int) -> None:
-        """Raise why a frame cannot be taken now."""
-        self._check_online()
-        self._publisher.check_room(frame_bytes)
+    def check_room(self) -> None:
+        """Raise why no event can be taken now."""
+        self.leases.check_room()
 
-    def publish(
-        self, view: FrameView, client_id: str | None = None, *, on_leader: bool = False
-    ) -> asyncio.Future[Appended]:
-        """Queue a checked frame; the future is done when it is durable as the topic promises.
+    def note_damage(self, damage: Damage) -> None:
+        """Record, as an event, damage that was met in reading.
 
-        With ``on_leader`` it is done when this node has it, whatever others have. Whoever asks for
-        the name of its producer is told ``client_id``.
+        Where another replica may have the messages they are not lost: nothing is recorded, and
+        this raises ``PartitionOffline`` until that replica leads.
         """
-        self._check_online()
-        done = self._publisher.append(view, on_leader=on_leader)
-        if client_id is not None:
-            name_when_stored(self, done, view.header.producer_id, client_id)
-        return done
+        self.check_repairable(damage)
+        start, end = damage.start_offset, damage.end_offset
+        is_known = any(r.start <= start and end <= r.end for r in self._state.corrupt)
+        if not is_known and self.is_online:
+            self._writer.record([Corrupted(start, end, damage.reason)])
 
-    async def producers(self, _producer_id: int) -> ProducerTable:
-        """Return what the partition knows of producers."""
-        return self.state.producers
+    def check_repairable(self, damage: Damage) -> None:
+        """Raise ``PartitionOffline`` for damage that another replica may not have."""
+        if self._callbacks.may_be_repaired(damage):
+            raise self._availability.take_offline(
+                "is damaged on this node; another is to lead it", retry_after_ms=1000
+            )
 
-    def _read_frame(self, offset: int) -> FrameView | None:
-        """Return the frame that begins at ``offset``; None if it is gone or damaged."""
-        frames = self.messages.reader.read(offset, offset + 1, messages_max=1).frames
-        return frames[0] if frames and frames[0].header.base_offset == offset else None
+    # Bounds
 
-    def _published(self, committed: CommittedFrames) -> None:
-        self._stats.begin(self._loop.time())
-        for view, appended in committed:
-            header = view.header
-            end = appended.offset + header.message_count
-            self.state.producers.add(header, appended.offset, appended.time_us)
-            self._stats.published_messages += header.message_count
-            self._stats.published_bytes += header.frame_bytes
-            self._recorder.note_published(header.frame_bytes)
-            self.state.extend_to(end)
-            rows = self._rows_of(view, appended)
-            self.dispatch.published(appended.offset, end, rows, appended.time_us // 1000)
-            if rows is not None:
-                self._arm_timer(self.dispatch.schedule.next_ms())
-        self.dispatch.release()
-        self._callbacks.on_ready(None)
-        if self._recorder.is_snapshot_due() and self.is_online:
-            self._recorder.record_snapshot()
+    @property
+    def start_offset(self) -> int:
+        """The first offset that a group can receive."""
+        return self._state.start_offset
 
-    def _rows_of(self, view: FrameView, appended: Appended) -> ColumnRows | None:
-        if not view.header.attributes & ROW_ATTRIBUTES:
-            return None
-        header = view.header._replace(base_offset=appended.offset, append_time_us=appended.time_us)
-        return rows_of(FrameView(header, view.buffer))
+    @property
+    def end_offset(self) -> int:
+        """The offset before which everything is committed: the high watermark."""
+        return self._state.end_offset
 
-    def _publishing_failed(self, error: GoqError) -> None:
-        self._callbacks.on_disk_failure(error)
-        if self.messages.failed:
-            self._go_offline(error)
+    @property
+    def log_start_offset(self) -> int:
+        """The first offset in the message log."""
+        return self._messages.start_offset
 
-    # Reading
+    @property
+    def log_end_offset(self) -> int:
+        """The next offset of the message log, committed or not."""
+        return self._messages.end_offset
+
+    @property
+    def event_end_offset(self) -> int:
+        """The next sequence of the event log."""
+        return self._events.end_offset
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of all messages kept."""
+        return self._messages.size_bytes
+
+    @property
+    def message_damage(self) -> Sequence[Damage]:
+        """The damage that was found in the message log."""
+        return self._messages.damage
+
+    @property
+    def event_damage(self) -> Sequence[Damage]:
+        """The damage that was found in the event log."""
+        return self._events.damage
+
+    # ReadResult
+
+    @property
+    def message_reader(self) -> LogReader:
+        """Reads the message log, from any thread; the same object while the partition is open."""
+        return self._messages.reader
+
+    @property
+    def event_reader(self) -> LogReader:
+        """Reads the event log, from any thread; the same object while the partition is open."""
+        return self._events.reader
+
+    @property
+    def spans(self) -> LiveSpans:
+        """The index of the events, by message."""
+        return self._writer.spans
 
     def read(self, offset: int, *, messages_max: int, wait: bool = True) -> ReadResult:
-        """Read whole frames of durable messages; damage met is recorded as an event."""
-        reading = self.messages.reader.read(
-            offset, self.state.end_offset, messages_max=messages_max, wait=wait
+        """Read whole frames of committed messages; damage met is recorded as an event."""
+        reading = self._messages.reader.read(
+            offset, self._state.end_offset, messages_max=messages_max, wait=wait
         )
         for damage in reading.damage:
             self.note_damage(damage)
@@ -288,450 +235,275 @@ class Partition:
 
     async def warm(self, offset: int, messages_max: int) -> None:
         """Bring into memory, in a thread, what :meth:`read` would have had to wait for."""
-
-        def read() -> None:
-            self.messages.reader.read(offset, self.state.end_offset, messages_max=messages_max)
-
+        reader, end_offset = self._messages.reader, self._state.end_offset
         with contextlib.suppress(OSError, IndexError):  # trimmed meanwhile, or the next read fails
-            await self._loop.run_in_executor(self._context.executor, read)
+            await self.in_thread(lambda: reader.read(offset, end_offset, messages_max=messages_max))
 
     async def in_thread(self, work: Callable[[], T]) -> T:
-        """Run what blocks on the disk beside the event loop."""
+        """Run work that blocks on the disk beside the event loop."""
         return await self._loop.run_in_executor(self._context.executor, work)
-
-    def new_producer_id(self) -> int:
-        """Return a producer id for what leaves, if the partition has none yet."""
-        return self._context.new_id()
-
-    def _record_corruption(self, start: int, end: int, reason: str) -> None:
-        known = self.state.corrupt
-        if not any(r.start <= start and end <= r.end for r in known) and self.is_online:
-            self._record([Corrupted(start, end, reason)])
-
-    async def look(self, work: Callable[[DelayedReader], T]) -> T:
-        """Ask, in a thread, something about the messages that wait for their time."""
-        waiting = DelayedReader(self.messages.reader, self.state)
-        return await self._loop.run_in_executor(self._context.executor, work, waiting)
 
     async def row(self, offset: int) -> ColumnRows | None:
         """Return what the columns say of one message; None for one in a plain frame."""
+        reader = self._messages.reader
+        return await self.in_thread(lambda: next(reader.rows(offset, offset + 1), None))
 
-        def read() -> ColumnRows | None:
-            return next(self.messages.reader.rows(offset, offset + 1), None)
+    @property
+    def delayed_count(self) -> int:
+        """The number of messages that wait for their time."""
+        return self._ready.current.schedule.count
 
-        return await self._loop.run_in_executor(self._context.executor, read)
+    async def read_delayed(self, work: Callable[[DelayedReader], T]) -> T:
+        """Run, in a thread, a query about the messages that wait for their time."""
+        reader = DelayedReader(self._messages.reader, self._state)
+        return await self._loop.run_in_executor(self._context.executor, work, reader)
 
-    # Single messages
+    # Queries of the state
+
+    @property
+    def group_names(self) -> Collection[str]:
+        """The groups that something has happened to in this partition."""
+        return self._state.groups.keys()
+
+    def group(self, name: str) -> GroupView:
+        """Return a view of a group's progress as it is now."""
+        return GroupView(self._state, name)
+
+    def group_counts(self, name: str, now_ms: int, scheduled_max: int | None = None) -> GroupCounts:
+        """Count a group's messages by state, with at most so many scheduled ones.
+
+        Without ``scheduled_max`` all that is scheduled in the partition counts, as far as the group
+        has that much left.
+        """
+        scheduled = self.delayed_count if scheduled_max is None else scheduled_max
+        return GroupView(self._state, name).counts(scheduled, now_ms)
+
+    def check_exists(self, offset: int) -> None:
+        """Raise ``MessageNotFound`` for a message that is not there yet, or no longer."""
+        topic, number = self.identity
+        name = f"{topic}:{number}:{offset}"
+        if offset >= self._state.end_offset:
+            raise MessageNotFound(f"{name} does not exist yet", field="id")
+        if offset < self._state.start_offset:
+            raise MessageNotFound(
+                f"{name} is gone: retention keeps {topic}:{number} from offset"
+                f" {self._state.start_offset} on",
+                field="id",
+            )
+
+    def message_status(self, offset: int, row: ColumnRows | None) -> MessageStatus:
+        """Return the status of a message; ``row`` is what its frame says, see :meth:`row`."""
+        state, ready = self._state, self._ready.current
+        lane, tenant, due_ms = ready.default_lane, 0, 0
+        if row is not None:
+            (lane,), (tenant,) = (column.tolist() for column in ready.places(row))
+            due_ms = int(row.deliver_at_ms[0])
+        if due_ms:
+            due_ms = state.rescheduled.get(offset, due_ms)
+        is_cancelled = offset in state.cancelled
+        waits = bool(due_ms) and not state.frontier.has_matured(offset, due_ms)
+        lane = state.moved.get(offset, lane)
+        is_scheduled = waits and not is_cancelled
+        return MessageStatus(offset, lane, tenant, due_ms, is_scheduled, is_cancelled, row)
+
+    def moved_lane(self, offset: int) -> int | None:
+        """Return the lane that a message was moved to; None if it was not."""
+        return self._state.moved.get(offset)
+
+    def is_rescheduled(self, offset: int) -> bool:
+        """Whether a message's due time was changed."""
+        return offset in self._state.rescheduled
+
+    def is_cancelled(self, offset: int) -> bool:
+        """Whether a message was cancelled."""
+        return offset in self._state.cancelled
+
+    def next_uncancelled(self, start: int) -> Range | None:
+        """Return the next run of messages that were not cancelled, from ``start`` on."""
+        state = self._state
+        start = max(start, state.start_offset)
+        return next(iter(state.cancelled.missing(start, state.end_offset)), None)
+
+    @property
+    def mark_count(self) -> int:
+        """The number of messages that are marked as cancelled, moved or rescheduled."""
+        return self._state.mark_count()
+
+    def producer_progress(self, producer_id: int) -> ProducerProgress | None:
+        """Return how far a producer got, in committed messages; None for an unknown one."""
+        producers = self._state.producers
+        reached = producers.reached(producer_id)
+        if reached is None:
+            return None
+        epoch, next_sequence = reached
+        offset = producers.offset_of(producer_id, next_sequence - 1)
+        return ProducerProgress(epoch, next_sequence, offset)
+
+    def producer_name(self, header: FrameHeader, events: LogReader | None = None) -> str | None:
+        """Return who published a frame: a name, else the producer's id in hex; None for nobody.
+
+        Looks in ``events``, the partition's own by default. May block on the disk; from any thread.
+        """
+        producer_id = header.producer_id
+        if not producer_id:
+            return None
+        return (
+            self._state.names.get(producer_id)
+            or recorded_name(events or self._events.reader, producer_id, header.append_time_us)
+            or f"{producer_id:016x}"
+        )
+
+    @property
+    def departures(self) -> Collection[OutboxEntry]:
+        """The messages that are about to leave for other topics, first decided first."""
+        return self._state.outbox.departures.values()
+
+    @property
+    def outbox_producer_id(self) -> int:
+        """The producer id under which messages leave; 0 before the first departure."""
+        return self._state.outbox.producer_id
+
+    def new_producer_id(self) -> int:
+        """Return a producer id for departures, for a partition that has none yet."""
+        return self._context.new_id()
+
+    # Changes
+
+    def record(self, events: Sequence[AnyEvent]) -> asyncio.Future[Appended]:
+        """Carry out a decision; it holds when the future completes."""
+        self.leases.check_room()
+        return self._writer.record(events)
+
+    async def write_deferred(self) -> None:
+        """Return when events that no request waits for are durable too."""
+        if self.is_online:
+            await self._writer.write_deferred()
+
+    async def recorded(self) -> None:
+        """Return when all events so far are durable; raise if any of them is lost."""
+        self._availability.check()
+        await self._writer.commit.run_exclusive(lambda: None)
+        self._availability.check()
+
+    def is_ready_for(self, group: str) -> bool:
+        """Whether a group can receive; if not, wait for :meth:`rebuilt`."""
+        return self._ready.is_ready_for(group)
+
+    async def rebuilt(self) -> None:
+        """Return when the ready state fits; raise why it cannot be rebuilt."""
+        await self._ready.rebuilt()
 
     def cancel(self, offset: int, reason: str, due_ms: int | None) -> asyncio.Future[Appended]:
-        """Deliver a message to no group that has not got it; with ``due_ms`` it waits till then."""
-        self.check_settled()
-        self.check_room()
-        done = self._record([Cancelled([(offset, offset + 1)], reason)])
+        """Cancel a message; ``due_ms`` is its due time in force if it waits for that."""
+        self._check_changeable()
+        done = self._writer.record([Cancelled([(offset, offset + 1)], reason)])
         if due_ms is not None:
-            self.dispatch.cancelled(offset, due_ms)
-        self._callbacks.on_ready(None)  # what stood behind it may go
+            self._ready.current.cancelled(offset, due_ms)
+        self._callbacks.on_ready(None)  # what was held back behind it may go
         return done
 
     def move(self, offset: int, lane: int, tenant: int | None) -> asyncio.Future[Appended]:
-        """Let a message go on in another lane, at once unless it waits (``tenant`` None)."""
-        self.check_settled()
-        self.check_room()
-        done = self._record([Moved(offset, lane)])
+        """Move a message to another lane; ``tenant`` is None for one that waits for its time."""
+        self._check_changeable()
+        done = self._writer.record([Moved(offset, lane)])
         if tenant is not None:
-            self.dispatch.moved(offset, lane, tenant, self._context.clock.wall_ms())
+            self._ready.current.moved(offset, lane, tenant, self._context.clock.wall_ms())
             self._callbacks.on_ready(None)
         return done
 
     def reschedule(self, row: ColumnRows, due_ms: int, new_due_ms: int) -> asyncio.Future[Appended]:
-        """Let a message that waits be due at another time; ``due_ms`` is the one in force."""
-        self.check_settled()
-        self.check_room()
-        done = self._record([Rescheduled(int(row.offsets[0]), new_due_ms)])
-        self.dispatch.rescheduled(row, due_ms, new_due_ms)
-        self._arm_timer(self.dispatch.schedule.next_ms())
+        """Change the due time of a message that waits; ``due_ms`` is the one in force."""
+        self._check_changeable()
+        done = self._writer.record([Rescheduled(int(row.offsets[0]), new_due_ms)])
+        self._ready.current.rescheduled(row, due_ms, new_due_ms)
+        self._timers.arm_for_delayed()
         return done
 
-    # LeasedBatch
-
-    def receive(
-        self,
-        group_name: str,
-        consumer: str,
-        messages_max: int,
-        visibility_ms: int | None,
-        *,
-        bytes_max: int,
-        wait: bool = False,
-    ) -> tuple[LeasedBatch, asyncio.Future[Appended]] | None:
-        """Lease what is ready to a group that :meth:`is_ready_for`; None when nothing is.
-
-        The delivery may leave the node when the future is done. Raises ``ColdMessages`` with
-        nothing leased when the messages have to be fetched from the disk first, and ``wait`` does
-        not allow that here, and ``OnlySkipped`` where to ask again.
-        """
-        self.check_room()
-        now_ms = self._context.clock.wall_ms()
-        settings = self._callbacks.settings_of(group_name)
-        group = self.state.join(group_name)
-        self.dispatch.turns_of(group)
-
-        def read(start: int, end: int, size_bytes: int) -> ReadResult:
-            return self.messages.reader.read(
-                start, end, messages_max=end - start, bytes_max=size_bytes, wait=wait
-            )
-
-        fetch = FrameFetch(self._cached, read, self.note_damage, bytes_max=bytes_max)
-        default_lane = self.dispatch.default_lane
-        choice = Selector(self.state, group, settings.ordering, default_lane, now_ms, fetch.facts)
-        choice.take(messages_max)
-        for cause, ranges in choice.skipped.items():
-            self._skip(group_name, ranges, cause, settings, now_ms)
-        if not choice.spans:
-            if choice.skipped or choice.must_yield:
-                raise OnlySkipped
-            if fetch.missing is not None:
-                raise ColdMessages(fetch.missing)
-            return None
-        group.add_attributes(choice.attributes)
-        deadline_ms = now_ms + (visibility_ms or settings.visibility_timeout_ms)
-        token = self._recorder.next_token
-        done = self._record([Leased(group_name, consumer, deadline_ms, choice.spans)])
-        number = self.identity.number
-        is_cut = choice.is_full()
-        return (
-            LeasedBatch(number, token, consumer, deadline_ms, choice.spans, fetch.frames, is_cut),
-            done,
-        )
-
-    def note_damage(self, damage: Damage) -> None:
-        """Record, as an event, damage that somebody met in reading.
-
-        Where another replica may have the messages they are not lost: nothing is recorded, and
-        this raises ``PartitionOffline`` until that one leads.
-        """
-        self.note_mendable(damage)
-        self._record_corruption(damage.start_offset, damage.end_offset, damage.reason)
-
-    def note_mendable(self, damage: Damage) -> None:
-        """Raise ``PartitionOffline`` for damage that others may not have: they are to lead."""
-        if self._callbacks.may_be_repaired(damage):
-            topic, number = self.identity
-            self._offline = self._offline or PartitionOffline(
-                f"partition {number} of {topic} is damaged on this node; another is to lead it",
-                retry_after_ms=1000,
-            )
-            raise self._offline
-
-    def _skip(
-        self, group: str, ranges: list[Range], cause: Cause, settings: TopicSettings, now_ms: int
-    ) -> None:
-        """Count messages as done that are not to be handed out any more."""
-        failure_context = self._failing(group, now_ms)
-        if (
-            cause is Cause.TTL
-            and settings.dead_letter_expired
-            and failure_context.policy.dead_letters
-        ):
-            spans = [span for run in ranges for span in self._attempts(group, *run)]
-            self._record([CopyQueued(group, 0, spans, cause, "", now_ms, *failure_context.grave)])
-        else:
-            self._record([Skipped(group, ranges, cause)])
-
-    def _attempts(self, group: str, start: int, end: int) -> list[Span]:
-        """Return how often messages were tried that are not with a consumer."""
-        tried = self.state.group(group).retries.within(start, end)
-        fresh = [(*gap, 0) for gap in gaps(start, end, tried)]
-        return sorted([*spans_of(tried), *fresh])
-
-    def _failing(self, group: str, now_ms: int) -> FailureContext:
-        return failure_context(
-            self.identity, retry_policy(self._callbacks.settings_of(group)), now_ms, self._context
-        )
-
-    def failing(
-        self, group: str, *, delay_ms: int | None = None, reason: str = ""
-    ) -> FailureContext:
-        """Return what is to be known to decide on an attempt that fails now."""
-        now_ms = self._context.clock.wall_ms()
-        return self._failing(group, now_ms)._replace(delay_ms=delay_ms, reason=reason)
-
-    def undo_receive(self, group: str, token: int, spans: Sequence[Span]) -> None:
-        """Give back what was leased and never left the node: it counts as no attempt."""
-        if group in self.state.groups and self.is_online:
-            now_ms = self._context.clock.wall_ms()
-            event = release_undelivered(self.state, group, token, spans, now_ms)
-            if event is not None:
-                self._record([event])
-                self._callbacks.on_ready(group)
-
-    def end_lease(self, group: str, token: int, reason: str) -> None:
-        """End a lease at once, because its consumer is gone; its messages are ready again."""
-        self._check_online()
-        failure_context = self.failing(group, delay_ms=0, reason=reason)
-        events = expire_lease(self.state, group, token, failure_context)
-        if events:
-            self._record(events)
-            self._callbacks.on_ready(group)
-
-    def count_held(self, group: str, token: int) -> int:
-        """Return how many messages of a lease are not settled."""
-        lease = self.state.group(group).leases.get(token)
-        return 0 if lease is None else lease.parts.message_count
-
-    def next_lane(self, group_name: str) -> int:
-        """Return about how urgent the next message of a group is: the number of its lane."""
-        group = self.state.join(group_name)
-        fresh = self.dispatch.turns_of(group).next_lane()
-        default_lane = self.dispatch.default_lane
-        lanes = [default_lane if lane < 0 else lane for lane in group.retries.due_lanes()]
-        return min([*lanes, limits.LANES_MAX if fresh is None else fresh])
-
-    def check_room(self) -> None:
-        """Raise why no event can be taken now."""
-        self._check_online()
-        self._recorder.commit.check_room(0)
-
-    def settle(self, group: str, settled: Settlement) -> tuple[Settlement, Settling]:
-        """Carry out a settling decision; what it says holds when the future, if any, is done."""
-        self._check_online()
-        recorded = None
-        for first in range(0, len(settled.events), _EVENTS_PER_FRAME_MAX):
-            recorded = self._record(settled.events[first : first + _EVENTS_PER_FRAME_MAX])
-        if settled.events:
-            self._wake_blocked(group)
-        return settled, recorded
-
-    def _wake_blocked(self, group_name: str) -> None:
-        """Wake a consumer if something may have stood behind what was settled."""
-        group = self.state.groups[group_name]
-        settings = self._callbacks.settings_of(group_name)
-        if (
-            group.locks.held_count
-            or len(group.retries)
-            or settings.tenant_in_flight_max is not None
-            or settings.ordering is Ordering.PARTITION
-        ):
-            self._callbacks.on_ready(group_name)
+    def _check_changeable(self) -> None:
+        self._ready.check_changeable()
+        self.leases.check_room()
 
     async def reset(self, group: str, offset: int, end_offset: int | None = None) -> None:
-        """Let a group go on from ``offset``; with an end, up to there and no further."""
-        self.check_room()
-        done = self._record([Reset(group, offset, -1 if end_offset is None else end_offset)])
+        """Set a group's position to ``offset``; with an end, it goes no further than that."""
+        self.leases.check_room()
+        end = -1 if end_offset is None else end_offset
+        done = self._writer.record([Reset(group, offset, end)])
         self._callbacks.on_ready(group)
         await done
 
+    def start_group_over(self, group: str) -> None:
+        """Look again at what a group's ordering has held back: the ordering has changed."""
+        if group in self._state.groups:
+            self._state.groups[group].restart_reading()
+
     async def delete_group(self, group: str) -> None:
-        """Forget a group."""
-        if group in self.state.groups:
-            self._check_online()
-            await self._record([GroupDeleted(group)])
+        """Forget a group and its progress."""
+        if group in self._state.groups:
+            self._availability.check()
+            await self._writer.record([GroupDeleted(group)])
 
-    # Events
+    # What happened
 
-    def record(self, events: Sequence[AnyEvent]) -> asyncio.Future[Appended]:
-        """Carry out what was decided elsewhere; it holds when the future is done."""
-        self.check_room()
-        return self._record(events)
-
-    @property
-    def spans(self) -> LiveSpans:
-        """Where in the events to look for a message."""
-        return self._recorder.spans
-
-    async def write_deferred(self) -> None:
-        """Return when what nobody had to wait for is durable too."""
-        if self.is_online:
-            await self._recorder.write_deferred()
-
-    async def recorded(self) -> None:
-        """Return when all events so far are durable; raise if any of them is lost."""
-        self._check_online()
-        await self._recorder.commit.run_alone(lambda: None)
-        self._check_online()
-
-    def _record(self, events: Sequence[AnyEvent]) -> asyncio.Future[Appended]:
-        return self._recorder.record(events)
-
-    def _applied(self, event: AnyEvent) -> None:
+    def _on_event(self, event: AnyEvent) -> None:
         """Follow an event that was applied to the state."""
         if isinstance(event, Leased | Nacked | Expired | Extended):
-            self._arm_timer(self.state.next_timer_ms(event.group))
+            self._timers.arm_for_group(event.group)
         elif isinstance(event, CopyQueued):
             self._callbacks.on_departing()
         elif isinstance(event, Trimmed):
-            self.dispatch.trim(event.start_offset)
-        self._tell_settled(event)
-
-    def _tell_settled(self, event: AnyEvent) -> None:
-        """Tell how many messages have left a lease by ``event``; without a token, any lease."""
-        told = self._callbacks.on_settled
+            self._ready.current.trim(event.start_offset)
+        on_settled = self._callbacks.on_settled
         if isinstance(event, Acked):
-            told(event.group, event.token, sum([end - start for start, end in event.ranges]))
+            on_settled(event.group, event.token, sum([end - start for start, end in event.ranges]))
         elif isinstance(event, Nacked | Expired | Dropped | CopyQueued):
-            told(event.group, event.token, sum([end - start for start, end, _ in event.spans]))
+            count = sum([end - start for start, end, _ in event.spans])
+            on_settled(event.group, event.token, count)
         elif isinstance(event, Reset | GroupDeleted):
-            told(event.group, None, 0)
+            on_settled(event.group, None, 0)
         elif isinstance(event, Corrupted | Trimmed):
-            told(None, None, 0)
+            on_settled(None, None, 0)
 
-    def _recording_failed(self, error: GoqError) -> None:
-        """The state is ahead of its log: it must be built anew before it is used again."""
+    def _on_events_lost(self, error: GoqError) -> None:
+        """Go offline: the state is ahead of its log, and must be loaded anew."""
         self._callbacks.on_disk_failure(error)
-        self._go_offline(error)
+        self._take_offline(error)
 
-    # Timers
-
-    def _arm_timer(self, due_ms: int | None) -> None:
-        if due_ms is None:
-            return
-        delay_ms = min(max(0, due_ms - self._context.clock.wall_ms()), _TIMER_MS_MAX)
-        at = self._loop.time() + delay_ms / 1000
-        if self._timer is not None:
-            if self._timer_s <= at:
-                return
-            self._timer.cancel()
-        # uvloop's handle of a call that is due at once does not know when it is
-        self._timer, self._timer_s = self._loop.call_at(at, self._on_time), at
-
-    def _arm_all(self) -> None:
-        self._arm_timer(self.state.next_timer_ms())
-        self._arm_timer(self.dispatch.schedule.next_ms())
-
-    def _on_time(self) -> None:
-        """End leases and let messages become ready, as far as their time has come."""
-        self._timer = None
-        if not self.is_online:
-            return
-        now_ms = self._context.clock.wall_ms()
-        expired = expire_due(self.state, now_ms, lambda group: self._failing(group, now_ms))
-        has_freed = self._mature(now_ms)
-        for events in islice(expired, _EXPIRE_AT_ONCE_MAX):
-            has_freed = True
-            self._record(events)
-            for event in events:
-                assert isinstance(event, Expired | CopyQueued | Dropped)
-                self._stats.expired_messages += sum(end - start for start, end, _ in event.spans)
-        if self.state.ripen(now_ms) or has_freed:
-            self._callbacks.on_ready(None)
-        self._arm_all()
-
-    # What is derived
-
-    def _rebuild(self) -> None:
-        """Have ready queues and schedule built anew; until then nothing is received or matures."""
-        if self._rebuilding is None:
-            self._rebuilding = self._context.tasks.start(self._build_anew())
-
-    async def rebuilt(self) -> None:
-        """Return when the ready queues are as they should be; raise why they cannot be."""
-        if self._rebuilding is not None:
-            await asyncio.shield(self._rebuilding)
-
-    def is_ready_for(self, group_name: str) -> bool:
-        """Whether a group can receive; if not, :meth:`rebuilt` is to be waited for."""
-        if self.is_online and self.dispatch.lacks(self.state.join(group_name)):
-            self._rebuild()
-        return self._rebuilding is None
-
-    def check_settled(self) -> None:
-        """Raise ``TooManyRequests`` while what is known of single messages must not change."""
-        self._check_online()
-        if self._rebuilding is not None:
-            raise TooManyRequests("the partition is being looked through", retry_after_ms=100)
-
-    async def _build_anew(self) -> None:
-        try:
-            settings, end = self._topic_settings, self.state.end_offset
-            start = first_unfinished(self.messages, self.state)
-            build = partial(ReadyState.build, start=start, end=end)
-            now_ms = self._context.clock.wall_ms()
-            dispatch = await self._loop.run_in_executor(
-                self._context.executor, build, self.messages, self.state, settings, now_ms
-            )
-            dispatch.extend(self.messages, end, self.state.end_offset, now_ms)
-            for group in self.state.groups.values():
-                group.restart_reading()
-                group.restore_attributes(dispatch.renumbered(group.attributes, self.dispatch))
-            self.dispatch = dispatch
-        finally:
-            self._rebuilding = None
-        self._arm_all()
+    def _on_rebuilt(self) -> None:
+        self._timers.arm_all()
         self._callbacks.on_ready(None)
-        if not self.dispatch.follows(self._topic_settings):
-            self._rebuild()
 
-    def _mature(self, now_ms: int) -> bool:
-        """Let delayed messages become ready, and have those read that come near."""
-        if self._rebuilding is not None:
-            return False
-        event = self.dispatch.mature(now_ms)
-        if event is not None:  # lost, it happens again: a lease of what matured waits for it
-            self._recorder.record_later(event)
-        load = self.dispatch.schedule.load_wanted(now_ms)
-        if load is not None:
-            self._context.tasks.start(self._load(load))
-        return event is not None
+    def _take_offline(self, error: GoqError) -> None:
+        if self.is_online:
+            self._timers.cancel()
+            self._availability.take_offline(f"is offline: {error.detail}", retry_after_ms=1000)
+            self._callbacks.on_failure()
 
-    async def _load(self, load: LoadRequest) -> None:
-        dispatch = self.dispatch
-        try:
-            found = await self._loop.run_in_executor(
-                self._context.executor, dispatch.load, self.messages, load
-            )
-        except (GoqError, OSError):
-            self._loop.call_later(_LOAD_AGAIN_S, dispatch.schedule.load_failed)
-            raise
-        if dispatch is self.dispatch and self.is_online:
-            dispatch.loaded(load, found)
-            self._arm_all()
+    # Life
 
     def configure(self, settings: TopicSettings) -> None:
         """Take over changed settings; what is written from now on follows them."""
-        self._topic_settings = settings
-        if not self.dispatch.follows(settings):
-            self._rebuild()
-        self.messages.config = messages_config(settings)
-        self.events.config = events_config(settings)
-        self._intake.configure(settings)
-
-    def _check_online(self) -> None:
-        if self._offline is not None:
-            raise self._offline
-
-    def _go_offline(self, error: GoqError) -> None:
-        if self._offline is not None:
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-        topic, number = self.identity
-        self._offline = PartitionOffline(
-            f"partition {number} of {topic} is offline: {error.detail}", retry_after_ms=1000
-        )
-        self._callbacks.on_failure()
+        self._ready.configure(settings)
+        self._messages.config = messages_config(settings)
+        self._events.config = events_config(settings)
+        self.appender.admission.configure(settings)
 
     async def resign(self, reason: GoqError) -> None:
-        """Let go of the logs because another node leads: nothing more is written to them."""
-        self._offline = self._offline or reason
-        self._publisher.give_up(reason)
-        self._recorder.commit.give_up(reason)
+        """Release the logs because another node leads: nothing more is written to them."""
+        self._availability.error = self._availability.error or reason
+        self.appender.commit.abort(reason)
+        self._writer.commit.abort(reason)
         await self.close()
 
     async def close(self) -> None:
-        """Write what is queued, note the state so that opening is quick, close the logs."""
-        await self.compaction.stop()
-        if self._timer is not None:
-            self._timer.cancel()
+        """Write what is queued, snapshot the state so that opening is quick, close the logs."""
+        await self.compactor.stop()
+        self._timers.cancel()
         if self.is_online:
-            self._recorder.record_last_snapshot()
-        self._offline = self._offline or PartitionOffline("the partition is closed")
-        if self._rebuilding is not None:
-            await asyncio.wait([self._rebuilding])
-        for commit in (self._publisher, self._recorder.commit):
+            self._writer.record_last_snapshot()
+        self._availability.take_offline("is closed")
+        await self._ready.close()
+        for commit in (self.appender.commit, self._writer.commit):
             try:
                 await commit.close()
             except (StorageFailed, OSError):
-                continue  # it failed before, and everybody was told then
-
-
-Settling = asyncio.Future[Appended] | None
+                continue  # it failed before, and every waiter was told then

@@ -1,67 +1,20 @@
-"""What producers call themselves: recorded when it is new to a partition, and found again later.
+"""Lookup of producer names in the events of a partition.
 
-A name is an event of the partition, written beside the first messages that came under it. Nobody
-waits for it: a crash in between loses the name, and it is recorded again with what comes next.
+A name is an event of the partition, written beside the first messages that came under it, and
+repeated in each snapshot while the partition remembers the producer.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
-from functools import partial
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from goq import limits
-from goq.broker.log.group_commit import Appended
 from goq.delivery.events.event import Named, SnapshotProducers
 from goq.delivery.events.frame_codec import StoredEvent, decode_event_frame
-from goq.errors import GoqError, InvalidFrame
-from goq.frame.header import FrameHeader
+from goq.errors import InvalidFrame
 from goq.storage.log.reader import LogReader
-
-if TYPE_CHECKING:
-    from goq.broker.partition.partition import Partition
-
-
-def name_when_stored(
-    partition: Partition, done: asyncio.Future[Appended], producer_id: int, client_id: str
-) -> None:
-    """Record a producer's name once its messages are stored, unless it is known already."""
-    if producer_id and partition.state.names.get(producer_id) != client_id:
-        done.add_done_callback(partial(_name, partition, producer_id, client_id))
-
-
-def _name(
-    partition: Partition, producer_id: int, client_id: str, done: asyncio.Future[Appended]
-) -> None:
-    if done.cancelled() or done.exception() is not None:
-        return  # nothing was stored under the name
-    if partition.state.names.get(producer_id) == client_id:
-        return  # others that were stored at the same time told it
-    try:
-        partition.record([Named(producer_id, client_id)])
-    except GoqError:
-        pass  # no event can be taken now: whatever is published next tells it again
-
-
-def producer_name(
-    partition: Partition, header: FrameHeader, events: LogReader | None = None
-) -> str | None:
-    """Return who published a frame: a name, else the producer's id in hex; None for nobody.
-
-    Looks in ``events``, the partition's own if not given. May read from the disk; from any thread.
-    """
-    if not header.producer_id:
-        return None
-    return (
-        partition.state.names.get(header.producer_id)
-        or recorded_name(
-            events or partition.events.reader, header.producer_id, header.append_time_us
-        )
-        or f"{header.producer_id:016x}"
-    )
 
 
 def recorded_name(events: LogReader, producer_id: int, time_us: int) -> str | None:

@@ -1,4 +1,4 @@
-"""A partition as those see it who publish to it, wherever it is led."""
+"""The partition that a message is published to: led by this node, or by another one."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ from typing import Protocol
 from goq.broker.log.group_commit import Appended
 from goq.delivery.dedup.producer_table import ProducerTable
 from goq.frame.view import FrameView
+from goq.model import Acks
 
 
 class PublishTarget(Protocol):
-    """A partition that this node leads, or one that another node does."""
+    """Takes frames for one partition."""
 
     def check_publish(self, frame_bytes: int) -> None:
         """Raise why a frame cannot be taken now."""
 
     def publish(
-        self, view: FrameView, client_id: str | None = None, *, on_leader: bool = False
+        self, view: FrameView, client_id: str | None = None, *, acks: Acks = Acks.QUORUM
     ) -> asyncio.Future[Appended]:
-        """Have a checked frame stored; the future is done when it is as safe as asked for."""
+        """Store a checked frame; the future completes when it is as safe as ``acks`` says."""
 
     async def producers(self, producer_id: int) -> ProducerTable:
-        """Return a table that has what the partition knows of a producer, and perhaps others."""
+        """Return a table with the partition's record of a producer, and perhaps of others."""
 
 
 TargetLookup = Callable[[str, int], PublishTarget]

@@ -1,72 +1,78 @@
-"""Trimmer a partition in bounds: sealing its active segment, deleting what retention gives up."""
+"""Seals, checks and deletes the segments of a partition's two logs, as retention decides.
+
+Messages are deleted in this order: the event that says so is durable, the segments leave the log,
+the manifest forgets them, their files are removed. After a crash in between, opening the log
+finishes the work.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
 
+from goq.broker.events.writer import EventWriter
 from goq.broker.log.group_commit import GroupCommit
 from goq.broker.partition_context import PartitionContext, PartitionId
 from goq.delivery.events.event import Trimmed
 from goq.storage.log.log import Log
 from goq.storage.log.segment import Segment
+from goq.storage.repair import scan_segment
+from goq.storage.scanner import Damage
 
+T = TypeVar("T")
 Forget = Callable[[Sequence[Segment]], Awaitable[None]]
+"""Takes segments out of the manifest, before their files are removed."""
 
 
-async def _nobody(_segments: Sequence[Segment]) -> None:
-    """Nobody has to hear of it."""
+async def _forget_nothing(_segments: Sequence[Segment]) -> None:
+    """There is no manifest."""
 
 
 class Trimmer:
-    """The files of a partition's two logs.
-
-    ``record`` writes an event; ``rebuilds_from`` says with which event a rebuild would begin.
-    """
+    """The segments of a partition's two logs; ``messages`` and ``events`` are their writers."""
 
     def __init__(
         self,
         identity: PartitionId,
         context: PartitionContext,
-        publisher: GroupCommit,
-        recorder: GroupCommit,
-        *,
-        record: Callable[[Trimmed], Awaitable[object]],
-        rebuilds_from: Callable[[], int],
+        messages: GroupCommit,
+        events: EventWriter,
     ) -> None:
         self._identity = identity
         self._context = context
-        self._publisher = publisher
-        self._recorder = recorder
-        self._record = record
-        self._rebuilds_from = rebuilds_from
+        self._messages = messages
+        self._events = events
 
-    async def trim(self, offset: int, forget: Forget = _nobody) -> list[Segment]:
-        """Delete the whole segments of messages before ``offset``; return what was deleted.
+    @property
+    def segments(self) -> Sequence[Segment]:
+        """The segments of the message log in order, as they are now; the last one is active."""
+        return self._messages.log.segments
 
-        ``forget`` hears of them before their files go.
-        """
-        messages = self._publisher.log
+    async def trim(self, offset: int, forget: Forget = _forget_nothing) -> list[Segment]:
+        """Delete the whole segments of messages before ``offset``; return what was deleted."""
+        messages = self._messages.log
         end = _last_sealed_end(messages, offset)
         if end <= messages.start_offset:
             return []
-        await self._record(Trimmed(end))
+        await self._events.record([Trimmed(end)])
         deleted = messages.detach_before(end)
         await forget(deleted)
-        await self._publisher.run_alone(lambda: messages.remove(deleted))
+        await self._messages.run_exclusive(lambda: messages.remove(deleted))
         return deleted
 
     async def old_events(self) -> list[Segment]:
-        """Return the segments of events older than every message: they speak of nothing else.
+        """Return the segments of events that are older than every message.
 
-        An event is never older than its message. Those that a rebuild would begin with stay.
+        They are about deleted messages only: an event is never older than its message. The segments
+        that a rebuild would begin with stay.
         """
-        events, rebuilds_from = self._recorder.log, self._rebuilds_from()
-        candidates = [s for s in events.segments[:-1] if s.end_offset <= rebuilds_from]
+        rebuilds_from = self._events.rebuilds_from
+        events = self._events.commit.log.segments[:-1]
+        candidates = [s for s in events if s.end_offset <= rebuilds_from]
         if not candidates:
             return []
-        first = self._publisher.log.segments[0]
-        disk = self._context.disk
+        first, disk = self._messages.log.segments[0], self._context.disk
 
         def find() -> list[Segment]:
             old: list[Segment] = []
@@ -78,22 +84,47 @@ class Trimmer:
                 old.append(segment)
             return old
 
-        return await asyncio.get_running_loop().run_in_executor(self._context.executor, find)
+        return await self._in_thread(find)
 
-    async def trim_events(self, end_offset: int, forget: Forget = _nobody) -> None:
-        """Delete the segments of events up to the end of one; ``forget`` as with messages."""
-        events = self._recorder.log
+    async def trim_events(self, end_offset: int, forget: Forget = _forget_nothing) -> None:
+        """Delete the segments of events that end at or before ``end_offset``."""
+        events = self._events.commit.log
         deleted = events.detach_before(end_offset)
         await forget(deleted)
-        await self._recorder.run_alone(lambda: events.remove(deleted))
+        await self._events.commit.run_exclusive(lambda: events.remove(deleted))
 
     async def roll(self) -> None:
         """Seal the active segment of messages."""
-        messages = self._publisher.log
+        messages = self._messages.log
         sealed: list[Segment | None] = []
-        await self._publisher.run_alone(lambda: sealed.append(messages.roll()))
+        await self._messages.run_exclusive(lambda: sealed.append(messages.roll()))
         if sealed[0]:
             self._context.on_seal(self._identity, "messages", sealed[0])
+
+    async def roll_if_old(self, age_us: int) -> int:
+        """Seal the active segment of messages if it is that old; return when it will be, in µs.
+
+        The time is a lower bound where the segment is empty: its first message may come at once.
+        """
+        active, disk = self._messages.log.active, self._context.disk
+        first_us = active.first_time_us
+        if first_us is None and active.size_bytes:
+            first_us = await self._in_thread(lambda: active.read_first_time(disk))
+        now_us = self._context.clock.wall_us()
+        if first_us is not None and now_us - first_us >= age_us:
+            await self.roll()
+            first_us = None
+        return (now_us if first_us is None else first_us) + age_us
+
+    async def find_damage(self, segment: Segment) -> list[Damage]:
+        """Read a segment of messages whole; return the damage in it."""
+        messages = self._messages.log
+        await self._in_thread(lambda: scan_segment(messages, segment))
+        start, end = segment.base_offset, segment.end_offset
+        return [damage for damage in messages.damage if start <= damage.start_offset < end]
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._context.executor, work)
 
 
 def _last_sealed_end(log: Log, offset: int) -> int:

@@ -54,7 +54,7 @@ class Compacting:
 
     async def stop(self) -> None:
         """End what is under way, and begin nothing more."""
-        stopping = [p.compaction.stop() for t in self._topics.values() for p in t.partitions]
+        stopping = [p.compactor.stop() for t in self._topics.values() for p in t.partitions]
         await asyncio.gather(*stopping)  # first: cancelling would not end the thread
         if self._task is not None:
             self._task.cancel()
@@ -78,7 +78,7 @@ class Compacting:
 
     def _due_in_s(self) -> float | None:
         """Return how long it is until the first tombstone may go, None if there is none."""
-        dues = [p.compaction.due_us(t.settings) for t, p in self._partitions()]
+        dues = [p.compactor.due_us(t.settings) for t, p in self._partitions()]
         due_us = min((due for due in dues if due is not None), default=None)
         if due_us is None:
             return None
@@ -93,7 +93,7 @@ class Compacting:
 
     async def _compact(self, topic: Topic, partition: Partition) -> int:
         """Make passes until none is due, or one gets no further; failures are for the next time."""
-        compaction, taken, before = partition.compaction, 0, -1
+        compaction, taken, before = partition.compactor, 0, -1
         means = CompactionResources(
             self._executor, secrets.token_bytes(_SECRET_BYTES), self._keys_max
         )

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -27,7 +27,6 @@ from goq.config.topic import Cleanup, TopicSettings
 from goq.errors import StorageFull, TopicNotFound
 from goq.storage.disk import is_full
 from goq.storage.log.segment import Segment
-from goq.storage.repair import scan_segment
 
 
 def first_unread(topic: Topic, partition: Partition) -> int | None:
@@ -37,18 +36,10 @@ def first_unread(topic: Topic, partition: Partition) -> int | None:
     leased, waits for a retry or for its time, or was never handed out is not done; what is damaged
     will never be, and protects nothing.
     """
-    names = {*topic.groups, *partition.state.groups}
-    protected = (name for name in names if topic.settings_of(name).protect_unread)
-    return min((o for name in protected for o in _first_not_done(partition, name)), default=None)
-
-
-def _first_not_done(partition: Partition, name: str) -> Iterator[int]:
-    state = partition.state
-    group = state.group(name)
-    for untaken in state.deliverable(group, state.start_offset, state.end_offset):
-        yield untaken.start
-        break
-    yield from (part.start for part in group.outstanding())
+    names = {*topic.groups, *partition.group_names}
+    protected = [name for name in names if topic.settings_of(name).protect_unread]
+    firsts = (partition.group(name).first_unfinished() for name in protected)
+    return min((offset for offset in firsts if offset is not None), default=None)
 
 
 def keep_from(
@@ -199,30 +190,16 @@ class Keeper:
 
     async def _apply(self, topic: Topic, partition: Partition) -> int | None:
         """Seal and delete what is due; return when the next is, None if something is held back."""
-        seal_us = await self._seal(topic.settings, partition)
+        seal_us = await partition.trimmer.roll_if_old(topic.settings.segment_age_ms * 1000)
         keep, due_us = await self._in_thread(
-            partial(self._look, list(partition.messages.segments), topic.settings)
+            partial(self._look, list(partition.trimmer.segments), topic.settings)
         )
-        if keep > partition.messages.start_offset:
+        if keep > partition.log_start_offset:
             await self._delete(topic, partition, await self._not_scheduled(partition, keep))
         await self._trim_events(topic, partition)
-        if partition.messages.start_offset < keep:
+        if partition.log_start_offset < keep:
             return None
         return seal_us if due_us is None else min(seal_us, due_us)
-
-    async def _seal(self, settings: TopicSettings, partition: Partition) -> int:
-        """Seal the active segment if it is old enough; return when the next may be."""
-        active, age_us = partition.messages.active, settings.segment_age_ms * 1000
-        first_us = active.first_time_us
-        if first_us is None and active.size_bytes:
-            read = partial(active.read_first_time, self._context.disk)
-            first_us = await self._in_thread(read)
-        now_us = self._context.clock.wall_us()
-        if first_us is not None and now_us - first_us >= age_us:
-            await partition.keeping.roll()
-            first_us = None
-        # One that is empty may get its first message at once, and not be too old before this.
-        return (now_us if first_us is None else first_us) + age_us
 
     def _look(self, segments: Sequence[Segment], settings: TopicSettings) -> tuple[int, int | None]:
         """Return what retention keeps, and when the first of it becomes too old; in a thread."""
@@ -239,8 +216,8 @@ class Keeper:
 
     async def _not_scheduled(self, partition: Partition, keep: int) -> int:
         """Return ``keep``, or the first offset before it that waits for its time."""
-        start = partition.messages.start_offset
-        waits = await partition.look(lambda waiting: waiting.first(start, keep))
+        start = partition.log_start_offset
+        waits = await partition.read_delayed(lambda waiting: waiting.first(start, keep))
         return keep if waits is None else min(keep, waits)
 
     async def _delete(self, topic: Topic, partition: Partition, keep: int) -> None:
@@ -251,7 +228,7 @@ class Keeper:
         if not topic.settings.archive:
             await self._trim(topic, partition, min(keep, self._protected_from(topic, partition)))
             return
-        for segment in partition.messages.segments[:-1]:
+        for segment in partition.trimmer.segments[:-1]:
             if segment.end_offset > min(keep, self._protected_from(topic, partition)):
                 return
             await self._check_whole(partition, segment)
@@ -266,20 +243,15 @@ class Keeper:
         replicas = self._kept_for_replicas(partition)
         unread = first_unread(topic, partition)
         return min(
-            offset
-            for offset in (replicas, unread, partition.messages.end_offset)
-            if offset is not None
+            offset for offset in (replicas, unread, partition.log_end_offset) if offset is not None
         )
 
     async def _check_whole(self, partition: Partition, segment: Segment) -> None:
         """Raise ``PartitionOffline`` where others have what is damaged here: it is mended first."""
-        if not partition.holders(segment.base_offset):
+        if not partition.appender.holders(segment.base_offset):
             return
-        log = partition.messages
-        await self._in_thread(partial(scan_segment, log, segment))
-        for damage in log.damage:
-            if segment.base_offset <= damage.start_offset < segment.end_offset:
-                partition.note_mendable(damage)
+        for damage in await partition.trimmer.find_damage(segment):
+            partition.check_repairable(damage)
 
     async def _save(self, topic: Topic, partition: Partition, log: str, segment: Segment) -> None:
         if topic.is_closed:
@@ -287,18 +259,18 @@ class Keeper:
         await self._archive.take(partition.identity, log, segment)
 
     async def _trim(self, topic: Topic, partition: Partition, offset: int) -> None:
-        deleted = await partition.keeping.trim(
+        deleted = await partition.trimmer.trim(
             offset, partial(self._forget, partition.identity, "messages")
         )
         topic.stats.deleted_messages += sum(segment.message_count for segment in deleted)
 
     async def _trim_events(self, topic: Topic, partition: Partition) -> None:
         """Delete the events of deleted messages, archived before if the topic wants that."""
-        for segment in await partition.keeping.old_events():
+        for segment in await partition.trimmer.old_events():
             if topic.settings.archive:
                 await self._save(topic, partition, "events", segment)
             forget = partial(self._forget, partition.identity, "events")
-            await partition.keeping.trim_events(segment.end_offset, forget)
+            await partition.trimmer.trim_events(segment.end_offset, forget)
 
     async def _forget(self, identity: PartitionId, log: str, segments: Sequence[Segment]) -> None:
         """Take segments out of the manifest: from now on it is no damage that they are gone."""

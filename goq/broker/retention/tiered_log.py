@@ -17,7 +17,6 @@ from typing import NamedTuple
 from goq.broker.partition.partition import Partition
 from goq.broker.partition_context import PartitionId
 from goq.broker.retention.archiver import Archive
-from goq.storage.log.log import Log
 from goq.storage.log.reader import LogReader
 from goq.storage.log.segment import Segment
 from goq.storage.node_db import ArchiveRow
@@ -36,14 +35,16 @@ class WholeReader(LogReader):
         archive: Archive,
         identity: PartitionId,
         log: str,
-        live: Log,
+        live: LogReader,
         *,
+        has_columns: bool,
         is_unbroken: bool = False,
     ) -> None:
         self._archive = archive
         self._identity = identity
         self._log = log
         self.live = live
+        self._has_columns = has_columns
         self._is_unbroken = is_unbroken
         self._archived: dict[ArchiveRow, Segment] = {}
         self._known: tuple[Sequence[Segment], Sequence[ArchiveRow], Sequence[Segment]] | None = None
@@ -94,9 +95,9 @@ class WholeReader(LogReader):
         What was deleted later and not archived is not there.
         """
         for row in self._archive.rows(self._identity, self._log):
-            if row.archived_at_us > time_us and row.base_offset < self.live.start_offset:
+            if row.archived_at_us > time_us and row.base_offset < self.live.segments[0].base_offset:
                 return row.base_offset
-        return self.live.start_offset
+        return self.live.segments[0].base_offset
 
     def _segment(self, row: ArchiveRow) -> Segment:
         segment = self._archived.get(row)
@@ -107,7 +108,7 @@ class WholeReader(LogReader):
             segment.end_offset = row.end_offset
             segment.first_time_us = row.first_time_us or None
             segment.time_us = row.last_time_us
-            if self.live.config.columns:
+            if self._has_columns:
                 segment.attach_columns(self._disk)
         return segment
 
@@ -146,7 +147,10 @@ def whole_logs(archive: Archive, partition: Partition, *, is_unbroken: bool = Fa
     With ``is_unbroken`` behind the last gap that retention left while the topic kept no archive.
     """
     whole = partial(WholeReader, archive, partition.identity, is_unbroken=is_unbroken)
-    return WholeLogs(whole("messages", partition.messages), whole("events", partition.events))
+    return WholeLogs(
+        whole("messages", partition.message_reader, has_columns=True),
+        whole("events", partition.event_reader, has_columns=False),
+    )
 
 
 def _behind_gaps(archived: Sequence[Segment], end_offset: int) -> list[Segment]:

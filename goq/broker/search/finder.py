@@ -173,7 +173,7 @@ class Finder:
 
     def _ranges(self, partition: Partition, bounds: dict[int, int] | None) -> list[_Range]:
         """Return the offsets of a partition that a page is about, none where it is done."""
-        number, end = partition.identity.number, partition.state.end_offset
+        number, end = partition.identity.number, partition.end_offset
         if bounds is not None:
             end = min(end, bounds.get(number, 0))
         index = self.index_of(partition)
@@ -187,7 +187,7 @@ class Finder:
         if (
             index is None
             or not isinstance(known, WholeReader)
-            or known.live is not partition.messages
+            or known.live is not partition.message_reader
         ):
             reader = whole_logs(self._archive, partition).messages
             index = KeyIndex(self._archive.disk, reader, self._memory)

@@ -27,7 +27,7 @@ class PartitionTable:
         try:
             return self._here[number]
         except KeyError:
-            raise self._not_here(number) from None
+            raise self.not_here(number) from None
 
     def here(self) -> Sequence[Partition]:
         """Return what is open here, by number."""
@@ -66,6 +66,7 @@ class PartitionTable:
                 field="partition",
             )
 
-    def _not_here(self, number: int) -> NotLeader:
+    def not_here(self, number: int) -> NotLeader:
+        """Return the error for a partition that is not open here; raise as :meth:`check` does."""
         self.check(number)
         return NotLeader(f"this node does not lead partition {number} of {self._topic}")

@@ -1,16 +1,20 @@
-"""The way into a topic: where each message goes, and what became of it."""
+"""The producer side of a topic: chooses a partition for each message, and answers where it lies.
+
+A message with a key goes to the partition of the key's hash, one with a dedup id to that of the
+id. The others stay with one partition until it got its share, and then go on with the next: see
+:meth:`TopicPublisher._keyless`.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from goq import limits
-from goq.broker.log.group_commit import Appended
-from goq.broker.partition.partition import Partition
-from goq.broker.partition.publish_target import PublishTarget
+from goq.broker.log.group_commit import Appended, wait_for_all
+from goq.broker.partition.publish_target import PublishTarget, TargetLookup
 from goq.broker.topic.partition_table import PartitionTable
 from goq.config.topic import TopicSettings
 from goq.errors import InvalidInput
@@ -26,7 +30,7 @@ from goq.frame.encoder import (
 from goq.frame.hashes import dedup_partition_of, partition_of
 from goq.frame.header import Attribute
 from goq.frame.view import FrameView
-from goq.model import Message
+from goq.model import Acks, Message
 
 ANY_PARTITION = 0xFFFF_FFFF
 
@@ -70,37 +74,48 @@ class TopicPublisher:
 
     def __init__(
         self,
+        topic: str,
         settings: TopicSettings,
         partitions: PartitionTable,
-        target: Callable[[int], PublishTarget],
+        remote_target: TargetLookup | None,
     ) -> None:
         self.settings = settings
-        self._target = target
+        self._topic = topic
         self._partitions = partitions
+        self._remote_target = remote_target
         self._sticky = 0
         self._sticky_bytes = 0
 
-    def partition(self, number: int) -> Partition:
-        """Return a partition; raise ``PartitionNotFound`` if the topic has no such one."""
-        return self._partitions[number]
+    def target(self, number: int) -> PublishTarget:
+        """Return a partition to publish to, here or on the node that leads it.
+
+        Raises ``PartitionNotFound`` if the topic has no such partition.
+        """
+        partition = self._partitions.get(number)
+        if partition is not None:
+            return partition.appender
+        self._partitions.check(number)
+        if self._remote_target is None:
+            raise self._partitions.not_here(number)
+        return self._remote_target(self._topic, number)
 
     async def publish_messages(
         self,
         placed: Sequence[RoutedMessage],
         client_id: str | None = None,
         *,
-        on_leader: bool = False,
+        acks: Acks = Acks.QUORUM,
     ) -> list[PublishedMessage]:
         """Store messages, those of a partition in one frame; return where each lies.
 
-        ``client_id`` is what their producer calls itself. With ``on_leader`` nobody waits for
-        other nodes to have them.
+        ``client_id`` is what their producer calls itself. ``acks`` says
+        on how many nodes they must be stored.
         """
         producer = NO_PRODUCER if client_id is None else named_producer(client_id)
         if len(placed) == 1:  # the common request of a service deserves the short way
             view = self._frame([placed[0].content], producer)
             number = self._place(*placed[0])
-            (appended,) = await wait_for_all(self._publish([(number, view)], client_id, on_leader))
+            (appended,) = await wait_for_all(self._publish([(number, view)], client_id, acks))
             return [_each(number, appended, 1)[0]]
         chosen: dict[int, list[int]] = {}
         for number, (partition, message) in enumerate(placed):
@@ -109,7 +124,7 @@ class TopicPublisher:
             (partition, self._frame([placed[number].content for number in some], producer))
             for partition, some in chosen.items()
         ]
-        pending = self._publish(frames, client_id, on_leader)
+        pending = self._publish(frames, client_id, acks)
         results: dict[int, PublishedMessage] = {}
         appends = await wait_for_all(pending)
         for (partition, numbers), appended in zip(chosen.items(), appends, strict=True):
@@ -129,14 +144,14 @@ class TopicPublisher:
         frames: Sequence[tuple[int, FrameView]],
         client_id: str | None = None,
         *,
-        on_leader: bool = False,
+        acks: Acks = Acks.QUORUM,
     ) -> list[PublishedFrame]:
         """Store checked frames; return where each lies. ``client_id`` names their producer."""
         if client_id is not None:
             frames = [(partition, _named(view, client_id)) for partition, view in frames]
         targets = [self._place_frame(partition, view) for partition, view in frames]
         placed = [(n, view) for n, (_, view) in zip(targets, frames, strict=True)]
-        pending = self._publish(placed, client_id, on_leader)
+        pending = self._publish(placed, client_id, acks)
         appends = await wait_for_all(pending)
         return [
             PublishedFrame(
@@ -151,21 +166,21 @@ class TopicPublisher:
         ]
 
     def _publish(
-        self, frames: Sequence[tuple[int, FrameView]], client_id: str | None, on_leader: bool
+        self, frames: Sequence[tuple[int, FrameView]], client_id: str | None, acks: Acks
     ) -> list[asyncio.Future[Appended]]:
         """Queue all frames, or raise before any of them is."""
         for number, view in frames:
-            self._target(number).check_publish(len(view.buffer))
+            self.target(number).check_publish(len(view.buffer))
         pending = []
         for number, view in frames:
             if number == self._sticky:
                 self._sticky_bytes += len(view.buffer)
-            pending.append(self._target(number).publish(view, client_id, on_leader=on_leader))
+            pending.append(self.target(number).publish(view, client_id, acks=acks))
         return pending
 
     def _place(self, partition: int | None, message: Message) -> int:
         if partition is not None:
-            self._target(partition)
+            self.target(partition)
             return partition
         if message.key is not None:
             return partition_of(message.key, self._partitions.count)
@@ -189,7 +204,7 @@ class TopicPublisher:
 
     def _place_frame(self, partition: int, view: FrameView) -> int:
         if partition != ANY_PARTITION:
-            self._target(partition)
+            self.target(partition)
             return partition
         if view.header.attributes & (Attribute.KEYS | Attribute.DEDUP_ID):
             raise InvalidInput(
@@ -221,14 +236,3 @@ def _each(partition: int, appended: Appended, count: int) -> list[PublishedMessa
             stored.append(PublishedMessage(partition, offset, appended.time_us, False))
             offset += 1
     return stored
-
-
-async def wait_for_all(pending: Sequence[asyncio.Future[Appended]]) -> list[Appended]:
-    """Wait for all appends, then return them or raise the first error."""
-    if len(pending) == 1:
-        return [await pending[0]]
-    results = await asyncio.gather(*pending, return_exceptions=True)
-    for result in results:
-        if isinstance(result, BaseException):
-            raise result
-    return [result for result in results if isinstance(result, Appended)]

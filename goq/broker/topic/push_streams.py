@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from goq import limits
-from goq.broker.partition.partition import LeasedBatch
+from goq.broker.partition.leases import LeasedBatch
+from goq.broker.topic.receiver import ReceiveRequest
 from goq.broker.topic.stream_credit import CreditAccount
-from goq.broker.topic.topic import ReceiveRequest, Topic
+from goq.broker.topic.topic import Topic
 from goq.errors import GoqError, StreamNotFound, TooManyRequests
 
 CONNECTION_CLOSED: Final = "connection closed"
@@ -61,7 +62,7 @@ class PushStream:
         """
         if self.topic.shares_partitions(self.group):
             consumer = self._asked.consumer
-            self._presence.enter_context(self.topic.coordinator.present(self.group, consumer))
+            self._presence.enter_context(self.topic.coordinator.session(self.group, consumer))
 
     def leave(self) -> None:
         """Take part no more: the connection is gone, or the consumer wants no more."""
@@ -99,7 +100,7 @@ class PushStream:
             await self.account.changed()
             return []
         try:
-            deliveries = await self.topic.receive(
+            deliveries = await self.topic.receiver.receive(
                 self.group, replace(self._asked, messages_max=room)
             )
         except GoqError as error:
@@ -139,9 +140,9 @@ class PushStreams:
     @staticmethod
     def check_room(topic: Topic, group: str) -> None:
         """Raise ``TooManyRequests`` when as many consumers of a group wait as may."""
-        if topic.waiters.count(group) >= limits.WAITERS_PER_GROUP_MAX:
+        if topic.receiver.waiters.count(group) >= limits.WAITERS_PER_GROUP_MAX:
             raise TooManyRequests(
-                f"{topic.waiters.count(group)} consumers already wait in group {group}",
+                f"{topic.receiver.waiters.count(group)} consumers already wait in group {group}",
                 retry_after_ms=1000,
             )
 
@@ -171,8 +172,8 @@ class PushStreams:
             return
         for number, token in in_flight:
             with contextlib.suppress(GoqError):  # then the lease's end gives them back
-                topic.partitions[number].end_lease(stream.group, token, CONNECTION_CLOSED)
-        topic.wake()
+                topic.partitions[number].leases.end_lease(stream.group, token, CONNECTION_CLOSED)
+        topic.receiver.wake()
 
     def end_all(self) -> None:
         """End all streams: the node is stopping."""

@@ -1,7 +1,7 @@
 """What each stream of a topic has in flight, so that it is given no more than its credit.
 
 A message is in flight from when it is handed over until it is acknowledged, given back, or its
-lease has ended: the partition tells of each by :meth:`StreamCredits.settled`. So a stream costs
+lease has ended: the partition tells of each by :meth:`StreamCredits.on_settled`. So a stream costs
 nothing while nothing of it is settled, and settling costs a lookup where no stream holds the lease.
 """
 
@@ -93,7 +93,7 @@ class StreamCredits:
             account.add(key, spans, count)
             self._owners[key] = group, account
 
-    def settled(self, partition: int, token: int | None, count: int) -> None:
+    def on_settled(self, partition: int, token: int | None, count: int) -> None:
         """Give back credit for ``count`` messages that have left a lease, in whatever way.
 
         Without a token, any lease of the partition may have lost messages (a reset, a deletion, a

@@ -96,7 +96,7 @@ class ReadyCounter:
         self._of_all = 0
         self._of_group: dict[str, int] = {}
 
-    def note(self, group: str | None) -> None:
+    def increment(self, group: str | None) -> None:
         """Count that something became ready for a group, None for all."""
         if group is None:
             self._of_all += 1

@@ -69,7 +69,7 @@ class Sources:
 
     def archived_at_us(self, partition: Partition, offset: int) -> int | None:
         """Return when a message went to the archive, None where it is not there alone."""
-        if offset >= partition.messages.start_offset:
+        if offset >= partition.log_start_offset:
             return None
         row = self._archive.find(partition.identity, "messages", offset)
         return None if row is None else row.archived_at_us

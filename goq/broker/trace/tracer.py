@@ -17,7 +17,6 @@ from goq.broker.broker import Broker
 from goq.broker.events.search import Events, before_first, timeline_of
 from goq.broker.outbox.dead_letter_headers import read_dead_letter
 from goq.broker.partition.partition import Partition
-from goq.broker.partition.producer_names import producer_name
 from goq.broker.trace.copyplace import place_of_copy
 from goq.broker.trace.sources import Source, Sources, first_event, frame_of, last_time_us
 from goq.broker.trace.trace import Links, Trace, Traced, in_order, linked, put_together
@@ -95,15 +94,15 @@ class Tracing:
         return put_together(asked, in_order(chosen, links), links, is_cut=is_cut)
 
     def _partition(self, message_id: MessageId) -> Partition:
-        return self._broker.topic(message_id.topic).partition(message_id.partition)
+        return self._broker.topic(message_id.topic).partitions[message_id.partition]
 
     async def _one(self, message_id: MessageId) -> Traced:
         partition = self._partition(message_id)
         await partition.write_deferred()
-        if message_id.offset >= partition.state.end_offset:
+        if message_id.offset >= partition.end_offset:
             raise MessageNotFound(
                 f"{message_id} does not exist yet: the next message there gets offset"
-                f" {partition.state.end_offset}",
+                f" {partition.end_offset}",
                 field="id",
             )
         source = self._sources.of(partition)
@@ -128,7 +127,7 @@ class Tracing:
             state = _DAMAGED if is_there else _DELETED
             return Traced(message_id, state, None, None, None, False, None, timeline)
         header, index = view.header, offset - view.header.base_offset
-        producer = producer_name(partition, header, source.events.reader)
+        producer = partition.producer_name(header, source.events.reader)
         if view.removed_rows is not None and view.removed_rows.has(index):
             time_us = None if _may_be_joined(view) else header.append_time_us
             published = None if time_us is None else PublishRecord(offset, time_us)
@@ -162,7 +161,7 @@ class Tracing:
     ) -> None:
         """Say what lacks at the beginning of the events: those of live messages are all kept."""
         gap = before_first(source.events)
-        is_gone = is_gone or timeline.offset < partition.messages.start_offset
+        is_gone = is_gone or timeline.offset < partition.log_start_offset
         if gap is not None and is_gone:
             timeline.add_gap(gap.from_us, gap.to_us, gap.reason)
 
@@ -183,9 +182,9 @@ class Tracing:
             if len(found) >= limits.TRACE_COPIES_MAX:
                 break  # that is one more than is followed
             with suppress(GoqError):
-                target = self._broker.topic(copy.topic).partition(copy.partition)
+                target = self._broker.topic(copy.topic).partitions[copy.partition]
                 source = self._sources.of(target)
-                end = target.state.end_offset
+                end = target.end_offset
                 place = partial(place_of_copy, [source.messages], end, copy.offset, copy.number)
                 offset = await source.run(place)
                 if offset is not None:
@@ -198,7 +197,7 @@ def _check_is_told(
 ) -> None:
     """Raise ``MessageNotFound`` for a message that is gone, and its events with it."""
     first = first_event(logs)
-    start_offset = partition.state.start_offset
+    start_offset = partition.start_offset
     is_older = (
         first is not None
         and isinstance(first.event, SnapshotStarted)

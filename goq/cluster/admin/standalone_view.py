@@ -77,8 +77,8 @@ class StandaloneView:
                 name,
                 partition.identity.number,
                 True,
-                partition.messages.start_offset,
-                partition.messages.end_offset,
+                partition.log_start_offset,
+                partition.log_end_offset,
             )
             for name, found in self._broker.topics.items()
             if topic in (None, name)

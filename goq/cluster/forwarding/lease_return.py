@@ -70,5 +70,5 @@ class LeaseReturn:
         topic = self._broker.topic(request.topic)
         partition = topic.partitions[request.partition]
         for token, start, end in request.leases:
-            partition.undo_receive(request.group, token, [(start, end, 0)])
-        topic.wake()
+            partition.leases.undo_receive(request.group, token, [(start, end, 0)])
+        topic.receiver.wake()

@@ -18,6 +18,7 @@ from goq.errors import InvalidFrame, NotLeader, PartitionOffline, Unavailable
 from goq.frame.encoder import DuplicateRow
 from goq.frame.validation import check_body_crc
 from goq.frame.view import FrameView
+from goq.model import Acks
 
 PUBLISH, PRODUCERS = CALL_PREFIX + "publish", CALL_PREFIX + "producers"
 _NO_LEADER_TIMEOUT_S = 5.0
@@ -35,7 +36,7 @@ class _PublishRequest(msgspec.Struct, frozen=True, array_like=True, forbid_unkno
     topic: str
     number: int
     client_id: str | None
-    on_leader: bool
+    acks: Acks
 
 
 class _ProducersRequest(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -66,12 +67,10 @@ class RemotePartition:
         """Accept any frame: the leader checks it."""
 
     def publish(
-        self, view: FrameView, client_id: str | None = None, *, on_leader: bool = False
+        self, view: FrameView, client_id: str | None = None, *, acks: Acks = Acks.QUORUM
     ) -> asyncio.Future[Appended]:
         """Publish a frame to the leader; return a future of where it was appended."""
-        head = msgspec.msgpack.encode(
-            _PublishRequest(self._topic, self._number, client_id, on_leader)
-        )
+        head = msgspec.msgpack.encode(_PublishRequest(self._topic, self._number, client_id, acks))
         body = b"".join(join_head(head, [view.header.pack(), view.body]))
         return asyncio.ensure_future(self._publish(body))
 
@@ -121,9 +120,9 @@ class ForwardedPublishServer:
         request = _decoded(head, _PublishRequest)
         view = FrameView.parse(frame)
         check_body_crc(view)
-        partition = self._broker.topic(request.topic).partition(request.number)
-        partition.check_publish(view.header.frame_bytes)
-        appending = partition.publish(view, request.client_id, on_leader=request.on_leader)
+        appender = self._broker.topic(request.topic).partitions[request.number].appender
+        appender.check_publish(view.header.frame_bytes)
+        appending = appender.publish(view, request.client_id, acks=request.acks)
         try:
             appended = await appending
         except NotLeader as error:  # stored here; the next leader may or may not have it
@@ -135,9 +134,9 @@ class ForwardedPublishServer:
     async def handle_producers(self, _node: str, body: bytes) -> list[bytes | memoryview]:
         """Return the state of a producer."""
         request = _decoded(body, _ProducersRequest)
-        partition = self._broker.topic(request.topic).partition(request.number)
-        known = await partition.producers(request.producer_id)
-        return [msgspec.msgpack.encode(known.snapshot_of(request.producer_id).producers)]
+        appender = self._broker.topic(request.topic).partitions[request.number].appender
+        known = appender.producer_snapshot(request.producer_id)
+        return [msgspec.msgpack.encode(known.producers)]
 
 
 def _decoded(data: bytes | memoryview, kind: type[T]) -> T:

@@ -81,4 +81,6 @@ class SegmentManifest:
 
     def whole_log(self, key: PartitionKey, which: int, log: Log) -> LogReader:
         """Return a reader of a log and of what of it is archived; it blocks on the disk."""
-        return WholeReader(self._archive, PartitionId(key.topic, key.number), LOGS[which], log)
+        identity = PartitionId(key.topic, key.number)
+        columns = log.config.columns
+        return WholeReader(self._archive, identity, LOGS[which], log.reader, has_columns=columns)

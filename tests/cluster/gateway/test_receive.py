@@ -279,7 +279,7 @@ def _path(topic: str, verb: str = "", *, group: str = "g") -> str:
 def _waiters(node: RunningNode, topic: str) -> int:
     broker = node.node.broker
     assert broker is not None
-    return node.on_loop(lambda: broker.topic(topic).waiters.count("g"))
+    return node.on_loop(lambda: broker.topic(topic).receiver.waiters.count("g"))
 
 
 def _sent(node: RunningNode, topic: str, **asked: Any) -> socket.socket:

@@ -19,7 +19,6 @@ from goq.api.views.group_at_time import GroupAtTimeView
 from goq.broker.broker import Broker
 from goq.broker.dlq.redrive import Taking, redrive
 from goq.broker.dlq.search import Wanted as DeadWanted
-from goq.broker.partition.partition import Partition
 from goq.broker.retention.tiered_log import whole_logs
 from goq.broker.search.finder import Search
 from goq.broker.search.partition_search import Wanted
@@ -28,7 +27,6 @@ from goq.broker.topic.topic import Topic
 from goq.broker.trace.trace import Trace
 from goq.broker.trace.tracer import Tracing
 from goq.clock import ManualClock
-from goq.delivery.settlement import Settlement, reject
 from goq.errors import CorruptData, GroupNotFound, HistoryNotRetained, MessageNotFound
 from goq.model import Message, MessageId, Receipt
 from goq.storage.log.reader import LogReader
@@ -45,6 +43,7 @@ from tests.support.broker.harness import (
     settle_acked,
     settle_nacked,
 )
+from tests.support.broker.partition_internals import event_log, event_writer, message_log, state_of
 from tests.support.eventually import until
 
 HOUR_MS = 3_600_000
@@ -81,40 +80,37 @@ class World:
 async def put(topic: Topic, value: bytes, client_id: str | None = None, **more: Any) -> int:
     """Publish a message; return its offset."""
     placed = [RoutedMessage(0, Message(value, **more))]
-    (stored,) = await topic.publishing.publish_messages(placed, client_id)
+    (stored,) = await topic.publisher.publish_messages(placed, client_id)
     return stored.offset
 
 
 async def take(topic: Topic, group: str = "g", count: int = 10) -> int:
     """Receive and acknowledge; return how many."""
-    return await ack(topic, group, await topic.receive(group, options(count)))
+    return await ack(topic, group, await topic.receiver.receive(group, options(count)))
 
 
 async def rejected(topic: Topic, group: str, given: Sequence[Receipt]) -> None:
     """Reject what was received."""
 
-    def decide(partition: Partition, some: list[Receipt]) -> Settlement:
-        return reject(partition.state, group, some, partition.failing(group))
-
-    await topic.settle(group, given, decide)
+    await topic.receiver.reject(group, given, "")
 
 
 async def refuse(topic: Topic, group: str = "g") -> None:
     """Receive and reject, and have the dead letters arrive."""
-    await rejected(topic, group, receipts(await topic.receive(group, options())))
+    await rejected(topic, group, receipts(await topic.receiver.receive(group, options())))
     await settled(topic)
 
 
 async def settled(topic: Topic) -> None:
     """Return when all that leaves has arrived, and everything is written."""
-    await until(lambda: not any(p.state.outbox.departures for p in topic.partitions))
+    await until(lambda: not any(p.departures for p in topic.partitions))
     for partition in topic.partitions:
         await quiet(partition)
 
 
 async def retire(broker: Broker, clock: ManualClock, topic: Topic) -> None:
     """Seal what there is, and let retention have it."""
-    await topic.partitions[0].keeping.roll()
+    await topic.partitions[0].trimmer.roll()
     clock.advance_ms(2 * HOUR_MS)
     await broker.apply_retention()
 
@@ -141,8 +137,8 @@ def test_an_archived_message_is_told_of_in_full(tmp_path: Path) -> None:
                 await take(topic)
                 await retire(broker, world.clock, topic)
             partition = topic.partitions[0]
-            assert partition.messages.start_offset == 12
-            assert partition.events.start_offset > 0, "events have gone to the archive"
+            assert partition.log_start_offset == 12
+            assert event_log(partition).start_offset > 0, "events have gone to the archive"
             for _ in range(2):
                 for offset in range(12):
                     await check_whole_life(broker, offset)
@@ -179,7 +175,7 @@ def test_the_dead_letter_of_an_archived_message_is_followed(tmp_path: Path) -> N
                 assert sorted(names(trace)) == sorted(
                     ["PUBLISHED", "DELIVERED", "REJECTED", "DEAD_LETTERED", "ARCHIVED"]
                     + ["PUBLISHED"]
-                    + ["ARCHIVED"] * (broker.topic("t.dlq").partitions[0].messages.start_offset > 0)
+                    + ["ARCHIVED"] * (broker.topic("t.dlq").partitions[0].log_start_offset > 0)
                 )
                 assert [each.id.topic for each in trace.copies] == [
                     "t.dlq" if asked == "t" else "t"
@@ -373,7 +369,7 @@ async def searchable(world: World, broker: Broker) -> None:
             await put(topic, b"other", key=b"other")
         else:
             await put(topic, b"x", key=b"k", headers=(("h", b"1"),), dedup_id=b"d" * 16)
-        await topic.partitions[0].keeping.roll()
+        await topic.partitions[0].trimmer.roll()
         world.clock.advance_ms(HOUR_MS)
 
 
@@ -390,7 +386,7 @@ def test_searches_go_on_from_the_live_log_into_the_archive(tmp_path: Path, wante
                 await broker.apply_retention()
                 for limit in (1, 2, 3, 100):
                     assert await pages(broker, wanted, limit) == expected
-            assert broker.topic("t").partitions[0].messages.start_offset >= 22
+            assert broker.topic("t").partitions[0].log_start_offset >= 22
         for path in list((tmp_path / "archive/t/0/messages").glob("*.keys"))[::2]:
             path.unlink()
         async with world.broker(**settings) as broker:
@@ -459,11 +455,11 @@ def test_the_past_of_a_group_reaches_into_the_archive(tmp_path: Path) -> None:
                 for value in (b"a", b"b", b"c"):
                     await put(topic, value)
                 await take(topic, count=2 if number % 3 else 10)
-                await topic.receive("g", options(1, visibility_ms=1000))
+                await topic.receiver.receive("g", options(1, visibility_ms=1000))
                 seen.append((world.clock.wall_us(), await group_now(broker, world.clock)))
                 await retire(broker, world.clock, topic)
-            assert topic.partitions[0].messages.start_offset == 30
-            assert topic.partitions[0].events.start_offset > 0
+            assert topic.partitions[0].log_start_offset == 30
+            assert event_log(topic.partitions[0]).start_offset > 0
             for at_us, expected in seen:
                 assert await group_at(broker, at_us) == expected
         async with world.broker(**ARCHIVE) as broker:
@@ -552,7 +548,7 @@ def test_what_is_archived_while_it_is_traced_is_not_taken_for_deleted(
 
             monkeypatch.setattr(partition, "in_thread", retire_first)
             trace = await tracing.trace(MessageId("t", 0, 0))
-            assert partition.messages.start_offset == 1
+            assert partition.log_start_offset == 1
             assert (trace.message.state, names(trace)) == ("archived", WHOLE_LIFE)
 
     run(main())
@@ -565,7 +561,7 @@ async def sealed_keys(topic: Topic, *keys: bytes) -> None:
     """Publish a message of each key, and seal their segment."""
     for number, key in enumerate(keys):
         await put(topic, b"%d" % number, key=key, headers=(("h", b"1"),))
-    await topic.partitions[0].keeping.roll()
+    await topic.partitions[0].trimmer.roll()
 
 
 @pytest.mark.usefixtures("_small_events")
@@ -635,12 +631,12 @@ def test_a_topic_that_was_compacted_may_be_archived(tmp_path: Path) -> None:
                 await sealed_keys(topic, b"k", b"l", b"k")
                 await take(topic)
                 await broker.compacting.apply()
-            assert topic.partitions[0].messages.segments[0].path.name.count(".") == 2
+            assert message_log(topic.partitions[0]).segments[0].path.name.count(".") == 2
             await broker.alter_topic(
                 "t", {"cleanup": "delete", "archive": "true", "retention.age": "1h"}
             )
             await retire(broker, world.clock, topic)
-            assert topic.partitions[0].messages.start_offset == 6
+            assert topic.partitions[0].log_start_offset == 6
             await check(broker)
         async with world.broker(**COMPACT) as broker:
             await check(broker)
@@ -714,11 +710,11 @@ def test_a_message_that_is_compacted_longer_than_its_events_has_no_steps_and_say
                 await put(topic, b"x", key=b"k")
                 await take(topic)
                 world.clock.advance_ms(1000)
-            await topic.partitions[0].keeping.roll()
+            await topic.partitions[0].trimmer.roll()
             await put(topic, b"x", key=b"k")
             await broker.compacting.apply()
             await broker.apply_retention()
-            assert topic.partitions[0].events.start_offset > 0
+            assert event_log(topic.partitions[0]).start_offset > 0
             trace = await trace_of(broker, 0)
             assert (trace.message.state, trace.message.published_us) == ("compacted", None)
             assert names(trace) == ["COMPACTED"]
@@ -741,7 +737,7 @@ def test_ranges_of_time_leave_out_what_is_gone(tmp_path: Path) -> None:
                 await sealed_keys(topic, b"k", b"l%d" % number)
                 world.clock.advance_ms(1000)
             await broker.compacting.apply()
-            reader = topic.partitions[0].messages.reader
+            reader = topic.partitions[0].message_reader
             for first in range(6):
                 for last in range(first, 7):
                     until_us = times[last] if last < 6 else times[-1] + 1
@@ -767,8 +763,8 @@ def test_a_group_with_an_end_is_told_of_and_protects_nothing_behind_it(tmp_path:
             topic = await broker.create_topic("t")
             for _ in range(6):
                 await put(topic, b"x")
-                await topic.partitions[0].keeping.roll()
-            await topic.receive("g", options(4, visibility_ms=HOUR_MS * 24))
+                await topic.partitions[0].trimmer.roll()
+            await topic.receiver.receive("g", options(4, visibility_ms=HOUR_MS * 24))
             world.clock.advance_ms(1)
             partition = topic.partitions[0]
             await partition.reset("g", 1, 3)
@@ -788,13 +784,13 @@ def test_a_group_with_an_end_is_told_of_and_protects_nothing_behind_it(tmp_path:
             )
             at_us, before = world.clock.wall_us(), await group_now(broker, world.clock)
             assert (before.lag, before.ready) == (2, 2)
-            partition._recorder.record_snapshot()
+            event_writer(partition).record_snapshot()
             await take(topic, count=1)
             await retire(broker, world.clock, topic)
-            assert partition.messages.start_offset == 2
+            assert partition.log_start_offset == 2
             await take(topic, count=10)
             await retire(broker, world.clock, topic)
-            assert partition.messages.start_offset == 6
+            assert partition.log_start_offset == 6
             assert await group_at(broker, at_us) == before
             assert names(await trace_of(broker, 4)) == ["PUBLISHED", "RESET", "ARCHIVED"]
         async with world.broker(**settings) as broker:
@@ -853,15 +849,15 @@ class Everything:
         elif kind == "receive":
             await self.receive(broker, topic, group)
         elif kind == "seal":
-            await partition.keeping.roll()
+            await partition.trimmer.roll()
         elif kind == "keep":
             self.world.clock.advance_ms(self.chance.choice((1000, HOUR_MS)))
             await broker.apply_retention()
         elif kind == "compact":
             await broker.compacting.apply()
         elif kind == "reset":
-            end = partition.state.end_offset
-            start = self.chance.randint(partition.state.start_offset, end)
+            end = partition.end_offset
+            start = self.chance.randint(state_of(partition).start_offset, end)
             bound = self.chance.choice((None, self.chance.randint(start, end)))
             await partition.reset(group, start, bound)
         elif topic.name + ".dlq" in broker.topics:
@@ -879,7 +875,7 @@ class Everything:
         self.values[MessageId(topic.name, 0, offset)] = value
 
     async def receive(self, broker: Broker, topic: Topic, group: str) -> None:
-        found = await topic.receive(group, options(self.chance.randint(1, 5)))
+        found = await topic.receiver.receive(group, options(self.chance.randint(1, 5)))
         given, kind = receipts(found), self.chance.choice(("ack", "ack", "nack", "reject"))
         if kind == "ack":
             _, lost = await settle_acked(topic, group, given)
@@ -924,9 +920,9 @@ class Everything:
             reader = whole_logs(broker.archive, partition).messages
             found = await broker.archive.in_thread(partial(all_values, reader))
             there = {i.offset: v for i, v in self.values.items() if i.topic == topic}
-            assert set(found) <= set(range(partition.state.end_offset))
+            assert set(found) <= set(range(partition.end_offset))
             if topic != "c":
-                assert set(found) == set(range(partition.state.end_offset))
+                assert set(found) == set(range(partition.end_offset))
             assert {o: v for o, v in found.items() if o in there} == {
                 o: v for o, v in there.items() if o in found
             }

@@ -7,7 +7,6 @@ import json
 import pytest
 
 from goq import limits
-from goq.broker.partition.producer_names import producer_name
 from tests.support.cli.command import Run
 from tests.support.node.running_node import RunningNode
 
@@ -16,7 +15,7 @@ def producers(node: RunningNode, topic: str) -> list[str | None]:
     def find() -> list[str | None]:
         partition = node.node.broker.topic(topic).partitions[0]
         frames = partition.read(0, messages_max=100).frames
-        return [producer_name(partition, view.header) for view in frames]
+        return [partition.producer_name(view.header) for view in frames]
 
     return node.on_loop(find)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.broker.partition_internals import message_log
 from tests.support.node.running_node import Answer, RunningNode, running_node
 
 WAIT_S = 20.0
@@ -52,7 +53,7 @@ def _slow_writes(
     """Make the topic's next write wait; return when it has begun, and what lets it go on."""
     begun, may_end = threading.Event(), threading.Event()
     assert node.node.broker is not None
-    log = node.node.broker.topics["t"].partitions[0].messages
+    log = message_log(node.node.broker.topics["t"].partitions[0])
     write = log.write
 
     def slow(batch: Any) -> None:

@@ -43,4 +43,4 @@ def waiting(node: RunningNode, topic: str, group: str = "g") -> int:
     """How many receives wait in a group."""
     broker = node.node.broker
     assert broker is not None
-    return node.on_loop(lambda: broker.topics[topic].waiters.count(group))
+    return node.on_loop(lambda: broker.topics[topic].receiver.waiters.count(group))

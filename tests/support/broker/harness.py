@@ -9,27 +9,30 @@ import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from goq.broker.broker import Broker
 from goq.broker.log.frame_cache import FrameCache
+from goq.broker.outbox.worker import RetryPause
+from goq.broker.partition.leases import LeasedBatch
 from goq.broker.partition.loader import LoadedPartition, open_partition
-from goq.broker.partition.partition import LeasedBatch, Partition
-from goq.broker.partition_context import PartitionContext
+from goq.broker.partition.partition import Partition
+from goq.broker.partition_context import SNAPSHOT_COST_BYTES, PartitionContext
 from goq.broker.runtime.metrics import Histogram
 from goq.broker.runtime.tasks import Tasks
 from goq.broker.topic.publisher import RoutedMessage
-from goq.broker.topic.topic import ReceiveRequest, Topic
+from goq.broker.topic.receiver import ReceiveRequest
+from goq.broker.topic.topic import DEFAULT_TIMES, Topic, TopicTimes
 from goq.clock import ManualClock
 from goq.config.topic import TopicSettings
-from goq.delivery import settlement
-from goq.delivery.settlement import Settlement, acknowledge
 from goq.frame.encoder import Columns, ProducerMark, encode_frame
 from goq.frame.view import FrameView
 from goq.model import Message, Receipt
 from goq.storage.disk import Disk, File, NotCached, RealDisk
 from goq.storage.node_db import ArchiveRow, SegmentRow, TopicRow
+from tests.support.broker.partition_internals import event_writer
 from tests.support.eventually import until
 
 T = TypeVar("T")
@@ -216,6 +219,10 @@ class MemoryMetadata:
         return
 
 
+QUICK = TopicTimes(reopen_delay_s=0.001, outbox_retry=RetryPause(0.001, 0.05))
+"""Repeats what failed at once, for tests that break the disk."""
+
+
 @asynccontextmanager
 async def broker_on(
     path: Path,
@@ -224,6 +231,8 @@ async def broker_on(
     metadata: MemoryMetadata | None = None,
     clock: ManualClock | None = None,
     partitions: int = 1,
+    times: TopicTimes = DEFAULT_TIMES,
+    snapshot_cost_bytes: int = SNAPSHOT_COST_BYTES,
     **settings: str | int,
 ) -> AsyncIterator[Broker]:
     """Run a broker whose topics lie under ``path``; settings as people write them."""
@@ -241,12 +250,17 @@ async def broker_on(
         ),
         partitions=partitions,
         auto_create=True,
+        times=times,
+        snapshot_cost_bytes=snapshot_cost_bytes,
     )
     await broker.start()
     try:
         yield broker
     finally:
         await broker.close()
+
+
+quick_broker_on = partial(broker_on, times=QUICK)
 
 
 def frame(*values: bytes, mark: ProducerMark | None = None) -> FrameView:
@@ -259,7 +273,7 @@ def frame(*values: bytes, mark: ProducerMark | None = None) -> FrameView:
 async def publish(topic: Topic, *values: bytes, partition: int = 0) -> list[int]:
     """Publish values; return their offsets."""
     placed = [RoutedMessage(partition, Message(value)) for value in values]
-    stored = await topic.publishing.publish_messages(placed)
+    stored = await topic.publisher.publish_messages(placed)
     return [s.offset for s in stored]
 
 
@@ -295,17 +309,13 @@ def receipts(deliveries: Sequence[LeasedBatch]) -> list[Receipt]:
 async def settle_acked(
     topic: Topic, group: str, given: Sequence[Receipt]
 ) -> tuple[int, list[Receipt]]:
-    return await topic.settle(group, given, lambda p, some: acknowledge(p.state, group, some))
+    return await topic.receiver.acknowledge(group, given)
 
 
 async def settle_nacked(
     topic: Topic, group: str, given: Sequence[Receipt], delay_ms: int = 0, reason: str = ""
 ) -> tuple[int, list[Receipt]]:
-    def decide(partition: Partition, some: list[Receipt]) -> Settlement:
-        failing = partition.failing(group, delay_ms=delay_ms, reason=reason)
-        return settlement.nack(partition.state, group, some, failing)
-
-    return await topic.settle(group, given, decide)
+    return await topic.receiver.nack(group, given, delay_ms, reason)
 
 
 async def ack(topic: Topic, group: str, deliveries: Sequence[LeasedBatch]) -> int:
@@ -323,16 +333,18 @@ async def nack(
 
 async def trim(partition: Partition, offset: int) -> None:
     """Delete the segments before an offset, and the events that speak of nothing else."""
-    await partition.keeping.trim(offset)
-    for segment in await partition.keeping.old_events():
-        await partition.keeping.trim_events(segment.end_offset)
+    await partition.trimmer.trim(offset)
+    for segment in await partition.trimmer.old_events():
+        await partition.trimmer.trim_events(segment.end_offset)
 
 
 async def quiet(partition: Partition) -> None:
     """Have everything written, and wait until nothing is on its way to the disk."""
-    if partition._recorder._deferred and partition.is_online:
-        partition._recorder.record(())
-    await until(lambda: not partition._recorder.commit._busy and not partition._publisher._busy)
+    if event_writer(partition)._deferred and partition.is_online:
+        event_writer(partition).record(())
+    await until(
+        lambda: not event_writer(partition).commit._busy and not partition.appender.commit._busy
+    )
 
 
 def reopened(directory: Path, *, disk: Disk | None = None, epoch: int = 99) -> LoadedPartition:

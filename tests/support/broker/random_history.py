@@ -21,11 +21,10 @@ from goq.broker.topic.publisher import RoutedMessage
 from goq.broker.topic.topic import Topic
 from goq.client import LogMessage, Published
 from goq.clock import ManualClock
-from goq.delivery.settlement import Settlement as Decision
-from goq.delivery.settlement import acknowledge, extend, nack, reject
 from goq.errors import Conflict
 from goq.model import Message, MessageId, Receipt
 from tests.support.broker.harness import MemoryMetadata, leased, options, quiet
+from tests.support.broker.partition_internals import state_of
 from tests.support.broker.rebuild import Copy
 from tests.support.delivery.model import canonical
 from tests.support.eventually import until
@@ -86,7 +85,7 @@ class Life:
             partition = 0 if key is None and self.chance.random() < 0.5 else None
             placed.append(RoutedMessage(partition, message))
         client_id = ("shop", None, "till")[len(self._record.sent) % 3]
-        stored = await self.topic.publishing.publish_messages(placed, client_id)
+        stored = await self.topic.publisher.publish_messages(placed, client_id)
         for each, at in zip(sent, stored, strict=True):
             where = MessageId(TOPIC, at.partition, at.offset)
             self._record.stored(each, Published(where, at.time_us, False))
@@ -95,7 +94,7 @@ class Life:
         """Lease some messages; return how many came."""
         visibility_ms = visibility_ms or self.chance.choice((20, 500, 30_000, HOUR_MS))
         asked_us, deadline_us = self.latest_us, (self.clock.wall_ms() + visibility_ms) * 1000
-        found = await self.topic.receive(
+        found = await self.topic.receiver.receive(
             GROUP, options(count or self.chance.randint(1, 8), visibility_ms=visibility_ms)
         )
         for delivery in found:
@@ -114,15 +113,15 @@ class Life:
         asked_us = self.latest_us
         lasts_us = (self.clock.wall_ms() + lasts_ms) * 1000 - asked_us
 
-        def decide(partition: Partition, some: list[Receipt]) -> Decision:
-            if verb == "ack":
-                return acknowledge(partition.state, GROUP, some)
-            if verb == "extend":
-                return extend(partition.state, GROUP, some, self.clock.wall_ms() + lasts_ms)
-            failing = partition.failing(GROUP, delay_ms=lasts_ms, reason="")
-            return (nack if verb == "nack" else reject)(partition.state, GROUP, some, failing)
-
-        done, lost = await self.topic.settle(GROUP, chosen, decide)
+        receiver = self.topic.receiver
+        if verb == "ack":
+            done, lost = await receiver.acknowledge(GROUP, chosen)
+        elif verb == "extend":
+            done, lost = await receiver.extend(GROUP, chosen, self.clock.wall_ms() + lasts_ms)
+        elif verb == "nack":
+            done, lost = await receiver.nack(GROUP, chosen, lasts_ms, "")
+        else:
+            done, lost = await receiver.reject(GROUP, chosen, "")
         assert done + len(lost) == len(chosen)
         for receipt in chosen:
             outcome = Outcome.REFUSED if receipt in lost else Outcome.DONE
@@ -185,14 +184,14 @@ class Life:
         _ = self.latest_us
         for topic in self.broker.topics.values():
             for partition in topic.partitions:
-                partition._on_time()
+                partition._timers._on_time()
 
     async def copy(self, metadata: MemoryMetadata, source: Path, target: Path) -> tuple[Copy, list]:
         """Copy the folder as it is, and return it with the states as they are."""
-        await until(lambda: not any(p.state.outbox.departures for p in self.topic.partitions))
+        await until(lambda: not any(p.departures for p in self.topic.partitions))
         await self._come_to_rest()
         shutil.copytree(source, target)
-        states = [deepcopy(canonical(p.state)) for p in self.topic.partitions]
+        states = [deepcopy(canonical(state_of(p))) for p in self.topic.partitions]
         rows = dict(metadata.rows)
         return (
             Copy(target, self.clock.now_us, rows, dict(metadata.group_settings), metadata.epoch),
@@ -207,7 +206,7 @@ class Life:
             await self._come_to_rest()
             while await self.receive(50, HOUR_MS):
                 await self.settle("ack", list(self.held))
-        await until(lambda: not any(p.state.outbox.departures for p in self.topic.partitions))
+        await until(lambda: not any(p.departures for p in self.topic.partitions))
 
     async def _come_to_rest(self) -> None:
         """Return when nothing is built anew, and nothing is on its way to the disk."""
@@ -230,8 +229,8 @@ class Life:
         ledger.check_order()
         ledger.check_fates(log, dead)
         for partition in self.topic.partitions:
-            group = partition.state.group(GROUP)
-            if group.taken.floor != partition.state.end_offset or list(group.outstanding()):
+            group = state_of(partition).group(GROUP)
+            if group.taken.floor != partition.end_offset or list(group.outstanding()):
                 ledger.complain(f"partition {partition.identity.number} is not done")
         ledger.raise_violations()
 

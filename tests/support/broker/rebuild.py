@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from goq.clock import ManualClock
 from tests.support.broker.harness import MemoryMetadata, broker_on, leased, options, receipts
 from tests.support.broker.harness import settle_acked as acked
+from tests.support.broker.partition_internals import state_of
 from tests.support.delivery.model import canonical
 
 _TIMEOUT_S = 60.0
@@ -56,7 +57,7 @@ async def _rebuilt(copy: Copy, topic: str, group: str) -> Rebuilt:
     clock = ManualClock(copy.now_us)
     async with broker_on(copy.folder, metadata=metadata, clock=clock) as broker:
         opened = broker.topic(topic)
-        states = [canonical(partition.state) for partition in opened.partitions]
+        states = [canonical(state_of(partition)) for partition in opened.partitions]
         drained: dict[int, list[int]] = {}
         while found := await opened.receive(group, options(7)):
             for delivery in found:

@@ -127,10 +127,10 @@ class ThreeNodes:
                 broker = self.nodes[name].broker if name in self.nodes else None
                 try:
                     if broker is not None:
-                        partition = broker.topic("t").partition(0)
-                        partition.check_publish(1000)
+                        partition = broker.topic("t").partitions[0]
+                        partition.appender.check_publish(1000)
                         view = FrameView.parse(encode_frame(Columns([value])))
-                        await partition.publish(view)
+                        await partition.appender.publish(view)
                         return
                 except GoqError:
                     pass
@@ -169,7 +169,7 @@ class ThreeNodes:
     def values(self, name: str) -> list[bytes | None]:
         broker = self.nodes[name].broker
         assert broker is not None
-        reading = broker.topic("t").partition(0).read(0, messages_max=1000)
+        reading = broker.topic("t").partitions[0].read(0, messages_max=1000)
         return [v for f in reading.frames for v in f.values(0, f.header.message_count)]
 
 

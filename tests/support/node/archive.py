@@ -30,7 +30,7 @@ def roll(node: RunningNode, topic: str, partition: int = 0) -> None:
     """Seal the segments that are written to."""
     broker = node.node.broker
     assert broker is not None
-    node.on_loop(broker.topics[topic].partitions[partition].keeping.roll)
+    node.on_loop(broker.topics[topic].partitions[partition].trimmer.roll)
 
 
 def retire(node: RunningNode, topic: str, *, archive: bool) -> None:

@@ -177,7 +177,7 @@ class SimNode:
         topic = self.topics.get(key.topic)
         if topic is None or topic.partitions.get(key.number) is None:
             raise NotLeader("not here")
-        return topic.partition(key.number)
+        return topic.partitions[key.number]
 
     def _failed(self, key: PartitionKey, error: Exception) -> None:
         self.failures.append(f"{key}: {error!r}")

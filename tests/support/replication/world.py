@@ -10,12 +10,11 @@ from pathlib import Path
 from random import Random
 from typing import TypeVar
 
-from goq.broker.partition.partition import LeasedBatch
-from goq.broker.topic.topic import ReceiveRequest
+from goq.broker.partition.leases import LeasedBatch
+from goq.broker.topic.receiver import ReceiveRequest
 from goq.cluster.replication.protocol import PartitionKey
 from goq.cluster.replication.replica import ReplicaAssignment
 from goq.config.topic import TopicSettings
-from goq.delivery.settlement import acknowledge
 from goq.errors import GoqError, OutOfOrderSequence
 from goq.frame.encoder import Columns, ProducerMark, encode_frame
 from goq.frame.view import FrameView
@@ -23,6 +22,7 @@ from goq.model import Receipt
 from goq.storage.disk import Disk
 from goq.storage.log.log import Log
 from tests.support.broker.harness import leased
+from tests.support.broker.partition_internals import state_of
 from tests.support.replication.agreement import Agreement
 from tests.support.replication.loop import SimLoop
 from tests.support.replication.manifest import SimManifest
@@ -134,8 +134,8 @@ class World:
             node = self.nodes[self.random.choice(NAMES)]
             try:
                 partition = node.partition(KEY)
-                partition.check_publish(view.header.frame_bytes)
-                done = partition.publish(view)
+                partition.appender.check_publish(view.header.frame_bytes)
+                done = partition.appender.publish(view)
                 return (await asyncio.wait_for(asyncio.shield(done), 1.0)).offset
             except OutOfOrderSequence as error:  # all before it was acknowledged
                 self.books.problems.append(f"a producer was refused for good: {error}")
@@ -151,7 +151,7 @@ class World:
             try:
                 node.partition(KEY)
                 topic = node.topics[KEY.topic]
-                deliveries = await node.ask(topic.receive(GROUP, options))
+                deliveries = await node.ask(topic.receiver.receive(GROUP, options))
             except GoqError:
                 await asyncio.sleep(self.random.expovariate(1 / 0.05))
                 continue
@@ -178,9 +178,7 @@ class World:
         try:
             node.partition(KEY)
             topic = node.topics[KEY.topic]
-            _, lost = await node.ask(
-                topic.settle(GROUP, receipts, lambda p, some: acknowledge(p.state, GROUP, some))
-            )
+            _, lost = await node.ask(topic.receiver.acknowledge(GROUP, receipts))
         except GoqError:
             return
         if not lost:
@@ -319,9 +317,9 @@ class World:
         partition = leader.topics[KEY.topic].partitions.get(KEY.number)
         if partition is None:
             return False
-        group = partition.state.group(GROUP)
+        group = state_of(partition).group(GROUP)
         is_idle = not group.leases and not len(group.retries)
-        return is_idle and group.taken.floor == partition.state.end_offset
+        return is_idle and group.taken.floor == partition.end_offset
 
     def is_in_sync(self) -> bool:
         """Whether all replicas are in sync and as long as each other."""

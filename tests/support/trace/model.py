@@ -19,15 +19,15 @@ from goq.broker.dlq.search import Wanted
 from goq.broker.group.message_changes import MessageChanges
 from goq.broker.outbox.dead_letter_headers import read_dead_letter
 from goq.broker.partition.failure_policy import retry_policy
-from goq.broker.partition.partition import Partition
 from goq.broker.topic.publisher import RoutedMessage
-from goq.broker.topic.topic import ReceiveRequest, Topic
+from goq.broker.topic.receiver import ReceiveRequest
+from goq.broker.topic.topic import Topic
 from goq.broker.trace.trace import TracedStep
 from goq.clock import ManualClock
-from goq.delivery.settlement import Settlement, acknowledge, extend, nack, reject
 from goq.errors import Conflict
 from goq.model import Message, MessageId, Receipt
 from tests.support.broker.harness import leased, quiet
+from tests.support.broker.partition_internals import state_of
 from tests.support.eventually import until
 
 TOPIC, DEAD = "t", "t.dlq"
@@ -102,11 +102,11 @@ class TraceTwin:
         """Let the timers see what time it is, and wait until nothing is under way."""
         topics = list(self.broker.topics.values())
         for partition in [p for topic in topics for p in topic.partitions]:
-            partition._on_time()
+            partition._timers._on_time()
         self._note_time()
         for topic in list(self.broker.topics.values()):
             for partition in topic.partitions:
-                await until(lambda p=partition: not p.state.outbox.departures)  # type: ignore[misc]
+                await until(lambda p=partition: not p.departures)  # type: ignore[misc]
                 await partition.rebuilt()
         for topic in self.broker.topics.values():
             for partition in topic.partitions:
@@ -131,7 +131,7 @@ class TraceTwin:
             expires_ms = (due_ms or now_ms) + 2_000 if self._is_rare(0.15) else 0
             messages.append(Message(b"v", deliver_at_ms=due_ms, expires_at_ms=expires_ms))
         placed = [RoutedMessage(0, message) for message in messages]
-        found = await self._topic().publishing.publish_messages(placed)
+        found = await self._topic().publisher.publish_messages(placed)
         for message, stored in zip(messages, found, strict=True):
             at = self._id(TOPIC, stored.offset)
             self.ends[TOPIC] = stored.offset + 1
@@ -152,7 +152,7 @@ class TraceTwin:
         visibility_ms = self.chance.choice((20, 500, 30_000))
         consumer = self.chance.choice(("one", "two"))
         asked = ReceiveRequest(consumer, self.chance.randint(1, 6), 2**20, 0, visibility_ms)
-        deliveries = await topic.receive(group, asked)
+        deliveries = await topic.receiver.receive(group, asked)
         for delivery in deliveries:
             for offset, attempt, _value in leased([delivery]):
                 told = self.tell(
@@ -169,7 +169,7 @@ class TraceTwin:
                     consumer, attempt, delivery.deadline_ms, delivery.token, told
                 )
             if returns:
-                partition.undo_receive(group, delivery.token, delivery.spans)
+                partition.leases.undo_receive(group, delivery.token, delivery.spans)
                 for start, end, attempt in delivery.spans:
                     for offset in range(start, end):
                         self._ends(standing, topic.name, offset, "RETURNED", group, waits=attempt)
@@ -179,7 +179,7 @@ class TraceTwin:
 
     def _note_skipped(self, topic: Topic, group: str, standing: Standing) -> None:
         """What the group counts as taken now, and did not before, was passed over by the call."""
-        known = topic.partitions[0].state.group(group)
+        known = state_of(topic.partitions[0]).group(group)
         for offset in range(self.ends[topic.name]):
             at = self._id(topic.name, offset)
             is_waiting = bool(known.retries.within(offset, offset + 1))
@@ -254,16 +254,16 @@ class TraceTwin:
         delay_ms = self.chance.choice((None, 0, 700))
         deadline_ms = self.clock.wall_ms() + 900
 
-        def decide(partition: Partition, some: list[Receipt]) -> Settlement:
-            if verb == "ack":
-                return acknowledge(partition.state, group, some)
-            if verb == "extend":
-                return extend(partition.state, group, some, deadline_ms)
-            failing = partition.failing(group, delay_ms=delay_ms, reason=reason)
-            return (nack if verb == "nack" else reject)(partition.state, group, some, failing)
-
         receipts = [Receipt(0, standing.held[o].token, o, o + 1) for o in chosen]
-        done, lost = await topic.settle(group, receipts, decide)
+        receiver = topic.receiver
+        if verb == "ack":
+            done, lost = await receiver.acknowledge(group, receipts)
+        elif verb == "extend":
+            done, lost = await receiver.extend(group, receipts, deadline_ms)
+        elif verb == "nack":
+            done, lost = await receiver.nack(group, receipts, delay_ms, reason)
+        else:
+            done, lost = await receiver.reject(group, receipts, reason)
         assert (done, lost) == (len(chosen), [])
         for offset in chosen:
             held, at = standing.held[offset], self._id(topic.name, offset)
@@ -283,7 +283,7 @@ class TraceTwin:
         standing = self.groups[topic.name, group]
         if standing.held:
             token = self.chance.choice([held.token for held in standing.held.values()])
-            topic.partitions[0].end_lease(group, token, "gone")
+            topic.partitions[0].leases.end_lease(group, token, "gone")
             for offset in [o for o, held in standing.held.items() if held.token == token]:
                 self._fails(topic, group, offset, "EXPIRED", 0, "gone")
 
@@ -301,7 +301,7 @@ class TraceTwin:
                 self._cancel(at)
             elif verb == "move":
                 lane = self.chance.randrange(3)
-                before = dict(self._topic().partitions[0].state.moved)
+                before = dict(state_of(self._topic().partitions[0]).moved)
                 await marking.move(lane)
                 if before.get(at.offset, self._topic().settings.default_lane) != lane or (
                     at.offset in before
@@ -342,7 +342,7 @@ class TraceTwin:
         (topic, group), _ = each
         if topic not in self.broker.topics:
             return -1
-        names = list(self._topic(topic).partitions[0].state.groups)
+        names = list(state_of(self._topic(topic).partitions[0]).groups)
         return names.index(group) if group in names else -1
 
     async def set_back(self) -> None:
@@ -364,7 +364,7 @@ class TraceTwin:
 
     async def delete_group(self) -> None:
         topic, group = self._topic(), self.chance.choice(GROUPS)
-        exists = group in topic.partitions[0].state.groups
+        exists = group in state_of(topic.partitions[0]).groups
         await self.broker.delete_group(topic, group)
         standing = self.groups.pop((TOPIC, group), Standing())
         for offset in standing.taken if exists else ():
@@ -375,12 +375,12 @@ class TraceTwin:
         if DEAD not in self.broker.topics:
             return
         dead = self._topic(DEAD)
-        before = set(dead.partitions[0].state.cancelled.present(0, self.ends[DEAD]))
+        before = set(state_of(dead.partitions[0]).cancelled.present(0, self.ends[DEAD]))
         gone = {o for start, end in before for o in range(start, end)}
         taking = Taking(Wanted(), (-1, -1), self.chance.choice((1, 3, 100)))
         await redrive(dead, self._topic(), self.clock.wall_ms(), taking)
-        await until(lambda: not dead.partitions[0].state.outbox.departures)
-        runs = dead.partitions[0].state.cancelled.present(0, self.ends[DEAD])
+        await until(lambda: not dead.partitions[0].departures)
+        runs = state_of(dead.partitions[0]).cancelled.present(0, self.ends[DEAD])
         now = {o for start, end in runs for o in range(start, end)}
         for offset in sorted(now - gone):
             at = self._id(DEAD, offset)
@@ -396,8 +396,8 @@ class TraceTwin:
         if DEAD not in self.broker.topics:
             return
         partition = self._topic(DEAD).partitions[0]
-        for offset in range(self.ends[DEAD], partition.state.end_offset):
-            (view,) = partition.messages.reader.read(offset, offset + 1, messages_max=1).frames
+        for offset in range(self.ends[DEAD], partition.end_offset):
+            (view,) = partition.message_reader.read(offset, offset + 1, messages_max=1).frames
             index = offset - view.header.base_offset
             life = read_dead_letter(view.headers(index, index + 1)[0]).life
             assert life is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from goq.api.codec.messages import deliveries_parts
-from goq.broker.partition.partition import LeasedBatch
+from goq.broker.partition.leases import LeasedBatch
 from goq.client.protocol.frames import decode_deliveries
 from goq.config.topic import TopicSettings
 from goq.frame.encoder import Columns, encode_frame

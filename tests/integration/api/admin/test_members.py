@@ -11,6 +11,7 @@ import pytest
 from goq.broker.group.coordinator import Coordinator
 from goq.broker.topic.topic import Topic
 from tests.support.api.calls import publish, receive, settle, values
+from tests.support.broker.partition_internals import state_of
 from tests.support.eventually import eventually
 from tests.support.node.running_node import Answer, RunningNode
 
@@ -29,7 +30,7 @@ class Host:
         return group == "g"
 
     def holder(self, group: str, partition: int, other_than: str | None) -> str | None:
-        leases = self.topic.partitions[partition].state.group(group).leases.values()
+        leases = state_of(self.topic.partitions[partition]).group(group).leases.values()
         return next((x.consumer for x in leases if x.consumer != other_than), None)
 
     def wake_consumers(self, group: str, consumers: Collection[str]) -> None:

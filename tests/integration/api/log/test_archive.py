@@ -44,7 +44,7 @@ def on_loop(node: RunningNode, work: Any) -> None:
 def roll(node: RunningNode, topic: str) -> None:
     broker = node.node.broker
     assert broker is not None
-    on_loop(node, broker.topics[topic].partitions[0].keeping.roll)
+    on_loop(node, broker.topics[topic].partitions[0].trimmer.roll)
 
 
 def apply_retention(node: RunningNode) -> None:

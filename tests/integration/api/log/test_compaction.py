@@ -11,6 +11,7 @@ import pytest
 from goq.client import Client
 from goq.errors import MessageCompacted
 from tests.support.api.calls import publish, receive, settle, values
+from tests.support.broker.partition_internals import state_of
 from tests.support.node.running_node import RunningNode
 
 
@@ -30,7 +31,7 @@ def compacted(node: RunningNode, topic: str) -> str:
 def compact(node: RunningNode, topic: str) -> None:
     broker = node.node.broker
     assert broker is not None
-    node.on_loop(broker.topics[topic].partition(0).keeping.roll)
+    node.on_loop(broker.topics[topic].partitions[0].trimmer.roll)
     node.on_loop(broker.compacting.apply)
 
 
@@ -64,7 +65,7 @@ def test_a_message_that_is_gone_is_said_to_be_compacted_away(
     assert node.call("GET", f"/v1/messages/{compacted}:0:4")["value"] == "a4"
     broker = node.node.broker
     assert broker is not None
-    assert not node.on_loop(lambda: len(broker.topics[compacted].partition(0).state.moved))
+    assert not node.on_loop(lambda: len(state_of(broker.topics[compacted].partitions[0]).moved))
 
 
 def test_a_group_gets_what_is_left_and_lags_by_nothing_then(

@@ -16,6 +16,7 @@ from goq.errors import InvalidInput
 from goq.units import format_time_us
 from tests.support.api import frames as f
 from tests.support.api.calls import publish, values
+from tests.support.broker.partition_internals import message_log, state_of
 from tests.support.eventually import eventually
 from tests.support.node.running_node import RunningNode
 
@@ -149,7 +150,7 @@ def test_a_range_without_an_end_waits_for_what_comes(
     query = f"from_time={time(START_US + 5)}&wait=20s"
     thread = threading.Thread(target=lambda: found.append(read(node, topic, query)))
     thread.start()
-    readers = node.node.broker.topics[topic].readers  # type: ignore[union-attr]
+    readers = node.node.broker.topics[topic].receiver._log_readers  # type: ignore[union-attr]
     eventually(lambda: node.on_loop(lambda: readers.count("0")))
     clock.now_us += 5
     publish(node, topic, "late", partition=0)
@@ -220,8 +221,8 @@ def test_damage_in_a_range_is_reported_and_the_rest_given(
 ) -> None:
     times = [publish(node, topic, f"value {n}", partition=0)[0]["timestamp"] for n in range(3)]
     assert node.node.broker is not None
-    partition = node.node.broker.topics[topic].partition(0)
-    path = partition.messages.active.path
+    partition = node.node.broker.topics[topic].partitions[0]
+    path = message_log(partition).active.path
     data = bytearray(path.read_bytes())
     data[data.index(b"value 1")] ^= 1
     path.write_bytes(data)
@@ -230,7 +231,7 @@ def test_damage_in_a_range_is_reported_and_the_rest_given(
     assert values(found["messages"]) == ["value 0", "value 2"]
     assert found["damaged"] == [{"partition": 0, "start_offset": 1, "end_offset": 2}]
     assert (found["next"], found["end"]) == (3, 3)
-    eventually(lambda: node.on_loop(lambda: [tuple(r)[:2] for r in partition.state.corrupt]))
+    eventually(lambda: node.on_loop(lambda: [tuple(r)[:2] for r in state_of(partition).corrupt]))
     path = f"/v1/topics/{topic}/messages?partition=0&{query}"
     preface, frames = f.answered(node.request("GET", path, headers=f.ACCEPT_FRAMES).body)
     assert preface["damaged"] == found["damaged"]

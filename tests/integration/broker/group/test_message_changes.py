@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from goq.broker.group.message_changes import MessageChanges
-from goq.broker.partition.delayed import DelayedMessage, DelayedReader
+from goq.broker.partition.delayed_reader import DelayedMessage, DelayedReader
 from goq.broker.partition.partition import Partition
 from goq.broker.topic.topic import Topic
 from goq.clock import ManualClock
@@ -27,6 +27,7 @@ from tests.support.broker.harness import (
     reopened,
     run,
 )
+from tests.support.broker.partition_internals import state_of
 from tests.support.eventually import until
 
 HOUR_MS = 3_600_000
@@ -67,7 +68,7 @@ class Model:
             due = [self.rng.choice([0, self.some_time_ms()]) for _ in range(count)]
             columns = Columns([b""] * count, deliver_at_ms=due, lanes=lanes)
         frame = FrameView.parse(encode_frame(columns))
-        (stored,) = await self.topic.publishing.publish_frames([(0, frame)])
+        (stored,) = await self.topic.publisher.publish_frames([(0, frame)])
         for index in range(count):
             known = Known(due[index], lanes[index], due[index] > 0)
             self.messages[stored.offset + index] = known
@@ -104,8 +105,8 @@ class Model:
             known.is_waiting &= known.due_ms > self.clock.wall_ms()
 
         def is_done() -> bool:
-            self.partition._on_time()
-            return self.partition.dispatch.schedule.count == len(self.waiting())
+            self.partition._timers._on_time()
+            return self.partition.delayed_count == len(self.waiting())
 
         await until(is_done)
 
@@ -114,17 +115,17 @@ class Model:
 
     async def check(self) -> None:
         await self.mature()
-        waiting, end = self.waiting(), self.partition.state.end_offset
+        waiting, end = self.waiting(), self.partition.end_offset
         offsets = sorted(offset for _, offset in waiting)
         low, high = sorted(self.rng.randrange(end + 1) for _ in range(2))
-        runs = await self.partition.look(partial(DelayedReader.runs, start=low, end=high))
+        runs = await self.partition.read_delayed(partial(DelayedReader.runs, start=low, end=high))
         assert [o for run in runs for o in range(*run)] == [o for o in offsets if low <= o < high]
-        first = await self.partition.look(partial(DelayedReader.first, start=low, end=high))
+        first = await self.partition.read_delayed(partial(DelayedReader.first, start=low, end=high))
         assert first == min((o for o in offsets if low <= o < high), default=None)
         count, after = self.rng.choice([1, 2, 7, 1000]), DelayedMessage(0, -1)
         until_ms = self.rng.choice([FOREVER_MS, self.some_time_ms()])
         found: list[DelayedMessage] = []
-        while page := await self.partition.look(
+        while page := await self.partition.read_delayed(
             partial(DelayedReader.earliest, after=after, until_ms=until_ms, count=count)
         ):
             assert len(page) <= count
@@ -135,7 +136,7 @@ class Model:
     async def check_after_a_crash(self, directory: Path) -> None:
         """Compare with what a node would find that starts on the folder as it is now."""
         await quiet(self.partition)
-        opened, live = reopened(directory), self.partition.state
+        opened, live = reopened(directory), state_of(self.partition)
         assert opened.state.cancelled == live.cancelled
         assert opened.state.moved == live.moved
         assert opened.state.rescheduled == live.rescheduled
@@ -156,7 +157,7 @@ def test_random_changes_give_what_a_dictionary_says(tmp_path: Path, seed: int) -
             await model.check_after_a_crash(tmp_path / "topics" / "t" / "0")
             clock.advance_ms(100 * HOUR_MS)
             await model.mature()
-            found = leased(await model.topic.receive("g", options(10_000)))
+            found = leased(await model.topic.receiver.receive("g", options(10_000)))
             offsets = [offset for offset, _, _ in found]
             wanted = {o: k for o, k in model.messages.items() if not k.is_cancelled}
             assert sorted(offsets) == sorted(wanted)
@@ -184,7 +185,7 @@ def test_changes_outlive_restarts(tmp_path: Path, seed: int) -> None:
         async with broker_on(tmp_path, clock=clock) as broker:
             model.topic = broker.topic("t")
             await model.mature()
-            found = leased(await model.topic.receive("g", options(10_000)))
+            found = leased(await model.topic.receiver.receive("g", options(10_000)))
             wanted = {o: k for o, k in model.messages.items() if not k.is_cancelled}
             assert sorted(offset for offset, _, _ in found) == sorted(wanted)
             lanes = [wanted[offset].lane for offset, _, _ in found]
@@ -199,15 +200,15 @@ def test_a_change_is_answered_only_when_it_is_durable(tmp_path: Path) -> None:
         async with broker_on(tmp_path, disk=disk) as broker:
             topic = await broker.create_topic("t", 1)
             frame = FrameView.parse(encode_frame(Columns([b"a"])))
-            await topic.publishing.publish_frames([(0, frame)])
+            await topic.publisher.publish_frames([(0, frame)])
             disk.fail("append", "events")
             with pytest.raises(GoqError):
                 await MessageChanges(topic.partitions[0], 0, ()).cancel("")
             disk.heal()
             await until(lambda: topic.partitions[0].is_online)
             (partition,) = topic.partitions
-            assert 0 not in partition.state.cancelled
-            found = await topic.receive("g", options())
+            assert 0 not in state_of(partition).cancelled
+            found = await topic.receiver.receive("g", options())
             assert [value for _, _, value in leased(found)] == [b"a"]
             await ack(topic, "g", found)
             with pytest.raises(Conflict):
@@ -221,7 +222,7 @@ def test_an_offline_partition_changes_nothing(tmp_path: Path) -> None:
         async with broker_on(tmp_path) as broker:
             topic = await broker.create_topic("t", 1)
             frame = FrameView.parse(encode_frame(Columns([b"a"])))
-            await topic.publishing.publish_frames([(0, frame)])
+            await topic.publisher.publish_frames([(0, frame)])
             (partition,) = topic.partitions
         for change in (
             MessageChanges(partition, 0, ()).cancel(""),

@@ -25,6 +25,7 @@ from goq.storage.log.time_lookup import read_backward
 from goq.units import format_time_us
 from tests.integration.broker.test_random_history import live
 from tests.support.broker.harness import MemoryMetadata, ack, broker_on, options, publish, run
+from tests.support.broker.partition_internals import event_log, event_writer, ready_state, state_of
 from tests.support.broker.random_history import GROUP, TOPIC, Life
 from tests.support.delivery.model import canonical
 from tests.support.eventually import until
@@ -68,11 +69,11 @@ class Watched:
         partition = chance.choice(topic.partitions.here())
         if kind == "other":
             await self.life.broker.remember_group(topic, OTHER)
-            found = await topic.receive(OTHER, options(chance.randint(1, 20)))
+            found = await topic.receiver.receive(OTHER, options(chance.randint(1, 20)))
             if found and chance.random() < 0.5:
                 await ack(topic, OTHER, found)
         elif kind == "reset":
-            state = partition.state
+            state = state_of(partition)
             group = chance.choice((GROUP, OTHER))
             offset = chance.randint(state.start_offset, state.end_offset)
             end = chance.choice((None, chance.randint(offset, state.end_offset)))
@@ -80,12 +81,12 @@ class Watched:
         elif kind == "delete":
             await self.life.broker.delete_group(topic, OTHER)
         elif kind == "snapshot":
-            partition._recorder.record_snapshot()
+            event_writer(partition).record_snapshot()
         elif trims:
-            await partition.keeping.roll()
-            end = partition.messages.end_offset
-            waits = await partition.look(lambda waiting: waiting.first(0, end))
-            await partition.keeping.trim(end if waits is None else waits)
+            await partition.trimmer.roll()
+            end = partition.log_end_offset
+            waits = await partition.read_delayed(lambda waiting: waiting.first(0, end))
+            await partition.trimmer.trim(end if waits is None else waits)
 
     async def look(self) -> None:
         """See how the groups are, once all that was done is written."""
@@ -94,11 +95,11 @@ class Watched:
             self.clock.now_us = self._latest_us
         self.clock.now_us += 1_000
         await until(self._has_matured)
-        await until(lambda: not any(p.state.outbox.departures for p in topic.partitions))
+        await until(lambda: not any(p.departures for p in topic.partitions))
         await self.life._come_to_rest()
         if self.clock.now_us > self._latest_us:
             for name in (GROUP, OTHER):
-                exists = any(name in p.state.groups for p in topic.partitions)
+                exists = any(name in state_of(p).groups for p in topic.partitions)
                 found = await GroupView(self.clock).group(topic, name) if exists else None
                 self.seen.append(Seen(self.clock.now_us, name, found and plain(found)))
         self.clock.now_us += 1_000
@@ -106,7 +107,7 @@ class Watched:
     def _has_matured(self) -> bool:
         """Let what is due mature, and say whether all did: some may have to be read before."""
         self.life.tick()
-        schedules = [p.dispatch.schedule for p in self.life.topic.partitions]
+        schedules = [ready_state(p).schedule for p in self.life.topic.partitions]
         times_ms = [schedule.next_ms() for schedule in schedules]
         return all(ms is None or ms > self.clock.wall_ms() for ms in times_ms) and not any(
             schedule._is_loading for schedule in schedules
@@ -205,7 +206,7 @@ def test_what_retention_left_of_the_past_is_as_it_was_seen(tmp_path: Path, seed:
 def naive(partition: Partition, end: int) -> PartitionState:
     """Apply all events before ``end`` from the beginning on, and no snapshot."""
     state = PartitionState()
-    for stored in read_events(partition.events.reader, 0, end):
+    for stored in read_events(partition.event_reader, 0, end):
         assert stored is not None
         if not isinstance(stored.event, (SnapshotStarted, SnapshotEnded, *SNAPSHOT_PARTS)):
             state.apply(stored.event, stored.sequence, stored.epoch)
@@ -235,9 +236,9 @@ def test_a_snapshot_and_what_follows_make_the_state_that_all_events_make(
                 await watched.act(metadata, trims=False)
                 await watched.look()
             (partition,) = topic.partitions
-            events = partition.events.reader
-            assert len(partition.events.segments) > 1
-            for place in read_backward(events, partition.events.end_offset):
+            events = partition.event_reader
+            assert len(event_log(partition).segments) > 1
+            for place in read_backward(events, partition.event_end_offset):
                 end = place.view.header.end_offset
                 states = replayed_to(events, end).state, naive(partition, end)
                 found, wanted = (without_producers(state) for state in states)
@@ -255,17 +256,19 @@ def test_the_past_is_told_while_messages_come_and_go(tmp_path: Path) -> None:
             (partition,) = topic.partitions
             views = GroupAtTimeView(clock, broker.archive)
             await publish(topic, b"a")
-            await ack(topic, GROUP, await topic.receive(GROUP, options()))
+            await ack(topic, GROUP, await topic.receiver.receive(GROUP, options()))
             clock.now_us += 1_000
             asked: list[asyncio.Task[Any]] = []
             for number in range(60):
                 await publish(topic, *[b"x"] * 10)
                 asked.append(asyncio.ensure_future(views.group(topic, GROUP, "now")))
-                await ack(topic, GROUP, await topic.receive(GROUP, options(number % 20 + 1)))
+                await ack(
+                    topic, GROUP, await topic.receiver.receive(GROUP, options(number % 20 + 1))
+                )
                 clock.now_us += 1_000
                 if number % 10 == 9:
-                    await partition.keeping.roll()
-                    await partition.keeping.trim(partition.messages.end_offset - 10)
+                    await partition.trimmer.roll()
+                    await partition.trimmer.trim(partition.log_end_offset - 10)
             found = await asyncio.gather(*asked, return_exceptions=True)
             told = [each for each in found if not isinstance(each, HistoryNotRetained)]
             assert told

@@ -20,13 +20,14 @@ from goq.frame.header import HEADER_BYTES
 from goq.frame.view import FrameView
 from goq.storage.log.time_lookup import read_backward
 from tests.support.broker.harness import ack, broker_on, nack, options, publish, quiet, run
+from tests.support.broker.partition_internals import event_log, event_writer
 
 SECOND_US = 1_000_000
 
 
 def at(topic: Topic, time_us: int, group: str = "g") -> GroupAtTime:
     partition = topic.partitions[0]
-    return group_at(partition.messages.reader, partition.events.reader, group, time_us)
+    return group_at(partition.message_reader, partition.event_reader, group, time_us)
 
 
 def done(past: GroupAtTime) -> tuple[int, int, int]:
@@ -44,7 +45,7 @@ async def topic_of(broker: Broker, *values: bytes) -> Topic:
 async def step(topic: Topic, clock: ManualClock, count: int) -> int:
     """Receive and acknowledge messages a second later; return when, after all is written."""
     clock.now_us += SECOND_US
-    await ack(topic, "g", await topic.receive("g", options(count)))
+    await ack(topic, "g", await topic.receiver.receive("g", options(count)))
     await quiet(topic.partitions[0])
     return clock.now_us
 
@@ -101,7 +102,7 @@ def test_what_was_due_is_ready_though_nothing_was_written_of_it(tmp_path: Path) 
         async with broker_on(tmp_path, clock=clock) as broker:
             topic = await topic_of(broker, b"a", b"b")
             now_us = await step(topic, clock, 1)
-            await nack(topic, "g", await topic.receive("g", options(1)), delay_ms=5_000)
+            await nack(topic, "g", await topic.receiver.receive("g", options(1)), delay_ms=5_000)
             await quiet(topic.partitions[0])
             counts = [at(topic, now_us + ms * 1000).counts for ms in (0, 4_999, 5_000)]
             assert [(c.ready, c.retry) for c in counts] == [(0, 1), (0, 1), (1, 0)]
@@ -131,12 +132,12 @@ def test_before_what_retention_left_nothing_is_told(tmp_path: Path) -> None:
             topic = await topic_of(broker, b"a", b"b")
             old_us = await step(topic, clock, 1)
             partition = topic.partitions[0]
-            await partition.keeping.roll()
+            await partition.trimmer.roll()
             clock.now_us += SECOND_US
             kept_us = clock.now_us
             await publish(topic, b"c")
-            await partition.keeping.trim(2)
-            logs = partition.messages.reader, partition.events.reader
+            await partition.trimmer.trim(2)
+            logs = partition.message_reader, partition.event_reader
             assert earliest_us(*logs) == kept_us
             for time_us in (old_us, kept_us - 1):
                 with pytest.raises(HistoryNotRetained, match="is not kept any more"):
@@ -153,12 +154,12 @@ def test_what_was_deleted_before_it_was_done_is_told_of_and_said(tmp_path: Path)
             topic = await topic_of(broker, b"a", b"b")
             await step(topic, clock, 1)
             partition = topic.partitions[0]
-            await partition.keeping.roll()
+            await partition.trimmer.roll()
             clock.now_us += SECOND_US
             await publish(topic, b"c")
             between_us = clock.now_us
             clock.now_us += SECOND_US
-            await partition.keeping.trim(2)
+            await partition.trimmer.trim(2)
             past = at(topic, between_us)
             assert done(past) == (2, 0, 1)
             assert past.oldest_us == between_us
@@ -178,11 +179,11 @@ async def _with_damage(path: Path, clock: ManualClock, *, snapshot_after: bool) 
         partition = topic.partitions[0]
         if snapshot_after:
             clock.now_us += SECOND_US
-            partition._recorder.record_snapshot()
+            event_writer(partition).record_snapshot()
             await quiet(partition)
             times.append(clock.now_us)
         position = _position_of(partition, times[1])
-        with partition.events.active.path.open("r+b") as file:
+        with event_log(partition).active.path.open("r+b") as file:
             file.seek(position + HEADER_BYTES + 8)
             file.write(b"\xff\xff\xff")
         _check_damaged(topic, times)
@@ -190,7 +191,7 @@ async def _with_damage(path: Path, clock: ManualClock, *, snapshot_after: bool) 
 
 
 def _position_of(partition: Partition, time_us: int) -> int:
-    places = read_backward(partition.events.reader, partition.events.end_offset)
+    places = read_backward(partition.event_reader, partition.event_end_offset)
     return next(
         place.position
         for place in places
@@ -250,8 +251,8 @@ def test_a_snapshot_is_written_after_so_many_events(
             for _ in range(events):
                 await partition.reset("g", 0)
             await quiet(partition)
-            end = partition.events.end_offset
-            found = read_backward(partition.events.reader, end, begins_snapshot)
+            end = partition.event_end_offset
+            found = read_backward(partition.event_reader, end, begins_snapshot)
             assert len(list(found)) == snapshots
 
     run(main())

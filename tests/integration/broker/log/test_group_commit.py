@@ -166,7 +166,7 @@ def test_a_failed_sync_fails_everyone_who_waits_and_ends_the_log(tmp_path: Path)
     async def test(setup: _Setup) -> None:
         first = await setup.held()
         crowd = [setup.commit.append(frame(b"%d" % n)) for n in range(20)]
-        alone = asyncio.ensure_future(setup.commit.run_alone(lambda: None))
+        alone = asyncio.ensure_future(setup.commit.run_exclusive(lambda: None))
         await asyncio.sleep(0)
         setup.disk.fail("sync", "", errno.EIO)
         setup.log._file.sync = lambda: (_ for _ in ()).throw(OSError(errno.EIO, "EIO"))  # type: ignore[method-assign]
@@ -179,7 +179,7 @@ def test_a_failed_sync_fails_everyone_who_waits_and_ends_the_log(tmp_path: Path)
         with pytest.raises(StorageFailed):
             setup.commit.append(frame(b"late"))
         with pytest.raises(StorageFailed):
-            await setup.commit.run_alone(lambda: None)
+            await setup.commit.run_exclusive(lambda: None)
         assert setup.values() == [b"first"]
 
     _run(tmp_path, test)
@@ -226,7 +226,7 @@ def test_work_alone_comes_between_what_was_queued_before_and_after_it(tmp_path: 
         before = setup.commit.append(frame(b"before"))
         seen: list[list[int]] = []
         alone = asyncio.ensure_future(
-            setup.commit.run_alone(lambda: seen.append(list(setup.committed)))
+            setup.commit.run_exclusive(lambda: seen.append(list(setup.committed)))
         )
         await asyncio.sleep(0)
         after = setup.commit.append(frame(b"after"))
@@ -248,7 +248,7 @@ def test_work_alone_gets_its_turn_while_others_never_stop_writing(tmp_path: Path
 
         writers = [asyncio.ensure_future(writer()) for _ in range(4)]
         for _ in range(5):
-            await setup.commit.run_alone(lambda: None)
+            await setup.commit.run_exclusive(lambda: None)
         stop = True
         await asyncio.gather(*writers)
 
@@ -261,7 +261,7 @@ def test_work_alone_that_fails_says_so_and_the_log_goes_on(tmp_path: Path) -> No
             raise OSError(errno.ENOENT, "gone")
 
         with pytest.raises(FileNotFoundError):
-            await setup.commit.run_alone(broken)
+            await setup.commit.run_exclusive(broken)
         assert (await setup.commit.append(frame(b"a"))).offset == 0
         assert not setup.failures
 

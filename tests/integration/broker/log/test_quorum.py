@@ -21,11 +21,13 @@ from goq.delivery.dedup.dedup_window import DedupWindow
 from goq.delivery.dedup.producer_table import ProducerTable
 from goq.errors import NotLeader, OutOfOrderSequence, ShuttingDown, TooManyRequests, Unavailable
 from goq.frame.encoder import ProducerMark
+from goq.model import Acks
 from goq.storage.disk import RealDisk
 from goq.storage.log.log import Log
 from tests.support.broker.harness import broker_on as broker_in
 from tests.support.broker.harness import frame, leased, options, publish, receipts, run, until
 from tests.support.broker.held_quorum import HeldQuorum
+from tests.support.broker.partition_internals import event_writer
 
 NO_WINDOW = DedupWindow(None, time_of=lambda _offset: None, factors=(1, 1))
 LOST = NotLeader("another node leads")
@@ -113,7 +115,7 @@ def test_who_asks_for_the_leader_alone_is_answered_before_anybody_sees_the_messa
     tmp_path: Path,
 ) -> None:
     async def test(setup: _Setup) -> None:
-        done = setup.commit.append(frame(b"a"), on_leader=True)
+        done = setup.commit.append(frame(b"a"), acks=Acks.LEADER)
         assert (await done).offset == 0
         assert setup.shown == []
         setup.quorum.reach_end()
@@ -130,7 +132,7 @@ def test_a_batch_that_comes_again_meanwhile_is_stored_once_and_waits_for_the_fir
         first = setup.commit.append(view)
         await setup.stored(1)
         again = setup.commit.append(view)
-        await setup.commit.run_alone(lambda: None)
+        await setup.commit.run_exclusive(lambda: None)
         assert setup.log.end_offset == 1
         assert not again.done()
         setup.quorum.reach_end()
@@ -189,9 +191,9 @@ def test_who_waits_when_the_leadership_ends_hears_of_it(tmp_path: Path) -> None:
         stored = setup.commit.append(view)
         await setup.stored(1)
         again = setup.commit.append(view)
-        await setup.commit.run_alone(lambda: None)
+        await setup.commit.run_exclusive(lambda: None)
         queued = setup.commit.append(frame(b"b"))
-        setup.commit.give_up(LOST)
+        setup.commit.abort(LOST)
         for done in (stored, again, queued):
             with pytest.raises(NotLeader):
                 await done
@@ -211,7 +213,7 @@ def test_a_refusal_is_told_when_it_is_sure_that_nobody_else_leads(tmp_path: Path
         await first
         setup.quorum.is_sure = False
         refused = setup.commit.append(frame(b"c", mark=ProducerMark(5, 1, 2)))
-        await setup.commit.run_alone(lambda: None)
+        await setup.commit.run_exclusive(lambda: None)
         assert not refused.done()
         setup.quorum.be_sure()
         with pytest.raises(OutOfOrderSequence):
@@ -228,8 +230,8 @@ def test_a_deposed_leader_refuses_nothing_for_good(tmp_path: Path) -> None:
         await first
         setup.quorum.is_sure = False
         follows_what_is_elsewhere = setup.commit.append(frame(b"c", mark=ProducerMark(5, 1, 2)))
-        await setup.commit.run_alone(lambda: None)
-        setup.commit.give_up(LOST)
+        await setup.commit.run_exclusive(lambda: None)
+        setup.commit.abort(LOST)
         setup.quorum.be_sure()
         with pytest.raises(NotLeader):
             await follows_what_is_elsewhere
@@ -282,11 +284,11 @@ def test_a_message_is_read_and_delivered_when_it_is_safe_and_so_is_its_lease(
         publishing = asyncio.ensure_future(publish(led.topic, b"a"))
         await until(lambda: led.messages.appended_to == 1)
         assert led.topic.partitions[0].read(0, messages_max=1).frames == []
-        assert await led.topic.receive("g", options()) == []
+        assert await led.topic.receiver.receive("g", options()) == []
         led.messages.reach_end()
         await publishing
         assert len(led.topic.partitions[0].read(0, messages_max=1).frames) == 1
-        receiving = asyncio.ensure_future(led.topic.receive("g", options()))
+        receiving = asyncio.ensure_future(led.topic.receiver.receive("g", options()))
         await until(lambda: led.events.appended_to > 0)
         assert not receiving.done()
         led.events.reach_end()
@@ -301,17 +303,17 @@ def test_what_was_not_safe_when_the_leadership_ended_can_be_sent_to_the_next_lea
     async def test(led: _Led) -> None:
         view = frame(b"a", mark=ProducerMark(5, 1, 0))
         partition = led.topic.partitions[0]
-        partition.publish(view)
+        partition.appender.publish(view)
         await until(lambda: led.messages.appended_to == 1)
-        partition._recorder.record_snapshot()
-        await partition._recorder.commit.run_alone(lambda: None)
+        event_writer(partition).record_snapshot()
+        await event_writer(partition).commit.run_exclusive(lambda: None)
         await led.topic.resign(0, LOST)
         logs = open_logs(led.topic.directory / "0", RealDisk(), led.topic.settings)
         logs.messages.truncate(0)  # as a follower of a leader that never had it
         logs.messages.close()
         logs.events.close()
         await led.lead(101)
-        done = led.topic.partitions[0].publish(view)
+        done = led.topic.partitions[0].appender.publish(view)
         await until(lambda: led.messages.appended_to == 1)
         led.messages.reach_end()
         assert not (await done).duplicate
@@ -321,11 +323,11 @@ def test_what_was_not_safe_when_the_leadership_ended_can_be_sent_to_the_next_lea
 
 def test_a_partition_that_is_led_elsewhere_says_so(tmp_path: Path) -> None:
     async def test(led: _Led) -> None:
-        receiving = asyncio.ensure_future(led.topic.receive("g", options(wait_ms=60_000)))
+        receiving = asyncio.ensure_future(led.topic.receiver.receive("g", options(wait_ms=60_000)))
         await asyncio.sleep(0)
         await led.topic.resign(0, LOST)
         with pytest.raises(NotLeader):
-            led.topic.partition(0)
+            led.topic.partitions[0]
         with pytest.raises(NotLeader):
             await publish(led.topic, b"a")
         await led.lead(102)

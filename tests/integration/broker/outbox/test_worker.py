@@ -16,10 +16,10 @@ from goq.broker.broker import Broker
 from goq.broker.dlq.redrive import Taking, Took, purge, redrive
 from goq.broker.dlq.search import DeadLetterSearch, Found, Wanted
 from goq.broker.outbox.dead_letter_headers import read_dead_letter
-from goq.broker.partition.partition import LeasedBatch, Partition
+from goq.broker.partition.leases import LeasedBatch
+from goq.broker.partition.partition import Partition
 from goq.broker.topic.topic import Topic
 from goq.clock import ManualClock
-from goq.delivery.settlement import Settlement, reject
 from goq.errors import StorageFull
 from goq.frame.encoder import Columns, encode_frame
 from goq.frame.view import FrameView
@@ -27,17 +27,18 @@ from goq.model import Receipt
 from tests.support.broker.harness import (
     BrokenDisk,
     MemoryMetadata,
-    broker_on,
     leased,
     nack,
     options,
     publish,
+    quick_broker_on,
     quiet,
     receipts,
     run,
     settle_nacked,
     trim,
 )
+from tests.support.broker.partition_internals import state_of
 from tests.support.eventually import until
 from tests.support.storage.disk import SimulatedDisk
 
@@ -45,10 +46,7 @@ ALL = Taking(Wanted(), (-1, -1), 10_000)
 
 
 async def reject_all(topic: Topic, found: list[LeasedBatch], reason: str = "bad") -> int:
-    def decide(partition: Partition, some: list[Receipt]) -> Settlement:
-        return reject(partition.state, "g", some, partition.failing("g", reason=reason))
-
-    done, _ = await topic.settle("g", receipts(found), decide)
+    done, _ = await topic.receiver.reject("g", receipts(found), reason)
     return done
 
 
@@ -62,11 +60,7 @@ async def died(broker: Broker, count: int, name: str = "t") -> list[Found]:
 
 
 async def settled(broker: Broker) -> None:
-    await until(
-        lambda: (
-            not any(p.state.outbox.departures for t in broker.topics.values() for p in t.partitions)
-        )
-    )
+    await until(lambda: not any(p.departures for t in broker.topics.values() for p in t.partitions))
 
 
 async def put_back(broker: Broker, taking: Taking = ALL) -> Took:
@@ -94,7 +88,7 @@ async def copies(broker: Broker) -> Counter[bytes]:
 
 def given_up(partition: Partition, offset: int) -> bool:
     """Whether the group is done with a message; it acks none."""
-    group = partition.state.group("g")
+    group = state_of(partition).group("g")
     held = any(part.start <= offset < part.end for part in group.outstanding())
     return offset in group.taken and not held
 
@@ -102,15 +96,15 @@ def given_up(partition: Partition, offset: int) -> bool:
 async def _live(broker: Broker) -> None:
     """Let messages die, put some back, and let some of those die again."""
     topic = broker.topic("t")
-    found = await topic.receive("g", options(3))
+    found = await topic.receiver.receive("g", options(3))
     await reject_all(topic, found)
-    found = await topic.receive("g", options(3))
+    found = await topic.receiver.receive("g", options(3))
     await reject_all(topic, found)
     await settled(broker)
     await put_back(broker, Taking(Wanted(), (-1, -1), 4))
     await settled(broker)
     await purge(broker.topic("t.dlq"), Taking(Wanted(), (-1, -1), 1, dry_run=True))
-    found = await topic.receive("g", options(1))
+    found = await topic.receiver.receive("g", options(1))
     await reject_all(topic, found)
     await settled(broker)
 
@@ -120,12 +114,12 @@ def _check_all_crashes(seed: int, *, power: bool, step: int) -> int:
     crashes = 0
 
     async def begin(disk: SimulatedDisk, metadata: MemoryMetadata) -> None:
-        async with broker_on(Path("/simulated"), disk=disk, metadata=metadata) as broker:
+        async with quick_broker_on(Path("/simulated"), disk=disk, metadata=metadata) as broker:
             topic = await broker.create_topic("t", 1, {"delivery.max_attempts": 4})
             await publish(topic, *[b"%d" % n for n in range(6)])
 
     async def attempt(disk: SimulatedDisk, metadata: MemoryMetadata) -> bool:
-        async with broker_on(Path("/simulated"), disk=disk, metadata=metadata) as broker:
+        async with quick_broker_on(Path("/simulated"), disk=disk, metadata=metadata) as broker:
             live = asyncio.ensure_future(_live(broker))
             await until(lambda: live.done() or disk._crashing)
             live.cancel()
@@ -136,7 +130,7 @@ def _check_all_crashes(seed: int, *, power: bool, step: int) -> int:
             return disk._crashing
 
     async def check(disk: SimulatedDisk, metadata: MemoryMetadata) -> None:
-        async with broker_on(Path("/simulated"), disk=disk, metadata=metadata) as broker:
+        async with quick_broker_on(Path("/simulated"), disk=disk, metadata=metadata) as broker:
             await settled(broker)
             count = await copies(broker)
             for offset in range(6):
@@ -179,8 +173,6 @@ def _copied(metadata: MemoryMetadata) -> MemoryMetadata:
 def test_wherever_the_process_ends_each_message_has_one_visible_copy(
     power: bool, small_segments: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("goq.broker.topic.topic._REOPEN_DELAY_S", 0.001)
-    monkeypatch.setattr("goq.broker.outbox.worker._RETRY_S_MIN", 0.001)
     monkeypatch.setattr("goq.limits.DEPARTURE_FRAME_MESSAGES", 2)
     if small_segments:
         monkeypatch.setattr(limits, "EVENT_SEGMENT_BYTES", 500)
@@ -191,17 +183,11 @@ def test_wherever_the_process_ends_each_message_has_one_visible_copy(
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(40))
 def test_wherever_the_process_ends_at_length(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("goq.broker.topic.topic._REOPEN_DELAY_S", 0.001)
-    monkeypatch.setattr("goq.broker.outbox.worker._RETRY_S_MIN", 0.001)
     monkeypatch.setattr("goq.limits.DEPARTURE_FRAME_MESSAGES", 1 + seed % 4)
     _check_all_crashes(seed, power=bool(seed % 2), step=1)
 
 
-def test_dead_letters_wait_for_their_topic_and_none_is_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("goq.broker.outbox.worker._RETRY_S_MIN", 0.001)
-    monkeypatch.setattr("goq.broker.outbox.worker._RETRY_S_MAX", 0.002)
+def test_dead_letters_wait_for_their_topic_and_none_is_lost(tmp_path: Path) -> None:
     disk, metadata, refused = BrokenDisk(), MemoryMetadata(), list[str]()
 
     def refuse(change: str) -> None:
@@ -209,15 +195,15 @@ def test_dead_letters_wait_for_their_topic_and_none_is_lost(
         raise StorageFull("no room for a topic")
 
     async def main() -> None:
-        async with broker_on(tmp_path, disk=disk, metadata=metadata) as broker:
+        async with quick_broker_on(tmp_path, disk=disk, metadata=metadata) as broker:
             topic = await broker.create_topic("t")
             await publish(topic, b"a", b"b", b"c")
             metadata.before = refuse
-            await reject_all(topic, await topic.receive("g", options(2)))
+            await reject_all(topic, await topic.receiver.receive("g", options(2)))
             await until(lambda: len(refused) > 3)
             disk.fail("append", "t.dlq", errno.ENOSPC)
             metadata.before = lambda _change: None
-            await reject_all(topic, await topic.receive("g", options(2)))
+            await reject_all(topic, await topic.receiver.receive("g", options(2)))
             await until(lambda: "t.dlq" in broker.topics)
             await until(lambda: disk.count("append", "t.dlq") > 3)
             disk.heal()
@@ -235,13 +221,13 @@ def test_what_was_under_way_goes_on_when_the_node_starts_again(
         raise StorageFull("no room for a topic")
 
     async def main() -> None:
-        async with broker_on(tmp_path, metadata=metadata) as broker:
+        async with quick_broker_on(tmp_path, metadata=metadata) as broker:
             topic = await broker.create_topic("t")
             await publish(topic, b"a")
             metadata.before = refuse
-            await reject_all(topic, await topic.receive("g", options()))
+            await reject_all(topic, await topic.receiver.receive("g", options()))
         metadata.before = lambda _change: None
-        async with broker_on(tmp_path, metadata=metadata) as broker:
+        async with quick_broker_on(tmp_path, metadata=metadata) as broker:
             [letter] = await died(broker, 1)
             assert letter.letter.life
             assert letter.letter.life.reason == "bad"
@@ -249,24 +235,20 @@ def test_what_was_under_way_goes_on_when_the_node_starts_again(
     run(main())
 
 
-def test_what_was_under_way_goes_on_when_its_partition_is_built_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("goq.broker.topic.topic._REOPEN_DELAY_S", 0.001)
-    monkeypatch.setattr("goq.broker.outbox.worker._RETRY_S_MIN", 0.001)
+def test_what_was_under_way_goes_on_when_its_partition_is_built_anew(tmp_path: Path) -> None:
     disk = BrokenDisk()
 
     async def main() -> None:
-        async with broker_on(tmp_path, disk=disk) as broker:
+        async with quick_broker_on(tmp_path, disk=disk) as broker:
             topic = await broker.create_topic("t")
             await publish(topic, b"a", b"b")
             disk.fail("append", "t.dlq", errno.ENOSPC)
-            await reject_all(topic, await topic.receive("g", options(1)))
+            await reject_all(topic, await topic.receiver.receive("g", options(1)))
             await until(lambda: disk.count("append", "t.dlq") > 0)
             before = topic.partitions[0]
             disk.fail("append", "t/0/events", errno.ENOSPC)
             with pytest.raises(StorageFull):
-                await reject_all(topic, await topic.receive("g", options(1)))
+                await reject_all(topic, await topic.receiver.receive("g", options(1)))
             disk.heal()
             await until(lambda: topic.partitions[0] is not before)
             assert values(await died(broker, 1)) == [b"a"]
@@ -278,17 +260,17 @@ def test_nothing_leaves_before_it_is_certain_that_it_does(tmp_path: Path) -> Non
     disk = BrokenDisk()
 
     async def main() -> None:
-        async with broker_on(tmp_path, disk=disk) as broker:
+        async with quick_broker_on(tmp_path, disk=disk) as broker:
             topic = await broker.create_topic("t")
             await publish(topic, b"a")
             dead = await broker.create_topic("t.dlq")
-            found = await topic.receive("g", options())
+            found = await topic.receiver.receive("g", options())
             disk.hold("t/0/events")
             rejecting = asyncio.ensure_future(reject_all(topic, found))
             await until(disk.holding.is_set)
             for _ in range(5):  # time enough for the dead letter to get between
                 await publish(dead, b"other")
-            end_offset = dead.partitions[0].state.end_offset
+            end_offset = dead.partitions[0].end_offset
             disk.release()
             assert end_offset == 5
             await rejecting
@@ -297,29 +279,26 @@ def test_nothing_leaves_before_it_is_certain_that_it_does(tmp_path: Path) -> Non
     run(main())
 
 
-def test_a_message_that_cannot_be_read_any_more_leaves_a_trace(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("goq.broker.outbox.worker._RETRY_S_MIN", 0.001)
+def test_a_message_that_cannot_be_read_any_more_leaves_a_trace(tmp_path: Path) -> None:
     metadata = MemoryMetadata()
 
     def refuse(_change: str) -> None:
         raise StorageFull("no room for a topic")
 
     async def main() -> None:
-        async with broker_on(tmp_path, metadata=metadata) as broker:
+        async with quick_broker_on(tmp_path, metadata=metadata) as broker:
             topic = await broker.create_topic("t")
             for value in (b"a" * 1000, b"b" * 1000, b"c" * 1000):
                 await publish(topic, value)
             metadata.before = refuse
-            await reject_all(topic, await topic.receive("g", options()))
+            await reject_all(topic, await topic.receiver.receive("g", options()))
         [log] = (tmp_path / "topics/t/0/messages").glob("*.log")
         data = bytearray(log.read_bytes())
         at = data.index(b"b" * 1000)
         data[at + 500] ^= 1
         log.write_bytes(data)
         metadata.before = lambda _change: None
-        async with broker_on(tmp_path, metadata=metadata) as broker:
+        async with quick_broker_on(tmp_path, metadata=metadata) as broker:
             found = await died(broker, 3)
             assert values(found) == [b"a" * 1000, b"", b"c" * 1000]
             assert [each.letter.lost for each in found] == ["", "damaged", ""]
@@ -335,23 +314,20 @@ def test_a_message_that_cannot_be_read_any_more_leaves_a_trace(
     run(main())
 
 
-def test_a_message_that_retention_deleted_on_its_way_leaves_a_trace(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("goq.broker.outbox.worker._RETRY_S_MIN", 0.001)
+def test_a_message_that_retention_deleted_on_its_way_leaves_a_trace(tmp_path: Path) -> None:
     metadata = MemoryMetadata()
 
     def refuse(_change: str) -> None:
         raise StorageFull("no room for a topic")
 
     async def main() -> None:
-        async with broker_on(tmp_path, metadata=metadata) as broker:
+        async with quick_broker_on(tmp_path, metadata=metadata) as broker:
             topic = await broker.create_topic("t")
             await publish(topic, b"a")
-            await topic.partitions[0].keeping.roll()
+            await topic.partitions[0].trimmer.roll()
             await publish(topic, b"b")
             metadata.before = refuse
-            await reject_all(topic, await topic.receive("g", options()))
+            await reject_all(topic, await topic.receiver.receive("g", options()))
             await trim(topic.partitions[0], 1)
             metadata.before = lambda _change: None
             found = await died(broker, 2)
@@ -368,21 +344,21 @@ def test_numbers_given_again_after_a_power_cut_are_not_taken_for_the_old_ones(
     metadata = MemoryMetadata()
 
     async def main() -> None:
-        async with broker_on(tmp_path, metadata=metadata, fsync="never") as broker:
+        async with quick_broker_on(tmp_path, metadata=metadata, fsync="never") as broker:
             topic = await broker.create_topic("t")
             await publish(topic, b"a", b"b", b"c")
-            await reject_all(topic, await topic.receive("g", options(1)))
+            await reject_all(topic, await topic.receiver.receive("g", options(1)))
             await died(broker, 1)
             await quiet(topic.partitions[0])
             shutil.copytree(topic.directory / "0" / "events", tmp_path / "kept")
-            await reject_all(topic, await topic.receive("g", options(1)))
+            await reject_all(topic, await topic.receiver.receive("g", options(1)))
             await died(broker, 2)
         shutil.rmtree(tmp_path / "topics/t/0/events")
         shutil.move(tmp_path / "kept", tmp_path / "topics/t/0/events")
-        async with broker_on(tmp_path, metadata=metadata, fsync="never") as broker:
+        async with quick_broker_on(tmp_path, metadata=metadata, fsync="never") as broker:
             topic = broker.topic("t")
             for expected in (b"b", b"c"):
-                found = await topic.receive("g", options(1))
+                found = await topic.receiver.receive("g", options(1))
                 assert [value for _, _, value in leased(found)] == [expected]
                 await reject_all(topic, found)
             assert values(await died(broker, 4)) == [b"a", b"b", b"b", b"c"]
@@ -397,24 +373,24 @@ def test_dead_letters_go_on_where_their_topic_lost_some_to_a_power_cut(tmp_path:
         raise StorageFull("no room for a topic")
 
     async def main() -> None:
-        async with broker_on(tmp_path, metadata=metadata, fsync="never") as broker:
+        async with quick_broker_on(tmp_path, metadata=metadata, fsync="never") as broker:
             topic = await broker.create_topic("t")
             await publish(topic, b"a", b"b", b"c", b"d")
-            await reject_all(topic, await topic.receive("g", options(1)))
+            await reject_all(topic, await topic.receiver.receive("g", options(1)))
             await died(broker, 1)
             await quiet(broker.topic("t.dlq").partitions[0])
             shutil.copytree(tmp_path / "topics/t.dlq", tmp_path / "kept")
-            await reject_all(topic, await topic.receive("g", options(1)))
+            await reject_all(topic, await topic.receiver.receive("g", options(1)))
             await died(broker, 2)
             await broker.topic("t.dlq").close(StorageFull("gone"))
-            await reject_all(topic, await topic.receive("g", options(1)))
+            await reject_all(topic, await topic.receiver.receive("g", options(1)))
         shutil.rmtree(tmp_path / "topics/t.dlq")
         shutil.move(tmp_path / "kept", tmp_path / "topics/t.dlq")
         for expected in ([b"a", b"c"], [b"a", b"c", b"d"]):
-            async with broker_on(tmp_path, metadata=metadata, fsync="never") as broker:
+            async with quick_broker_on(tmp_path, metadata=metadata, fsync="never") as broker:
                 topic = broker.topic("t")
                 if len(expected) == 3:
-                    await reject_all(topic, await topic.receive("g", options(1)))
+                    await reject_all(topic, await topic.receiver.receive("g", options(1)))
                 assert values(await died(broker, len(expected))) == expected
 
     run(main())
@@ -422,11 +398,11 @@ def test_dead_letters_go_on_where_their_topic_lost_some_to_a_power_cut(tmp_path:
 
 def test_a_topic_of_dead_letters_that_was_deleted_is_made_again(tmp_path: Path) -> None:
     async def main() -> None:
-        async with broker_on(tmp_path) as broker:
+        async with quick_broker_on(tmp_path) as broker:
             topic = await broker.create_topic("t")
             await publish(topic, b"a", b"b")
             for expected in (b"a", b"b"):
-                await reject_all(topic, await topic.receive("g", options(1)))
+                await reject_all(topic, await topic.receiver.receive("g", options(1)))
                 assert values(await died(broker, 1)) == [expected]
                 await broker.delete_topic("t.dlq")
 
@@ -441,11 +417,11 @@ def test_a_topic_can_be_deleted_while_its_dead_letters_wait(tmp_path: Path) -> N
             raise StorageFull("no room for a topic")
 
     async def main() -> None:
-        async with broker_on(tmp_path, metadata=metadata) as broker:
+        async with quick_broker_on(tmp_path, metadata=metadata) as broker:
             topic = await broker.create_topic("t")
             await publish(topic, b"a")
             metadata.before = refuse
-            await reject_all(topic, await topic.receive("g", options()))
+            await reject_all(topic, await topic.receiver.receive("g", options()))
             metadata.before = lambda _change: None
             await broker.delete_topic("t")
             assert "t" not in broker.topics
@@ -456,7 +432,7 @@ def test_a_topic_can_be_deleted_while_its_dead_letters_wait(tmp_path: Path) -> N
 def test_lane_and_tenant_go_along_and_times_stay_behind(tmp_path: Path) -> None:
     async def main() -> None:
         clock = ManualClock()
-        async with broker_on(tmp_path, clock=clock) as broker:
+        async with quick_broker_on(tmp_path, clock=clock) as broker:
             topic = await broker.create_topic("t")
             now_ms = clock.wall_ms()
             columns = Columns(
@@ -471,7 +447,7 @@ def test_lane_and_tenant_go_along_and_times_stay_behind(tmp_path: Path) -> None:
             )
             await _publish_frame(topic, FrameView.parse(encode_frame(columns)))
             await publish(topic, b"c")
-            await reject_all(topic, await topic.receive("g", options()))
+            await reject_all(topic, await topic.receiver.receive("g", options()))
             await died(broker, 3)
             found: dict[bytes | None, tuple[object, ...]] = {}
             for view in broker.topic("t.dlq").partitions[0].read(0, messages_max=10).frames:
@@ -493,37 +469,37 @@ def test_lane_and_tenant_go_along_and_times_stay_behind(tmp_path: Path) -> None:
 
 
 async def _publish_frame(topic: Topic, view: FrameView) -> None:
-    await topic.partitions[0].publish(view)
+    await topic.partitions[0].appender.publish(view)
 
 
 def test_many_dead_letters_share_frames_and_large_ones_do_not(tmp_path: Path) -> None:
     async def main() -> None:
-        async with broker_on(tmp_path, fsync="never") as broker:
+        async with quick_broker_on(tmp_path, fsync="never") as broker:
             topic = await broker.create_topic("t")
             await publish(topic, *[b"%d" % n for n in range(3000)])
             for _ in range(300):
-                await reject_all(topic, await topic.receive("g", options(10)))
+                await reject_all(topic, await topic.receiver.receive("g", options(10)))
             found = await died(broker, 3000)
             assert values(found) == [b"%d" % n for n in range(3000)]
             large = bytes(6 * limits.MIB)
             for _ in range(3):
                 await publish(topic, large)
-            await reject_all(topic, await topic.receive("g", options(3, bytes_max=2**26)))
+            await reject_all(topic, await topic.receiver.receive("g", options(3, bytes_max=2**26)))
             await settled(broker)
             took = await put_back(broker)
             assert took.done == 3003
             await settled(broker)
-            await until(lambda: topic.partitions[0].state.end_offset == 6006)
+            await until(lambda: topic.partitions[0].end_offset == 6006)
 
     run(main())
 
 
 def test_two_redrives_at_once_put_nothing_back_twice(tmp_path: Path) -> None:
     async def main() -> None:
-        async with broker_on(tmp_path, fsync="never") as broker:
+        async with quick_broker_on(tmp_path, fsync="never") as broker:
             topic = await broker.create_topic("t")
             await publish(topic, *[b"%d" % n for n in range(50)])
-            await reject_all(topic, await topic.receive("g", options(50)))
+            await reject_all(topic, await topic.receiver.receive("g", options(50)))
             await died(broker, 50)
             took = await asyncio.gather(
                 *(put_back(broker) for _ in range(3)), purge(broker.topic("t.dlq"), ALL)
@@ -540,14 +516,14 @@ def test_a_message_that_expires_after_an_attempt_dies_with_its_past(tmp_path: Pa
     async def main() -> None:
         clock = ManualClock()
         settings = {"dead_letters.expired": "true", "delivery.backoff.initial": 0}
-        async with broker_on(tmp_path, clock=clock) as broker:
+        async with quick_broker_on(tmp_path, clock=clock) as broker:
             topic = await broker.create_topic("t", 1, settings)
             columns = Columns([b"a"], expires_at_ms=[clock.wall_ms() + 1000])
             await _publish_frame(topic, FrameView.parse(encode_frame(columns)))
-            found = await topic.receive("g", options())
+            found = await topic.receiver.receive("g", options())
             await nack(topic, "g", found)
             clock.advance_ms(2000)
-            assert await topic.receive("g", options()) == []
+            assert await topic.receiver.receive("g", options()) == []
             [letter] = await died(broker, 1)
             assert letter.letter.life
             assert (letter.letter.life.cause, letter.letter.life.attempts) == ("ttl", 1)
@@ -558,16 +534,16 @@ def test_a_message_that_expires_after_an_attempt_dies_with_its_past(tmp_path: Pa
 
 def test_each_of_many_tells_its_own_past(tmp_path: Path) -> None:
     async def main() -> None:
-        async with broker_on(tmp_path) as broker:
+        async with quick_broker_on(tmp_path) as broker:
             topic = await broker.create_topic("t", 1, {"delivery.ordering": "none"})
             await publish(topic, *[b"%d" % n for n in range(20)])
             for number in range(20):
-                found = await topic.receive("g", options(20))
+                found = await topic.receiver.receive("g", options(20))
                 some = [r for r in _single(found) if r.start < number]
                 rest = [r for r in _single(found) if r.start >= number]
                 await settle_nacked(topic, "g", some, reason="later")
                 await settle_nacked(topic, "g", rest, reason="first")
-            found = await topic.receive("g", options(20))
+            found = await topic.receiver.receive("g", options(20))
             await reject_all(topic, found)
             for letter in await died(broker, 20):
                 assert letter.letter.life
@@ -586,14 +562,14 @@ def test_a_node_may_stop_while_a_topic_of_dead_letters_is_made(tmp_path: Path) -
     disk, metadata = BrokenDisk(), MemoryMetadata()
 
     async def main() -> None:
-        async with broker_on(tmp_path, disk=disk, metadata=metadata) as broker:
+        async with quick_broker_on(tmp_path, disk=disk, metadata=metadata) as broker:
             topic = await broker.create_topic("t")
             await publish(topic, b"a")
             disk.hold("t.dlq", operation="make_dir")
-            await reject_all(topic, await topic.receive("g", options()))
+            await reject_all(topic, await topic.receiver.receive("g", options()))
             await until(disk.holding.is_set)
             asyncio.get_running_loop().call_later(0.02, disk.release)
-        async with broker_on(tmp_path, disk=disk, metadata=metadata) as broker:
+        async with quick_broker_on(tmp_path, disk=disk, metadata=metadata) as broker:
             assert values(await died(broker, 1)) == [b"a"]
 
     run(main())

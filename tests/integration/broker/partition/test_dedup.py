@@ -35,7 +35,7 @@ def dedup_frame(
 
 async def send(topic: Topic, text: str, first: int | None = None, epoch: int = 1) -> PublishedFrame:
     mark = None if first is None else ProducerMark(9, epoch, first)
-    (stored,) = await topic.publishing.publish_frames([(0, dedup_frame(text, mark=mark))])
+    (stored,) = await topic.publisher.publish_frames([(0, dedup_frame(text, mark=mark))])
     return stored
 
 
@@ -64,7 +64,7 @@ def test_messages_that_are_there_are_left_out_and_their_originals_named(tmp_path
             assert [m.key for m in kept] == [b"k"] * 3
             none = await send(topic, "abc")
             assert left_out(none) == [(0, 0), (1, 1), (2, 4)]
-            assert topic.partitions[0].state.end_offset == 6
+            assert topic.partitions[0].end_offset == 6
 
     run(main())
 
@@ -75,8 +75,8 @@ def test_a_compressed_frame_is_made_smaller_and_stays_compressed(tmp_path: Path)
             topic = await broker.create_topic("t")
             text = "".join(chr(n) for n in range(200, 600))
             view = dedup_frame(text[:1], compress=True)
-            await topic.publishing.publish_frames([(0, view)])
-            await topic.publishing.publish_frames([(0, dedup_frame(text, compress=True))])
+            await topic.publisher.publish_frames([(0, view)])
+            await topic.publisher.publish_frames([(0, dedup_frame(text, compress=True))])
             assert stored_ids(topic) == [dedup_hash(c) for c in text]
 
     run(main())
@@ -105,7 +105,7 @@ def test_producers_numbers_count_what_was_left_out_also_after_a_restart(tmp_path
                 assert (again.offset, again.left_out) == (2, first.left_out)
                 with pytest.raises(OutOfOrderSequence):
                     await send(topic, "q", 8)
-                assert topic.partitions[0].state.end_offset == 4
+                assert topic.partitions[0].end_offset == 4
         async with broker_on(tmp_path, metadata=metadata) as broker:
             topic = broker.topic("t")
             assert not (await send(topic, "q", 7)).duplicate
@@ -230,18 +230,18 @@ def test_messages_without_a_key_meet_their_original_whatever_came_between(tmp_pa
                 RoutedMessage(None, Message(b"v", dedup_id=dedup_hash(f"id-{n}")))
                 for n in range(50)
             ]
-            first = await topic.publishing.publish_messages(placed)
-            await topic.publishing.publish_messages(
+            first = await topic.publisher.publish_messages(placed)
+            await topic.publisher.publish_messages(
                 [RoutedMessage(None, Message(b"x" * 100_000))] * 3
             )
-            singly = [(await topic.publishing.publish_messages([p]))[0] for p in placed[:9]]
-            again = await topic.publishing.publish_messages(placed)
+            singly = [(await topic.publisher.publish_messages([p]))[0] for p in placed[:9]]
+            again = await topic.publisher.publish_messages(placed)
             assert {s.partition for s in first} == set(range(5))
             assert not any(s.is_repetition for s in first)
             assert all(s.is_repetition for s in again + singly)
             places = [(s.partition, s.offset, s.time_us) for s in first]
             assert [(s.partition, s.offset, s.time_us) for s in again] == places
             with pytest.raises(InvalidInput):
-                await topic.publishing.publish_frames([(ANY_PARTITION, dedup_frame("a"))])
+                await topic.publisher.publish_frames([(ANY_PARTITION, dedup_frame("a"))])
 
     run(main())

@@ -20,25 +20,21 @@ from goq.model import Message, Receipt
 from tests.support.broker.harness import (
     BrokenDisk,
     ack,
-    broker_on,
     frame,
     leased,
     nack,
     options,
     publish,
+    quick_broker_on,
     quiet,
     receipts,
     reopened,
     run,
     settle_nacked,
 )
+from tests.support.broker.partition_internals import event_writer, state_of
 from tests.support.delivery.model import canonical
 from tests.support.eventually import until
-
-
-@pytest.fixture(autouse=True)
-def _reopen_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("goq.broker.topic.topic._REOPEN_DELAY_S", 0.01)
 
 
 async def _back_online(topic: Topic, number: int = 0) -> None:
@@ -54,11 +50,11 @@ def test_a_failed_sync_of_messages_takes_one_partition_offline_and_nothing_else(
 ) -> None:
     async def main() -> None:
         disk = BrokenDisk()
-        async with broker_on(tmp_path, disk=disk, partitions=2) as broker:
+        async with quick_broker_on(tmp_path, disk=disk, partitions=2) as broker:
             topic = await broker.create_topic("t")
             await publish(topic, b"kept")
             disk.fail("sync", "0/messages", errno.EIO)
-            crowd = [topic.partitions[0].publish(frame(b"%d" % n)) for n in range(20)]
+            crowd = [topic.partitions[0].appender.publish(frame(b"%d" % n)) for n in range(20)]
             for each in crowd:
                 with pytest.raises(StorageFailed):
                     await each
@@ -66,10 +62,8 @@ def test_a_failed_sync_of_messages_takes_one_partition_offline_and_nothing_else(
             with pytest.raises(PartitionOffline):
                 await publish(topic, b"x")
             await publish(topic, b"y", partition=1)
-            assert leased(await topic.receive("g", options())) == [(0, 1, b"y")]
-            (stored,) = await topic.publishing.publish_messages(
-                [RoutedMessage(None, Message(b"z"))]
-            )
+            assert leased(await topic.receiver.receive("g", options())) == [(0, 1, b"y")]
+            (stored,) = await topic.publisher.publish_messages([RoutedMessage(None, Message(b"z"))])
             assert stored.partition == 1  # keyless messages go where they can
             assert not topic.partitions[0].is_online
 
@@ -79,16 +73,16 @@ def test_a_failed_sync_of_messages_takes_one_partition_offline_and_nothing_else(
 def test_a_full_disk_refuses_messages_and_takes_them_when_there_is_room(tmp_path: Path) -> None:
     async def main() -> None:
         disk = BrokenDisk()
-        async with broker_on(tmp_path, disk=disk) as broker:
+        async with quick_broker_on(tmp_path, disk=disk) as broker:
             topic = await broker.create_topic("t")
             disk.fail("append", "messages")
             mark = ProducerMark(7, 1, 0)
             with pytest.raises(StorageFull):
-                await topic.publishing.publish_frames([(0, frame(b"a", b"b", mark=mark))])
+                await topic.publisher.publish_frames([(0, frame(b"a", b"b", mark=mark))])
             disk.heal()
-            (stored,) = await topic.publishing.publish_frames([(0, frame(b"a", b"b", mark=mark))])
+            (stored,) = await topic.publisher.publish_frames([(0, frame(b"a", b"b", mark=mark))])
             assert (stored.offset, stored.duplicate) == (0, False)
-            (again,) = await topic.publishing.publish_frames([(0, frame(b"a", b"b", mark=mark))])
+            (again,) = await topic.publisher.publish_frames([(0, frame(b"a", b"b", mark=mark))])
             assert (again.offset, again.duplicate) == (0, True)
 
     run(main())
@@ -103,28 +97,28 @@ def test_a_partition_whose_events_were_lost_is_built_anew_from_the_disk(
 ) -> None:
     async def main() -> None:
         disk = BrokenDisk()
-        async with broker_on(tmp_path, disk=disk) as broker:
+        async with quick_broker_on(tmp_path, disk=disk) as broker:
             topic = await broker.create_topic("t")
             await publish(topic, *[b"%d" % n for n in range(10)])
-            first = await topic.receive("g", options(4))
+            first = await topic.receiver.receive("g", options(4))
             await ack(topic, "g", first)
             failed = topic.partitions[0]
             disk.fail(operation, "events/0", code)
             with pytest.raises(GoqError):
-                await topic.receive("g", options(3))
+                await topic.receiver.receive("g", options(3))
             with pytest.raises(PartitionOffline):
-                await topic.receive("g", options(3)) or failed.check_room()
+                await topic.receiver.receive("g", options(3)) or failed.check_room()
             disk.heal()
             await _back_online(topic)
             assert topic.partitions[0] is not failed
             found = []
-            while more := await topic.receive("g", options(3, visibility_ms=60_000)):
+            while more := await topic.receiver.receive("g", options(3, visibility_ms=60_000)):
                 found += [offset for offset, _, _ in leased(more)]
                 await ack(topic, "g", more)
             # what was in the failed sync may be in the log: leased, and back at its deadline
             assert found == [4, 5, 6, 7, 8, 9] or (operation == "sync" and found == [7, 8, 9])
             await quiet(topic.partitions[0])
-            state = canonical(topic.partitions[0].state)
+            state = canonical(state_of(topic.partitions[0]))
         assert canonical(reopened(tmp_path / "topics/t/0").state) == state
 
     run(main())
@@ -135,14 +129,14 @@ def test_a_partition_is_tried_until_there_is_room_to_open_it_and_leaks_nothing(
 ) -> None:
     async def main() -> None:
         disk = BrokenDisk()
-        async with broker_on(tmp_path, disk=disk) as broker:
+        async with quick_broker_on(tmp_path, disk=disk) as broker:
             topic = await broker.create_topic("t")
             await publish(topic, b"x")
             disk.fault = lambda o, p: (
                 errno.ENOSPC if o in ("append", "replace", "open") and "events" in str(p) else None
             )
             with pytest.raises(StorageFull):
-                await topic.receive("g", options())
+                await topic.receiver.receive("g", options())
             opened = disk.count("open", "events")
             await until(lambda: disk.count("open", "events") > opened + 10)
             before = len(list(Path("/proc/self/fd").iterdir()))
@@ -151,7 +145,7 @@ def test_a_partition_is_tried_until_there_is_room_to_open_it_and_leaks_nothing(
             assert len(list(Path("/proc/self/fd").iterdir())) <= before + 10
             disk.heal()
             await _back_online(topic)
-            assert leased(await topic.receive("g", options())) == [(0, 1, b"x")]
+            assert leased(await topic.receiver.receive("g", options())) == [(0, 1, b"x")]
 
     run(main())
 
@@ -159,13 +153,13 @@ def test_a_partition_is_tried_until_there_is_room_to_open_it_and_leaks_nothing(
 def test_a_topic_deleted_while_a_partition_is_reopened_leaves_no_folder(tmp_path: Path) -> None:
     async def main() -> None:
         disk = BrokenDisk()
-        async with broker_on(tmp_path, disk=disk) as broker:
+        async with quick_broker_on(tmp_path, disk=disk) as broker:
             topic = await broker.create_topic("t")
             await publish(topic, b"x")
             disk.fail("append", "events")
             disk.hold("t/0/messages", operation="make_dir")
             with pytest.raises(StorageFull):
-                await topic.receive("g", options())
+                await topic.receiver.receive("g", options())
             disk.heal()
             await until(disk.holding.is_set)
             deleting = asyncio.ensure_future(broker.delete_topic("t"))
@@ -181,12 +175,12 @@ def test_a_topic_deleted_while_a_partition_is_reopened_leaves_no_folder(tmp_path
 def test_a_node_stops_cleanly_while_a_partition_is_offline(tmp_path: Path) -> None:
     async def main() -> None:
         disk = BrokenDisk()
-        async with broker_on(tmp_path, disk=disk) as broker:
+        async with quick_broker_on(tmp_path, disk=disk) as broker:
             topic = await broker.create_topic("t")
             await publish(topic, b"x")
             disk.fail("append", "events")
             with pytest.raises(StorageFull):
-                await topic.receive("g", options())
+                await topic.receiver.receive("g", options())
         disk.heal()
         assert reopened(tmp_path / "topics/t/0").messages.end_offset == 1
 
@@ -195,7 +189,7 @@ def test_a_node_stops_cleanly_while_a_partition_is_offline(tmp_path: Path) -> No
 
 def test_a_damaged_frame_is_passed_over_and_the_others_are_delivered(tmp_path: Path) -> None:
     async def main() -> None:
-        async with broker_on(tmp_path) as broker:
+        async with quick_broker_on(tmp_path) as broker:
             topic = await broker.create_topic("t")
             for number in range(5):
                 await publish(topic, b"message-%d" % number, b"second-%d" % number)
@@ -204,15 +198,17 @@ def test_a_damaged_frame_is_passed_over_and_the_others_are_delivered(tmp_path: P
             at = data.index(b"message-2")
             data[at] ^= 0xFF
             path.write_bytes(data)
-            found = await topic.receive("g", options(10))
+            found = await topic.receiver.receive("g", options(10))
             offsets = [offset for offset, _, _ in leased(found)]
             assert offsets == [0, 1, 2, 3, 6, 7, 8, 9]
-            assert [tuple(r) for r in topic.partitions[0].state.corrupt] == [(4, 6)]
+            assert [tuple(r) for r in state_of(topic.partitions[0]).corrupt] == [(4, 6)]
             await ack(topic, "g", found)
-            assert await topic.receive("g", options(10)) == []
-            assert [o for o, _, _ in leased(await topic.receive("h", options(10)))] == offsets
+            assert await topic.receiver.receive("g", options(10)) == []
+            assert [
+                o for o, _, _ in leased(await topic.receiver.receive("h", options(10)))
+            ] == offsets
             await quiet(topic.partitions[0])
-            state = canonical(topic.partitions[0].state)
+            state = canonical(state_of(topic.partitions[0]))
         assert canonical(reopened(tmp_path / "topics/t/0").state) == state
 
     run(main())
@@ -220,7 +216,7 @@ def test_a_damaged_frame_is_passed_over_and_the_others_are_delivered(tmp_path: P
 
 def test_a_receive_that_meets_only_damage_goes_on_behind_it(tmp_path: Path) -> None:
     async def main() -> None:
-        async with broker_on(tmp_path) as broker:
+        async with quick_broker_on(tmp_path) as broker:
             topic = await broker.create_topic("t")
             await publish(topic, *[b"damaged" for _ in range(50)])
             await publish(topic, b"sound")
@@ -228,26 +224,28 @@ def test_a_receive_that_meets_only_damage_goes_on_behind_it(tmp_path: Path) -> N
             data = bytearray(path.read_bytes())
             data[data.index(b"damaged")] ^= 0xFF
             path.write_bytes(data)
-            assert leased(await topic.receive("g", options(1))) == [(50, 1, b"sound")]
+            assert leased(await topic.receiver.receive("g", options(1))) == [(50, 1, b"sound")]
 
     run(main())
 
 
 def test_damage_under_a_waiting_retry_does_not_hold_up_the_group(tmp_path: Path) -> None:
     async def main() -> None:
-        async with broker_on(tmp_path) as broker:
+        async with quick_broker_on(tmp_path) as broker:
             topic = await broker.create_topic("t")
             for number in range(4):
                 await publish(topic, b"message-%d" % number)
-            await nack(topic, "g", await topic.receive("g", options(3)), 0)
+            await nack(topic, "g", await topic.receiver.receive("g", options(3)), 0)
             path = _messages_log(tmp_path)
             data = bytearray(path.read_bytes())
             data[data.index(b"message-1")] ^= 0xFF
             path.write_bytes(data)
-            topic.partitions[0]._cached.clear()  # else what was read before the damage is at hand
-            found = leased(await topic.receive("g", options(10)))
+            topic.partitions[
+                0
+            ].leases._frames.clear()  # else what was read before the damage is at hand
+            found = leased(await topic.receiver.receive("g", options(10)))
             assert [(o, a) for o, a, _ in found] == [(0, 2), (2, 2), (3, 1)]
-            group = topic.partitions[0].state.groups["g"]
+            group = state_of(topic.partitions[0]).groups["g"]
             assert not group.retries.message_count
 
     run(main())
@@ -255,7 +253,7 @@ def test_damage_under_a_waiting_retry_does_not_hold_up_the_group(tmp_path: Path)
 
 def test_damage_is_recorded_once_however_often_it_is_met(tmp_path: Path) -> None:
     async def main() -> None:
-        async with broker_on(tmp_path) as broker:
+        async with quick_broker_on(tmp_path) as broker:
             topic = await broker.create_topic("t")
             await publish(topic, b"damaged")
             await publish(topic, b"sound")
@@ -264,12 +262,12 @@ def test_damage_is_recorded_once_however_often_it_is_met(tmp_path: Path) -> None
             data[data.index(b"damaged")] ^= 0xFF
             path.write_bytes(data)
             partition = topic.partitions[0]
-            sequence = partition._recorder.next_token
+            sequence = event_writer(partition).next_token
             for _ in range(5):
                 reading = partition.read(0, messages_max=10)
                 assert [v for f in reading.frames for v in f.values(0, 1)] == [b"sound"]
-            assert partition._recorder.next_token == sequence + 1
-            assert any(r.start == 0 for r in partition.state.corrupt)
+            assert event_writer(partition).next_token == sequence + 1
+            assert any(r.start == 0 for r in state_of(partition).corrupt)
 
     run(main())
 
@@ -279,17 +277,17 @@ def test_a_disk_that_cannot_be_read_in_one_partition_does_not_stop_the_others(
 ) -> None:
     async def main() -> None:
         disk = BrokenDisk()
-        async with broker_on(tmp_path, disk=disk, partitions=2) as broker:
+        async with quick_broker_on(tmp_path, disk=disk, partitions=2) as broker:
             topic = await broker.create_topic("t")
             await publish(topic, b"a", partition=0)
             await publish(topic, b"b", partition=1)
             disk.fail("read", "0/messages", errno.EIO)
-            found = await topic.receive("g", options())
+            found = await topic.receiver.receive("g", options())
             assert [(d.partition, leased([d])) for d in found] == [(1, [(0, 1, b"b")])]
             with pytest.raises(OSError, match="Input/output"):
-                await topic.receive("g", options())
+                await topic.receiver.receive("g", options())
             disk.heal()
-            assert leased(await topic.receive("g", options())) == [(0, 1, b"a")]
+            assert leased(await topic.receiver.receive("g", options())) == [(0, 1, b"a")]
 
     run(main())
 
@@ -297,16 +295,16 @@ def test_a_disk_that_cannot_be_read_in_one_partition_does_not_stop_the_others(
 def test_when_one_of_two_leases_is_not_durable_the_other_is_handed_over(tmp_path: Path) -> None:
     async def main() -> None:
         disk = BrokenDisk()
-        async with broker_on(tmp_path, disk=disk, partitions=2) as broker:
+        async with quick_broker_on(tmp_path, disk=disk, partitions=2) as broker:
             topic = await broker.create_topic("t")
             await publish(topic, b"a", partition=0)
             await publish(topic, b"b", partition=1)
             disk.fail("append", "0/events")
-            found = await topic.receive("g", options())
+            found = await topic.receiver.receive("g", options())
             assert [(d.partition, leased([d])) for d in found] == [(1, [(0, 1, b"b")])]
             disk.heal()
             await _back_online(topic)
-            assert leased(await topic.receive("g", options())) == [(0, 1, b"a")]
+            assert leased(await topic.receiver.receive("g", options())) == [(0, 1, b"a")]
 
     run(main())
 
@@ -314,20 +312,20 @@ def test_when_one_of_two_leases_is_not_durable_the_other_is_handed_over(tmp_path
 def test_messages_that_are_not_in_memory_are_fetched_by_a_thread(tmp_path: Path) -> None:
     async def main() -> None:
         disk = BrokenDisk()
-        async with broker_on(tmp_path, disk=disk) as broker:
+        async with quick_broker_on(tmp_path, disk=disk) as broker:
             topic = await broker.create_topic("t")
             for number in range(6):
                 await publish(topic, b"%d" % number)
             disk.cold = 1
-            assert len(leased(await topic.receive("g", options(2)))) == 2
+            assert len(leased(await topic.receiver.receive("g", options(2)))) == 2
             assert not disk.cold
             disk.cold = 10**6  # what is fetched is gone again at once
-            assert len(leased(await topic.receive("g", options(2)))) == 2
-            found = await topic.receive("h", options(6))  # what is at hand, then the rest
-            while more := await topic.receive("h", options(6)):
+            assert len(leased(await topic.receiver.receive("g", options(2)))) == 2
+            found = await topic.receiver.receive("h", options(6))  # what is at hand, then the rest
+            while more := await topic.receiver.receive("h", options(6)):
                 found += more
             assert [o for o, _, _ in leased(found)] == list(range(6))
-            group = topic.partitions[0].state.groups["g"]
+            group = state_of(topic.partitions[0]).groups["g"]
             assert [lease.parts.message_count for lease in group.leases.values()] == [2, 2]
 
     run(main())
@@ -338,15 +336,15 @@ def test_scattered_retries_that_are_not_in_memory_come_one_by_one_but_do_come(
 ) -> None:
     async def main() -> None:
         disk = BrokenDisk()
-        async with broker_on(tmp_path, disk=disk) as broker:
+        async with quick_broker_on(tmp_path, disk=disk) as broker:
             topic = await broker.create_topic("t")
             for number in range(20):
                 await publish(topic, b"%d" % number)
-            for found in [await topic.receive("g", options(1)) for _ in range(20)]:
+            for found in [await topic.receiver.receive("g", options(1)) for _ in range(20)]:
                 await nack(topic, "g", found, 0 if found[0].spans[0][0] % 2 else 10**10)
             disk.cold = 10**6
             got: list[int] = []
-            while found := await topic.receive("g", options(5)):
+            while found := await topic.receiver.receive("g", options(5)):
                 got += [o for o, _, _ in leased(found)]
                 await ack(topic, "g", found)
             assert sorted(got) == list(range(1, 20, 2))
@@ -358,18 +356,18 @@ def test_a_frame_asked_for_by_two_spans_is_sent_once(tmp_path: Path) -> None:
     clock = ManualClock()
 
     async def main() -> None:
-        async with broker_on(tmp_path, clock=clock) as broker:
+        async with quick_broker_on(tmp_path, clock=clock) as broker:
             topic = await broker.create_topic("t")
             for number in range(3):
                 await publish(topic, *[b"%d" % number] * 4)
-            found = await topic.receive("g", options(12))
+            found = await topic.receiver.receive("g", options(12))
             (delivery,) = found
             late = [Receipt(0, delivery.token, 9, 10)]
             rest = [Receipt(0, delivery.token, 0, 9)]
             for given, due_ms in ((late, 0), (rest, 5)):
                 await settle_nacked(topic, "g", given, due_ms)
             clock.advance_ms(5)
-            again = await topic.receive("g", options(12))
+            again = await topic.receiver.receive("g", options(12))
             assert len(leased(again)) == 10
 
     run(main())
@@ -381,13 +379,13 @@ def test_a_request_with_a_frame_too_large_stores_nothing_of_it(
     monkeypatch.setattr(limits, "FRAME_BYTES_MAX", 1000)
 
     async def main() -> None:
-        async with broker_on(tmp_path, partitions=2) as broker:
+        async with quick_broker_on(tmp_path, partitions=2) as broker:
             topic = await broker.create_topic("t")
             placed = [RoutedMessage(0, Message(b"a")), RoutedMessage(1, Message(b"b" * 1000))]
             with pytest.raises(TooLarge):
-                await topic.publishing.publish_messages(placed)
-            assert [p.state.end_offset for p in topic.partitions] == [0, 0]
-            assert not topic.partitions[0]._publisher._busy
+                await topic.publisher.publish_messages(placed)
+            assert [p.end_offset for p in topic.partitions] == [0, 0]
+            assert not topic.partitions[0].appender.commit._busy
 
     run(main())
 
@@ -395,19 +393,19 @@ def test_a_request_with_a_frame_too_large_stores_nothing_of_it(
 def test_publishing_is_refused_as_a_whole_when_a_partition_is_offline(tmp_path: Path) -> None:
     async def main() -> None:
         disk = BrokenDisk()
-        async with broker_on(tmp_path, disk=disk, partitions=2) as broker:
+        async with quick_broker_on(tmp_path, disk=disk, partitions=2) as broker:
             topic = await broker.create_topic("t")
             disk.fail("sync", "1/messages", errno.EIO)
             with pytest.raises(StorageFailed):
                 await publish(topic, b"x", partition=1)
             with pytest.raises(PartitionOffline):
-                await topic.publishing.publish_messages(
+                await topic.publisher.publish_messages(
                     [RoutedMessage(n, Message(b"x")) for n in range(2)]
                 )
             with pytest.raises(PartitionOffline):
-                await topic.publishing.publish_frames([(n, frame(b"x")) for n in range(2)])
+                await topic.publisher.publish_frames([(n, frame(b"x")) for n in range(2)])
             await quiet(topic.partitions[0])
-            assert topic.partitions[0].state.end_offset == 0
+            assert topic.partitions[0].end_offset == 0
 
     run(main())
 
@@ -415,11 +413,11 @@ def test_publishing_is_refused_as_a_whole_when_a_partition_is_offline(tmp_path: 
 def test_settling_is_refused_as_a_whole_when_a_partition_is_offline(tmp_path: Path) -> None:
     async def main() -> None:
         disk = BrokenDisk()
-        async with broker_on(tmp_path, disk=disk, partitions=2) as broker:
+        async with quick_broker_on(tmp_path, disk=disk, partitions=2) as broker:
             topic = await broker.create_topic("t")
             await publish(topic, b"a", partition=0)
             await publish(topic, b"b", partition=1)
-            found = sorted(await topic.receive("g", options()))
+            found = sorted(await topic.receiver.receive("g", options()))
             assert [delivery.partition for delivery in found] == [0, 1]
             disk.fail("append", "1/events")
             with pytest.raises(StorageFull):
@@ -435,19 +433,19 @@ def test_settling_is_refused_as_a_whole_when_a_partition_is_offline(tmp_path: Pa
 
 def test_settling_very_many_leases_with_long_reasons_fits_into_frames(tmp_path: Path) -> None:
     async def main() -> None:
-        async with broker_on(tmp_path, fsync="never") as broker:
+        async with quick_broker_on(tmp_path, fsync="never") as broker:
             topic = await broker.create_topic("t")
             count = 5000
             await publish(topic, *[b"x"] * count)
             found = []
             for _ in range(count):
-                found += await topic.receive("g", options(1))
+                found += await topic.receiver.receive("g", options(1))
             reason = "\U0001f4a5" * limits.REASON_CHARS_MAX
             done, lost = await settle_nacked(topic, "g", receipts(found), 10**10, reason)
             assert (done, lost) == (count, [])
-            assert topic.partitions[0].state.groups["g"].retries.message_count == count
+            assert state_of(topic.partitions[0]).groups["g"].retries.message_count == count
             await quiet(topic.partitions[0])
-            state = canonical(topic.partitions[0].state)
+            state = canonical(state_of(topic.partitions[0]))
         assert canonical(reopened(tmp_path / "topics/t/0").state) == state
 
     run(main())
@@ -455,19 +453,19 @@ def test_settling_very_many_leases_with_long_reasons_fits_into_frames(tmp_path: 
 
 def test_the_corruption_event_is_in_the_log_with_its_reason(tmp_path: Path) -> None:
     async def main() -> None:
-        async with broker_on(tmp_path) as broker:
+        async with quick_broker_on(tmp_path) as broker:
             topic = await broker.create_topic("t")
             await publish(topic, b"damaged")
             path = _messages_log(tmp_path)
             data = bytearray(path.read_bytes())
             data[data.index(b"damaged")] ^= 0xFF
             path.write_bytes(data)
-            assert await topic.receive("g", options()) == []
+            assert await topic.receiver.receive("g", options()) == []
             partition = topic.partitions[0]
             await quiet(partition)
             events = [
                 stored.event
-                for stored in read_events(partition.events.reader, 0, partition.events.end_offset)
+                for stored in read_events(partition.event_reader, 0, partition.event_end_offset)
                 if stored
             ]
             (corrupted,) = [e for e in events if isinstance(e, Corrupted)]
@@ -480,16 +478,16 @@ def test_the_corruption_event_is_in_the_log_with_its_reason(tmp_path: Path) -> N
 def test_receives_go_on_while_the_disk_syncs_messages_slowly(tmp_path: Path) -> None:
     async def main() -> None:
         disk = BrokenDisk()
-        async with broker_on(tmp_path, disk=disk) as broker:
+        async with quick_broker_on(tmp_path, disk=disk) as broker:
             topic = await broker.create_topic("t")
             await publish(topic, b"a")
             disk.hold("messages")
             slow = asyncio.ensure_future(publish(topic, b"b"))
             await until(disk.holding.is_set)
-            assert leased(await topic.receive("g", options())) == [(0, 1, b"a")]
+            assert leased(await topic.receiver.receive("g", options())) == [(0, 1, b"a")]
             assert not slow.done()  # and what is not durable is not delivered
             disk.release()
             await slow
-            assert leased(await topic.receive("g", options())) == [(1, 1, b"b")]
+            assert leased(await topic.receiver.receive("g", options())) == [(1, 1, b"b")]
 
     run(main())

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from goq.broker.partition.partition import LeasedBatch
+from goq.broker.partition.leases import LeasedBatch
 from goq.broker.topic.publisher import RoutedMessage
-from goq.broker.topic.topic import ReceiveRequest, Topic
+from goq.broker.topic.receiver import ReceiveRequest
+from goq.broker.topic.topic import Topic
 from goq.clock import ManualClock
 from goq.model import Message, Receipt
 from tests.support.broker.harness import (
@@ -29,7 +30,7 @@ HOUR_MS = 3_600_000
 
 
 async def publish_keyed(topic: Topic, *values: bytes, key: bytes = b"k") -> None:
-    await topic.publishing.publish_messages([RoutedMessage(0, Message(v, key)) for v in values])
+    await topic.publisher.publish_messages([RoutedMessage(0, Message(v, key)) for v in values])
 
 
 def values(found: list[LeasedBatch]) -> list[bytes]:
@@ -43,17 +44,17 @@ def test_what_was_held_back_flows_when_the_ordering_changes(tmp_path: Path, scop
             topic = await broker.create_topic("t")
             await broker.remember_group(topic, "g")
             await publish_keyed(topic, b"a", b"b", b"c")
-            first = await topic.receive("g", options(1))
-            assert await topic.receive("g", options()) == []
+            first = await topic.receiver.receive("g", options(1))
+            assert await topic.receiver.receive("g", options()) == []
             if scope == "topic":
                 await broker.alter_topic("t", {"delivery.ordering": "none"})
             else:
                 await broker.configure_group(topic, "g", {"ordering": "none"})
-            others = await topic.receive("g", options())
+            others = await topic.receiver.receive("g", options())
             assert values(others) == [b"b", b"c"]
             await ack(topic, "g", first)
             await ack(topic, "g", others)
-            assert await topic.receive("g", options()) == []
+            assert await topic.receiver.receive("g", options()) == []
 
     run(main())
 
@@ -68,12 +69,12 @@ def test_through_every_ordering_nothing_is_lost_or_stuck(tmp_path: Path) -> None
                 await publish_keyed(topic, value, key=b"k%d" % (number % 3))
             seen: list[bytes] = []
             for ordering in ("none", "partition", "key", "partition", "none", "key"):
-                found = await topic.receive("g", options(4))
+                found = await topic.receiver.receive("g", options(4))
                 seen += values(found[:1])
                 await ack(topic, "g", found[:1])
                 await broker.configure_group(topic, "g", {"ordering": ordering})
                 await nack(topic, "g", found[1:])
-            while found := await topic.receive("g", options()):
+            while found := await topic.receiver.receive("g", options()):
                 seen += values(found)
                 await ack(topic, "g", found)
             assert sorted(seen, key=int) == sent
@@ -92,20 +93,20 @@ def test_partitions_added_under_a_group_that_shares_them_are_shared_too(tmp_path
             for consumer in ("ann", "bob"):
                 topic.coordinator.join("g", consumer)
             for number in range(2):
-                await topic.publishing.publish_messages(
+                await topic.publisher.publish_messages(
                     [RoutedMessage(number, Message(b"%d" % number))]
                 )
-            held = await topic.receive("g", of("ann"))
+            held = await topic.receiver.receive("g", of("ann"))
             await broker.alter_topic("t", {}, 5)
             for number in range(2, 5):
-                await topic.publishing.publish_messages(
+                await topic.publisher.publish_messages(
                     [RoutedMessage(number, Message(b"%d" % number))]
                 )
             seen = values(held)
             await ack(topic, "g", held)
             for _ in range(2):
                 for consumer in ("ann", "bob"):
-                    found = await topic.receive("g", of(consumer))
+                    found = await topic.receiver.receive("g", of(consumer))
                     seen += values(found)
                     await ack(topic, "g", found)
             assert sorted(seen) == [b"0", b"1", b"2", b"3", b"4"]
@@ -119,32 +120,32 @@ def test_leases_and_retries_survive_a_restart_with_the_time_they_have_left(tmp_p
         async with broker_on(tmp_path, metadata=metadata, clock=clock) as broker:
             topic = await broker.create_topic("t")
             await broker.remember_group(topic, "g")
-            await topic.publishing.publish_messages(
+            await topic.publisher.publish_messages(
                 [
                     RoutedMessage(0, Message(b"a")),
                     RoutedMessage(0, Message(b"b")),
                     RoutedMessage(0, Message(b"c")),
                 ]
             )
-            kept = await topic.receive("g", options(1, visibility_ms=HOUR_MS))
-            lost = await topic.receive("g", options(1, visibility_ms=10_000))
-            await nack(topic, "g", await topic.receive("g", options(1)), 20_000)
+            kept = await topic.receiver.receive("g", options(1, visibility_ms=HOUR_MS))
+            lost = await topic.receiver.receive("g", options(1, visibility_ms=10_000))
+            await nack(topic, "g", await topic.receiver.receive("g", options(1)), 20_000)
         clock.advance_ms(9_999)
         async with broker_on(tmp_path, metadata=metadata, clock=clock) as broker:
             topic = broker.topic("t")
-            assert await topic.receive("g", options()) == []
+            assert await topic.receiver.receive("g", options()) == []
             clock.advance_ms(1)
-            topic.partitions[0]._on_time()
-            assert leased(await topic.receive("g", options(visibility_ms=HOUR_MS))) == [
+            topic.partitions[0]._timers._on_time()
+            assert leased(await topic.receiver.receive("g", options(visibility_ms=HOUR_MS))) == [
                 (1, 2, b"b")
             ]
             assert await settle_acked(topic, "g", receipts(lost)) == (0, receipts(lost))
             clock.advance_ms(9_999)
-            topic.partitions[0]._on_time()
-            assert await topic.receive("g", options()) == []
+            topic.partitions[0]._timers._on_time()
+            assert await topic.receiver.receive("g", options()) == []
             clock.advance_ms(1)
-            topic.partitions[0]._on_time()
-            assert leased(await topic.receive("g", options())) == [(2, 2, b"c")]
+            topic.partitions[0]._timers._on_time()
+            assert leased(await topic.receiver.receive("g", options())) == [(2, 2, b"c")]
             assert await ack(topic, "g", kept) == 1
 
     run(main())
@@ -158,21 +159,21 @@ def test_a_clock_that_is_set_repeats_nothing_that_is_done(tmp_path: Path, step_m
             topic = await broker.create_topic("t")
             await broker.remember_group(topic, "g")
             due_ms = clock.wall_ms() + 1000
-            await topic.publishing.publish_messages(
+            await topic.publisher.publish_messages(
                 [
                     RoutedMessage(0, Message(b"late", deliver_at_ms=due_ms)),
                     RoutedMessage(0, Message(b"a")),
                 ]
             )
-            found = await topic.receive("g", options(1))
+            found = await topic.receiver.receive("g", options(1))
             await ack(topic, "g", found)
             clock.advance_ms(step_ms)
-            topic.partitions[0]._on_time()
-            seen = values(await topic.receive("g", options()))
+            topic.partitions[0]._timers._on_time()
+            seen = values(await topic.receiver.receive("g", options()))
             assert seen == ([b"late"] if step_ms > 0 else [])
             clock.advance_ms(1000 - step_ms)
-            topic.partitions[0]._on_time()
-            seen += values(await topic.receive("g", options()))
+            topic.partitions[0]._timers._on_time()
+            seen += values(await topic.receiver.receive("g", options()))
             assert seen == [b"late"]
 
     run(main())
@@ -184,9 +185,9 @@ def test_receipts_that_fit_nothing_change_nothing(tmp_path: Path) -> None:
             topic = await broker.create_topic("t", 2)
             for group in ("g", "other"):
                 await broker.remember_group(topic, group)
-            await topic.publishing.publish_messages([RoutedMessage(0, Message(b"a"))])
-            [mine] = receipts(await topic.receive("g", options()))
-            await topic.receive("other", options())
+            await topic.publisher.publish_messages([RoutedMessage(0, Message(b"a"))])
+            [mine] = receipts(await topic.receiver.receive("g", options()))
+            await topic.receiver.receive("other", options())
             foreign = [
                 mine._replace(partition=1),
                 mine._replace(partition=2**40),
@@ -210,8 +211,8 @@ def test_ten_thousand_receipts_twice_count_once(tmp_path: Path) -> None:
     async def main() -> None:
         async with broker_on(tmp_path) as broker:
             topic = await broker.create_topic("t")
-            await topic.publishing.publish_messages([RoutedMessage(0, Message(b""))] * 10_000)
-            found = await topic.receive("g", options(10_000))
+            await topic.publisher.publish_messages([RoutedMessage(0, Message(b""))] * 10_000)
+            found = await topic.receiver.receive("g", options(10_000))
             [whole] = receipts(found)
             each = [whole._replace(start=n, end=n + 1) for n in range(whole.start, whole.end)]
             first, second = await asyncio.gather(
@@ -231,8 +232,8 @@ def test_a_key_that_was_leased_without_order_is_in_hand_once_keys_are_ordered(
             topic = await broker.create_topic("t")
             await broker.remember_group(topic, "g")
             await publish_keyed(topic, b"a", b"b")
-            await topic.receive("g", options(1))
+            await topic.receiver.receive("g", options(1))
             await broker.configure_group(topic, "g", {"ordering": "key"})
-            assert await topic.receive("g", options()) == []
+            assert await topic.receiver.receive("g", options()) == []
 
     run(main())

@@ -8,7 +8,7 @@ from pathlib import Path
 from goq.broker.broker import Broker
 from goq.broker.events.replay import read_events
 from goq.broker.partition.partition import Partition
-from goq.broker.partition.producer_names import producer_name, recorded_name
+from goq.broker.partition.producer_names import recorded_name
 from goq.broker.topic.publisher import RoutedMessage
 from goq.broker.topic.topic import Topic
 from goq.clock import ManualClock
@@ -17,12 +17,13 @@ from goq.frame.encoder import ProducerMark, named_producer
 from goq.frame.header import NAMED_ONLY_EPOCH, FrameHeader
 from goq.model import Message
 from tests.support.broker.harness import BrokenDisk, MemoryMetadata, broker_on, frame, quiet, run
+from tests.support.broker.partition_internals import event_log, event_writer, state_of
 from tests.support.eventually import until
 
 
 async def tell(topic: Topic, client_id: str | None, *values: bytes) -> None:
     placed = [RoutedMessage(0, Message(value)) for value in values]
-    await topic.publishing.publish_messages(placed, client_id)
+    await topic.publisher.publish_messages(placed, client_id)
 
 
 def headers(partition: Partition) -> list[FrameHeader]:
@@ -30,7 +31,7 @@ def headers(partition: Partition) -> list[FrameHeader]:
 
 
 def named(partition: Partition) -> list[Named]:
-    log = partition.events
+    log = event_log(partition)
     stored = [s for s in read_events(log.reader, 0, log.end_offset) if s is not None]
     return [s.event for s in stored if isinstance(s.event, Named)]
 
@@ -46,7 +47,7 @@ def test_a_producer_is_named_once_however_much_it_publishes(tmp_path: Path) -> N
             await tell(topic, None, b"d")
             await quiet(partition)
             assert [event.client_id for event in named(partition)] == ["shop", "till"]
-            names = [producer_name(partition, header) for header in headers(partition)]
+            names = [partition.producer_name(header) for header in headers(partition)]
             assert names == ["shop"] * 21 + ["till", None]
 
     run(main())
@@ -71,14 +72,14 @@ def test_a_numbered_batch_keeps_its_identity_and_is_named_too(tmp_path: Path) ->
             partition = topic.partitions[0]
             for first in (0, 1, 1):
                 view = frame(b"x", mark=ProducerMark(2**63 + 5, 0, first))
-                await topic.publishing.publish_frames([(0, view)], "shop")
+                await topic.publisher.publish_frames([(0, view)], "shop")
             assert [h.producer_id for h in headers(partition)] == [2**63 + 5] * 2
-            assert partition.state.names == {2**63 + 5: "shop"}
-            await topic.publishing.publish_frames([(0, frame(b"y"))], "till")
+            assert state_of(partition).names == {2**63 + 5: "shop"}
+            await topic.publisher.publish_frames([(0, frame(b"y"))], "till")
             last = headers(partition)[-1]
             assert last.producer_id == named_producer("till").producer_id
             assert last.producer_epoch == NAMED_ONLY_EPOCH
-            assert producer_name(partition, last) == "till"
+            assert partition.producer_name(last) == "till"
 
     run(main())
 
@@ -91,11 +92,11 @@ def test_a_producer_that_takes_another_name_is_known_by_it(tmp_path: Path) -> No
             partition = topic.partitions[0]
             for number, name in enumerate(("one", "two", "two")):
                 view = frame(b"x", mark=ProducerMark(77, 0, number))
-                await topic.publishing.publish_frames([(0, view)], name)
+                await topic.publisher.publish_frames([(0, view)], name)
                 await quiet(partition)
                 clock.advance_ms(1000)
             assert [event.client_id for event in named(partition)] == ["one", "two"]
-            events = partition.events.reader
+            events = partition.event_reader
             times = [header.append_time_us for header in headers(partition)]
             assert [recorded_name(events, 77, t) for t in times] == ["one", "two", "two"]
 
@@ -111,7 +112,7 @@ def test_names_outlive_the_node(tmp_path: Path) -> None:
         async with broker_on(tmp_path, metadata=metadata) as broker:
             partition = broker.topic("t").partitions[0]
             [header] = headers(partition)
-            assert producer_name(partition, header) == "shop"
+            assert partition.producer_name(header) == "shop"
             await tell(broker.topic("t"), "shop", b"b")
             await quiet(partition)
             assert len(named(partition)) == 1
@@ -130,9 +131,9 @@ def test_a_name_that_was_lost_with_the_disk_is_told_again(tmp_path: Path) -> Non
             disk.heal()
             partition = await mended(broker)
             [header] = headers(partition)
-            assert producer_name(partition, header) == f"{header.producer_id:016x}"
+            assert partition.producer_name(header) == f"{header.producer_id:016x}"
             await tell(broker.topic("t"), "shop", b"b")
-            assert producer_name(partition, header) == "shop"
+            assert partition.producer_name(header) == "shop"
 
     run(main())
 
@@ -156,7 +157,7 @@ def test_what_is_refused_names_nobody(tmp_path: Path) -> None:
             [refused] = await asyncio.gather(tell(topic, "shop", b"a"), return_exceptions=True)
             assert isinstance(refused, Exception)
             disk.heal()
-            assert (partition.is_online, partition.state.names) == (True, {})
+            assert (partition.is_online, state_of(partition).names) == (True, {})
 
     run(main())
 
@@ -173,15 +174,15 @@ def test_the_names_of_old_messages_are_in_the_events_of_their_time(tmp_path: Pat
                 await tell(topic, name, b"once more")
                 clock.advance_ms(1000)
                 await quiet(partition)
-                partition._recorder._record_snapshot(begins_segment=True)
+                event_writer(partition)._record_snapshot(begins_segment=True)
                 await quiet(partition)
                 clock.advance_ms(1000)
                 await partition.record([Reset("g", 0)])
-                partition.state.names.clear()  # as if so many others had come since
-            assert len(partition.events.segments) == 4
-            found = [producer_name(partition, header) for header in headers(partition)]
+                state_of(partition).names.clear()  # as if so many others had come since
+            assert len(event_log(partition).segments) == 4
+            found = [partition.producer_name(header) for header in headers(partition)]
             assert found == ["first", "first", "second", "second", "third", "third"]
             unknown = headers(partition)[0]._replace(producer_id=2**64 - 1)
-            assert producer_name(partition, unknown) == "ffffffffffffffff"
+            assert partition.producer_name(unknown) == "ffffffffffffffff"
 
     run(main())

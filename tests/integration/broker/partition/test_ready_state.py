@@ -27,6 +27,7 @@ from tests.support.broker.harness import (
     run,
     trim,
 )
+from tests.support.broker.partition_internals import ready_state
 from tests.support.eventually import until
 
 HIGH, NORMAL, LOW = 0, 1, 2
@@ -34,13 +35,13 @@ HIGH, NORMAL, LOW = 0, 1, 2
 
 async def put(topic: Topic, *values: bytes, **columns: list[int] | list[str | None]) -> None:
     frame = encode_frame(Columns(list(values), **columns))  # type: ignore[arg-type]
-    await topic.publishing.publish_frames([(0, FrameView.parse(frame))])
+    await topic.publisher.publish_frames([(0, FrameView.parse(frame))])
 
 
 async def drain(topic: Topic, group: str, count: int = 1000) -> list[bytes]:
     """Receive and ack everything."""
     values = []
-    while found := await topic.receive(group, options(count)):
+    while found := await topic.receiver.receive(group, options(count)):
         values += [value for _, _, value in leased(found)]
         await ack(topic, group, found)
     return values
@@ -64,7 +65,7 @@ def test_a_group_that_begins_after_a_restart_gets_everything(tmp_path: Path) -> 
             assert await drain(topic, "new") == [b"c", b"d", b"a", b"e", b"b"]
             assert await drain(topic, "early") == [b"e"]
             clock.advance_ms(60_000)
-            await until(lambda: topic.partitions[0].dispatch.schedule.count == 0)
+            await until(lambda: topic.partitions[0].delayed_count == 0)
             assert await drain(topic, "new") == await drain(topic, "early") == [b"later"]
 
     run(main())
@@ -80,7 +81,7 @@ def test_a_group_that_goes_back_gets_everything_again(tmp_path: Path, restarted:
                 await put(topic, b"%d" % number, lanes=[number % 3], tenants=[f"t{number % 5}"])
             before = await drain(topic, "g")
             if not restarted:
-                topic.partitions[0].dispatch.release()
+                ready_state(topic.partitions[0]).release()
                 await topic.partitions[0].reset("g", 0)
                 assert sorted(await drain(topic, "g")) == sorted(before)
                 return
@@ -103,7 +104,7 @@ def test_what_is_published_moved_or_due_meanwhile_is_not_missed(tmp_path: Path) 
             topic = broker.topic("t")
             (partition,) = topic.partitions
             disk.hold("messages", operation="read")
-            receiving = asyncio.create_task(topic.receive("g", options(1)))
+            receiving = asyncio.create_task(topic.receiver.receive("g", options(1)))
             await until(disk.holding.is_set)
             await publish(topic, b"meanwhile")
             clock.advance_ms(1000)
@@ -111,7 +112,7 @@ def test_what_is_published_moved_or_due_meanwhile_is_not_missed(tmp_path: Path) 
             disk.release()
             found = leased(await receiving)
             await marking
-            await until(lambda: partition.dispatch.schedule.count == 0)
+            await until(lambda: partition.delayed_count == 0)
             rest = await drain(topic, "g")
             values = [value for _, _, value in found] + rest
             assert sorted(values) == [b"a", b"b", b"later", b"meanwhile"]
@@ -162,10 +163,10 @@ def test_groups_get_each_message_once_however_often_queues_are_made_anew(
                         moved.move(rng.randrange(len(published)), rng.randrange(3), 0)
                         await quiet(moved)
                     elif kind < 0.6:
-                        topic.partitions[0].dispatch.release()
+                        ready_state(topic.partitions[0]).release()
                     else:
                         group = f"g{rng.randrange(6)}"
-                        found = await topic.receive(group, options(1))
+                        found = await topic.receiver.receive(group, options(1))
                         got.setdefault(group, []).extend(v for _, _, v in leased(found))
                         await ack(topic, group, found)
                 for group, values in got.items():
@@ -183,14 +184,16 @@ def test_a_maturing_that_a_crash_took_back_happens_again(tmp_path: Path) -> None
             topic = await broker.create_topic("t", 1)
             due_ms = clock.wall_ms() + 1000
             frame = encode_frame(Columns([b"late"], deliver_at_ms=[due_ms]))
-            await topic.publishing.publish_frames([(0, FrameView.parse(frame))])
-            assert not await topic.receive("g", options())
+            await topic.publisher.publish_frames([(0, FrameView.parse(frame))])
+            assert not await topic.receiver.receive("g", options())
             clock.advance_ms(1000)
-            topic.partitions[0]._on_time()
+            topic.partitions[0]._timers._on_time()
             copy = tmp_path / "copy"
             shutil.copytree(tmp_path / "topics/t/0", copy)
             assert not reopened(copy).state.frontier.pairs
-            assert [v for _, _, v in leased(await topic.receive("g", options()))] == [b"late"]
+            assert [v for _, _, v in leased(await topic.receiver.receive("g", options()))] == [
+                b"late"
+            ]
             await quiet(topic.partitions[0])
             shutil.rmtree(copy)
             shutil.copytree(tmp_path / "topics/t/0", copy)
@@ -207,14 +210,14 @@ def test_what_retention_deleted_stands_in_no_queue_though_a_group_never_took_it(
             topic = await broker.create_topic("t", 1)
             (partition,) = topic.partitions
             await publish(topic, b"first")
-            await topic.receive("g", options(1))
+            await topic.receiver.receive("g", options(1))
             for number in range(20):  # each alone in its lane's run
                 await put(topic, b"x", b"y", lanes=[number % 2, 2])
-            await partition.keeping.roll()
+            await partition.trimmer.roll()
             await put(topic, b"last", lanes=[HIGH])
-            before = partition.dispatch.ready.entry_count
-            await trim(partition, partition.state.end_offset - 1)
-            assert partition.dispatch.ready.entry_count < before - 30
+            before = ready_state(partition).ready.entry_count
+            await trim(partition, partition.end_offset - 1)
+            assert ready_state(partition).ready.entry_count < before - 30
             assert await drain(topic, "g") == [b"last"]
 
     run(main())

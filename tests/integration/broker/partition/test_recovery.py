@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from goq import limits
-from goq.broker.partition.partition import LeasedBatch, Partition
+from goq.broker.partition.leases import LeasedBatch
+from goq.broker.partition.partition import Partition
+from goq.broker.partition_context import SNAPSHOT_COST_BYTES
 from goq.broker.topic.topic import Topic
 from goq.clock import ManualClock
 from goq.frame.encoder import ProducerMark
@@ -20,12 +22,12 @@ from tests.support.broker.harness import (
     BrokenDisk,
     MemoryMetadata,
     ack,
-    broker_on,
     frame,
     leased,
     nack,
     options,
     publish,
+    quick_broker_on,
     quiet,
     receipts,
     reopened,
@@ -34,6 +36,7 @@ from tests.support.broker.harness import (
     settle_nacked,
     trim,
 )
+from tests.support.broker.partition_internals import event_log, event_writer, message_log, state_of
 from tests.support.delivery.model import canonical
 from tests.support.eventually import until
 from tests.support.storage.disk import SimulatedDisk
@@ -46,7 +49,7 @@ async def _check_copy(topic: Topic, path: Path) -> None:
     copy = path / "copy"
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(topic.directory / "0", copy)
-    assert canonical(reopened(copy).state) == canonical(partition.state)
+    assert canonical(reopened(copy).state) == canonical(state_of(partition))
 
 
 async def _random_step(
@@ -56,14 +59,14 @@ async def _random_step(
     kind = rng.randrange(12)
     if kind < 3:
         mark = ProducerMark(rng.randint(1, 3), 1, 0)
-        known = {p: (e, b) for p, e, b in partition.state.producers.snapshot().producers}
+        known = {p: (e, b) for p, e, b in state_of(partition).producers.snapshot().producers}
         if mark.producer_id in known:
             last = known[mark.producer_id][1][-1]
             mark = mark.__class__(mark.producer_id, 1, last[0] + last[1])
         values = [b"%d" % rng.randrange(100) for _ in range(rng.randint(1, 9))]
-        await topic.publishing.publish_frames([(0, frame(*values, mark=mark))])
+        await topic.publisher.publish_frames([(0, frame(*values, mark=mark))])
     elif kind < 7:
-        held += await topic.receive(group, options(rng.randint(1, 6), visibility_ms=50))
+        held += await topic.receiver.receive(group, options(rng.randint(1, 6), visibility_ms=50))
     elif kind < 9 and held:
         chosen = receipts([rng.choice(held)])
         await settle_acked(topic, group, chosen)
@@ -73,9 +76,9 @@ async def _random_step(
         await settle_nacked(topic, group, chosen, delay_ms)
     elif kind < 11:
         clock.advance_ms(rng.choice([1, 60, -5]))
-        partition._on_time()
+        partition._timers._on_time()
     else:
-        end = partition.state.end_offset
+        end = partition.end_offset
         start = rng.randint(0, end)
         await partition.reset(group, start, rng.choice([None, rng.randint(start, end)]))
 
@@ -91,21 +94,26 @@ def test_a_copy_of_the_folder_opens_with_the_state_that_is_live(
         monkeypatch.setattr(limits, "CHECKPOINT_INTERVAL_BYTES", 2000)
         monkeypatch.setattr("goq.delivery.events.frame_codec._SNAPSHOT_FRAME_WEIGHT", 3)
         monkeypatch.setattr("goq.delivery.snapshot._PARTS_MAX", 2)
-        monkeypatch.setattr("goq.broker.events.writer._SNAPSHOT_COST_BYTES", 1)
 
     async def main() -> None:
         clock, held, metadata = ManualClock(), list[LeasedBatch](), MemoryMetadata()
         for _ in range(3):
-            async with broker_on(tmp_path, clock=clock, metadata=metadata, fsync="never") as broker:
+            async with quick_broker_on(
+                tmp_path,
+                clock=clock,
+                metadata=metadata,
+                snapshot_cost_bytes=1 if seed % 2 else SNAPSHOT_COST_BYTES,
+                fsync="never",
+            ) as broker:
                 topic = await broker.topic_for_publish("t")
                 for step in range(60):
                     await _random_step(topic, clock, rng, held)
                     if step % 15 == 0:
                         await _check_copy(topic, tmp_path)
                 await quiet(topic.partitions[0])
-                state = canonical(topic.partitions[0].state)
+                state = canonical(state_of(topic.partitions[0]))
                 if seed % 2:
-                    assert len(topic.partitions[0].events.segments) > 1
+                    assert len(event_log(topic.partitions[0]).segments) > 1
             assert canonical(reopened(tmp_path / "topics/t/0").state) == state
 
     run(main())
@@ -134,7 +142,9 @@ async def _use(topic: Topic, ledger: _Ledger, rng: random.Random) -> None:
 
     async def consumer() -> None:
         for _ in range(rng.randint(1, 12)):
-            found = await topic.receive("g", options(rng.randint(1, 4), visibility_ms=10**7))
+            found = await topic.receiver.receive(
+                "g", options(rng.randint(1, 4), visibility_ms=10**7)
+            )
             for offset, _, value in leased(found):
                 assert offset not in ledger.acked
                 assert ledger.stored.get(offset, value) == value
@@ -163,11 +173,11 @@ async def _check_ledger(topic: Topic, ledger: _Ledger) -> None:
     seen: set[int] = set()
     for group, skipped in (("all", set[int]()), ("g", ledger.acked)):
         left = set(range(len(values))) - skipped
-        for lease in list(partition.state.group(group).leases.values()):
+        for lease in list(state_of(partition).group(group).leases.values()):
             given = [Receipt(0, lease.token, p.start, p.end) for p in lease.parts]
             await settle_nacked(topic, group, given, 0)
         seen = set()
-        while found := await topic.receive(group, options(100)):
+        while found := await topic.receiver.receive(group, options(100)):
             seen |= {offset for offset, _, _ in leased(found)}
         assert not seen & skipped, "an acknowledged ack came back"
         tried = ledger.tried if group == "g" else set()  # an ack whose answer was lost may hold
@@ -183,14 +193,14 @@ def _crash_rounds(seed: int, rounds: int) -> _Ledger:
         for _ in range(rounds):
             disk.crash_at = disk.operations + rng.randint(20, 90)
             try:
-                async with broker_on(base, disk=disk, metadata=metadata) as broker:
+                async with quick_broker_on(base, disk=disk, metadata=metadata) as broker:
                     topic = await broker.topic_for_publish("t")
                     await _use(topic, ledger, rng)
             except Exception as error:
                 if isinstance(error, AssertionError) or not disk._crashing:
                     raise
             disk.crash(power=rng.random() < 0.7)
-            async with broker_on(base, disk=disk.copy(), metadata=_copy(metadata)) as broker:
+            async with quick_broker_on(base, disk=disk.copy(), metadata=_copy(metadata)) as broker:
                 if "t" in broker.topics:
                     await _check_ledger(broker.topics["t"], ledger)
 
@@ -208,7 +218,6 @@ def _copy(metadata: MemoryMetadata) -> MemoryMetadata:
 def test_after_any_crash_what_was_acknowledged_holds(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("goq.broker.topic.topic._REOPEN_DELAY_S", 0.001)
     if seed % 2:
         monkeypatch.setattr(limits, "EVENT_SEGMENT_BYTES", 1000)
         monkeypatch.setattr(limits, "SNAPSHOT_EVENTS_MIN", 3)
@@ -223,7 +232,6 @@ def test_after_any_crash_what_was_acknowledged_holds(
 def test_after_very_many_crashes_what_was_acknowledged_holds(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("goq.broker.topic.topic._REOPEN_DELAY_S", 0.001)
     monkeypatch.setattr(limits, "EVENT_SEGMENT_BYTES", 1000)
     monkeypatch.setattr(limits, "SNAPSHOT_EVENTS_MIN", 3)
     monkeypatch.setattr("goq.delivery.events.frame_codec._SNAPSHOT_FRAME_WEIGHT", 2)
@@ -237,36 +245,38 @@ def test_messages_published_after_a_power_cut_took_others_are_not_skipped(
 
     async def main() -> None:
         metadata = MemoryMetadata()
-        async with broker_on(tmp_path, metadata=metadata, fsync="never") as broker:
+        async with quick_broker_on(tmp_path, metadata=metadata, fsync="never") as broker:
             topic = await broker.create_topic("t")
             mark = ProducerMark(5, 1, 0)
-            await topic.publishing.publish_frames([(0, frame(b"a", mark=mark))])
+            await topic.publisher.publish_frames([(0, frame(b"a", mark=mark))])
             kept = tmp_path / "kept"
             await quiet(topic.partitions[0])
             shutil.copytree(topic.directory / "0" / "messages", kept)
             lost = ProducerMark(5, 1, 1)
-            await topic.publishing.publish_frames([(0, frame(b"lost", b"lost", mark=lost))])
-            await ack(topic, "g", await topic.receive("g", options()))
-            await topic.receive("h", options())
+            await topic.publisher.publish_frames([(0, frame(b"lost", b"lost", mark=lost))])
+            await ack(topic, "g", await topic.receiver.receive("g", options()))
+            await topic.receiver.receive("h", options())
         messages = tmp_path / "topics/t/0/messages"
         shutil.rmtree(messages)
         shutil.move(kept, messages)
         for expected in (b"new", b"newer"):
-            async with broker_on(tmp_path, metadata=metadata, fsync="never") as broker:
+            async with quick_broker_on(tmp_path, metadata=metadata, fsync="never") as broker:
                 topic = broker.topic("t")
-                state = topic.partitions[0].state
+                state = state_of(topic.partitions[0])
                 assert state.reach() <= state.end_offset
                 again = ProducerMark(5, 1, state.end_offset)
-                (stored,) = await topic.publishing.publish_frames(
-                    [(0, frame(expected, mark=again))]
-                )
+                (stored,) = await topic.publisher.publish_frames([(0, frame(expected, mark=again))])
                 assert not stored.duplicate
                 if expected == b"newer":
-                    assert [v for _, _, v in leased(await topic.receive("g", options()))] == [
+                    assert [
+                        v for _, _, v in leased(await topic.receiver.receive("g", options()))
+                    ] == [
                         b"new",
                         b"newer",
                     ]
-                    assert [v for _, _, v in leased(await topic.receive("h", options()))] == [
+                    assert [
+                        v for _, _, v in leased(await topic.receiver.receive("h", options()))
+                    ] == [
                         b"new",
                         b"newer",
                     ]
@@ -288,12 +298,12 @@ def test_damaged_events_bring_acked_messages_back_but_never_skip_one(
 
     async def main() -> None:
         metadata, acked = MemoryMetadata(), set[int]()
-        async with broker_on(tmp_path, metadata=metadata, fsync="never") as broker:
+        async with quick_broker_on(tmp_path, metadata=metadata, fsync="never") as broker:
             topic = await broker.create_topic("t")
             await publish(topic, *[b"%d" % n for n in range(60)])
             held: list[LeasedBatch] = []
             for _ in range(rng.randint(3, 25)):
-                held += await topic.receive("g", options(rng.randint(1, 4)))
+                held += await topic.receiver.receive("g", options(rng.randint(1, 4)))
                 if held and rng.random() < 0.7:
                     some = [held.pop(rng.randrange(len(held)))]
                     if rng.random() < 0.6:
@@ -305,14 +315,14 @@ def test_damaged_events_bring_acked_messages_back_but_never_skip_one(
         for _ in range(rng.randint(1, 3)):
             _flip(events, rng.randrange(events.stat().st_size))
         (tmp_path / "topics/t/0/events/watermark").unlink()  # so that every byte is read again
-        async with broker_on(tmp_path, metadata=metadata) as broker:
+        async with quick_broker_on(tmp_path, metadata=metadata) as broker:
             topic = broker.topic("t")
-            state = topic.partitions[0].state
+            state = state_of(topic.partitions[0])
             for lease in list(state.group("g").leases.values()):
                 given = [Receipt(0, lease.token, p.start, p.end) for p in lease.parts]
                 await settle_nacked(topic, "g", given, 0)
             seen: list[int] = []
-            while found := await topic.receive("g", options(100)):
+            while found := await topic.receiver.receive("g", options(100)):
                 seen += [offset for offset, _, _ in leased(found)]
             assert len(set(seen)) == len(seen)
             assert set(range(60)) - acked <= set(seen)
@@ -323,9 +333,9 @@ def test_damaged_events_bring_acked_messages_back_but_never_skip_one(
 async def _busy_group(topic: Topic, turns: int) -> None:
     for _ in range(turns):
         await publish(topic, b"x", b"y")
-        found = await topic.receive("g", options(2))
+        found = await topic.receiver.receive("g", options(2))
         await ack(topic, "g", found)
-    await topic.receive("g", options(1))
+    await topic.receiver.receive("g", options(1))
 
 
 @pytest.fixture
@@ -337,12 +347,12 @@ def _small_event_segments(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("_small_event_segments")
 def test_every_later_segment_of_events_begins_with_all_there_is_to_know(tmp_path: Path) -> None:
     async def main() -> None:
-        async with broker_on(tmp_path) as broker:
+        async with quick_broker_on(tmp_path) as broker:
             topic = await broker.create_topic("t")
             await _busy_group(topic, 30)
             partition = topic.partitions[0]
             await quiet(partition)
-            state, segments = canonical(partition.state), partition.events.segments
+            state, segments = canonical(state_of(partition)), event_log(partition).segments
             assert len(segments) > 2
             copy = tmp_path / "copy"
             shutil.copytree(topic.directory / "0", copy)
@@ -358,12 +368,12 @@ def test_every_later_segment_of_events_begins_with_all_there_is_to_know(tmp_path
 @pytest.mark.usefixtures("_small_event_segments")
 def test_a_damaged_snapshot_falls_back_to_the_segment_before_it(tmp_path: Path) -> None:
     async def main() -> None:
-        async with broker_on(tmp_path) as broker:
+        async with quick_broker_on(tmp_path) as broker:
             topic = await broker.create_topic("t")
             await _busy_group(topic, 30)
             partition = topic.partitions[0]
             await quiet(partition)
-            state = canonical(partition.state)
+            state = canonical(state_of(partition))
             copy = tmp_path / "copy"
             shutil.copytree(topic.directory / "0", copy)
         newest = sorted((copy / "events").glob("*.log"))[-1]
@@ -382,17 +392,17 @@ def test_events_after_a_snapshot_that_a_crash_cut_short_are_not_lost(
 
     async def main() -> None:
         metadata, disk = MemoryMetadata(), BrokenDisk()
-        async with broker_on(tmp_path, metadata=metadata, disk=disk) as broker:
+        async with quick_broker_on(tmp_path, metadata=metadata, disk=disk) as broker:
             topic = await broker.create_topic("t")
             await publish(topic, *[b"%d" % n for n in range(6)])
-            await ack(topic, "g", await topic.receive("g", options(2)))
+            await ack(topic, "g", await topic.receiver.receive("g", options(2)))
             partition = topic.partitions[0]
             await quiet(partition)
             (events,) = (topic.directory / "0" / "events").glob("*.log")
             before = events.stat().st_size
-            partition._recorder._record_snapshot(begins_segment=False)
+            event_writer(partition)._record_snapshot(begins_segment=False)
             await quiet(partition)
-            recorder = partition._recorder
+            recorder = event_writer(partition)
             recorder._snapshot_sequence = recorder._next_sequence  # none at close
             recorder._bytes_since_snapshot = 0
         data = events.read_bytes()
@@ -401,14 +411,14 @@ def test_events_after_a_snapshot_that_a_crash_cut_short_are_not_lost(
             file.truncate(before + size)  # only the first frame of the snapshot
         (tmp_path / "topics/t/0/events/watermark").unlink()
         for _ in range(2):
-            async with broker_on(tmp_path, metadata=metadata) as broker:
+            async with quick_broker_on(tmp_path, metadata=metadata) as broker:
                 topic = broker.topic("t")
-                await ack(topic, "g", await topic.receive("g", options(2)))
+                await ack(topic, "g", await topic.receiver.receive("g", options(2)))
                 await quiet(topic.partitions[0])
                 copy = tmp_path / "copy"
                 shutil.rmtree(copy, ignore_errors=True)
                 shutil.copytree(topic.directory / "0", copy)
-                assert canonical(reopened(copy).state) == canonical(topic.partitions[0].state)
+                assert canonical(reopened(copy).state) == canonical(state_of(topic.partitions[0]))
 
     run(main())
 
@@ -421,15 +431,15 @@ def test_retention_keeps_the_events_that_a_rebuild_begins_with(
 
     async def main() -> None:
         metadata, clock = MemoryMetadata(), ManualClock()
-        async with broker_on(tmp_path, metadata=metadata, clock=clock) as broker:
+        async with quick_broker_on(tmp_path, metadata=metadata, clock=clock) as broker:
             topic = await broker.create_topic("t")
             partition = _small_segments(topic, 100)
             for _ in range(6):
                 await publish(topic, b"x" * 100)
-            await ack(topic, "g", await topic.receive("g", options(5)))
-            partition._recorder._record_snapshot(begins_segment=True)
+            await ack(topic, "g", await topic.receiver.receive("g", options(5)))
+            event_writer(partition)._record_snapshot(begins_segment=True)
             await quiet(partition)
-            recorder = partition._recorder
+            recorder = event_writer(partition)
             recorder._snapshot_sequence = recorder._next_sequence  # none at close
             recorder._bytes_since_snapshot = 0
         newest = sorted((tmp_path / "topics/t/0/events").glob("*.log"))[-1]
@@ -438,23 +448,23 @@ def test_retention_keeps_the_events_that_a_rebuild_begins_with(
             file.truncate(size)  # only the first frame of the snapshot
         (tmp_path / "topics/t/0/events/watermark").unlink()
         clock.advance_ms(10**6)
-        async with broker_on(tmp_path, metadata=metadata, clock=clock) as broker:
+        async with quick_broker_on(tmp_path, metadata=metadata, clock=clock) as broker:
             topic = broker.topic("t")
             partition = _small_segments(topic, 100)
-            assert partition.events.start_offset == 0
-            assert len(partition.events.segments) == 2
+            assert event_log(partition).start_offset == 0
+            assert len(event_log(partition).segments) == 2
             await publish(topic, b"y" * 100)
-            await partition.keeping.roll()
+            await partition.trimmer.roll()
             await publish(topic, b"y" * 100)
             await trim(partition, 6)
-            assert partition.messages.start_offset == 6
-            assert partition.events.start_offset == 0
+            assert partition.log_start_offset == 6
+            assert event_log(partition).start_offset == 0
             await _check_copy(topic, tmp_path)
-            partition._recorder._record_snapshot(begins_segment=True)
+            event_writer(partition)._record_snapshot(begins_segment=True)
             await quiet(partition)
-            await partition.keeping.roll()
+            await partition.trimmer.roll()
             await trim(partition, 7)
-            assert partition.events.start_offset > 0
+            assert event_log(partition).start_offset > 0
             await _check_copy(topic, tmp_path)
 
     run(main())
@@ -468,13 +478,13 @@ def test_much_publishing_and_few_events_still_begin_new_segments_of_events(
     monkeypatch.setattr(limits, "CHECKPOINT_INTERVAL_BYTES", 1000)
 
     async def main() -> None:
-        async with broker_on(tmp_path) as broker:
+        async with quick_broker_on(tmp_path) as broker:
             topic = await broker.create_topic("t")
             for _ in range(40):
                 await publish(topic, b"x" * 300)
-                await ack(topic, "g", await topic.receive("g", options(5)))
+                await ack(topic, "g", await topic.receiver.receive("g", options(5)))
             await quiet(topic.partitions[0])
-            assert len(topic.partitions[0].events.segments) > 2
+            assert len(event_log(topic.partitions[0]).segments) > 2
             await _check_copy(topic, tmp_path)
 
     run(main())
@@ -482,7 +492,7 @@ def test_much_publishing_and_few_events_still_begin_new_segments_of_events(
 
 def _small_segments(topic: Topic, size_bytes: int) -> Partition:
     partition = topic.partitions[0]
-    partition.messages.config = replace(partition.messages.config, segment_bytes=size_bytes)
+    message_log(partition).config = replace(message_log(partition).config, segment_bytes=size_bytes)
     return partition
 
 
@@ -490,7 +500,7 @@ def _small_segments(topic: Topic, size_bytes: int) -> Partition:
 def test_retention_deletes_messages_and_the_events_that_spoke_of_them(tmp_path: Path) -> None:
     async def main() -> None:
         clock, metadata = ManualClock(), MemoryMetadata()
-        async with broker_on(
+        async with quick_broker_on(
             tmp_path, clock=clock, metadata=metadata, retention__age="1h"
         ) as broker:
             topic = await broker.create_topic("t")
@@ -498,25 +508,25 @@ def test_retention_deletes_messages_and_the_events_that_spoke_of_them(tmp_path: 
             for number in range(40):
                 clock.advance_ms(120_000)
                 await publish(topic, b"%03d" % number * 10)
-                found = await topic.receive("g", options(1))
+                found = await topic.receiver.receive("g", options(1))
                 await ack(topic, "g", found)
                 if number == 3:
-                    await topic.receive("slow", options(2, visibility_ms=40_000_000))
+                    await topic.receiver.receive("slow", options(2, visibility_ms=40_000_000))
             await quiet(partition)
             await until(lambda: len(metadata.segment_keys) > 5)
             await broker.apply_retention()
-            assert 0 < partition.messages.start_offset < 15
-            assert partition.events.start_offset > 0
-            assert partition.state.start_offset == partition.messages.start_offset
+            assert 0 < partition.log_start_offset < 15
+            assert event_log(partition).start_offset > 0
+            assert state_of(partition).start_offset == partition.log_start_offset
             logs = {log for _, _, log, _ in metadata.segment_keys}
             assert logs == {"messages", "events"}
             first = min(k[3] for k in metadata.segment_keys if k[2] == "events")
-            assert first == partition.events.start_offset
-            slow = await topic.receive("slow", options(100))
-            assert leased(slow)[0][0] == partition.messages.start_offset
+            assert first == event_log(partition).start_offset
+            slow = await topic.receiver.receive("slow", options(100))
+            assert leased(slow)[0][0] == partition.log_start_offset
             await _check_copy(topic, tmp_path)
             files = len(list((topic.directory / "0" / "messages").glob("*.log")))
-            assert files == len(partition.messages.segments)
+            assert files == len(message_log(partition).segments)
 
     run(main())
 
@@ -524,7 +534,7 @@ def test_retention_deletes_messages_and_the_events_that_spoke_of_them(tmp_path: 
 def test_receives_and_trims_do_not_get_into_each_others_way(tmp_path: Path) -> None:
     async def main() -> None:
         disk = BrokenDisk()
-        async with broker_on(tmp_path, disk=disk, fsync="never") as broker:
+        async with quick_broker_on(tmp_path, disk=disk, fsync="never") as broker:
             topic = await broker.create_topic("t")
             partition = _small_segments(topic, 400)
             for number in range(200):
@@ -532,7 +542,7 @@ def test_receives_and_trims_do_not_get_into_each_others_way(tmp_path: Path) -> N
             seen: list[int] = []
 
             async def consume() -> None:
-                while found := await topic.receive("g", options(3)):
+                while found := await topic.receiver.receive("g", options(3)):
                     disk.cold = 1
                     for offset, _, value in leased(found):
                         assert value == b"%03d" % offset * 10
@@ -555,12 +565,12 @@ def test_receives_and_trims_do_not_get_into_each_others_way(tmp_path: Path) -> N
 def test_an_expired_lease_comes_back_by_itself(tmp_path: Path) -> None:
     async def main() -> None:
         clock = ManualClock()
-        async with broker_on(tmp_path, clock=clock) as broker:
+        async with quick_broker_on(tmp_path, clock=clock) as broker:
             topic = await broker.create_topic("t")
             await publish(topic, b"x")
-            found = await topic.receive("g", options(visibility_ms=5))
-            waiting = asyncio.ensure_future(topic.receive("g", options(wait_ms=60_000)))
-            await until(lambda: topic.waiters.count("g") == 1)
+            found = await topic.receiver.receive("g", options(visibility_ms=5))
+            waiting = asyncio.ensure_future(topic.receiver.receive("g", options(wait_ms=60_000)))
+            await until(lambda: topic.receiver.waiters.count("g") == 1)
             clock.advance_ms(5)
             assert leased(await waiting) == [(0, 2, b"x")]
             assert topic.stats.expired_messages == 1
@@ -573,16 +583,16 @@ def test_an_expired_lease_comes_back_by_itself(tmp_path: Path) -> None:
 def test_leases_and_retries_keep_their_times_over_a_restart(tmp_path: Path) -> None:
     async def main() -> None:
         clock, metadata = ManualClock(), MemoryMetadata()
-        async with broker_on(tmp_path, clock=clock, metadata=metadata) as broker:
+        async with quick_broker_on(tmp_path, clock=clock, metadata=metadata) as broker:
             topic = await broker.create_topic("t")
             await publish(topic, b"a", b"b")
-            held = await topic.receive("g", options(1, visibility_ms=40))
-            await nack(topic, "g", await topic.receive("g", options(1)), 20)
-        async with broker_on(tmp_path, clock=clock, metadata=metadata) as broker:
+            held = await topic.receiver.receive("g", options(1, visibility_ms=40))
+            await nack(topic, "g", await topic.receiver.receive("g", options(1)), 20)
+        async with quick_broker_on(tmp_path, clock=clock, metadata=metadata) as broker:
             topic = broker.topic("t")
-            assert await topic.receive("g", options()) == []
-            waiting = asyncio.ensure_future(topic.receive("g", options(wait_ms=60_000)))
-            await until(lambda: topic.waiters.count("g") == 1)
+            assert await topic.receiver.receive("g", options()) == []
+            waiting = asyncio.ensure_future(topic.receiver.receive("g", options(wait_ms=60_000)))
+            await until(lambda: topic.receiver.waiters.count("g") == 1)
             clock.advance_ms(20)
             assert leased(await waiting) == [(1, 2, b"b")]
             assert await ack(topic, "g", held) == 1
@@ -593,16 +603,16 @@ def test_leases_and_retries_keep_their_times_over_a_restart(tmp_path: Path) -> N
 def test_very_many_leases_that_expire_together_leave_the_loop_room(tmp_path: Path) -> None:
     async def main() -> None:
         clock = ManualClock()
-        async with broker_on(tmp_path, clock=clock, fsync="never") as broker:
+        async with quick_broker_on(tmp_path, clock=clock, fsync="never") as broker:
             topic = await broker.create_topic("t")
             await publish(topic, *[b"x"] * 3000)
             for _ in range(3000):
-                await topic.receive("g", options(1, visibility_ms=1_000_000))
+                await topic.receiver.receive("g", options(1, visibility_ms=1_000_000))
             partition = topic.partitions[0]
             clock.advance_ms(1_000_000)
-            partition._on_time()
+            partition._timers._on_time()
             assert 0 < topic.stats.expired_messages < 1000
             await until(lambda: topic.stats.expired_messages == 3000)
-            assert len(leased(await topic.receive("g", options(3000)))) == 3000
+            assert len(leased(await topic.receiver.receive("g", options(3000)))) == 3000
 
     run(main())

@@ -23,12 +23,13 @@ from tests.support.broker.harness import (
     BrokenDisk,
     MemoryMetadata,
     ack,
-    broker_on,
     options,
     publish,
+    quick_broker_on,
     quiet,
     run,
 )
+from tests.support.broker.partition_internals import event_log, event_writer, message_log
 from tests.support.eventually import until
 from tests.support.storage.disk import SimulatedCrash, SimulatedDisk
 
@@ -44,7 +45,7 @@ async def fill(broker: Broker, clock: ManualClock, segments: int, name: str = "t
             value = (b"%d.%d " % (number, part)) * 6000
             await publish(broker.topic(name), value)
             values.append(value)
-        await broker.topic(name).partitions[0].keeping.roll()
+        await broker.topic(name).partitions[0].trimmer.roll()
         clock.advance_ms(HOUR_MS)
     return values
 
@@ -67,15 +68,15 @@ def read_all(reader: WholeReader, end: int) -> list[bytes]:
 def test_what_is_deleted_is_read_from_the_archive(tmp_path: Path) -> None:
     async def main() -> None:
         clock, metadata = ManualClock(), MemoryMetadata()
-        async with broker_on(tmp_path, clock=clock, metadata=metadata, **SETTINGS) as broker:
+        async with quick_broker_on(tmp_path, clock=clock, metadata=metadata, **SETTINGS) as broker:
             await broker.create_topic("t", 1)
             values = await fill(broker, clock, 4)
             await broker.apply_retention()
             (partition,) = broker.topic("t").partitions
-            assert partition.messages.start_offset == 9
+            assert partition.log_start_offset == 9
             reader = whole_logs(broker.archive, partition).messages
             assert reader.start_offset == 0
-            assert read_all(reader, partition.state.end_offset) == values
+            assert read_all(reader, partition.end_offset) == values
             assert [row.base_offset for row in metadata.archive.values()] == [0, 3, 6]
             found = broker.archive.of_topic("t")
             assert found is not None
@@ -84,10 +85,10 @@ def test_what_is_deleted_is_read_from_the_archive(tmp_path: Path) -> None:
             assert f"{0:020}.log.zst" in stored
             assert f"{0:020}.index" in stored
             assert f"{0:020}.columns" in stored
-        async with broker_on(tmp_path, clock=clock, metadata=metadata, **SETTINGS) as broker:
+        async with quick_broker_on(tmp_path, clock=clock, metadata=metadata, **SETTINGS) as broker:
             (partition,) = broker.topic("t").partitions
             reader = whole_logs(broker.archive, partition).messages
-            assert read_all(reader, partition.state.end_offset) == values
+            assert read_all(reader, partition.end_offset) == values
             assert reader.offset_for_time(ManualClock().wall_us() + HOUR_MS * 1000, 12) == 3
             rows = [r.offsets.tolist() for r in reader.rows(0, 12)]
             assert rows == []
@@ -99,10 +100,10 @@ async def check_whole(broker: Broker, values: list[bytes], directory: Path, disk
     """Everything is there, live or archived; the files are those of the manifest, and whole."""
     (partition,) = broker.topic("t").partitions
     messages, events = whole_logs(broker.archive, partition)
-    assert read_all(messages, partition.state.end_offset) == values
+    assert read_all(messages, partition.end_offset) == values
     assert messages.start_offset == 0
     assert events.start_offset == 0
-    offset, end = 0, partition.events.end_offset
+    offset, end = 0, partition.event_end_offset
     while offset < end:
         reading = events.read(offset, end)
         assert not reading.damage
@@ -120,7 +121,7 @@ async def check_whole(broker: Broker, values: list[bytes], directory: Path, disk
 
 
 def rebuilds_from(partition: Partition) -> int:
-    return partition.keeping._rebuilds_from()
+    return event_writer(partition).rebuilds_from
 
 
 @pytest.mark.parametrize("power", [False, True])
@@ -129,26 +130,27 @@ def test_wherever_the_process_ends_each_message_is_live_or_archived(
 ) -> None:
     monkeypatch.setattr(limits, "EVENT_SEGMENT_BYTES", 300)
     monkeypatch.setattr(limits, "SNAPSHOT_EVENTS_MIN", 2)
-    monkeypatch.setattr("goq.broker.topic.topic._REOPEN_DELAY_S", 0.001)
     base, clock = Path("/simulated"), ManualClock()
     settings = {"retention__age": "1h", "archive": "true"}
 
     async def prepare() -> tuple[SimulatedDisk, MemoryMetadata, list[bytes]] | None:
         disk, metadata, values = SimulatedDisk(Random(1)), MemoryMetadata(), list[bytes]()
-        async with broker_on(base, disk=disk, metadata=metadata, clock=clock, **settings) as broker:
+        async with quick_broker_on(
+            base, disk=disk, metadata=metadata, clock=clock, **settings
+        ) as broker:
             topic = await broker.create_topic("t", 1)
             for number in range(9):
                 values.append(b"%d" % number * 50)
                 await publish(topic, values[-1])
-                await ack(topic, "g", await topic.receive("g", options(1)))
+                await ack(topic, "g", await topic.receiver.receive("g", options(1)))
                 await quiet(topic.partitions[0])
                 if number % 3 == 2:
-                    await topic.partitions[0].keeping.roll()
+                    await topic.partitions[0].trimmer.roll()
                     clock.advance_ms(HOUR_MS)
             partition = topic.partitions[0]
-            assert len(partition.events.segments) > 2
+            assert len(event_log(partition).segments) > 2
             # Where the last snapshot lies depends on which events were written together.
-            has_old_events = partition.events.segments[0].end_offset <= rebuilds_from(partition)
+            has_old_events = event_log(partition).segments[0].end_offset <= rebuilds_from(partition)
         clock.advance_ms(-3 * HOUR_MS)  # nothing is due when a broker starts
         return (disk, metadata, values) if has_old_events else None
 
@@ -158,7 +160,7 @@ def test_wherever_the_process_ends_each_message_is_live_or_archived(
         disk.random = Random(operation)
         metadata = deepcopy(written)
         try:
-            async with broker_on(
+            async with quick_broker_on(
                 base, disk=disk, metadata=metadata, clock=clock, **settings
             ) as broker:
                 disk.crash_at = disk.operations + operation
@@ -169,12 +171,14 @@ def test_wherever_the_process_ends_each_message_is_live_or_archived(
             is_through = False
         disk.crash(power=power)
         clock.advance_ms(-4 * HOUR_MS)
-        async with broker_on(base, disk=disk, metadata=metadata, clock=clock, **settings) as broker:
+        async with quick_broker_on(
+            base, disk=disk, metadata=metadata, clock=clock, **settings
+        ) as broker:
             await check_whole(broker, values, base, disk)
             clock.advance_ms(4 * HOUR_MS)
             await broker.apply_retention()
             await check_whole(broker, values, base, disk)
-            assert broker.topic("t").partitions[0].messages.start_offset == 9
+            assert broker.topic("t").partitions[0].log_start_offset == 9
             assert broker.archive.rows(broker.topic("t").partitions[0].identity, "events")
         clock.advance_ms(-4 * HOUR_MS)
         return not is_through
@@ -191,19 +195,19 @@ async def archived_topic(broker: Broker, clock: ManualClock, name: str = "t") ->
     await broker.create_topic(name, 1)
     values = await fill(broker, clock, 4, name)
     await broker.apply_retention()
-    assert broker.topic(name).partitions[0].messages.start_offset == 9
+    assert broker.topic(name).partitions[0].log_start_offset == 9
     return values
 
 
 def read_here(broker: Broker, name: str = "t") -> list[bytes]:
     (partition,) = broker.topic(name).partitions
-    return read_all(whole_logs(broker.archive, partition).messages, partition.state.end_offset)
+    return read_all(whole_logs(broker.archive, partition).messages, partition.end_offset)
 
 
 def test_a_manifest_that_lost_its_rows_is_made_anew_from_the_files(tmp_path: Path) -> None:
     async def main() -> None:
         clock, metadata = ManualClock(), MemoryMetadata()
-        async with broker_on(tmp_path, clock=clock, metadata=metadata, **SETTINGS) as broker:
+        async with quick_broker_on(tmp_path, clock=clock, metadata=metadata, **SETTINGS) as broker:
             values = await archived_topic(broker, clock)
         rows = dict(metadata.archive)
         folder = tmp_path / "archive/t/0/messages"
@@ -211,7 +215,7 @@ def test_a_manifest_that_lost_its_rows_is_made_anew_from_the_files(tmp_path: Pat
         (folder / f"{99:020}.log.zst").write_bytes(b"not an archive")
         (folder / "notes.log.zst").write_bytes(b"somebody's")
         (tmp_path / "archive/t/lost+found").mkdir()
-        async with broker_on(
+        async with quick_broker_on(
             tmp_path, clock=clock, metadata=MemoryMetadata(), **SETTINGS
         ) as broker:
             assert read_here(broker) == values
@@ -227,10 +231,10 @@ def test_a_manifest_that_lost_its_rows_is_made_anew_from_the_files(tmp_path: Pat
 def test_a_new_topic_does_not_come_into_the_archive_of_another(tmp_path: Path) -> None:
     async def main() -> None:
         clock = ManualClock()
-        async with broker_on(tmp_path, clock=clock, **SETTINGS) as broker:
+        async with quick_broker_on(tmp_path, clock=clock, **SETTINGS) as broker:
             await archived_topic(broker, clock)
         shutil.rmtree(tmp_path / "topics/t")
-        async with broker_on(tmp_path, clock=clock, **SETTINGS) as broker:
+        async with quick_broker_on(tmp_path, clock=clock, **SETTINGS) as broker:
             with pytest.raises(TopicExists, match="move it away"):
                 await broker.create_topic("t", 1)
             (tmp_path / "archive/t").rename(tmp_path / "elsewhere")
@@ -242,7 +246,7 @@ def test_a_new_topic_does_not_come_into_the_archive_of_another(tmp_path: Path) -
 def test_a_topic_that_is_deleted_takes_its_archive_with_it(tmp_path: Path) -> None:
     async def main() -> None:
         clock, metadata = ManualClock(), MemoryMetadata()
-        async with broker_on(tmp_path, clock=clock, metadata=metadata, **SETTINGS) as broker:
+        async with quick_broker_on(tmp_path, clock=clock, metadata=metadata, **SETTINGS) as broker:
             await archived_topic(broker, clock)
             other = await archived_topic(broker, clock, "other")
             read_here(broker)
@@ -260,7 +264,7 @@ def test_a_topic_that_is_deleted_takes_its_archive_with_it(tmp_path: Path) -> No
 def test_what_was_deleted_without_an_archive_is_passed_over(tmp_path: Path) -> None:
     async def main() -> None:
         clock = ManualClock()
-        async with broker_on(tmp_path, clock=clock, **SETTINGS) as broker:
+        async with quick_broker_on(tmp_path, clock=clock, **SETTINGS) as broker:
             values = await archived_topic(broker, clock)
             await broker.alter_topic("t", {"archive": "false"})
             values += await fill(broker, clock, 2)
@@ -269,7 +273,7 @@ def test_what_was_deleted_without_an_archive_is_passed_over(tmp_path: Path) -> N
             values += await fill(broker, clock, 2)
             await broker.apply_retention()
             (partition,) = broker.topic("t").partitions
-            assert partition.messages.start_offset == 21
+            assert partition.log_start_offset == 21
             reader = whole_logs(broker.archive, partition).messages
             assert read_all(reader, 24) == values[:9] + values[15:]
             assert reader.first_from(4) == 4
@@ -292,7 +296,7 @@ def test_reading_goes_on_without_gap_or_doubling_while_segments_are_archived(
 ) -> None:
     async def main() -> None:
         clock = ManualClock()
-        async with broker_on(tmp_path, clock=clock, **SETTINGS) as broker:
+        async with quick_broker_on(tmp_path, clock=clock, **SETTINGS) as broker:
             await broker.create_topic("t", 1)
             (partition,) = broker.topic("t").partitions
             clock.advance_ms(-100 * HOUR_MS)
@@ -307,7 +311,7 @@ def test_reading_goes_on_without_gap_or_doubling_while_segments_are_archived(
                 if offset % 3 == 2:  # in the middle of a segment
                     clock.advance_ms(HOUR_MS)
                     await broker.apply_retention()
-                    assert partition.messages.start_offset > 0 or offset == 2
+                    assert partition.log_start_offset > 0 or offset == 2
             assert seen == values
 
             async def read_in_threads() -> list[list[bytes]]:
@@ -327,14 +331,14 @@ def test_reading_goes_on_without_gap_or_doubling_while_segments_are_archived(
 def test_a_segment_that_was_archived_and_not_deleted_is_not_archived_twice(tmp_path: Path) -> None:
     async def main() -> None:
         clock, disk, metadata = ManualClock(), BrokenDisk(), MemoryMetadata()
-        async with broker_on(
+        async with quick_broker_on(
             tmp_path, clock=clock, disk=disk, metadata=metadata, archive="true"
         ) as broker:
             await broker.create_topic("t", 1)
             values = await fill(broker, clock, 2)
             clock.advance_ms(HOUR_MS)
             (partition,) = broker.topic("t").partitions
-            first = partition.messages.segments[0]
+            first = message_log(partition).segments[0]
             row = await broker.archive.take(partition.identity, "messages", first)
             clock.advance_ms(HOUR_MS)
             written = disk.count("append", ".part")
@@ -348,7 +352,7 @@ def test_a_segment_that_was_archived_and_not_deleted_is_not_archived_twice(tmp_p
             assert read_here(broker) == values
             await broker.alter_topic("t", {"retention.age": "1h"})
             await broker.apply_retention()
-            assert partition.messages.start_offset == 6
+            assert partition.log_start_offset == 6
             assert read_here(broker) == values
 
     run(main())
@@ -357,7 +361,7 @@ def test_a_segment_that_was_archived_and_not_deleted_is_not_archived_twice(tmp_p
 def test_damage_in_the_archive_is_reported_by_readers_of_the_whole_log(tmp_path: Path) -> None:
     async def main() -> None:
         clock = ManualClock()
-        async with broker_on(tmp_path, clock=clock, **SETTINGS) as broker:
+        async with quick_broker_on(tmp_path, clock=clock, **SETTINGS) as broker:
             values = await archived_topic(broker, clock)
             (tmp_path / f"archive/t/0/messages/{3:020}.log.zst").unlink()
             (partition,) = broker.topic("t").partitions
@@ -365,7 +369,7 @@ def test_damage_in_the_archive_is_reported_by_readers_of_the_whole_log(tmp_path:
             reading = reader.read(0, 12)
             assert values_of(reading.frames) == values[:3] + values[6:]
             assert [(d.start_offset, d.end_offset) for d in reading.damage] == [(3, 6)]
-            assert not partition.messages.damage
+            assert not partition.message_damage
             assert len(broker.archive.damage(partition.identity, "messages")) == 1
 
     run(main())
@@ -374,7 +378,7 @@ def test_damage_in_the_archive_is_reported_by_readers_of_the_whole_log(tmp_path:
 def test_a_node_that_stops_breaks_off_what_it_archives(tmp_path: Path) -> None:
     async def main() -> None:
         clock, disk = ManualClock(), BrokenDisk()
-        async with broker_on(tmp_path, clock=clock, disk=disk, **SETTINGS) as broker:
+        async with quick_broker_on(tmp_path, clock=clock, disk=disk, **SETTINGS) as broker:
             await broker.create_topic("t", 1)
             values = await fill(broker, clock, 2)
             clock.advance_ms(HOUR_MS)
@@ -384,7 +388,7 @@ def test_a_node_that_stops_breaks_off_what_it_archives(tmp_path: Path) -> None:
             broker.archive._closing.set()
             disk.release()
         assert not [p for p in (tmp_path / "archive").rglob("*.log.zst*") if p.is_file()]
-        async with broker_on(tmp_path, clock=clock, **SETTINGS) as broker:
+        async with quick_broker_on(tmp_path, clock=clock, **SETTINGS) as broker:
             await broker.apply_retention()
             assert read_here(broker) == values
 
@@ -394,7 +398,7 @@ def test_a_node_that_stops_breaks_off_what_it_archives(tmp_path: Path) -> None:
 def test_a_snapshot_has_what_was_kept_at_its_time_and_nothing_later(tmp_path: Path) -> None:
     async def main() -> None:
         clock = ManualClock()
-        async with broker_on(
+        async with quick_broker_on(
             tmp_path, clock=clock, retention__age="none", archive="true"
         ) as broker:
             await broker.create_topic("t", 1)
@@ -404,23 +408,23 @@ def test_a_snapshot_has_what_was_kept_at_its_time_and_nothing_later(tmp_path: Pa
             for number in range(8):
                 values.append(b"%d" % number)
                 await publish(broker.topic("t"), values[-1])
-                await partition.keeping.roll()
+                await partition.trimmer.roll()
                 if number in (3, 6):
                     age = {"retention.age": f"{2 * 3600 + 1}s"}
                     await broker.alter_topic("t", age)
                     await broker.apply_retention()
                     await broker.alter_topic("t", {"retention.age": "none"})
                 clock.advance_ms(HOUR_MS)
-                kept.append((clock.now_us - 1, values[partition.messages.start_offset :]))
+                kept.append((clock.now_us - 1, values[partition.log_start_offset :]))
             assert [len(then) for _, then in kept] == [1, 2, 3, 3, 4, 5, 3, 4]
             for time_us, then in kept:
                 past = Past(broker.archive, time_us)
-                reader, start, end = past.opened(partition, 0, partition.state.end_offset)
+                reader, start, end = past.opened(partition, 0, partition.end_offset)
                 assert values_of(reader.read(start, end).frames) == then
                 _, start, _ = past.opened(partition, start + 1, end)
                 assert values_of(reader.read(start, end).frames) == then[1:]
             past = Past(broker.archive, kept[0][0] - 2 * HOUR_MS * 1000)
-            _, start, end = past.opened(partition, 0, partition.state.end_offset)
+            _, start, end = past.opened(partition, 0, partition.end_offset)
             assert start == end == 0
 
     run(main())

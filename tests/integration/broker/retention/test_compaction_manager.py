@@ -35,6 +35,7 @@ from tests.support.broker.harness import (
     quiet,
     run,
 )
+from tests.support.broker.partition_internals import event_log, message_log, state_of
 from tests.support.eventually import until
 
 Pair = tuple[bytes | None, bytes | None]
@@ -55,18 +56,18 @@ async def put(topic: Topic, *pairs: Pair, deliver_at_ms: int = 0) -> list[int]:
     offsets = []
     for key, value in pairs:
         message = Message(value, key, deliver_at_ms=deliver_at_ms)
-        (stored,) = await topic.publishing.publish_messages([RoutedMessage(0, message)])
+        (stored,) = await topic.publisher.publish_messages([RoutedMessage(0, message)])
         offsets.append(stored.offset)
     return offsets
 
 
 async def seal(topic: Topic) -> None:
-    await topic.partition(0).keeping.roll()
+    await topic.partitions[0].trimmer.roll()
 
 
 def served(topic: Topic) -> dict[int, Pair]:
     """Return every message that reading the log gives, by offset."""
-    log, found = topic.partition(0).messages, dict[int, Pair]()
+    log, found = message_log(topic.partitions[0]), dict[int, Pair]()
     offset = log.start_offset
     while offset < log.end_offset:
         reading = log.reader.read(offset, log.end_offset)
@@ -87,7 +88,7 @@ def kept_of(view: FrameView) -> dict[int, Pair]:
 async def got(topic: Topic, group: str, count: int = 10) -> list[tuple[int, bytes]]:
     """Receive, acknowledge, and return offsets and values until there is nothing more."""
     found: list[tuple[int, bytes]] = []
-    while deliveries := await topic.receive(group, options(count)):
+    while deliveries := await topic.receiver.receive(group, options(count)):
         found += [(offset, value) for offset, _, value in leased(deliveries)]
         await ack(topic, group, deliveries)
     return found
@@ -107,7 +108,7 @@ def test_the_newest_message_of_a_key_stays_at_its_offset(tmp_path: Path) -> None
             assert await compacted(broker) == 2
             expected = {2: (None, b"x"), 3: (b"a", b"2"), 4: (b"c", b"1"), 5: (b"b", b"2")}
             assert served(topic) == expected
-            assert topic.partition(0).messages.start_offset == 0
+            assert topic.partitions[0].log_start_offset == 0
             assert await got(topic, "fresh") == [(2, b"x"), (3, b"2"), (4, b"1"), (5, b"2")]
 
     run(work())
@@ -207,17 +208,17 @@ def test_very_many_gone_messages_are_passed_in_a_few_events(tmp_path: Path) -> N
             columns = Columns([b""] * 50_000, keys=[b"k"] * 50_000)
             data = encode_frame(columns)
             for _ in range(10):
-                await topic.partition(0).publish(FrameView.parse(data))
+                await topic.partitions[0].appender.publish(FrameView.parse(data))
             await put(topic, (b"k", b"last"))
             await seal(topic)
             assert await compacted(broker) == 500_000
-            partition = topic.partition(0)
-            assert partition.messages.size_bytes < 100_000
-            events = partition.events.end_offset
+            partition = topic.partitions[0]
+            assert partition.size_bytes < 100_000
+            events = partition.event_end_offset
             assert await got(topic, "g") == [(500_000, b"last")]
             await quiet(partition)
-            assert partition.events.end_offset - events < 20
-            assert partition.state.group("g").taken.floor == 500_001
+            assert partition.event_end_offset - events < 20
+            assert state_of(partition).group("g").taken.floor == 500_001
 
     run(work())
 
@@ -227,8 +228,8 @@ def test_what_was_leased_may_be_settled_although_it_is_gone(tmp_path: Path) -> N
         async with by_hand(tmp_path, delivery__ordering="none", **COMPACT) as broker:
             topic = await broker.create_topic("t")
             await put(topic, (b"a", b"1"), (b"b", b"1"), (b"c", b"1"))
-            held = await topic.receive("g", options(1))
-            given = await topic.receive("g", options(1))
+            held = await topic.receiver.receive("g", options(1))
+            given = await topic.receiver.receive("g", options(1))
             assert [o for o, _, _ in leased([*held, *given])] == [0, 1]
             await put(topic, (b"a", b"2"), (b"b", b"2"))
             await seal(topic)
@@ -236,8 +237,8 @@ def test_what_was_leased_may_be_settled_although_it_is_gone(tmp_path: Path) -> N
             assert await ack(topic, "g", held) == 1
             assert await nack(topic, "g", given) == 1
             assert await got(topic, "g") == [(2, b"1"), (3, b"2"), (4, b"2")]
-            assert not len(topic.partition(0).state.group("g").retries)
-            assert topic.partition(0).state.group("g").taken.floor == 5
+            assert not len(state_of(topic.partitions[0]).group("g").retries)
+            assert state_of(topic.partitions[0]).group("g").taken.floor == 5
 
     run(work())
 
@@ -257,12 +258,12 @@ def test_a_delayed_message_that_is_gone_is_neither_delivered_nor_waited_for(
             assert await got(topic, "g") == [(2, b"now")]
         async with by_hand(tmp_path, clock=clock, metadata=metadata, **COMPACT) as broker:
             topic = broker.topic("t")
-            assert topic.partition(0).dispatch.schedule.count == 1
+            assert topic.partitions[0].delayed_count == 1
             assert await got(topic, "g") == []
             clock.advance_ms(10_000)
-            topic.partition(0)._on_time()
+            topic.partitions[0]._timers._on_time()
             assert await got(topic, "g") == [(1, b"late")]
-            assert topic.partition(0).state.group("g").taken.floor == 3
+            assert state_of(topic.partitions[0]).group("g").taken.floor == 3
 
     run(work())
 
@@ -275,7 +276,7 @@ def test_nothing_is_left_of_old_generations(tmp_path: Path) -> None:
                 await put(topic, *[(b"%d" % n, bytes(20 << number)) for n in range(20)])
                 await seal(topic)
                 await compacted(broker)
-            log = topic.partition(0).messages
+            log = message_log(topic.partitions[0])
             logs = sorted(p.name for p in log.directory.glob("*.log*"))
             assert logs == [s.path.name for s in log.segments]
             assert len(served(topic)) == 20
@@ -292,7 +293,7 @@ def test_sealing_a_segment_has_it_compacted_by_itself(tmp_path: Path) -> None:
             topic = await broker.create_topic("t")
             await put(topic, (b"a", b"1"), (b"a", b"2"))
             await seal(topic)
-            await until(lambda: topic.partition(0).messages.segments[0].generation == 1)
+            await until(lambda: message_log(topic.partitions[0]).segments[0].generation == 1)
             assert served(topic) == {1: (b"a", b"2")}
 
     run(work())
@@ -309,18 +310,18 @@ def test_a_repeated_batch_is_known_although_all_of_it_is_gone(tmp_path: Path) ->
         async with by_hand(tmp_path, metadata=metadata, **COMPACT) as broker:
             topic = await broker.create_topic("t")
             for sequence in range(20):
-                await topic.partition(0).publish(batch(sequence))
+                await topic.partitions[0].appender.publish(batch(sequence))
             await put(topic, (b"k", b"last"))
             await seal(topic)
             assert await compacted(broker) == 20
-            assert (await topic.partition(0).publish(batch(19))).duplicate
+            assert (await topic.partitions[0].appender.publish(batch(19))).duplicate
         for path in (tmp_path / "topics" / "t" / "0" / "events").iterdir():
             path.unlink()  # so that producers are learned from the frames
         async with by_hand(tmp_path, metadata=metadata, **COMPACT) as broker:
-            partition = broker.topic("t").partition(0)
-            again = await partition.publish(batch(19))
+            partition = broker.topic("t").partitions[0]
+            again = await partition.appender.publish(batch(19))
             assert (again.offset, again.duplicate) == (19, True)
-            assert (await partition.publish(batch(20))).offset == 21
+            assert (await partition.appender.publish(batch(20))).offset == 21
 
     run(work())
 
@@ -332,7 +333,7 @@ def test_a_dedup_id_is_known_for_its_window_although_its_message_is_gone(tmp_pat
         first = Message(b"1", b"a", dedup_id=dedup_hash("once"))
 
         async def publish_it(topic: Topic) -> PublishedMessage:
-            (stored,) = await topic.publishing.publish_messages([RoutedMessage(0, first)])
+            (stored,) = await topic.publisher.publish_messages([RoutedMessage(0, first)])
             return stored
 
         async with by_hand(tmp_path, clock=clock, metadata=metadata, **given) as broker:
@@ -356,7 +357,7 @@ def test_readers_and_consumers_go_on_while_segments_are_exchanged(tmp_path: Path
     async def work() -> None:
         async with broker_on(tmp_path, delivery__ordering="none", **COMPACT) as broker:
             topic = await broker.create_topic("t")
-            log = topic.partition(0).messages
+            log = message_log(topic.partitions[0])
             newest: dict[bytes, int] = {}
             is_over = False
 
@@ -393,7 +394,7 @@ def test_readers_and_consumers_go_on_while_segments_are_exchanged(tmp_path: Path
             assert set(newest.values()) <= set(found)
             assert rounds > 1
             await until(lambda: any(s.generation for s in log.segments))
-            assert topic.partition(0).state.group("g").taken.floor == log.end_offset
+            assert state_of(topic.partitions[0]).group("g").taken.floor == log.end_offset
 
     run(work())
 
@@ -408,9 +409,9 @@ def test_what_is_gone_is_written_as_skipped_with_the_cause_and_the_swap_as_compa
             await seal(topic)
             await compacted(broker)
             await got(topic, "g")
-            partition = topic.partition(0)
+            partition = topic.partitions[0]
             await quiet(partition)
-            log = partition.events
+            log = event_log(partition)
             stored = read_events(log.reader, 0, log.end_offset)
             events = [each.event for each in stored if each is not None]
             assert Compacted(0, 2) in events
@@ -472,16 +473,16 @@ def test_what_is_given_up_after_it_has_gone_says_so_in_the_dead_letters(tmp_path
         async with by_hand(tmp_path, **given) as broker:
             topic = await broker.create_topic("t")
             await put(topic, (b"a", b"1"))
-            held = await topic.receive("g", options(1))
+            held = await topic.receiver.receive("g", options(1))
             await put(topic, (b"a", b"2"))
             await seal(topic)
             assert await compacted(broker) == 1
-            topic.partition(0)._cached.clear()
+            topic.partitions[0].leases._frames.clear()
             await nack(topic, "g", held)
             await until(lambda: "t.dlq" in broker.topics)
             dead = broker.topic("t.dlq")
-            await until(lambda: dead.partition(0).state.end_offset == 1)
-            (view,) = dead.partition(0).messages.reader.read(0, 1).frames
+            await until(lambda: dead.partitions[0].end_offset == 1)
+            (view,) = dead.partitions[0].message_reader.read(0, 1).frames
             (message,) = view.messages(0, 1)
             assert (message.key, message.value) == (None, b"")
             assert b"compacted away" in [value for _, value in message.headers]
@@ -500,19 +501,19 @@ def test_retries_and_what_is_held_back_are_passed_over_when_they_are_gone(
         async with by_hand(tmp_path, **given) as broker:
             topic = await broker.create_topic("t")
             await put(topic, (b"a", b"1"), (b"a", b"2"), (b"b", b"1"), (b"a", b"3"))
-            first = await topic.receive("g", options(1))
-            await topic.receive("other", options(2))
+            first = await topic.receiver.receive("g", options(1))
+            await topic.receiver.receive("other", options(2))
             await nack(topic, "g", first, delay_ms=1000)
             if ordering == "key":  # which puts the next of the key behind it
                 assert [o for o, _ in await got(topic, "g")] == [2]
             await put(topic, (b"b", b"2"), (b"a", b"4"))
             await seal(topic)
             assert await compacted(broker) == 4
-            topic.partition(0)._cached.clear()
+            topic.partitions[0].leases._frames.clear()
             clock.advance_ms(1000)
-            topic.partition(0)._on_time()
+            topic.partitions[0]._timers._on_time()
             assert [o for o, _ in await got(topic, "g")] == [4, 5]
-            group = topic.partition(0).state.group("g")
+            group = state_of(topic.partitions[0]).group("g")
             assert (group.taken.floor, len(group.retries), group.locks.held_count) == (6, 0, 0)
 
     run(work())
@@ -527,9 +528,9 @@ def test_more_keys_than_there_is_memory_for_take_more_passes(tmp_path: Path) -> 
             await seal(topic)
             while await compacted(broker):
                 pass
-            partition = topic.partition(0)
-            assert partition.compaction.progress is not None
-            assert partition.compaction.progress.compacted_to > 15
+            partition = topic.partitions[0]
+            assert partition.compactor.progress is not None
+            assert partition.compactor.progress.compacted_to > 15
             left = served(topic)
             assert {left[o][0] for o in range(20, 30)} == {b"%d" % n for n in range(10)}
             assert len(left) < 30
@@ -541,7 +542,7 @@ def test_progress_of_another_log_is_not_believed(tmp_path: Path) -> None:
     async def work() -> None:
         async with by_hand(tmp_path, **COMPACT) as broker:
             topic = await broker.create_topic("t")
-            log = topic.partition(0).messages
+            log = message_log(topic.partitions[0])
             write_checkpoint(broker._disk, log.directory, CleanerCheckpoint(1000, 0))
             await put(topic, (b"a", b"1"), (b"a", b"2"))
             await seal(topic)

@@ -18,7 +18,7 @@ SETTINGS = {"retention__age": "1h", "segment__bytes": "64KiB"}
 
 async def put_later(topic: Topic, value: bytes, due_ms: int) -> int:
     frame = FrameView.parse(encode_frame(Columns([value], deliver_at_ms=[due_ms])))
-    (stored,) = await topic.publishing.publish_frames([(0, frame)])
+    (stored,) = await topic.publisher.publish_frames([(0, frame)])
     return stored.offset
 
 
@@ -41,14 +41,14 @@ def test_segments_with_scheduled_messages_outlive_retention(tmp_path: Path) -> N
             clock.advance_ms(2 * HOUR_MS)
             await broker.apply_retention()
             (partition,) = topic.partitions
-            assert 0 < partition.messages.start_offset <= offset
+            assert 0 < partition.log_start_offset <= offset
             clock.advance_ms(8 * HOUR_MS)
-            await until(lambda: partition.dispatch.schedule.count == 0)
-            found = await topic.receive("g", options(1000))
+            await until(lambda: partition.delayed_count == 0)
+            found = await topic.receiver.receive("g", options(1000))
             assert (offset, 1, b"later") in leased(found)
             await ack(topic, "g", found)
             await broker.apply_retention()
-            assert partition.messages.start_offset > offset
+            assert partition.log_start_offset > offset
 
     run(main())
 
@@ -65,8 +65,8 @@ def test_what_was_cancelled_is_not_kept(tmp_path: Path) -> None:
             (partition,) = topic.partitions
             await MessageChanges(partition, offset, ()).cancel("")
             await broker.apply_retention()
-            assert partition.messages.start_offset > offset
-            assert partition.state.mark_count() == 0
+            assert partition.log_start_offset > offset
+            assert partition.mark_count == 0
 
     run(main())
 
@@ -83,8 +83,8 @@ def test_what_was_put_off_is_kept_although_its_first_time_has_come(tmp_path: Pat
             (partition,) = topic.partitions
             await MessageChanges(partition, offset, ()).reschedule(clock.wall_ms() + 10 * HOUR_MS)
             clock.advance_ms(2 * HOUR_MS)
-            await until(lambda: partition.dispatch.schedule.count == 1)
+            await until(lambda: partition.delayed_count == 1)
             await broker.apply_retention()
-            assert partition.messages.start_offset == offset
+            assert partition.log_start_offset == offset
 
     run(main())

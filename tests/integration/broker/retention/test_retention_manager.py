@@ -17,7 +17,9 @@ from goq.broker.topic.topic import Topic
 from goq.clock import ManualClock
 from goq.config.topic import TopicSettings
 from goq.storage.log.segment import Segment
+from goq.storage.scanner import Damage
 from tests.support.broker.harness import BrokenDisk, ack, broker_on, nack, options, publish, run
+from tests.support.broker.partition_internals import message_log, state_of
 from tests.support.eventually import until
 
 SECOND_US = 1_000_000
@@ -90,7 +92,7 @@ def test_a_message_of_an_idle_topic_goes_when_it_is_too_old_and_not_before(tmp_p
         settings = {"retention__age": "1h", "segment__age": "30m"}
         async with broker_on(tmp_path, clock=clock, **settings) as broker:
             topic = await broker.create_topic("t", 1)
-            messages = topic.partitions[0].messages
+            messages = message_log(topic.partitions[0])
             published_us = clock.now_us
             await publish(topic, b"x")
 
@@ -116,13 +118,13 @@ def test_a_clock_that_is_set_forward_is_noticed_within_a_minute(tmp_path: Path) 
         async with broker_on(tmp_path, clock=clock, retention__age="7d") as broker:
             topic = await broker.create_topic("t", 1)
             await publish(topic, b"x")
-            await topic.partitions[0].keeping.roll()
+            await topic.partitions[0].trimmer.roll()
 
             async def work(pauses: Pauses) -> None:
                 assert pauses.lengths[-1] == 60
                 clock.advance_ms(8 * 24 * HOUR_MS)
                 await pauses.end()
-                assert topic.partitions[0].messages.start_offset == 1
+                assert topic.partitions[0].log_start_offset == 1
 
             await with_keeper(broker, clock, work)
 
@@ -156,13 +158,13 @@ def test_a_sealed_segment_changed_settings_and_new_topics_wake_the_keeper(tmp_pa
             async def work(pauses: Pauses) -> None:
                 (partition,) = topic.partitions
                 await publish(topic, bytes(100_000))
-                await partition.keeping.roll()
+                await partition.trimmer.roll()
                 await pauses.next()
                 await broker.alter_topic("t", {"retention.bytes": "64KiB"})
-                await until(lambda: partition.messages.start_offset == 1)
+                await until(lambda: partition.log_start_offset == 1)
                 await publish(topic, bytes(100_000))
-                await partition.keeping.roll()  # one more is too much by itself
-                await until(lambda: partition.messages.start_offset == 2)
+                await partition.trimmer.roll()  # one more is too much by itself
+                await until(lambda: partition.log_start_offset == 2)
                 await broker.create_topic("other", 1)
                 await broker.alter_topic("other", {"segment.age": "7s"})
                 await until(lambda: pauses.lengths[-1] == 7)
@@ -179,15 +181,15 @@ def test_what_replicas_need_is_kept(tmp_path: Path) -> None:
             topic = await broker.create_topic("t", 1)
             for _ in range(3):
                 await publish(topic, b"x")
-                await topic.partitions[0].keeping.roll()
+                await topic.partitions[0].trimmer.roll()
             clock.advance_ms(2 * HOUR_MS)
 
             async def work(pauses: Pauses) -> None:
-                assert topic.partitions[0].messages.start_offset == 1
+                assert topic.partitions[0].log_start_offset == 1
                 assert pauses.lengths[-1] == 60
                 needed[0] = 3
                 await pauses.end()
-                assert topic.partitions[0].messages.start_offset == 3
+                assert topic.partitions[0].log_start_offset == 3
 
             await with_keeper(broker, clock, work, lambda _partition: needed[0])
 
@@ -197,7 +199,7 @@ def test_what_replicas_need_is_kept(tmp_path: Path) -> None:
 async def six_segments(topic: Topic) -> Partition:
     for number in range(6):
         await publish(topic, b"%d" % number * 40_000)
-        await topic.partitions[0].keeping.roll()
+        await topic.partitions[0].trimmer.roll()
     return topic.partitions[0]
 
 
@@ -214,7 +216,7 @@ def test_what_a_protected_group_has_not_done_is_kept(
             await broker.configure_group(topic, "g", {"retention.protect_unread": "true"})
             partition = await six_segments(topic)
             for offset in range(3):
-                found = await topic.receive("g", options(1, visibility_ms=100 * HOUR_MS))
+                found = await topic.receiver.receive("g", options(1, visibility_ms=100 * HOUR_MS))
                 if state == "leased" and offset == 1:
                     continue
                 if state == "retry" and offset == 2:
@@ -227,10 +229,10 @@ def test_what_a_protected_group_has_not_done_is_kept(
             else:
                 await broker.alter_topic("t", {"retention.bytes": "64KiB"})
             await broker.apply_retention()
-            assert partition.messages.start_offset == kept_from
+            assert partition.log_start_offset == kept_from
             await broker.configure_group(topic, "g", {"retention.protect_unread": "false"})
             await broker.apply_retention()
-            assert partition.messages.start_offset >= 5
+            assert partition.log_start_offset >= 5
 
     run(main())
 
@@ -245,18 +247,18 @@ def test_protection_is_the_topics_setting_where_a_group_has_none_of_its_own(tmp_
             partition = await six_segments(topic)
             clock.advance_ms(2 * HOUR_MS)
             await broker.apply_retention()
-            assert partition.messages.start_offset == 6, "nobody is protected"
+            assert partition.log_start_offset == 6, "nobody is protected"
             partition = await six_segments(topic)
             await broker.remember_group(topic, "g")
             clock.advance_ms(2 * HOUR_MS)
             await broker.apply_retention()
-            assert partition.messages.start_offset == 6, "the group has not begun"
-            await ack(topic, "g", await topic.receive("g", options(4)))
+            assert partition.log_start_offset == 6, "the group has not begun"
+            await ack(topic, "g", await topic.receiver.receive("g", options(4)))
             await broker.apply_retention()
-            assert partition.messages.start_offset == 10
+            assert partition.log_start_offset == 10
             await broker.delete_group(topic, "g")
             await broker.apply_retention()
-            assert partition.messages.start_offset == 12
+            assert partition.log_start_offset == 12
 
     run(main())
 
@@ -266,7 +268,7 @@ def test_the_first_unread_is_what_looking_at_every_message_finds(seed: int, tmp_
     chance = Random(seed)
 
     def naive(topic: Topic, partition: Partition) -> int | None:
-        state, found = partition.state, []
+        state, found = state_of(partition), []
         for name in topic.groups:
             if not topic.settings_of(name).protect_unread:
                 continue
@@ -293,11 +295,11 @@ def test_the_first_unread_is_what_looking_at_every_message_finds(seed: int, tmp_
                 if kind < 0.3:
                     await publish(topic, *[b"x"] * chance.randint(1, 5))
                 elif kind < 0.35:
-                    at = chance.randint(0, partition.state.end_offset)
-                    partition._record_corruption(at, at + 2, "test")
+                    at = chance.randint(0, partition.end_offset)
+                    partition.note_damage(Damage(Path(), 0, 0, at, at + 2, "test"))
                 elif kind < 0.4:
-                    await partition.reset(group, chance.randint(0, partition.state.end_offset))
-                elif found := await topic.receive(group, options(chance.randint(1, 6))):
+                    await partition.reset(group, chance.randint(0, partition.end_offset))
+                elif found := await topic.receiver.receive(group, options(chance.randint(1, 6))):
                     if kind < 0.8:
                         await ack(topic, group, found)
                     elif kind < 0.9:
@@ -347,12 +349,12 @@ def test_without_room_for_the_archive_nothing_is_deleted_and_one_warning_given(
                 partition = await six_segments(topic)
                 await until(lambda: topic.stats.retention_stalls > 0)
                 await pauses.end()
-                assert partition.messages.start_offset == 0
+                assert partition.log_start_offset == 0
                 assert caplog.text.count("no room on the disk") == 1
                 assert topic.stats.retention_stalls >= 2
                 disk.heal()
                 await pauses.end()
-                await until(lambda: partition.messages.start_offset == 5)
+                await until(lambda: partition.log_start_offset == 5)
 
             await with_keeper(broker, clock, work)
 

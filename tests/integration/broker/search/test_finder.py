@@ -31,6 +31,7 @@ from goq.frame.hashes import dedup_hash, key_hash
 from goq.frame.view import FrameView
 from goq.model import Message
 from tests.support.broker.harness import BrokenDisk, broker_on, run
+from tests.support.broker.partition_internals import message_log
 from tests.support.eventually import until
 from tests.support.storage.keys import with_key_hashes
 
@@ -39,7 +40,7 @@ HEADERS = [(), (("h", b"1"),), (("h", b"2"), ("g", b"1")), (("h", b""),)]
 
 
 async def publish_messages(topic: Topic, partition: int, messages: Iterable[Message]) -> None:
-    await topic.publishing.publish_messages([RoutedMessage(partition, m) for m in messages])
+    await topic.publisher.publish_messages([RoutedMessage(partition, m) for m in messages])
 
 
 def random_message(random: Random) -> Message:
@@ -59,7 +60,7 @@ async def filled(broker: Broker, clock: ManualClock, seed: int) -> tuple[Topic, 
         messages = [random_message(random) for _ in range(random.randint(1, 5))]
         await publish_messages(topic, partition, messages)
         if random.random() < 0.1:
-            await topic.partitions[partition].keeping.roll()
+            await topic.partitions[partition].trimmer.roll()
     found = []
     for partition in topic.partitions:
         reading = partition.read(0, messages_max=10**6)
@@ -155,11 +156,11 @@ def test_keys_whose_hashes_are_the_same_are_told_apart(tmp_path: Path) -> None:
             hashed = key_hash(b"wanted")
             keys: list[bytes | None] = [b"other", b"wanted", b"third", b"wanted"]
             frame = with_key_hashes(encode_frame(Columns([b""] * 4, keys=keys)), [hashed] * 4)
-            await topic.publishing.publish_frames([(0, FrameView.parse(frame))])
+            await topic.publisher.publish_frames([(0, FrameView.parse(frame))])
             for _ in range(2):
                 page = await broker.finder.find(topic, Wanted(key=b"wanted"), 10, None)
                 assert [found.offset for found in page.found] == [3, 1]
-                await topic.partitions[0].keeping.roll()
+                await topic.partitions[0].trimmer.roll()
 
     run(main())
 
@@ -182,7 +183,7 @@ def test_a_message_that_cannot_be_read_is_counted_and_not_found(tmp_path: Path) 
                 await publish_messages(topic, 0, [Message(value * 10, b"k", (("h", b"1"),))])
             wanted = Wanted(key=b"k")
             assert len((await broker.finder.find(topic, wanted, 10, None)).found) == 2
-            segment = topic.partitions[0].messages.active
+            segment = message_log(topic.partitions[0]).active
             data = bytearray(segment.path.read_bytes())
             data[100] ^= 1
             segment.path.write_bytes(data)
@@ -283,7 +284,7 @@ def test_a_search_that_nobody_waits_for_ends(tmp_path: Path) -> None:
 
 
 def keys_of(topic: Topic) -> list[Path]:
-    return sorted(topic.partitions[0].messages.directory.glob("*.keys"))
+    return sorted(message_log(topic.partitions[0]).directory.glob("*.keys"))
 
 
 def test_the_file_of_a_sealed_segment_is_made_without_a_lookup(tmp_path: Path) -> None:
@@ -292,7 +293,7 @@ def test_the_file_of_a_sealed_segment_is_made_without_a_lookup(tmp_path: Path) -
             topic = await broker.create_topic("t")
             for _ in range(3):
                 await publish_messages(topic, 0, [Message(b"v", b"k")])
-                await topic.partitions[0].keeping.roll()
+                await topic.partitions[0].trimmer.roll()
             await until(lambda: len(keys_of(topic)) == 3)
             page = await broker.finder.find(topic, Wanted(key=b"k"), 10, None)
             assert [found.offset for found in page.found] == [2, 1, 0]
@@ -309,7 +310,7 @@ def test_a_file_that_cannot_be_made_is_nobodys_failure(
             topic = await broker.create_topic("t")
             disk.fail("open", ".keys", errno.ENOSPC)
             await publish_messages(topic, 0, [Message(b"v", b"k")])
-            await topic.partitions[0].keeping.roll()
+            await topic.partitions[0].trimmer.roll()
             await until(lambda: disk.count("open", ".keys") > 0)
             await publish_messages(topic, 0, [Message(b"v", b"k")])
             page = await broker.finder.find(topic, Wanted(key=b"k"), 10, None)
@@ -329,7 +330,7 @@ def test_a_broker_that_closes_does_not_wait_for_files_to_be_made(tmp_path: Path)
                 await publish_messages(topic, 0, [Message(b"v", b"k")])
             disk.hold(".keys", operation="open")
             for _ in range(3):
-                await topic.partitions[0].keeping.roll()
+                await topic.partitions[0].trimmer.roll()
                 await publish_messages(topic, 0, [Message(b"v", b"k")])
             await until(disk.holding.is_set)
             closing = asyncio.ensure_future(broker.close())

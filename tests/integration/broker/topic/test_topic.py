@@ -57,7 +57,7 @@ def test_topics_groups_and_progress_survive_a_restart(tmp_path: Path) -> None:
             topic = await broker.topic_for_publish("t")
             await publish(topic, b"%d" % turn, partition=1)
             await broker.remember_group(topic, "g")
-            found = await topic.receive("g", options())
+            found = await topic.receiver.receive("g", options())
             assert leased(found) == [(turn, 1, b"%d" % turn)]
             await ack(topic, "g", found)
             assert topic.groups == {"g": {}}
@@ -74,11 +74,11 @@ def test_a_topic_can_get_more_partitions_but_not_fewer(tmp_path: Path) -> None:
             await publish(topic, b"a")
             await broker.alter_topic("t", {"retention.age": "1h"}, 3)
             await publish(topic, b"b", partition=2)
-            assert len(leased(await topic.receive("g", options()))) == 2
+            assert len(leased(await topic.receiver.receive("g", options()))) == 2
             with pytest.raises(InvalidInput):
                 await broker.alter_topic("t", {}, 2)
             with pytest.raises(PartitionNotFound):
-                topic.partition(3)
+                topic.partitions[3]
         async with broker_on(tmp_path, metadata=metadata) as broker:
             assert broker.topic("t").partitions.count == 3
             assert broker.topic("t").settings.retention_age_ms == 3_600_000
@@ -98,7 +98,7 @@ def test_a_crash_after_the_row_was_written_leaves_a_topic_that_opens(tmp_path: P
             topic = await broker.create_topic("t", 3)  # once more, now with room
             await publish(topic, b"x", partition=2)
         async with broker_on(tmp_path, metadata=metadata) as broker:
-            assert broker.topic("t").partitions[2].state.end_offset == 1
+            assert broker.topic("t").partitions[2].end_offset == 1
 
     run(main())
 
@@ -146,7 +146,7 @@ def test_a_topic_made_anew_after_a_failed_deletion_is_empty(tmp_path: Path) -> N
                 await broker.create_topic("t")
             disk.heal()
             topic = await broker.create_topic("t")
-            assert await topic.receive("g", options()) == []
+            assert await topic.receiver.receive("g", options()) == []
             assert await publish(topic, b"new") == [0]
 
     run(main())
@@ -165,7 +165,9 @@ def test_folders_that_the_database_lost_are_taken_up_and_other_names_left_alone(
         async with broker_on(tmp_path, metadata=MemoryMetadata()) as broker:
             assert list(broker.topics) == ["orders"]
             assert broker.topics["orders"].partitions.count == 3
-            assert leased(await broker.topics["orders"].receive("g", options())) == [(0, 1, b"x")]
+            assert leased(await broker.topics["orders"].receiver.receive("g", options())) == [
+                (0, 1, b"x")
+            ]
         assert "orders" in caplog.text
 
     run(main())
@@ -179,11 +181,13 @@ def test_deleting_a_topic_in_full_traffic_hangs_nobody(tmp_path: Path) -> None:
 
             async def produce() -> None:
                 while True:
-                    await topic.publishing.publish_messages([RoutedMessage(None, Message(b"x"))])
+                    await topic.publisher.publish_messages([RoutedMessage(None, Message(b"x"))])
 
             async def consume() -> None:
                 while True:
-                    await ack(topic, "g", await topic.receive("g", options(wait_ms=60_000)))
+                    await ack(
+                        topic, "g", await topic.receiver.receive("g", options(wait_ms=60_000))
+                    )
 
             tasks = [asyncio.ensure_future(work()) for work in [produce, consume] * 8]
             await until(lambda: topic.stats.delivered_messages > 200)
@@ -243,7 +247,7 @@ def test_a_deleted_group_begins_anew(tmp_path: Path) -> None:
             await broker.remember_group(topic, "g")
             for partition in range(2):
                 await publish(topic, b"x", partition=partition)
-            found = await topic.receive("g", options())
+            found = await topic.receiver.receive("g", options())
             await broker.delete_group(topic, "g")
             given = [Receipt(d.partition, d.token, 0, 1) for d in found]
             done, lost = await settle_acked(topic, "g", given)
@@ -252,7 +256,7 @@ def test_a_deleted_group_begins_anew(tmp_path: Path) -> None:
         async with broker_on(tmp_path, metadata=metadata) as broker:
             topic = broker.topic("t")
             assert topic.groups == {}
-            assert [a for _, a, _ in leased(await topic.receive("g", options()))] == [1, 1]
+            assert [a for _, a, _ in leased(await topic.receiver.receive("g", options()))] == [1, 1]
 
     run(main())
 
@@ -263,18 +267,18 @@ def test_keys_stay_together_and_keyless_messages_go_round(tmp_path: Path) -> Non
             topic = await broker.create_topic("t")
             placed = [RoutedMessage(None, Message(b"v", key=b"k%d" % n)) for n in range(50)]
             for stored, (_, message) in zip(
-                await topic.publishing.publish_messages(placed), placed, strict=True
+                await topic.publisher.publish_messages(placed), placed, strict=True
             ):
                 assert stored.partition == partition_of(message.key or b"", 4)
             share = Message(b"v" * (limits.STICKY_BYTES // 2))
             keyless = [
-                (await topic.publishing.publish_messages([RoutedMessage(None, share)]))[0].partition
+                (await topic.publisher.publish_messages([RoutedMessage(None, share)]))[0].partition
                 for _ in range(9)
             ]
             assert keyless == [0, 0, 1, 1, 2, 2, 3, 3, 0]
             keyed = FrameView.parse(encode_frame(Columns([b"v"], keys=[b"k"])))
             with pytest.raises(InvalidInput):
-                await topic.publishing.publish_frames([(ANY_PARTITION, keyed)])
+                await topic.publisher.publish_frames([(ANY_PARTITION, keyed)])
 
     run(main())
 
@@ -304,7 +308,7 @@ def test_retention_goes_on_with_the_other_topics_when_one_fails(
             disk.fail("remove", "a/0/messages", errno.EIO)
             await broker.apply_retention()
             disk.heal()
-            assert broker.topic("b").partitions[0].messages.start_offset == 1
+            assert broker.topic("b").partitions[0].log_start_offset == 1
             assert "a" in caplog.text
 
     run(main())
@@ -318,8 +322,8 @@ def test_a_partition_with_more_urgent_messages_is_asked_first(tmp_path: Path) ->
                 placed = [
                     RoutedMessage(partition, Message(b"%d" % lane, lane=lane)) for _ in range(2)
                 ]
-                await topic.publishing.publish_messages(placed)
-            got = [leased(await topic.receive("g", options(1)))[0][2] for _ in range(6)]
+                await topic.publisher.publish_messages(placed)
+            got = [leased(await topic.receiver.receive("g", options(1)))[0][2] for _ in range(6)]
             assert got == [b"0", b"0", b"1", b"1", b"2", b"2"]
 
     run(main())

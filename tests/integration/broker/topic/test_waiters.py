@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from goq import limits
-from goq.broker.topic.topic import Topic
+from goq.broker.topic.topic import Topic, TopicTimes
 from goq.broker.topic.waiters import Waiters
 from goq.clock import ManualClock
 from goq.errors import ShuttingDown, TooManyRequests, TopicNotFound
@@ -114,10 +114,10 @@ def test_so_many_may_wait_in_a_group_and_no_more(monkeypatch: pytest.MonkeyPatch
 async def _waiting(topic: Topic, count: int, **asked: int) -> list[asyncio.Task[object]]:
     tasks = []
     for _ in range(count):
-        before = topic.waiters.count("g")
-        work = topic.receive("g", options(wait_ms=60_000, **asked))
+        before = topic.receiver.waiters.count("g")
+        work = topic.receiver.receive("g", options(wait_ms=60_000, **asked))
         tasks.append(asyncio.ensure_future(work))
-        await until(lambda before=before: topic.waiters.count("g") > before)
+        await until(lambda before=before: topic.receiver.waiters.count("g") > before)
     return tasks
 
 
@@ -126,28 +126,28 @@ def test_one_message_wakes_one_of_a_thousand_waiters(tmp_path: Path) -> None:
         async with broker_on(tmp_path) as broker:
             topic = await broker.create_topic("t")
             tasks = [
-                asyncio.ensure_future(topic.receive("g", options(wait_ms=60_000)))
+                asyncio.ensure_future(topic.receiver.receive("g", options(wait_ms=60_000)))
                 for _ in range(1000)
             ]
-            await until(lambda: topic.waiters.count("g") == 1000)
+            await until(lambda: topic.receiver.waiters.count("g") == 1000)
             looks = 0
-            lease = topic._lease
+            lease = topic.receiver._lease
 
             def counted(*args: object) -> object:
                 nonlocal looks
                 looks += 1
                 return lease(*args)  # type: ignore[arg-type]
 
-            topic._lease = counted  # type: ignore[method-assign,assignment]
+            topic.receiver._lease = counted  # type: ignore[method-assign,assignment]
             await publish(topic, b"x")
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             assert leased(await tasks[0]) == [(0, 1, b"x")]
-            await until(lambda: topic.waiters.count("g") == 999)
+            await until(lambda: topic.receiver.waiters.count("g") == 999)
             assert looks <= 3
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            assert topic.waiters.count("g") == 0
+            assert topic.receiver.waiters.count("g") == 0
 
     run(main())
 
@@ -157,10 +157,10 @@ def test_a_thousand_waiters_get_a_thousand_messages_of_one_publish(tmp_path: Pat
         async with broker_on(tmp_path) as broker:
             topic = await broker.create_topic("t")
             tasks = [
-                asyncio.ensure_future(topic.receive("g", options(1, wait_ms=60_000)))
+                asyncio.ensure_future(topic.receiver.receive("g", options(1, wait_ms=60_000)))
                 for _ in range(1000)
             ]
-            await until(lambda: topic.waiters.count("g") == 1000)
+            await until(lambda: topic.receiver.waiters.count("g") == 1000)
             await publish(topic, *[b"%d" % n for n in range(1000)])
             found = [leased(deliveries) for deliveries in await asyncio.gather(*tasks)]
             assert found == [[(n, 1, b"%d" % n)] for n in range(1000)]
@@ -174,10 +174,10 @@ def test_a_retry_reaches_a_waiter_though_the_one_who_knew_of_it_left(tmp_path: P
         async with broker_on(tmp_path, clock=clock) as broker:
             topic = await broker.create_topic("t")
             await publish(topic, b"x")
-            deliveries = await topic.receive("g", options())
+            deliveries = await topic.receiver.receive("g", options())
             first, second = await _waiting(topic, 2)
             await nack(topic, "g", deliveries, 30)
-            topic.wake()
+            topic.receiver.wake()
             await asyncio.sleep(0)
             first.cancel()
             await asyncio.gather(first, return_exceptions=True)
@@ -193,17 +193,17 @@ def test_a_retry_that_is_due_wakes_one_waiter_not_all(tmp_path: Path) -> None:
         async with broker_on(tmp_path, clock=clock) as broker:
             topic = await broker.create_topic("t")
             await publish(topic, b"x")
-            deliveries = await topic.receive("g", options())
+            deliveries = await topic.receiver.receive("g", options())
             tasks = await _waiting(topic, 50)
             looks = 0
-            lease = topic._lease
+            lease = topic.receiver._lease
 
             def counted(*args: object) -> object:
                 nonlocal looks
                 looks += 1
                 return lease(*args)  # type: ignore[arg-type]
 
-            topic._lease = counted  # type: ignore[method-assign,assignment]
+            topic.receiver._lease = counted  # type: ignore[method-assign,assignment]
             await nack(topic, "g", deliveries, 10)
             clock.advance_ms(10)
             assert leased(await tasks[0]) == [(0, 2, b"x")]  # type: ignore[arg-type]
@@ -215,28 +215,26 @@ def test_a_retry_that_is_due_wakes_one_waiter_not_all(tmp_path: Path) -> None:
     run(main())
 
 
-def test_a_retry_in_a_partition_that_is_offline_does_not_keep_the_node_busy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("goq.broker.topic.topic._REOPEN_DELAY_S", 30)
+def test_a_retry_in_a_partition_that_is_offline_does_not_keep_the_node_busy(tmp_path: Path) -> None:
+    times = TopicTimes(reopen_delay_s=30)
 
     async def main() -> None:
         disk = BrokenDisk()
-        async with broker_on(tmp_path, disk=disk, partitions=2) as broker:
+        async with broker_on(tmp_path, disk=disk, partitions=2, times=times) as broker:
             topic = await broker.create_topic("t")
             await publish(topic, b"x")
-            deliveries = await topic.receive("g", options())
+            deliveries = await topic.receiver.receive("g", options())
             await nack(topic, "g", deliveries, 0)
             disk.fail("append", "0/events")
             with pytest.raises(Exception, match="no room"):
-                await topic.receive("g", options())
+                await topic.receiver.receive("g", options())
             disk.heal()
             assert not topic.partitions[0].is_online
             (task,) = await _waiting(topic, 1)
-            looks = topic._turn
+            looks = topic.receiver._turn
             for _ in range(50):
                 await asyncio.sleep(0.001)
-            assert topic._turn == looks
+            assert topic.receiver._turn == looks
             await publish(topic, b"y", partition=1)
             assert leased(await task) == [(0, 1, b"y")]  # type: ignore[arg-type]
 
@@ -248,9 +246,9 @@ def test_a_receive_woken_in_vain_is_still_served_before_later_ones(tmp_path: Pat
         async with broker_on(tmp_path) as broker:
             topic = await broker.create_topic("t")
             first, second = await _waiting(topic, 2)
-            topic.wake()
-            assert topic.waiters.count("g") == 1
-            await until(lambda: topic.waiters.count("g") == 2)
+            topic.receiver.wake()
+            assert topic.receiver.waiters.count("g") == 1
+            await until(lambda: topic.receiver.waiters.count("g") == 2)
             await publish(topic, b"x")
             await asyncio.wait([first, second], return_when=asyncio.FIRST_COMPLETED)
             assert first.done()
@@ -270,7 +268,7 @@ def test_a_consumer_that_leaves_before_its_lease_is_durable_gives_the_messages_b
             topic = await broker.create_topic("t")
             await publish(topic, b"x", b"y")
             disk.hold("events")
-            gone = asyncio.ensure_future(topic.receive("g", options()))
+            gone = asyncio.ensure_future(topic.receiver.receive("g", options()))
             await until(disk.holding.is_set)
             (waiting,) = await _waiting(topic, 1)
             gone.cancel()
@@ -329,10 +327,10 @@ def test_a_reader_of_the_log_is_woken_by_the_next_message(tmp_path: Path) -> Non
         async with broker_on(tmp_path) as broker:
             topic = await broker.create_topic("t")
             readers = [
-                asyncio.ensure_future(topic.wait_for_append(0, offset, 60_000))
+                asyncio.ensure_future(topic.receiver.wait_for_append(0, offset, 60_000))
                 for offset in (0, 0, 1)
             ]
-            await until(lambda: topic.readers.count("0") == 3)
+            await until(lambda: topic.receiver._log_readers.count("0") == 3)
             await publish(topic, b"x")
             await asyncio.gather(*readers[:2])
             assert not readers[2].done()

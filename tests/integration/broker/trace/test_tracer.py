@@ -11,15 +11,13 @@ from hypothesis import strategies as st
 from goq import limits
 from goq.broker.dlq.redrive import Taking, redrive
 from goq.broker.dlq.search import Wanted
-from goq.broker.partition.partition import Partition
 from goq.broker.topic.publisher import RoutedMessage
 from goq.broker.topic.topic import Topic
 from goq.broker.trace.trace import Trace
 from goq.broker.trace.tracer import Tracing
 from goq.clock import ManualClock
-from goq.delivery.settlement import Settlement, reject
 from goq.errors import MessageNotFound, TopicNotFound
-from goq.model import Message, MessageId, Receipt
+from goq.model import Message, MessageId
 from tests.support.broker.harness import (
     MemoryMetadata,
     ack,
@@ -30,6 +28,7 @@ from tests.support.broker.harness import (
     receipts,
     run,
 )
+from tests.support.broker.partition_internals import event_log, state_of
 from tests.support.eventually import until
 from tests.support.trace.model import TOPIC, TraceTwin, as_told
 
@@ -100,7 +99,7 @@ DAY_MS = 86_400_000
 
 
 async def roll(topic: Topic) -> None:
-    await topic.partitions[0].keeping.roll()
+    await topic.partitions[0].trimmer.roll()
 
 
 def test_a_deleted_message_is_told_of_as_long_as_its_events_are_there(tmp_path: Path) -> None:
@@ -109,7 +108,7 @@ def test_a_deleted_message_is_told_of_as_long_as_its_events_are_there(tmp_path: 
         async with broker_on(tmp_path, clock=clock, retention__age="7d") as broker:
             topic = await broker.create_topic(TOPIC)
             await publish(topic, b"old")
-            await ack(topic, "g", await topic.receive("g", options()))
+            await ack(topic, "g", await topic.receiver.receive("g", options()))
             await roll(topic)
             clock.advance_ms(1000)
             await publish(topic, b"new")
@@ -142,15 +141,17 @@ def test_a_message_deleted_before_its_events_is_not_found_and_that_says_when(
             for _ in range(4):
                 for _ in range(5):
                     await publish(topic, b"x")
-                    await ack(topic, "g", await topic.receive("g", options()))
+                    await ack(topic, "g", await topic.receiver.receive("g", options()))
                 await roll(topic)
                 clock.advance_ms(4 * DAY_MS)
                 await broker.apply_retention()
-            events = topic.partitions[0].events
+            events = event_log(topic.partitions[0])
             assert events.start_offset > 0
             with pytest.raises(MessageNotFound, match="retention deleted it before 20") as raised:
                 await Tracing(broker).trace(MessageId(TOPIC, 0, 0))
-            assert f"begins at offset {topic.partitions[0].state.start_offset}" in str(raised.value)
+            assert f"begins at offset {state_of(topic.partitions[0]).start_offset}" in str(
+                raised.value
+            )
 
     run(main())
 
@@ -185,7 +186,7 @@ def test_a_message_that_was_due_when_it_came_was_not_scheduled(tmp_path: Path) -
             topic = await broker.create_topic(TOPIC)
             now_ms = broker.clock.wall_ms()
             placed = [RoutedMessage(0, Message(b"x", deliver_at_ms=now_ms + n)) for n in (-5, 0, 1)]
-            await topic.publishing.publish_messages(placed)
+            await topic.publisher.publish_messages(placed)
             found = [names(await Tracing(broker).trace(MessageId(TOPIC, 0, n))) for n in range(3)]
             assert found == [["PUBLISHED"], ["PUBLISHED"], ["PUBLISHED", "SCHEDULED"]]
 
@@ -199,7 +200,7 @@ def test_a_damaged_message_has_the_steps_that_its_events_tell(tmp_path: Path) ->
             topic = await broker.create_topic(TOPIC)
             await publish(topic, b"a" * 50)
             await publish(topic, b"b" * 50)
-            await ack(topic, "g", await topic.receive("g", options()))
+            await ack(topic, "g", await topic.receiver.receive("g", options()))
         (path,) = (tmp_path / "topics" / TOPIC / "0" / "messages").glob("*.log")
         data = path.read_bytes()
         path.write_bytes(data.replace(b"a" * 50, b"a" * 49 + b"c"))
@@ -213,15 +214,12 @@ def test_a_damaged_message_has_the_steps_that_its_events_tell(tmp_path: Path) ->
 
 
 async def reject_all(topic: Topic, group: str, count: int) -> None:
-    def decide(partition: Partition, some: list[Receipt]) -> Settlement:
-        return reject(partition.state, group, some, partition.failing(group))
-
-    found = await topic.receive(group, options(count))
-    await topic.settle(group, receipts(found), decide)
+    found = await topic.receiver.receive(group, options(count))
+    await topic.receiver.reject(group, receipts(found), "")
 
 
 async def left(topic: Topic) -> None:
-    await until(lambda: not any(p.state.outbox.departures for p in topic.partitions))
+    await until(lambda: not any(p.departures for p in topic.partitions))
     for partition in topic.partitions:
         await quiet(partition)
 
@@ -238,7 +236,7 @@ def test_copies_are_found_between_those_of_others(
                 await publish(topic, b"%d" % number)
             dead = await broker.create_topic(TOPIC + ".dlq")
             await reject_all(topic, "g", 12)
-            while topic.partitions[0].state.outbox.departures:
+            while topic.partitions[0].departures:
                 await publish(dead, b"another")
             await left(topic)
             copies = []

@@ -79,12 +79,12 @@ def ids(client: Client, topic: str, **bounds: Any) -> list[str]:
 
 def roll(node: RunningNode, topic: str) -> None:
     """Seal what partition 0 has."""
-    node.on_loop(lambda: node.node.broker.topic(topic).partitions[0].keeping.roll())
+    node.on_loop(lambda: node.node.broker.topic(topic).partitions[0].trimmer.roll())
 
 
 def trim(node: RunningNode, topic: str, offset: int) -> None:
     """Delete what partition 0 has before an offset, as retention does."""
-    node.on_loop(lambda: node.node.broker.topic(topic).partitions[0].keeping.trim(offset))
+    node.on_loop(lambda: node.node.broker.topic(topic).partitions[0].trimmer.trim(offset))
 
 
 def flat(found: list[list[str]]) -> list[str]:

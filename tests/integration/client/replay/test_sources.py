@@ -26,7 +26,7 @@ def client(node: RunningNode) -> Iterator[Client]:
 
 
 def roll(node: RunningNode, topic: str) -> None:
-    node.on_loop(lambda: node.node.broker.topic(topic).partitions[0].keeping.roll())
+    node.on_loop(lambda: node.node.broker.topic(topic).partitions[0].trimmer.roll())
 
 
 def origins(client: Client, topic: str) -> list[str]:

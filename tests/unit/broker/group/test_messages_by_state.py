@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from goq.broker.group.messages_by_state import Run, _minus
+from goq.broker.partition.group_view import Run, _minus
 
 
 def runs(offsets: set[int], rng: random.Random) -> list[Run]:

@@ -8,7 +8,8 @@ from typing import Any, get_args
 
 import pytest
 
-from goq.broker.group.message_status import MessageStatus, check_exists, group_message_status
+from goq.broker.partition.group_view import GroupView, MessageStatus
+from goq.broker.partition.partition import Partition
 from goq.delivery.events.event import (
     SNAPSHOT_PARTS,
     Acked,
@@ -63,9 +64,9 @@ class Scene:
         return token_of(1, self.sequence)
 
     def seen(self) -> MessageState | None:
-        partition: Any = SimpleNamespace(state=self.state, identity=("topic", 0))
+        partition: Any = SimpleNamespace(_state=self.state, identity=("topic", 0))
         try:
-            check_exists(partition, 0)
+            Partition.check_exists(partition, 0)
         except MessageNotFound:
             return None
         waits = bool(self.due_ms) and not self.state.frontier.has_matured(
@@ -76,8 +77,8 @@ class Scene:
         standing = MessageStatus(
             0, lane, 0, self.due_ms, waits and not is_cancelled, is_cancelled, None
         )
-        found = group_message_status(
-            partition, "g", standing, self.now_ms, expires_ms=self.expires_ms
+        found = GroupView(self.state, "g").message_status(
+            standing, self.now_ms, expires_ms=self.expires_ms
         )
         return found.state
 

@@ -1,0 +1,170 @@
+"""Appends published frames to a partition's message log.
+
+The appender owns the writer of the message log and the admission of frames. A frame becomes part
+of the state, and ready to be received, when it is committed: durable here, and on as many nodes as
+the quorum wants. All methods run on the event loop; only the writes run in threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from goq.broker.events.writer import EventWriter
+from goq.broker.log.admission import Admission
+from goq.broker.log.group_commit import Appended, CommittedFrames, GroupCommit
+from goq.broker.log.quorum import Quorum
+from goq.broker.partition.loader import LoadedPartition
+from goq.broker.partition.ready_state_manager import ReadyStateManager
+from goq.broker.partition_context import Availability, PartitionCallbacks, PartitionContext
+from goq.broker.runtime.metrics import TopicStats
+from goq.delivery.dedup.producer_table import ProducerTable
+from goq.delivery.events.event import Named, SnapshotProducers
+from goq.errors import GoqError
+from goq.frame.view import FrameView
+from goq.model import Acks
+from goq.storage.column_index.extract import ROW_ATTRIBUTES, rows_of
+from goq.storage.column_index.rows import ColumnRows
+
+
+class Appender:
+    """The publish side of one partition.
+
+    ``on_delayed`` is called when a message that waits for its time was committed; ``on_failure``
+    when the message log has failed for good.
+    """
+
+    def __init__(
+        self,
+        loaded: LoadedPartition,
+        context: PartitionContext,
+        callbacks: PartitionCallbacks,
+        availability: Availability,
+        ready: ReadyStateManager,
+        writer: EventWriter,
+        stats: TopicStats,
+        quorum: Quorum | None,
+        *,
+        on_delayed: Callable[[], None],
+        on_failure: Callable[[GoqError], None],
+    ) -> None:
+        self._log = loaded.messages
+        self._state = loaded.state
+        self._callbacks = callbacks
+        self._availability = availability
+        self._ready = ready
+        self._writer = writer
+        self._stats = stats
+        self._on_delayed = on_delayed
+        self._on_failure = on_failure
+        self._loop = asyncio.get_running_loop()
+        self.admission = Admission(
+            loaded.state.producers,
+            loaded.dedup,
+            self._read_frame,
+            stats,
+            is_ahead=quorum is not None,
+        )
+        self.commit = GroupCommit(
+            loaded.messages,
+            context.executor,
+            context.clock,
+            context.epoch,
+            on_commit=self._on_commit,
+            on_seal=partial(context.on_seal, availability.identity, "messages"),
+            on_failure=self._on_commit_failure,
+            admission=self.admission,
+            quorum=quorum,
+            write_seconds=context.write_seconds,
+        )
+
+    def holders(self, offset: int) -> Sequence[str]:
+        """Return the nodes that have a message on disk; empty on a node on its own."""
+        return self.commit.holders(offset)
+
+    def check_publish(self, frame_bytes: int) -> None:
+        """Raise why a frame cannot be taken now."""
+        if self._availability.error is not None:
+            raise self._availability.error
+        self.commit.check_room(frame_bytes)
+
+    def publish(
+        self, view: FrameView, client_id: str | None = None, *, acks: Acks = Acks.QUORUM
+    ) -> asyncio.Future[Appended]:
+        """Queue a checked frame; the future completes when it is as safe as ``acks`` says.
+
+        ``client_id`` is recorded as the name of the frame's producer.
+        """
+        if self._availability.error is not None:
+            raise self._availability.error
+        done = self.commit.append(view, acks=acks)
+        producer_id = view.header.producer_id
+        names = self._state.names
+        if client_id is not None and producer_id and names.get(producer_id) != client_id:
+            done.add_done_callback(partial(self._record_name, producer_id, client_id))
+        return done
+
+    async def producers(self, _producer_id: int) -> ProducerTable:
+        """Return the record of all producers of this partition; only committed frames count."""
+        return self._state.producers
+
+    def producer_snapshot(self, producer_id: int) -> SnapshotProducers:
+        """Return the record of one producer, in the form in which it is sent to another node."""
+        return self._state.producers.snapshot_of(producer_id)
+
+    def _record_name(
+        self, producer_id: int, client_id: str, done: asyncio.Future[Appended]
+    ) -> None:
+        """Record a producer's name once its first messages are stored.
+
+        No request waits for it. A crash in between loses the name; the next publish records it.
+        """
+        if done.cancelled() or done.exception() is not None:
+            return  # nothing was stored under the name
+        if self._state.names.get(producer_id) == client_id:
+            return  # a frame that was stored at the same time has recorded it
+        try:
+            self._availability.check()
+            self._writer.commit.check_room(0)
+            self._writer.record([Named(producer_id, client_id)])
+        except GoqError:
+            pass  # no event can be taken now: the next publish records it
+
+    def _read_frame(self, offset: int) -> FrameView | None:
+        """Return the frame that begins at ``offset``; None if it is gone or damaged."""
+        frames = self._log.reader.read(offset, offset + 1, messages_max=1).frames
+        return frames[0] if frames and frames[0].header.base_offset == offset else None
+
+    def _on_commit(self, committed: CommittedFrames) -> None:
+        stats, state, ready = self._stats, self._state, self._ready.current
+        stats.begin(self._loop.time())
+        committed_bytes = 0
+        for view, appended in committed:
+            header = view.header
+            end = appended.offset + header.message_count
+            state.producers.add(header, appended.offset, appended.time_us)
+            stats.published_messages += header.message_count
+            stats.published_bytes += header.frame_bytes
+            committed_bytes += header.frame_bytes
+            state.extend_to(end)
+            rows = self._rows_of(view, appended)
+            ready.published(appended.offset, end, rows, appended.time_us // 1000)
+            if rows is not None:
+                self._on_delayed()
+        ready.release()
+        self._callbacks.on_ready(None)
+        is_snapshot_due = self._writer.count_published(committed_bytes)
+        if is_snapshot_due and self._availability.error is None:
+            self._writer.record_snapshot()
+
+    def _rows_of(self, view: FrameView, appended: Appended) -> ColumnRows | None:
+        if not view.header.attributes & ROW_ATTRIBUTES:
+            return None
+        header = view.header._replace(base_offset=appended.offset, append_time_us=appended.time_us)
+        return rows_of(FrameView(header, view.buffer))
+
+    def _on_commit_failure(self, error: GoqError) -> None:
+        self._callbacks.on_disk_failure(error)
+        if self._log.failed:
+            self._on_failure(error)

@@ -1,0 +1,300 @@
+"""A read-only view of one group's progress in one partition.
+
+The view answers what the state of the partition says of the group: counts, cursors, who holds what,
+and which offsets are in which delivery state. It reads a state that is live, on the event loop, or
+one that was rebuilt for a moment in the past. It changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+from goq.delivery.events.transitions import MessageState
+from goq.delivery.group.attempt_ranges import AttemptRange
+from goq.delivery.partition_state import PartitionState
+from goq.model import OffsetRange
+from goq.storage.column_index.rows import ColumnRows
+
+Run = tuple[int, int]
+
+
+class GroupCounts(NamedTuple):
+    """A group's messages in one partition.
+
+    ``lag`` is what the group has not done, without what is not due yet (``scheduled``). Of the lag
+    so much is ``ready``, ``leased``, or waits for its ``retry``. ``blocked`` is what of the ready
+    is known to be held back behind its key. ``dead`` is how many left as dead letters, ever.
+    """
+
+    lag: int
+    ready: int
+    leased: int
+    retry: int
+    blocked: int
+    scheduled: int
+    dead: int
+
+
+class MessageStatus(NamedTuple):
+    """A message in its partition, by its frame and by later changes.
+
+    ``due_ms`` is when it is or was due, 0 if it was never delayed. ``row`` is what its frame says,
+    None for one in a plain frame.
+    """
+
+    offset: int
+    lane: int
+    tenant: int
+    due_ms: int
+    is_scheduled: bool
+    is_cancelled: bool
+    row: ColumnRows | None
+
+
+class GroupMessageStatus(NamedTuple):
+    """A message's delivery state for a group.
+
+    ``time_ms`` is a lease's end, when a retry is due, or when a scheduled message is due.
+    """
+
+    state: MessageState
+    attempt: int = 0
+    consumer: str | None = None
+    time_ms: int | None = None
+
+
+class GroupView:
+    """What a partition's state says of one group; a group unknown there has done nothing."""
+
+    def __init__(self, state: PartitionState, name: str) -> None:
+        self.name = name
+        self.is_known = name in state.groups
+        """Whether anything has happened to the group in this partition."""
+        self._state = state
+        self._group = state.group(name)
+
+    @property
+    def cursor(self) -> int:
+        """The offset before which everything was handed out."""
+        return self._group.taken.floor
+
+    @property
+    def ceiling(self) -> int:
+        """The offset behind which nothing is handed out."""
+        return self._group.taken.ceiling
+
+    @property
+    def end_offset(self) -> int | None:
+        """Where the group ends; None if it goes on for ever."""
+        return self._group.end_offset
+
+    @property
+    def leased_count(self) -> int:
+        """The number of messages with consumers."""
+        return self._group.leased_count
+
+    def counts(self, scheduled_max: int, now_ms: int) -> GroupCounts:
+        """Count messages by state; at most ``scheduled_max`` have not matured for the group."""
+        group, start, end = self._group, self._state.start_offset, self._state.end_offset
+        untaken = end - start - group.taken.count(start, end)
+        unreadable = sum(
+            hole.end - hole.start
+            for r in self._state.corrupt
+            for hole in group.taken.missing(max(r.start, start), min(r.end, end))
+        )
+        scheduled = min(scheduled_max, untaken)
+        waiting = group.retries.message_count
+        due = sum(p.end - p.start for p in group.retries if p.time_ms <= now_ms)
+        return GroupCounts(
+            lag=untaken - scheduled - unreadable + group.leased_count + waiting,
+            ready=untaken - scheduled - unreadable + due,
+            leased=group.leased_count,
+            retry=waiting - due,
+            blocked=group.locks.held_count,
+            scheduled=scheduled,
+            dead=group.dead_count,
+        )
+
+    def leased_by_consumer(self) -> dict[str, int]:
+        """Return how many messages each consumer holds."""
+        held: dict[str, int] = {}
+        for lease in self._group.leases.values():
+            held[lease.consumer] = held.get(lease.consumer, 0) + lease.parts.message_count
+        return held
+
+    def taken_count(self, start: int, end: int) -> int:
+        """Return how many messages from ``start`` up to ``end`` were handed out."""
+        return self._group.taken.count(start, min(end, self._group.taken.ceiling))
+
+    def untaken(self, start: int, end: int) -> Iterable[OffsetRange]:
+        """Return what of ``start`` up to ``end`` was never handed out."""
+        return self._group.taken.missing(start, end)
+
+    def first_unfinished(self) -> int | None:
+        """Return the first offset that is not done; None when everything is.
+
+        Damaged messages will never be done, and do not count.
+        """
+        state, group = self._state, self._group
+        fresh = next(iter(state.deliverable(group, state.start_offset, state.end_offset)), None)
+        firsts = [part.start for part in group.outstanding()]
+        return min(firsts if fresh is None else [fresh.start, *firsts], default=None)
+
+    def first_due_retry(self, now_ms: int) -> int | None:
+        """Return the first offset whose retry is due."""
+        due = (part.start for part in self._group.retries if part.time_ms <= now_ms)
+        return min(due, default=None)
+
+    def message_status(
+        self, message: MessageStatus, now_ms: int, *, expires_ms: int = 0
+    ) -> GroupMessageStatus:
+        """Return a message's state for the group; ``expires_ms`` 0 for never."""
+        group, offset = self._group, message.offset
+        held = self._outstanding(offset, now_ms) if self.is_known else None
+        if held is not None:
+            return held
+        if message.is_cancelled:
+            return GroupMessageStatus(MessageState.CANCELLED)
+        if self.is_known and offset in group.taken:
+            return GroupMessageStatus(
+                MessageState.DEAD if self._is_departing(offset) else MessageState.DONE
+            )
+        if message.is_scheduled:
+            return GroupMessageStatus(MessageState.SCHEDULED, time_ms=message.due_ms)
+        if expires_ms and expires_ms <= now_ms:
+            return GroupMessageStatus(MessageState.EXPIRED)
+        if self.is_known and any(
+            held.offset == offset and held.attributes.lane == message.lane
+            for held in group.locks.held()
+        ):
+            return GroupMessageStatus(MessageState.BLOCKED)
+        return GroupMessageStatus(MessageState.READY)
+
+    def parts(self, state: MessageState, start: int, now_ms: int) -> list[AttemptRange]:
+        """Return what is leased, waits for a retry or is blocked, from offset ``start`` on."""
+        group = self._group
+        if state is MessageState.LEASED:
+            held = (part for lease in group.leases.values() for part in lease.parts)
+            return sorted(part for part in held if part.end > start)
+        if state is MessageState.RETRY:
+            return [p for p in group.retries if p.time_ms > now_ms and p.end > start]
+        assert state is MessageState.BLOCKED
+        return [AttemptRange(o, o + 1, 0, 0) for o in self._blocked() if o >= start]
+
+    def bounds(self, state: MessageState, start: int) -> Run:
+        """Return the offsets from ``start`` on that may be in a state of :data:`WINDOWED`."""
+        group, end = self._group, self._state.end_offset
+        if state not in (MessageState.READY, MessageState.EXPIRED, MessageState.SCHEDULED):
+            return start, end
+        first = group.retries.first() if state is MessageState.READY else None
+        floor = group.taken.floor if first is None else min(group.taken.floor, first.start)
+        return max(start, floor), min(end, group.taken.ceiling)
+
+    def window(
+        self, state: MessageState, delayed: list[Run], start: int, stop: int, now_ms: int
+    ) -> Iterable[AttemptRange]:
+        """Return what of ``start`` up to ``stop`` is in a state of :data:`WINDOWED`.
+
+        ``delayed`` is what of it waits for its time.
+        """
+        return _WINDOWS[state](self, delayed, start, stop, now_ms)
+
+    def fresh_runs(self, delayed: list[Run], start: int, stop: int) -> Iterator[Run]:
+        """Yield what of ``start`` up to ``stop`` may be handed out the first time."""
+        fresh = list(_minus(self._state.deliverable(self._group, start, stop), delayed))
+        if not fresh or not self._group.locks.held_count:
+            return iter(fresh)
+        return _minus(fresh, [(offset, offset + 1) for offset in self._blocked()])
+
+    def _ready(self, delayed: list[Run], start: int, stop: int, now_ms: int) -> list[AttemptRange]:
+        due = [p for p in self._group.retries.within(start, stop) if p.time_ms <= now_ms]
+        fresh = (AttemptRange(*run, 0, 0) for run in self.fresh_runs(delayed, start, stop))
+        return sorted([*due, *fresh])
+
+    def _expired(
+        self, delayed: list[Run], start: int, stop: int, _now_ms: int
+    ) -> Iterator[AttemptRange]:
+        return (AttemptRange(*run, 0, 0) for run in self.fresh_runs(delayed, start, stop))
+
+    def _scheduled(
+        self, delayed: list[Run], start: int, stop: int, _now_ms: int
+    ) -> Iterator[AttemptRange]:
+        taken = self._group.taken.present(start, stop)
+        return (AttemptRange(*run, 0, 0) for run in _minus(delayed, taken))
+
+    def _done(
+        self, _delayed: list[Run], start: int, stop: int, _now_ms: int
+    ) -> Iterator[AttemptRange]:
+        cancelled = self._state.cancelled.present(start, stop)
+        return self._not_outstanding(_minus(self._group.taken.present(start, stop), cancelled))
+
+    def _cancelled(
+        self, _delayed: list[Run], start: int, stop: int, _now_ms: int
+    ) -> Iterator[AttemptRange]:
+        return self._not_outstanding(self._state.cancelled.present(start, stop))
+
+    def _not_outstanding(self, runs: Iterable[Run]) -> Iterator[AttemptRange]:
+        found = list(runs)
+        held = sorted((p.start, p.end) for p in self._group.outstanding()) if found else []
+        return (AttemptRange(*run, 0, 0) for run in _minus(found, held))
+
+    def _outstanding(self, offset: int, now_ms: int) -> GroupMessageStatus | None:
+        for lease in self._group.leases.values():
+            part = lease.parts.at(offset)
+            if part is not None:
+                return GroupMessageStatus(
+                    MessageState.LEASED, part.attempt, lease.consumer, part.time_ms
+                )
+        for part in self._group.retries.within(offset, offset + 1):
+            state = MessageState.READY if part.time_ms <= now_ms else MessageState.RETRY
+            return GroupMessageStatus(state, part.attempt, time_ms=part.time_ms)
+        return None
+
+    def _is_departing(self, offset: int) -> bool:
+        return any(
+            each.event.group == self.name and start <= offset < end
+            for each in self._state.outbox.departures.values()
+            for start, end, _ in each.event.spans
+        )
+
+    def _blocked(self) -> list[int]:
+        """Return what is held back behind its key, in the lane where it was held back."""
+        moved = self._state.moved
+        held = {
+            held.offset
+            for held in self._group.locks.held()
+            if held.offset not in self._group.taken
+            and moved.get(held.offset, held.attributes.lane) == held.fact.lane
+        }
+        return sorted(held)
+
+
+_Window = Callable[[GroupView, list[Run], int, int, int], Iterable[AttemptRange]]
+_WINDOWS: dict[MessageState, _Window] = {
+    MessageState.READY: GroupView._ready,
+    MessageState.EXPIRED: GroupView._expired,
+    MessageState.SCHEDULED: GroupView._scheduled,
+    MessageState.DONE: GroupView._done,
+    MessageState.CANCELLED: GroupView._cancelled,
+}
+WINDOWED = frozenset(_WINDOWS)
+"""The states that are looked up a window of offsets at a time, see :meth:`GroupView.window`."""
+
+
+def _minus(runs: Iterable[Run], holes: Iterable[Run]) -> Iterator[Run]:
+    """Yield what lies in ``runs`` and in none of ``holes``; both are in order and disjoint."""
+    remaining = iter(holes)
+    hole = next(remaining, None)
+    for start, end in runs:
+        while hole is not None and hole[1] <= start:
+            hole = next(remaining, None)
+        while hole is not None and hole[0] < end:
+            if start < hole[0]:
+                yield start, hole[0]
+            start = max(start, hole[1])
+            if hole[1] >= end:
+                break
+            hole = next(remaining, None)
+        if start < end:
+            yield start, end

@@ -1,0 +1,278 @@
+"""Leases of one partition: receive, acknowledge, give back, reject, extend.
+
+A decision is applied to the state at once, so that no other consumer gets the same message. Its
+event is queued for the log in the same turn of the event loop. The client is told only when the
+event is durable: each call returns a future that completes then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from goq import limits
+from goq.broker.events.writer import EventWriter
+from goq.broker.log.frame_cache import PartitionFrames
+from goq.broker.log.frame_fetch import FrameFetch, UncachedMessages
+from goq.broker.log.group_commit import Appended
+from goq.broker.partition.failure_policy import failure_context
+from goq.broker.partition.loader import LoadedPartition
+from goq.broker.partition.ready_state_manager import ReadyStateManager
+from goq.broker.partition_context import Availability, PartitionCallbacks, PartitionContext
+from goq.config.topic import Ordering, TopicSettings
+from goq.delivery.events.event import Cause, CopyQueued, Leased, Range, Skipped, Span
+from goq.delivery.group.attempt_ranges import gaps
+from goq.delivery.selection.selector import Selector
+from goq.delivery.settlement import (
+    FailureContext,
+    Settlement,
+    acknowledge,
+    expire_lease,
+    extend,
+    nack,
+    reject,
+    release_undelivered,
+    spans_of,
+)
+from goq.frame.view import FrameView
+from goq.model import Receipt
+from goq.storage.log.reader import ReadResult
+from goq.storage.scanner import Damage
+
+_EVENTS_PER_FRAME_MAX = 2_000  # with reasons as long as they may be, well within a frame
+
+
+class LeasedBatch(NamedTuple):
+    """Messages leased together, and the frames that hold them."""
+
+    partition: int
+    token: int
+    consumer: str
+    deadline_ms: int
+    spans: list[Span]
+    frames: list[FrameView]
+    is_cut: bool
+    """Whether the partition may have more that is ready."""
+
+    @property
+    def message_count(self) -> int:
+        """The number of messages leased."""
+        return sum(end - start for start, end, _ in self.spans)
+
+
+class MessagesNotCached(Exception):
+    """Nothing was leased: the messages have to be read from the device first."""
+
+    def __init__(self, missing: UncachedMessages) -> None:
+        super().__init__()
+        self.missing = missing
+
+
+class OnlySkipped(Exception):
+    """Nothing was leased, but messages were passed over; there may be more behind them."""
+
+
+Settling = tuple[Settlement, asyncio.Future[Appended] | None]
+"""What was decided, and the future that completes when it is durable; None if nothing changed."""
+
+
+class Leases:
+    """The consumer side of one partition; ``note_damage`` is told of messages that fail a check."""
+
+    def __init__(
+        self,
+        loaded: LoadedPartition,
+        context: PartitionContext,
+        callbacks: PartitionCallbacks,
+        availability: Availability,
+        ready: ReadyStateManager,
+        writer: EventWriter,
+        frames: PartitionFrames,
+        *,
+        note_damage: Callable[[Damage], None],
+    ) -> None:
+        self._reader = loaded.messages.reader
+        self._state = loaded.state
+        self._context = context
+        self._callbacks = callbacks
+        self._availability = availability
+        self._ready = ready
+        self._writer = writer
+        self._frames = frames
+        self._note_damage = note_damage
+
+    def check_room(self) -> None:
+        """Raise why no event can be taken now."""
+        if self._availability.error is not None:
+            raise self._availability.error
+        self._writer.commit.check_room(0)
+
+    def receive(
+        self,
+        group_name: str,
+        consumer: str,
+        messages_max: int,
+        visibility_ms: int | None,
+        *,
+        bytes_max: int,
+        wait: bool = False,
+    ) -> tuple[LeasedBatch, asyncio.Future[Appended]] | None:
+        """Lease what is ready to a group; None when nothing is.
+
+        The ready state must fit the group, see :meth:`ReadyStateManager.is_ready_for`. The batch
+        may leave the node when the future completes. Raises ``MessagesNotCached`` with nothing
+        leased when messages have to be read from the device first and ``wait`` does not allow that
+        here, and ``OnlySkipped`` when the call is to be repeated.
+        """
+        self.check_room()
+        now_ms = self._context.clock.wall_ms()
+        settings = self._callbacks.settings_of(group_name)
+        group = self._state.join(group_name)
+        ready = self._ready.current
+        ready.turns_of(group)
+        fetch = FrameFetch(
+            self._frames, partial(self._read, wait), self._note_damage, bytes_max=bytes_max
+        )
+        choice = Selector(
+            self._state, group, settings.ordering, ready.default_lane, now_ms, fetch.facts
+        )
+        choice.take(messages_max)
+        for cause, ranges in choice.skipped.items():
+            self._skip(group_name, ranges, cause, settings, now_ms)
+        if not choice.spans:
+            if choice.skipped or choice.must_yield:
+                raise OnlySkipped
+            if fetch.missing is not None:
+                raise MessagesNotCached(fetch.missing)
+            return None
+        group.add_attributes(choice.attributes)
+        deadline_ms = now_ms + (visibility_ms or settings.visibility_timeout_ms)
+        token = self._writer.next_token
+        done = self._writer.record([Leased(group_name, consumer, deadline_ms, choice.spans)])
+        batch = LeasedBatch(
+            self._availability.identity.number,
+            token,
+            consumer,
+            deadline_ms,
+            choice.spans,
+            fetch.frames,
+            choice.is_full(),
+        )
+        return batch, done
+
+    def _read(self, wait: bool, start: int, end: int, size_bytes: int) -> ReadResult:
+        return self._reader.read(
+            start, end, messages_max=end - start, bytes_max=size_bytes, wait=wait
+        )
+
+    def next_lane(self, group_name: str) -> int:
+        """Return the lane of a group's next message, approximately: 0 is the most urgent."""
+        group = self._state.join(group_name)
+        ready = self._ready.current
+        fresh = ready.turns_of(group).next_lane()
+        lanes = [ready.default_lane if lane < 0 else lane for lane in group.retries.ripe_lanes()]
+        return min([*lanes, limits.LANES_MAX if fresh is None else fresh])
+
+    def acknowledge(self, group: str, receipts: Iterable[Receipt]) -> Settling:
+        """Mark leased messages as done."""
+        return self._settle(group, acknowledge(self._state, group, receipts))
+
+    def extend(self, group: str, receipts: Iterable[Receipt], deadline_ms: int) -> Settling:
+        """Set a new deadline for leased messages."""
+        return self._settle(group, extend(self._state, group, receipts, deadline_ms))
+
+    def nack(
+        self, group: str, receipts: Iterable[Receipt], delay_ms: int | None, reason: str
+    ) -> Settling:
+        """Return leased messages for another attempt: after a delay, None for the backoff."""
+        failing = self._failure_now(group, delay_ms, reason)
+        return self._settle(group, nack(self._state, group, receipts, failing))
+
+    def reject(self, group: str, receipts: Iterable[Receipt], reason: str) -> Settling:
+        """Dead-letter leased messages at once."""
+        failing = self._failure_now(group, None, reason)
+        return self._settle(group, reject(self._state, group, receipts, failing))
+
+    def _settle(self, group: str, settled: Settlement) -> Settling:
+        if self._availability.error is not None:
+            raise self._availability.error
+        recorded = None
+        for first in range(0, len(settled.events), _EVENTS_PER_FRAME_MAX):
+            recorded = self._writer.record(settled.events[first : first + _EVENTS_PER_FRAME_MAX])
+        if settled.events:
+            self._wake_blocked(group)
+        return settled, recorded
+
+    def _wake_blocked(self, group_name: str) -> None:
+        """Wake a consumer if messages may have been held back behind those that were settled."""
+        group = self._state.groups[group_name]
+        settings = self._callbacks.settings_of(group_name)
+        if (
+            group.locks.held_count
+            or len(group.retries)
+            or settings.tenant_in_flight_max is not None
+            or settings.ordering is Ordering.PARTITION
+        ):
+            self._callbacks.on_ready(group_name)
+
+    def undo_receive(self, group: str, token: int, spans: Sequence[Span]) -> None:
+        """Release leased messages that were never delivered, without counting an attempt."""
+        if group in self._state.groups and self._availability.error is None:
+            event = release_undelivered(
+                self._state, group, token, spans, self._context.clock.wall_ms()
+            )
+            if event is not None:
+                self._writer.record([event])
+                self._callbacks.on_ready(group)
+
+    def end_lease(self, group: str, token: int, reason: str) -> None:
+        """End a lease at once, because its consumer is gone; its messages are ready again."""
+        self._availability.check()
+        events = expire_lease(self._state, group, token, self._failure_now(group, 0, reason))
+        if events:
+            self._writer.record(events)
+            self._callbacks.on_ready(group)
+
+    def unsettled_count(self, group: str, token: int) -> int:
+        """Return how many messages of a lease are not settled."""
+        lease = self._state.group(group).leases.get(token)
+        return 0 if lease is None else lease.parts.message_count
+
+    def consumers(self, group: str, tokens: Iterable[int]) -> Collection[str]:
+        """Return the consumers that hold leases with these tokens."""
+        leases = self._state.group(group).leases
+        return {leases[token].consumer for token in tokens if token in leases}
+
+    def holder(self, group: str, other_than: str | None) -> str | None:
+        """Return a consumer, other than that one, that holds a lease; None if there is none."""
+        leases = self._state.group(group).leases.values()
+        return next((le.consumer for le in leases if le.consumer != other_than), None)
+
+    def failure_context(self, group: str, now_ms: int) -> FailureContext:
+        """Return what decides on an attempt that failed."""
+        return failure_context(
+            self._availability.identity, self._callbacks.settings_of(group), now_ms, self._context
+        )
+
+    def _failure_now(self, group: str, delay_ms: int | None, reason: str) -> FailureContext:
+        failing = self.failure_context(group, self._context.clock.wall_ms())
+        return failing._replace(delay_ms=delay_ms, reason=reason)
+
+    def _skip(
+        self, group: str, ranges: list[Range], cause: Cause, settings: TopicSettings, now_ms: int
+    ) -> None:
+        """Mark messages as done that are not to be delivered any more."""
+        failing = self.failure_context(group, now_ms)
+        if cause is Cause.TTL and settings.dead_letter_expired and failing.policy.dead_letters:
+            spans = [span for run in ranges for span in self._attempts(group, *run)]
+            self._writer.record([CopyQueued(group, 0, spans, cause, "", now_ms, *failing.grave)])
+        else:
+            self._writer.record([Skipped(group, ranges, cause)])
+
+    def _attempts(self, group: str, start: int, end: int) -> list[Span]:
+        """Return how often messages were tried that no consumer holds."""
+        tried = self._state.group(group).retries.within(start, end)
+        fresh = [(*gap, 0) for gap in gaps(start, end, tried)]
+        return sorted([*spans_of(tried), *fresh])

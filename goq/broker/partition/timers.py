@@ -1,0 +1,131 @@
+"""The one timer of a partition: lease ends, retries that become due, delayed messages that mature.
+
+The timer is set for what is due next, and for one second at most: a wall clock that is set forward
+is noticed within that time. Nothing polls while nothing waits. A timer that fires early finds
+nothing to do and is set again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import islice
+
+from goq.broker.events.writer import EventWriter
+from goq.broker.partition.leases import Leases
+from goq.broker.partition.loader import LoadedPartition
+from goq.broker.partition.ready_state_manager import ReadyStateManager
+from goq.broker.partition_context import Availability, PartitionCallbacks, PartitionContext
+from goq.broker.runtime.metrics import TopicStats
+from goq.delivery.delay.delayed_messages import LoadRequest
+from goq.delivery.events.event import CopyQueued, Dropped, Expired
+from goq.delivery.settlement import expire_due
+from goq.errors import GoqError
+
+_TIMER_MS_MAX = 1_000
+_LOAD_RETRY_S = 1.0
+_EXPIRIES_MAX = 256  # leases at a time: then other work of the event loop has its turn
+
+
+class Timers:
+    """Acts on what becomes due in a partition."""
+
+    def __init__(
+        self,
+        loaded: LoadedPartition,
+        context: PartitionContext,
+        callbacks: PartitionCallbacks,
+        availability: Availability,
+        ready: ReadyStateManager,
+        writer: EventWriter,
+        leases: Leases,
+        stats: TopicStats,
+    ) -> None:
+        self._messages = loaded.messages
+        self._state = loaded.state
+        self._context = context
+        self._callbacks = callbacks
+        self._availability = availability
+        self._ready = ready
+        self._writer = writer
+        self._leases = leases
+        self._stats = stats
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_s = 0.0
+
+    def arm(self, due_ms: int | None) -> None:
+        """Fire no later than ``due_ms``, of the wall clock; None needs no timer."""
+        if due_ms is None:
+            return
+        delay_ms = min(max(0, due_ms - self._context.clock.wall_ms()), _TIMER_MS_MAX)
+        at = self._loop.time() + delay_ms / 1000
+        if self._timer is not None:
+            if self._timer_s <= at:
+                return
+            self._timer.cancel()
+        # uvloop's handle of a call that is due at once does not know when it is
+        self._timer, self._timer_s = self._loop.call_at(at, self._on_time), at
+
+    def arm_for_group(self, group: str) -> None:
+        """Fire for the next lease end or retry of a group."""
+        self.arm(self._state.next_timer_ms(group))
+
+    def arm_for_delayed(self) -> None:
+        """Fire for the next delayed message."""
+        self.arm(self._ready.current.schedule.next_ms())
+
+    def arm_all(self) -> None:
+        """Fire for whatever is due next."""
+        self.arm(self._state.next_timer_ms())
+        self.arm_for_delayed()
+
+    def cancel(self) -> None:
+        """Never fire again, unless armed."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _on_time(self) -> None:
+        """End leases and mature delayed messages, as far as their time has come."""
+        self._timer = None
+        if self._availability.error is not None:
+            return
+        now_ms = self._context.clock.wall_ms()
+        expired = expire_due(
+            self._state, now_ms, lambda group: self._leases.failure_context(group, now_ms)
+        )
+        has_freed = self._mature(now_ms)
+        for events in islice(expired, _EXPIRIES_MAX):
+            has_freed = True
+            self._writer.record(events)
+            for event in events:
+                assert isinstance(event, Expired | CopyQueued | Dropped)
+                self._stats.expired_messages += sum(end - start for start, end, _ in event.spans)
+        if self._state.ripen(now_ms) or has_freed:
+            self._callbacks.on_ready(None)
+        self.arm_all()
+
+    def _mature(self, now_ms: int) -> bool:
+        """Move due messages to their ready queues, and load those that are due soon."""
+        if self._ready.is_rebuilding:
+            return False
+        ready = self._ready.current
+        event = ready.mature(now_ms)
+        if event is not None:  # lost, it happens again: a lease of what matured waits for it
+            self._writer.record_later(event)
+        load = ready.schedule.load_wanted(now_ms)
+        if load is not None:
+            self._context.tasks.start(self._load(load))
+        return event is not None
+
+    async def _load(self, load: LoadRequest) -> None:
+        ready = self._ready.current
+        try:
+            found = await self._loop.run_in_executor(
+                self._context.executor, ready.load, self._messages, load
+            )
+        except (GoqError, OSError):
+            self._loop.call_later(_LOAD_RETRY_S, ready.schedule.load_failed)
+            raise
+        if ready is self._ready.current and self._availability.error is None:
+            ready.loaded(load, found)
+            self.arm_all()

@@ -1,0 +1,370 @@
+"""The consumer side of a topic: receive from all partitions in one call, wait, settle.
+
+A receive leases from one partition after the other, the most urgent lane first, until it has what
+it asked for. Where nothing is ready it waits in line with the other receives of its group. The
+messages leave the node only when their leases are durable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from goq.broker.group.coordinator import Coordinator
+from goq.broker.log.group_commit import Appended, wait_for_all
+from goq.broker.partition.leases import (
+    LeasedBatch,
+    Leases,
+    MessagesNotCached,
+    OnlySkipped,
+    Settling,
+)
+from goq.broker.partition.partition import Partition
+from goq.broker.runtime.metrics import TopicStats
+from goq.broker.topic.partition_table import PartitionTable
+from goq.broker.topic.waiters import ReadyCounter, Waiters
+from goq.config.topic import Ordering, TopicSettings
+from goq.errors import GoqError, NotLeader
+from goq.model import Receipt
+
+_PASS_ON_S = 0.2
+_LINE = "/"  # no name of a group has it
+
+_Leased = list[tuple[LeasedBatch, asyncio.Future[Appended]]]
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiveRequest:
+    """What a consumer asks of a receive."""
+
+    consumer: str
+    messages_max: int
+    bytes_max: int
+    wait_ms: int
+    visibility_ms: int | None
+
+
+class Receiver:
+    """Serves the consumers of one topic; ``settings_of`` returns the settings of a group."""
+
+    def __init__(
+        self,
+        settings: TopicSettings,
+        partitions: PartitionTable,
+        coordinator: Coordinator,
+        stats: TopicStats,
+        settings_of: Callable[[str], TopicSettings],
+    ) -> None:
+        self.settings = settings
+        self.waiters = Waiters()
+        self.ready_counter = ReadyCounter()
+        self._log_readers = Waiters()  # by partition number
+        self._partitions = partitions
+        self._coordinator = coordinator
+        self._stats = stats
+        self._settings_of = settings_of
+        self._turn = 0
+        self._closed: GoqError | None = None
+
+    # Receive
+
+    async def receive(self, group: str, request: ReceiveRequest) -> list[LeasedBatch]:
+        """Lease what is ready in any partition, waiting for it as long as asked.
+
+        Where each partition belongs to one consumer: in the consumer's own. The consumer is a
+        member of the group while it waits.
+        """
+        if self._settings_of(group).ordering is not Ordering.PARTITION:
+            return await self._receive(group, request, group)
+        with self._coordinator.session(group, request.consumer):
+            return await self._receive(group, request, _line_of(group, request.consumer))
+
+    async def _receive(self, group: str, request: ReceiveRequest, line: str) -> list[LeasedBatch]:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + request.wait_ms / 1000
+        has_waited = False
+        while True:
+            try:
+                leased = await self._lease_cached(group, request)
+            except BaseException:
+                self.waiters.wake(line)  # the wake-up goes to the next in line
+                raise
+            if leased:
+                return await self._hand_over(group, leased)
+            left_s = until - loop.time()
+            if left_s <= 0:
+                return []
+            if self._closed is not None:
+                raise self._closed
+            await self.waiters.wait(line, left_s, in_front=has_waited)
+            has_waited = True
+
+    async def _lease_cached(self, group: str, request: ReceiveRequest) -> _Leased:
+        """Lease; messages that are not in memory are read in a thread first."""
+        warmed: int | None = None
+        while True:
+            try:
+                return self._lease(group, request, warmed)
+            except _Warm as warm:
+                warmed = warm.partition
+                await self._partitions[warmed].warm(warm.offset, warm.messages)
+            except OnlySkipped:
+                await asyncio.sleep(0)  # there may be millions to pass over: others have a turn
+            except _Rebuild as rebuild:
+                await self._partitions[rebuild.partition].rebuilt()
+
+    def _lease(self, group: str, request: ReceiveRequest, warmed: int | None) -> _Leased:
+        messages, size_bytes = request.messages_max, request.bytes_max
+        leased: _Leased = []
+        failed: GoqError | OSError | None = None
+        is_cut = False
+        for partition in self._candidates(group, request.consumer, warmed):
+            if messages <= 0 or size_bytes <= 0:
+                is_cut = True
+                break
+            number = partition.identity.number
+            try:
+                found = partition.leases.receive(
+                    group,
+                    request.consumer,
+                    messages,
+                    request.visibility_ms,
+                    bytes_max=size_bytes,
+                    wait=number == warmed,
+                )
+            except MessagesNotCached as error:
+                if leased:
+                    is_cut = True
+                    break  # hand over what is at hand; the next call reads the rest
+                raise _Warm(number, *error.missing) from None
+            except OnlySkipped:
+                is_cut = True
+                continue
+            except (GoqError, OSError) as error:
+                failed = error  # the others may have something
+                continue
+            if found is not None:
+                batch = found[0]
+                leased.append(found)
+                is_cut |= batch.is_cut
+                messages -= batch.message_count
+                size_bytes -= sum([view.header.frame_bytes for view in batch.frames])
+        if is_cut and not leased:
+            raise OnlySkipped
+        if failed is not None and not leased:
+            raise failed
+        if leased and (is_cut or messages <= 0):
+            self._wake_group(group)  # there may be more; one that finds nothing waits again
+        return leased
+
+    def _candidates(self, group: str, consumer: str, warmed: int | None) -> Sequence[Partition]:
+        """Return the online partitions to lease from, the most urgent lane first, else in turn.
+
+        A partition that was ``warmed`` for this receive comes first of all.
+        """
+        if warmed is None:
+            self._turn = (self._turn + 1) % self._partitions.count
+        first = self._turn if warmed is None else warmed
+        partitions = [p for p in self._partitions.in_turn(first) if p.is_online]
+        if self._settings_of(group).ordering is Ordering.PARTITION:
+            own = self._coordinator.partitions_for(group, consumer)
+            partitions = [p for p in partitions if p.identity.number in own]
+        for partition in partitions:
+            if not partition.is_ready_for(group):
+                raise _Rebuild(partition.identity.number)
+        if warmed is None and self.settings.lane_weights is None and len(partitions) > 1:
+            partitions.sort(key=lambda partition: partition.leases.next_lane(group))
+        return partitions
+
+    async def _hand_over(self, group: str, leased: _Leased) -> list[LeasedBatch]:
+        """Return batches whose leases are durable; release them if the consumer has gone."""
+        try:
+            results = await asyncio.gather(*(done for _, done in leased), return_exceptions=True)
+        except asyncio.CancelledError:
+            for batch, _ in leased:
+                with suppress(NotLeader):  # then the node that leads it lets the lease end
+                    leases = self._partitions[batch.partition].leases
+                    leases.undo_receive(group, batch.token, batch.spans)
+            raise
+        durable = []
+        self._stats.begin(asyncio.get_running_loop().time())
+        for (batch, _), result in zip(leased, results, strict=True):
+            if not isinstance(result, BaseException):
+                durable.append(batch)
+                self._stats.delivered_messages += batch.message_count
+        if not durable and isinstance(results[0], BaseException):
+            raise results[0]
+        return durable
+
+    # Wait
+
+    async def wait_until_ready(self, group: str, consumer: str, seen: int, wait_ms: int) -> int:
+        """Return the ready count once it is not ``seen``, or after ``wait_ms``.
+
+        For a consumer that receives through another node: nothing is leased to it. A wake-up that
+        it gets is soon passed on to the next in line: whether the consumer still comes is not known
+        here.
+        """
+        if self._settings_of(group).ordering is not Ordering.PARTITION:
+            return await self._wait_until_ready(group, group, seen, wait_ms)
+        with self._coordinator.session(group, consumer):
+            return await self._wait_until_ready(group, _line_of(group, consumer), seen, wait_ms)
+
+    async def _wait_until_ready(self, group: str, line: str, seen: int, wait_ms: int) -> int:
+        if self.ready_counter.count(group) == seen and self._closed is None:
+            await self.waiters.wait(line, wait_ms / 1000)
+            if self.ready_counter.count(group) != seen:
+                asyncio.get_running_loop().call_later(_PASS_ON_S, self.waiters.wake, line)
+        if self._closed is not None:
+            raise self._closed
+        return self.ready_counter.count(group)
+
+    async def wait_for_append(self, number: int, offset: int, wait_ms: int) -> None:
+        """Return when a partition holds a message at ``offset``, or after ``wait_ms``."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + wait_ms / 1000
+        while self._closed is None and self._partitions[number].end_offset <= offset:
+            left_s = until - loop.time()
+            if left_s <= 0:
+                return
+            await self._log_readers.wait(str(number), left_s)
+
+    def on_ready(self, number: int, group: str | None) -> None:
+        """Wake consumers that may receive from a partition: one of each group, or of one group."""
+        self.ready_counter.increment(group)
+        for line in self.waiters.groups:
+            name, _, consumer = line.partition(_LINE)
+            if group in (None, name) and (
+                not consumer or self._coordinator.owner(name, number) == consumer
+            ):
+                self.waiters.wake(line)
+        if group is None:
+            self._log_readers.wake_group(str(number))
+
+    def wake(self) -> None:
+        """Wake one waiting consumer of each group: something may have become ready."""
+        self.ready_counter.increment(None)
+        for line in self.waiters.groups:
+            self.waiters.wake(line)
+
+    def wake_consumers(self, group: str, consumers: Collection[str]) -> None:
+        """Wake these consumers of a group, if they wait."""
+        self.ready_counter.increment(group)
+        for consumer in consumers:
+            self.waiters.wake_group(_line_of(group, consumer))
+
+    def on_resigned(self, number: int) -> None:
+        """Wake the readers of a partition that this node does not lead any more."""
+        self._log_readers.wake_group(str(number))
+
+    def _wake_group(self, group: str) -> None:
+        self.ready_counter.increment(group)
+        for line in self.waiters.groups:
+            if line.partition(_LINE)[0] == group:
+                self.waiters.wake(line)
+
+    # Settle
+
+    async def acknowledge(
+        self, group: str, receipts: Sequence[Receipt]
+    ) -> tuple[int, list[Receipt]]:
+        """Mark leased messages as done; return how many, and the receipts that are void."""
+        count, void = await self._settle(
+            group, receipts, lambda leases, some: leases.acknowledge(group, some)
+        )
+        self._stats.begin(asyncio.get_running_loop().time())
+        self._stats.acked_messages += count
+        return count, void
+
+    async def nack(
+        self, group: str, receipts: Sequence[Receipt], delay_ms: int | None, reason: str
+    ) -> tuple[int, list[Receipt]]:
+        """Return leased messages for another attempt: after a delay, None for the backoff.
+
+        Returns as :meth:`acknowledge` does.
+        """
+        count, void = await self._settle(
+            group, receipts, lambda leases, some: leases.nack(group, some, delay_ms, reason)
+        )
+        self._stats.nacked_messages += count
+        self.wake()
+        return count, void
+
+    async def reject(
+        self, group: str, receipts: Sequence[Receipt], reason: str
+    ) -> tuple[int, list[Receipt]]:
+        """Dead-letter leased messages at once; return as :meth:`acknowledge` does."""
+        return await self._settle(
+            group, receipts, lambda leases, some: leases.reject(group, some, reason)
+        )
+
+    async def extend(
+        self, group: str, receipts: Sequence[Receipt], deadline_ms: int
+    ) -> tuple[int, list[Receipt]]:
+        """Set a new deadline for leased messages; return as :meth:`acknowledge` does."""
+        return await self._settle(
+            group, receipts, lambda leases, some: leases.extend(group, some, deadline_ms)
+        )
+
+    async def _settle(
+        self,
+        group: str,
+        receipts: Sequence[Receipt],
+        settle: Callable[[Leases, list[Receipt]], Settling],
+    ) -> tuple[int, list[Receipt]]:
+        """Settle receipts of any partitions, or raise before any of them is settled."""
+        by_partition: dict[int, list[Receipt]] = {}
+        for receipt in receipts:
+            by_partition.setdefault(receipt.partition, []).append(receipt)
+        count, void, pending = 0, [], []
+        settling: list[tuple[Leases, list[Receipt]]] = []
+        for number, some in by_partition.items():
+            if number >= self._partitions.count:
+                void.extend(some)
+            else:
+                leases = self._partitions[number].leases
+                leases.check_room()
+                settling.append((leases, some))
+        has_members = self._settings_of(group).ordering is Ordering.PARTITION
+        for leases, some in settling:
+            if has_members:  # to settle a lease is a sign of life
+                for consumer in leases.consumers(group, {receipt.token for receipt in some}):
+                    self._coordinator.touch(group, consumer)
+            settled, recorded = settle(leases, some)
+            count += settled.done
+            void.extend(settled.lost)
+            if recorded is not None:
+                pending.append(recorded)
+        await wait_for_all(pending)
+        return count, void
+
+    def close(self, reason: GoqError) -> None:
+        """End all waiting: the topic is closing."""
+        self._closed = reason
+        self.waiters.wake_all()
+        self._log_readers.wake_all()
+
+
+def _line_of(group: str, consumer: str) -> str:
+    """Return where a consumer waits that has partitions of its own."""
+    return f"{group}{_LINE}{consumer}"
+
+
+class _Warm(Exception):
+    """A receive has to read messages into memory before it can lease."""
+
+    def __init__(self, partition: int, offset: int, messages: int) -> None:
+        super().__init__()
+        self.partition = partition
+        self.offset = offset
+        self.messages = messages
+
+
+class _Rebuild(Exception):
+    """A receive has to wait for a partition's ready state before it can lease."""
+
+    def __init__(self, partition: int) -> None:
+        super().__init__()
+        self.partition = partition

@@ -1,0 +1,32 @@
+"""The inside of a partition, for tests that compare it with its twin or break it on purpose.
+
+Nothing in goq outside goq.broker.partition may read these: see tests/base/test_ownership.py.
+"""
+
+from __future__ import annotations
+
+from goq.broker.events.writer import EventWriter
+from goq.broker.partition.partition import Partition
+from goq.broker.partition.ready_state import ReadyState
+from goq.delivery.partition_state import PartitionState
+from goq.storage.log.log import Log
+
+
+def state_of(partition: Partition) -> PartitionState:
+    return partition._state
+
+
+def message_log(partition: Partition) -> Log:
+    return partition._messages
+
+
+def event_log(partition: Partition) -> Log:
+    return partition._events
+
+
+def ready_state(partition: Partition) -> ReadyState:
+    return partition._ready.current
+
+
+def event_writer(partition: Partition) -> EventWriter:
+    return partition._writer
