@@ -7,7 +7,7 @@ one of the structs below. The library receives it as a ``dict`` with the same ke
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -25,6 +25,7 @@ Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Command = Annotated[bytes, Meta(max_length=limits.RAFT_COMMAND_BYTES_MAX + _ENTRY_ROOM_BYTES)]
 Spec = Annotated[str, Meta(max_length=limits.RAFT_MEMBER_CHARS_MAX)]
 MemberChange = tuple[Literal["add", "rem"], Spec]
+_T = TypeVar("_T")
 
 
 class _Message(Struct, tag_field="type", forbid_unknown_fields=True):
@@ -119,8 +120,10 @@ _messages = msgspec.msgpack.Decoder(
     | ApplyCommandResponse,
     strict=True,
 )
-_proposals = msgspec.msgpack.Decoder(Proposal, strict=True)
-_member_changes = msgspec.msgpack.Decoder(MemberChange, strict=True)
+_proposals: msgspec.msgpack.Decoder[Proposal] = msgspec.msgpack.Decoder(Proposal, strict=True)
+_member_changes: msgspec.msgpack.Decoder[MemberChange] = msgspec.msgpack.Decoder(
+    MemberChange, strict=True
+)
 _encoder = msgspec.msgpack.Encoder()
 
 
@@ -162,7 +165,7 @@ def encode_proposal(request: Proposal) -> bytes:
 
 def decode_proposal(command: bytes) -> Proposal:
     """Decode the proposal in a ``REGULAR`` command; raise ``InvalidInput`` if there is none."""
-    return _decode(_proposals, command)  # type: ignore[no-any-return]
+    return _decode(_proposals, command)
 
 
 def encode_change(operation: str, spec: str) -> bytes:
@@ -172,7 +175,7 @@ def encode_change(operation: str, spec: str) -> bytes:
 
 def decode_change(command: bytes) -> MemberChange:
     """Decode the change in a ``MEMBERSHIP`` command; raise ``InvalidInput`` if there is none."""
-    return _decode(_member_changes, command)  # type: ignore[no-any-return]
+    return _decode(_member_changes, command)
 
 
 def check_entries(previous: int, entries: list[tuple[bytes, int, int]]) -> None:
@@ -193,7 +196,7 @@ def check_command(command: bytes) -> None:
         raise InvalidInput("not a command of the Raft log")
 
 
-def _decode(decoder: msgspec.msgpack.Decoder[Any], command: bytes) -> Any:
+def _decode(decoder: msgspec.msgpack.Decoder[_T], command: bytes) -> _T:
     try:
         return decoder.decode(memoryview(command)[1:])
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:

@@ -36,7 +36,8 @@ _log = logging.getLogger(__name__)
 
 def now_s() -> float:
     """Return the time of the library's clock."""
-    return library.monotonicTime()  # type: ignore[no-any-return]
+    time_s: float = library.monotonicTime()
+    return time_s
 
 
 class _SyncObj(SyncObj):  # type: ignore[misc]

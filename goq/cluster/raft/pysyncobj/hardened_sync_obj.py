@@ -121,7 +121,8 @@ class HardenedSyncObj(following._SyncObj):
         return self._journal().members()
 
     def _journal(self) -> Journal:
-        return self._SyncObj__raftLog  # type: ignore[no-any-return]
+        journal: Journal = self._SyncObj__raftLog
+        return journal
 
     def tick_due_in_s(self) -> float:
         """Return the time until the next tick is due, if no message arrives before."""
