@@ -1,14 +1,12 @@
-"""A small, bounded HTTP/1.1 server, and the client's side of HTTP/1.1; neither knows of topics.
+"""A small, bounded HTTP/1.1 server and HTTP/1.1 client transports, without knowledge of topics.
 
-server            the listening server: ``HttpServer``, with counts and draining
-connection        one connection: order, answers, cancellation
-request_parser    bytes in, requests out; no I/O
-
-message           what a handler is given and returns: ``Request``, ``Response``, ``LiveStream``
-timeouts          the deadlines of a connection, on one lazily armed timer
-response_writer   whole answers and streams, written no faster than the client takes them
-
-stream_heartbeat  heartbeats of streams that have nothing to send
-context           what all connections of one server share, and its limits
+server            the listening server ``HttpServer``, its counters and its drain
+context           limits and state shared by all connections of one server
+connection        one connection: request order, answers, cancellation
+request_parser    parser from bytes to whole requests; no I/O
+message           ``Request``, ``Response``, ``LiveStream``, and the parser of request targets
+timeouts          the two deadlines of a connection, on one lazily armed timer
+response_writer   encoder and writer of whole answers and streams
+stream_heartbeat  heartbeats of idle streams, on one timer for a server
 client            HTTP/1.1 transports for the client library and for calls between nodes
 """

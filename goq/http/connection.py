@@ -1,4 +1,4 @@
-"""One connection: its requests answered in order, within bounds of memory and of time."""
+"""One server connection: requests are answered in order, within bounds of memory and time."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from goq.http.timeouts import LINGER_MS, Timeouts
 class Connection(asyncio.Protocol):
     """The server's side of one connection.
 
-    One request is being answered at a time (``_current``); those behind it wait in the reader. A
-    handler that answers at once needs no task. While the client does not take what it was sent,
-    nothing new is started: what is buffered for it is one answer.
+    One request is answered at a time (``_current``); the next wait in the parser. A handler that
+    answers at once needs no task. While the client does not read its answer, no request is started:
+    the buffer holds at most one answer for it.
 
-    ``_task`` runs the handler, or the stream, of the current request. It is set to ``None`` by
-    whoever cancels it, so it is cancelled once and knows that it was.
+    ``_task`` runs the handler or the stream of the current request. Cancelling sets it to ``None``,
+    so it is cancelled once and can tell that it was.
 
-    After a refusal input may be left unread. Closing at once would make the kernel reset the
-    connection, and the answer that tells the client why could be lost with it; so the sending
-    side alone is closed and input thrown away until the client closes, or for ``LINGER_MS``.
+    After a refusal some input may be unread. An immediate close would make the kernel reset the
+    connection, and the client could lose the answer with the reason. So only the sending side is
+    closed, and input is discarded until the client closes or ``LINGER_MS`` have passed.
     """
 
     __slots__ = (
@@ -63,8 +63,8 @@ class Connection(asyncio.Protocol):
         self._closing = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Admit the connection, or refuse it when there are too many."""
-        transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but its bases
+        """Admit the connection, or refuse it when the server has too many."""
+        transport = cast(asyncio.Transport, transport)  # uvloop's is not one by class
         shared = self._shared
         limits = shared.limits
         self._transport = transport
@@ -82,7 +82,7 @@ class Connection(asyncio.Protocol):
             self._watch_reading()
 
     def data_received(self, data: bytes) -> None:
-        """Read requests, and start on the first if none is being answered."""
+        """Parse requests, and start the first if none is in progress."""
         if self._closing:
             return
         self._reader.feed(data)
@@ -92,7 +92,7 @@ class Connection(asyncio.Protocol):
             self._watch_reading()
 
     def eof_received(self) -> bool:
-        """Return whether to keep the connection open, for an answer that is still owed."""
+        """Return whether the connection stays open because an answer is still due."""
         self._eof = True
         if self._closing:
             return False
@@ -107,7 +107,7 @@ class Connection(asyncio.Protocol):
         return owed
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Cancel what is being done for the client and give back what it held."""
+        """Cancel the request in progress and release what the connection held."""
         self._closing = True
         self._timeouts.stop()
         self._cancel()
@@ -117,13 +117,13 @@ class Connection(asyncio.Protocol):
         self._shared.leave(self)
 
     def pause_writing(self) -> None:
-        """Start nothing new: the client takes its answer more slowly than it is made."""
+        """Start no request: the client reads its answer too slowly."""
         self._writer.paused = True
         if not self._closing:
             self._timeouts.expect_taken(self._shared.limits.write_timeout_ms)
 
     def resume_writing(self) -> None:
-        """Go on with the stream, or with the next request."""
+        """Continue the stream, or start the next request."""
         if self._closing:
             return
         self._timeouts.taken()
@@ -132,23 +132,23 @@ class Connection(asyncio.Protocol):
             self._advance()
 
     def drain(self) -> None:
-        """Close now if nothing is being answered, else when it has been."""
+        """Close now if no request is in progress, else after its answer."""
         if self._current is None and not self._closing:
             self._close()
 
     @property
     def task(self) -> asyncio.Task[None] | None:
-        """The task that answers the current request, if it has one."""
+        """The task of the current request, or ``None``."""
         return self._task
 
     def abort(self) -> None:
-        """Drop the connection at once, and cancel its task."""
+        """Close the connection at once and cancel its task."""
         self._closing = True
         self._cancel()
         self._transport.abort()
 
     def _advance(self) -> None:
-        """Answer waiting requests until one needs a task or its answer is not being taken."""
+        """Answer waiting requests until one needs a task or the client stops reading."""
         reader = self._reader
         while self._current is None and not self._closing and not self._writer.paused:
             if reader.requests:
@@ -157,7 +157,7 @@ class Connection(asyncio.Protocol):
                 self._refuse(reader.error)
             else:
                 if self._is_stalled():
-                    # One read may hold thousands of requests: let others have a turn.
+                    # One read may hold thousands of requests: yield to other connections.
                     self._loop.call_soon(self._resume_reading)
                 elif reader.wants_continue:
                     reader.wants_continue = False
@@ -167,7 +167,7 @@ class Connection(asyncio.Protocol):
             self._watch_reading()
 
     def _handle(self, request: Request) -> None:
-        """Hand a request to the handler; answer it if the handler did, else start a task."""
+        """Call the handler with a request; write its answer, or start a task for it."""
         shared = self._shared
         shared.requests_total += 1
         self._current = request
@@ -189,7 +189,7 @@ class Connection(asyncio.Protocol):
             self._close()
 
     async def _serve(self, answer: Response | Awaitable[Response], request: Request) -> None:
-        """Await the answer and write it: the body of a request's task."""
+        """Await the answer and write it. This is the body of a request's task."""
         self._unstarted = None
         shared = self._shared
         try:
@@ -203,10 +203,10 @@ class Connection(asyncio.Protocol):
         except Exception as error:
             response = shared.failure(error, request)
         items = response.stream
-        if self._task is None:  # cancelled, though the handler did not end with it
+        if self._task is None:  # cancelled, and the handler ignored it
             if isinstance(items, LiveStream):
                 await items.aclose()
-            return  # nobody is there to answer
+            return  # the client is gone
         if items is None:
             self._writer.write(response, self._connection_line(request), request)
         else:
@@ -218,7 +218,7 @@ class Connection(asyncio.Protocol):
                 whole = await self._writer.write_stream(response, items, line, request)
             finally:
                 if not whole:
-                    # Without its last chunk the client sees that the answer is not whole.
+                    # Without the last chunk the client knows that the answer is incomplete.
                     self._closing = True
                     self._transport.abort()
             if not whole:
@@ -227,19 +227,19 @@ class Connection(asyncio.Protocol):
         self._advance()
 
     def _is_cancelled(self) -> bool:
-        """Return whether the running task was cancelled, rather than something it awaited."""
+        """Return whether the running task was cancelled, rather than what it awaited."""
         task = self._task
         if task is None:
             return True
         if not task.cancelling():
             return False
-        # Someone else ends the task, as the end of the event loop does: no answer will come.
+        # Something else cancels the task, as a stopping event loop does: no answer follows.
         self._closing = True
         self._transport.abort()
         return True
 
     def _finish(self, request: Request) -> None:
-        """Be done with a request whose answer is written."""
+        """End a request whose answer is written."""
         self._current = None
         self._task = None
         reader = self._reader
@@ -268,7 +268,7 @@ class Connection(asyncio.Protocol):
             unstarted.cancel()
 
     def _refuse(self, error: GoqError) -> None:
-        """Answer bytes, or a connection, that will not be served; then close."""
+        """Answer a request or connection that is not served, then close."""
         self._writer.write(self._shared.failure(error, None), CLOSE, None)
         if self._eof or not self._transport.can_write_eof():
             self._close()
@@ -281,14 +281,14 @@ class Connection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def _close(self) -> None:
-        """Close when what is written has been taken."""
+        """Close when the written bytes have been sent."""
         self._closing = True
         self._timeouts.expect_bytes(None, 0)
         self._timeouts.expect_taken(self._shared.limits.write_timeout_ms)
         self._transport.close()
 
     def _watch_reading(self) -> None:
-        """Pause or resume input, and set the deadline for what is awaited of the client."""
+        """Pause or resume input, and set the deadline for the client's next bytes."""
         reader = self._reader
         if self._is_stalled() is not self._reading_paused:
             self._reading_paused = not self._reading_paused
@@ -306,14 +306,14 @@ class Connection(asyncio.Protocol):
             timeouts.expect_bytes(phase, reader.begun_count)
 
     def _is_stalled(self) -> bool:
-        """Whether to read no more input for now: as many requests wait as may."""
+        """Whether input must pause: the maximum of requests is waiting."""
         reader = self._reader
         return bool(reader.unread) or (
             len(reader.requests) >= self._shared.limits.pipeline_requests_max
         )
 
     def _resume_reading(self) -> None:
-        """Parse what was held back, now that those before it are answered."""
+        """Parse the input that was held back, once the requests before it are answered."""
         if self._current is None and not self._closing:
             self._reader.resume()
             self._advance()

@@ -1,4 +1,4 @@
-"""What all connections of one server share."""
+"""Limits and shared state of one HTTP server."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class HttpLimits:
-    """Every bound the server keeps; the defaults are those of ``goq.limits``.
+    """Limits of an HTTP server; the defaults are those of ``goq.limits``.
 
-    ``header_timeout_ms`` and ``body_timeout_ms`` bound the whole head and the whole body, so a
-    client that sends a byte now and then gains nothing. ``write_timeout_ms`` bounds the time in
-    which a client takes nothing of its answer. ``headers_bytes_max`` counts names and values and
-    four bytes a header for the rest of its line.
+    ``header_timeout_ms`` and ``body_timeout_ms`` bound the whole head and the whole body, so
+    sending a byte now and then gains a client nothing. ``write_timeout_ms`` bounds the time in
+    which a client reads nothing of its answer. ``headers_bytes_max`` counts names, values and four
+    bytes a header for the rest of its line.
 
-    A stream with nothing to send times out by none of them: after ``heartbeat_ms``, or up to
-    twice that, it sends its heartbeat.
+    No timeout ends a stream that has nothing to send. It sends its heartbeat after ``heartbeat_ms``
+    or up to twice that.
     """
 
     connections_max: int = limits.CONNECTIONS_MAX
@@ -49,10 +49,10 @@ logger: Final = logging.getLogger("goq.http")
 
 
 class ServerContext:
-    """The handler, the bounds and the counters of one server, in one event loop.
+    """Handler, limits and counters of one server, in one event loop.
 
-    ``connections`` holds every open connection, ``connection_count`` counts those that were
-    admitted: a refused one stays open for the moment its refusal takes to reach the client.
+    ``connections`` holds every open connection. ``connection_count`` counts only admitted ones: a
+    refused connection stays open until its refusal has reached the client.
     """
 
     __slots__ = (
@@ -85,17 +85,17 @@ class ServerContext:
         self.pulse = StreamHeartbeat(limits.heartbeat_ms)
 
     def leave(self, connection: Connection) -> None:
-        """Forget a connection that is lost; the last one to leave ends a drain."""
+        """Remove a lost connection; the last one ends a drain."""
         self.connections.discard(connection)
         waiter = self.on_empty
         if waiter is not None and not self.connections and not waiter.done():
             waiter.set_result(None)
 
     def failure(self, error: BaseException, request: Request | None) -> Response:
-        """Return the answer that tells the client of ``error``.
+        """Return the error response for ``error``.
 
-        What is not a ``GoqError`` is a bug: it is logged with its traceback and the client hears
-        only of an internal error.
+        An error that is not a ``GoqError`` is a bug: it is logged with its traceback, and the
+        client gets an internal error without details.
         """
         if not isinstance(error, GoqError):
             logger.error("handler failed: %r", request, exc_info=error)

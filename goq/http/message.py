@@ -1,4 +1,4 @@
-"""What a handler is given and what it answers."""
+"""Requests and responses as a handler sees them."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ _HEX: Final = frozenset(hexdigits)
 
 BytesLike: TypeAlias = bytes | bytearray | memoryview
 Item: TypeAlias = BytesLike | Sequence[BytesLike]
-"""What a stream yields: one chunk, in parts if it lies in several places."""
+"""One chunk of a stream, as one piece or in parts."""
 Body: TypeAlias = bytes | Sequence[BytesLike] | AsyncIterator[Item]
 
 
 LOCAL: Final = "goq-local"
-"""The header by which a node of several is asked to answer by itself, of what it leads."""
+"""Header of a request that a cluster node answers from its own partitions, without forwarding."""
 
 
 class LiveStream(AsyncIterator[Item]):
-    """A stream that may have nothing to send for a long time; then it sends ``heartbeat``.
+    """A stream that may be idle for a long time and then sends ``heartbeat``.
 
-    So each side finds out when the other is gone without a word.
+    Each side thereby notices when the other has gone without closing.
     """
 
     __slots__ = ("_items", "heartbeat")
@@ -39,21 +39,21 @@ class LiveStream(AsyncIterator[Item]):
         return self._items.__anext__()
 
     async def aclose(self) -> None:
-        """End the stream where it waits."""
+        """End the stream."""
         await self._items.aclose()
 
 
 class Request:
-    """One request, whole: it reaches the handler only when its body has.
+    """One complete request; the handler gets it when its body has arrived.
 
     ``path`` is percent-decoded and has no query. ``headers`` have lower-case names and values
-    decoded as latin-1, those of a repeated header joined with ``", "``. ``peer`` is
+    decoded as latin-1; values of a repeated header are joined with ``", "``. ``peer`` is
     ``host:port``, for logs.
 
-    ``outlives_eof`` is the handler's to set, at the latest when it returns. A client that has
-    shut its sending side cannot be told from one that is gone, so by default the end of input
-    cancels the handler: nothing must be handed to a client that is gone. A handler whose work is
-    worth finishing for a client that only half-closed sets it, and is then not cancelled by it.
+    The handler sets ``outlives_eof``, at the latest when it returns. A client that shut its sending
+    side looks like a client that is gone. So by default the end of input cancels the handler:
+    nothing may be delivered to a client that is gone. A handler whose work is worth finishing for a
+    half-closed client sets ``outlives_eof`` and is not cancelled.
     """
 
     __slots__ = (
@@ -94,7 +94,7 @@ class Request:
 
     @property
     def query(self) -> dict[str, str]:
-        """The query's parameters, decoded; parsed on first use.
+        """The decoded query parameters, parsed on first use.
 
         Raises ``InvalidInput`` (400) naming the field when a parameter is repeated, and when the
         query is not percent-encoded UTF-8.
@@ -108,13 +108,13 @@ class Request:
 
 
 class Response:
-    """An answer.
+    """One response.
 
-    ``body`` is one ``bytes``, a list or tuple of bytes-like parts (written without joining), or
-    an async iterator whose items are sent as they come, each as one chunk (an HTTP/1.0 client
-    reads to the end of the connection). A stream's head is sent before its first item, so an
-    iterator that raises cannot change the status: it ends the connection without the final chunk,
-    which the client notices.
+    ``body`` is one ``bytes``, a list or tuple of bytes-like parts (written without joining), or an
+    async iterator. Each item of an iterator is sent at once as a chunk; an HTTP/1.0 client reads to
+    the end of the connection. The head of a stream is sent before its first item, so an iterator
+    that raises cannot change the status. It ends the connection without the last chunk, and the
+    client notices.
 
     ``headers`` may not frame the message (Content-Length, Transfer-Encoding, Connection) nor hold
     line breaks; the server answers 500 instead.

@@ -1,4 +1,4 @@
-"""Bytes in, requests out: the reading half of a connection, without any I/O."""
+"""Parser from the bytes of one connection to requests; no I/O."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HEADER_LINE_BYTES: Final = 4
 
 
 class Phase(enum.Enum):
-    """How far the request being read has come."""
+    """Progress of the request that is being read."""
 
     IDLE = enum.auto()
     HEAD = enum.auto()
@@ -34,19 +34,19 @@ class Phase(enum.Enum):
 
 
 class RequestParser:
-    """Turns the bytes of one connection into whole requests, within the server's bounds.
+    """Parses the bytes of one connection into whole requests, within the server's limits.
 
-    ``requests`` are the complete ones, oldest first; ``begun_count`` counts those begun.
-    ``error`` is set once, by the first bytes that are not acceptable, and belongs after the
-    requests before it; with it, or with a request that ends the connection, the reader has
-    ``ended`` and ignores all further bytes.
+    ``requests`` holds the complete ones, oldest first; ``begun_count`` counts those begun. The
+    first unacceptable bytes set ``error`` once; it belongs after the requests before it. After an
+    error, or after a request that ends the connection, the parser has ``ended`` and ignores further
+    bytes.
 
-    Input is parsed in slices, as a single read may hold thousands of small requests: at
-    ``pipeline_requests_max`` waiting requests the rest is kept unparsed until ``resume``.
+    Input is parsed in slices, because a single read may hold thousands of small requests. When
+    ``pipeline_requests_max`` requests wait, the rest stays in ``unread`` until ``resume``.
 
     llhttp refuses most of what makes a message ambiguous (``tests/integration/http`` has the
-    list). What it lets pass is refused here: versions other than 1.0 and 1.1, a missing or second
-    Host, transfer codings other than a single ``chunked``, and any of them in HTTP/1.0.
+    list). This parser refuses the rest: versions other than 1.0 and 1.1, a missing or second Host,
+    transfer codings other than a single ``chunked``, and any of them in HTTP/1.0.
     """
 
     __slots__ = (
@@ -90,7 +90,7 @@ class RequestParser:
         self._begin()
 
     def feed(self, data: bytes) -> None:
-        """Parse ``data``; what came of it is in ``requests``, ``error`` and ``phase``."""
+        """Parse ``data``; results are in ``requests``, ``error`` and ``phase``."""
         if self.ended:
             return
         if len(data) <= SLICE_BYTES and not self.unread:
@@ -100,7 +100,7 @@ class RequestParser:
         self.resume()
 
     def resume(self) -> None:
-        """Parse what was left unparsed, as far as there is room for requests."""
+        """Parse unread input, as far as there is room for requests."""
         unread = self.unread
         requests_max = self._limits.pipeline_requests_max
         while unread and not self.ended and len(self.requests) < requests_max:
@@ -111,7 +111,7 @@ class RequestParser:
         self.unread = memoryview(b"") if self.ended else unread
 
     def fail(self, error: GoqError) -> None:
-        """End reading with ``error``; the body read so far is let go."""
+        """End reading with ``error`` and release the body read so far."""
         self.error = error
         self.ended = True
         self.wants_continue = False
@@ -120,22 +120,22 @@ class RequestParser:
         self._forget()
 
     def time_out(self) -> None:
-        """End reading because the rest of the request did not come in time."""
+        """End reading because the rest of the request did not arrive in time."""
         part = "body" if self.phase is Phase.BODY else "headers"
         self.fail(RequestTimeout(f"the request's {part} did not arrive in time; send it again"))
 
     def release(self, body_bytes: int) -> None:
-        """Give back the room of a body that is no longer held."""
+        """Release the memory budget of a body that is no longer held."""
         self._bodies_held_bytes -= body_bytes
         self._shared.bodies_in_flight_bytes -= body_bytes
 
     def close(self) -> None:
-        """Drop everything: the connection is lost."""
+        """Release everything: the connection is lost."""
         self.ended = True
         self.requests.clear()
         self.release(self._bodies_held_bytes)
         self._forget()
-        del self._parser  # it and the reader hold each other
+        del self._parser  # the two objects reference each other
 
     def _parse(self, data: bytes | memoryview) -> None:
         progress = self.begun_count, self._header_count + self._body_bytes
@@ -152,7 +152,7 @@ class RequestParser:
             self._check_silence(len(data), progress)
 
     def _check_silence(self, fed_bytes: int, progress: tuple[int, int]) -> None:
-        """Bound what the parser may keep without telling: a header line, a chunk extension."""
+        """Bound what llhttp keeps without a callback: a header line, a chunk extension."""
         if progress != (self.begun_count, self._header_count + self._body_bytes):
             self._silent_bytes = 0
             return
@@ -172,11 +172,11 @@ class RequestParser:
         self._content_bytes = 0
 
     def _refuse(self, error: GoqError) -> None:
-        """Fail, and stop the parser: raising from a callback is how."""
+        """Fail, and stop llhttp by raising from its callback."""
         self.fail(error)
         raise error
 
-    # The parser's callbacks; their names are httptools'.
+    # Callbacks of llhttp; httptools fixes their names.
 
     def on_message_begin(self) -> None:
         """Start a request."""
@@ -193,14 +193,14 @@ class RequestParser:
         self._forget()
 
     def on_url(self, part: bytes) -> None:
-        """Take a part of the request target."""
+        """Add a part of the request target."""
         self._target += part
         if len(self._target) > self._limits.target_bytes_max:
             bound = self._limits.target_bytes_max
             self._refuse(UriTooLong(f"the request target is over {bound} bytes"))
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header; a trailer counts towards the same bounds and is dropped."""
+        """Add a header; a trailer counts towards the same limits and is dropped."""
         self._header_bytes += len(name) + len(value) + HEADER_LINE_BYTES
         self._header_count += 1
         if (
@@ -220,7 +220,7 @@ class RequestParser:
         headers[key] = text
 
     def on_headers_complete(self) -> None:
-        """Decide, before any of the body is read, whether the request is acceptable."""
+        """Accept or refuse the request before any of its body is read."""
         parser = self._parser
         headers = self._headers
         if parser.should_upgrade():
@@ -256,7 +256,7 @@ class RequestParser:
             self.wants_continue = expected == "100-continue" and version == "1.1"
 
     def on_body(self, data: bytes) -> None:
-        """Take a piece of the body."""
+        """Add a piece of the body."""
         size = len(data)
         self._check_body(self._body_bytes + size, size)
         self.wants_continue = False
@@ -273,7 +273,7 @@ class RequestParser:
             pieces.append(bytearray(data))
 
     def on_message_complete(self) -> None:
-        """Queue the request, now that it is whole."""
+        """Queue the complete request."""
         if self.ended:
             return
         request, self._request = self._request, None  # an idle connection holds no body

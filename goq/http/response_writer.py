@@ -1,4 +1,4 @@
-"""The writing half of a connection: whole answers, and streams no faster than they are taken."""
+"""Encoder and writer of responses: whole answers, and streams at the speed of the client."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ JOIN_BYTES_MAX: Final = 16 * 1024
 class ResponseWriter:
     """Writes the answers of one connection, one after the other.
 
-    ``paused`` says that the transport holds more than it wants to: a stream then waits for
-    ``resume``, and whoever starts requests should start no other.
+    While ``paused`` the transport's buffer is full: a stream waits for ``resume``, and the
+    connection starts no request.
     """
 
     __slots__ = ("_heartbeat", "_is_silent", "_resumed", "_shared", "_transport", "paused")
@@ -47,15 +47,15 @@ class ResponseWriter:
         self.paused = False
 
     def resume(self) -> None:
-        """Let a waiting stream go on."""
+        """Wake a stream that waits."""
         self.paused = False
         if self._resumed is not None and not self._resumed.done():
             self._resumed.set_result(None)
 
     def write(self, response: Response, connection: bytes, request: Request | None) -> None:
-        """Write a whole answer; one that cannot be sent as given becomes an internal error.
+        """Write a whole answer; an answer that cannot be encoded becomes an internal error.
 
-        ``request`` is what it answers, or ``None`` for bytes that never became a request.
+        ``request`` is ``None`` for bytes that never became a request.
         """
         head_only = request is not None and request.method == "HEAD"
         try:
@@ -70,7 +70,7 @@ class ResponseWriter:
     async def write_stream(
         self, response: Response, items: AsyncIterator[Item], connection: bytes, request: Request
     ) -> bool:
-        """Write a streamed answer and close its iterator; return whether it went out whole."""
+        """Write a streamed answer and close its iterator; return whether it was sent whole."""
         try:
             chunked = b"" if request.is_http_10 or response.status in BODILESS else CHUNKED
             try:
@@ -109,7 +109,7 @@ class ResponseWriter:
                 elif isinstance(item, (list, tuple)):
                     transport.writelines(item)
                 else:
-                    transport.write(item)  # type: ignore[arg-type]  # no sequence is left
+                    transport.write(item)  # type: ignore[arg-type]  # sequences are handled above
                 self._is_silent = False
                 if self.paused:
                     self._resumed = asyncio.get_running_loop().create_future()
@@ -121,10 +121,10 @@ class ResponseWriter:
             transport.write(LAST_CHUNK)
 
     def _start_beating(self, heartbeat: bytes, *, chunked: bool) -> None:
-        """Send heartbeats, and let the system find out when nobody takes them.
+        """Start heartbeats, and have the kernel report a client that does not acknowledge them.
 
-        What a client whose machine is gone does not take would stay in the kernel's buffer, which
-        gives up after a quarter of an hour.
+        Without ``TCP_USER_TIMEOUT`` unacknowledged bytes stay in the kernel's buffer for a quarter
+        of an hour when the client's machine is gone.
         """
         self._heartbeat = b"".join(chunk_parts(heartbeat)) if chunked else heartbeat
         self._is_silent = True
@@ -132,7 +132,7 @@ class ResponseWriter:
         if (option := getattr(socket, "TCP_USER_TIMEOUT", None)) is not None:
             sock = self._transport.get_extra_info("socket")
             timeout_ms = self._shared.limits.write_timeout_ms
-            with contextlib.suppress(OSError):  # it is no TCP socket, or closed already
+            with contextlib.suppress(OSError):  # not a TCP socket, or already closed
                 sock.setsockopt(socket.IPPROTO_TCP, option, timeout_ms)
 
     def _render_failure(
@@ -147,10 +147,10 @@ class ResponseWriter:
 
 
 def render(response: Response, connection: bytes, *, head_only: bool) -> Sequence[BytesLike]:
-    """Render an answer whose body is not a stream, as parts to write in order.
+    """Encode an answer whose body is not a stream, as parts to write in order.
 
-    ``connection`` is a whole ``Connection`` header line, or nothing. Raises ``ValueError`` when
-    the status, a header or the body could not be sent as given.
+    ``connection`` is a whole ``Connection`` header line, or empty. Raises ``ValueError`` when the
+    status, a header or the body is not valid.
     """
     body = response.body
     if isinstance(body, bytes):
@@ -169,9 +169,9 @@ def render(response: Response, connection: bytes, *, head_only: bool) -> Sequenc
 
 
 def render_head(response: Response, *lines: bytes) -> bytes:
-    """Render the status line, the headers and ``lines``, without the empty line that ends them.
+    """Encode the status line, the headers and ``lines``, without the empty line after them.
 
-    Raises ``ValueError`` when the status or a header could not be sent as given.
+    Raises ``ValueError`` when the status or a header is not valid.
     """
     start = _start(response.status, response.content_type)
     if response.headers:
@@ -180,7 +180,7 @@ def render_head(response: Response, *lines: bytes) -> bytes:
 
 
 def chunk_parts(item: Item) -> Sequence[BytesLike]:
-    """Frame one chunk, as parts to write in order; ``item`` must not be empty."""
+    """Encode one chunk, as parts to write in order; ``item`` must not be empty."""
     if isinstance(item, (list, tuple)):
         return (b"%x\r\n" % sum([len(part) for part in item]), *item, b"\r\n")
     assert isinstance(item, (bytes, bytearray, memoryview))

@@ -1,4 +1,4 @@
-"""The server: listening, counting, draining."""
+"""The HTTP/1.1 server: listening, counters and drain."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ CANCEL_MS_MAX: Final = 1_000
 class HttpServer:
     """An HTTP/1.1 server that gives every request to one handler.
 
-    The handler is called in the event loop. A ``Response`` it returns is sent at once; an
-    awaitable runs as a task, which is cancelled when the client disconnects. A ``GoqError`` it
-    raises, and every refusal of the server's own, becomes an answer through ``on_error``;
-    whatever else it raises is logged as ``goq.http`` and answered as an internal error.
+    The handler is called in the event loop. A ``Response`` is sent at once. An awaitable runs as a
+    task, which is cancelled when the client disconnects. ``on_error`` makes the response of a
+    ``GoqError``, raised by the handler or by the server itself. Any other exception is logged as
+    ``goq.http`` and answered as an internal error.
     """
 
     def __init__(
@@ -44,30 +44,30 @@ class HttpServer:
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
-        """The addresses it is bound to, as host and port."""
+        """The bound addresses, as host and port."""
         sockets = () if self._server is None else self._server.sockets
         return [socket.getsockname()[:2] for socket in sockets]
 
     @property
     def connection_count(self) -> int:
-        """How many connections are open, without those being refused."""
+        """The number of open connections, without those being refused."""
         return self._shared.connection_count
 
     @property
     def requests_total(self) -> int:
-        """How many requests were given to the handler since the start."""
+        """The number of requests given to the handler since the start."""
         return self._shared.requests_total
 
     @property
     def bodies_in_flight_bytes(self) -> int:
-        """How many bytes of request bodies are held, arriving or being handled."""
+        """The bytes of request bodies in memory, arriving or being handled."""
         return self._shared.bodies_in_flight_bytes
 
     async def drain(self, timeout_ms: int) -> None:
-        """Stop: accept nothing more, finish what is being handled, then close.
+        """Accept nothing more, finish the requests in progress, then close.
 
-        Connections without a request in hand close at once; the others answer theirs with
-        ``Connection: close``. What is left after ``timeout_ms`` is aborted, its tasks cancelled.
+        Connections without a request in progress close at once; the others answer theirs with
+        ``Connection: close``. After ``timeout_ms`` the rest is aborted and its tasks are cancelled.
         """
         if self._server is None:
             return
@@ -76,18 +76,18 @@ class HttpServer:
         self._server.close()
         for connection in list(shared.connections):
             connection.drain()
-        if not await self._emptied(timeout_ms):
+        if not await self._wait_until_empty(timeout_ms):
             left = list(shared.connections)
             tasks = [connection.task for connection in left if connection.task is not None]
             for connection in left:
                 connection.abort()
-            await self._emptied(CANCEL_MS_MAX)
+            await self._wait_until_empty(CANCEL_MS_MAX)
             if tasks:
                 await asyncio.wait(tasks, timeout=CANCEL_MS_MAX / 1000)
         self._server = None
 
-    async def _emptied(self, timeout_ms: int) -> bool:
-        """Wait until no connection is left; return whether that came in time."""
+    async def _wait_until_empty(self, timeout_ms: int) -> bool:
+        """Wait until no connection is left; return whether that happened in time."""
         shared = self._shared
         if shared.connections:
             shared.on_empty = shared.loop.create_future()

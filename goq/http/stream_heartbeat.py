@@ -1,4 +1,4 @@
-"""Heartbeats of streams that have nothing to send, on one timer for a whole server."""
+"""Heartbeats of idle streams, on one timer for a whole server."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ SLOTS: Final = 16
 
 
 class StreamHeartbeat:
-    """Lets each of its writers beat once in a period, a share of them at each tick.
+    """Has each of its writers beat once in a period, a share of them at each tick.
 
-    A timer for every stream would cost thousands of idle streams a heap of timers, and all of
-    them at one tick would hold up everybody else for as long as that many writes take. A writer
-    that has sent something since its last turn passes; so a stream is silent for one to two
-    periods at most. Without writers there is no tick.
+    One timer for each of thousands of idle streams would make a large timer heap, and all beats in
+    one tick would block the event loop for as long as the writes take. A writer that has sent
+    something since its last turn is skipped, so a stream is silent for one to two periods at most.
+    Without writers the timer does not run.
     """
 
     def __init__(self, period_ms: int) -> None:
@@ -32,7 +32,7 @@ class StreamHeartbeat:
         return len(self._slot_of)
 
     def add(self, writer: ResponseWriter) -> None:
-        """Let a writer beat from now on."""
+        """Start the heartbeats of a writer."""
         slot = self._slot_of[writer] = self._next_slot
         self._next_slot = (slot + 1) % SLOTS
         self._slots[slot][writer] = None
@@ -40,7 +40,7 @@ class StreamHeartbeat:
             self._timer = asyncio.get_running_loop().call_later(self._tick_s, self._tick)
 
     def remove(self, writer: ResponseWriter) -> None:
-        """Let a writer beat no more."""
+        """Stop the heartbeats of a writer."""
         slot = self._slot_of.pop(writer, None)
         if slot is not None:
             del self._slots[slot][writer]

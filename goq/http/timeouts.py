@@ -1,4 +1,4 @@
-"""When a connection's client must have done what, and one lazily armed timer that watches it."""
+"""The deadlines of a connection, watched by one lazily armed timer."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ LINGER_MS: Final = 2_000
 
 
 class Timeouts:
-    """Two deadlines of one connection: for the client's next bytes, and for taking its answer.
+    """Two deadlines of one connection: for the client's next bytes, and for reading its answer.
 
-    Moving a deadline is one assignment and touches no timer: the timer fires every ``_step_s``,
-    the shortest of the timeouts, or at the next deadline if that is sooner. As no deadline is
-    ever set nearer than ``_step_s``, none is missed. While nothing is expected of the client, as
-    when it waits for messages, the timer rests: thousands may wait at a time.
+    Moving a deadline is one assignment and touches no timer. The timer fires every ``_step_s``, the
+    shortest of the timeouts, or at the next deadline if that is sooner. No deadline is ever set
+    nearer than ``_step_s``, so none is missed. While nothing is expected of the client, as when it
+    waits for messages, the timer is off: thousands of clients may wait at a time.
 
-    ``on_reading`` is called when bytes are overdue, ``on_writing`` when the transport's buffer
-    has not shrunk for a whole timeout; a stuck client is so found after one to two of them.
+    ``on_reading`` is called when bytes are overdue, ``on_writing`` when the transport's buffer has
+    not shrunk for a whole timeout. So a stuck client is found after one to two timeouts.
     """
 
     __slots__ = (
@@ -71,9 +71,9 @@ class Timeouts:
         self._timer: asyncio.TimerHandle | None = loop.call_later(self._step_s, self._fire)
 
     def expect_bytes(self, phase: Phase | None, request_number: int) -> None:
-        """Await what ``phase`` of a request needs of the client; with ``None``, nothing.
+        """Expect the client to send what ``phase`` of a request needs; nothing for ``None``.
 
-        Saying the same again, of the same request, leaves the deadline where it was.
+        A repeated call for the same phase of the same request keeps the deadline.
         """
         if phase is self.phase and request_number == self.request_number:
             return
@@ -94,18 +94,18 @@ class Timeouts:
             self._wake()
 
     def expect_taken(self, timeout_ms: int) -> None:
-        """Await that the client takes some of what it was sent, or closes."""
+        """Expect the client to read some of its answer, or to close."""
         self._unsent_bytes = self._transport.get_write_buffer_size()
         self._writing_s = self._loop.time() + timeout_ms / 1000
         if self._is_resting:
             self._wake()
 
     def taken(self) -> None:
-        """Note that the client has taken enough."""
+        """Clear the write deadline: the client has read enough."""
         self._writing_s = inf
 
     def stop(self) -> None:
-        """Never call back again."""
+        """Stop the timer for good."""
         self._is_resting = False
         if self._timer is not None:
             self._timer.cancel()
@@ -127,7 +127,7 @@ class Timeouts:
             self._reading_s = inf
             self._on_reading()
         if self._timer is None:
-            return  # stopped by what was called
+            return  # stopped by a callback
         if self._reading_s == self._writing_s == inf:
             self._timer = None
             self._is_resting = True

@@ -1,6 +1,6 @@
-"""HTTP/1.1 as bytes: what both transports share, without a socket.
+"""HTTP/1.1 requests and responses as bytes, shared by both transports; no I/O.
 
-Requests carry their length; responses may carry it, be chunked, or end with the connection.
+Requests carry their length. Responses carry it, are chunked, or end with the connection.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ Origin = tuple[str, int]
 
 
 def origin_of(url: httpx.URL) -> Origin:
-    """Return where to connect to."""
+    """Return the host and port to connect to."""
     return url.host, url.port or 80
 
 
 def encode_head(request: httpx.Request, body_bytes: int) -> bytes:
-    """Return the request line and headers; the length is added where the caller gave none.
+    """Return the request line and the headers; add the length where the caller gave none.
 
     ``request.extensions["target"]`` replaces the URL's own path and query, as in httpcore.
     """
@@ -42,14 +42,14 @@ def encode_head(request: httpx.Request, body_bytes: int) -> bytes:
 
 
 class ResponseReader:
-    """The responses that come over one connection, one after the other.
+    """Parser of the responses of one connection, one after the other.
 
-    ``feed`` what was received, ``eof`` when the other side ends. ``chunks`` holds the body as it
-    arrives and is the caller's to empty. ``reset`` before the next request. Raises
-    ``httpx.RemoteProtocolError`` for anything that is not a response.
+    Call ``feed`` with received bytes, ``eof`` at the end of input, and ``reset`` before the next
+    request. ``chunks`` holds the body as it arrives; the caller empties it. Bytes that are not a
+    response raise ``httpx.RemoteProtocolError``.
 
-    A long body may go past the reader, into a buffer of its length: ``rest_bytes`` says how much of
-    it has not come yet, and ``skip_rest`` that this has been received.
+    A long body may bypass the parser, into a buffer of its length: ``rest_bytes`` is the part that
+    is still to come, and ``skip_rest`` marks it as received.
     """
 
     def __init__(self) -> None:
@@ -72,7 +72,7 @@ class ResponseReader:
         self._body_bytes = 0
 
     def feed(self, data: bytes) -> None:
-        """Take what was received."""
+        """Parse received bytes."""
         self.started = True
         try:
             self._parser.feed_data(data)
@@ -84,7 +84,7 @@ class ResponseReader:
             raise self._broken(f"over {HEADERS_BYTES_MAX} bytes of headers")
 
     def eof(self) -> None:
-        """Take note that nothing more will come."""
+        """Mark the end of input."""
         if self.complete:
             return
         if not self.started:
@@ -94,19 +94,19 @@ class ResponseReader:
         self.complete = True
 
     def take(self) -> list[bytes]:
-        """Return the part of the body that has arrived, and forget it."""
+        """Return the part of the body that has arrived, and remove it."""
         chunks, self.chunks, self.buffered_bytes = self.chunks, [], 0
         return chunks
 
     @property
     def rest_bytes(self) -> int:
-        """How much of a body whose length was said is still to come; 0 for any other."""
+        """The bytes still to come of a body with a length; 0 for any other body."""
         if self.complete or not self.headers_complete:
             return 0
         return max(0, self._length - self._body_bytes)
 
     def skip_rest(self) -> None:
-        """Take note that the rest of the body has been received elsewhere: it is complete."""
+        """Mark the rest of the body as received elsewhere; the response is complete."""
         self._parser = httptools.HttpResponseParser(self)
         self.complete = True
 
@@ -144,7 +144,7 @@ class ResponseReader:
         """Parser callback."""
         if self.status >= 200:
             self.complete = True
-        else:  # 100 Continue and its kind announce the response, they are not it
+        else:  # an interim response such as 100 Continue
             self.headers.clear()
             self._length_known = False
             self._length = 0

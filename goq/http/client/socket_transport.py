@@ -1,11 +1,11 @@
 """HTTP/1.1 over blocking sockets, as an httpx transport for plain ``http://``.
 
-It keeps idle connections for the next request, a bounded number in all. A connection found
-closed before anything was sent over it is replaced quietly. One that breaks later, before the
-first byte of an answer, is replaced once when that cannot do a thing twice: for GET, or when the
-request never left whole. Anything else is the caller's to judge.
+Idle connections are kept for the next request; the total is bounded. A connection that is found
+closed before any byte was sent is replaced. A connection that breaks later, before the first byte
+of an answer, is replaced once if repeating the request is safe: for GET, or if the request was not
+sent whole. The caller decides about any other failure.
 
-``close`` also breaks the requests that other threads wait for: they fail as on a lost connection.
+``close`` also breaks requests that wait in other threads: they fail as on a lost connection.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ def open_transport(scheme: str, connections_max: int) -> httpx.BaseTransport:
 
 
 def finish(transport: httpx.BaseTransport) -> None:
-    """Let a transport begin nothing more; see :meth:`SocketTransport.finish`."""
+    """Stop a transport from beginning requests; see :meth:`SocketTransport.finish`."""
     if isinstance(transport, SocketTransport):
         transport.finish()
 
 
 class _Connection:
-    """One socket and the reader of what comes over it."""
+    """One socket and the parser of its responses."""
 
     def __init__(self, origin: Origin, timeout_s: float | None) -> None:
         self.origin = origin
@@ -74,7 +74,7 @@ class _Connection:
             raise httpx.WriteError(str(error)) from error
 
     def receive(self, timeout_s: float | None) -> None:
-        """Feed the reader with what comes next."""
+        """Feed the parser with the next bytes."""
         self._set_timeout(timeout_s)
         try:
             data = self._socket.recv(_RECEIVE_BYTES)
@@ -88,7 +88,7 @@ class _Connection:
             self.reader.eof()
 
     def receive_rest(self, timeout_s: float | None) -> bytes:
-        """Return the whole body: what the reader has of it, and the rest where it comes to lie."""
+        """Return the whole body. What the parser does not have yet is received in place."""
         self._set_timeout(timeout_s)
         begun = self.reader.take()
         position = sum(map(len, begun))
@@ -109,11 +109,11 @@ class _Connection:
         return cast(bytes, body)  # a copy would only make it immutable
 
     def is_usable(self) -> bool:
-        """Whether a connection that was idle can carry a request: a readable one has ended."""
+        """Whether an idle connection can carry a request; a readable one has ended."""
         return time.monotonic() - self.idle_since_s < IDLE_S_MAX and not _readable(self._socket)
 
     def shut_down(self, how: int) -> None:
-        """End one direction or both; a thread that waits on the socket then hears of it."""
+        """End one direction or both; this wakes a thread that waits on the socket."""
         try:
             self._socket.shutdown(how)
         except OSError:
@@ -129,7 +129,7 @@ class _Connection:
 
 
 class SocketTransport(httpx.BaseTransport):
-    """See the module. Safe to use from several threads."""
+    """Transport over blocking sockets (see the module). Thread-safe."""
 
     def __init__(self, connections_max: int) -> None:
         self._free = threading.BoundedSemaphore(connections_max)
@@ -139,7 +139,7 @@ class SocketTransport(httpx.BaseTransport):
         self._closed = False
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        """Send a request; return when the headers of its response are there."""
+        """Send a request; return when the headers of its response have arrived."""
         timeouts = request.extensions.get("timeout", {})
         body = b"".join(request.stream)  # type: ignore[arg-type]  # an async one fails here
         head = encode_head(request, len(body))
@@ -166,14 +166,14 @@ class SocketTransport(httpx.BaseTransport):
             raise
 
     def finish(self) -> None:
-        """Close idle connections, and say on those in use that no more will be asked.
+        """Close idle connections, and end the sending side of those in use.
 
-        A node that made such a client wait ends that now, with an answer or without.
+        The node then ends a request of this client that waits, with an answer or without.
         """
         self._end(socket.SHUT_WR)
 
     def close(self) -> None:
-        """Close idle connections, and break those in use."""
+        """Close idle connections and break those in use."""
         self._end(socket.SHUT_RDWR)
 
     def _end(self, how: int) -> None:
@@ -186,7 +186,7 @@ class SocketTransport(httpx.BaseTransport):
             connection.close()
 
     def _take(self, origin: Origin, timeouts: dict[str, Any]) -> tuple[_Connection, bool]:
-        """Return a connection, and whether it is a fresh one."""
+        """Return a connection, and whether it is new."""
         while True:
             with self._guard:
                 found = next((c for c in reversed(self._idle) if c.origin == origin), None)

@@ -1,11 +1,11 @@
 """HTTP/1.1 over an asyncio protocol, as an httpx transport for plain ``http://``.
 
-It keeps idle connections for the next request, a bounded number in all. A connection that ended
-while it was idle is never used again. One that breaks later, before the first byte of an answer,
-is replaced once when that cannot do a thing twice: for GET, or when the request never left whole.
-Anything else is the caller's to judge.
+Idle connections are kept for the next request; the total is bounded. A connection that ended while
+idle is never used again. A connection that breaks later, before the first byte of an answer, is
+replaced once if repeating the request is safe: for GET, or if the request was not sent whole. The
+caller decides about any other failure.
 
-``aclose`` also breaks the requests that other tasks wait for: they fail as on a lost connection.
+``aclose`` also breaks requests that other tasks wait for: they fail as on a lost connection.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ def open_transport(scheme: str, connections_max: int) -> httpx.AsyncBaseTranspor
 
 
 def finish(transport: httpx.AsyncBaseTransport) -> None:
-    """Let a transport begin nothing more; see :meth:`ProtocolTransport.finish`."""
+    """Stop a transport from beginning requests; see :meth:`ProtocolTransport.finish`."""
     if isinstance(transport, ProtocolTransport):
         transport.finish()
 
 
 class _Connection(asyncio.Protocol):
-    """One connection, the reader of what comes over it, and at most one task that waits on it."""
+    """One connection and the parser of its responses; at most one task waits on it."""
 
     def __init__(self, origin: Origin) -> None:
         self.origin = origin
@@ -57,7 +57,7 @@ class _Connection(asyncio.Protocol):
         self._reading = True
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by class
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is not one by class
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -88,7 +88,7 @@ class _Connection(asyncio.Protocol):
         self._wake()
 
     async def send(self, pieces: list[bytes], timeout_s: float | None) -> None:
-        """Send the pieces of a request; wait while the other side takes no more."""
+        """Send the pieces of a request; wait while the other side does not read."""
         if self.failure is not None:
             raise httpx.WriteError(str(self.failure))
         for piece in pieces:
@@ -97,26 +97,26 @@ class _Connection(asyncio.Protocol):
             await self._wait(timeout_s, httpx.WriteTimeout("the request took too long to send"))
 
     async def receive(self, timeout_s: float | None) -> None:
-        """Wait until the reader got more."""
+        """Wait until the parser has more."""
         if not self._reading:
             self._transport.resume_reading()
             self._reading = True
         await self._wait(timeout_s, httpx.ReadTimeout("the answer took too long"))
 
     def is_usable(self) -> bool:
-        """Whether a connection that was idle can carry a request."""
+        """Whether an idle connection can carry a request."""
         young = time.monotonic() - self.idle_since_s < IDLE_S_MAX
         return young and self.failure is None and not self._transport.is_closing()
 
     def fail(self, error: httpx.TransportError) -> None:
-        """Break the connection, and with it the wait of its task."""
+        """Break the connection, and the wait of its task."""
         if self.failure is None:
             self.failure = error
         self._transport.abort()
         self._wake()
 
-    def say_end(self) -> None:
-        """Tell the other side that nothing more will be sent."""
+    def end_sending(self) -> None:
+        """End the sending side: no more requests follow."""
         if self._transport.can_write_eof() and not self._transport.is_closing():
             self._transport.write_eof()
 
@@ -146,7 +146,7 @@ class _Connection(asyncio.Protocol):
 
 
 class ProtocolTransport(httpx.AsyncBaseTransport):
-    """See the module. Belongs to the event loop that it is first used in."""
+    """Transport over an asyncio protocol (see the module). Bound to one event loop."""
 
     def __init__(self, connections_max: int) -> None:
         self._free = asyncio.Semaphore(connections_max)
@@ -155,7 +155,7 @@ class ProtocolTransport(httpx.AsyncBaseTransport):
         self._closed = False
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Send a request; return when the headers of its response are there."""
+        """Send a request; return when the headers of its response have arrived."""
         timeouts = request.extensions.get("timeout", {})
         chunks = [chunk async for chunk in request.stream]  # type: ignore[union-attr]
         body = b"".join(chunks)
@@ -182,22 +182,22 @@ class ProtocolTransport(httpx.AsyncBaseTransport):
             raise
 
     def finish(self) -> None:
-        """Close idle connections, and say on those in use that no more will be asked.
+        """Close idle connections, and end the sending side of those in use.
 
-        A node that made such a client wait ends that now, with an answer or without.
+        The node then ends a request of this client that waits, with an answer or without.
         """
         self._closed = True
         self._close_idle()
         for connection in self._busy:
-            connection.say_end()
+            connection.end_sending()
 
     async def aclose(self) -> None:
-        """Close idle connections, and break those in use."""
+        """Close idle connections and break those in use."""
         self._closed = True
         self._close_idle()
         for connection in list(self._busy):
             connection.fail(httpx.ReadError("the client is closed"))
-        await asyncio.sleep(0)  # let the event loop give the sockets back
+        await asyncio.sleep(0)  # lets the event loop close the sockets
 
     def _close_idle(self) -> None:
         idle, self._idle = self._idle, []
@@ -215,7 +215,7 @@ class ProtocolTransport(httpx.AsyncBaseTransport):
             raise httpx.PoolTimeout("every connection is in use") from None
 
     async def _take(self, origin: Origin, timeouts: dict[str, Any]) -> tuple[_Connection, bool]:
-        """Return a connection, and whether it is a fresh one."""
+        """Return a connection, and whether it is new."""
         for found in reversed(self._idle):
             if found.origin == origin and found.is_usable():
                 self._idle.remove(found)
@@ -292,7 +292,7 @@ class _Body(httpx.AsyncByteStream):
                     yield chunk
                 if connection.reader.complete:
                     self._finish(reuse=connection.reader.keep_alive)
-                elif not connection.reader.chunks:  # none came while the last were looked at
+                elif not connection.reader.chunks:  # none arrived while the last were processed
                     await connection.receive(self._timeout_s)
         finally:
             self._finish(reuse=False)
