@@ -1,4 +1,4 @@
-"""Errors as RFC 9457 problem answers."""
+"""Errors as RFC 9457 problem responses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _FIELD_CHARS_MAX = 300
 
 
 class Problem(msgspec.Struct, omit_defaults=True, rename={"kind": "type"}):
-    """What went wrong, where, and what to do. ``code`` is stable; ``detail`` is for people."""
+    """An error for clients. ``code`` is stable; ``detail`` is text for people."""
 
     kind: str
     title: str
@@ -24,10 +24,7 @@ class Problem(msgspec.Struct, omit_defaults=True, rename={"kind": "type"}):
 
 
 def problem_of(error: GoqError) -> Problem:
-    """Return an error as the problem that clients see.
-
-    What it quotes of the input is cut where it is long: an answer is not an echo.
-    """
+    """Return the problem of an error. Long quotations of the input are cut."""
     return Problem(
         kind=f"urn:goq:problem:{error.code}",
         title=error.code.replace("_", " ").capitalize(),
@@ -44,7 +41,7 @@ def _cut(text: str, chars_max: int) -> str:
 
 
 def problem_response(error: GoqError) -> Response:
-    """Return the answer to a request that failed with ``error``."""
+    """Return the response to a request that failed with ``error``."""
     headers = {}
     if error.retry_after_ms is not None:
         headers["Retry-After"] = str(max(1, -(-error.retry_after_ms // 1000)))

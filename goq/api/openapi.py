@@ -1,4 +1,4 @@
-"""The API described from its own routes: OpenAPI 3.1 and a page to read."""
+"""OpenAPI 3.1 document and HTML page, generated from the routes."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _responses(route: Route, references: dict[Any, Any]) -> dict[str, Any]:
 
 
 def error_codes(route: Route) -> list[str]:
-    """Return the codes that a route may answer with: its own, and those of what it takes."""
+    """Return the error codes of a route: its own, and those of its input."""
     codes = list(route.errors)
     if route.parameters or route.body is not None or _path_parameters(route):
         codes.append("invalid_input")
@@ -117,7 +117,7 @@ def _binary() -> dict[str, Any]:
 
 
 def docs_page(routes: Sequence[Route]) -> str:
-    """Return a page that lists the routes; it loads nothing from anywhere."""
+    """Return an HTML page with the routes; it loads nothing from elsewhere."""
     rows = "\n".join(
         f"<tr><td><b>{route.method}</b></td><td><code>{html.escape(route.path)}</code></td>"
         f"<td>{html.escape(route.summary)}</td><td>{_fields(route)}</td>"

@@ -1,8 +1,7 @@
-"""Which node answers a route where several have the partitions of a topic.
+"""Routing policies: the nodes that answer a route when several lead the topic's partitions.
 
-By itself a route answers from what is open on its node. What that means for all nodes together is
-declared with the route: any node will do, or the one that leads the partition asked for, or all
-that lead one, whose answers are merged.
+A route by itself answers from the partitions of its node. Its policy says what that means for a
+cluster: any node answers, or the leader of one partition, or all leaders with their answers merged.
 """
 
 from __future__ import annotations
@@ -17,54 +16,54 @@ from goq.http.message import Request
 from goq.model import DEAD_LETTERS_SUFFIX, MessageId
 
 STREAM_ID: Final = "Goq-Stream"
-"""The header with the id of a stream."""
+"""Response header with the id of a stream."""
 READY: Final = "goq-internal-ready"
-"""The header with the count of readiness from before a node looked for messages."""
+"""Response header, between nodes: the readiness count from before messages were looked for."""
 BYTES_MAX: Final = "goq-internal-bytes-max"
-"""The header with how many bytes a node may hand over to the one that asks it."""
+"""Request header, between nodes: the maximum size of the answer."""
 Document = dict[str, Any]
 TopicOf = Callable[[Sequence[str]], str | None]
-"""Returns whose leaders are to answer, given the parameters of the path; None for all nodes."""
+"""Returns the topic whose leaders answer, from the path parameters; ``None`` for all nodes."""
 
 
 @dataclass(frozen=True, slots=True)
 class MergeContext:
-    """What a merge may have to know of a request."""
+    """What a merge may need of a request."""
 
     path: Sequence[str]
     """The parameters of the path."""
     query: Mapping[str, str]
     leaders: Callable[[str], Sequence[str | None]]
-    """Returns the names of the nodes that lead a topic's partitions, None where nobody does."""
+    """Returns the leader of each partition of a topic by node id, ``None`` where there is none."""
 
 
 Merge = Callable[[Sequence[Document], MergeContext], Document]
-"""Makes one answer of several."""
+"""Merges several answers into one."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToPartitionLeader:
-    """The node that leads one partition answers: ``find`` says which, None if it cannot be told."""
+    """The leader of one partition answers; ``find`` returns it, ``None`` if there is none."""
 
     find: Callable[[Request, Sequence[str]], tuple[str, int] | None]
 
 
 def topic_of_path(values: Sequence[str]) -> str | None:
-    """Return the topic that the path names."""
+    """Return the topic in the path."""
     return values[0] if values else None
 
 
 def dead_letter_topic_of_path(values: Sequence[str]) -> str | None:
-    """Return the topic that holds the dead letters of the one in the path."""
+    """Return the dead-letter topic of the topic in the path."""
     return values[0].removesuffix(DEAD_LETTERS_SUFFIX) + DEAD_LETTERS_SUFFIX
 
 
 @dataclass(frozen=True, slots=True)
 class ToAllLeaders:
-    """All nodes that lead a partition of the topic answer, and ``merge`` makes one of it.
+    """All leaders of the topic's partitions answer, and ``merge`` makes one answer.
 
-    Where ``needs_all``, there is no answer while a partition has no leader. ``partition_of`` tells
-    of a request that is about one partition alone.
+    With ``needs_all`` the request fails while a partition has no leader. ``partition_of`` returns
+    the partition of a request that concerns one only.
     """
 
     merge: Merge
@@ -75,10 +74,10 @@ class ToAllLeaders:
 
 @dataclass(frozen=True, slots=True)
 class LocalThenMerged:
-    """Any node does it; what it answers is then made whole by what all leaders show.
+    """Any node carries the request out; the answer is then the merged view of all leaders.
 
-    They do so at ``path``, given the document that the node answered; at the request's own if there
-    is none. ``is_whole`` tells whether all have heard of it.
+    The view is that of ``path``, a function of the local answer, or of the request's own path.
+    ``is_whole`` says whether all leaders have received the change.
     """
 
     merge: Merge
@@ -88,10 +87,10 @@ class LocalThenMerged:
 
 @dataclass(frozen=True, slots=True)
 class Sequential:
-    """The leaders of the partitions answer one after another, each for a partition, in order.
+    """The partition leaders answer one after another, each for one partition, in order.
 
-    Each is asked for what is left of ``max``, so many if the request does not say. ``sums`` are the
-    numbers to add up; ``counts`` is the one of them that ``max`` bounds.
+    Each gets the rest of ``max_messages``, by default ``max_default``. ``sums`` are the fields to
+    add up; ``counts`` is the one that ``max_messages`` bounds.
     """
 
     sums: Sequence[str]
@@ -101,7 +100,7 @@ class Sequential:
 
 
 class CustomRouting(Enum):
-    """Routes that have their own way to be answered by several nodes."""
+    """Routes with a gateway function of their own."""
 
     RECEIVE = auto()
     SETTLE = auto()
@@ -117,7 +116,7 @@ RoutingPolicy = (
 
 
 def partition_of_query(request: Request, values: Sequence[str]) -> tuple[str, int] | None:
-    """Find the partition that the query names, of the topic in the path."""
+    """Return the topic in the path and the partition in the query."""
     number = request.query.get("partition", "")
     if not (number.isascii() and number.isdecimal() and len(number) < 10):
         return None
@@ -125,7 +124,7 @@ def partition_of_query(request: Request, values: Sequence[str]) -> tuple[str, in
 
 
 def partition_of_message(_request: Request, values: Sequence[str]) -> tuple[str, int] | None:
-    """Find the partition of the message whose id is in the path."""
+    """Return the partition of the message whose id is in the path."""
     try:
         topic, partition, _ = MessageId.parse(values[0])
     except GoqError:

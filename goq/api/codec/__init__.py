@@ -1,1 +1,7 @@
-"""Codec."""
+"""Codec of the API: request bodies in, answers out, as JSON or as frames.
+
+request          JSON bodies, headers and query parameters of any request, checked
+publish_request  published messages, from JSON or from frames, checked
+messages         messages of an answer, as JSON or as frames
+leased           the leases of a receive answer, read back from its bytes
+"""

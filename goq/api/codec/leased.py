@@ -1,4 +1,7 @@
-"""What an answer leased, read from its bytes: to put answers together, or to give it all back."""
+"""Leases of a receive answer, read back from its bytes.
+
+The gateway merges answers of several nodes, and releases leases that reach no consumer.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from goq.http.message import BytesLike, Response
 from goq.model import Receipt
 
 ReleaseLeases = Callable[[str, str, Iterable[Receipt]], Awaitable[None]]
-"""Gives back what was leased to a group of a topic and did not reach its consumer."""
+"""Releases leases of a group of a topic whose messages did not reach their consumer."""
 _HEAD_BYTES = 4
 _encode = msgspec.json.Encoder().encode
 
@@ -30,12 +33,12 @@ _decode_receipted = msgspec.json.Decoder(_Receipted).decode
 
 
 def receipt_of(message: bytes) -> Receipt:
-    """Return what settles a message in JSON."""
+    """Return the receipt of a message in JSON."""
     return Receipt.parse(_decode_receipted(message).receipt)
 
 
 class LeasedMessages(NamedTuple):
-    """The messages of one answer: as JSON each, or what stands before frames, and these."""
+    """The leased messages of one answer: each as JSON, or a preface and frames."""
 
     messages: list[msgspec.Raw]
     preface: dict[str, Any] | None
@@ -44,13 +47,13 @@ class LeasedMessages(NamedTuple):
 
     @property
     def message_count(self) -> int:
-        """How many messages were leased."""
+        """The number of leased messages."""
         if self.preface is None:
             return len(self.messages)
         return sum(e - s for d in self.preface["deliveries"] for s, e, _ in d["ranges"])
 
     def receipts(self) -> list[Receipt]:
-        """Return what settles all of them."""
+        """Return the receipts of all messages."""
         if self.preface is None:
             return [receipt_of(bytes(raw)) for raw in self.messages]
         return [
@@ -61,7 +64,7 @@ class LeasedMessages(NamedTuple):
 
 
 def read_leased(response: Response) -> LeasedMessages:
-    """Return what an answer to a receive leased."""
+    """Return the leases of a receive answer."""
     body = response_bytes(response)
     if response.content_type == FRAMES:
         return read_frames(body)
@@ -69,14 +72,14 @@ def read_leased(response: Response) -> LeasedMessages:
 
 
 def read_frames(body: bytes) -> LeasedMessages:
-    """Return what an answer, or a part of a stream, leased in the fast form."""
+    """Return the leases of an answer, or of a part of a stream, in frames."""
     start = _HEAD_BYTES + int.from_bytes(body[:_HEAD_BYTES], "little")
     preface = msgspec.json.decode(body[_HEAD_BYTES:start])
     return LeasedMessages([], preface, memoryview(body)[start:], len(body))
 
 
 def merge_leased(answers: Sequence[LeasedMessages], *, as_frames: bool) -> Response:
-    """Return one answer for several; they are of one form, and there is one at least for frames."""
+    """Return one answer for several of one form; for frames there is at least one."""
     if not as_frames:
         messages = [raw for answer in answers for raw in answer.messages]
         return Response(200, _encode(_Received(messages)), JSON)
@@ -88,7 +91,7 @@ def merge_leased(answers: Sequence[LeasedMessages], *, as_frames: bool) -> Respo
 
 
 def response_bytes(response: Response) -> bytes:
-    """Return the body of an answer that is not a stream."""
+    """Return the body of a response that is not a stream."""
     body = response.body
     if isinstance(body, bytes):
         return body

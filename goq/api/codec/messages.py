@@ -1,4 +1,4 @@
-"""Messages on their way out: as JSON for people, as frames for speed."""
+"""Messages of an answer: as JSON, or as frames for speed."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from goq.http.message import BytesLike, Response
 from goq.model import Header, Message, Receipt
 from goq.units import format_time_us
 
-_PICK_SAVES_BYTES_MIN = 100  # by message that is kept: sending it costs both sides as much
-_CUT_SAVES_BYTES_MIN = 2048  # by message that is kept: about what building it anew costs
+_PICK_SAVES_BYTES_MIN = 100  # a kept message; sending so much costs both sides as much as picking
+_CUT_SAVES_BYTES_MIN = 2048  # a kept message; about the cost of rebuilding it
 _encoder = msgspec.json.Encoder()
 
 
 def json_response(answer: object, status: int = 200) -> Response:
-    """Return ``answer`` as JSON."""
+    """Return ``answer`` as a JSON response."""
     return Response(status, _encoder.encode(answer), "application/json")
 
 
@@ -41,7 +41,7 @@ def encode_json(answer: object) -> bytes:
 
 
 def frames_response(preface: dict[str, Any], frames: Iterable[tuple[int, memoryview]]) -> Response:
-    """Return a preface and placed frames, not joined: the bytes go out from where they lie."""
+    """Return a preface and frames as unjoined parts, sent from where they are in memory."""
     return Response(200, _frames_parts(preface, frames), FRAMES)
 
 
@@ -58,9 +58,9 @@ def _frames_parts(
 def messages_json(
     topic: Topic, partition: int, frames: Sequence[FrameView], start: int, end: int
 ) -> Iterator[MessageOut]:
-    """Yield the messages from offset ``start`` up to ``end`` that lie in ``frames``.
+    """Yield the messages from offset ``start`` up to ``end`` in ``frames``.
 
-    The frames are in order of offset.
+    The frames are in offset order.
     """
     number = max(0, bisect_right(frames, start, key=_base_offset) - 1)
     while number < len(frames) and frames[number].header.base_offset < end:
@@ -69,7 +69,7 @@ def messages_json(
 
 
 def is_compacted_away(frames: Iterable[FrameView], offset: int) -> bool:
-    """Whether one of the frames had a message that compaction has taken away."""
+    """Whether compaction has removed the message at ``offset`` from its frame."""
     return any(
         view.removed_rows is not None and view.removed_rows.has(offset - view.header.base_offset)
         for view in frames
@@ -111,7 +111,7 @@ def _frame_json(
 
 
 def put_delivery(out: MessageOut, message: Message, settings: TopicSettings) -> None:
-    """Put in what a message says of its delivery."""
+    """Add the delivery fields of a message."""
     if message.lane is not None:
         out.priority = settings.lane_name(message.lane)
     if message.tenant is not None:
@@ -123,9 +123,9 @@ def put_delivery(out: MessageOut, message: Message, settings: TopicSettings) -> 
 
 
 class JsonMessages:
-    """Messages of one answer, encoded as they come, up to a bound in bytes.
+    """Messages of one answer, encoded one by one, up to a bound in bytes.
 
-    Compressed frames and escaped text grow; so what counts is what goes out.
+    The encoded size counts: decompression and JSON escapes make messages larger.
     """
 
     def __init__(self, bytes_max: int) -> None:
@@ -137,7 +137,7 @@ class JsonMessages:
         return len(self._encoded)
 
     def add(self, out: MessageOut) -> bool:
-        """Add a message if there is room; there always is for the first."""
+        """Add a message if there is room; the first always has room."""
         encoded = _encoder.encode(out)
         if len(encoded) > self._bytes_left and self._encoded:
             return False
@@ -148,12 +148,12 @@ class JsonMessages:
 
     @property
     def messages(self) -> list[MessageOut]:
-        """The messages as an answer takes them; they are encoded, and only look so."""
+        """The encoded messages, in the type that an answer declares."""
         return cast(list[MessageOut], self._encoded)
 
 
 def put_message(out: MessageOut, message: Message) -> None:
-    """Put in what a producer gave: as text where it is text, else in base64."""
+    """Add value, key and headers of a message: as text if they are UTF-8, else in base64."""
     _put_value(out, message.value)
     if message.key is not None:
         _put_key(out, message.key)
@@ -177,7 +177,7 @@ def _put_key(out: MessageOut, key: bytes) -> None:
 
 
 def headers_json(headers: Sequence[Header]) -> dict[str, str] | list[dict[str, str]]:
-    """Return headers as an object, or as a list where a name repeats or a value is not text."""
+    """Return headers as an object, or as a list if a name repeats or a value is not text."""
     try:
         plain = {name: value.decode() for name, value in headers}
     except UnicodeDecodeError:
@@ -195,7 +195,7 @@ def _header_json(name: str, value: bytes) -> dict[str, str]:
 
 
 def delivery_json(topic: Topic, delivery: LeasedBatch) -> Iterator[MessageOut]:
-    """Yield the leased messages of a delivery, each with its receipt, in the order of its spans."""
+    """Yield the leased messages of a delivery with their receipts, in the order of its spans."""
     lease_until = format_time_us(delivery.deadline_ms * 1000)
     frames = sorted(delivery.frames, key=_base_offset)
     for start, end, attempt in delivery.spans:
@@ -225,14 +225,14 @@ def encode_deliveries(
 
 
 def _spans_from(spans: Sequence[Span], offset: int) -> list[Span]:
-    """Return what follows in ``spans`` from ``offset`` on, which lies in one of them."""
+    """Return the part of ``spans`` from ``offset`` on, which is in one of them."""
     number = next(n for n, (start, end, _) in enumerate(spans) if start <= offset < end)
     _, end, attempt = spans[number]
     return [(offset, end, attempt), *spans[number + 1 :]]
 
 
 def deliveries_parts(topic: Topic, deliveries: Sequence[LeasedBatch]) -> list[BytesLike]:
-    """Return deliveries as frames; large frames are cut to what was leased of them."""
+    """Return deliveries as frames; large frames are cut to their leased part."""
     prefaces = []
     frames: list[tuple[int, memoryview]] = []
     for delivery in deliveries:
@@ -254,19 +254,19 @@ def deliveries_parts(topic: Topic, deliveries: Sequence[LeasedBatch]) -> list[By
 
 
 def lanes_of(topic: Topic) -> str:
-    """Return the names of a topic's lanes, as its settings have them."""
+    """Return the lanes of a topic in the text form of its settings."""
     return lanes.format(topic.settings.lanes)
 
 
 def _leased_part(view: FrameView, spans: Sequence[Span]) -> tuple[memoryview, int | None] | None:
-    """Return the frame from the first to the last message in it that lies in ``spans``.
+    """Return the frame from its first to its last message in ``spans``.
 
-    Cutting builds a frame anew, message by message; so where that would save little, the frame
-    goes out whole. Where few messages of it are leased, only these are picked: then the offset
-    behind the frame comes with it, to tell which they are.
+    Cutting rebuilds a frame message by message. Where that saves little, the frame is sent whole.
+    Where few of its messages are leased, only those are picked; the end offset of the frame then
+    comes with them, to identify them.
     """
     base, end = view.header.base_offset, view.header.end_offset
-    first = bisect_right(spans, base, key=_span_end)  # the first that ends behind the base
+    first = bisect_right(spans, base, key=_span_end)  # the first that ends after the base
     last = bisect_left(spans, end, key=_span_start)  # the first that starts at or behind the end
     if first >= last:
         return None
@@ -295,7 +295,7 @@ def _span_end(span: Span) -> int:
 
 
 def put_current_lane(out: MessageOut, topic: Topic, partition: Partition) -> None:
-    """Put into a message the lane that it was moved to, if it was."""
+    """Set the lane of a message that was moved to another lane."""
     lane = partition.moved_lane(out.offset)
     if lane is not None:
         out.priority = topic.settings.lane_name(lane)

@@ -23,7 +23,7 @@ from goq.units import format_duration_ms
 _PARTITION_BYTES = 4
 FRAMES_PER_REQUEST_MAX = limits.PARTITIONS_PER_TOPIC_MAX
 RAW_BYTES_PER_REQUEST_MAX = 2 * limits.BODY_BYTES_MAX
-"""What the frames of a request may come to when they are decompressed."""
+"""Maximum size of all frames of a request after decompression."""
 _FRAME_MARGIN_BYTES = 4 * limits.KIB
 _MESSAGE_MARGIN_BYTES = 32  # offsets, hash, validity
 _DELIVERY_MARGIN_BYTES = 48  # times, dedup id, lane, number and offset of a tenant
@@ -34,7 +34,7 @@ _HEADERS_JSON_BYTES_MAX = 8 * limits.HEADERS_BYTES_MAX
 def decode_messages(
     request: Request, settings: TopicSettings, now_us: int
 ) -> tuple[list[RoutedMessage], str | None]:
-    """Return the messages of a JSON publish and what it says of ``acks``.
+    """Return the messages of a JSON publish, and its ``acks``.
 
     Delays and times to live count from ``now_us``. Raises ``InvalidInput`` naming the first bad
     message.
@@ -54,8 +54,8 @@ def decode_messages(
 def _check_total(placed: list[RoutedMessage], publish: Publish) -> None:
     """Raise ``TooLarge`` unless all messages would fit into one frame.
 
-    Those of a partition are stored in one, and where each goes is known only later, when some may
-    be stored already.
+    All messages of a partition are stored in one frame. The partition of each is chosen later, when
+    some messages may be stored already.
     """
     total_bytes = _FRAME_MARGIN_BYTES + _MESSAGE_MARGIN_BYTES * len(placed)
     if not all(map(_is_plain, publish.messages)):
@@ -122,7 +122,7 @@ def _is_plain(new: NewMessage) -> bool:
 
 
 def _deliver_at_ms(new: NewMessage, field: str, settings: TopicSettings, now_us: int) -> int:
-    """Return when to deliver, never earlier than asked; 0 is at once, as is a time in the past."""
+    """Return the delivery time, never earlier than asked; 0 for at once and for past times."""
     if new.delay is not None:
         field = f"{field}.delay"
         if new.deliver_at is not None:
@@ -187,7 +187,7 @@ def _from_base64(text: str, field: str) -> bytes:
 
 
 def decode_frames(body: bytes, settings: TopicSettings, now_ms: int) -> list[tuple[int, FrameView]]:
-    """Return the placed frames of a publish body; raise ``InvalidFrame`` naming the first bad."""
+    """Return the placed frames of a publish; raise ``InvalidFrame`` naming the first bad frame."""
     frames: list[tuple[int, FrameView]] = []
     position = raw_bytes = 0
     while position < len(body):
@@ -207,7 +207,7 @@ def decode_frames(body: bytes, settings: TopicSettings, now_ms: int) -> list[tup
                 f" {RAW_BYTES_PER_REQUEST_MAX} bytes before compression",
                 field=field,
             )
-        # Anew, so that what was decompressed for the check is let go of.
+        # A new view, which drops the bytes that the check decompressed.
         frames.append((partition, FrameView(view.header, view.buffer)))
         position += _PARTITION_BYTES + view.header.frame_bytes
     if not frames:

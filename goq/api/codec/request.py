@@ -1,4 +1,7 @@
-"""Taking requests apart: bodies, parameters, durations, times. All errors name the field."""
+"""Decoder of requests: JSON bodies, headers, query parameters, durations, times.
+
+Every error names the field at fault.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +25,9 @@ from goq.units import format_duration_ms, parse_duration_ms, parse_time_us
 T = TypeVar("T")
 
 JSON_BODY_BYTES_MAX = 2 * limits.MIB
-"""Every JSON body but published messages: room for all receipts that one request may bring."""
+"""Maximum of any JSON body except a publish: enough for all receipts of one request."""
 CLIENT_ID = "Goq-Client-Id"
-"""The header in which a client names itself."""
+"""The header with the id that a client gives itself."""
 _CLIENT_ID = CLIENT_ID.lower()
 _SETTING_CHARS_MAX = 100
 _SETTINGS_DEPTH_MAX = 4
@@ -32,17 +35,17 @@ _QUANTITY_CHARS_MAX = 64  # of a duration or a time
 _NUMBER_MAX = 10**15  # of seconds or milliseconds: thousands of years
 
 _PATH = re.compile(r" - at `\$\.?(.*)`$")
-_UNTYPED = ("", "application/x-www-form-urlencoded")  # nothing said, and what curl says by itself
+_UNTYPED = ("", "application/x-www-form-urlencoded")  # none, and curl's default
 _decoders: dict[type[Any], msgspec.json.Decoder[Any]] = {}
 
 
 def json_body(request: Request, shape: type[T], *, bytes_max: int = JSON_BODY_BYTES_MAX) -> T:
-    """Return the body as ``shape``; an empty one counts as ``{}``.
+    """Return the body as ``shape``; an empty body counts as ``{}``.
 
     Raises ``InvalidInput`` with the path of the field at fault, ``TooLarge``, and
-    ``UnsupportedMedia`` for a body that says it is something else. A body that does not say what
-    it is is taken for JSON, but not from a web page: those may send such a body anywhere without
-    asking, so that any site could write to a node on its reader's machine.
+    ``UnsupportedMedia`` for a body of another content type. A body without a content type is
+    taken for JSON, except from a web page: a page may send such a body anywhere without
+    asking, so any site could write to a node on its reader's machine.
     """
     content_type = media_type(request)
     if content_type != JSON and (content_type not in _UNTYPED or "origin" in request.headers):
@@ -58,7 +61,7 @@ def json_body(request: Request, shape: type[T], *, bytes_max: int = JSON_BODY_BY
 
 
 def decode_json(data: bytes | msgspec.Raw, shape: type[T], *, field: str = "") -> T:
-    """Return JSON as ``shape``; errors name the place in it, ``field`` being the whole."""
+    """Return JSON as ``shape``; errors name the place in it, within ``field``."""
     decoder = _decoders.get(shape)
     if decoder is None:
         decoder = _decoders[shape] = msgspec.json.Decoder(shape)
@@ -67,7 +70,7 @@ def decode_json(data: bytes | msgspec.Raw, shape: type[T], *, field: str = "") -
     except msgspec.ValidationError as error:
         text = str(error)
         found = _PATH.search(text)
-        detail = _PATH.sub("", text) + _what_there_is(text, found[1] if found else "", shape)
+        detail = _PATH.sub("", text) + _known_fields(text, found[1] if found else "", shape)
         raise InvalidInput(
             detail, field=_joined(field, found[1] if found else "") or "body"
         ) from None
@@ -88,8 +91,8 @@ def _joined(outer: str, inner: str) -> str:
     return f"{outer}{between}{inner}"
 
 
-def _what_there_is(text: str, path: str, shape: Any) -> str:
-    """Return what to say besides of an unknown field: the fields that are known there."""
+def _known_fields(text: str, path: str, shape: Any) -> str:
+    """Return the known fields, for the error about an unknown one."""
     if not text.startswith("Object contains unknown field"):
         return ""
     place: Any = msgspec.inspect.type_info(shape)
@@ -122,24 +125,24 @@ def media_type(request: Request) -> str:
 
 
 def wants_frames(request: Request) -> bool:
-    """Whether the client accepts the fast form."""
+    """Whether the client accepts frames."""
     return FRAMES in request.headers.get("accept", "")
 
 
 def wants_lines(request: Request) -> bool:
-    """Whether the client accepts messages as they come, a line each."""
+    """Whether the client accepts a stream of messages, one a line."""
     return NDJSON in request.headers.get("accept", "")
 
 
 def parse_client_id(request: Request) -> str | None:
-    """Return what the client calls itself, None if it does not say."""
+    """Return the client's id from its header, ``None`` without one."""
     written = request.headers.get(_CLIENT_ID)
     return None if written is None else _client_id(written)
 
 
 @lru_cache(maxsize=1024)
 def _client_id(written: str) -> str:
-    """Return a client's name from its header, which was read as latin-1 and written as UTF-8."""
+    """Return a client id from its header, which was decoded as latin-1 and encoded as UTF-8."""
     try:
         name = written.encode("latin-1").decode()
     except UnicodeError:
@@ -172,7 +175,7 @@ def _check_quantity(value: str | float, what: str, field: str) -> None:
 
 
 def flatten_settings(written: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a topic's settings by dotted name, each of them a text, a number or nothing."""
+    """Return a topic's settings by dotted name; each value is a text, a number or ``None``."""
     return _flat(written, "", _SETTINGS_DEPTH_MAX)
 
 
@@ -209,7 +212,7 @@ def query_int(
 
 
 def query_flag(request: Request, name: str) -> bool:
-    """Return whether a query parameter says yes; it does not where it is missing."""
+    """Return a boolean query parameter; ``False`` if it is missing."""
     text = request.query.get(name, "false")
     if text not in ("true", "false"):
         raise InvalidInput(f"{text[:50]!r} is neither true nor false", field=name)
@@ -217,7 +220,7 @@ def query_flag(request: Request, name: str) -> bool:
 
 
 def parse_receipts(texts: list[str], maximum: int) -> list[Receipt]:
-    """Return receipts parsed; there may be none, but not more than ``maximum``."""
+    """Return parsed receipts, at most ``maximum``; there may be none."""
     if len(texts) > maximum:
         raise TooLarge(
             f"{len(texts)} receipts are over the limit of {maximum} a request", field="receipts"
@@ -239,7 +242,7 @@ def _first_bad(texts: list[str]) -> int:
 
 
 def parse_acks(request: Request, in_body: str | None = None) -> Acks:
-    """Return what a request asks for, in its body or its query; ``quorum`` if nothing."""
+    """Return the ``acks`` of a request, from its query or its body; ``quorum`` by default."""
     text = request.query.get("acks", in_body) if request.query_string else in_body
     try:
         return Acks.QUORUM if text is None else Acks(text)
@@ -271,7 +274,7 @@ def receive_options(asked: Receive) -> ReceiveRequest:
 
 
 def stream_credit(asked: Receive) -> int:
-    """Return how many messages of a stream may be in flight.
+    """Return the maximum of messages in flight of a stream.
 
     Raises ``InvalidInput`` naming any field that is wrong, and ``TooLarge``.
     """
@@ -305,7 +308,7 @@ def _check_consumer(asked: Receive) -> None:
 
 
 def visibility_ms(asked: str | float | None) -> int | None:
-    """Return how long messages are to be invisible, None for as long as the group has it."""
+    """Return a visibility timeout, ``None`` for the default of the group."""
     if asked is None:
         return None
     found_ms = duration_ms(asked, "visibility", limits.VISIBILITY_MS_MAX)

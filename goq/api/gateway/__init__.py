@@ -1,1 +1,10 @@
-"""Gateway."""
+"""Gateway of a cluster node: any node answers any client, with the help of the leaders.
+
+gateway     dispatch of a request by the routing policy of its route
+fanout      requests to the partition leaders, and retries while leaders change
+sequential  requests that take messages from one partition after another
+receive     receive from all leaders of a topic
+streams     one stream made of a stream of each leader
+settle      receipts settled at the leaders of their partitions
+membership  heartbeat and leave of a group member at all leaders
+"""

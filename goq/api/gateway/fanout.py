@@ -1,4 +1,4 @@
-"""Asks the nodes of a cluster, this one among them, to answer parts of a request."""
+"""Requests to the nodes of a cluster, this node among them."""
 
 from __future__ import annotations
 
@@ -20,35 +20,36 @@ _NOT_THERE_YET = ("topic_not_found", "group_not_found")
 
 
 class PartitionLeaders(Protocol):
-    """Where the partitions of topics are led."""
+    """The leaders of partitions, from the cluster metadata."""
 
     def leader_url(self, topic: str, number: int) -> str | None:
-        """Return where a partition is led, None for this node.
+        """Return the URL of a partition's leader, ``None`` for this node.
 
-        Raises ``NotLeader`` while nobody does, ``NotFound`` where there is no such partition.
+        Raises ``NotLeader`` while there is no leader, ``NotFound`` for an unknown partition.
         """
 
     def leader_urls(self, topic: str | None) -> list[str | None]:
-        """Return who leads a partition of a topic, each once, and this node: None.
+        """Return the URLs of all leaders of a topic's partitions, each once, and ``None`` for this
+        node.
 
-        Without a topic, all nodes that are up.
+        Without a topic: the URLs of all nodes that are up.
         """
 
     def leaders(self, topic: str) -> Sequence[str | None]:
-        """Return the names of the nodes that lead its partitions, None where nobody does.
+        """Return the leader of each partition by node id, ``None`` where there is none.
 
         Raises ``TopicNotFound``.
         """
 
     def next_change(self) -> asyncio.Future[None]:
-        """Return what is done when anything of this may be different."""
+        """Return a future that completes when leadership or membership may have changed."""
 
     async def call_leader(self, topic: str, number: int, path: str, body: bytes) -> bytes:
-        """Call the node that leads a partition; ``NotLeader`` if none does, as far as is known."""
+        """Call the leader of a partition; raise ``NotLeader`` if none is known."""
 
 
 class Fanout:
-    """Has nodes answer by themselves, of what they lead."""
+    """Sends requests to partition leaders, which answer from the partitions that they lead."""
 
     def __init__(self, router: Router, leaders: PartitionLeaders, relay: HttpProxy) -> None:
         self.partition_leaders = leaders
@@ -56,22 +57,22 @@ class Fanout:
         self._relay = relay
 
     async def answer_here(self, request: Request) -> Response:
-        """Return what this node answers to a request as it is."""
+        """Return this node's answer to a request."""
         answer = self._router.handle(request)
         return answer if isinstance(answer, Response) else await answer
 
     async def ask(self, url: str | None, request: Request) -> Response:
-        """Return the answer of one node, this one for None.
+        """Return the answer of one node, this node for ``None``.
 
-        Raises ``NotLeader`` where it cannot be reached and so did nothing, ``Unavailable`` where
-        it may have done what it was asked.
+        Raises ``NotLeader`` if the node cannot be reached and so did nothing, ``Unavailable`` if it
+        may have carried out the request.
         """
         if url is not None:
             return await self._relay.forward(url, request)
         return await self.answer_here(copy_request(request, headers={LOCAL: "true"}))
 
     async def ask_while_up(self, url: str | None, topic: str | None, request: Request) -> Response:
-        """The same for what changes nothing: also ``NotLeader`` when that leads no more."""
+        """Return the answer to a read; raise ``NotLeader`` also when the node stops leading."""
         asked: asyncio.Future[Any] = asyncio.ensure_future(self.ask(url, request))
         try:
             while not asked.done():
@@ -87,11 +88,12 @@ class Fanout:
     async def ask_all_leaders(
         self, topic: str | None, request: Request, *, needs_all: bool = False
     ) -> list[Response]:
-        """Return the answers of all that lead a partition of a topic, this node's first.
+        """Return the answers of all leaders of a topic, this node's first.
 
-        They are all good, or it is one that is not. Where leaders change, those that there are then
-        are asked. Raises ``PartitionOffline`` where that takes too long, or ``needs_all`` and one
-        has no leader, and ``Unavailable`` where a node may have done what it was asked.
+        Either all answers are successful, or one answer that is not is returned. When leaders
+        change, the new ones are asked. Raises ``PartitionOffline`` after a timeout, or if
+        ``needs_all`` and a partition has no leader. Raises ``Unavailable`` if a node may have
+        carried out a write.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + limits.RELAY_PATIENCE_S
@@ -100,7 +102,7 @@ class Fanout:
             lacking: GoqError | Response | None
             try:
                 answers = await self._ask_once(topic, request, is_reading, needs_all)
-                lacking = _one_to_ask_again(answers)
+                lacking = _retryable_answer(answers)
             except NotLeader as error:
                 lacking = error
             except Unavailable as error:
@@ -135,9 +137,9 @@ class Fanout:
         return [result for result in results if isinstance(result, Response)]
 
     async def ask_partition_leader(self, topic: str, number: int, request: Request) -> Response:
-        """Have a partition's leader answer, whoever becomes that while we wait.
+        """Return the answer of a partition's leader, also when it changes meanwhile.
 
-        Raises ``PartitionOffline`` when that takes too long, and ``Unavailable``.
+        Raises ``PartitionOffline`` after a timeout, and ``Unavailable``.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + limits.RELAY_PATIENCE_S
@@ -154,7 +156,7 @@ class Fanout:
 
 
 def partition_offline(topic: str, number: int) -> PartitionOffline:
-    """Return the error for a partition that nobody leads."""
+    """Return the error for a partition without a leader."""
     return PartitionOffline(
         f"partition {number} of {topic} has no leader now; goq cluster status says why",
         retry_after_ms=1000,
@@ -162,7 +164,7 @@ def partition_offline(topic: str, number: int) -> PartitionOffline:
 
 
 def incomplete_answer(topic: str | None, error: GoqError) -> PartitionOffline:
-    """Return the error for what not all leaders could be asked."""
+    """Return the error for a request that not all leaders answered."""
     what = "the cluster" if topic is None else f"topic {topic}"
     return PartitionOffline(
         f"not all of {what} can be asked now: {error.detail}; goq cluster status says more",
@@ -170,8 +172,8 @@ def incomplete_answer(topic: str | None, error: GoqError) -> PartitionOffline:
     )
 
 
-def _one_to_ask_again(answers: Sequence[Response]) -> Response | None:
-    """Return the answer of a node that has not heard yet what others know, or leads no more."""
+def _retryable_answer(answers: Sequence[Response]) -> Response | None:
+    """Return an answer to retry: its node leads no more, or lacks metadata that others have."""
     is_known = any(answer.status < 300 for answer in answers)
     for answer in answers:
         if answer.status == NotLeader.http_status:
@@ -190,7 +192,7 @@ def copy_request(
     headers: dict[str, str] | None = None,
     body: bytes | None = None,
 ) -> Request:
-    """Return a request with parts of it changed; ``headers`` come on top."""
+    """Return a changed copy of a request; ``headers`` are added."""
     return Request(
         request.method if method is None else method,
         request.path if path is None else path,
@@ -202,13 +204,13 @@ def copy_request(
 
 
 def decode_document(response: Response) -> Document:
-    """Return an answer's JSON."""
+    """Return the JSON of an answer."""
     found: Document = msgspec.json.decode(response_bytes(response))
     return found
 
 
 def error_code(response: Response) -> str:
-    """Return the code of an answer that is an error."""
+    """Return the error code of a failed answer."""
     try:
         code = decode_document(response).get("code", "")
     except (msgspec.DecodeError, AttributeError):
@@ -219,5 +221,5 @@ def error_code(response: Response) -> str:
 def merge_context(
     request: Request, values: Sequence[str], leaders: PartitionLeaders
 ) -> MergeContext:
-    """Return what a merge may have to know of a request."""
+    """Return what a merge may need of a request."""
     return MergeContext(values, request.query, leaders.leaders)

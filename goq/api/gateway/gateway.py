@@ -1,7 +1,7 @@
-"""The API of a node that is one of several: any of them answers any client.
+"""The gateway of a cluster node: any node answers any client.
 
-A request goes to where it can be answered, once: what one node passes on to another says so
-(``Goq-Local``), and is answered there or refused.
+A request is forwarded at most once. A node that forwards it sets ``Goq-Local``; the receiver
+answers from its own partitions or refuses.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _Answering = Callable[[Request, Sequence[str]], Awaitable[Response]]
 
 
 class Gateway:
-    """Answers a request by itself, or has other nodes answer it."""
+    """Answers a request itself, or has other nodes answer it."""
 
     def __init__(
         self, router: Router, leaders: PartitionLeaders, relay: HttpProxy, release: ReleaseLeases
@@ -63,7 +63,7 @@ class Gateway:
         }
 
     def handle(self, request: Request) -> Response | Awaitable[Response]:
-        """Return the answer, or what to await for it."""
+        """Return the answer, or an awaitable of it."""
         if LOCAL in request.headers:
             return self._router.handle(request)
         try:
@@ -141,7 +141,10 @@ class Gateway:
     async def _answer_then_merge(
         self, request: Request, routing: LocalThenMerged, values: Sequence[str]
     ) -> Response:
-        """Do it here, and show it as all leaders do, which may have to hear of it first."""
+        """Carry the request out here, then answer with the merged view of all leaders.
+
+        Leaders may have to receive the new metadata first.
+        """
         done = await self._fanout.answer_here(request)
         if done.status >= 300:
             return done
@@ -176,7 +179,7 @@ class Gateway:
         return await settle(self._fanout, request, values[0])
 
     async def _delete_group(self, request: Request, values: Sequence[str]) -> Response:
-        """Let all leaders forget what they know of a group, and then all nodes the group."""
+        """Delete a group's progress at all leaders, then the group in the cluster metadata."""
         local = copy_request(request, headers={LOCAL: "true"})
         answers = await self._fanout.ask_all_leaders(values[0], local, needs_all=True)
         if answers[0].status >= 300:
@@ -185,7 +188,7 @@ class Gateway:
 
 
 def _topic_of(route: Route, values: Sequence[str]) -> str | None:
-    """Return whose leaders are to answer, None for all nodes."""
+    """Return the topic whose leaders answer, ``None`` for all nodes."""
     if isinstance(route.routing, ToAllLeaders | Sequential):
         return route.routing.topic_of(values)
     return topic_of_path(values)

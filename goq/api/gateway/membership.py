@@ -1,8 +1,8 @@
-"""The members of a group whose partitions several nodes lead.
+"""Members of a group whose partitions several nodes lead.
 
-Each leader says by itself who may take from the partitions that it leads, as it alone knows of all
-their leases: so no partition is ever two consumers' at once, whoever leads what. A member is one
-at every leader, and what it has is what they say together.
+Each leader alone assigns the partitions that it leads, because it alone knows all their leases. So
+no partition belongs to two consumers at once, whatever node leads what. A member joins at every
+leader; its assignment is the union of theirs.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from goq.http.message import Request, Response
 
 
 async def heartbeat(fanout: Fanout, request: Request, values: Sequence[str]) -> Response:
-    """Tell all leaders that a member is alive; one that does not know it yet has it join.
+    """Send a member's heartbeat to all leaders; a leader that does not know it joins it.
 
-    Raises what kept all of them from answering.
+    Raises an error only if no leader answered.
     """
     topic, group, consumer = values
     answers = await _ask_each(fanout, topic, request)
@@ -43,9 +43,9 @@ async def heartbeat(fanout: Fanout, request: Request, values: Sequence[str]) -> 
 
 
 async def leave(fanout: Fanout, request: Request, values: Sequence[str]) -> Response:
-    """Let a member go at all leaders.
+    """Remove a member at all leaders.
 
-    Raises ``PartitionOffline`` where one cannot be asked; to ask again does no harm.
+    Raises ``PartitionOffline`` if one does not answer; a repetition does no harm.
     """
     loop = asyncio.get_running_loop()
     until = loop.time() + limits.RELAY_PATIENCE_S
@@ -67,9 +67,9 @@ async def leave(fanout: Fanout, request: Request, values: Sequence[str]) -> Resp
 async def _ask_each(
     fanout: Fanout, topic: str, request: Request, *, needs_all: bool = False
 ) -> dict[str | None, Response]:
-    """Return the answers of the leaders that give one; raise where none does, or not all.
+    """Return the answers of the leaders; raise if none answers, or not all that are needed.
 
-    A node that leads nothing has no say, though it may remember members of before.
+    A node that leads nothing is not asked, though it may still know members.
     """
     leaders = fanout.partition_leaders
     led = [number for number, name in enumerate(leaders.leaders(topic)) if name is not None]

@@ -1,8 +1,8 @@
-"""A receive that takes from all nodes that lead a partition of the topic.
+"""Receive from all nodes that lead a partition of the topic.
 
-The leaders are asked one after another, each for what is left of what the consumer asked for, and
-none of them waits: so no answer that leases something is ever given up. Where all are empty, all
-are asked at once to say when they are not, which leases nothing, and may be given up.
+The leaders are asked one after another, each for the rest of the request, and none of them waits.
+So no answer with leases is ever abandoned. If all are empty, all are asked at once to answer when
+they have messages; these requests lease nothing and can be abandoned.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ class ReceiveGateway:
         self._streams = streams
         self._release = release
         self._turn = 0
-        self._returning: set[asyncio.Future[None]] = set()
+        self._releases: set[asyncio.Future[None]] = set()
 
     async def receive(self, request: Request, values: Sequence[str]) -> Response:
-        """Return messages of any leader, waiting for them as long as asked.
+        """Return messages of any leader; wait for them as long as asked.
 
-        Raises ``InvalidInput``; and where no leader could be asked, why.
+        Raises ``InvalidInput``, or the error of a leader if no leader answered.
         """
         asked = json_body(request, Receive)
         asked.consumer = asked.consumer or parse_client_id(request) or ""
@@ -60,18 +60,18 @@ class ReceiveGateway:
         try:
             return await receive.run()
         except BaseException:
-            self.return_all(values, receive.leased)
+            self.release_all(values, receive.leased)
             raise
 
     def leaders_in_rotation(self, topic: str) -> list[str | None]:
-        """Return who leads a topic's partitions, beginning with the next in turn."""
+        """Return the leaders of a topic's partitions, each call beginning with the next."""
         urls = self._fanout.partition_leaders.leader_urls(topic)
         self._turn += 1
         first = self._turn % len(urls)
         return [*urls[first:], *urls[:first]]
 
     async def take(self, url: str | None, values: Sequence[str], request: Request) -> Response:
-        """Return a leader's answer. When we wait for it no more, what it leases is given back.
+        """Return a leader's answer. Leases of an answer that arrives too late are released.
 
         Raises ``NotLeader`` and ``Unavailable``.
         """
@@ -92,12 +92,12 @@ class ReceiveGateway:
                 if not asked.done() and loop.time() >= until:
                     raise Unavailable(f"the node at {url} does not answer", retry_after_ms=1000)
         except BaseException:
-            self._keep(asyncio.ensure_future(self._return_late(asked, values)))
+            self._track(asyncio.ensure_future(self._release_late(asked, values)))
             raise
         answer: Response = asked.result()
         return answer
 
-    async def _return_late(self, asked: asyncio.Future[Response], values: Sequence[str]) -> None:
+    async def _release_late(self, asked: asyncio.Future[Response], values: Sequence[str]) -> None:
         try:
             answer = await asked
         except GoqError:
@@ -105,18 +105,18 @@ class ReceiveGateway:
         if answer.status == 200:
             await self._release(values[0], values[1], read_leased(answer).receipts())
 
-    def return_all(self, values: Sequence[str], leased: Sequence[LeasedMessages]) -> None:
-        """Have what does not reach its consumer given back, soon."""
+    def release_all(self, values: Sequence[str], leased: Sequence[LeasedMessages]) -> None:
+        """Release leases that do not reach their consumer, in the background."""
         receipts = [receipt for each in leased for receipt in each.receipts()]
         if receipts:
-            self._keep(asyncio.ensure_future(self._release(values[0], values[1], receipts)))
+            self._track(asyncio.ensure_future(self._release(values[0], values[1], receipts)))
 
-    def _keep(self, task: asyncio.Future[None]) -> None:
-        self._returning.add(task)
-        task.add_done_callback(self._returning.discard)
+    def _track(self, task: asyncio.Future[None]) -> None:
+        self._releases.add(task)
+        task.add_done_callback(self._releases.discard)
 
     async def wait(self, requests: Sequence[tuple[str | None, Request]], wait_s: float) -> None:
-        """Return when one of these is answered, or leaders change, or time is over."""
+        """Return when one of the requests is answered, leaders change, or ``wait_s`` has passed."""
         waiting: set[asyncio.Future[Any]] = {
             asyncio.ensure_future(self._fanout.ask(*each)) for each in requests
         }
@@ -132,7 +132,7 @@ class ReceiveGateway:
 
 
 class _Receive:
-    """One receive under way."""
+    """One receive in progress."""
 
     def __init__(
         self,
@@ -153,7 +153,7 @@ class _Receive:
         self._failure: GoqError | Response | None = None
 
     async def run(self) -> Response:
-        """Take from all, until there is something or time is over; return what to answer."""
+        """Ask all leaders until there are messages or the wait is over; return the answer."""
         loop = asyncio.get_running_loop()
         until = loop.time() + self._options.wait_ms / 1000
         while True:
@@ -168,7 +168,7 @@ class _Receive:
             await self._wait(left_s)
 
     async def _take_all(self) -> Response | None:
-        """Ask all leaders in turn; return the answer that says that the request is wrong."""
+        """Ask all leaders in turn; return the answer that refuses the request, if one does."""
         self._counts, self._failure = {}, None
         messages, size_bytes = self._options.messages_max, self._options.bytes_max
         for url in self._gateway.leaders_in_rotation(self._values[0]):
@@ -207,7 +207,7 @@ class _Receive:
         return copy_request(self._request, body=body, headers={BYTES_MAX: str(size_bytes)})
 
     async def _wait(self, left_s: float) -> None:
-        """Wait until there may be something, or somebody else to ask."""
+        """Wait until a leader may have messages, or leaders change."""
         if not self._counts:
             await asyncio.sleep(min(left_s, _PAUSE_S))
             return
@@ -234,7 +234,7 @@ class _Receive:
         )
 
     def _end(self) -> Response:
-        """Return the answer where there is nothing to hand over."""
+        """Return the answer without messages."""
         if self._counts:
             nothing = [] if self._nothing is None else [self._nothing]
             return merge_leased(nothing, as_frames=wants_frames(self._request))

@@ -1,7 +1,7 @@
-"""Requests that take a number of messages from a topic, from one partition after another.
+"""Requests that take messages from one partition after another, such as redrive and purge.
 
-Each partition's leader is asked for what is left to take. So the answer says where to go on by one
-place in the order of partitions and offsets, as a node on its own does.
+Each partition's leader is asked for the rest. So the answer continues at one position in the order
+of partitions and offsets, as on a standalone node.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LAST_OFFSET = 10**18
 async def ask_in_sequence(
     fanout: Fanout, request: Request, routing: Sequential, values: Sequence[str]
 ) -> Response:
-    """Return what all took together. What failed after something was taken is left for the next.
+    """Return the sum of all answers. A failure after the first message ends the answer early.
 
     Raises ``InvalidInput``, ``PartitionOffline`` and ``Unavailable``.
     """
@@ -52,9 +52,9 @@ async def ask_in_sequence(
         except GoqError:
             if total is None:
                 raise
-            return json_response(_going_on(total, topic, number))
+            return json_response(_continue_at(total, topic, number))
         if answer.status >= 300:
-            return answer if total is None else json_response(_going_on(total, topic, number))
+            return answer if total is None else json_response(_continue_at(total, topic, number))
         found = decode_document(answer)
         if total is None:
             total = found
@@ -65,17 +65,17 @@ async def ask_in_sequence(
         if found["next"] is not None:
             return json_response(total)
         if left <= 0:
-            return json_response(_going_on(total, topic, number + 1))
+            return json_response(_continue_at(total, topic, number + 1))
     return await fanout.answer_here(request) if total is None else json_response(total)
 
 
-def _going_on(total: Document, topic: str, number: int) -> Document:
-    """Return the answer of one that goes on with a partition, from its beginning."""
+def _continue_at(total: Document, topic: str, number: int) -> Document:
+    """Return the answer with ``next`` at the beginning of partition ``number``."""
     return {**total, "next": str(MessageId(topic, number - 1, _LAST_OFFSET)) if number else None}
 
 
 def _fields_of(request: Request) -> dict[str, Any]:
-    """Return what a request asks, wherever it says it."""
+    """Return the fields of a request, from its query or its body."""
     if request.method == "DELETE":
         return dict(request.query)
     fields: dict[str, Any] = json_body(request, dict)
@@ -101,7 +101,7 @@ def _number(fields: dict[str, Any], name: str, default: int | None) -> int | Non
 
 
 def _first(after: object) -> int:
-    """Return the partition to begin with."""
+    """Return the first partition to ask."""
     if after is None:
         return 0
     try:

@@ -1,4 +1,4 @@
-"""Settling messages of all nodes by one request: each leader is asked for its own receipts."""
+"""Settling receipts of several nodes by one request; each leader gets its own receipts."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _ByPartition = dict[int, list[str]]
 
 
 async def settle(fanout: Fanout, request: Request, topic: str) -> Response:
-    """Return how many messages were settled, and which receipts were not and why.
+    """Return the number of settled messages, and the receipts that failed with their error codes.
 
-    Where a partition has no leader, or its leader does not answer, its receipts fail with that
-    code; the others are settled.
+    Receipts of a partition whose leader is missing or does not answer fail with that code; the
+    others are settled.
     """
     try:
         fields, left = _fields_of(request, len(fanout.partition_leaders.leaders(topic)))
@@ -65,14 +65,14 @@ def _fields_of(request: Request, partitions: int) -> tuple[dict[str, Any], _ByPa
     found: _ByPartition = {}
     for text in texts:
         number = Receipt.parse(text).partition
-        found.setdefault(number if number < partitions else 0, []).append(text)  # void anywhere
+        found.setdefault(number if number < partitions else 0, []).append(text)  # lost anywhere
     return fields, found
 
 
 def _by_leader(
     fanout: Fanout, topic: str, receipts: _ByPartition
 ) -> list[tuple[str | None, _ByPartition]]:
-    """Return receipts by who leads their partitions; what nobody leads is left out."""
+    """Return receipts by the URL of their leader, without those that have no leader."""
     found: dict[str | None, _ByPartition] = {}
     for number, texts in receipts.items():
         try:
@@ -90,7 +90,7 @@ async def _ask(
     fields: Mapping[str, Any],
     receipts: _ByPartition,
 ) -> Document | Response | None:
-    """Have a leader settle; None if it leads no more, the answer itself if that is to be given."""
+    """Have a leader settle; return ``None`` if it leads no more, or a refusal as it is."""
     texts = [text for some in receipts.values() for text in some]
     body = msgspec.json.encode({**fields, "receipts": texts})
     try:

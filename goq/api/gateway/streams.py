@@ -1,8 +1,8 @@
-"""Streams of all leaders of a topic as one.
+"""One stream made of a stream of each leader of the topic.
 
-A stream is opened at each leader, with its share of what may be in flight, at least one message.
-They are part of the connection: when it closes, theirs do, and what was in flight is ready again,
-as with a stream of one node. Where leaders change, or a stream breaks, others are opened.
+Each leader gets a share of the maximum in flight, at least one message. The streams belong to the
+client's connection: when it closes, they close, and messages in flight are ready again, as on a
+standalone node. When leaders change or a stream breaks, new streams are opened.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SIZE_BYTES = 4
 
 
 class StreamGateway:
-    """The streams of one node's clients that other nodes have parts of."""
+    """Merged streams of the clients of one node."""
 
     def __init__(self, fanout: Fanout, release: ReleaseLeases) -> None:
         self.fanout = fanout
@@ -40,7 +40,7 @@ class StreamGateway:
         self.streams: dict[str, _MergedStream] = {}
 
     async def open(self, request: Request, values: Sequence[str], asked: Receive) -> Response:
-        """Return the answer that a stream is, or the one that says why it cannot be."""
+        """Return the streaming answer, or the answer that refuses it."""
         credit = stream_credit(asked)
         frames = wants_frames(request)
         if frames and asked.limit is not None:
@@ -56,7 +56,7 @@ class StreamGateway:
         return Response(200, live, FRAMES if frames else NDJSON, {STREAM_ID: merged.id})
 
     async def change(self, request: Request, values: Sequence[str]) -> Response:
-        """Grant a stream more, or end it."""
+        """Grant a stream more messages, or end it."""
         merged = self.streams.get(values[2])
         if merged is None or merged.values != tuple(values[:2]):
             return await self.fanout.answer_here(request)
@@ -69,13 +69,13 @@ class StreamGateway:
         return await merged.grant(asked.more)
 
     def end_all(self) -> None:
-        """End all streams: the node is stopping."""
+        """End all streams because the node is stopping."""
         for merged in list(self.streams.values()):
             merged.end()
 
 
 class _MergedStream:
-    """One stream, and those that it is made of, by their nodes."""
+    """One client stream and the node streams that feed it."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class _MergedStream:
         self._ending: asyncio.Task[None] | None = None
 
     async def open(self) -> Response | None:
-        """Open a stream at this node and at each leader; return why one refuses it, if so."""
+        """Open a stream at this node and at each leader; return the refusal of one, if any."""
         urls = self._fanout.partition_leaders.leader_urls(self.values[0])
         shares = _shares(self._credit, len(urls))
         results = await asyncio.gather(
@@ -127,7 +127,7 @@ class _MergedStream:
         return None
 
     async def _open(self, url: str | None, share: int) -> Response | None:
-        """Open a stream at one node; return its answer if that is none."""
+        """Open a stream at one node; return its answer if that is not a stream."""
         fields = {
             "stream": True,
             "max_in_flight": share,
@@ -149,7 +149,7 @@ class _MergedStream:
         return None
 
     async def _read(self, url: str | None, body: Any) -> None:
-        """Queue what comes of one node until its stream ends, or breaks."""
+        """Queue the records of one node until its stream ends or breaks."""
         try:
             with suppress(GoqError):
                 async for record in _records(body, frames=self._frames):
@@ -162,7 +162,7 @@ class _MergedStream:
         await self._queue.put(None)
 
     async def run(self) -> AsyncGenerator[Item, None]:
-        """Yield what comes of any node. At the limit, what is too much is given back."""
+        """Yield records of any node; release leases beyond the limit."""
         following = asyncio.ensure_future(self._follow())
         try:
             while True:
@@ -188,7 +188,7 @@ class _MergedStream:
             await self._close()
 
     async def _follow(self) -> None:
-        """Open streams at nodes that lead a partition and have none."""
+        """Open streams at new leaders."""
         leaders = self._fanout.partition_leaders
         while not self._ended:
             change = leaders.next_change()
@@ -206,7 +206,7 @@ class _MergedStream:
             )
 
     async def grant(self, more: int) -> Response:
-        """Make room for more messages, shared out among the nodes."""
+        """Grant more messages, shared among the nodes."""
         parts = list(self._ids.items())
         shares = _shares(more, max(1, len(parts)))
         found = []
@@ -220,7 +220,7 @@ class _MergedStream:
         return json_response(StreamOut(self.id, credit, sum(each["in_flight"] for each in found)))
 
     def end(self) -> None:
-        """Have all nodes hand over nothing more; what is in flight stays the consumer's."""
+        """End delivery at all nodes; the consumer keeps the messages in flight."""
         if not self._ended:
             self._ended = True
             self._ending = asyncio.ensure_future(self._end())
@@ -240,7 +240,7 @@ class _MergedStream:
         )
 
     async def _close(self) -> None:
-        """Let go of the connections that there are."""
+        """Close the open node streams."""
         readers = list(self._readers.values())
         if self._ending is not None:
             readers.append(self._ending)
@@ -250,13 +250,13 @@ class _MergedStream:
 
 
 def _shares(amount: int, parts: int) -> list[int]:
-    """Return an amount shared out, at least one to each."""
+    """Return an amount in equal shares, each at least one."""
     base, rest = divmod(amount, parts)
     return [max(1, base + (number < rest)) for number in range(parts)]
 
 
 async def _records(body: AsyncIterator[Any], *, frames: bool) -> AsyncGenerator[bytes, None]:
-    """Yield lines, or frames with what stands before them, whole; no heartbeats."""
+    """Yield whole lines, or whole deliveries in frames, without heartbeats."""
     buffer = bytearray()
     async for item in body:
         buffer += b"".join(item) if isinstance(item, list | tuple) else item

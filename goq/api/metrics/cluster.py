@@ -1,4 +1,4 @@
-"""The cluster's part of ``/metrics``: what this node knows, and how those follow that it leads."""
+"""Cluster metrics of a node: its view of the metadata, and the lag of the followers it leads."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ _MS_PER_S = 1000
 
 
 class ClusterCounts(Protocol):
-    """What a node knows of its cluster; one on its own is a cluster of one."""
+    """What the metrics read of a cluster; a standalone node is a cluster of one."""
 
     node: str
     elections: int
 
     @property
     def state(self) -> MetadataState:
-        """What all nodes agree on."""
+        """The cluster metadata."""
 
     @property
     def controller(self) -> str | None:
-        """Which node decides now."""
+        """The current controller."""
 
     @property
     def raft_status(self) -> RaftStatus | None:
@@ -46,7 +46,7 @@ class ClusterCounts(Protocol):
 
 
 class ClusterMetrics:
-    """Collects when asked."""
+    """Collects the cluster metrics on each scrape."""
 
     def __init__(self, counts: ClusterCounts) -> None:
         self._counts = counts

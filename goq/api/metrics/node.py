@@ -1,4 +1,4 @@
-"""``/metrics``: what an operator watches, in Prometheus' text form. See ``docs/metrics.md``."""
+"""``/metrics`` for operators, in Prometheus text format. See ``docs/metrics.md``."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _TOPIC_COUNTERS = {
 
 
 class ServerCounts(Protocol):
-    """What the HTTP server counts by itself."""
+    """Counters of the HTTP server."""
 
     @property
     def connection_count(self) -> int:
@@ -50,14 +50,14 @@ class ServerCounts(Protocol):
 
 
 class Metrics:
-    """Collects everything when asked; costs nothing in between."""
+    """Collects all metrics on each scrape, at no cost in between."""
 
     def __init__(self, broker: Broker, http: RequestStats, cluster: ClusterCounts) -> None:
         self._broker = broker
         self._cluster = ClusterMetrics(cluster)
         self._http = http
         self.server: ServerCounts | None = None
-        """The HTTP server, once there is one."""
+        """The HTTP server, set when it is created."""
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
         self._registry.register(self)
@@ -67,11 +67,11 @@ class Metrics:
         return generate_latest(self._registry)
 
     def describe(self) -> list[Metric]:
-        """Return nothing: names depend on nothing that registration could check."""
+        """Return nothing: metric names depend on nothing that a registration could check."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """Yield every metric; called by Prometheus' library."""
+        """Yield every metric. The Prometheus library calls this."""
         topics = sorted(self._broker.topics.values(), key=lambda topic: topic.name)
         yield from self._topic_counters(topics)
         yield from self._partition_gauges(topics)

@@ -1,1 +1,17 @@
-"""Routes."""
+"""Routes of the HTTP API: declarations and handlers, a module for each resource.
+
+topics        create, list, describe, change and delete topics; a topic's history
+messages      publish, and reads of a partition's log
+message       show, change and cancel one message
+producers     progress of an idempotent producer
+groups        receive, ack, nack, reject, extend; progress, settings and reset of groups
+stream        streaming receive
+members       join, heartbeat and leave of group members
+dead_letters  list, redrive and purge of dead letters
+scheduled     list of delayed messages
+events        reads of a partition's event log
+trace         the trace of one message
+search        messages by key, dedup id or header
+cluster       cluster state and operations
+operations    health, version, metrics, OpenAPI; calls between nodes
+"""

@@ -1,4 +1,4 @@
-"""Routes of the cluster: how it stands, and what operators do to it. Any node answers them."""
+"""Routes of the cluster: its state, and its operations. Any node answers them."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class ClusterInfo(Protocol):
 
 
 class ClusterRoutes:
-    """The state, and how it is changed."""
+    """Cluster state and cluster operations."""
 
     def __init__(self, cluster: ClusterInfo) -> None:
         self._cluster = cluster
@@ -138,7 +138,7 @@ class ClusterRoutes:
         ]
 
     async def show(self, request: Request) -> Response:
-        """Answer the state, at once or when it has changed."""
+        """Return the state, at once or after a change."""
         query, cluster = request.query, self._cluster
         names = {name for name in query.get("topic", "").split(",") if name} or None
         lag = _truth(request, "lag")
@@ -160,19 +160,19 @@ class ClusterRoutes:
         )
 
     async def join(self, request: Request) -> Response:
-        """Let a node in."""
+        """Add a node."""
         new = json_body(request, NewNode)
         await self._operations.add_node(check_name(new.node, "node"), new.address)
         return Response(204)
 
     async def leave(self, request: Request, node: str) -> Response:
-        """Begin to take a node out."""
+        """Begin to decommission a node."""
         fewer = _truth(request, "fewer_replicas")
         await self._operations.decommission_node(node, fewer_replicas=fewer)
         return Response(204)
 
     async def rebalance(self, request: Request) -> Response:
-        """Plan moves, and begin them."""
+        """Plan reassignments and begin them."""
         dry_run = json_body(request, RebalanceRequest).dry_run
         moves = await self._operations.rebalance(dry_run=dry_run)
         planned = [
@@ -184,18 +184,18 @@ class ClusterRoutes:
         return json_response(RebalancePlanOut(dry_run, planned))
 
     async def move(self, request: Request) -> Response:
-        """Plan a move."""
+        """Begin a reassignment."""
         new = json_body(request, NewReassignment)
         await self._operations.reassign_partition(new.topic, new.partition, tuple(new.replicas))
         return Response(204)
 
     async def cancel_move(self, _request: Request, topic: str, partition: str) -> Response:
-        """Give a move up."""
+        """Cancel a reassignment."""
         await self._operations.cancel_reassignment(topic, _number(partition, "partition"))
         return Response(204)
 
     async def elect(self, request: Request) -> Response:
-        """Elect a leader, or say what an unclean election would lose."""
+        """Elect a leader, or return what an unclean election would lose."""
         asked = json_body(request, Election)
         where = asked.topic, asked.partition
         if not asked.unclean:

@@ -1,4 +1,4 @@
-"""Routes of dead letters: look, put back, purge."""
+"""Routes of dead letters: list, redrive, purge."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ _TRUE = {"true": True, "1": True, "false": False, "0": False}
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A topic's dead letters; ``dead`` None where nothing has died yet."""
+    """A topic and its dead-letter topic; ``dead`` is ``None`` while it has no dead letter."""
 
     origin: str
     dead: Topic | None
 
 
 class DeadLetterRoutes:
-    """Look, put back, purge."""
+    """List, redrive and purge of dead letters."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -132,7 +132,7 @@ class DeadLetterRoutes:
         return json_response(DeadLettersOut([*messages], _id(topic, search.next)))
 
     async def redrive(self, request: Request, name: str) -> Response:
-        """Put dead letters back where they came from, or into another topic."""
+        """Redrive dead letters to their origin or to another topic."""
         asked = json_body(request, Redrive)
         fields = {n: v for n in asked.__struct_fields__ if isinstance(v := getattr(asked, n), str)}
         wanted = self._wanted(fields, asked.ids, asked.partition)
@@ -151,7 +151,7 @@ class DeadLetterRoutes:
         )
 
     async def purge(self, request: Request, name: str) -> Response:
-        """Take dead letters away for good."""
+        """Delete dead letters for good."""
         query = request.query
         wanted = self._wanted(query, _ids(request), _partition(request))
         messages_max = query_int(request, "max_messages", limits.REDRIVE_MESSAGES_MAX)
@@ -169,7 +169,7 @@ class DeadLetterRoutes:
         return json_response(PurgeOut(dry_run, took.matched, took.done, at))
 
     def _place(self, name: str) -> _Place:
-        """Return the topic that holds the dead letters of ``name``, itself if it is one of such."""
+        """Return the dead-letter topic of ``name``, or the topic itself if it is one."""
         origin = name.removesuffix(DEAD_LETTERS_SUFFIX)
         dead = self._broker.topics.get(origin + DEAD_LETTERS_SUFFIX)
         if dead is None:
@@ -237,7 +237,7 @@ def _letter(topic: Topic, found: Found) -> DeadLetterOut:
 
 
 def _check_partition(dead: Topic, wanted: Wanted) -> None:
-    """Raise ``PartitionNotFound``, or ``NotLeader`` where it is another node's."""
+    """Raise ``PartitionNotFound``, or ``NotLeader`` if another node leads it."""
     if wanted.partition is not None:
         dead.partitions[wanted.partition]
 
@@ -268,7 +268,7 @@ def _parse_id(text: str, field: str) -> MessageId:
 
 
 def _position(after: str | None, topic: str) -> tuple[int, int]:
-    """Return the partition and offset to go on behind."""
+    """Return the partition and offset to continue after."""
     if after is None:
         return -1, -1
     message_id = _parse_id(after, "after")

@@ -1,4 +1,4 @@
-"""The route that reads a partition's events as they were written."""
+"""Route of the event log of a partition."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _WORD = re.compile(r"(?<!^)(?=[A-Z])")
 
 
 class EventsOut(msgspec.Struct):
-    """Events by sequence; ``damaged`` are sequences that cannot be read."""
+    """Events by sequence; ``damaged`` lists sequences that cannot be read."""
 
     events: list[dict[str, Any]]
     next: int
@@ -34,7 +34,7 @@ class EventsOut(msgspec.Struct):
 
 
 class EventRoutes:
-    """Reads what happened to messages, in the order in which it was decided."""
+    """Reads of the event log, in the order of decisions."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -103,7 +103,7 @@ class EventRoutes:
 
 
 class _Bounds(NamedTuple):
-    """What the log holds: sequences from ``start`` up to ``end``."""
+    """The bounds of the log: sequences from ``start`` up to ``end``."""
 
     start: int
     end: int

@@ -1,4 +1,4 @@
-"""Routes of groups: receive, settle, look, reset."""
+"""Routes of groups: receive, settle, progress, settings, reset."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ _MISSING = ("topic_not_found", "group_not_found")
 
 
 class GroupRoutes:
-    """Receive, settle, look, reset."""
+    """Receive, settle, describe and reset of groups."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -185,7 +185,7 @@ class GroupRoutes:
         ]
 
     async def receive(self, request: Request, name: str, group: str) -> Response:
-        """Lease messages, waiting for them as long as asked."""
+        """Lease messages; wait for them as long as asked."""
         asked = json_body(request, Receive)
         asked.consumer = asked.consumer or parse_client_id(request) or ""
         topic = self._broker.topic(name)
@@ -209,7 +209,7 @@ class GroupRoutes:
         return Response(200, body, JSON, headers)
 
     async def ready(self, request: Request, name: str, group: str) -> Response:
-        """Answer when there may be something to receive from this node."""
+        """Answer when this node may have messages for the group."""
         topic, query = self._known(name, group), request.query
         wait_ms = duration_ms(query.get("wait", "0"), "wait", limits.WAIT_MS_MAX)
         seen, consumer = query_int(request, "seen", -1, minimum=0), query.get("consumer", "")
@@ -242,7 +242,7 @@ class GroupRoutes:
         topic.receiver.wake()
 
     async def ack(self, request: Request, name: str, group: str) -> Response:
-        """Mark leased messages as done."""
+        """Acknowledge leased messages."""
         receipts = parse_receipts(
             json_body(request, Settle).receipts, limits.RECEIPTS_PER_REQUEST_MAX
         )
@@ -250,7 +250,7 @@ class GroupRoutes:
         return _settled(*await topic.receiver.acknowledge(group, receipts))
 
     async def nack(self, request: Request, name: str, group: str) -> Response:
-        """Give leased messages back, to be tried again after a delay."""
+        """Return leased messages for a retry after a delay."""
         asked = json_body(request, Nack)
         receipts = parse_receipts(asked.receipts, limits.RECEIPTS_PER_REQUEST_MAX)
         reason = _reason(asked.reason)
@@ -261,7 +261,7 @@ class GroupRoutes:
         return _settled(*await topic.receiver.nack(group, receipts, delay_ms, reason))
 
     async def reject(self, request: Request, name: str, group: str) -> Response:
-        """Give leased messages up: they become dead letters at once."""
+        """Reject leased messages; they become dead letters at once."""
         asked = json_body(request, Reject)
         receipts = parse_receipts(asked.receipts, limits.RECEIPTS_PER_REQUEST_MAX)
         reason = _reason(asked.reason)
@@ -269,7 +269,7 @@ class GroupRoutes:
         return _settled(*await topic.receiver.reject(group, receipts, reason))
 
     async def extend(self, request: Request, name: str, group: str) -> Response:
-        """Give leased messages a new deadline."""
+        """Extend leases."""
         asked = json_body(request, Extend)
         receipts = parse_receipts(asked.receipts, limits.RECEIPTS_PER_REQUEST_MAX)
         topic = self._broker.topic(name)
@@ -283,11 +283,11 @@ class GroupRoutes:
         groups: list[GroupOut] = []
         for group in sorted(topic.groups):
             groups.append(await self._views.group(topic, group))
-            await asyncio.sleep(0)  # there may be thousands: let others have their turn
+            await asyncio.sleep(0)  # there may be thousands of groups: yield to other requests
         return json_response(GroupsOut(groups))
 
     async def show(self, request: Request, name: str, group: str) -> Response:
-        """Show a group, as it is or as it was; the past knows groups that were deleted since."""
+        """Show a group now or at an earlier time; the latter knows groups deleted since."""
         as_of = request.query.get("as_of")
         if as_of is not None:
             topic = self._broker.topic(name)
@@ -298,14 +298,14 @@ class GroupRoutes:
         return json_response(await self._views.group(topic, group))
 
     async def configure(self, request: Request, name: str, group: str) -> Response:
-        """Give a group settings of its own; one that does not exist yet begins with them."""
+        """Set the settings of a group; a new group is created with them."""
         asked = json_body(request, GroupSettings)
         topic = self._broker.topic(name)
         await self._broker.configure_group(topic, group, asked.settings)
         return json_response(await self._views.group(topic, group))
 
     async def delete(self, request: Request, name: str, group: str) -> Response:
-        """Delete a group and its progress; for another node, only what is known of it here."""
+        """Delete a group and its progress; for another node, only its progress here."""
         if LOCAL in request.headers:
             for partition in self._broker.topic(name).partitions:
                 await partition.delete_group(group)
@@ -314,7 +314,7 @@ class GroupRoutes:
         return Response(204)
 
     async def reset(self, request: Request, name: str, group: str) -> Response:
-        """Let a group go on from another place, perhaps up to one; a new group may begin there."""
+        """Move a group to another position, perhaps with an end; a new group may begin there."""
         asked = json_body(request, GroupReset)
         topic = self._broker.topic(name)
         check_name(group, "group")
@@ -329,7 +329,7 @@ class GroupRoutes:
         return json_response(ResetOut(group, asked.dry_run, plan))
 
     async def peek(self, request: Request, name: str, group: str) -> Response:
-        """Look at a group's messages in one state."""
+        """Show a group's messages in one state."""
         topic = self._known(name, group)
         limit = query_int(request, "limit", _PEEKED, minimum=1, maximum=limits.READ_MESSAGES_MAX)
         state, after = state_of(request.query.get("state", "ready")), request.query.get("after")
@@ -366,7 +366,7 @@ def _reason(reason: str) -> str:
 
 
 def _bytes_max(request: Request) -> int:
-    """Return how many bytes to hand over to a node that puts several answers together."""
+    """Return the maximum size of an answer that another node merges with others."""
     text = request.headers.get(BYTES_MAX, "")
     is_number = text.isascii() and text.isdigit() and len(text) < 10
     return min(int(text), limits.RECEIVE_BYTES_MAX) if is_number else limits.RECEIVE_BYTES_MAX

@@ -1,4 +1,4 @@
-"""Routes of a group's members: join, heartbeat, leave, look."""
+"""Routes of group members: join, heartbeat, leave, list."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _NOT_ONE = ("topic_not_found", "member_not_found", "conflict")
 
 
 class MemberRoutes:
-    """JoinRequest, heartbeat, leave, look."""
+    """Join, heartbeat, leave and list of members."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -81,17 +81,17 @@ class MemberRoutes:
         ]
 
     def show(self, _request: Request, name: str, group: str) -> Response:
-        """Show who takes part, what moves and what moved; nobody, where consumers share all."""
+        """Show members and rebalances; there are none where all consumers share all partitions."""
         topic = self._broker.topic(name)
         if group not in topic.groups:
             raise GroupNotFound(f"topic {name} has no group {group[:200]!r}", field="group")
         members = topic.coordinator.members(group)
         if members is None:
             return json_response(MembersOut(0, [], [], []))
-        return json_response(_shown(members, _here(topic)))
+        return json_response(_shown(members, _local_partitions(topic)))
 
     async def join(self, request: Request, name: str, group: str) -> Response:
-        """Let a consumer take part; for a member it counts as a heartbeat."""
+        """Join a consumer; for a member this is a heartbeat."""
         asked = json_body(request, JoinRequest)
         topic, coordinator = self._of(name)
         coordinator.check(group, asked.consumer)
@@ -100,15 +100,15 @@ class MemberRoutes:
             maximum_ms = limits.SESSION_TIMEOUT_MS_MAX
             timeout_ms = duration_ms(asked.session_timeout, "session_timeout", maximum_ms)
         await self._broker.remember_group(topic, group)
-        return _standing(coordinator.join(group, asked.consumer, timeout_ms), topic)
+        return _assignment(coordinator.join(group, asked.consumer, timeout_ms), topic)
 
     def heartbeat(self, _request: Request, name: str, group: str, consumer: str) -> Response:
-        """Begin a member's session anew."""
+        """Renew a member's session."""
         topic, coordinator = self._of(name)
-        return _standing(coordinator.heartbeat(group, consumer), topic)
+        return _assignment(coordinator.heartbeat(group, consumer), topic)
 
     def leave(self, _request: Request, name: str, group: str, consumer: str) -> Response:
-        """Let a member go; its partitions go on to others once its leases have ended."""
+        """Remove a member; its partitions move once its leases have ended."""
         _, coordinator = self._of(name)
         coordinator.leave(group, consumer)
         return Response(204)
@@ -118,13 +118,13 @@ class MemberRoutes:
         return topic, topic.coordinator
 
 
-def _here(topic: Topic) -> set[int]:
-    """Return the partitions that this node has a say on: those that it leads."""
+def _local_partitions(topic: Topic) -> set[int]:
+    """Return the partitions that this node leads and therefore assigns."""
     return {partition.identity.number for partition in topic.partitions}
 
 
-def _standing(standing: MemberAssignment, topic: Topic) -> Response:
-    here = _here(topic)
+def _assignment(standing: MemberAssignment, topic: Topic) -> Response:
+    here = _local_partitions(topic)
     partitions = [number for number in standing.partitions if number in here]
     revoking = [number for number in standing.revoking if number in here]
     return json_response(MemberAssignmentOut(standing.generation, partitions, revoking))

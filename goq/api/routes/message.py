@@ -1,4 +1,4 @@
-"""Routes of single messages: show, change, cancel."""
+"""Routes of one message: show, change, cancel."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _GROUPS_AT_ONCE = 100
 
 
 class SingleMessageRoutes:
-    """Show, change, cancel one message."""
+    """Show, change and cancel of one message."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -77,7 +77,7 @@ class SingleMessageRoutes:
         return await self._status(*self._find(text))
 
     async def change(self, request: Request, text: str) -> Response:
-        """Move a message to another lane, or give it another time; not both at once."""
+        """Change the lane or the delivery time of a message, not both at once."""
         asked = json_body(request, MessageChange)
         topic, partition, offset = self._find(text)
         await self._check_kept(topic, partition, offset)
@@ -92,7 +92,7 @@ class SingleMessageRoutes:
         return await self._status(topic, partition, offset)
 
     async def cancel(self, request: Request, text: str) -> Response:
-        """Cancel what no group has done yet; whoever holds it may still settle it."""
+        """Cancel a message for all groups without it; a lease may still be settled."""
         reason = request.query.get("reason", "")
         if len(reason) > limits.REASON_CHARS_MAX:
             raise TooLarge(
@@ -109,7 +109,7 @@ class SingleMessageRoutes:
         return topic, topic.partitions[message_id.partition], message_id.offset
 
     def _due_ms(self, asked: str | float, settings: TopicSettings) -> int:
-        """Return a time of delivery, never earlier than asked."""
+        """Return a delivery time, never earlier than asked."""
         now_us = self._broker.clock.wall_us()
         at_us = time_us(asked, "deliver_at", now_us)
         if at_us > now_us + 1000 * settings.delay_max_ms:

@@ -1,4 +1,4 @@
-"""Routes of messages: publish, read the log."""
+"""Routes of messages: publish, and reads of a partition's log."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ _READ_PARAMETERS = (
 
 
 class MessageRoutes:
-    """Publish, read the log."""
+    """Publish, and reads of the log."""
 
     def __init__(self, broker: Broker, nodes_with: Callable[[str], int] | None = None) -> None:
-        """``nodes_with`` returns how many nodes of a cluster have what is safe in a topic."""
+        """``nodes_with`` returns the number of nodes that have a topic's acknowledged messages."""
         self._broker = broker
         self._nodes_with = nodes_with
         self._ranges = RangeReader(broker.background)
@@ -99,7 +99,7 @@ class MessageRoutes:
         ]
 
     async def publish(self, request: Request, name: str) -> Response:
-        """Publish messages, given as JSON or as frames."""
+        """Publish messages, as JSON or as frames."""
         settings = self._broker.settings_for_publish(name)
         now_us = self._broker.clock.wall_us()
         client_id = parse_client_id(request)
@@ -203,7 +203,7 @@ class MessageRoutes:
 
 
 def _bounds(request: Request) -> tuple[int, int | None]:
-    """Return how many messages are asked for at most, and how many bytes if that was said."""
+    """Return the maximum of messages, and of bytes if it was given."""
     if "bytes" not in request.query:
         return query_int(request, "limit", 100, minimum=1, maximum=limits.READ_MESSAGES_MAX), None
     if not wants_frames(request):

@@ -1,4 +1,4 @@
-"""Routes for operators: health, version, metrics, and the API's own description."""
+"""Routes for operators: health, version, metrics, OpenAPI; and calls between nodes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class HealthOut(msgspec.Struct, omit_defaults=True):
-    """Whether the node is well, and what is not."""
+    """The health of the node, and its problems."""
 
     status: str
     offline: list[str] = msgspec.field(default_factory=list)
@@ -31,7 +31,7 @@ class HealthOut(msgspec.Struct, omit_defaults=True):
 
 
 class VersionOut(msgspec.Struct):
-    """What runs here."""
+    """Version of goq and Python, and the node id."""
 
     version: str
     python: str
@@ -39,7 +39,7 @@ class VersionOut(msgspec.Struct):
 
 
 class OperationRoutes:
-    """Health, version, metrics, description."""
+    """Health, version, metrics and OpenAPI."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class OperationRoutes:
         self._described: Sequence[Route] = ()
 
     def describe(self, routes: Sequence[Route]) -> None:
-        """Take the whole API's routes, to describe them."""
+        """Set the routes that OpenAPI describes."""
         self._described = routes
 
     def routes(self) -> list[Route]:
@@ -74,17 +74,17 @@ class OperationRoutes:
         ]
 
     def health(self, _request: Request) -> Response:
-        """Answer 200 when all is well, 503 when a partition is offline or data is damaged."""
+        """Return 200 if all is well, 503 if a partition is offline or data is damaged."""
         offline, damaged = self._troubles()
         status = "degraded" if offline or damaged else "ok"
         return json_response(HealthOut(status, offline, damaged), 200 if status == "ok" else 503)
 
     def live(self, _request: Request) -> Response:
-        """Answer 200 whenever the process can."""
+        """Return 200 whenever the process can answer."""
         return Response(200, b"ok\n", "text/plain")
 
     def ready(self, _request: Request) -> Response:
-        """Answer 200 when the node takes traffic, 503 until it has started and while it stops."""
+        """Return 200 if the node takes traffic, 503 until it has started and while it stops."""
         if self._is_draining():
             return json_response(HealthOut("draining"), 503)
         if waits_for := self._waits_for():
@@ -92,19 +92,19 @@ class OperationRoutes:
         return json_response(HealthOut("ok"))
 
     def version(self, _request: Request) -> Response:
-        """Answer what runs here."""
+        """Return the version."""
         return json_response(VersionOut(__version__, sys.version.split()[0], self._node_id))
 
     def metrics(self, _request: Request) -> Response:
-        """Answer the metrics."""
+        """Return the metrics."""
         return Response(200, self._metrics.render(), CONTENT_TYPE)
 
     def openapi(self, _request: Request) -> Response:
-        """Answer the API's description."""
+        """Return the OpenAPI document."""
         return json_response(openapi(self._described))
 
     def docs(self, _request: Request) -> Response:
-        """Answer a page about the API."""
+        """Return a page about the API."""
         return Response(200, docs_page(self._described).encode(), "text/html; charset=utf-8")
 
     def _troubles(self) -> tuple[list[str], list[str]]:

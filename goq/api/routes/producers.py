@@ -1,4 +1,4 @@
-"""The route that tells how far a producer got, so that it can go on without doubling."""
+"""Route of a producer's progress, which lets it continue without duplicates."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ID_MAX = 2**64 - 1
 
 
 class ProducerRoutes:
-    """How far producers got."""
+    """Progress of producers."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -37,9 +37,9 @@ class ProducerRoutes:
         ]
 
     async def show(self, _request: Request, name: str, producer_id: str) -> Response:
-        """Show with which sequence a producer goes on, and where its last message lies.
+        """Show a producer's next sequence and the position of its last message.
 
-        Only what is durable counts. Partitions that do not know the producer are left out.
+        Only durable messages count. Partitions that do not know the producer are left out.
         """
         topic = self._broker.topic(name)
         number = _producer_id(producer_id)
@@ -48,7 +48,7 @@ class ProducerRoutes:
 
 
 def _shown(partition: Partition, producer_id: int) -> ProducerPartitionOut | None:
-    partition.check_room()  # what is known where it is offline may not be what the disk has
+    partition.check_room()  # an offline partition's memory may differ from its disk
     progress = partition.producer_progress(producer_id)
     if progress is None:
         return None

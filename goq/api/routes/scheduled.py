@@ -1,4 +1,4 @@
-"""The route that lists what waits for its time, in the order in which it is due."""
+"""Route of delayed messages, in the order of their delivery time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _DIGITS_MAX = 19
 
 
 class ScheduledCursor(NamedTuple):
-    """A message that waits: first by when it is due, then by partition and offset."""
+    """The position of a delayed message: by delivery time, partition and offset."""
 
     due_ms: int
     partition: int
@@ -36,7 +36,7 @@ class ScheduledCursor(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> ScheduledCursor:
-        """Return what :meth:`__str__` wrote; raise ``InvalidInput`` for anything else."""
+        """Parse what :meth:`__str__` wrote; raise ``InvalidInput`` for anything else."""
         parts = text.split(".")
         if len(parts) != len(cls._fields) or not all(map(_is_number, parts)):
             raise InvalidInput(
@@ -46,11 +46,11 @@ class ScheduledCursor(NamedTuple):
         return cls(due_ms, partition, offset)
 
     def __str__(self) -> str:
-        """Return it as a page's ``next`` has it."""
+        """Return the ``next`` of a page."""
         return ".".join(map(str, self))
 
     def within(self, partition: int) -> DelayedMessage:
-        """Return behind what to go on in one of the partitions."""
+        """Return the position to continue after in one of the partitions."""
         if partition == self.partition:
             return DelayedMessage(self.due_ms, self.offset)
         return DelayedMessage(self.due_ms, _FOREVER_MS if partition < self.partition else -1)
@@ -61,7 +61,7 @@ def _is_number(text: str) -> bool:
 
 
 class ScheduledRoutes:
-    """Lists of what is scheduled."""
+    """Lists of delayed messages."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -86,7 +86,7 @@ class ScheduledRoutes:
         ]
 
     async def page(self, request: Request, name: str) -> Response:
-        """List messages in the order of due time, partition and offset."""
+        """List messages in the order of delivery time, partition and offset."""
         topic, query = self._broker.topic(name), request.query
         limit = query_int(
             request, "limit", PAGE_MESSAGES, minimum=1, maximum=limits.SCHEDULED_MESSAGES_MAX
@@ -109,7 +109,7 @@ class ScheduledRoutes:
     async def _due(
         self, topic: Topic, after: ScheduledCursor, until_ms: int, count: int
     ) -> list[ScheduledCursor]:
-        """Return what is due next in all partitions."""
+        """Return the next positions of all partitions."""
         asked = [(p.identity.number, p) for p in topic.partitions if p.delayed_count]
         pending = await asyncio.gather(
             *(
@@ -133,7 +133,7 @@ class ScheduledRoutes:
 
 
 class _Reader:
-    """Reads messages one by one, each frame once as long as the next is in it too."""
+    """Reads messages one by one; consecutive messages of a frame share one read."""
 
     def __init__(self, topic: Topic) -> None:
         self._topic = topic
@@ -141,7 +141,7 @@ class _Reader:
         self._views: list[FrameView] = []
 
     async def message(self, due: ScheduledCursor) -> MessageOut | None:
-        """Return a message; None for one that cannot be read, or is gone since."""
+        """Return a message, ``None`` if it cannot be read or was deleted."""
         topic, partition = self._topic, self._topic.partitions[due.partition]
         if due.partition != self._partition or not any(_holds(v, due.offset) for v in self._views):
             self._views = (await read_log(partition, due.offset, due.offset + 1)).frames

@@ -1,4 +1,4 @@
-"""The route that finds messages by what people know of them: a key, a dedup id, a header."""
+"""Route of the search for messages by key, dedup id or header."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _COUNTS = ("searched", "partitions", "unreadable")
 
 
 class TracesOut(msgspec.Struct):
-    """The traces of the messages found, the newest first, and where the search goes on."""
+    """Traces of the found messages, newest first, and the position to continue at."""
 
     traces: list[TraceOut]
     next: str | None
 
 
 class PartOut(TracesOut):
-    """What another node puts together of several, with how much was searched."""
+    """A part of a search for another node, which merges it, with the amount searched."""
 
     searched: int
     partitions: int
@@ -45,11 +45,11 @@ class PartOut(TracesOut):
 
 
 Tracer = Callable[[MessageId], Awaitable[TraceOut]]
-"""Returns a message's trace; raises ``MessageNotFound`` if it is gone."""
+"""Returns the trace of a message; raises ``MessageNotFound`` if it was deleted."""
 
 
 class SearchRoutes:
-    """Find by key, dedup id or header."""
+    """Search by key, dedup id or header."""
 
     def __init__(self, broker: Broker, tracer: Tracer) -> None:
         self._broker = broker
@@ -81,7 +81,7 @@ class SearchRoutes:
         ]
 
     async def find(self, request: Request, name: str) -> Response:
-        """Find messages and tell their lives, the newest first."""
+        """Find messages and return their traces, newest first."""
         wanted = self._wanted(request.query)
         limit = query_int(request, "limit", _LIMIT, minimum=1, maximum=limits.FIND_MESSAGES_MAX)
         topic = self._broker.topic(name)

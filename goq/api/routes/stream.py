@@ -1,4 +1,4 @@
-"""The streaming receive: messages as they become ready, in one answer that does not end."""
+"""Streaming receive: messages as they become ready, in one answer that does not end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _STREAM = "/v1/topics/{topic}/groups/{group}/streams/{stream}"
 
 
 class StreamRoutes:
-    """Opens streams, and answers requests about open ones."""
+    """Opens streams, grants them messages, ends them."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -55,7 +55,7 @@ class StreamRoutes:
         ]
 
     def answer(self, stream: PushStream, *, frames: bool) -> Response:
-        """Return the answer that a stream is."""
+        """Return the streaming answer."""
         if frames:
             live = LiveStream(self._frames(stream), b"".join(_framed(stream.topic, [])))
         else:
@@ -63,7 +63,7 @@ class StreamRoutes:
         return Response(200, live, FRAMES if frames else NDJSON, {STREAM_ID: stream.id})
 
     async def grant(self, request: Request, topic: str, group: str, stream_id: str) -> Response:
-        """Make room for more messages than a stream has in flight."""
+        """Grant a stream messages beyond those in flight."""
         asked = json_body(request, StreamGrant)
         if not 1 <= asked.more <= limits.RECEIVE_MESSAGES_MAX:
             raise InvalidInput(
@@ -80,7 +80,7 @@ class StreamRoutes:
         return Response(204)
 
     async def _frames(self, stream: PushStream) -> AsyncGenerator[Item, None]:
-        # Opened by its first step: what has not begun is not closed either.
+        # The first step opens the stream: an iterator that never started is never closed.
         self._broker.streams.open(stream)
         try:
             while deliveries := await stream.next():
@@ -95,7 +95,7 @@ class StreamRoutes:
                 for delivery in deliveries:
                     for piece in _pieces(stream.topic, delivery):
                         yield piece
-                        await asyncio.sleep(0)  # there may be megabytes: let others have a turn
+                        await asyncio.sleep(0)  # there may be megabytes: yield to other requests
         finally:
             self._broker.streams.close(stream)
 
@@ -107,7 +107,7 @@ def _framed(topic: Topic, deliveries: list[LeasedBatch]) -> list[BytesLike]:
 
 
 def _pieces(topic: Topic, delivery: LeasedBatch) -> Iterator[bytes]:
-    """Yield messages, a line each, some at a time: what they grow to is made as it is taken."""
+    """Yield messages, one a line, in pieces of bounded size."""
     lines: list[bytes] = []
     size_bytes = 0
     for out in delivery_json(topic, delivery):

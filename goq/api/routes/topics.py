@@ -1,4 +1,4 @@
-"""Routes of topics."""
+"""Routes of topics, and of a topic's history."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _path(topic: Document) -> str:
 
 
 class TopicRoutes:
-    """Create, list, show, alter, delete."""
+    """Create, list, describe, change and delete of topics."""
 
     def __init__(self, broker: Broker, node_id: str) -> None:
         self._broker = broker
@@ -128,7 +128,7 @@ class TopicRoutes:
         return json_response(self._timed(self._broker.topic(name)))
 
     async def use(self, _request: Request, name: str) -> Response:
-        """Show a topic that is about to be published to."""
+        """Show a topic before publishing to it; the topic may be created automatically."""
         if name not in self._broker.topics:
             check_name(name, "topic")
         return json_response(self._timed(await self._broker.topic_for_publish(name)))
@@ -147,7 +147,7 @@ class TopicRoutes:
         return Response(204)
 
     def _timed(self, topic: Topic) -> TopicOut:
-        """Return a topic with the node's time: what delays and relative times count from."""
+        """Return a topic with the node's time, from which delays and relative times count."""
         out = self._topic(topic)
         out.time = format_time_us(self._broker.clock.wall_us())
         return out
@@ -187,7 +187,7 @@ class TopicRoutes:
 
 
 class HistoryRoutes:
-    """What a topic holds by day; one at a time is looked through."""
+    """A topic's messages by day; one topic at a time is scanned."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -257,7 +257,7 @@ class HistoryRoutes:
 
 
 async def _scheduled(topic: Topic) -> ScheduledSummaryOut:
-    """Return how many messages wait for their time, and when the next is due."""
+    """Return the number of delayed messages, and when the next is due."""
     waits = [p for p in topic.partitions if p.delayed_count]
     earliest = partial(DelayedReader.earliest, after=_FIRST, until_ms=_FOREVER_MS, count=1)
     due = [found for p in waits for found in await p.read_delayed(earliest)]

@@ -1,4 +1,4 @@
-"""The route of the trace of one message."""
+"""Route of the trace of one message."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TRACEPARENT = "traceparent"
 
 
 class TraceRoutes:
-    """The life of one message."""
+    """Traces of messages."""
 
     def __init__(self, broker: Broker, node_id: str) -> None:
         self._broker = broker
@@ -56,7 +56,7 @@ class TraceRoutes:
         ]
 
     async def trace(self, request: Request, text: str) -> Response:
-        """Show what happened to one message."""
+        """Show the events of one message."""
         message_id = MessageId.parse(text)
         wait_ms = duration_ms(request.query.get("wait", "0"), "wait", limits.WAIT_MS_MAX)
         seen = query_int(request, "seen", 0)
@@ -64,7 +64,7 @@ class TraceRoutes:
         return json_response(self._out(trace))
 
     async def traced(self, message_id: MessageId) -> TraceOut:
-        """Return the trace of a message as the API tells it; raises ``MessageNotFound``."""
+        """Return the trace of a message; raise ``MessageNotFound``."""
         return self._out(await self._tracing.trace(message_id))
 
     def _out(self, trace: Trace) -> TraceOut:
@@ -73,7 +73,7 @@ class TraceRoutes:
         message = message_out(trace.message, broker.topic(topic).settings)
         node_id: str | None = self._node_id
         if holders := broker.topic(topic).partitions[number].appender.holders(offset):
-            node_id = None  # which of them it was published on is not kept
+            node_id = None  # the node it was published on is not recorded
             if trace.message.state == LIVE:
                 message.nodes = list(holders)
         return TraceOut(
@@ -86,7 +86,7 @@ class TraceRoutes:
 
 
 def message_out(traced: Traced, settings: TopicSettings) -> TracedMessageOut:
-    """Return what is known of a message, without its value."""
+    """Return the known fields of a message, without its value."""
     topic, partition, offset = traced.id
     out = TracedMessageOut(
         id=str(traced.id), topic=topic, partition=partition, offset=offset, state=traced.state

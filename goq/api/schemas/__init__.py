@@ -1,1 +1,11 @@
-"""Schemas."""
+"""JSON bodies of requests and answers, described in OpenAPI.
+
+base          base classes of input and output bodies
+topics        topics, and a topic's history
+messages      publish, read, one message, producers
+groups        receive, settle, streams, progress, reset
+members       members of a group and their partitions
+dead_letters  dead letters, redrive, purge
+trace         the trace of a message
+cluster       nodes, partitions, reassignments, elections, settings
+"""

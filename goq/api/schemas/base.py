@@ -9,8 +9,8 @@ import msgspec
 
 
 class Input(msgspec.Struct, forbid_unknown_fields=True):
-    """Base of what clients send."""
+    """Base of request bodies."""
 
 
 class Output(msgspec.Struct, omit_defaults=True):
-    """Base of what the node answers; absent fields are left out."""
+    """Base of answers; fields with default values are left out."""

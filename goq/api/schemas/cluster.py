@@ -1,4 +1,4 @@
-"""The JSON shapes of the cluster: nodes, partitions, moves, elections, settings."""
+"""JSON bodies of the cluster: nodes, partitions, reassignments, elections, settings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from goq.api.schemas.base import Input, Output
 class NodeOut(Output):
     """A node; ``status`` is up, fenced, leaving or unfit.
 
-    ``reason`` says why it is unfit, or that somebody with another disk comes under its id.
+    ``reason`` says why the node is unfit, or that a node with another disk uses its id.
     """
 
     id: str
@@ -22,7 +22,7 @@ class NodeOut(Output):
 
 
 class FollowerOut(Output):
-    """How far a replica is behind its leader: messages that it lacks, and for how long."""
+    """The lag of a replica behind its leader, in messages and in time."""
 
     node: str
     end_offset: int | None = None
@@ -31,10 +31,10 @@ class FollowerOut(Output):
 
 
 class ClusterPartitionOut(Output):
-    """Where a partition is; lists hold ids of nodes, ``replicas`` in preferred order.
+    """The placement of a partition; lists hold node ids, ``replicas`` in preferred order.
 
-    ``wanted`` is how many replicas it is to have. With ``lag=true`` its bounds and followers are
-    here as far as its leader said.
+    ``wanted`` is the replication factor to reach. With ``lag=true`` bounds and followers are
+    included as far as the leader reported them.
     """
 
     partition: int
@@ -61,7 +61,7 @@ class ClusterTopicOut(Output):
 
 
 class ReassignmentOut(Output):
-    """A move of a partition; ``state`` is waiting or copying, ``progress`` from 0 to 1."""
+    """A partition reassignment; ``state`` is waiting or copying, ``progress`` from 0 to 1."""
 
     topic: str
     partition: int
@@ -72,7 +72,7 @@ class ReassignmentOut(Output):
 
 
 class ClusterSettingsOut(Output):
-    """What holds for the whole cluster."""
+    """Settings of the whole cluster."""
 
     replication_factor: int
     min_insync: int
@@ -81,9 +81,9 @@ class ClusterSettingsOut(Output):
 
 
 class ClusterOut(Output):
-    """What all nodes agree on. ``version`` rises with every change.
+    """The cluster metadata. ``version`` rises with every change.
 
-    ``under_replicated`` and ``offline`` are partitions, as ``orders:3``.
+    ``under_replicated`` and ``offline`` list partitions, as ``orders:3``.
     """
 
     version: int
@@ -99,20 +99,20 @@ class ClusterOut(Output):
 
 
 class NewNode(Input):
-    """A node that runs already and knows the others, to be let in."""
+    """A running node to add; it knows the others already."""
 
     node: str
     address: str
 
 
 class RebalanceRequest(Input):
-    """Whether to say only what would be moved."""
+    """Options of a rebalance; ``dry_run`` returns the plan only."""
 
     dry_run: bool = False
 
 
 class PlannedReassignmentOut(Output):
-    """A move of a rebalance, and why it was refused, if it was."""
+    """A reassignment of a rebalance plan, and why it was refused, if it was."""
 
     topic: str
     partition: int
@@ -122,14 +122,14 @@ class PlannedReassignmentOut(Output):
 
 
 class RebalancePlanOut(Output):
-    """The plan; begun unless it was a dry run."""
+    """The rebalance plan; it has begun unless it was a dry run."""
 
     dry_run: bool
     moves: list[PlannedReassignmentOut]
 
 
 class NewReassignment(Input):
-    """The nodes that are to have a partition, the preferred leader first."""
+    """The new replicas of a partition, the preferred leader first."""
 
     topic: str
     partition: int
@@ -137,10 +137,10 @@ class NewReassignment(Input):
 
 
 class Election(Input):
-    """Who is to lead a partition; without ``leader`` the preferred replica.
+    """The replica to elect as leader; without ``leader`` the preferred one.
 
-    With ``unclean`` a partition without a leader is led by a replica that may lack messages; with
-    ``dry_run`` it is only said which.
+    With ``unclean`` a partition without a leader gets one that may lack messages. With
+    ``dry_run`` the answer only names it.
     """
 
     topic: str
@@ -151,14 +151,14 @@ class Election(Input):
 
 
 class ReplicaEndOut(Output):
-    """Where a replica ends; without ``end_offset`` its node does not answer."""
+    """The end offset of a replica; without ``end_offset`` its node does not answer."""
 
     node: str
     end_offset: int | None = None
 
 
 class ElectionOut(Output):
-    """Who leads, or would; for an unclean election the replicas, and how many messages are lost."""
+    """The elected leader; for an unclean election also the replicas and the lost messages."""
 
     topic: str
     partition: int
@@ -169,7 +169,7 @@ class ElectionOut(Output):
 
 
 class ClusterSettingsChange(Input):
-    """Settings to change; absent ones stay."""
+    """Settings to change; absent ones keep their value."""
 
     replication_factor: int | None = None
     min_insync: int | None = None

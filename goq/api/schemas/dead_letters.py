@@ -1,4 +1,4 @@
-"""The JSON shapes of dead letters."""
+"""JSON bodies of dead letters."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from goq.broker.outbox.dead_letter_headers import FailedAttempt, Life
 
 
 class Redrive(Input):
-    """Which dead letters to put back, and where, if not where they came from.
+    """Dead letters to redrive, and the target topic if it is not their origin.
 
-    ``partition`` is one of the dead-letter topic's, or None for all. With ``force`` also messages
-    that were put back too often are taken.
+    ``partition`` is one of the dead-letter topic's, or ``None`` for all. With ``force`` messages
+    that were redriven too often are included.
     """
 
     group: str | None = None
@@ -32,9 +32,10 @@ class Redrive(Input):
 
 
 class DeadLetterOut(MessageOut, kw_only=True):
-    """A dead letter: ``origin`` is the id that the message had, ``headers`` are its own.
+    """A dead letter: ``origin`` is the id of the original message, ``headers`` are the message's
+    own.
 
-    ``failures`` tell how its attempts failed, ``earlier`` how it died before it was put back.
+    ``failures`` lists its failed attempts, ``earlier`` its deaths before it was redriven.
     """
 
     origin: str | None = None
@@ -51,16 +52,16 @@ class DeadLetterOut(MessageOut, kw_only=True):
 
 
 class DeadLettersOut(msgspec.Struct):
-    """Dead letters, and the id to go on after."""
+    """Dead letters, and the id to continue after."""
 
     messages: list[DeadLetterOut]
     next: str | None = None
 
 
 class RedriveOut(msgspec.Struct):
-    """What was put back, or would be.
+    """The result of a redrive, or of a dry run.
 
-    ``looped`` were put back too often already, ``lost`` cannot be read any more: they stay.
+    ``looped`` were redriven too often and ``lost`` cannot be read any more: both stay.
     """
 
     dry_run: bool
@@ -72,7 +73,7 @@ class RedriveOut(msgspec.Struct):
 
 
 class PurgeOut(msgspec.Struct):
-    """What was taken away for good, or would be."""
+    """The result of a purge, or of a dry run."""
 
     dry_run: bool
     matched: int

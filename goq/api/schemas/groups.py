@@ -14,11 +14,11 @@ from goq.api.schemas.messages import MessageOut
 
 
 class Receive(Input):
-    """What a consumer asks for; durations as ``30s`` or in seconds.
+    """A receive, or with ``stream`` a stream; durations as ``30s`` or in seconds.
 
-    A receive returns at most ``max_messages``. With ``stream`` the answer does not end: at most
-    ``max_in_flight`` messages are unsettled at a time, ``limit`` messages come in all, and ``wait``
-    is ignored. Both maxima are 1 by default.
+    A receive returns at most ``max_messages``. A stream does not end: at most ``max_in_flight``
+    messages are unsettled at a time, ``limit`` messages come in all, and ``wait`` is ignored. Both
+    maxima are 1 by default.
     """
 
     max_messages: int | UnsetType = UNSET
@@ -31,7 +31,7 @@ class Receive(Input):
 
 
 class StreamGrant(Input):
-    """How many messages a stream may hand over beyond those in flight now."""
+    """The messages that a stream may deliver beyond those in flight now."""
 
     more: int
 
@@ -51,7 +51,7 @@ class Settle(Input):
 
 
 class Nack(Input):
-    """Receipts to give back, to be tried again after ``delay``, or the group's backoff."""
+    """Receipts to return for a retry after ``delay``, or after the group's backoff."""
 
     receipts: list[str]
     delay: str | float | None = None
@@ -59,29 +59,29 @@ class Nack(Input):
 
 
 class Reject(Input):
-    """Receipts whose messages are given up at once."""
+    """Receipts whose messages become dead letters at once."""
 
     receipts: list[str]
     reason: str = ""
 
 
 class GroupSettings(Input):
-    """Settings of a group's own, over those of its topic under ``delivery``."""
+    """Settings of a group; they override those of its topic under ``delivery``."""
 
     settings: dict[str, Any]
 
 
 class Extend(Input):
-    """Receipts whose messages stay invisible for ``visibility`` from now."""
+    """Receipts whose leases end ``visibility`` from now."""
 
     receipts: list[str]
     visibility: str | float | None = None
 
 
 class GroupReset(Input):
-    """Where a group goes on: ``earliest``, ``latest``, an offset or a time.
+    """The position where a group continues: ``earliest``, ``latest``, an offset or a time.
 
-    And where it ends, in the same ways: it gets nothing from there on until it is reset again.
+    ``end`` is a position of the same kind: messages from there on are withheld until another reset.
     """
 
     to: str | int
@@ -97,27 +97,27 @@ class ReceivedOut(msgspec.Struct):
 
 
 class ReadyOut(msgspec.Struct):
-    """How often something became ready for a group on a node."""
+    """The number of times that a group became ready on a node."""
 
     count: int
 
 
 class FailedOut(msgspec.Struct):
-    """A receipt that settled nothing, and why."""
+    """A receipt that was not settled, and the error code."""
 
     receipt: str
     code: str
 
 
 class SettledOut(msgspec.Struct):
-    """How many messages were settled, and which receipts were not."""
+    """The number of settled messages, and the receipts that were not settled."""
 
     settled: int
     failed: list[FailedOut]
 
 
 class GroupPartitionOut(Output):
-    """A group's progress in a partition; with an ``end`` it gets nothing from there on."""
+    """A group's progress in a partition; messages from ``end`` on are withheld."""
 
     partition: int
     cursor: int
@@ -139,7 +139,7 @@ class LeaseHolderOut(Output):
 
 
 class GroupGapOut(Output):
-    """Why what is told of a partition's past may lack something, and between which times."""
+    """Why a partition's history may be incomplete, and between which times."""
 
     partition: int
     reason: str
@@ -148,13 +148,14 @@ class GroupGapOut(Output):
 
 
 class GroupOut(Output):
-    """A group: ``lag`` is what it has not done, of which so much is ready, leased, in retry.
+    """A group: ``lag`` counts unfinished messages; ``ready``, ``leased`` and ``retry`` are part of
+    it.
 
-    ``blocked`` is what of the ready is known to be held back behind its key, ``scheduled`` what
-    is not due yet and not counted in the lag, ``dead`` how many left it as dead letters so far.
+    ``blocked`` counts ready messages that are known to wait for their key. ``scheduled`` messages
+    are not due yet and not part of the lag. ``dead`` counts the dead letters so far.
 
-    Of the past (``as_of``) it is not known what was blocked, nor what the settings were;
-    ``incomplete`` is empty where all the rest is.
+    At an earlier time (``as_of``) the blocked messages and the settings are not known;
+    ``incomplete`` is empty if everything else is.
     """
 
     group: str
@@ -172,7 +173,7 @@ class GroupOut(Output):
     as_of: str | UnsetType = UNSET
     incomplete: list[GroupGapOut] | UnsetType = UNSET
     known: bool | UnsetType = UNSET
-    """Of a part, for another node: whether the group was there by then."""
+    """For another node: whether the group existed in this part at that time."""
 
 
 class GroupsOut(msgspec.Struct):
@@ -182,10 +183,7 @@ class GroupsOut(msgspec.Struct):
 
 
 class ResetPartitionOut(Output):
-    """What a reset does, or would do, in a partition.
-
-    ``withholds`` is how many messages there are from the ``end`` on.
-    """
+    """The effect of a reset in a partition; ``withholds`` counts messages from ``end`` on."""
 
     partition: int
     cursor: int
@@ -198,7 +196,7 @@ class ResetPartitionOut(Output):
 
 
 class ResetOut(Output):
-    """What a reset did, or would do."""
+    """The effect of a reset, or of a dry run."""
 
     group: str
     dry_run: bool

@@ -1,4 +1,4 @@
-"""The JSON shapes of a group's members."""
+"""JSON bodies of a group's members."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from goq.api.schemas.base import Input
 
 
 class JoinRequest(Input):
-    """A consumer that takes part, and how long it may be silent: ``30s``, or seconds."""
+    """A consumer that joins, and its session timeout: ``30s``, or seconds."""
 
     consumer: str
     session_timeout: str | float | None = None
 
 
 class MemberAssignmentOut(msgspec.Struct):
-    """What a member has: partitions it takes from, and those it is to finish and give up."""
+    """A member's partitions, and those that it must finish and give up."""
 
     generation: int
     partitions: list[int]
@@ -23,7 +23,7 @@ class MemberAssignmentOut(msgspec.Struct):
 
 
 class GroupMemberOut(msgspec.Struct):
-    """A member; one that has a receive or a stream ``open`` is alive however long that takes."""
+    """A member; with an ``open`` receive or stream its session does not end."""
 
     consumer: str
     partitions: list[int]
@@ -34,7 +34,7 @@ class GroupMemberOut(msgspec.Struct):
 
 
 class AssignmentMoveOut(msgspec.Struct):
-    """A partition on its way; ``paused_ms`` is null until it is handed over."""
+    """A partition that moves between members; ``paused_ms`` is null until it is handed over."""
 
     partition: int
     source: str | None = msgspec.field(name="from")
@@ -43,7 +43,7 @@ class AssignmentMoveOut(msgspec.Struct):
 
 
 class GroupRebalanceOut(msgspec.Struct):
-    """A change of the members, and what it moved; ``reason`` says what ``consumers`` did."""
+    """A change of the members and the moved partitions; ``reason`` says what ``consumers`` did."""
 
     time: str
     generation: int
@@ -53,7 +53,7 @@ class GroupRebalanceOut(msgspec.Struct):
 
 
 class MembersOut(msgspec.Struct):
-    """Members by name, what is being handed over now, and the latest changes, oldest first."""
+    """Members by name, moves in progress, and the latest rebalances, oldest first."""
 
     generation: int
     members: list[GroupMemberOut]

@@ -13,7 +13,7 @@ from goq.errors import TooLarge
 
 
 class HeaderIn(Input):
-    """One header of a list, where names repeat or values are not text."""
+    """One header of a list, for names that repeat or values that are not text."""
 
     name: str
     value: str | UnsetType = UNSET
@@ -36,7 +36,7 @@ _messages_left = [0]
 class NewMessage(Input):
     """A message to publish: its value as text or base64; ``"value": null`` is a tombstone.
 
-    ``ttl`` counts from when the message is ready: from now, or from ``delay`` or ``deliver_at``.
+    ``ttl`` counts from when the message is due: from now, or from ``delay`` or ``deliver_at``.
     """
 
     value: str | UnsetType | None = UNSET
@@ -53,7 +53,7 @@ class NewMessage(Input):
     dedup_id: str | None = None
 
     def __post_init__(self) -> None:
-        """Stop at one too many: millions of empty messages are a small body."""
+        """Stop at one message too many: millions of empty messages fit into a small body."""
         _messages_left[0] -= 1
         if _messages_left[0] < 0:
             raise TooLarge(
@@ -64,14 +64,14 @@ class NewMessage(Input):
 
 
 def expect_messages() -> None:
-    """Begin to count messages: the body decoded next may hold as many as a request may bring."""
+    """Reset the count of messages before a body is decoded."""
     _messages_left[0] = limits.JSON_MESSAGES_PER_REQUEST_MAX
 
 
 class Publish(Input):
     """Messages to publish, all or none.
 
-    ``acks`` is ``quorum`` or ``leader``: whether the answer waits for other nodes of a cluster.
+    ``acks`` is ``quorum`` or ``leader``: whether the answer waits for the in-sync replicas.
     """
 
     messages: list[NewMessage]
@@ -79,7 +79,7 @@ class Publish(Input):
 
 
 class PublishedOut(Output):
-    """Where a message lies; ``count``, ``duplicate`` and ``duplicates`` only for frames."""
+    """The position of a message; ``count``, ``duplicate`` and ``duplicates`` are for frames."""
 
     partition: int
     offset: int
@@ -93,10 +93,10 @@ class PublishedOut(Output):
 
 
 class PublishOut(Output):
-    """One result a message or frame, in order; ``durability`` is the topic's ``fsync``.
+    """One result for each message or frame, in order; ``durability`` is the topic's ``fsync``.
 
-    In a cluster ``acks`` says for what the answer waited, and ``nodes`` how many have the messages
-    at least.
+    In a cluster ``acks`` says what the answer waited for, and ``nodes`` is the least number of
+    nodes that have the messages.
     """
 
     results: list[PublishedOut]
@@ -106,7 +106,7 @@ class PublishOut(Output):
 
 
 class MessageOut(Output, kw_only=True):
-    """A message; its value, key and headers in base64 where they are not UTF-8 text."""
+    """A message; value, key and headers are in base64 if they are not UTF-8 text."""
 
     id: str
     partition: int
@@ -129,10 +129,10 @@ class MessageOut(Output, kw_only=True):
 
 
 class MessagesOut(msgspec.Struct):
-    """Messages, and where to read on.
+    """Messages, and the position to continue at.
 
-    Of a reading by time, or in the background, also the ``end`` of the partition as it was: when
-    ``next`` is there, all is read.
+    A read by time or in the background also returns the ``end`` of the partition at that moment;
+    the read is complete when ``next`` reaches it.
     """
 
     messages: list[MessageOut]
@@ -142,14 +142,14 @@ class MessagesOut(msgspec.Struct):
 
 
 class MessageChange(Input):
-    """What to change of a message that waits: its priority, or when it is delivered."""
+    """The change of a waiting message: its priority, or its delivery time."""
 
     priority: str | int | None = None
     deliver_at: str | float | None = None
 
 
 class GroupStateOut(Output):
-    """What a message is for a group: with whom it is until when, or when it is due again."""
+    """The state of a message in a group: its lease and deadline, or the time of its retry."""
 
     group: str
     state: str
@@ -160,26 +160,26 @@ class GroupStateOut(Output):
 
 
 class StatusOut(MessageOut, kw_only=True):
-    """A message with what holds for it now, in all and by group.
+    """A message with its current state, in all and by group.
 
-    ``state`` is ``scheduled``, ``cancelled`` or else ``available``. Priority and time of delivery
-    are those in force, changed since it was published or not.
+    ``state`` is ``scheduled``, ``cancelled`` or else ``available``. Priority and delivery time are
+    the current ones, changed after publishing or not.
     """
 
     groups: list[GroupStateOut]
 
 
 class ScheduledOut(msgspec.Struct):
-    """Messages that wait for their time in the order in which they are due, and where to go on."""
+    """Scheduled messages in order of delivery time, and the position to continue at."""
 
     messages: list[MessageOut]
     next: str | None = None
 
 
 class ProducerPartitionOut(Output):
-    """How far a producer got in a partition.
+    """The progress of a producer in a partition.
 
-    It goes on with ``next_sequence``; its last message lies at ``offset``.
+    Its next message has ``next_sequence``; its last message is at ``offset``.
     """
 
     partition: int
@@ -189,6 +189,6 @@ class ProducerPartitionOut(Output):
 
 
 class ProducerOut(Output):
-    """How far a producer got, where it is known."""
+    """The progress of a producer in each partition where it is known."""
 
     partitions: list[ProducerPartitionOut]

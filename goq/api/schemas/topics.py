@@ -28,7 +28,7 @@ class TopicChange(Input):
 class PartitionOut(Output):
     """One partition of a topic.
 
-    While it has no leader, or none that has taken it up, nothing else is known of it, and 0 shown.
+    While it has no active leader, nothing else is known of it and the numbers are 0.
     """
 
     partition: int
@@ -42,7 +42,7 @@ class PartitionOut(Output):
 
 
 class ArchivedOut(Output):
-    """What retention deleted of a topic and the archive has; ``bytes`` as it lies on the disk."""
+    """Archived messages of a topic that retention has deleted; ``bytes`` is their size on disk."""
 
     segments: int
     messages: int
@@ -67,7 +67,7 @@ class TopicsOut(Output):
 
 
 class DayOut(msgspec.Struct):
-    """What was appended on a day of UTC and is still there."""
+    """The messages appended on a day (UTC) that are still retained."""
 
     date: str
     messages: int
@@ -75,7 +75,7 @@ class DayOut(msgspec.Struct):
 
 
 class RatesOut(msgspec.Struct):
-    """What happened a second, on the average of the last ``window_s`` seconds."""
+    """Events per second, averaged over the last ``window_s`` seconds."""
 
     published_per_s: float
     published_bytes_per_s: float
@@ -85,14 +85,14 @@ class RatesOut(msgspec.Struct):
 
 
 class ScheduledSummaryOut(msgspec.Struct):
-    """How many messages wait for their time, and when the next is due."""
+    """The number of scheduled messages, and when the next is due."""
 
     count: int
     next_due: str | None
 
 
 class HistoryOut(msgspec.Struct):
-    """A topic over time: its first and last message, by day, now, and what is to come."""
+    """A topic over time: its first and last message, messages by day, rates, scheduled messages."""
 
     first_time: str | None
     last_time: str | None

@@ -1,4 +1,4 @@
-"""The JSON shapes of the trace of a message."""
+"""JSON bodies of the trace of a message."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from goq.api.schemas.base import Output
 
 
 class TracedMessageOut(Output, kw_only=True):
-    """The message that was asked for, without its value; what is not known of it is left out.
+    """The traced message without its value; unknown fields are left out.
 
     ``state`` is ``live``, ``archived``, or why it cannot be read: ``deleted`` by retention,
-    ``compacted`` away, or ``damaged``.
-    ``retained_until`` is the time before which retention by age does not delete it. ``nodes`` are
-    those of a cluster that have it on their disks now.
+    ``compacted`` away, or ``damaged``. Retention by age does not delete it before
+    ``retained_until``. ``nodes`` are the cluster nodes that have it on disk now.
     """
 
     id: str
@@ -38,9 +37,9 @@ class TracedMessageOut(Output, kw_only=True):
 
 
 class StepOut(Output, kw_only=True):
-    """A step in the life of the message ``id``, which may be a copy of the one asked for.
+    """A step in the life of message ``id``, which may be a copy of the traced one.
 
-    ``to`` is the id of the copy that was made of it, ``from`` what it is a copy of.
+    ``to`` is the id of the copy that was made, ``from`` the id of the original.
     """
 
     time: str
@@ -61,7 +60,7 @@ class StepOut(Output, kw_only=True):
 
 
 class TraceGapOut(Output, kw_only=True):
-    """Between which times steps may be missing, as far as that is known, and why."""
+    """A time range in which steps may be missing, as far as it is known, and the reason."""
 
     from_: str | UnsetType = msgspec.field(name="from", default=UNSET)
     to: str | UnsetType = UNSET
@@ -69,7 +68,7 @@ class TraceGapOut(Output, kw_only=True):
 
 
 class TraceOut(msgspec.Struct):
-    """The life of a message, and of its copies in dead letters and back, in the order of time."""
+    """The life of a message and of its copies in dead-letter topics and back, in order of time."""
 
     message: TracedMessageOut
     events: list[StepOut]

@@ -1,1 +1,10 @@
-"""Views."""
+"""Views of the broker's state for answers, and merges of the answers of several nodes.
+
+log_read       reads of a partition's log, by offset, by time, in the background
+peek           pages of a group's messages in one state
+group          a group's progress, and the effect of a reset
+group_at_time  a group's progress at an earlier time
+cluster        the cluster metadata as clients see it
+merge          merges of topics, groups and members over nodes
+merge_pages    merges of pages of messages over nodes
+"""

@@ -1,4 +1,4 @@
-"""The cluster's state as people are shown it."""
+"""The cluster metadata as clients see it."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def cluster_out(
     is_cluster: bool,
     controller: str | None,
     topics: Collection[str] | None = None,
-    reports: Reports = {},  # noqa: B006 - nothing writes to it
+    reports: Reports = {},  # noqa: B006 - never changed
     strangers: Collection[str] = (),
 ) -> ClusterOut:
-    """Return what ``node`` knows, of all topics or of some."""
+    """Return the cluster as ``node`` knows it, with all topics or some."""
     out = ClusterOut(
         version=state.version,
         node=node,
@@ -75,12 +75,12 @@ def cluster_out(
 
 
 def is_under_replicated(partition: PartitionMetadata) -> bool:
-    """Whether a replica that a partition is to have is not in sync, or not there yet."""
+    """Whether a replica of a partition is missing or out of sync."""
     return partition.is_missing_replicas or not set(partition.replicas) <= set(partition.in_sync)
 
 
 def status_of(node: NodeMetadata) -> str:
-    """Return how a node is, in a word; what keeps it from working before what is under way."""
+    """Return the status of a node in a word; reasons that stop it win over operations under way."""
     if not node.is_up:
         return "fenced"
     if not node.can_lead:
@@ -145,7 +145,7 @@ def _move(
 
 
 def _progress(partition: PartitionMetadata, report: ReplicaReport) -> float:
-    """Return how much of the messages the new replicas have, from 0 to 1."""
+    """Return the share of the messages that the new replicas have, from 0 to 1."""
     whole = report.end_offset - report.start_offset
     shares = []
     for node in partition.adding_replicas:

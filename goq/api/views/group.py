@@ -1,4 +1,4 @@
-"""What people see of groups: progress, and what a reset would do."""
+"""Group progress, and the effect of a reset, as clients see them."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class GroupView:
         times_us: list[int] = []
         for partition in topic.partitions:
             if not (await exact_counts(partition, name, now_ms)).ready:
-                continue  # nor is there any need to look at all that is scheduled
+                continue  # so the scheduled messages need no scan
             async for run in runs_of(partition, name, MessageState.READY, 0, now_ms):
                 reading = await read_log(partition, run.start, run.start + 1)
                 times_us += [view.header.append_time_us for view in reading.frames]
@@ -68,7 +68,7 @@ class GroupView:
         return max(0, now_ms - min(times_us) // 1000) if times_us else None
 
     def reset(self, partition: Partition, name: str, target: ResetTarget) -> ResetPartitionOut:
-        """Return what going on from a place means for what was done and what was not."""
+        """Return the effect of a reset on messages that are done and messages that are not."""
         group, start = partition.group(name), partition.start_offset
         end = partition.end_offset if target.end is None else target.end
         return ResetPartitionOut(
@@ -84,12 +84,12 @@ class GroupView:
 
 
 def or_unset(offset: int | None) -> int | UnsetType:
-    """Return an offset as an answer has it, which leaves out what there is not."""
+    """Return an offset, or ``UNSET`` for ``None``, which an answer leaves out."""
     return UNSET if offset is None else offset
 
 
 class ResetTarget(NamedTuple):
-    """Where a group goes on in a partition, and up to where: None for as far as there is."""
+    """The offset where a group continues in a partition, and its end; ``None`` for no end."""
 
     start: int
     end: int | None
@@ -98,9 +98,9 @@ class ResetTarget(NamedTuple):
 def reset_target(
     partition: Partition, to: str | int, end: str | int | None, now_us: int
 ) -> ResetTarget:
-    """Return the offsets that ``to`` and ``end`` mean in a partition, within what it holds.
+    """Return the offsets that ``to`` and ``end`` mean in a partition, within its bounds.
 
-    A time is the first message, in the order of the log, appended at it or later. Raises
+    A time means the first message, in log order, that was appended at that time or later. Raises
     ``InvalidInput``.
     """
     start = _offset_of(partition, to, "to", now_us)

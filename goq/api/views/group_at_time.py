@@ -1,4 +1,4 @@
-"""What people see of a group as it was at a moment."""
+"""Group progress at an earlier time, as clients see it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from goq.units import format_time_us
 
 
 class GroupAtTimeView:
-    """Groups as they were; one at a time is rebuilt, so that others have the threads."""
+    """Groups at earlier times; one at a time is rebuilt, which leaves threads for other work."""
 
     def __init__(self, clock: Clock, archive: Archive) -> None:
         self._clock = clock
@@ -58,11 +58,11 @@ class GroupAtTimeView:
     async def _found(
         self, partitions: Sequence[Partition], name: str, at_us: int
     ) -> list[GroupAtTime]:
-        """Return the group in each partition; what is archived without a gap tells too."""
+        """Return the group in each partition, from live events and archived ones without a gap."""
         whole = [whole_logs(self._archive, each, is_unbroken=True) for each in partitions]
         try:
             return await self._told_by(whole, name, at_us)
-        except (CorruptData, OSError):  # an archive that cannot be read hides nothing that is live
+        except (CorruptData, OSError):  # an unreadable archive does not hide live events
             live = [(each.message_reader, each.event_reader) for each in partitions]
             return await self._told_by(live, name, at_us)
 

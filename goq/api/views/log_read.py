@@ -1,4 +1,4 @@
-"""Reading a partition's log for an answer, without holding up the event loop."""
+"""Reads of a partition's log for an answer, without blocking the event loop."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from goq.storage.disk import NotCached
 from goq.storage.log.reader import ReadResult
 from goq.storage.log.time_range_reader import FOREGROUND, ReadBounds, TimeRange, read_time_range
 
-_EMPTY_READINGS_MAX = 64  # for one answer; then it says where to go on
+_EMPTY_READINGS_MAX = 64  # per answer; the answer then says where to continue
 
 
 async def read_skipping_compacted(
     partition: Partition, start: int, end: int, limit: int
 ) -> tuple[int, ReadResult]:
-    """Read up to ``limit`` offsets of which some were not compacted away, if that is not far.
+    """Read up to ``limit`` offsets, skipping ranges that were compacted away.
 
-    Return from where on, and what was read.
+    Return the start offset and the reading. The number of skipped readings is bounded.
     """
     reading = await read_log(partition, start, min(end, start + limit))
     for _ in range(_EMPTY_READINGS_MAX):
@@ -50,7 +50,7 @@ async def read_skipping_compacted(
 
 
 def _first_kept(reading: ReadResult, start: int) -> int:
-    """Return the first offset from ``start`` on that was not compacted away, as far as was read."""
+    """Return the first offset from ``start`` on that was not compacted away, within the reading."""
     for view in reading.frames:
         base, end = view.header.base_offset, view.header.end_offset
         at = max(start, base)
@@ -62,7 +62,7 @@ def _first_kept(reading: ReadResult, start: int) -> int:
 
 
 async def read_log(partition: Partition, start: int, end: int) -> ReadResult:
-    """Read what is in memory at once, what is not in a thread."""
+    """Read cached data at once, and other data in a thread."""
     if start >= end:
         return ReadResult(next_offset=start)
     try:
@@ -79,7 +79,7 @@ _BACKGROUND = ReadBounds(
 
 @dataclass(frozen=True, slots=True)
 class RangeRead:
-    """What of a partition was asked for, and in which form."""
+    """A read of a partition by time or in the background, and its form."""
 
     topic: Topic
     partition: int
@@ -90,9 +90,9 @@ class RangeRead:
     as_frames: bool
     background: bool
     past: Past | None = None
-    """With it, what is archived is read, too."""
+    """If set, archived messages are read, too."""
     bytes_max: int | None = None
-    """With it, the answer ends before a frame that would make it longer, unless it is the first."""
+    """If set, the answer ends before a frame that would exceed it, unless it is the first frame."""
 
 
 class _Part(NamedTuple):
@@ -104,7 +104,7 @@ class _Part(NamedTuple):
 
 
 class _Piece:
-    """One reading up to the partition's end as it is now; made in a thread, ready to be sent."""
+    """One reading up to the partition's current end, made in a thread and ready to send."""
 
     def __init__(self, asked: RangeRead, partition: Partition, end: int) -> None:
         bounds = _BACKGROUND if asked.background else FOREGROUND
@@ -129,7 +129,7 @@ class _Piece:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing in it that somebody would want to know of."""
+        """Whether it has neither messages nor damage."""
         return not self.reading.frames and not self.reading.damage
 
     def _frames(self, start_offset: int) -> Response:
@@ -160,13 +160,13 @@ class _Piece:
 
 
 class RangeReader:
-    """Answers to what reads by time or in the background."""
+    """Answers reads by time and reads in the background."""
 
     def __init__(self, background: BackgroundReads) -> None:
         self._background = background
 
     async def answer(self, asked: RangeRead) -> Response:
-        """Return the first messages of what was asked for; wait for one if there is none yet."""
+        """Return the first messages of a read; wait for one if there is none yet."""
         piece = await self._first(asked)
         if piece.is_empty and asked.wait_ms:
             next_offset = max(asked.offset, piece.reading.next_offset)
@@ -175,7 +175,7 @@ class RangeReader:
         return piece.response
 
     async def _first(self, asked: RangeRead) -> _Piece:
-        """Read on until there is something, or no more."""
+        """Read until there is something, or until the end."""
         while True:
             partition = asked.topic.partitions[asked.partition]
             work = partial(_Piece, asked, partition, partition.end_offset)
@@ -190,7 +190,7 @@ class RangeReader:
 
 
 def _cut(reading: ReadResult, offset: int, end: int, limit: int) -> tuple[list[_Part], int]:
-    """Return which messages to give of each frame, and where to read on."""
+    """Return the messages to send of each frame, and the offset to continue at."""
     parts: list[_Part] = []
     for view in reading.frames:
         start = max(offset, view.header.base_offset)
@@ -203,7 +203,7 @@ def _cut(reading: ReadResult, offset: int, end: int, limit: int) -> tuple[list[_
 
 
 def damaged_json(number: int, reading: ReadResult, stop: int) -> list[dict[str, int]]:
-    """Return what was damaged before offset ``stop``."""
+    """Return the damage before offset ``stop``."""
     return [
         {"partition": number, "start_offset": d.start_offset, "end_offset": d.end_offset}
         for d in reading.damage

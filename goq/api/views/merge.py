@@ -1,7 +1,7 @@
-"""One answer about a topic or a group from those of all nodes that lead a part of it.
+"""Merges of the answers of several nodes about one topic, group or member.
 
-Pure functions over JSON documents. Where two nodes tell of one partition, as they may while it
-goes from one to the other, the one that all have agreed on counts.
+Pure functions over JSON documents. While a partition moves, two nodes may answer for it; the leader
+in the cluster metadata wins.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _ARCHIVED_SUMS = ("segments", "messages", "bytes")
 
 
 def merge_topic(documents: Sequence[Document], asked: MergeContext) -> Document:
-    """Merge what leaders show of a topic; a partition that none of them has is offline."""
+    """Merge what leaders show of a topic; a partition that none of them shows is offline."""
     merged = dict(documents[0])
     leaders = asked.leaders(merged["name"])
     found: dict[int, Document] = {}
@@ -45,9 +45,9 @@ def merge_topic(documents: Sequence[Document], asked: MergeContext) -> Document:
 
 
 def is_shown_by_all(topic: Document) -> bool:
-    """Whether all that lead a partition of a merged topic show it.
+    """Whether every leader of a partition shows the merged topic.
 
-    Without partitions it is not: this node has not heard yet how many there are.
+    Without partitions the result is false: this node has not received the metadata yet.
     """
     partitions = topic["partitions"]
     return bool(partitions) and all(
@@ -61,7 +61,7 @@ def merge_topics(documents: Sequence[Document], asked: MergeContext) -> Document
 
 
 def merge_history(documents: Sequence[Document], _asked: MergeContext) -> Document:
-    """Merge what leaders hold by day: the amounts of a day add up, and so do the rates."""
+    """Merge a topic's history: amounts of a day and rates add up."""
     days: dict[str, Document] = {}
     for day in _of_all(documents, "days"):
         known = days.setdefault(day["date"], {"date": day["date"], "messages": 0, "bytes": 0})
@@ -85,7 +85,7 @@ def merge_history(documents: Sequence[Document], _asked: MergeContext) -> Docume
 
 
 def merge_group(documents: Sequence[Document], asked: MergeContext) -> Document:
-    """Merge a group's progress; what was not known to any leader was not there."""
+    """Merge a group's progress; a group that no leader knew did not exist."""
     merged = dict(documents[0])
     found: dict[int, Document] = {}
     for partition in _of_all(documents, "partitions"):
@@ -113,7 +113,7 @@ def merge_group(documents: Sequence[Document], asked: MergeContext) -> Document:
 
 
 def group_unknown_at(topic: str, group: str, time: str) -> GroupNotFound:
-    """Return the error for a group of which nothing tells at a time."""
+    """Return the error for a group that is not known at a time."""
     return GroupNotFound(
         f"nothing tells of a group {group[:200]!r} of topic {topic} at {time}; a group begins with"
         " its first receive",
@@ -128,7 +128,7 @@ def merge_groups(documents: Sequence[Document], asked: MergeContext) -> Document
 
 
 def merge_partitions(documents: Sequence[Document], _asked: MergeContext) -> Document:
-    """Merge answers that differ in the partitions alone that they tell of."""
+    """Merge answers that differ in their partitions only."""
     found: dict[int, Document] = {}
     for partition in _of_all(documents, "partitions"):
         found.setdefault(partition["partition"], partition)
@@ -136,12 +136,12 @@ def merge_partitions(documents: Sequence[Document], _asked: MergeContext) -> Doc
 
 
 def merge_assignments(documents: Sequence[Document], _asked: MergeContext) -> Document:
-    """Merge what a member has at each leader."""
+    """Merge a member's assignments at each leader."""
     return merge_assignment(documents)
 
 
 def merge_assignment(documents: Sequence[Document]) -> Document:
-    """Merge what a member has at each leader; the highest generation is that of all."""
+    """Merge a member's assignments at each leader; the highest generation is that of the group."""
     return {
         "generation": max(each["generation"] for each in documents),
         **{
@@ -152,7 +152,7 @@ def merge_assignment(documents: Sequence[Document]) -> Document:
 
 
 def merge_members(documents: Sequence[Document], _asked: MergeContext) -> Document:
-    """Merge the members that leaders know, each with what it has of all."""
+    """Merge the members that leaders know, each with all its partitions."""
     members: dict[str, Document] = {}
     for each in _of_all(documents, "members"):
         known = members.get(each["consumer"])

@@ -1,8 +1,8 @@
-"""One page of messages from the pages of all nodes that lead a partition of the topic.
+"""Merges of pages of messages from several nodes.
 
-Each node gives what comes next of what it leads, in an order that is the same for all, and where
-it goes on. What lies behind the place that some node goes on from is not given out yet: there may
-be more before it. So a cursor is a place in that order, and holds for all nodes.
+Each node returns the next messages of its partitions, in an order that all nodes share, and the
+position to continue at. Messages after the smallest such position are held back: a node may still
+have messages before them. So a cursor is a position in the order and holds for all nodes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _Place = tuple[int, ...]
 
 
 def merge_by_offset(default_limit: int) -> Callable[[Sequence[Document], MergeContext], Document]:
-    """Return what merges pages in the order of partition and offset; ``next`` is a message's id."""
+    """Return a merge of pages in order of partition and offset; ``next`` is a message id."""
 
     def merge(documents: Sequence[Document], asked: MergeContext) -> Document:
         limit = int(asked.query.get("limit", default_limit))
@@ -45,7 +45,7 @@ def merge_by_due_time(documents: Sequence[Document], asked: MergeContext) -> Doc
 
 
 def merge_newest_first(documents: Sequence[Document], limit: int) -> Document:
-    """Merge traces that were found; ``next`` says where to go on in each partition."""
+    """Merge found traces; ``next`` says where to continue in each partition."""
     found = [trace for document in documents for trace in document["traces"]]
     found.sort(key=_time_of_trace, reverse=True)
     bounds: dict[int, int] = {}
@@ -64,7 +64,7 @@ def _merged(
     place_of_message: Callable[[Document], _Place],
     place_of_next: Callable[[str], _Place],
 ) -> tuple[list[Document], bool]:
-    """Return messages in order, and whether there were more than fit behind the last of them."""
+    """Return messages in order, and whether more of them follow than fit."""
     messages = sorted((m for d in documents for m in d["messages"]), key=place_of_message)
     ends = [place_of_next(text) for d in documents if (text := d["next"]) is not None]
     if ends:

@@ -1,4 +1,4 @@
-"""Looking at the messages of a group in one state, a page at a time, without touching them."""
+"""Pages of a group's messages in one state, without leasing them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _TIMES = {MessageState.LEASED: "lease_until", MessageState.RETRY: "due"}
 
 
 def state_of(text: str) -> MessageState:
-    """Return the state of this name; raise ``InvalidInput`` if there is none."""
+    """Return the state with this name; raise ``InvalidInput`` if there is none."""
     try:
         return MessageState(text)
     except ValueError:
@@ -38,7 +38,7 @@ def state_of(text: str) -> MessageState:
 
 
 class Page:
-    """One page under way: what was found, how far it got, and how much it may still look at."""
+    """One page in progress: its messages, its position, and its remaining scan budget."""
 
     def __init__(self, limit: int) -> None:
         self.found = JsonMessages(limits.READ_BYTES_MAX)
@@ -48,21 +48,21 @@ class Page:
 
     @property
     def is_full(self) -> bool:
-        """Whether there is enough for an answer."""
+        """Whether the page is complete."""
         return len(self.found) >= self.limit or self.scans_left <= 0
 
     def passed(self, topic: Topic, number: int, offset: int, count: int = 1) -> None:
-        """Note that the next page goes on behind this message, the last of so many."""
+        """Record that the next page starts after this message, the last of ``count``."""
         self.last_id = str(MessageId(topic.name, number, offset))
         self.scans_left -= count
 
     def answer(self, *, is_last: bool) -> MessagesOut:
-        """Return the page, and unless it is the last the id to go on behind."""
+        """Return the page with the id to continue after, unless it is the last page."""
         return MessagesOut(self.found.messages, None if is_last else self.last_id)
 
 
 class Peek:
-    """Pages of messages by state. They may be short: an answer looks only so far."""
+    """Pages of messages by state; a page may be short, since each answer scans a bounded range."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -70,7 +70,7 @@ class Peek:
     async def page(
         self, topic: Topic, group: str, state: MessageState, limit: int, after: str | None
     ) -> MessagesOut:
-        """Return messages in one state, and the id to go on behind if there may be more."""
+        """Return messages in one state, and the id to continue after if there may be more."""
         page = Page(limit)
         if state is MessageState.DEAD:
             dead = self._broker.topics.get(topic.name + DEAD_LETTERS_SUFFIX)
@@ -98,7 +98,7 @@ class Peek:
         state: MessageState,
         now_ms: int,
     ) -> bool:
-        """Add what of a run is in the state; return whether all of it was looked at."""
+        """Add the messages of a run that are in the state; return whether it was scanned whole."""
         number = partition.identity.number
         async for views, first, last in _batches(partition, run.start, run.end, page):
             expired = _expired(views, first, last, now_ms) if run.attempt == 0 else set()
@@ -131,7 +131,7 @@ class Peek:
         return True
 
     async def _dead(self, page: Page, dead: Topic, group: str, after: str | None) -> MessagesOut:
-        """Return the dead letters of a group that were neither put back nor purged."""
+        """Return dead letters of a group that were neither redriven nor purged."""
         first, behind = position_of(after, dead.name)
         name = group.encode()
         for partition in dead.partitions:
@@ -156,7 +156,7 @@ class Peek:
 async def _batches(
     partition: Partition, start: int, end: int, page: Page
 ) -> AsyncIterator[tuple[list[FrameView], int, int]]:
-    """Yield the frames of a run some at a time, and which offsets of them are meant."""
+    """Yield the frames of a run in batches, with the offsets that count in each."""
     count = min(page.limit, _BATCH)
     while start < end:
         reading = await read_log(partition, start, min(end, start + count))
@@ -169,7 +169,7 @@ async def _batches(
 
 
 def _expired(views: list[FrameView], start: int, end: int, now_ms: int) -> set[int]:
-    """Return the offsets of messages that have outlived their time."""
+    """Return the offsets of messages whose time to live has passed."""
     found: set[int] = set()
     for view in views:
         column = view.column(Attribute.EXPIRES_AT)
@@ -183,7 +183,7 @@ def _expired(views: list[FrameView], start: int, end: int, now_ms: int) -> set[i
 
 
 def _header(views: list[FrameView], offset: int) -> bytes | None:
-    """Return whose dead letter a message is."""
+    """Return the group that a dead letter belongs to."""
     for view in views:
         index = offset - view.header.base_offset
         if 0 <= index < view.header.message_count:
@@ -193,7 +193,7 @@ def _header(views: list[FrameView], offset: int) -> bytes | None:
 
 
 def position_of(after: str | None, topic: str) -> tuple[int, int]:
-    """Return the partition and offset to go on behind."""
+    """Return the partition and offset to continue after."""
     if after is None:
         return -1, -1
     try:

@@ -100,7 +100,7 @@ def test_a_loop_waits_for_what_is_published_later(node: FakeNode, client: Client
     fill(node, client, 0)
 
     def publish_late() -> None:
-        node.wait_until(lambda: node.paths("POST", "/receive"))
+        node.eventually(lambda: node.paths("POST", "/receive"))
         client.publish("orders", b"late")
 
     thread = threading.Thread(target=publish_late)
@@ -235,7 +235,7 @@ def test_auto_extend_renews_what_is_not_settled(node: FakeNode, client: Client) 
     def renewed() -> bool:
         return any(verb == "extend" for verb, _ in group.calls)
 
-    node.wait_until(renewed)
+    node.eventually(renewed)
     [first, *_] = [body for verb, body in group.calls if verb == "extend"]
     assert [Receipt.parse(text)[2:] for text in first["receipts"]] == [(1, 3)]
     assert first["visibility"] == "300ms"

@@ -90,7 +90,7 @@ def test_a_loop_that_dies_gives_back_with_its_connection(node: FakeNode, client:
     next(loop)
     assert len(group.leased) == 4
     node.break_connections()
-    node.wait_until(lambda: any(attempt == 2 for _, attempt in group.leased.values()))
+    node.eventually(lambda: any(attempt == 2 for _, attempt in group.leased.values()))
     loop.close()
 
 
@@ -104,7 +104,7 @@ def test_after_a_break_a_loop_drops_what_it_held_and_goes_on(
     with contextlib.closing(client.consume("orders", group="workers", prefetch=4)) as loop:
         first = next(loop)
         node.break_connections()
-        node.wait_until(lambda: group.leased.get((0, 3), (0, 0))[1] == 2)
+        node.eventually(lambda: group.leased.get((0, 3), (0, 0))[1] == 2)
         seen = {}
         for message in loop:
             seen[message.offset] = message.attempt
@@ -136,7 +136,7 @@ def test_max_is_told_to_the_node_and_counts_over_breaks(node: FakeNode, client: 
         for _ in range(2):
             next(loop).ack()
         node.break_connections()
-        node.wait_until(lambda: len(asked(node, "POST", "/receive")) == 2)
+        node.eventually(lambda: len(asked(node, "POST", "/receive")) == 2)
         assert len([message.ack() for message in loop]) == 4
     assert len(group.done) == 6
     assert [a["limit"] for a in asked(node, "POST", "/receive")] == [6, 4]

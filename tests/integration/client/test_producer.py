@@ -60,7 +60,7 @@ def test_the_linger_deadline_sends_without_another_call(node: FakeNode, client: 
     [partition] = node.create("lines")
     with client.producer("lines", linger="1ms") as producer:
         producer.send(b"alone")
-        node.wait_until(lambda: partition.end == 1)
+        node.eventually(lambda: partition.end == 1)
 
 
 def test_keyless_batches_go_round_and_keyed_messages_go_home(

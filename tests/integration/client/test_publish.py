@@ -185,7 +185,7 @@ def test_threads_that_publish_at_the_same_moment_share_requests(
     threads = [threading.Thread(target=client.publish, args=("orders", f"{n}")) for n in range(20)]
     for thread in threads:
         thread.start()
-    node.wait_until(lambda: node.paths("POST", "/messages"))
+    node.eventually(lambda: node.paths("POST", "/messages"))
     node.may_publish.set()
     for thread in threads:
         thread.join()
