@@ -121,7 +121,7 @@ class ClusterBootstrap:
                 field="broker.data_dir",
             )
         disk_id = load_disk_id(self._disk, data_dir, folder, data_dir / "topics")
-        connections = self._create_connections(limits.CALL_CONNECTIONS_MAX)
+        connections = self._create_connections(limits.RPC_CONNECTIONS_MAX)
         rpc = self._rpc = RpcClient(name, self._secret, connections, disk_id.id)
         machine = self._machine = MetadataStateMachine(folder)
         settings = RaftSettings(

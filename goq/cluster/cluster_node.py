@@ -163,6 +163,6 @@ class ClusterNode:
 
     async def _check_replicas(self) -> None:
         while True:
-            await asyncio.sleep(limits.IN_SYNC_LOOK_MS / 1000)
+            await asyncio.sleep(limits.IN_SYNC_CHECK_MS / 1000)
             self.replicas.check_in_sync()
             self.repairs.look()

@@ -96,7 +96,7 @@ class Fanout:
         carried out a write.
         """
         loop = asyncio.get_running_loop()
-        until = loop.time() + limits.RELAY_PATIENCE_S
+        until = loop.time() + limits.FORWARD_LEADER_WAIT_S
         is_reading = request.method in ("GET", "HEAD")
         while True:
             lacking: GoqError | Response | None
@@ -118,7 +118,7 @@ class Fanout:
                     return [lacking]
                 assert lacking is not None
                 raise incomplete_answer(topic, lacking)
-            await asyncio.sleep(limits.RELAY_PAUSE_S)
+            await asyncio.sleep(limits.FORWARD_RETRY_PAUSE_S)
 
     async def _ask_once(
         self, topic: str | None, request: Request, is_reading: bool, needs_all: bool
@@ -142,7 +142,7 @@ class Fanout:
         Raises ``PartitionOffline`` after a timeout, and ``Unavailable``.
         """
         loop = asyncio.get_running_loop()
-        until = loop.time() + limits.RELAY_PATIENCE_S
+        until = loop.time() + limits.FORWARD_LEADER_WAIT_S
         while True:
             try:
                 response = await self.ask(self.partition_leaders.leader_url(topic, number), request)
@@ -152,7 +152,7 @@ class Fanout:
                 pass
             if loop.time() >= until:
                 raise partition_offline(topic, number)
-            await asyncio.sleep(limits.RELAY_PAUSE_S)
+            await asyncio.sleep(limits.FORWARD_RETRY_PAUSE_S)
 
 
 def partition_offline(topic: str, number: int) -> PartitionOffline:

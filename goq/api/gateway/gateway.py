@@ -153,7 +153,7 @@ class Gateway:
         showing = copy_request(request, method="GET", path=path, query="", body=b"")
         asked = merge_context(request, values, self._leaders)
         loop = asyncio.get_running_loop()
-        until = loop.time() + limits.RELAY_PATIENCE_S
+        until = loop.time() + limits.FORWARD_LEADER_WAIT_S
         while True:
             try:
                 answers = await self._fanout.ask_all_leaders(
@@ -167,7 +167,7 @@ class Gateway:
             except TopicNotFound:  # it has just been made
                 if loop.time() >= until:
                     raise
-            await asyncio.sleep(limits.RELAY_PAUSE_S)
+            await asyncio.sleep(limits.FORWARD_RETRY_PAUSE_S)
 
     def _leads_all(self, topic: str | None) -> bool:
         """Whether this node leads every partition of a topic."""

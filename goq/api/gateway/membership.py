@@ -48,7 +48,7 @@ async def leave(fanout: Fanout, request: Request, values: Sequence[str]) -> Resp
     Raises ``PartitionOffline`` if one does not answer; a repetition does no harm.
     """
     loop = asyncio.get_running_loop()
-    until = loop.time() + limits.RELAY_PATIENCE_S
+    until = loop.time() + limits.FORWARD_LEADER_WAIT_S
     left: Response | None = None
     while True:
         try:
@@ -56,7 +56,7 @@ async def leave(fanout: Fanout, request: Request, values: Sequence[str]) -> Resp
         except Unavailable as error:
             if loop.time() >= until:
                 raise incomplete_answer(values[0], error) from error
-            await asyncio.sleep(limits.RELAY_PAUSE_S)
+            await asyncio.sleep(limits.FORWARD_RETRY_PAUSE_S)
             continue
         for answer in answers.values():
             left = answer if left is None or answer.status < 300 else left

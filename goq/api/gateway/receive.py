@@ -77,7 +77,7 @@ class ReceiveGateway:
         """
         leaders = self._fanout.partition_leaders
         loop = asyncio.get_running_loop()
-        until = loop.time() + limits.ELSEWHERE_WAIT_MS / 1000
+        until = loop.time() + limits.REMOTE_STORE_WAIT_MS / 1000
         asked: asyncio.Future[Any] = asyncio.ensure_future(self._fanout.ask(url, request))
         try:
             while not asked.done():

@@ -32,7 +32,7 @@ async def settle(fanout: Fanout, request: Request, topic: str) -> Response:
     except (TypeError, GoqError):
         return await fanout.answer_here(request)  # which says what is wrong with it
     loop = asyncio.get_running_loop()
-    until = loop.time() + limits.RELAY_PATIENCE_S
+    until = loop.time() + limits.FORWARD_LEADER_WAIT_S
     settled, failed = 0, list[Document]()
     while left:
         groups = _by_leader(fanout, topic, left)
@@ -50,7 +50,7 @@ async def settle(fanout: Fanout, request: Request, topic: str) -> Response:
             failed += _failed([t for some in left.values() for t in some], PartitionOffline.code)
             break
         if left:
-            await asyncio.sleep(limits.RELAY_PAUSE_S)
+            await asyncio.sleep(limits.FORWARD_RETRY_PAUSE_S)
     places = {text: place for place, text in enumerate(fields["receipts"])}
     failed.sort(key=lambda each: places.get(each["receipt"], 0))
     return json_response({"settled": settled, "failed": failed})

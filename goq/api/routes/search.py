@@ -83,7 +83,7 @@ class SearchRoutes:
     async def find(self, request: Request, name: str) -> Response:
         """Find messages and return their traces, newest first."""
         wanted = self._wanted(request.query)
-        limit = query_int(request, "limit", _LIMIT, minimum=1, maximum=limits.FIND_MESSAGES_MAX)
+        limit = query_int(request, "limit", _LIMIT, minimum=1, maximum=limits.SEARCH_MESSAGES_MAX)
         topic = self._broker.topic(name)
         cursor = request.query.get("cursor")
         page = await self._broker.finder.find(topic, wanted, limit, cursor)

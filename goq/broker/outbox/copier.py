@@ -71,10 +71,10 @@ class Copies:
         size_bytes = 0
         for copy in self._copies(departures, mark.first_sequence):
             size_bytes += copy.size_bytes
-            if copies and size_bytes > limits.DEPARTURE_FRAME_BYTES:
+            if copies and size_bytes > limits.OUTBOX_FRAME_BYTES:
                 break
             copies.append(copy)
-            if len(copies) >= limits.DEPARTURE_FRAME_MESSAGES:
+            if len(copies) >= limits.OUTBOX_FRAME_MESSAGES:
                 break
         self._view = None
         frame = encode_frame(self._columns(copies), producer=mark)

@@ -157,7 +157,7 @@ def _end(departure: OutboxEntry) -> int:
 def _together(departures: Iterable[OutboxEntry]) -> list[OutboxEntry]:
     """Return the first and what goes with it: of the same epoch, and numbered on."""
     found: list[OutboxEntry] = []
-    for departure in islice(departures, limits.DEPARTURE_FRAME_MESSAGES):
+    for departure in islice(departures, limits.OUTBOX_FRAME_MESSAGES):
         if found and (
             departure.first_sequence != _end(found[-1])
             or epoch_of(departure.number) != epoch_of(found[-1].number)

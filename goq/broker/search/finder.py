@@ -110,7 +110,7 @@ class Finder:
         self._executor = executor
         self._memory = KeyCache()
         self._indexes: dict[PartitionId, KeyIndex] = {}
-        self._turns = asyncio.Semaphore(limits.FINDS_AT_ONCE_MAX)
+        self._turns = asyncio.Semaphore(limits.SEARCHES_MAX)
         self._waiting = 0
 
     async def find(self, topic: Topic, wanted: Wanted, limit: int, cursor: str | None) -> FoundPage:
@@ -126,7 +126,7 @@ class Finder:
                     f"partition {partition.identity.number} of {topic.name} is offline, so not all"
                     " its messages can be searched; goq doctor says why"
                 )
-        if self._waiting >= limits.FINDS_WAITING_MAX:
+        if self._waiting >= limits.SEARCHES_WAITING_MAX:
             raise TooManyRequests("too many searches wait for their turn", retry_after_ms=1000)
         self._waiting += 1
         try:
@@ -146,9 +146,9 @@ class Finder:
         is_over = threading.Event()
         pause = ThreadThrottle(_SEARCH_REST, lambda: self.is_stopped or is_over.is_set())
         ranges = [r for p in partitions for r in self._ranges(p, bounds)]
-        messages, size_bytes = limits.FIND_CANDIDATES_MAX, limits.FIND_SCANNED_BYTES_MAX
+        messages, size_bytes = limits.SEARCH_CANDIDATES_MAX, limits.SEARCH_SCANNED_BYTES_MAX
         if wanted.header is not None:
-            messages = limits.FIND_SCANNED_MESSAGES_MAX
+            messages = limits.SEARCH_SCANNED_MESSAGES_MAX
         budget = Budget(messages, size_bytes)
         piece = piece_for(len(ranges), budget)
 

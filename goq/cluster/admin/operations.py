@@ -158,8 +158,8 @@ class ClusterOperations:
         for name, value, lowest, highest in (
             ("replication_factor", replication_factor, 1, limits.REPLICAS_MAX),
             ("min_insync", min_insync, 1, limits.REPLICAS_MAX),
-            ("moves_at_once", moves_at_once, 1, limits.MOVES_AT_ONCE_MAX),
-            ("move_bytes_per_s", move_bytes_per_s, 0, limits.MOVE_BYTES_PER_S_MAX),
+            ("moves_at_once", moves_at_once, 1, limits.REASSIGNMENTS_MAX),
+            ("move_bytes_per_s", move_bytes_per_s, 0, limits.REASSIGNMENT_BYTES_PER_S_MAX),
         ):
             if value is not None and not lowest <= value <= highest:
                 raise InvalidInput(f"{name} is {lowest} to {highest}, not {value}", field=name)

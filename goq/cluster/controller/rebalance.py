@@ -27,7 +27,7 @@ from goq.cluster.metadata.state import MetadataState, active_partitions
 
 
 def plan_rebalance(state: MetadataState) -> list[ReassignPartition]:
-    """Return the reassignments to propose, at most ``limits.MOVES_PLANNED_MAX``; none if balanced.
+    """Return the reassignments to propose: none if balanced, ``REBALANCE_MOVES_MAX`` at most.
 
     Takes some seconds for the largest possible cluster.
     """
@@ -38,7 +38,7 @@ def plan_rebalance(state: MetadataState) -> list[ReassignPartition]:
     )
     movable = [found for found in active_partitions(state) if not found[2].target]
     rows: ReplicaRows = [list(partition.replicas) for _, _, partition in movable]
-    steps = limits.MOVES_PLANNED_MAX
+    steps = limits.REBALANCE_MOVES_MAX
     _repair_racks(rows, nodes, racks, counts, steps)
     balance_replicas(
         rows, nodes, racks, (counts.replicas,), [place.topic for place, _, _ in movable], steps

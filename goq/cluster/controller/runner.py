@@ -93,7 +93,7 @@ class ControllerRunner:
         """Run the controller after each change and at intervals, until cancelled."""
         while True:
             liveness = self._liveness
-            pause_s = limits.CONTROLLER_LOOK_MS / 1000 if liveness is not None else None
+            pause_s = limits.CONTROLLER_INTERVAL_MS / 1000 if liveness is not None else None
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):  # wait_for may lose a cancellation
                     await self._changed.wait()

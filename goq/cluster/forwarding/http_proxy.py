@@ -31,7 +31,7 @@ class HttpProxy:
     """Forwards requests over connections to the HTTP ports of the other nodes."""
 
     def __init__(self) -> None:
-        self._connections = NodeConnections(limits.RELAY_CONNECTIONS_MAX)
+        self._connections = NodeConnections(limits.FORWARD_CONNECTIONS_MAX)
 
     async def forward(self, url: str, request: Request) -> Response:
         """Return the response of the node at ``url``, which must not forward the request again.
@@ -53,7 +53,7 @@ class HttpProxy:
             extensions={
                 "target": target.encode("latin-1"),
                 "timeout": httpx.Timeout(
-                    limits.RELAY_TIMEOUT_S, connect=limits.RELAY_CONNECT_TIMEOUT_S
+                    limits.FORWARD_TIMEOUT_S, connect=limits.FORWARD_CONNECT_TIMEOUT_S
                 ).as_dict(),
             },
         )

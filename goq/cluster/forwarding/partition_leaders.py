@@ -60,7 +60,7 @@ class PartitionLeaders:
             leader = known.partitions[number].leader
         if leader is None:
             raise NotLeader(f"partition {number} of {topic} has no leader now")
-        return await self._call(leader, path, body, limits.ELSEWHERE_WAIT_MS)
+        return await self._call(leader, path, body, limits.REMOTE_STORE_WAIT_MS)
 
     def next_change(self) -> asyncio.Future[None]:
         """A future that completes when leadership or membership may have changed."""

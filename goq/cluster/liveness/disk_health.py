@@ -1,7 +1,7 @@
 """The health of a node's disk, which decides whether the node can lead partitions.
 
 A node whose disk is full or has failed leads nothing. It can lead again once the disk has written,
-synced and freed ``limits.FIT_AGAIN_BYTES``.
+synced and freed ``limits.DISK_RECOVERED_BYTES``.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class DiskHealth:
         while True:
             await self._has_failed.wait()
             self._has_failed.clear()
-            await asyncio.sleep(limits.FIT_AGAIN_PAUSE_S)
+            await asyncio.sleep(limits.DISK_CHECK_PAUSE_S)
             try:
                 await self._in_thread(self._probe)
             except OSError:
@@ -66,5 +66,5 @@ class DiskHealth:
                 _log.warning("this node can lead again: its disk accepts writes")
 
     def _probe(self) -> None:
-        self._disk.replace(self._path, bytes(limits.FIT_AGAIN_BYTES))
+        self._disk.replace(self._path, bytes(limits.DISK_RECOVERED_BYTES))
         self._disk.remove(self._path)

@@ -39,7 +39,7 @@ class LeadershipHandoff:
         other replica in sync has no leader. Each phase has its own timeout.
         """
         with suppress(TimeoutError):
-            async with asyncio.timeout(limits.QUIET_TIMEOUT_MS / 1000):
+            async with asyncio.timeout(limits.HANDOFF_FLUSH_TIMEOUT_MS / 1000):
                 for replica in self._replicas:
                     if replica.leading is not None:
                         replica.leading.give_up()
@@ -47,7 +47,7 @@ class LeadershipHandoff:
                     await asyncio.sleep(_POLL_S)
         self.is_stopping = True
         with suppress(TimeoutError):
-            async with asyncio.timeout(limits.HAND_OVER_TIMEOUT_MS / 1000):
+            async with asyncio.timeout(limits.HANDOFF_TIMEOUT_MS / 1000):
                 while self._is_up() or any(r.leading is not None for r in self._replicas):
                     await self._heartbeats.send()
                     await asyncio.sleep(_POLL_S)

@@ -33,7 +33,7 @@ class Throttle:
         """How much to send at once; a larger frame still goes whole."""
         if not self.bytes_per_s:
             return limits.FETCH_LOG_BYTES_MAX
-        piece = max(self.bytes_per_s // _PIECES_PER_S, limits.MOVE_PIECE_BYTES_MIN)
+        piece = max(self.bytes_per_s // _PIECES_PER_S, limits.REASSIGNMENT_CHUNK_BYTES_MIN)
         return min(piece, limits.FETCH_LOG_BYTES_MAX)
 
     def sent(self, size_bytes: int, now_ms: int) -> None:

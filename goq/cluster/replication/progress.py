@@ -133,7 +133,7 @@ class ReplicaProgress:
             follower.ends
             for follower in self._followers.values()
             if follower.ends.messages >= 0
-            and now_ms - follower.heard_ms <= limits.REPLICA_SILENT_MS
+            and now_ms - follower.heard_ms <= limits.REPLICA_UNREACHABLE_MS
         ]
         return LogOffsets(*map(min, zip(self.ends, *heard, strict=True)))
 

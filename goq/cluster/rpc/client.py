@@ -135,5 +135,5 @@ class NodeClient:
         known = self._state().nodes.get(node)
         if known is None:
             raise Unavailable(f"node {node} is not known here yet")
-        timeout_s = (limits.CALL_TIMEOUT_MS + wait_ms) / 1000
+        timeout_s = (limits.RPC_TIMEOUT_MS + wait_ms) / 1000
         return await self._rpc.call(known.http_url, path, body, timeout_s)

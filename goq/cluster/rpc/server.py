@@ -89,7 +89,7 @@ class RpcServer:
         session = (call.node, call.session)
         window = self._windows.get(session)
         if window is None:
-            if len(self._windows) >= limits.CALL_SESSIONS_MAX:
+            if len(self._windows) >= limits.RPC_SESSIONS_MAX:
                 del self._windows[next(iter(self._windows))]
             window = self._windows[session] = ReplayWindow()
         window.accept(call.number)

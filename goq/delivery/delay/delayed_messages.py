@@ -27,7 +27,7 @@ from goq.delivery.delay.timer_wheel import (
     is_among,
     sorted_offsets,
 )
-from goq.limits import SCHEDULE_HORIZON_MS
+from goq.limits import DELAY_HORIZON_MS
 
 _FEW = 8  # up to this batch size a loop costs less than numpy
 
@@ -76,7 +76,7 @@ class DelayedMessages:
         self._rescheduled = rescheduled or {}
         self._rescheduled_offsets = sorted_offsets(self._rescheduled)
         self._wheel = TimerWheel(now_ms)
-        self._loaded_to_ms = now_ms + SCHEDULE_HORIZON_MS
+        self._loaded_to_ms = now_ms + DELAY_HORIZON_MS
         self._end_offset = 0
         self._load: LoadRequest | None = None
         self._is_loading = False
@@ -168,9 +168,9 @@ class DelayedMessages:
         if self._is_loading:
             return None
         if self._load is None:
-            if self._loaded_to_ms - now_ms > SCHEDULE_HORIZON_MS // 2 or not self._on_disk_count:
+            if self._loaded_to_ms - now_ms > DELAY_HORIZON_MS // 2 or not self._on_disk_count:
                 return None
-            to_ms = now_ms + SCHEDULE_HORIZON_MS
+            to_ms = now_ms + DELAY_HORIZON_MS
             self._load = LoadRequest(self._loaded_to_ms, to_ms, self._end_offset)
         self._is_loading = True
         return self._load
@@ -223,7 +223,7 @@ class DelayedMessages:
             wheel_ms = None
         if self._is_loading or not (self._on_disk_count or self._far or self._load):
             return wheel_ms
-        load_ms = self._loaded_to_ms - SCHEDULE_HORIZON_MS // 2
+        load_ms = self._loaded_to_ms - DELAY_HORIZON_MS // 2
         return load_ms if wheel_ms is None else min(wheel_ms, load_ms)
 
     def _in_wheel(self, offset: int, due_ms: int) -> bool:
@@ -249,11 +249,11 @@ class DelayedMessages:
     def _advance(self, now_ms: int) -> None:
         """Move the horizon without reading, if no message is on the disk only."""
         if (
-            self._loaded_to_ms - now_ms <= SCHEDULE_HORIZON_MS // 2
+            self._loaded_to_ms - now_ms <= DELAY_HORIZON_MS // 2
             and not self._on_disk_count
             and self._load is None
         ):
-            self._extend(now_ms + SCHEDULE_HORIZON_MS)
+            self._extend(now_ms + DELAY_HORIZON_MS)
 
     def _extend(self, to_ms: int) -> None:
         self._loaded_to_ms = to_ms

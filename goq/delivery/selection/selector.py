@@ -74,7 +74,7 @@ class Selector:
     @property
     def must_yield(self) -> bool:
         """Whether it passed so many runs that others should go before the next receive."""
-        return self._runs_passed >= limits.RUNS_PASSED_BY_MAX
+        return self._runs_passed >= limits.RUNS_PASSED_MAX
 
     def take(self, messages_max: int) -> None:
         """Select up to ``messages_max`` messages."""

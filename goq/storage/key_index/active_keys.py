@@ -45,7 +45,7 @@ class ActiveKeys:
 
     def catch_up(self, size_bytes: int, pause: Pause) -> None:
         """Read the frames added since the last call, up to the memory bound."""
-        if size_bytes <= self._place.position or self._count >= limits.KEYS_GROWING_ENTRIES_MAX:
+        if size_bytes <= self._place.position or self._count >= limits.KEYS_ACTIVE_ENTRIES_MAX:
             return
         for piece in extract_keys(
             self._disk, self._path, size_bytes, self._place, self._last, self._limit
@@ -55,7 +55,7 @@ class ActiveKeys:
                     _merge_run(runs, entries)
                     self._count += len(entries.offsets)
             _, self._place, self._last, _ = piece.frames
-            if self._count >= limits.KEYS_GROWING_ENTRIES_MAX:
+            if self._count >= limits.KEYS_ACTIVE_ENTRIES_MAX:
                 return
             pause()
 

@@ -510,7 +510,8 @@ def test_a_member_with_another_disk_is_told_so_and_not_let_in(
             loop = asyncio.get_running_loop()
             assert n2.transport._identity.mismatched(loop.time()) == ("n1",)
             assert (
-                n2.transport._identity.mismatched(loop.time() + limits.RAFT_STRANGER_SEEN_S) == ()
+                n2.transport._identity.mismatched(loop.time() + limits.RAFT_UNKNOWN_PEER_SEEN_S)
+                == ()
             )
             member = await Stranger.dial(n2)
             await member.enter(disk="d1")
@@ -610,8 +611,8 @@ def test_only_a_node_that_is_new_is_an_outcast_and_not_for_ever() -> None:
     new, old = PeerIdentity("d1", is_new=True), PeerIdentity("d1")
     for each in (new, old):
         each.on_rejected("n2", "no", 100.0)
-    assert new.is_quarantined(100.0 + limits.RAFT_STRANGER_SEEN_S - 1)
-    assert not new.is_quarantined(100.0 + limits.RAFT_STRANGER_SEEN_S)
+    assert new.is_quarantined(100.0 + limits.RAFT_UNKNOWN_PEER_SEEN_S - 1)
+    assert not new.is_quarantined(100.0 + limits.RAFT_UNKNOWN_PEER_SEEN_S)
     assert not old.is_quarantined(100.0)
     new.on_accepted("n2")
     assert not new.is_quarantined(100.0)

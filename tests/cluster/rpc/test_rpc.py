@@ -45,7 +45,7 @@ class _Node:
 
 
 def _client(secret: bytes = SECRET, disk: str = "") -> RpcClient:
-    return RpcClient("n1", secret, NodeConnections(limits.CALL_CONNECTIONS_MAX), disk)
+    return RpcClient("n1", secret, NodeConnections(limits.RPC_CONNECTIONS_MAX), disk)
 
 
 def _with_node(test: Callable[[_Node, str], Awaitable[None]], secret: bytes = SECRET) -> None:

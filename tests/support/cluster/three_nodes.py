@@ -67,7 +67,7 @@ class ThreeNodes:
         for node in nodes.values():
             if node.cluster is not None:
                 await node.cluster.raft.stop()
-        with patch.object(limits, "HAND_OVER_TIMEOUT_MS", 0):  # nobody takes anything over
+        with patch.object(limits, "HANDOFF_TIMEOUT_MS", 0):  # nobody takes anything over
             for node in nodes.values():
                 await node.stop()
 

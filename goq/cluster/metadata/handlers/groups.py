@@ -70,7 +70,7 @@ def alter_cluster_settings(state: MetadataState, command: AlterClusterSettings) 
     for name, highest in (
         ("replication_factor", limits.REPLICAS_MAX),
         ("min_insync", limits.REPLICAS_MAX),
-        ("moves_at_once", limits.MOVES_AT_ONCE_MAX),
+        ("moves_at_once", limits.REASSIGNMENTS_MAX),
     ):
         if not 1 <= getattr(settings, name) <= highest:
             raise CommandRejected("invalid_setting", f"{name} must be 1 to {highest}")

@@ -82,5 +82,5 @@ class PeerIdentity:
 
 
 def _recent(times_s: dict[str, float], now_s: float) -> tuple[str, ...]:
-    patience_s = limits.RAFT_STRANGER_SEEN_S
+    patience_s = limits.RAFT_UNKNOWN_PEER_SEEN_S
     return tuple(sorted(id_ for id_, at_s in times_s.items() if now_s - at_s < patience_s))

@@ -250,7 +250,7 @@ def test_a_group_that_ends_gives_way_to_others_and_to_what_comes_later(
 def test_a_group_comes_to_what_stands_behind_much_that_is_not_for_it(
     node: RunningNode, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "RUNS_PASSED_BY_MAX", 2)
+    monkeypatch.setattr(limits, "RUNS_PASSED_MAX", 2)
     lanes = ("high", "low") * 10
     messages = [{"value": f"{n}", "priority": p, "partition": 0} for n, p in enumerate(lanes)]
     node.call("POST", f"/v1/topics/{topic}/messages", {"messages": messages})

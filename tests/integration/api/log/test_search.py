@@ -121,9 +121,9 @@ def test_the_empty_key_is_a_key(node: RunningNode, topic: str) -> None:
 
 
 def test_a_page_has_at_most_so_many_messages(node: RunningNode, topic: str) -> None:
-    publish(node, topic, *"x" * (limits.FIND_MESSAGES_MAX + 1), key="k")
+    publish(node, topic, *"x" * (limits.SEARCH_MESSAGES_MAX + 1), key="k")
     assert len(find(node, topic, key="k")["traces"]) == 10
-    assert len(find(node, topic, key="k", limit=100)["traces"]) == limits.FIND_MESSAGES_MAX
+    assert len(find(node, topic, key="k", limit=100)["traces"]) == limits.SEARCH_MESSAGES_MAX
 
 
 def test_a_search_keeps_to_the_times_asked_for(node: RunningNode, topic: str) -> None:

@@ -173,7 +173,7 @@ def _copied(metadata: MemoryMetadata) -> MemoryMetadata:
 def test_wherever_the_process_ends_each_message_has_one_visible_copy(
     power: bool, small_segments: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("goq.limits.DEPARTURE_FRAME_MESSAGES", 2)
+    monkeypatch.setattr("goq.limits.OUTBOX_FRAME_MESSAGES", 2)
     if small_segments:
         monkeypatch.setattr(limits, "EVENT_SEGMENT_BYTES", 500)
         monkeypatch.setattr(limits, "SNAPSHOT_EVENTS_MIN", 2)
@@ -183,7 +183,7 @@ def test_wherever_the_process_ends_each_message_has_one_visible_copy(
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(40))
 def test_wherever_the_process_ends_at_length(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("goq.limits.DEPARTURE_FRAME_MESSAGES", 1 + seed % 4)
+    monkeypatch.setattr("goq.limits.OUTBOX_FRAME_MESSAGES", 1 + seed % 4)
     _check_all_crashes(seed, power=bool(seed % 2), step=1)
 
 

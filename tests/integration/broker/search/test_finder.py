@@ -120,8 +120,8 @@ def test_searches_find_what_a_look_at_every_message_finds(
     tmp_path: Path, seed: int, budget: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if budget is not None:
-        monkeypatch.setattr(limits, "FIND_CANDIDATES_MAX", budget)
-        monkeypatch.setattr(limits, "FIND_SCANNED_MESSAGES_MAX", budget)
+        monkeypatch.setattr(limits, "SEARCH_CANDIDATES_MAX", budget)
+        monkeypatch.setattr(limits, "SEARCH_SCANNED_MESSAGES_MAX", budget)
 
     async def main() -> None:
         clock = ManualClock()
@@ -241,7 +241,7 @@ def test_a_cursor_that_is_none_is_refused(tmp_path: Path) -> None:
 
 
 def test_so_many_searches_wait_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "FINDS_WAITING_MAX", 4)
+    monkeypatch.setattr(limits, "SEARCHES_WAITING_MAX", 4)
 
     async def main() -> None:
         disk = BrokenDisk()

@@ -227,7 +227,7 @@ async def left(topic: Topic) -> None:
 def test_copies_are_found_between_those_of_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "DEPARTURE_FRAME_MESSAGES", 3)
+    monkeypatch.setattr(limits, "OUTBOX_FRAME_MESSAGES", 3)
 
     async def main() -> None:
         async with broker_on(tmp_path) as broker:

@@ -92,7 +92,7 @@ def test_a_leader_that_is_replaced_is_waited_for_no_more_and_gets_back_what_it_l
 def test_a_leader_that_hangs_is_not_waited_for_long_and_gets_back_what_it_leased(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(limits, "ELSEWHERE_WAIT_MS", 1)
+    monkeypatch.setattr(limits, "REMOTE_STORE_WAIT_MS", 1)
 
     async def run() -> list[str]:
         nodes, running = _begun(max_messages=10)

@@ -82,7 +82,7 @@ def test_what_a_leader_may_have_done_is_not_asked_again_but_told() -> None:
 def test_receipts_of_a_partition_that_nobody_leads_fail_and_the_others_do_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(limits, "RELAY_PATIENCE_S", 0.1)
+    monkeypatch.setattr(limits, "FORWARD_LEADER_WAIT_S", 0.1)
     nodes = _Nodes({})
     nodes.led[1] = None
     answer = _settled(nodes)

@@ -172,8 +172,8 @@ def test_nothing_is_elected_uncleanly_where_nothing_needs_to_be_lost() -> None:
     [
         ("replication_factor", 1, limits.REPLICAS_MAX),
         ("min_insync", 1, limits.REPLICAS_MAX),
-        ("moves_at_once", 1, limits.MOVES_AT_ONCE_MAX),
-        ("move_bytes_per_s", 0, limits.MOVE_BYTES_PER_S_MAX),
+        ("moves_at_once", 1, limits.REASSIGNMENTS_MAX),
+        ("move_bytes_per_s", 0, limits.REASSIGNMENT_BYTES_PER_S_MAX),
     ],
 )
 def test_settings_keep_to_their_bounds(name: str, lowest: int, highest: int) -> None:

@@ -88,7 +88,7 @@ def test_a_topic_has_so_many_groups(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_settings_of_the_cluster_are_bounded() -> None:
     state = nodes(1)
     highest = AlterClusterSettings(
-        1, limits.REPLICAS_MAX, limits.REPLICAS_MAX, limits.MOVES_AT_ONCE_MAX, 2**53
+        1, limits.REPLICAS_MAX, limits.REPLICAS_MAX, limits.REASSIGNMENTS_MAX, 2**53
     )
     after(state, highest)
     for wrong in (
@@ -97,7 +97,7 @@ def test_settings_of_the_cluster_are_bounded() -> None:
         AlterClusterSettings(1, min_insync=0),
         AlterClusterSettings(1, min_insync=limits.REPLICAS_MAX + 1),
         AlterClusterSettings(1, moves_at_once=0),
-        AlterClusterSettings(1, moves_at_once=limits.MOVES_AT_ONCE_MAX + 1),
+        AlterClusterSettings(1, moves_at_once=limits.REASSIGNMENTS_MAX + 1),
     ):
         assert refused(state, wrong) == "invalid_setting"
 

@@ -215,7 +215,7 @@ def test_a_plan_has_no_more_moves_than_allowed(monkeypatch: pytest.MonkeyPatch) 
     state = with_topic(nodes(2), partitions=40, factor=2)
     state = after(state, RegisterNode("n3", 1, "", ""), RegisterNode("n4", 1, "", ""))
     assert len(plan_rebalance(state)) > 7
-    monkeypatch.setattr(limits, "MOVES_PLANNED_MAX", 7)
+    monkeypatch.setattr(limits, "REBALANCE_MOVES_MAX", 7)
     rounds = 0
     while plan := plan_rebalance(state):
         assert len(plan) <= 7

@@ -46,9 +46,9 @@ def test_without_a_rate_nothing_waits() -> None:
 @pytest.mark.parametrize(
     ("bytes_per_s", "piece_bytes"),
     [
-        (1, limits.MOVE_PIECE_BYTES_MIN),
+        (1, limits.REASSIGNMENT_CHUNK_BYTES_MIN),
         (MIB, MIB // 4),
-        (limits.MOVE_BYTES_PER_S_MAX, limits.FETCH_LOG_BYTES_MAX),
+        (limits.REASSIGNMENT_BYTES_PER_S_MAX, limits.FETCH_LOG_BYTES_MAX),
     ],
 )
 def test_a_piece_is_a_part_of_a_second_within_bounds(bytes_per_s: int, piece_bytes: int) -> None:
@@ -164,7 +164,8 @@ def test_a_rate_that_is_lifted_counts_at_once(loop: SimLoop) -> None:
     leader = loop.run_until_complete(server(KEY))
     leader.pace(1, {KEY: frozenset({"b"})})
     assert (
-        loop.run_until_complete(fetched_bytes(leader, 5, KEY))[KEY] <= limits.MOVE_PIECE_BYTES_MIN
+        loop.run_until_complete(fetched_bytes(leader, 5, KEY))[KEY]
+        <= limits.REASSIGNMENT_CHUNK_BYTES_MIN
     )
     leader.pace(0, {KEY: frozenset({"b"})})
     assert loop.run_until_complete(fetched_bytes(leader, 1, KEY))[KEY] > 10 * MIB

@@ -201,8 +201,8 @@ def test_compaction_waits_for_who_copies_and_for_nobody_who_is_silent() -> None:
     progress.begin(["a", "b", "c"], 0)
     assert progress.copied_to(0) == LogOffsets(100, 50)
     progress.fetched("b", LogOffsets(30, 60), 1_000)
-    assert progress.copied_to(1_000 + limits.REPLICA_SILENT_MS) == LogOffsets(30, 50)
-    assert progress.copied_to(1_001 + limits.REPLICA_SILENT_MS) == LogOffsets(100, 50)
+    assert progress.copied_to(1_000 + limits.REPLICA_UNREACHABLE_MS) == LogOffsets(30, 50)
+    assert progress.copied_to(1_001 + limits.REPLICA_UNREACHABLE_MS) == LogOffsets(100, 50)
 
 
 def test_one_that_is_silent_does_not_keep_another_out() -> None:

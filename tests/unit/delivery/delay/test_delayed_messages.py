@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from goq.delivery.delay.delayed_messages import DelayedMessages, LoadRequest
 from goq.delivery.delay.maturity import Maturity
-from goq.limits import SCHEDULE_HORIZON_MS as HORIZON_MS
+from goq.limits import DELAY_HORIZON_MS as HORIZON_MS
 from tests.support.delivery.delay_model import SchedulePair
 from tests.support.memory import memory_of
 

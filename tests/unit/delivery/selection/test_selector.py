@@ -289,7 +289,7 @@ def test_messages_without_a_tenant_have_no_cap() -> None:
 def test_what_stands_behind_much_that_a_group_with_an_end_passes_by_comes_all_the_same(
     count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "RUNS_PASSED_BY_MAX", 3)
+    monkeypatch.setattr(limits, "RUNS_PASSED_MAX", 3)
     pair = published(*[Message(n % 2) for n in range(2 + 2 * count)], orderings=_NONE)
     pair.move(1, 0)  # it stands in its lane behind all others now
     pair.reset("g", 0, 2)
@@ -301,7 +301,7 @@ def test_what_stands_behind_much_that_a_group_with_an_end_passes_by_comes_all_th
 def test_a_receive_passes_by_so_many_runs_behind_the_end_and_then_lets_others_have_a_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(limits, "RUNS_PASSED_BY_MAX", 3)
+    monkeypatch.setattr(limits, "RUNS_PASSED_MAX", 3)
     for count, is_cut in ((2, False), (3, True), (4, True)):
         pair = published(*[Message(0, tenant=f"t{n}") for n in range(count)], orderings=_NONE)
         pair.reset("g", 0, 0)

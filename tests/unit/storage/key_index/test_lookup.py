@@ -360,7 +360,7 @@ def test_a_part_holds_so_many_entries_and_no_more(
 def test_what_memory_has_no_room_for_is_read_each_time(
     room: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "KEYS_GROWING_ENTRIES_MAX", room)
+    monkeypatch.setattr(limits, "KEYS_ACTIVE_ENTRIES_MAX", room)
     disk = SimulatedDisk()
     log = Log.open(DIRECTORY, disk)
     index = index_of(log, disk, limit=ScanLimits(extract_bytes=1, offsets_max=2))
