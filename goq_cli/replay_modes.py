@@ -25,7 +25,7 @@ _GROUP_COLUMNS = ("partition", "cursor", "to", "end", "redelivers", "skips", "wi
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class ReplayBounds:
     """Which part of a topic was asked for, as it was written."""
 
     topic: str
@@ -128,7 +128,7 @@ def copy_into(client: Client, replay: Replay, into: str, pace: RateLimiter) -> N
     damage.check()
 
 
-def rewind_group(client: Client, bounds: Bounds, group: str, *, dry_run: bool) -> None:
+def rewind_group(client: Client, bounds: ReplayBounds, group: str, *, dry_run: bool) -> None:
     """Set a group back to the beginning, to stop at the end; print what that means."""
     for start, end, what in (
         (bounds.from_time, bounds.from_offset, "--from"),

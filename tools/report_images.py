@@ -15,7 +15,7 @@ from report_traffic import traffic, write_export
 from goq.pipeline.reports import retries as failures
 from goq.pipeline.reports import skew, waits
 from goq.pipeline.reports.html.charts import chart_of
-from goq.pipeline.reports.tables import Exported
+from goq.pipeline.reports.tables import ExportedTables
 from goq.pipeline.spark.session import spark_session
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
@@ -23,7 +23,7 @@ IMAGES = Path(__file__).parents[1] / "docs" / "images"
 
 def draw(session: SparkSession, export: Path) -> dict[str, str]:
     """Return the pictures by the names of their files."""
-    tables = Exported(session, str(export), [])
+    tables = ExportedTables(session, str(export), [])
     messages, events, groups = map(tables.table, ("messages", "events", "groups"))
     reports = [
         waits.latency(messages, events),

@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from goq.pipeline.arrow.schema import EVENTS, GROUPS, MESSAGES
-from goq.pipeline.export.destination import LocalTarget
-from goq.pipeline.export.ledger import FileEntry, Ledger, Manifest, State
+from goq.pipeline.export.destination import LocalDestination
+from goq.pipeline.export.ledger import ExportLedger, ExportState, FileEntry, Manifest
 
 START = datetime(2025, 1, 15, 13, tzinfo=UTC)
 HOURS = 4
@@ -91,7 +91,7 @@ def traffic(seed: int = 7) -> Rows:
 
 def write_export(rows: Rows, folder: Path) -> None:
     """Write rows as ``goq export`` would have: one file a table and topic."""
-    target = LocalTarget(folder)
+    target = LocalDestination(folder)
     tables = (
         ("messages", MESSAGES, rows.messages, "timestamp"),
         ("events", EVENTS, rows.events, "time"),
@@ -115,8 +115,8 @@ def write_export(rows: Rows, folder: Path) -> None:
                 last_time_us=max(times_us),
             )
             manifest = Manifest(number=1, files=[entry])
-            Ledger(target, table, topic).finish(
-                manifest, State(id=f"{table} {topic}", topic=topic, plans=1)
+            ExportLedger(target, table, topic).finish(
+                manifest, ExportState(id=f"{table} {topic}", topic=topic, plans=1)
             )
 
 

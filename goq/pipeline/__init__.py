@@ -1,4 +1,10 @@
-"""The road to Spark: messages and events as Arrow, Parquet, and PySpark sources and sinks.
+"""The data pipeline: messages and events as Arrow, Parquet, and PySpark sources and sinks.
 
-Needs what ``pip install 'goq[spark]'`` brings. The node imports none of it.
+It reads and writes through the client library. pyarrow and pyspark are imported only here, and
+only when a command needs them.
+
+arrow    frames as Arrow record batches, and back
+export   topics as Parquet tables, incrementally
+spark    Spark's data source and sink for topics
+reports  analyses of exported tables, as PySpark functions
 """

@@ -15,11 +15,11 @@ from goq_cli.session import SESSION
 
 if TYPE_CHECKING:
     from goq.pipeline.arrow.json_columns import Columns
-    from goq.pipeline.arrow.node_source import Source
-    from goq.pipeline.export.destination import Target
-    from goq.pipeline.export.export import Exported
+    from goq.pipeline.arrow.node_source import LogSource
+    from goq.pipeline.export.destination import Destination
+    from goq.pipeline.export.export import ExportResult
     from goq.pipeline.export.iceberg import IcebergCatalog
-    from goq.pipeline.export.staging import Span, Stager
+    from goq.pipeline.export.staged_files import Stager, TimeSpan
 
 _COLUMNS = ("topic", "table", "files", "rows", "bytes", "missing")
 
@@ -101,8 +101,8 @@ class Order(NamedTuple):
     """What is exported, and where to."""
 
     topics: list[str]
-    target: Target
-    span: Span
+    target: Destination
+    span: TimeSpan
     decoding: Decoding
     include_deleted: bool
 
@@ -113,7 +113,7 @@ class Decoding(NamedTuple):
     is_wanted: bool
     schema: str | None
 
-    def columns(self, source: Source, target: Target, topic: str) -> Columns | None:
+    def columns(self, source: LogSource, target: Destination, topic: str) -> Columns | None:
         """Return the columns of a topic, None where its values are left as they are."""
         from goq.pipeline.arrow.json_columns import parse_columns
         from goq.pipeline.export.export import known_columns
@@ -125,14 +125,14 @@ class Decoding(NamedTuple):
         return known_columns(source, target, topic)
 
 
-def _span(from_time: str | None, to_time: str | None) -> Span:
+def _span(from_time: str | None, to_time: str | None) -> TimeSpan:
     """Return the bounds in time; what is told from now is told from when the command began."""
-    from goq.pipeline.export.staging import Span
+    from goq.pipeline.export.staged_files import TimeSpan
     from goq.units import parse_time_us
 
     now_us = time.time_ns() // 1000
     given = (("--from-time", from_time), ("--to-time", to_time))
-    return Span(
+    return TimeSpan(
         *(
             None if text is None else parse_time_us(text, now_us=now_us, field=name)
             for name, text in given
@@ -173,18 +173,18 @@ def _stager(
         yield None
         return
     with needs_extra("spark"):
-        from goq.pipeline.export.spark_tasks import Node, stage_in_spark
+        from goq.pipeline.export.spark_tasks import NodeAccess, stage_in_spark
         from goq.pipeline.spark.session import spark_session
     notice("starting Spark…")
     session = spark_session(master)
     try:
-        node = Node(*SESSION.servers_and_token(), include_deleted)
+        node = NodeAccess(*SESSION.servers_and_token(), include_deleted)
         yield stage_in_spark(session, node)
     finally:
         session.stop()
 
 
-def _export_all(order: Order, stager: Stager | None) -> dict[tuple[str, str], Exported]:
+def _export_all(order: Order, stager: Stager | None) -> dict[tuple[str, str], ExportResult]:
     """Export what there is now, of all topics; of none if one of them cannot be."""
     from goq.pipeline.arrow.node_source import NodeSource
     from goq.pipeline.arrow.tables import MESSAGES_TABLE, TABLES
@@ -224,7 +224,7 @@ def _register(order: Order, catalog: IcebergCatalog) -> dict[str, int]:
     return counts
 
 
-def _print(results: dict[tuple[str, str], Exported], registered: dict[str, int] | None) -> None:
+def _print(results: dict[tuple[str, str], ExportResult], registered: dict[str, int] | None) -> None:
     if SESSION.json:
         found = {"exports": [_row(*named, done) for named, done in results.items()]}
         print_json(found if registered is None else found | {"registered": registered})
@@ -238,5 +238,5 @@ def _print(results: dict[tuple[str, str], Exported], registered: dict[str, int] 
         notice(f"files registered: {counts}")
 
 
-def _row(topic: str, table: str, done: Exported) -> dict[str, object]:
+def _row(topic: str, table: str, done: ExportResult) -> dict[str, object]:
     return {"topic": topic, "table": table, **done._asdict()}

@@ -135,7 +135,7 @@ def command(
         headers=tuple((name, text.encode()) for name, text in parse_settings(header).items()),
         delivery=DeliveryOptions(priority, delay, deliver_at, ttl, tenant),
     )
-    report = Report(print_ids)
+    report = ProduceReport(print_ids)
     with (
         SESSION.client(client_id) as client,
         report.progress(files),
@@ -258,7 +258,7 @@ def unescape(text: str, option: str) -> bytes:
     return resolved
 
 
-class Report:
+class ProduceReport:
     """What is told of a run: ids on stdout if asked for, progress to who watches."""
 
     def __init__(self, print_ids: bool) -> None:

@@ -10,7 +10,7 @@ import typer
 from goq.errors import UsageError
 from goq_cli.output.message_format import DEFAULT_FORMAT, make_writer
 from goq_cli.rate import RateLimiter, parse_rate
-from goq_cli.replay_modes import Bounds, copy_into, count_only, print_messages, rewind_group
+from goq_cli.replay_modes import ReplayBounds, copy_into, count_only, print_messages, rewind_group
 from goq_cli.session import SESSION
 
 
@@ -67,7 +67,7 @@ def command(
     It begins at --from-time or --from-offset. What is printed or copied ends now, unless --to-…
     ends it sooner. A group gets what comes later too, unless --to-… stops it.
     """
-    bounds = Bounds(
+    bounds = ReplayBounds(
         topic,
         from_time,
         to_time,

@@ -12,7 +12,7 @@ from goq_cli.output.report import print_report
 
 if TYPE_CHECKING:
     from goq.pipeline.reports.report import Report
-    from goq.pipeline.reports.tables import Exported
+    from goq.pipeline.reports.tables import ExportedTables
 
 REPORTS = {
     "latency": "How long did messages take to their first delivery, and to their ack?",
@@ -59,12 +59,12 @@ def _report(name: str, topics: list[str], source: str, master: str, html: Path |
     if not source:
         raise UsageError("say what to analyse: --from DIR, where goq export wrote")
     with needs_extra("spark"):
-        from goq.pipeline.reports.tables import Exported
+        from goq.pipeline.reports.tables import ExportedTables
         from goq.pipeline.spark.session import spark_session
     notice("starting Spark…")
     session = spark_session(master)
     try:
-        report = _run(name, Exported(session, source, topics))
+        report = _run(name, ExportedTables(session, source, topics))
     finally:
         session.stop()
     print_report(report, html)
@@ -72,7 +72,7 @@ def _report(name: str, topics: list[str], source: str, master: str, html: Path |
         raise typer.Exit(1)
 
 
-def _run(name: str, tables: Exported) -> Report:
+def _run(name: str, tables: ExportedTables) -> Report:
     from goq.pipeline.reports import audit, skew, waits
     from goq.pipeline.reports import retries as failures
 

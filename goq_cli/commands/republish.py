@@ -116,13 +116,14 @@ def _look(options: SinkOptions, *, dry_run: bool) -> None:
 def _rows(
     session: SparkSession, query: str, source: str, topics: list[str], include_deleted: bool
 ) -> DataFrame:
-    from goq.pipeline.reports.live import Live, Node
-    from goq.pipeline.reports.tables import Exported
+    from goq.pipeline.reports.tables import ExportedTables, LiveSource, LiveTables
 
     if source:
-        tables: Exported | Live = Exported(session, source, topics)
+        tables: ExportedTables | LiveTables = ExportedTables(session, source, topics)
     else:
-        tables = Live(session, Node(*SESSION.servers_and_token(), topics, include_deleted))
+        tables = LiveTables(
+            session, LiveSource(*SESSION.servers_and_token(), topics, include_deleted)
+        )
     for name in _TABLES:
         if name in query.lower():  # else it need not be looked up
             tables.table(name).createOrReplaceTempView(name)

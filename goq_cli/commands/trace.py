@@ -14,7 +14,7 @@ import typer
 
 from goq.errors import MessageNotFound, UsageError
 from goq_cli.output.output import notice, parse_settings, print_json, print_table
-from goq_cli.output.trace import Style, Timeline
+from goq_cli.output.trace import Style, TimelinePrinter
 from goq_cli.session import SESSION
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ def _newest(client: Client, topic: str, selector: Selector) -> str:
 
 def _print(traces: Sequence[MessageTrace]) -> None:
     for number, trace in enumerate(traces):
-        timeline = Timeline(trace.raw, _style())
+        timeline = TimelinePrinter(trace.raw, _style())
         sys.stdout.write("\n" * bool(number) + "".join(f"{line}\n" for line in timeline.whole()))
         _warn(timeline)
 
@@ -164,7 +164,7 @@ def _print(traces: Sequence[MessageTrace]) -> None:
 def _follow(client: Client, message_id: str) -> None:
     """Print the steps that there are, then each as it comes, until interrupted."""
     trace = client.get_trace(message_id).raw
-    timeline = Timeline(trace, _style())
+    timeline = TimelinePrinter(trace, _style())
     told: Counter[Step] = Counter()
     if not SESSION.json:
         _write([*timeline.head(), ""])
@@ -201,7 +201,7 @@ def _write(lines: Iterator[str] | list[str]) -> None:
     sys.stdout.flush()
 
 
-def _warn(timeline: Timeline) -> None:
+def _warn(timeline: TimelinePrinter) -> None:
     for line in timeline.incomplete():
         sys.stderr.write(f"goq: {line}\n")
 

@@ -44,7 +44,7 @@ def _print(report: Report) -> None:
 
 
 def _print_section(section: Section) -> None:
-    from goq.pipeline.reports.shown import headings, is_number, shown
+    from goq.pipeline.reports.report import headings, is_number, shown
 
     if not section.rows:
         sys.stdout.write(f"{section.nothing}\n")

@@ -67,7 +67,7 @@ class Style:
 
 
 @dataclass(slots=True)
-class Timeline:
+class TimelinePrinter:
     """Renders one trace; the widths only grow, so that steps which come later may follow."""
 
     trace: Json

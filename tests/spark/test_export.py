@@ -17,12 +17,12 @@ from goq.client import Client
 from goq.errors import Unavailable
 from goq.pipeline.arrow.node_source import NodeSource
 from goq.pipeline.arrow.tables import TABLES
-from goq.pipeline.export.destination import LocalTarget, Target
+from goq.pipeline.export.destination import Destination, LocalDestination
 from goq.pipeline.export.export import Export
 from goq.pipeline.export.parquet import Staging
-from goq.pipeline.export.remote_destination import RemoteTarget
-from goq.pipeline.export.spark_tasks import Node, stage_in_spark
-from goq.pipeline.export.staging import Stager
+from goq.pipeline.export.remote_destination import RemoteDestination
+from goq.pipeline.export.spark_tasks import NodeAccess, stage_in_spark
+from goq.pipeline.export.staged_files import Stager
 from tests.support.node.running_node import RunningNode
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def exported(
-    node: RunningNode, topic: str, root: Path, target: Target, stager: Stager | None
+    node: RunningNode, topic: str, root: Path, target: Destination, stager: Stager | None
 ) -> dict[str, object]:
     with Client(node.url) as client:
         for table in TABLES.values():
@@ -53,9 +53,9 @@ def publish(node: RunningNode, topic: str) -> None:
 @pytest.mark.parametrize(
     "kind",
     [
-        LocalTarget,
-        lambda root: RemoteTarget(fs.LocalFileSystem(), str(root)),
-        lambda root: RemoteTarget(fs.SubTreeFileSystem(str(root), fs.LocalFileSystem()), "/"),
+        LocalDestination,
+        lambda root: RemoteDestination(fs.LocalFileSystem(), str(root)),
+        lambda root: RemoteDestination(fs.SubTreeFileSystem(str(root), fs.LocalFileSystem()), "/"),
     ],
     ids=["folder", "filesystem", "filesystem in a folder"],
 )
@@ -64,19 +64,19 @@ def test_both_engines_make_the_same_files_with_the_same_rows(
     node: RunningNode,
     topic: str,
     tmp_path: Path,
-    kind: Callable[[Path], Target],
+    kind: Callable[[Path], Destination],
 ) -> None:
     publish(node, topic)
     here_root, spark_root = tmp_path / "here", tmp_path / "spark"
     for root in (here_root, spark_root):
         root.mkdir()
-    here = exported(node, topic, here_root, LocalTarget(here_root), None)
-    stager = stage_in_spark(spark, Node([node.url], None))
+    here = exported(node, topic, here_root, LocalDestination(here_root), None)
+    stager = stage_in_spark(spark, NodeAccess([node.url], None))
     tasks = exported(node, topic, spark_root, kind(spark_root), stager)
     assert len(here) > 8
     assert tasks == here
     publish(node, topic)
-    here = exported(node, topic, here_root, LocalTarget(here_root), None)
+    here = exported(node, topic, here_root, LocalDestination(here_root), None)
     assert exported(node, topic, spark_root, kind(spark_root), stager) == here
 
 
@@ -84,10 +84,14 @@ def test_what_a_task_cannot_do_is_said_as_the_driver_would(
     spark: SparkSession, node: RunningNode, topic: str, tmp_path: Path
 ) -> None:
     publish(node, topic)
-    target = LocalTarget(tmp_path)
+    target = LocalDestination(tmp_path)
     with pytest.raises(Unavailable) as told:
         exported(
-            node, topic, tmp_path, target, stage_in_spark(spark, Node(["http://127.0.0.1:1"], None))
+            node,
+            topic,
+            tmp_path,
+            target,
+            stage_in_spark(spark, NodeAccess(["http://127.0.0.1:1"], None)),
         )
     assert str(told.value).count("\n") == 0
     assert "127.0.0.1:1" in str(told.value)
@@ -98,14 +102,18 @@ def test_a_failure_of_spark_itself_is_said_in_a_line(
 ) -> None:
     publish(node, topic)
 
-    class Broken(LocalTarget):
+    class Broken(LocalDestination):
         def staging(self, *names: str) -> Staging:
             made = super().staging(*names)
             return made._replace(directory=Unreadable(made.directory))
 
     with pytest.raises(Unavailable, match=r"Spark failed \(.*run the same command again"):
         exported(
-            node, topic, tmp_path, Broken(tmp_path), stage_in_spark(spark, Node([node.url], None))
+            node,
+            topic,
+            tmp_path,
+            Broken(tmp_path),
+            stage_in_spark(spark, NodeAccess([node.url], None)),
         )
 
 

@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 
 from goq.client import Client
 from goq.errors import TooManyRequests, Unavailable
-from goq.pipeline.spark.sink import StreamWriter, Written, stage
+from goq.pipeline.spark.sink import StreamWriter, WrittenBatch, stage
 from goq.pipeline.spark.sink_options import SinkOptions
 from tests.support.node.faulty_proxy import Fault, at_times, faulty_proxy
 from tests.support.node.running_node import RunningNode
@@ -57,7 +57,7 @@ def staged_and_committed(options: SinkOptions, count: int) -> None:
     schema = StructType().add("value", "string")
     batch = pa.RecordBatch.from_pydict({"value": expected(count)})
     with options.client() as client:
-        written = Written(stage(client, options, iter([batch]), 0), "query-1")
+        written = WrittenBatch(stage(client, options, iter([batch]), 0), "query-1")
     StreamWriter(options, schema, overwrite=False).commit([written], 0)
 
 
@@ -102,11 +102,11 @@ def test_tasks_and_drivers_at_once_through_any_trouble_publish_each_row_once(
         options = SinkOptions.parse({"topic": topic, "server": proxy.url, "batchMessages": "10"})
         writer = StreamWriter(options, StructType().add("value", "string"), overwrite=False)
 
-        def task(number: int) -> Written:
+        def task(number: int) -> WrittenBatch:
             values = [f"v{row}" for row in range(number, 120, 4)]
             batches = [pa.RecordBatch.from_pydict({"value": values[n::3]}) for n in range(3)]
             with options.client() as client:
-                return Written(stage(client, options, iter(batches), number), "query-1")
+                return WrittenBatch(stage(client, options, iter(batches), number), "query-1")
 
         with ThreadPoolExecutor(4) as pool:
             written = list(pool.map(task, range(4)))

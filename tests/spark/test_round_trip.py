@@ -24,7 +24,7 @@ from goq.frame.encoder import columns_from_messages, encode_frame
 from goq.model import Message
 from goq.pipeline.arrow.node_source import NodeSource
 from goq.pipeline.arrow.tables import MESSAGES_TABLE
-from goq.pipeline.export.destination import LocalTarget
+from goq.pipeline.export.destination import LocalDestination
 from goq.pipeline.export.export import Export
 from tests.support.node.running_node import RunningNode
 
@@ -106,7 +106,7 @@ def test_messages_of_every_kind_pass_through_an_export_and_spark_unchanged(
         publish(client, topic, drawn(messages_with(3), MESSAGES), 1)
         copy = f"{topic}-copy"
         client.create_topic(copy, PARTITIONS)
-        Export(NodeSource(client), LocalTarget(tmp_path), MESSAGES_TABLE, topic).run()
+        Export(NodeSource(client), LocalDestination(tmp_path), MESSAGES_TABLE, topic).run()
         write(spark.read.parquet(str(tmp_path / "messages")), node, copy)
         wanted, found = logged(client, topic), logged(client, copy)
     assert sum(map(len, wanted)) == MESSAGES + 2

@@ -12,7 +12,7 @@ pytest.importorskip("pyspark", minversion="4.2")
 import pyarrow as pa
 
 from goq.client import Client
-from goq.pipeline.spark.sink import StreamWriter, Written, stage
+from goq.pipeline.spark.sink import StreamWriter, WrittenBatch, stage
 from goq.pipeline.spark.sink_options import SinkOptions
 from tests.support.node.running_node import RunningNode
 from tests.support.pipeline.spark_driver import COPY_S_MAX, start_copy
@@ -116,12 +116,12 @@ def test_nothing_is_overwritten(spark: SparkSession, node: RunningNode, topic: s
         writer.option("topic", topic).mode("overwrite").save()
 
 
-def staged(node: RunningNode, topic: str, task: int, values: list[str]) -> Written:
+def staged(node: RunningNode, topic: str, task: int, values: list[str]) -> WrittenBatch:
     """Return what a task of a stream says that staged these values."""
     options = SinkOptions.parse({"topic": topic, "server": node.url})
     batch = pa.RecordBatch.from_pydict({"value": values})
     with options.client() as client:
-        return Written(stage(client, options, iter([batch]), task), "query-1")
+        return WrittenBatch(stage(client, options, iter([batch]), task), "query-1")
 
 
 def stream_writer(node: RunningNode, topic: str) -> StreamWriter:

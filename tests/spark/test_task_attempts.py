@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from goq.client import Client
-from goq.pipeline.spark.sink import BatchWriter, StreamWriter, Written, stage
+from goq.pipeline.spark.sink import BatchWriter, StreamWriter, WrittenBatch, stage
 from goq.pipeline.spark.sink_options import SinkOptions
 from goq.pipeline.spark.transaction_topics import StagedTopic
 from tests.support.node.running_node import RunningNode
@@ -44,9 +44,9 @@ def rows(values: list[str]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({"value": values})
 
 
-def written(options: SinkOptions, batches: Iterator[pa.RecordBatch], task: int = 0) -> Written:
+def written(options: SinkOptions, batches: Iterator[pa.RecordBatch], task: int = 0) -> WrittenBatch:
     with options.client() as client:
-        return Written(stage(client, options, batches, task), "query-1")
+        return WrittenBatch(stage(client, options, batches, task), "query-1")
 
 
 def test_a_task_that_fails_after_it_wrote_is_tried_again_and_its_rows_are_there_once(

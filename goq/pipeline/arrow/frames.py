@@ -28,7 +28,7 @@ _ROW_BYTES: Final = 64  # what a message takes beside its value, its key and its
 _HEADER_BYTES: Final = 8
 
 
-class Target(NamedTuple):
+class FrameTarget(NamedTuple):
     """What rows are written to: its partitions, its lanes, how many messages a frame has."""
 
     partitions: int
@@ -43,7 +43,9 @@ class RowShare(NamedTuple):
     rows: npt.NDArray[np.int64]
 
 
-def shares_of(batch: pa.RecordBatch, target: Target, keyless_to: int) -> Iterator[list[RowShare]]:
+def shares_of(
+    batch: pa.RecordBatch, target: FrameTarget, keyless_to: int
+) -> Iterator[list[RowShare]]:
     """Yield which rows go where, for each request at most one frame of each partition.
 
     A frame has at most ``frame_messages_max`` messages of together about ``FRAME_BYTES``, but at
@@ -58,7 +60,7 @@ def shares_of(batch: pa.RecordBatch, target: Target, keyless_to: int) -> Iterato
 
 
 def frame_of(
-    batch: pa.RecordBatch, rows: npt.NDArray[np.int64], target: Target, producer: ProducerMark
+    batch: pa.RecordBatch, rows: npt.NDArray[np.int64], target: FrameTarget, producer: ProducerMark
 ) -> bytes:
     """Return rows as a frame; raise ``InvalidInput`` that names the column at fault."""
     part = batch if len(rows) == batch.num_rows else batch.take(pa.array(rows))
@@ -81,7 +83,7 @@ def _requests(shares: Sequence[RowShare], sizes: npt.NDArray[np.int64]) -> Itera
 
 
 def _frames(
-    places: npt.NDArray[np.int64], partition: int, sizes: npt.NDArray[np.int64], target: Target
+    places: npt.NDArray[np.int64], partition: int, sizes: npt.NDArray[np.int64], target: FrameTarget
 ) -> Iterator[RowShare]:
     """Yield the rows of each frame of a partition."""
     rows = np.flatnonzero(places == partition)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple, Protocol
+import queue
+import threading
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
+from typing import NamedTuple, Protocol, TypeVar
 
 from goq import limits
 from goq.client import Client
@@ -15,14 +18,14 @@ _BEHIND_ALL = 2**62
 _PIECE_BYTES = 4 * limits.MIB  # a request costs little beside it, and it is soon read
 
 
-class Bounds(NamedTuple):
+class ReadBounds(NamedTuple):
     """What a partition holds: offsets from ``start`` up to ``end``."""
 
     start: int
     end: int
 
 
-class Stretch(NamedTuple):
+class FrameBatch(NamedTuple):
     """Frames of one answer and how far they reach.
 
     ``missing`` are offsets of those asked for that are damaged, or deleted and not archived.
@@ -33,10 +36,10 @@ class Stretch(NamedTuple):
     missing: list[tuple[int, int]]
 
 
-class Source(Protocol):
+class LogSource(Protocol):
     """A log of messages, as the export and Spark read it."""
 
-    def bounds(self, topic: str) -> Mapping[int, Bounds]:
+    def bounds(self, topic: str) -> Mapping[int, ReadBounds]:
         """Return what each partition of a topic holds now."""
         ...
 
@@ -44,21 +47,21 @@ class Source(Protocol):
         """Return the lane of messages whose frame names none."""
         ...
 
-    def stretches(self, topic: str, partition: int, start: int, end: int) -> Iterator[Stretch]:
+    def read_messages(
+        self, topic: str, partition: int, start: int, end: int
+    ) -> Iterator[FrameBatch]:
         """Yield the messages from ``start`` up to ``end``, some frames at a time.
 
         The first frame and the last may have others besides.
         """
         ...
 
-    def event_bounds(self, topic: str) -> Mapping[int, Bounds]:
+    def event_bounds(self, topic: str) -> Mapping[int, ReadBounds]:
         """Return which events each partition holds now, by sequence."""
         ...
 
-    def event_stretches(
-        self, topic: str, partition: int, start: int, end: int
-    ) -> Iterator[Stretch]:
-        """Yield the events from sequence ``start`` up to ``end``, like :meth:`stretches`."""
+    def read_events(self, topic: str, partition: int, start: int, end: int) -> Iterator[FrameBatch]:
+        """Yield the events from sequence ``start`` up to ``end``, like :meth:`read_messages`."""
         ...
 
 
@@ -72,13 +75,15 @@ class NodeSource:
         self._client = client
         self._include_deleted = include_deleted
 
-    def bounds(self, topic: str) -> Mapping[int, Bounds]:
+    def bounds(self, topic: str) -> Mapping[int, ReadBounds]:
         """Return what each partition of a topic holds now."""
         found = self._client.describe_topic(topic)
-        bounds = {p.partition: Bounds(p.start_offset, p.high_watermark) for p in found.partitions}
+        bounds = {
+            p.partition: ReadBounds(p.start_offset, p.high_watermark) for p in found.partitions
+        }
         if not self._include_deleted or found.archived is None:
             return bounds
-        return {p: Bounds(self._first_archived(topic, p), b.end) for p, b in bounds.items()}
+        return {p: ReadBounds(self._first_archived(topic, p), b.end) for p, b in bounds.items()}
 
     def _first_archived(self, topic: str, partition: int) -> int:
         return self._client.read(
@@ -91,9 +96,11 @@ class NodeSource:
         names = [] if lanes == "numbers" else lanes.split(",")
         return names.index("normal") if "normal" in names else (len(names) or 256) // 2
 
-    def stretches(self, topic: str, partition: int, start: int, end: int) -> Iterator[Stretch]:
+    def read_messages(
+        self, topic: str, partition: int, start: int, end: int
+    ) -> Iterator[FrameBatch]:
         """Yield the messages from ``start`` up to ``end``, some frames at a time."""
-        return _stretches(
+        return _frame_batches(
             lambda at: self._client.read(
                 topic,
                 partition=partition,
@@ -106,7 +113,7 @@ class NodeSource:
             end,
         )
 
-    def event_bounds(self, topic: str) -> Mapping[int, Bounds]:
+    def event_bounds(self, topic: str) -> Mapping[int, ReadBounds]:
         """Return which events each partition holds now, by sequence."""
         found = {}
         for each in self._client.describe_topic(topic).partitions:
@@ -117,14 +124,12 @@ class NodeSource:
                 sequence=_BEHIND_ALL,
                 include_deleted=self._include_deleted,
             )
-            found[partition] = Bounds(piece.start, piece.end)
+            found[partition] = ReadBounds(piece.start, piece.end)
         return found
 
-    def event_stretches(
-        self, topic: str, partition: int, start: int, end: int
-    ) -> Iterator[Stretch]:
+    def read_events(self, topic: str, partition: int, start: int, end: int) -> Iterator[FrameBatch]:
         """Yield the events from sequence ``start`` up to ``end``, some frames at a time."""
-        return _stretches(
+        return _frame_batches(
             lambda at: self._client.read_events(
                 topic,
                 partition=partition,
@@ -137,7 +142,7 @@ class NodeSource:
         )
 
 
-def _stretches(read: Callable[[int], ReadBatch], start: int, end: int) -> Iterator[Stretch]:
+def _frame_batches(read: Callable[[int], ReadBatch], start: int, end: int) -> Iterator[FrameBatch]:
     at = start
     while at < end:
         piece = read(at)
@@ -151,4 +156,58 @@ def _stretches(read: Callable[[int], ReadBatch], start: int, end: int) -> Iterat
         missing = [(max(a, at), min(b, end)) for a, b in missing if max(a, at) < min(b, end)]
         frames = [view for view in piece.frames if view.header.base_offset < end]
         at = min(piece.next, end)
-        yield Stretch(frames, at, missing)
+        yield FrameBatch(frames, at, missing)
+
+
+T = TypeVar("T")
+
+
+class _Ended:
+    """How the source ended: with an error, or by itself."""
+
+    def __init__(self, error: BaseException | None) -> None:
+        self.error = error
+
+
+@contextmanager
+def ahead(source: Iterator[T], depth: int) -> Generator[Iterator[T], None, None]:
+    """Give what ``source`` yields, up to ``depth`` items of it made before they are asked for.
+
+    An error of the source is raised where the item would have come. Leaving the context stops the
+    thread as soon as its present item is made.
+    """
+    made: queue.Queue[T | _Ended] = queue.Queue(depth)
+    stopping = threading.Event()
+
+    def make() -> None:
+        error: BaseException | None = None
+        try:
+            for item in source:
+                made.put(item)
+                if stopping.is_set():
+                    return
+        except BaseException as caught:
+            error = caught
+        made.put(_Ended(error))
+
+    def items() -> Iterator[T]:
+        while True:
+            item = made.get()
+            if isinstance(item, _Ended):
+                if item.error is not None:
+                    raise item.error
+                return
+            yield item
+
+    thread = threading.Thread(target=make, name="goq-ahead", daemon=True)
+    thread.start()
+    try:
+        yield items()
+    finally:
+        stopping.set()
+        while thread.is_alive():  # it may wait for room to put what nobody wants
+            try:
+                made.get(timeout=0.01)
+            except queue.Empty:
+                continue
+        thread.join()

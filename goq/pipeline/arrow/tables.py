@@ -13,7 +13,7 @@ from goq.frame.header import Attribute
 from goq.frame.view import FrameView
 from goq.pipeline.arrow.events import events_batch
 from goq.pipeline.arrow.messages import messages_batch
-from goq.pipeline.arrow.node_source import Bounds, Source, Stretch
+from goq.pipeline.arrow.node_source import FrameBatch, LogSource, ReadBounds
 from goq.pipeline.arrow.schema import EVENTS, MESSAGES
 
 
@@ -30,8 +30,8 @@ class Table:
     position: str
     batch: Callable[[str, int, Sequence[FrameView], int], pa.RecordBatch]
     """Makes rows: of a topic, a partition, frames of it, and the lane of who names none."""
-    bounds: Callable[[Source, str], Mapping[int, Bounds]]
-    stretches: Callable[[Source, str, int, int, int], Iterator[Stretch]]
+    bounds: Callable[[LogSource, str], Mapping[int, ReadBounds]]
+    read: Callable[[LogSource, str, int, int, int], Iterator[FrameBatch]]
 
     def batches(
         self, topic: str, partition: int, frames: list[FrameView], default_lane: int
@@ -100,7 +100,7 @@ MESSAGES_TABLE = Table(
     "offset",
     _messages_batch,
     lambda source, topic: source.bounds(topic),
-    lambda source, *span: source.stretches(*span),
+    lambda source, *span: source.read_messages(*span),
 )
 EVENTS_TABLE = Table(
     "events",
@@ -109,6 +109,6 @@ EVENTS_TABLE = Table(
     "sequence",
     _events_batch,
     lambda source, topic: source.event_bounds(topic),
-    lambda source, *span: source.event_stretches(*span),
+    lambda source, *span: source.read_events(*span),
 )
 TABLES = {table.name: table for table in (MESSAGES_TABLE, EVENTS_TABLE)}

@@ -21,13 +21,13 @@ from pyarrow import fs
 from goq.errors import Conflict, InvalidInput
 from goq.pipeline.export.errors import explained
 from goq.pipeline.export.parquet import Staging
-from goq.pipeline.export.remote_destination import RemoteTarget
+from goq.pipeline.export.remote_destination import RemoteDestination
 
 _ASIDE = "_goq/tmp"
 _LOCKS = "_goq/locks"
 
 
-class Target(Protocol):
+class Destination(Protocol):
     """A place for files; paths are relative to it, with ``/`` between names.
 
     What cannot be done raises ``StorageFull``, ``NotAllowed``, ``Conflict`` or ``Unavailable``.
@@ -77,7 +77,7 @@ class Target(Protocol):
         ...
 
 
-class LocalTarget:
+class LocalDestination:
     """A folder of this machine."""
 
     def __init__(self, root: Path) -> None:
@@ -163,22 +163,22 @@ class LocalTarget:
             yield
 
 
-def open_target(to: str) -> Target:
+def open_target(to: str) -> Destination:
     """Return the target of a path or URI; raises ``InvalidInput`` for one that cannot be read."""
     if "://" not in to:
-        return LocalTarget(Path(to))
+        return LocalDestination(Path(to))
     if to.startswith("file://"):
-        return LocalTarget(Path(to.removeprefix("file://")))
+        return LocalDestination(Path(to.removeprefix("file://")))
     try:
         filesystem, root = fs.FileSystem.from_uri(to)
     except (ValueError, OSError) as error:
         raise InvalidInput(f"{to!r} cannot be written to: {error}", field="to") from None
     parts = urlsplit(to)
     host = parts.netloc.rpartition("@")[2]  # not who writes there, and with which password
-    return RemoteTarget(filesystem, root, f"{parts.scheme}://{host}{parts.path}")
+    return RemoteDestination(filesystem, root, f"{parts.scheme}://{host}{parts.path}")
 
 
-def check_ours(target: Target, to: str) -> None:
+def check_ours(target: Destination, to: str) -> None:
     """Raise ``Conflict`` for a folder that holds something else than an export."""
     names = [name for name in target.names("") if not name.startswith(".")]
     if names and "_goq" not in names:

@@ -1,4 +1,4 @@
-"""What a filesystem refuses, as errors that tell a user what to do."""
+"""Filesystem errors of an export as errors that say what to do."""
 
 from __future__ import annotations
 

@@ -14,10 +14,10 @@ import msgspec
 
 from goq.errors import Conflict
 from goq.pipeline.arrow.json_columns import Columns, columns_in
-from goq.pipeline.arrow.node_source import Source
+from goq.pipeline.arrow.node_source import LogSource
 from goq.pipeline.arrow.tables import MESSAGES_TABLE, Table
-from goq.pipeline.export.destination import Target
-from goq.pipeline.export.ledger import Ledger, Manifest, Plan, State
+from goq.pipeline.export.destination import Destination
+from goq.pipeline.export.ledger import ExportLedger, ExportState, Manifest, Plan
 from goq.pipeline.export.plan import (
     PIECE_MESSAGES,
     Piece,
@@ -27,14 +27,14 @@ from goq.pipeline.export.plan import (
     reached_after,
 )
 from goq.pipeline.export.publish import publish_piece
-from goq.pipeline.export.staging import PieceFiles, Span, Stager, Work, stage_here
+from goq.pipeline.export.staged_files import PieceFiles, Stager, TimeSpan, Work, stage_here
 from goq.units import format_time_us
 
 _SAMPLE = 1_000  # messages of each partition that say which columns there are
-_ALL = Span()
+_ALL = TimeSpan()
 
 
-class Exported(NamedTuple):
+class ExportResult(NamedTuple):
     """What one run added."""
 
     files: int
@@ -49,11 +49,11 @@ class Export:
 
     def __init__(
         self,
-        source: Source,
-        target: Target,
+        source: LogSource,
+        target: Destination,
         table: Table,
         topic: str,
-        span: Span = _ALL,
+        span: TimeSpan = _ALL,
         *,
         stager: Stager | None = None,
         decoded: Columns | None = None,
@@ -69,9 +69,9 @@ class Export:
         self._decoded = decoded
         self._include_deleted = include_deleted
         self._messages_max = messages_max
-        self._ledger = Ledger(target, table.name, topic)
+        self._ledger = ExportLedger(target, table.name, topic)
 
-    def check(self) -> State | None:
+    def check(self) -> ExportState | None:
         """Return where the export stands, None for nowhere yet.
 
         Raises ``Conflict`` if it was begun with other bounds or columns.
@@ -79,7 +79,7 @@ class Export:
         state = self._ledger.state()
         if state is None:
             return None
-        kept = Span(state.from_time_us, state.to_time_us)
+        kept = TimeSpan(state.from_time_us, state.to_time_us)
         if kept != self._span:
             raise Conflict(
                 f"{self._topic} was exported there with other bounds in time ({_bounds(kept)});"
@@ -100,13 +100,13 @@ class Export:
             )
         return state
 
-    def run(self) -> Exported:
+    def run(self) -> ExportResult:
         """Export what there is now and was not exported yet; finish what was begun before."""
         state = self.check() or self._begin()
         if self._include_deleted and not state.include_deleted:
             state = msgspec.structs.replace(state, include_deleted=True)
             self._ledger.put_state(state)
-        total = Exported(0, 0, 0, 0)
+        total = ExportResult(0, 0, 0, 0)
         unfinished = self._ledger.plan()
         if unfinished is not None and unfinished.number > state.plans:
             state, total = self._carry_out(unfinished, state)
@@ -114,15 +114,15 @@ class Export:
         if plan.pieces:
             self._ledger.note(plan)
             state, added = self._carry_out(plan, state)
-            total = Exported(*(a + b for a, b in zip(total, added, strict=True)))
+            total = ExportResult(*(a + b for a, b in zip(total, added, strict=True)))
         return total
 
-    def _begin(self) -> State:
+    def _begin(self) -> ExportState:
         reached = {
             p: bounds.start for p, bounds in self._table.bounds(self._source, self._topic).items()
         }
         span = self._span
-        state = State(
+        state = ExportState(
             id=uuid4().hex,
             topic=self._topic,
             from_time_us=span.from_us,
@@ -135,7 +135,7 @@ class Export:
         self._ledger.put_state(state)
         return state
 
-    def _plan(self, state: State) -> Plan:
+    def _plan(self, state: ExportState) -> Plan:
         bounds = self._table.bounds(self._source, self._topic)
         for partition, reached in state.reached.items():
             end = bounds[partition].end if partition in bounds else 0
@@ -152,7 +152,7 @@ class Export:
         ]
         return Plan(number=state.plans + 1, pieces=found)
 
-    def _carry_out(self, plan: Plan, state: State) -> tuple[State, Exported]:
+    def _carry_out(self, plan: Plan, state: ExportState) -> tuple[ExportState, ExportResult]:
         """Write what is not done of a plan; note now and then how far that is."""
         files_before, unnoted = len(plan.files), 0
         for staged in self._stage(plan.pieces[plan.done :]):
@@ -167,7 +167,7 @@ class Export:
         manifest = Manifest(number=plan.number, files=plan.files, missing=plan.missing)
         self._ledger.finish(manifest, after)
         added = plan.files[files_before:]
-        return after, Exported(
+        return after, ExportResult(
             len(added),
             sum(entry.rows for entry in added),
             sum(entry.bytes for entry in added),
@@ -194,7 +194,7 @@ class Export:
         )
 
 
-def _bounds(span: Span) -> str:
+def _bounds(span: TimeSpan) -> str:
     names = ("--from-time", "--to-time")
     given = [f"{n} {format_time_us(t)}" for n, t in zip(names, span, strict=True) if t is not None]
     return " ".join(given) or "none"
@@ -206,17 +206,17 @@ def _written(decoded: Columns | None) -> str:
     return ", ".join(f"{name} {kind}" for name, kind in decoded.items())
 
 
-def known_columns(source: Source, target: Target, topic: str) -> Columns:
+def known_columns(source: LogSource, target: Destination, topic: str) -> Columns:
     """Return the columns that values of a topic are decoded into where none are given.
 
     Those that the folder has already, else those that the first messages of each partition have.
     """
-    state = Ledger(target, MESSAGES_TABLE.name, topic).state()
+    state = ExportLedger(target, MESSAGES_TABLE.name, topic).state()
     if state is not None and state.decoded is not None:
         return state.decoded
     found: list[bytes | None] = []
     for partition, (start, end) in source.bounds(topic).items():
-        for stretch in source.stretches(topic, partition, start, min(end, start + _SAMPLE)):
-            for view in stretch.frames:
+        for frame_batch in source.read_messages(topic, partition, start, min(end, start + _SAMPLE)):
+            for view in frame_batch.frames:
                 found += view.values(0, view.header.message_count)
     return columns_in(found)

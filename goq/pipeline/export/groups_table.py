@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from goq.client import Client, GroupDescription, TopicDescription
 from goq.pipeline.arrow.schema import GROUPS
-from goq.pipeline.export.destination import Target
-from goq.pipeline.export.ledger import FileEntry, Ledger, Manifest, Plan, State
+from goq.pipeline.export.destination import Destination
+from goq.pipeline.export.ledger import ExportLedger, ExportState, FileEntry, Manifest, Plan
 from goq.pipeline.export.parquet import DatedWriter
 from goq.pipeline.export.plan import Piece
 from goq.pipeline.export.publish import entry_of, read_published
@@ -42,12 +42,12 @@ def groups_batch(
     return pa.RecordBatch.from_pylist(rows, schema=GROUPS)
 
 
-def export_groups(client: Client, target: Target, topic: str, now_us: int) -> int:
+def export_groups(client: Client, target: Destination, topic: str, now_us: int) -> int:
     """Add a file that says where the groups of a topic stand; return how many rows it has.
 
     Made before the other tables are exported, it speaks of nothing that they will not have.
     """
-    ledger = Ledger(target, TABLE, topic)
+    ledger = ExportLedger(target, TABLE, topic)
     state = _state(ledger, target, topic)
     batch = groups_batch(client.describe_topic(topic), client.list_groups(topic), now_us)
     if not batch.num_rows:
@@ -68,9 +68,9 @@ def export_groups(client: Client, target: Target, topic: str, now_us: int) -> in
     return len(batch)
 
 
-def _state(ledger: Ledger, target: Target, topic: str) -> State:
+def _state(ledger: ExportLedger, target: Destination, topic: str) -> ExportState:
     """Return where the table stands, with the file of one that was stopped if that is there."""
-    state, plan = ledger.state() or State(id=uuid4().hex, topic=topic), ledger.plan()
+    state, plan = ledger.state() or ExportState(id=uuid4().hex, topic=topic), ledger.plan()
     if plan is None or plan.number <= state.plans:
         return state
     (piece,) = plan.pieces
@@ -81,7 +81,9 @@ def _state(ledger: Ledger, target: Target, topic: str) -> State:
     return _finish(ledger, plan, [published.entry], state)
 
 
-def _finish(ledger: Ledger, plan: Plan, entries: list[FileEntry], before: State) -> State:
+def _finish(
+    ledger: ExportLedger, plan: Plan, entries: list[FileEntry], before: ExportState
+) -> ExportState:
     after = msgspec.structs.replace(before, plans=plan.number)
     ledger.finish(Manifest(number=plan.number, files=entries), after)
     return after

@@ -24,8 +24,8 @@ from pyiceberg.transforms import DayTransform, IdentityTransform
 from goq.errors import Conflict, GoqError, NotAllowed, NotFound, Unavailable, UsageError
 from goq.pipeline.arrow.json_columns import decoded_schema
 from goq.pipeline.arrow.schema import EVENTS, GROUPS, MESSAGES
-from goq.pipeline.export.destination import Target
-from goq.pipeline.export.ledger import Ledger, State
+from goq.pipeline.export.destination import Destination
+from goq.pipeline.export.ledger import ExportLedger, ExportState
 
 NAMESPACE = "goq"
 _KIND = "goq.table"
@@ -51,15 +51,15 @@ class IcebergCatalog:
         self._catalog = catalog
         self._namespace = namespace
 
-    def register(self, target: Target, topic: str) -> list[Registered]:
+    def register(self, target: Destination, topic: str) -> list[Registered]:
         """Add the finished files of a topic that its tables do not have.
 
         By who has claimed the topic. Raises ``Conflict`` for a table of something else.
         """
         return [Registered(name, self._register(target, name, topic)) for name in _TABLES]
 
-    def _register(self, target: Target, name: str, topic: str) -> int:
-        ledger = Ledger(target, name, topic)
+    def _register(self, target: Destination, name: str, topic: str) -> int:
+        ledger = ExportLedger(target, name, topic)
         state = ledger.state()
         if state is None or not state.plans:
             return 0
@@ -97,7 +97,7 @@ class IcebergCatalog:
             pass
         return self._catalog.load_table(full_name)
 
-    def _reached(self, table: Table, name: str, topic: str, state: State) -> int:
+    def _reached(self, table: Table, name: str, topic: str, state: ExportState) -> int:
         """Return the number of the last manifest that is registered, 0 for none."""
         where = f"{self._catalog.name}.{self._namespace}.{name}"
         advice = "register into a namespace of its own: --register iceberg CATALOG.NAMESPACE"
@@ -127,7 +127,7 @@ def open_catalog(name: str) -> IcebergCatalog:
             ) from None
 
 
-def _schema(name: str, state: State) -> pa.Schema:
+def _schema(name: str, state: ExportState) -> pa.Schema:
     schema, _ = _TABLES[name]
     return schema if state.decoded is None else decoded_schema(schema, state.decoded)
 

@@ -17,14 +17,14 @@ from typing import TypeVar
 import msgspec
 
 from goq.errors import Conflict, CorruptData
-from goq.pipeline.export.destination import Target
+from goq.pipeline.export.destination import Destination
 from goq.pipeline.export.plan import Piece
 
 VERSION = 1
 _MANIFEST = re.compile(r"manifest-([0-9]+)\.json")
 
 
-class State(msgspec.Struct, kw_only=True):
+class ExportState(msgspec.Struct, kw_only=True):
     """Where an export stands; times in microseconds bound what it takes, None for no bound.
 
     ``decoded`` are the columns that JSON values are decoded into, None where they are not.
@@ -77,19 +77,19 @@ class Manifest(msgspec.Struct, kw_only=True):
     missing: list[tuple[int, int, int]] = []
 
 
-_Shape = TypeVar("_Shape", State, Plan, Manifest)
+_Shape = TypeVar("_Shape", ExportState, Plan, Manifest)
 
 
-class Ledger:
+class ExportLedger:
     """The stored state of one table of one topic. Raises what its target raises."""
 
-    def __init__(self, target: Target, table: str, topic: str) -> None:
+    def __init__(self, target: Destination, table: str, topic: str) -> None:
         self._target = target
         self._folder = f"_goq/{table}/{topic}"
 
-    def state(self) -> State | None:
+    def state(self) -> ExportState | None:
         """Return the state, None where nothing was exported yet; raises ``CorruptData``."""
-        return self._load("state.json", State)
+        return self._load("state.json", ExportState)
 
     def plan(self) -> Plan | None:
         """Return the plan that was not finished, if there is one."""
@@ -109,13 +109,13 @@ class Ledger:
         """Store a plan, before anything of it is written or with what is done."""
         self._store("plan.json", plan)
 
-    def finish(self, manifest: Manifest, state: State) -> None:
+    def finish(self, manifest: Manifest, state: ExportState) -> None:
         """Store what a plan has led to."""
         self._store(_name(manifest.number), manifest)
         self.put_state(state)
         self._target.remove(f"{self._folder}/plan.json")
 
-    def put_state(self, state: State) -> None:
+    def put_state(self, state: ExportState) -> None:
         """Store where the export stands."""
         self._store("state.json", state)
 

@@ -19,25 +19,7 @@ _ROW_GROUP_BYTES = 64 * 2**20
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class Staging(NamedTuple):
-    """A folder where files are made; travels to the tasks of Spark."""
-
-    filesystem: fs.FileSystem
-    directory: str
-
-    def empty(self) -> None:
-        """Make the folder, without what one that was stopped has left there."""
-        with explained(self.directory):
-            self.filesystem.create_dir(self.directory, recursive=True)
-            self.filesystem.delete_dir_contents(self.directory)
-
-    def remove(self, path: str) -> None:
-        """Remove a file that is not wanted."""
-        with explained(path):
-            self.filesystem.delete_file(path)
-
-
-class Written(NamedTuple):
+class WrittenFile(NamedTuple):
     """A finished file of one date, at ``path`` of the filesystem where it was made."""
 
     date: str
@@ -84,7 +66,7 @@ class DatedWriter:
             file = self._open[day] = _File(self._staging.filesystem, path, date, self._schema)
         return file
 
-    def finish(self) -> Iterator[Written]:
+    def finish(self) -> Iterator[WrittenFile]:
         """Close all files and tell what is in each, in order of date."""
         for _, file in sorted(self._open.items()):
             yield file.finish()
@@ -127,14 +109,14 @@ class _File:
         self._waiting.clear()
         self._waiting_rows = self._waiting_bytes = 0
 
-    def finish(self) -> Written:
+    def finish(self) -> WrittenFile:
         if self._waiting:
             self._write_group()
         with explained(self._path):
             self._writer.close()
             size_bytes = self._files.get_file_info(self._path).size
         times = (self._first_us, self._last_us)
-        return Written(self._date, self._path, self._rows, size_bytes, *times)
+        return WrittenFile(self._date, self._path, self._rows, size_bytes, *times)
 
     def abandon(self) -> None:
         try:
@@ -170,3 +152,21 @@ def _writer(files: fs.FileSystem, path: str, schema: pa.Schema) -> pq.ParquetWri
         write_page_checksum=True,
         store_schema=False,
     )
+
+
+class Staging(NamedTuple):
+    """A folder where files are made; travels to the tasks of Spark."""
+
+    filesystem: fs.FileSystem
+    directory: str
+
+    def empty(self) -> None:
+        """Make the folder, without what one that was stopped has left there."""
+        with explained(self.directory):
+            self.filesystem.create_dir(self.directory, recursive=True)
+            self.filesystem.delete_dir_contents(self.directory)
+
+    def remove(self, path: str) -> None:
+        """Remove a file that is not wanted."""
+        with explained(path):
+            self.filesystem.delete_file(path)

@@ -16,20 +16,20 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from goq.pipeline.arrow.tables import Table
-from goq.pipeline.export.destination import Target
+from goq.pipeline.export.destination import Destination
 from goq.pipeline.export.errors import explained
 from goq.pipeline.export.ledger import FileEntry
-from goq.pipeline.export.parquet import Written
+from goq.pipeline.export.parquet import WrittenFile
 from goq.pipeline.export.plan import Piece, file_name
-from goq.pipeline.export.staging import PieceFiles
+from goq.pipeline.export.staged_files import PieceFiles
 
 Positions = npt.NDArray[np.int64]
-Stretches = list[tuple[int, int]]
+OffsetRanges = list[tuple[int, int]]
 
 
 def publish_piece(
-    target: Target, table: Table, topic: str, staged: PieceFiles
-) -> tuple[list[FileEntry], Stretches]:
+    target: Destination, table: Table, topic: str, staged: PieceFiles
+) -> tuple[list[FileEntry], OffsetRanges]:
     """Publish what is not yet; return the entries of all files of a piece, and what is missing."""
     folder, name = f"{table.name}/topic={topic}", file_name(staged.piece)
     staging = target.staging(table.name, topic)
@@ -70,7 +70,7 @@ class PublishedFile(NamedTuple):
 
 
 def read_published(
-    target: Target, path: str, piece: Piece, time: str, position: str
+    target: Destination, path: str, piece: Piece, time: str, position: str
 ) -> PublishedFile:
     """Return what a published file holds, by its columns ``time`` and ``position``."""
     with explained(path), target.open(path) as file:
@@ -78,13 +78,13 @@ def read_published(
         table = pq.read_table(file, columns=[time, position])
     bounds = pc.min_max(table.column(time).cast(pa.int64())).as_py()
     date = path.split("/")[-2].removeprefix("date=")
-    written = Written(date, path, table.num_rows, size_bytes, bounds["min"], bounds["max"])
+    written = WrittenFile(date, path, table.num_rows, size_bytes, bounds["min"], bounds["max"])
     return PublishedFile(entry_of(path, piece, written), _positions(table.select([position])))
 
 
-def missing_positions(stretches: Stretches, lost: Positions, found: Positions) -> Stretches:
-    """Return as stretches what is in ``stretches`` or ``lost``, and is not ``found``."""
-    each = [np.arange(start, end, dtype=np.int64) for start, end in stretches]
+def missing_positions(ranges: OffsetRanges, lost: Positions, found: Positions) -> OffsetRanges:
+    """Return as ranges what is in ``ranges`` or ``lost``, and is not ``found``."""
+    each = [np.arange(start, end, dtype=np.int64) for start, end in ranges]
     gone = np.setdiff1d(np.concatenate([lost, *each]), found)
     if not len(gone):
         return []
@@ -96,7 +96,7 @@ def _positions(table: pa.Table) -> Positions:
     return np.asarray(table.column(0).cast(pa.int64()).to_numpy(), np.int64)
 
 
-def entry_of(path: str, piece: Piece, file: Written) -> FileEntry:
+def entry_of(path: str, piece: Piece, file: WrittenFile) -> FileEntry:
     """Return what a manifest says of a file."""
     return FileEntry(
         path=path,

@@ -18,7 +18,7 @@ _OBJECT_STORES = ("s3", "gcs", "abfs")
 _COPY_BYTES_MAX = 5 * 2**30  # of S3, for a copy in one request
 
 
-class RemoteTarget:
+class RemoteDestination:
     """A folder of another filesystem; ``uri`` is what other programs call it.
 
     A file is made aside and moved to its name. In an object store a move is a copy made within the

@@ -20,10 +20,10 @@ from goq.client import Client
 from goq.errors import BY_CODE, GoqError, Unavailable
 from goq.pipeline.arrow.node_source import NodeSource
 from goq.pipeline.export.plan import Piece
-from goq.pipeline.export.staging import PieceFiles, Stager, Work, stage_piece
+from goq.pipeline.export.staged_files import PieceFiles, Stager, Work, stage_piece
 
 
-class Node(NamedTuple):
+class NodeAccess(NamedTuple):
     """Where tasks read from, and whether the archive, too; travels to them."""
 
     servers: Sequence[str]
@@ -31,7 +31,7 @@ class Node(NamedTuple):
     include_deleted: bool = False
 
 
-def stage_in_spark(spark: SparkSession, node: Node) -> Stager:
+def stage_in_spark(spark: SparkSession, node: NodeAccess) -> Stager:
     """Return what stages pieces in tasks, as many at a time as the session has room for."""
     context = spark.sparkContext
 
@@ -57,7 +57,7 @@ class _Failed(NamedTuple):
     detail: str
 
 
-def _stage(work: Work, node: Node, piece: Piece) -> PieceFiles | _Failed:
+def _stage(work: Work, node: NodeAccess, piece: Piece) -> PieceFiles | _Failed:
     try:
         with Client(list(node.servers), token=node.token) as client:
             source = NodeSource(client, include_deleted=node.include_deleted)

@@ -5,8 +5,26 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
-from goq.pipeline.reports.deliveries import without_undone
 from goq.pipeline.reports.report import Bars, Report, scope_of, section_of
+
+_HANDED = ["message_id", "group", "lease"]
+
+
+def without_undone(events: DataFrame) -> DataFrame:
+    """Return the events without deliveries that were taken back, and without their taking back."""
+    undone = (
+        events.where("event in ('DELIVERED', 'NACKED')")
+        .groupBy(*_HANDED)
+        .agg(
+            f.max(f.when(f.col("event") == "DELIVERED", f.col("attempt"))).alias("handed"),
+            f.min(f.when(f.col("event") == "NACKED", f.col("attempt"))).alias("nacked"),
+        )
+        .where("nacked < handed")
+        .select(*_HANDED, f.lit(True).alias("undone"))
+    )
+    is_of_it = f.col("event").isin("DELIVERED", "NACKED") & f.col("undone").isNotNull()
+    return events.join(undone, _HANDED, "left").where(~is_of_it).drop("undone")
+
 
 _FAILURES = ("NACKED", "EXPIRED", "DEAD_LETTERED", "DROPPED")
 _TOP = 20

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from goq.client import Client
 from goq.errors import InvalidInput
 from goq.pipeline.arrow.schema import EVENTS, GROUPS, MESSAGES, ddl_of
-from goq.pipeline.export.destination import LocalTarget
-from goq.pipeline.export.ledger import Ledger
+from goq.pipeline.export.destination import LocalDestination
+from goq.pipeline.export.groups_table import groups_batch
+from goq.pipeline.export.ledger import ExportLedger
+from goq.pipeline.spark.source import GoqDataSource
 
 _DDL = {"messages": ddl_of(MESSAGES), "events": ddl_of(EVENTS), "groups": ddl_of(GROUPS)}
 
 
-class Exported:
+class ExportedTables:
     """The tables of an export, as of the plans that were finished."""
 
     def __init__(self, spark: SparkSession, folder: str, topics: Sequence[str]) -> None:
@@ -49,9 +55,9 @@ class Exported:
         """
         if "://" in self._folder:
             return
-        target = LocalTarget(Path(self._folder))
+        target = LocalDestination(Path(self._folder))
         for topic in self._topics or target.names("_goq/messages"):
-            state = Ledger(target, "messages", topic).state()
+            state = ExportLedger(target, "messages", topic).state()
             if state is not None and (state.from_time_us, state.to_time_us) != (None, None):
                 raise InvalidInput(
                     f"{self._folder} has only a span of {topic}: make an export without"
@@ -63,11 +69,55 @@ class Exported:
         """Return the files that manifests name; None where that is not for this process to see."""
         if "://" in self._folder:
             return None
-        target = LocalTarget(Path(self._folder))
+        target = LocalDestination(Path(self._folder))
         topics = target.names(f"_goq/{name}")
         return [
             f"{self._folder.rstrip('/')}/{entry.path}"
             for topic in topics
-            for manifest in Ledger(target, name, topic).manifests()
+            for manifest in ExportLedger(target, name, topic).manifests()
             for entry in manifest.files
         ]
+
+
+class LiveSource(NamedTuple):
+    """The node and what of it is read; with ``include_deleted`` archives, too."""
+
+    servers: Sequence[str]
+    token: str | None
+    topics: Sequence[str]
+    include_deleted: bool = False
+
+
+class LiveTables:
+    """The tables of some topics as the node has them when each is asked for."""
+
+    def __init__(self, spark: SparkSession, node: LiveSource) -> None:
+        self._spark = spark
+        self._node = node
+        spark.dataSource.register(GoqDataSource)
+
+    def table(self, name: str) -> DataFrame:
+        """Return a table: ``messages``, ``events`` or ``groups``."""
+        node = self._node
+        if name == "groups":
+            return self._groups()
+        reader = self._spark.read.format("goq").options(
+            table=name,
+            server=",".join(node.servers),
+            token=node.token or "",
+            topic=",".join(node.topics),
+            includeDeleted=str(node.include_deleted).lower(),
+        )
+        return reader.load()
+
+    def _groups(self) -> DataFrame:
+        now_us = time.time_ns() // 1000
+        with Client(list(self._node.servers), token=self._node.token) as client:
+            batches = [
+                groups_batch(client.describe_topic(topic), client.list_groups(topic), now_us)
+                for topic in self._node.topics
+            ]
+        rows = pa.Table.from_batches(batches, GROUPS).to_pylist()
+        return self._spark.createDataFrame(
+            [tuple(row[name] for name in GROUPS.names) for row in rows], ddl_of(GROUPS)
+        )

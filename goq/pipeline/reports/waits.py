@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
-from goq.pipeline.reports.deliveries import without_undone
 from goq.pipeline.reports.report import Course, Report, Spread, scope_of, section_of
+from goq.pipeline.reports.retries import without_undone
 
 _ACCURACY = 10_000
 _QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}

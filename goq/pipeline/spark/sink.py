@@ -24,7 +24,7 @@ from goq.client import Client
 from goq.client._sync.frame_publisher import FramePublisher
 from goq.errors import InvalidInput
 from goq.frame.encoder import ProducerMark
-from goq.pipeline.arrow.frames import Target, frame_of, shares_of
+from goq.pipeline.arrow.frames import FrameTarget, frame_of, shares_of
 from goq.pipeline.spark.sink_options import SinkOptions, check_columns
 from goq.pipeline.spark.transaction_topics import StagedTopic, TopicLedger
 from goq.pipeline.spark.transactions import Staged, Transaction, commit, commit_once
@@ -33,7 +33,7 @@ _QUERY_ID = "sql.streaming.queryId"
 
 
 @dataclass
-class Written(WriterCommitMessage):
+class WrittenBatch(WriterCommitMessage):
     """What a task staged, and for which query; that is empty for a bounded one."""
 
     ranges: Sequence[Staged]
@@ -107,7 +107,7 @@ def stage(
     that of the number of the task.
     """
     staged = StagedTopic(client, options.topic)
-    target = Target(staged.partitions, staged.lanes, options.frame_messages_max)
+    target = FrameTarget(staged.partitions, staged.lanes, options.frame_messages_max)
     producer_id = secrets.randbits(63) or 1
     sequences: dict[int, int] = {}
     ranges = _Ranges()
@@ -141,17 +141,17 @@ class _Ranges:
         self.found.append(new)
 
 
-def _stage(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> Written:
+def _stage(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> WrittenBatch:
     context = TaskContext.get()
     assert context is not None
     with options.client() as client:
         ranges = stage(client, options, batches, context.partitionId())
-    return Written(ranges, context.getLocalProperty(_QUERY_ID) or "")
+    return WrittenBatch(ranges, context.getLocalProperty(_QUERY_ID) or "")
 
 
 def _told(messages: Sequence[WriterCommitMessage | None]) -> tuple[list[Staged], str]:
     """Return what all tasks staged, in their order, and for which query."""
-    written = [message for message in messages if isinstance(message, Written)]
+    written = [message for message in messages if isinstance(message, WrittenBatch)]
     query = next((each.query for each in written), "")
     return [one for each in written for one in each.ranges], query
 

@@ -33,8 +33,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from goq.errors import CorruptData, InvalidInput
-from goq.pipeline.arrow.ahead import ahead
-from goq.pipeline.arrow.node_source import NodeSource
+from goq.pipeline.arrow.node_source import NodeSource, ahead
 from goq.pipeline.arrow.schema import ddl_of
 from goq.pipeline.arrow.tables import TABLES, rows_between
 from goq.pipeline.spark.offset_ranges import (
@@ -180,15 +179,15 @@ def _read(options: SourceOptions, task: InputPartition) -> Iterator[pa.RecordBat
     topic, partition, start, end = task.piece
     with options.client(TASK_PATIENCE) as client:
         source = NodeSource(client, include_deleted=options.include_deleted)
-        stretches = table.stretches(source, topic, partition, start, end)
-        with ahead(stretches, _READ_AHEAD) as made:
-            for stretch in made:
-                if stretch.missing and options.fail_on_data_loss:
+        frame_batches = table.read(source, topic, partition, start, end)
+        with ahead(frame_batches, _READ_AHEAD) as made:
+            for frame_batch in made:
+                if frame_batch.missing and options.fail_on_data_loss:
                     raise CorruptData(
-                        f"{table.name} {stretch.missing} of {topic}, partition {partition}, are"
+                        f"{table.name} {frame_batch.missing} of {topic}, partition {partition}, are"
                         " gone: deleted by retention before they were read, or damaged;"
                         f"{'' if options.include_deleted else _ARCHIVE_HINT}"
                         " set failOnDataLoss=false to go on without them"
                     )
-                for batch in table.batches(topic, partition, stretch.frames, task.default_lane):
+                for batch in table.batches(topic, partition, frame_batch.frames, task.default_lane):
                     yield rows_between(batch, table.position, start, end).select(schema.names)

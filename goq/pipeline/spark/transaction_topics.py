@@ -17,7 +17,7 @@ from goq.errors import Conflict, GoqError, MessageNotFound
 from goq.frame.encoder import ProducerMark
 from goq.frame.header import HEADER_BYTES, parse_header
 from goq.frame.slice import slice_frame
-from goq.pipeline.spark.transactions import Entry, Staged
+from goq.pipeline.spark.transactions import LedgerEntry, Staged
 
 STAGED_SUFFIX: Final = ".staged"
 COMMITS_SUFFIX: Final = ".commits"
@@ -105,27 +105,27 @@ class TopicLedger:
         self._topic = topic + COMMITS_SUFFIX
         _ensure(client, self._topic, 1, _LEDGER_KEPT, {})
 
-    def newest(self, transaction: str) -> Entry | None:
+    def newest(self, transaction: str) -> LedgerEntry | None:
         """Return the latest batch's entry, the one that is done rather than the one begun."""
         entries = self._entries(transaction)
         latest = max([entry.batch for entry in entries], default=None)
         same = [entry for entry in entries if entry.batch == latest]
         return next((entry for entry in same if entry.done), same[0] if same else None)
 
-    def begin(self, transaction: str, entry: Entry) -> Entry:
+    def begin(self, transaction: str, entry: LedgerEntry) -> LedgerEntry:
         """Append an entry, unless its batch has one; return the batch's entry."""
         stored = self._append(transaction, entry, f"{transaction}/{entry.batch}")
         return self._entry(stored.id.offset) if stored.duplicate else entry
 
-    def done(self, transaction: str, entry: Entry) -> None:
+    def done(self, transaction: str, entry: LedgerEntry) -> None:
         """Append that a batch is done."""
         self._append(transaction, entry, f"{transaction}/{entry.batch}/done")
 
-    def _append(self, transaction: str, entry: Entry, dedup_text: str) -> Published:
+    def _append(self, transaction: str, entry: LedgerEntry, dedup_text: str) -> Published:
         value = msgspec.json.encode(entry)
         return self._client.publish(self._topic, value, key=transaction, dedup_id=dedup_text)
 
-    def _entries(self, transaction: str) -> list[Entry]:
+    def _entries(self, transaction: str) -> list[LedgerEntry]:
         """Return the entries of a transaction's latest batch, and perhaps some before, in order."""
         found: list[int] = []
         cursor: str | None = None
@@ -140,11 +140,11 @@ class TopicLedger:
             if found or cursor is None:
                 return [self._entry(offset) for offset in sorted(found)]
 
-    def _entry(self, offset: int) -> Entry:
+    def _entry(self, offset: int) -> LedgerEntry:
         piece = self._client.read(self._topic, partition=0, offset=offset, limit=1)
         for message in piece.messages:
             if message.offset == offset and message.value is not None:
-                return msgspec.json.decode(message.value, type=Entry)
+                return msgspec.json.decode(message.value, type=LedgerEntry)
         raise Conflict(
             f"{self._topic} does not have its entry at offset {offset} any more: somebody deleted"
             " of it, and what was committed is not known; use another txnId",

@@ -35,7 +35,7 @@ class Staged(NamedTuple):
     end: int
 
 
-class Entry(msgspec.Struct, frozen=True):
+class LedgerEntry(msgspec.Struct, frozen=True):
     """What the ledger says of a batch.
 
     ``query`` is whose batches these are. ``first`` are the numbers of the first messages, by
@@ -49,23 +49,23 @@ class Entry(msgspec.Struct, frozen=True):
     done: bool = False
 
 
-class Ledger(Protocol):
+class TransactionLedger(Protocol):
     """The entries of all transactions into a topic."""
 
-    def newest(self, transaction: str) -> Entry | None:
+    def newest(self, transaction: str) -> LedgerEntry | None:
         """Return the latest batch's entry, the one that is done rather than the one begun."""
         ...
 
-    def begin(self, transaction: str, entry: Entry) -> Entry:
+    def begin(self, transaction: str, entry: LedgerEntry) -> LedgerEntry:
         """Append an entry, unless its batch has one; return the batch's entry."""
         ...
 
-    def done(self, transaction: str, entry: Entry) -> None:
+    def done(self, transaction: str, entry: LedgerEntry) -> None:
         """Append that a batch is done."""
         ...
 
 
-class Topic(Protocol):
+class TransactionTarget(Protocol):
     """The topic that is written to, and what is staged for it."""
 
     def reached(self, producer_id: int) -> Mapping[int, int]:
@@ -101,7 +101,11 @@ class Transaction:
 
 
 def commit(
-    transaction: Transaction, batch: int, ranges: Sequence[Staged], ledger: Ledger, topic: Topic
+    transaction: Transaction,
+    batch: int,
+    ranges: Sequence[Staged],
+    ledger: TransactionLedger,
+    topic: TransactionTarget,
 ) -> None:
     """Publish a batch, unless it or a later one was published; go on with one begun before.
 
@@ -117,19 +121,21 @@ def commit(
             return
         reached = topic.reached(transaction.producer_id)
         first = {p: reached.get(p, 0) for p in sorted({each.partition for each in ranges})}
-        begun = Entry(batch, transaction.query, ranges, first)
+        begun = LedgerEntry(batch, transaction.query, ranges, first)
         newest = ledger.begin(transaction.name, begun)
         _check_query(transaction, newest)
     if newest.batch == batch and not newest.done:
         _finish(transaction, newest, ledger, topic)
 
 
-def commit_once(transaction: Transaction, ranges: Sequence[Staged], topic: Topic) -> None:
+def commit_once(
+    transaction: Transaction, ranges: Sequence[Staged], topic: TransactionTarget
+) -> None:
     """Publish the only batch of a transaction whose name nobody else will ever give again."""
-    _copy(transaction, Entry(0, transaction.query, ranges, {}), topic)
+    _copy(transaction, LedgerEntry(0, transaction.query, ranges, {}), topic)
 
 
-def _check_query(transaction: Transaction, entry: Entry) -> None:
+def _check_query(transaction: Transaction, entry: LedgerEntry) -> None:
     if entry.query != transaction.query:
         raise Conflict(
             f"txnId {transaction.name!r} is that of another query, or of this one before it got a"
@@ -138,7 +144,12 @@ def _check_query(transaction: Transaction, entry: Entry) -> None:
         )
 
 
-def _finish(transaction: Transaction, entry: Entry, ledger: Ledger, topic: Topic) -> None:
+def _finish(
+    transaction: Transaction,
+    entry: LedgerEntry,
+    ledger: TransactionLedger,
+    topic: TransactionTarget,
+) -> None:
     _copy(transaction, entry, topic)
     ledger.done(transaction.name, msgspec.structs.replace(entry, ranges=(), done=True))
 
@@ -156,7 +167,7 @@ class _Share:
         return self.first + sum([each.end - each.start for each in self.ranges])
 
 
-def _copy(transaction: Transaction, entry: Entry, topic: Topic) -> None:
+def _copy(transaction: Transaction, entry: LedgerEntry, topic: TransactionTarget) -> None:
     ranges: dict[int, list[Staged]] = {}
     for each in entry.ranges:
         ranges.setdefault(each.partition, []).append(each)
@@ -167,7 +178,7 @@ def _copy(transaction: Transaction, entry: Entry, topic: Topic) -> None:
 
 
 def _copy_share(
-    transaction: Transaction, share: _Share, reached: Mapping[int, int], topic: Topic
+    transaction: Transaction, share: _Share, reached: Mapping[int, int], topic: TransactionTarget
 ) -> None:
     overtaken, at = 0, _next(transaction, share, reached)
     while at < share.end:

@@ -15,10 +15,10 @@ import pyarrow.parquet as pq
 from goq import limits
 from goq.client import Client
 from goq.errors import Conflict
-from goq.pipeline.arrow.node_source import Bounds, NodeSource, Stretch
+from goq.pipeline.arrow.node_source import FrameBatch, NodeSource, ReadBounds
 from goq.pipeline.arrow.tables import EVENTS_TABLE, MESSAGES_TABLE, Table, rows_between
-from goq.pipeline.export.destination import LocalTarget
-from goq.pipeline.export.export import Export, Exported
+from goq.pipeline.export.destination import LocalDestination
+from goq.pipeline.export.export import Export, ExportResult
 from tests.support.node.archive import publish_segments, retire
 from tests.support.node.running_node import RunningNode
 
@@ -35,15 +35,15 @@ def whole(client: Client) -> NodeSource:
 
 def read(source: NodeSource, topic: str, start: int, end: int) -> tuple[list[int], list[object]]:
     """Return which numbers the messages of partition 0 have, and what is missing of them."""
-    return numbers_of(source.stretches(topic, 0, start, end))
+    return numbers_of(source.read_messages(topic, 0, start, end))
 
 
-def numbers_of(stretches: Iterator[Stretch]) -> tuple[list[int], list[object]]:
+def numbers_of(frame_batches: Iterator[FrameBatch]) -> tuple[list[int], list[object]]:
     numbers: list[int] = []
     missing: list[object] = []
-    for stretch in stretches:
-        missing += stretch.missing
-        for view in stretch.frames:
+    for frame_batch in frame_batches:
+        missing += frame_batch.missing
+        for view in frame_batch.frames:
             values = view.values(0, view.header.message_count)
             numbers += [int((value or b"").split()[0]) for value in values]
     return numbers, missing
@@ -66,7 +66,7 @@ def test_archived_messages_are_there_only_if_asked_for(
 ) -> None:
     publish_segments(node, topic, range(6))
     retire(node, topic, archive=True)
-    assert NodeSource(client).bounds(topic)[0] == Bounds(5, 6)
+    assert NodeSource(client).bounds(topic)[0] == ReadBounds(5, 6)
     assert whole(client).bounds(topic) == {0: (0, 6), 1: (0, 0), 2: (0, 0)}
     assert read(whole(client), topic, 0, 6) == ([0, 1, 2, 3, 4, 5], [])
     assert read(whole(client), topic, 2, 4) == ([2, 3], [])
@@ -83,7 +83,7 @@ def test_what_was_deleted_without_an_archive_is_named_as_missing(
     publish_segments(node, topic, range(6, 9))
     retire(node, topic, archive=False)
     publish_segments(node, topic, range(9, 11))
-    assert whole(client).bounds(topic)[0] == Bounds(2, 11)
+    assert whole(client).bounds(topic)[0] == ReadBounds(2, 11)
     assert read(whole(client), topic, 0, 11) == ([2, 3, 4, 8, 9, 10], [(0, 2), (5, 8)])
     assert read(whole(client), topic, 6, 7) == ([], [(6, 7)])
 
@@ -101,9 +101,9 @@ def test_archived_events_are_read_like_messages(
     def events(source: NodeSource) -> set[tuple[str, str]]:
         start, end = source.event_bounds(topic)[0]
         found = set()
-        for stretch in source.event_stretches(topic, 0, start, end):
-            assert not stretch.missing
-            batch = EVENTS_TABLE.batch(topic, 0, stretch.frames, 1)
+        for frame_batch in source.read_events(topic, 0, start, end):
+            assert not frame_batch.missing
+            batch = EVENTS_TABLE.batch(topic, 0, frame_batch.frames, 1)
             batch = rows_between(batch, "sequence", start, end)
             found |= {(row["message_id"], row["event"]) for row in batch.to_pylist()}
         return found
@@ -141,20 +141,20 @@ def test_retention_may_move_on_in_the_middle_of_a_reading(
     node: RunningNode, topic: str, client: Client
 ) -> None:
     publish_segments(node, topic, range(60), each=10)  # too much for one answer
-    stretches = whole(client).stretches(topic, 0, 0, 60)
-    first = next(stretches)
+    frame_batches = whole(client).read_messages(topic, 0, 0, 60)
+    first = next(frame_batches)
     assert first.next_offset < 50
     retire(node, topic, archive=True)
     assert NodeSource(client).bounds(topic)[0].start == 60
-    numbers, missing = numbers_of(itertools.chain([first], stretches))
+    numbers, missing = numbers_of(itertools.chain([first], frame_batches))
     assert (numbers, missing) == (list(range(60)), [])
 
 
 def export(
     client: Client, topic: str, root: Path, *, include_deleted: bool, table: Table = MESSAGES_TABLE
-) -> Exported:
+) -> ExportResult:
     source = NodeSource(client, include_deleted=include_deleted)
-    target = LocalTarget(root)
+    target = LocalDestination(root)
     return Export(
         source, target, table, topic, include_deleted=include_deleted, messages_max=2
     ).run()

@@ -10,9 +10,9 @@ import pytest
 pytest.importorskip("pyarrow")
 
 from goq.client import Client
-from goq.pipeline.export.destination import LocalTarget
+from goq.pipeline.export.destination import LocalDestination
 from goq.pipeline.export.groups_table import export_groups
-from goq.pipeline.export.ledger import Ledger
+from goq.pipeline.export.ledger import ExportLedger
 from tests.support.node.running_node import RunningNode
 
 
@@ -20,7 +20,7 @@ class Stopped(BaseException):
     """The process ended here."""
 
 
-class StoppingTarget(LocalTarget):
+class StoppingTarget(LocalDestination):
     """Ends the process after its n-th change."""
 
     def __init__(self, root: Path, changes: int) -> None:
@@ -34,13 +34,13 @@ class StoppingTarget(LocalTarget):
             raise Stopped
 
     def write(self, path: str, data: bytes) -> None:
-        self._change(lambda: LocalTarget.write(self, path, data))
+        self._change(lambda: LocalDestination.write(self, path, data))
 
     def publish(self, made: str, path: str) -> None:
-        self._change(lambda: LocalTarget.publish(self, made, path))
+        self._change(lambda: LocalDestination.publish(self, made, path))
 
     def remove(self, path: str) -> None:
-        self._change(lambda: LocalTarget.remove(self, path))
+        self._change(lambda: LocalDestination.remove(self, path))
 
 
 def test_stopped_at_any_change_every_file_is_in_one_manifest_after_the_next_run(
@@ -52,16 +52,18 @@ def test_stopped_at_any_change_every_file_is_in_one_manifest_after_the_next_run(
         client.receive_batch(topic, "g", max_messages=1, wait="5s").ack()
         while True:
             root = tmp_path / str(changes)
-            export_groups(client, LocalTarget(root), topic, 1_000_000)
+            export_groups(client, LocalDestination(root), topic, 1_000_000)
             try:
                 export_groups(client, StoppingTarget(root, changes), topic, 86_400_000_000)
             except Stopped:
                 pass
             else:
                 break
-            export_groups(client, LocalTarget(root), topic, 200_000_000_000)
+            export_groups(client, LocalDestination(root), topic, 200_000_000_000)
             named = [
-                e for m in Ledger(LocalTarget(root), "groups", topic).manifests() for e in m.files
+                e
+                for m in ExportLedger(LocalDestination(root), "groups", topic).manifests()
+                for e in m.files
             ]
             assert sorted(e.path for e in named) == sorted(
                 str(p.relative_to(root)) for p in root.glob("groups/*/*/*")

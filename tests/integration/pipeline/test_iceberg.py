@@ -21,7 +21,7 @@ from goq.errors import Conflict, NotFound, Unavailable
 from goq.pipeline.arrow.json_columns import Columns
 from goq.pipeline.arrow.node_source import NodeSource
 from goq.pipeline.arrow.tables import MESSAGES_TABLE, TABLES
-from goq.pipeline.export.destination import LocalTarget
+from goq.pipeline.export.destination import LocalDestination
 from goq.pipeline.export.export import Export
 from goq.pipeline.export.groups_table import export_groups
 from goq.pipeline.export.iceberg import IcebergCatalog
@@ -46,12 +46,12 @@ def export(
     node: RunningNode, topic: str, root: Path, now_us: int, decoded: Columns | None = None
 ) -> None:
     with Client(node.url) as client:
-        export_groups(client, LocalTarget(root), topic, now_us)
+        export_groups(client, LocalDestination(root), topic, now_us)
         for table in TABLES.values():
             columns = decoded if table is MESSAGES_TABLE else None
             Export(
                 NodeSource(client),
-                LocalTarget(root),
+                LocalDestination(root),
                 table,
                 topic,
                 decoded=columns,
@@ -94,13 +94,13 @@ def test_all_three_tables_read_back_as_they_were_exported(
     publish(node, topic, [f"v{n}" for n in range(100)])
     export(node, topic, root, 1_000_000)
     before = {path: path.stat().st_mtime_ns for path in root.rglob("*.parquet")}
-    assert sum(files for _, files in tables.register(LocalTarget(root), topic)) == len(before)
+    assert sum(files for _, files in tables.register(LocalDestination(root), topic)) == len(before)
     check_same(catalog, root)
     publish(node, topic, [f"v{n}" for n in range(10)])
     export(node, topic, root, 90_000_000_000)
-    assert all(files for _, files in tables.register(LocalTarget(root), topic))
+    assert all(files for _, files in tables.register(LocalDestination(root), topic))
     check_same(catalog, root)
-    assert not any(files for _, files in tables.register(LocalTarget(root), topic))
+    assert not any(files for _, files in tables.register(LocalDestination(root), topic))
     assert all(path.stat().st_mtime_ns == at for path, at in before.items())
 
 
@@ -113,7 +113,7 @@ def test_two_topics_are_partitions_of_one_table(
     for name in (topic, other):
         publish(node, name, ["1", "2", "3"])
         export(node, name, tmp_path / "out", 1_000_000)
-        tables.register(LocalTarget(tmp_path / "out"), name)
+        tables.register(LocalDestination(tmp_path / "out"), name)
     check_same(catalog, tmp_path / "out")
     table = catalog.load_table(("goq", "messages"))
     of_other = table.scan(row_filter=f"topic = '{other}'")
@@ -147,7 +147,7 @@ def test_stopped_while_registering_the_next_run_has_each_file_once(
 
         monkeypatch.setattr(catalog, "commit_table", stopping)
         try:
-            tables.register(LocalTarget(tmp_path / "out"), topic)
+            tables.register(LocalDestination(tmp_path / "out"), topic)
         except Stopped:
             continue
         break
@@ -164,9 +164,9 @@ def test_columns_of_decoded_values_are_added_when_they_come(
     publish(node, topic, ["plain"])
     publish(node, other, ['{"id": 7, "total": 1.5}', "not json"])
     export(node, topic, tmp_path / "out", 1_000_000)
-    tables.register(LocalTarget(tmp_path / "out"), topic)
+    tables.register(LocalDestination(tmp_path / "out"), topic)
     export(node, other, tmp_path / "out", 1_000_000, {"id": "bigint", "total": "double"})
-    tables.register(LocalTarget(tmp_path / "out"), other)
+    tables.register(LocalDestination(tmp_path / "out"), other)
     rows = in_iceberg(catalog, "messages")
     assert sorted((r["id"] or 0, r["_corrupt"] or "") for r in rows) == [
         (0, ""),
@@ -178,7 +178,7 @@ def test_columns_of_decoded_values_are_added_when_they_come(
     publish(node, third, ['{"id": "seven"}'])
     export(node, third, tmp_path / "out", 1_000_000, {"id": "string"})
     with pytest.raises(Conflict, match="not registered"):
-        tables.register(LocalTarget(tmp_path / "out"), third)
+        tables.register(LocalDestination(tmp_path / "out"), third)
     assert in_iceberg(catalog, "messages") == rows
 
 
@@ -188,10 +188,10 @@ def test_another_export_of_a_topic_is_not_added_to_the_same_table(
     publish(node, topic, ["1"])
     for name in ("one", "two"):
         export(node, topic, tmp_path / name, 1_000_000)
-    IcebergCatalog(catalog, "goq").register(LocalTarget(tmp_path / "one"), topic)
+    IcebergCatalog(catalog, "goq").register(LocalDestination(tmp_path / "one"), topic)
     with pytest.raises(Conflict, match="another folder"):
-        IcebergCatalog(catalog, "goq").register(LocalTarget(tmp_path / "two"), topic)
-    IcebergCatalog(catalog, "second").register(LocalTarget(tmp_path / "two"), topic)
+        IcebergCatalog(catalog, "goq").register(LocalDestination(tmp_path / "two"), topic)
+    IcebergCatalog(catalog, "second").register(LocalDestination(tmp_path / "two"), topic)
     check_same(catalog, tmp_path / "one")
 
 
@@ -203,7 +203,7 @@ def test_a_table_of_somebody_else_is_left_alone(
     catalog.create_namespace("goq")
     catalog.create_table(("goq", "messages"), pa.schema([pa.field("mine", pa.int64())]))
     with pytest.raises(Conflict, match="not made by goq export"):
-        IcebergCatalog(catalog, "goq").register(LocalTarget(tmp_path / "out"), topic)
+        IcebergCatalog(catalog, "goq").register(LocalDestination(tmp_path / "out"), topic)
 
 
 def test_a_catalog_that_fails_and_a_file_that_is_gone_are_told_in_a_line(
@@ -216,10 +216,10 @@ def test_a_catalog_that_fails_and_a_file_that_is_gone_are_told_in_a_line(
     gone.unlink()
     tables = IcebergCatalog(catalog, "goq")
     with pytest.raises(NotFound, match="exported file is gone"):
-        tables.register(LocalTarget(tmp_path / "out"), topic)
+        tables.register(LocalDestination(tmp_path / "out"), topic)
     gone.write_bytes(kept)
-    tables.register(LocalTarget(tmp_path / "out"), topic)
+    tables.register(LocalDestination(tmp_path / "out"), topic)
     check_same(catalog, tmp_path / "out")
     catalog.destroy_tables()
     with pytest.raises(Unavailable, match="next run registers"):
-        tables.register(LocalTarget(tmp_path / "out"), topic)
+        tables.register(LocalDestination(tmp_path / "out"), topic)

@@ -16,7 +16,7 @@ from goq.frame.encoder import Columns, encode_frame
 from goq.pipeline.spark.transaction_topics import StagedTopic, TopicLedger
 from goq.pipeline.spark.transactions import (
     OVERTAKEN_MAX,
-    Entry,
+    LedgerEntry,
     Staged,
     Transaction,
     commit,
@@ -88,15 +88,15 @@ class FakeTopic:
 class FakeLedger:
     """A ledger in memory."""
 
-    entries: list[tuple[str, Entry]] = field(default_factory=list)
+    entries: list[tuple[str, LedgerEntry]] = field(default_factory=list)
     fuse: Fuse = field(default_factory=lambda: Fuse(NEVER))
 
-    def newest(self, transaction: str) -> Entry | None:
+    def newest(self, transaction: str) -> LedgerEntry | None:
         own = [entry for name, entry in self.entries if name == transaction]
         latest = [e for e in own if e.batch == max(each.batch for each in own)]
         return next((e for e in latest if e.done), latest[0] if latest else None)
 
-    def begin(self, transaction: str, entry: Entry) -> Entry:
+    def begin(self, transaction: str, entry: LedgerEntry) -> LedgerEntry:
         self.fuse.before_step()
         for name, known in self.entries:
             if (name, known.batch) == (transaction, entry.batch):
@@ -105,7 +105,7 @@ class FakeLedger:
         self.fuse.after_step()
         return entry
 
-    def done(self, transaction: str, entry: Entry) -> None:
+    def done(self, transaction: str, entry: LedgerEntry) -> None:
         self.fuse.before_step()
         self.entries.append((transaction, entry))
         self.fuse.after_step()
@@ -272,7 +272,7 @@ class BreakingLedger(TopicLedger):
 
     fuse = Fuse(NEVER)
 
-    def begin(self, *args: object) -> Entry:  # type: ignore[override]
+    def begin(self, *args: object) -> LedgerEntry:  # type: ignore[override]
         self.fuse.before_step()
         entry = super().begin(*args)  # type: ignore[arg-type]
         self.fuse.after_step()

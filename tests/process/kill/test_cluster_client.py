@@ -194,15 +194,15 @@ def test_a_client_that_was_given_one_server_goes_on_when_that_one_dies(
         source = NodeSource(client)
         read = 0
         for partition, bounds in source.bounds(topic).items():
-            for stretch in source.stretches(topic, partition, *bounds):
-                assert stretch.missing == []
-                read += sum(frame.header.message_count for frame in stretch.frames)
+            for frame_batch in source.read_messages(topic, partition, *bounds):
+                assert frame_batch.missing == []
+                read += sum(frame.header.message_count for frame in frame_batch.frames)
         assert read == 61
         events = source.event_bounds(topic)
         assert sorted(events) == list(range(PARTITIONS))
         for partition, bounds in events.items():
             assert bounds.end > 0
-            reached = [s.next_offset for s in source.event_stretches(topic, partition, *bounds)]
+            reached = [s.next_offset for s in source.read_events(topic, partition, *bounds)]
             assert reached[-1] == bounds.end
 
 

@@ -24,8 +24,8 @@ from goq.client import Client
 from goq.errors import GoqError
 from goq.pipeline.arrow.events import events_batch
 from goq.pipeline.arrow.node_source import NodeSource
-from goq.pipeline.export.destination import LocalTarget
-from goq.pipeline.export.ledger import Ledger
+from goq.pipeline.export.destination import LocalDestination
+from goq.pipeline.export.ledger import ExportLedger
 
 SEED = int(os.environ.get("GOQ_KILL_SEED") or random.SystemRandom().getrandbits(32))
 IDENTITY = {
@@ -129,9 +129,9 @@ class Exporting:
             events = [row for p in range(3) for row in events_of(NodeSource(client), p)]
         assert sorted(self.rows("events"), key=repr) == sorted(events, key=repr), SEED
         assert events
-        target = LocalTarget(self.root)
+        target = LocalDestination(self.root)
         for table in IDENTITY:
-            named = [e for m in Ledger(target, table, "t").manifests() for e in m.files]
+            named = [e for m in ExportLedger(target, table, "t").manifests() for e in m.files]
             there = [str(p.relative_to(self.root)) for p in self.root.glob(f"{table}/*/*/*")]
             assert sorted(e.path for e in named) == sorted(there), SEED
             assert sum(e.rows for e in named) == len(self.rows(table)), SEED
@@ -141,8 +141,8 @@ class Exporting:
 def events_of(source: NodeSource, partition: int) -> list[dict[str, Any]]:
     """Return the events of a partition as the node tells them."""
     end = source.event_bounds("t")[partition].end
-    stretches = list(source.event_stretches("t", partition, 0, end))
-    frames = [frame for stretch in stretches for frame in stretch.frames]
+    frame_batches = list(source.read_events("t", partition, 0, end))
+    frames = [frame for frame_batch in frame_batches for frame in frame_batch.frames]
     rows: list[dict[str, Any]] = events_batch("t", partition, frames).to_pylist()
     return rows
 
@@ -256,7 +256,7 @@ def test_killed_while_it_registers_an_export_has_each_file_in_its_tables_once(
     for table in IDENTITY:
         tasks = catalog.load_table(f"goq.{table}").scan().plan_files()
         files = [task.file.file_path.removeprefix(f"file://{exporting.root}/") for task in tasks]
-        named = Ledger(LocalTarget(exporting.root), table, "t").manifests()
+        named = ExportLedger(LocalDestination(exporting.root), table, "t").manifests()
         assert sorted(files) == sorted(e.path for m in named for e in m.files), SEED
     rows = catalog.load_table("goq.messages").scan().to_arrow()
     assert rows.num_rows == len(exporting.rows("messages"))

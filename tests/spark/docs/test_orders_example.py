@@ -15,7 +15,7 @@ pytest.importorskip("pyspark", minversion="4.2")
 
 from goq.client import Client
 from goq.pipeline.reports.audit import audit
-from goq.pipeline.reports.tables import Exported
+from goq.pipeline.reports.tables import ExportedTables
 from tests.support.node.running_node import RunningNode
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def test_the_orders_of_the_example_arrive_once_and_are_accounted_for(
         large = orders_of(client, "large-orders")
     assert len(placed) == 2 * example["ORDERS"]
     assert large == [order for order in placed if order["total"] >= example["LARGE"]]
-    tables = Exported(spark, str(tmp_path / "lake"), [])
+    tables = ExportedTables(spark, str(tmp_path / "lake"), [])
     report = audit(*map(tables.table, ("messages", "events", "groups")))
     assert not report.failed
     fates = {row[2]: row[3] for row in report.sections[0].rows}

@@ -16,7 +16,7 @@ from tests.support.paths import REPOSITORY
 pytest.importorskip("pyspark", minversion="4.2")
 
 from goq.pipeline.reports.audit import audit
-from goq.pipeline.reports.tables import Exported
+from goq.pipeline.reports.tables import ExportedTables
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -66,7 +66,7 @@ def test_the_questions_to_events_have_the_answers_of_the_page(
 
 
 def test_the_made_up_traffic_is_accounted_for(spark: SparkSession, export: Path) -> None:
-    tables = Exported(spark, str(export), [])
+    tables = ExportedTables(spark, str(export), [])
     messages, events, groups = map(tables.table, ("messages", "events", "groups"))
     assert messages.count() > 10_000
     assert not audit(messages, events, groups).failed

@@ -12,8 +12,7 @@ pytest.importorskip("pyspark", minversion="4.2")
 import pyarrow as pa
 
 from goq.pipeline.arrow.schema import EVENTS, GROUPS, MESSAGES, ddl_of
-from goq.pipeline.reports.audit import audit
-from goq.pipeline.reports.gaps import missing_offsets
+from goq.pipeline.reports.audit import audit, missing_offsets
 from goq.pipeline.reports.report import Report
 from goq.pipeline.reports.retries import retries
 from goq.pipeline.reports.skew import skew

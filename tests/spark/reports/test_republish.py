@@ -12,10 +12,10 @@ pytest.importorskip("pyspark", minversion="4.2")
 from goq.client import Client
 from goq.client.messages import LogMessage
 from goq.errors import GoqError, InvalidInput
-from goq.pipeline.reports.live import Live, Node
 from goq.pipeline.reports.report import Report
 from goq.pipeline.reports.republish import Republished, as_messages, preview, report_of, republish
 from goq.pipeline.reports.spark_errors import told_plainly
+from goq.pipeline.reports.tables import LiveSource, LiveTables
 from goq.pipeline.spark.sink import stage
 from goq.pipeline.spark.sink_options import SinkOptions
 from goq.pipeline.spark.transaction_topics import StagedTopic, TopicLedger
@@ -39,7 +39,9 @@ class Slice:
         client.create_topic(self.into, 3)
 
     def rows(self, query: str, *, include_deleted: bool = False) -> DataFrame:
-        live = Live(self._spark, Node([self._node.url], None, [self.source], include_deleted))
+        live = LiveTables(
+            self._spark, LiveSource([self._node.url], None, [self.source], include_deleted)
+        )
         for name in ("messages", "events", "groups"):
             if name in query:
                 live.table(name).createOrReplaceTempView(name)

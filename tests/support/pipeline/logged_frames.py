@@ -9,7 +9,7 @@ from goq.frame.header import HEADER_BYTES, parse_header, stamp
 from goq.frame.slice import slice_frame
 from goq.frame.view import FrameView
 from goq.model import Message
-from goq.pipeline.arrow.node_source import Bounds, Stretch
+from goq.pipeline.arrow.node_source import FrameBatch, ReadBounds
 
 
 class LoggedFrames:
@@ -28,29 +28,31 @@ class LoggedFrames:
         )
         frames.append(FrameView.parse(header.pack() + data[HEADER_BYTES:]))
 
-    def bounds(self, topic: str) -> Mapping[int, Bounds]:
+    def bounds(self, topic: str) -> Mapping[int, ReadBounds]:
         return {
-            number: Bounds(start, frames[-1].header.end_offset if frames else 0)
+            number: ReadBounds(start, frames[-1].header.end_offset if frames else 0)
             for number, (start, frames) in enumerate(zip(self.starts, self.frames, strict=True))
         }
 
     def default_lane(self, topic: str) -> int:
         return 1
 
-    def stretches(self, topic: str, partition: int, start: int, end: int) -> Iterator[Stretch]:
+    def read_messages(
+        self, topic: str, partition: int, start: int, end: int
+    ) -> Iterator[FrameBatch]:
         if start < self.starts[partition]:
-            yield Stretch([], min(end, self.starts[partition]), [(start, self.starts[partition])])
+            yield FrameBatch(
+                [], min(end, self.starts[partition]), [(start, self.starts[partition])]
+            )
             start = self.starts[partition]
         for view in self.frames[partition]:
             header = view.header
             if header.base_offset < end and header.end_offset > start:
                 part = FrameView.parse(slice_frame(view, start, header.end_offset))
-                yield Stretch([part], min(header.end_offset, end), [])
+                yield FrameBatch([part], min(header.end_offset, end), [])
 
-    def event_bounds(self, topic: str) -> Mapping[int, Bounds]:
+    def event_bounds(self, topic: str) -> Mapping[int, ReadBounds]:
         return {}
 
-    def event_stretches(
-        self, topic: str, partition: int, start: int, end: int
-    ) -> Iterator[Stretch]:
+    def read_events(self, topic: str, partition: int, start: int, end: int) -> Iterator[FrameBatch]:
         return iter(())

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from goq_cli.output.trace import Style, Timeline
+from goq_cli.output.trace import Style, TimelinePrinter
 from tests.support.paths import REPOSITORY
 from tests.support.trace.server import (
     EXPIRED_ONCE,
@@ -33,7 +33,7 @@ PAGES = {
 
 
 def page(told: dict[str, Any], style: Style | None = None) -> str:
-    timeline = Timeline(told, style or Style())
+    timeline = TimelinePrinter(told, style or Style())
     lines = [*timeline.whole(), *(f"! {line}" for line in timeline.incomplete())]
     return "".join(f"{line}\n" for line in lines)
 
@@ -58,8 +58,8 @@ def test_a_coloured_page_has_the_same_text() -> None:
 @pytest.mark.parametrize("width", [1, 30, 44, 80, 100, 500])
 def test_no_line_of_the_timeline_is_wider_than_the_terminal(width: int, colour: bool) -> None:
     for told in PAGES.values():
-        whole = [plain(line) for line in Timeline(told).whole()]
-        cut = [plain(line) for line in Timeline(told, Style(width, colour)).whole()]
+        whole = [plain(line) for line in TimelinePrinter(told).whole()]
+        cut = [plain(line) for line in TimelinePrinter(told, Style(width, colour)).whole()]
         for line, shown in zip(whole, cut, strict=True):
             assert shown == (line if len(line) <= width else line[: width - 1] + "…")
 
@@ -69,7 +69,7 @@ def test_nothing_in_a_message_reaches_the_terminal_as_a_command() -> None:
 
 
 def test_steps_that_come_later_line_up_with_those_before() -> None:
-    timeline = Timeline(trace([step("10:30:00.000000", "PUBLISHED")]))
+    timeline = TimelinePrinter(trace([step("10:30:00.000000", "PUBLISHED")]))
     first, second = timeline.steps(
         [
             step("10:30:01.000000", "ACKNOWLEDGED", group="g"),
@@ -118,7 +118,7 @@ def test_whatever_a_trace_holds_it_is_a_line_a_step_and_shows_as_it_is(
     steps: list[dict[str, Any]], key: str, width: int, colour: bool
 ) -> None:
     told = trace(steps, message(key=key))
-    lines = [plain(line) for line in Timeline(told, Style(width, colour)).whole()]
+    lines = [plain(line) for line in TimelinePrinter(told, Style(width, colour)).whole()]
     assert len(lines) == len(steps) + 5
     assert all(line.isprintable() for line in lines)
     assert not width or max(map(len, lines)) <= width

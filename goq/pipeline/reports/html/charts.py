@@ -10,11 +10,27 @@ from collections.abc import Callable, Sequence
 from html import escape
 from typing import Any, NamedTuple
 
-from goq.pipeline.reports.html.axes import Axis, linear, logarithmic_ms
+from goq.pipeline.reports.html.axes import (
+    STYLE,
+    VALUE_WIDTH,
+    WIDTH,
+    Axis,
+    grid,
+    linear,
+    logarithmic_ms,
+    text_at,
+)
 from goq.pipeline.reports.html.small_multiples import PANELS_MAX, draw_course, panels_of
-from goq.pipeline.reports.html.svg import STYLE, VALUE_WIDTH, WIDTH, grid, text_at
-from goq.pipeline.reports.report import Bars, Course, Section, Spread
-from goq.pipeline.reports.shown import duration, label, shortened, shown
+from goq.pipeline.reports.report import (
+    Bars,
+    Course,
+    Section,
+    Spread,
+    duration,
+    label,
+    shortened,
+    shown,
+)
 
 ROWS_MAX = 40
 _LABEL_CHARACTERS, _CHARACTER_WIDTH = 48, 6.9

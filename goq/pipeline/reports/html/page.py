@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from html import escape
 
+from goq.pipeline.reports.html.axes import STYLE as CHART_STYLE
 from goq.pipeline.reports.html.charts import chart_of, note_of
-from goq.pipeline.reports.html.svg import STYLE as CHART_STYLE
-from goq.pipeline.reports.report import ROWS_MAX, Report, Scope, Section
-from goq.pipeline.reports.shown import headings, is_number, shown, span
+from goq.pipeline.reports.report import (
+    ROWS_MAX,
+    Report,
+    Scope,
+    Section,
+    headings,
+    is_number,
+    shown,
+    span,
+)
 
 _TOPICS_SHOWN = 8
 _CELL_MAX = 200

@@ -6,10 +6,17 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from goq.pipeline.reports.html.axes import Axis, logarithmic_ms, time_label, time_ticks
-from goq.pipeline.reports.html.svg import VALUE_WIDTH, WIDTH, grid, text_at
-from goq.pipeline.reports.report import Course, Section
-from goq.pipeline.reports.shown import duration, label, shortened
+from goq.pipeline.reports.html.axes import (
+    VALUE_WIDTH,
+    WIDTH,
+    Axis,
+    grid,
+    logarithmic_ms,
+    text_at,
+    time_label,
+    time_ticks,
+)
+from goq.pipeline.reports.report import Course, Section, duration, label, shortened
 
 PANELS_MAX = 12
 _PANEL_HEIGHT, _PANEL_LEFT = 110, 70

@@ -18,13 +18,13 @@ from goq.frame.hashes import partition_of
 from goq.frame.validation import check_frame
 from goq.frame.view import FrameView
 from goq.model import Message, check_name
-from goq.pipeline.arrow.frames import FRAME_BYTES, Target, frame_of, shares_of
+from goq.pipeline.arrow.frames import FRAME_BYTES, FrameTarget, frame_of, shares_of
 from goq.pipeline.arrow.schema import HEADERS, TIMESTAMP
 from goq.pipeline.spark.sink_options import COLUMNS, NAME_CHARS_MAX, SinkOptions, check_columns
 from goq.pipeline.spark.transaction_topics import COMMITS_SUFFIX
 
 TOO_MANY = str(limits.FRAME_MESSAGES_MAX + 1)
-TARGET = Target(5, lanes_of("high,normal,low"), 1000)
+TARGET = FrameTarget(5, lanes_of("high,normal,low"), 1000)
 ROWS = pa.schema(
     [
         ("key", pa.binary()),
@@ -58,7 +58,7 @@ rows = st.fixed_dictionaries(
 
 
 def written(
-    batch: pa.RecordBatch, target: Target = TARGET, keyless_to: int = 3
+    batch: pa.RecordBatch, target: FrameTarget = TARGET, keyless_to: int = 3
 ) -> list[tuple[int, Message]]:
     """Return the messages that the frames of a batch have, by partition, in their order."""
     found = []
@@ -132,12 +132,12 @@ def test_text_is_as_good_as_bytes_and_names_as_good_as_numbers_of_lanes() -> Non
 def test_frames_end_before_they_are_too_large_and_large_values_have_their_own() -> None:
     values = [b"s" * 1000] * 10 + [b"l" * 5 * limits.MIB] + [b"s" * 1000] * 2_000
     batch = pa.RecordBatch.from_pydict({"value": pa.array(values, pa.binary())})
-    requests = list(shares_of(batch, Target(1, TARGET.lanes, 100_000), 0))
+    requests = list(shares_of(batch, FrameTarget(1, TARGET.lanes, 100_000), 0))
     counts = [len(share.rows) for shares in requests for share in shares]
     assert sum(counts) == len(values)
     assert counts[:2] == [10, 1]
     assert all(count * 1000 <= FRAME_BYTES for count in counts if count != 1)
-    assert [m.value for _, m in written(batch, Target(1, TARGET.lanes, 60_000), 0)] == values
+    assert [m.value for _, m in written(batch, FrameTarget(1, TARGET.lanes, 60_000), 0)] == values
 
 
 def test_what_is_over_every_limit_is_refused() -> None:

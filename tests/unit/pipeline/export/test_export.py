@@ -17,12 +17,12 @@ import pyarrow.parquet as pq
 from goq.errors import Conflict, CorruptData
 from goq.model import Message
 from goq.pipeline.arrow.tables import MESSAGES_TABLE
-from goq.pipeline.export.destination import LocalTarget
+from goq.pipeline.export.destination import LocalDestination
 from goq.pipeline.export.export import Export
-from goq.pipeline.export.ledger import Ledger
+from goq.pipeline.export.ledger import ExportLedger
 from goq.pipeline.export.plan import Piece
 from goq.pipeline.export.publish import Positions, missing_positions
-from goq.pipeline.export.staging import PieceFiles, Span, Work, stage_here
+from goq.pipeline.export.staged_files import PieceFiles, TimeSpan, Work, stage_here
 from tests.support.pipeline.logged_frames import LoggedFrames
 
 DAY_US = 86_400_000_000
@@ -32,7 +32,7 @@ class Stopped(BaseException):
     """The process ended here."""
 
 
-class StoppingTarget(LocalTarget):
+class StoppingTarget(LocalDestination):
     """Ends the process before or after its n-th change."""
 
     def __init__(self, root: Path, changes: int, *, after: bool) -> None:
@@ -49,13 +49,13 @@ class StoppingTarget(LocalTarget):
             raise Stopped
 
     def write(self, path: str, data: bytes) -> None:
-        self._change(lambda: LocalTarget.write(self, path, data))
+        self._change(lambda: LocalDestination.write(self, path, data))
 
     def publish(self, made: str, path: str) -> None:
-        self._change(lambda: LocalTarget.publish(self, made, path))
+        self._change(lambda: LocalDestination.publish(self, made, path))
 
     def remove(self, path: str) -> None:
-        self._change(lambda: LocalTarget.remove(self, path))
+        self._change(lambda: LocalDestination.remove(self, path))
 
 
 def grow(log: LoggedFrames, rng: random.Random, frames: int) -> None:
@@ -66,7 +66,7 @@ def grow(log: LoggedFrames, rng: random.Random, frames: int) -> None:
         log.publish(partition, messages, rng.randrange(4) * DAY_US + rng.randrange(1000))
 
 
-def wanted(log: LoggedFrames, span: Span = Span()) -> list[tuple[Any, ...]]:  # noqa: B008
+def wanted(log: LoggedFrames, span: TimeSpan = TimeSpan()) -> list[tuple[Any, ...]]:  # noqa: B008
     return sorted(
         (partition, view.header.base_offset + i, message.value, view.header.append_time_us)
         for partition, frames in enumerate(log.frames)
@@ -89,7 +89,7 @@ def found(root: Path) -> list[tuple[Any, ...]]:
     return sorted(rows)
 
 
-def export(log: LoggedFrames, target: LocalTarget, span: Span = Span()) -> Export:  # noqa: B008
+def export(log: LoggedFrames, target: LocalDestination, span: TimeSpan = TimeSpan()) -> Export:  # noqa: B008
     return Export(log, target, MESSAGES_TABLE, "orders", span, messages_max=50)
 
 
@@ -97,9 +97,9 @@ def test_what_is_new_is_added_by_each_run_and_nothing_twice(tmp_path: Path) -> N
     log, rng = LoggedFrames(3), random.Random(1)
     for _ in range(5):
         grow(log, rng, 20)
-        export(log, LocalTarget(tmp_path)).run()
+        export(log, LocalDestination(tmp_path)).run()
         assert found(tmp_path) == wanted(log)
-    again = export(log, LocalTarget(tmp_path)).run()
+    again = export(log, LocalDestination(tmp_path)).run()
     assert again == (0, 0, 0, 0)
 
 
@@ -110,7 +110,7 @@ def test_stopped_at_any_change_the_next_run_makes_it_whole(tmp_path: Path, after
         root = tmp_path / str(changes)
         log, rng = LoggedFrames(2), random.Random(2)
         grow(log, rng, 10)
-        export(log, LocalTarget(root)).run()
+        export(log, LocalDestination(root)).run()
         grow(log, rng, 10)
         target = StoppingTarget(root, changes, after=after)
         try:
@@ -123,7 +123,7 @@ def test_stopped_at_any_change_the_next_run_makes_it_whole(tmp_path: Path, after
         assert len(seen) == len(set(seen))
         assert set(seen) <= set(wanted(log))
         grow(log, rng, 5)
-        export(log, LocalTarget(root)).run()
+        export(log, LocalDestination(root)).run()
         assert found(root) == wanted(log)
         assert not list((root / "_goq" / "tmp").rglob("*.parquet"))
         changes += 1
@@ -141,7 +141,7 @@ def test_files_of_an_unfinished_plan_have_the_same_names_when_it_is_finished(
         if stops_at is not None:
             with pytest.raises(Stopped):
                 export(log, StoppingTarget(root, stops_at, after=False)).run()
-        export(log, LocalTarget(root)).run()
+        export(log, LocalDestination(root)).run()
         names.append(sorted(str(p.relative_to(root)) for p in root.glob("messages/*/*/*")))
     assert names[0] == names[1]
 
@@ -150,21 +150,21 @@ def test_bounds_in_time_are_exact_and_belong_to_the_folder(tmp_path: Path) -> No
     log, rng = LoggedFrames(2), random.Random(4)
     grow(log, rng, 30)
     times = [t for *_, t in wanted(log)]
-    span = Span(times[len(times) // 4], times[len(times) // 2])
-    export(log, LocalTarget(tmp_path), span).run()
+    span = TimeSpan(times[len(times) // 4], times[len(times) // 2])
+    export(log, LocalDestination(tmp_path), span).run()
     assert found(tmp_path) == wanted(log, span)
     with pytest.raises(Conflict, match="other bounds"):
-        export(log, LocalTarget(tmp_path)).run()
+        export(log, LocalDestination(tmp_path)).run()
 
 
 def test_what_retention_took_first_is_counted_and_the_rest_exported(tmp_path: Path) -> None:
     log, rng = LoggedFrames(1), random.Random(5)
     grow(log, rng, 10)
-    export(log, LocalTarget(tmp_path)).run()
+    export(log, LocalDestination(tmp_path)).run()
     reached = log.bounds("orders")[0].end
     grow(log, rng, 10)
     log.starts[0] = reached + 7
-    done = export(log, LocalTarget(tmp_path)).run()
+    done = export(log, LocalDestination(tmp_path)).run()
     assert done.missing == 7
     assert found(tmp_path) == [row for row in wanted(log) if not reached <= row[1] < reached + 7]
 
@@ -172,24 +172,24 @@ def test_what_retention_took_first_is_counted_and_the_rest_exported(tmp_path: Pa
 def test_a_topic_that_was_made_anew_is_refused(tmp_path: Path) -> None:
     log = LoggedFrames(1)
     grow(log, random.Random(6), 10)
-    export(log, LocalTarget(tmp_path)).run()
+    export(log, LocalDestination(tmp_path)).run()
     with pytest.raises(Conflict, match="not the topic that was exported"):
-        export(LoggedFrames(1), LocalTarget(tmp_path)).run()
+        export(LoggedFrames(1), LocalDestination(tmp_path)).run()
 
 
 def test_a_state_that_cannot_be_read_is_said_and_nothing_written(tmp_path: Path) -> None:
     log = LoggedFrames(1)
     grow(log, random.Random(7), 10)
-    export(log, LocalTarget(tmp_path)).run()
+    export(log, LocalDestination(tmp_path)).run()
     state = tmp_path / "_goq/messages/orders/state.json"
     state.write_bytes(state.read_bytes()[:-3])
     with pytest.raises(CorruptData, match=r"state\.json"):
-        export(log, LocalTarget(tmp_path)).run()
+        export(log, LocalDestination(tmp_path)).run()
 
 
 def manifests(root: Path) -> tuple[set[str], int, set[tuple[int, int]]]:
     """Return what all manifests name: files, how many rows, and which offsets are missing."""
-    found = Ledger(LocalTarget(root), "messages", "orders").manifests()
+    found = ExportLedger(LocalDestination(root), "messages", "orders").manifests()
     entries = [entry for manifest in found for entry in manifest.files]
     missing = {(p, n) for m in found for p, start, end in m.missing for n in range(start, end)}
     assert len({entry.path for entry in entries}) == len(entries)
@@ -210,7 +210,7 @@ def test_what_retention_takes_from_an_unfinished_plan_is_missing_only_if_it_was_
         except Stopped:
             pass
         log.starts = [bounds.end // 2 for bounds in log.bounds("orders").values()]
-        export(log, LocalTarget(root)).run()
+        export(log, LocalDestination(root)).run()
         rows, (files, count, missing) = found(root), manifests(root)
         assert files == {str(p.relative_to(root)) for p in root.glob("messages/*/*/*")}
         assert count == len(rows) == len(set(rows))
@@ -230,12 +230,12 @@ def test_a_long_plan_that_was_stopped_goes_on_where_it_was(tmp_path: Path) -> No
         read.append(len(todo))
         return stage_here(log)(work, todo)
 
-    def long_export(target: LocalTarget) -> Export:
+    def long_export(target: LocalDestination) -> Export:
         return Export(log, target, MESSAGES_TABLE, "orders", stager=stage, messages_max=50)
 
     with pytest.raises(Stopped):
         long_export(StoppingTarget(tmp_path, 40, after=False)).run()
-    long_export(LocalTarget(tmp_path)).run()
+    long_export(LocalDestination(tmp_path)).run()
     assert read[1] < read[0] / 2
     assert found(tmp_path) == wanted(log)
     files, count, missing = manifests(tmp_path)
@@ -246,15 +246,15 @@ def test_a_long_plan_that_was_stopped_goes_on_where_it_was(tmp_path: Path) -> No
 def test_what_is_missing_is_told_by_the_run_that_finishes_a_plan(tmp_path: Path) -> None:
     log, rng = LoggedFrames(2), random.Random(12)
     grow(log, rng, 5)
-    export(log, LocalTarget(tmp_path)).run()
+    export(log, LocalDestination(tmp_path)).run()
     log.starts = [bounds.end + 7 for bounds in log.bounds("orders").values()]
     grow(log, rng, 60)
     with pytest.raises(Stopped):
         export(log, StoppingTarget(tmp_path, 40, after=False)).run()
-    noted = Ledger(LocalTarget(tmp_path), "messages", "orders").plan()
+    noted = ExportLedger(LocalDestination(tmp_path), "messages", "orders").plan()
     assert noted is not None
     assert noted.missing
-    assert export(log, LocalTarget(tmp_path)).run().missing == 14
+    assert export(log, LocalDestination(tmp_path)).run().missing == 14
 
 
 def test_what_is_repaired_after_a_file_was_published_without_it_is_missing(tmp_path: Path) -> None:
@@ -265,7 +265,7 @@ def test_what_is_repaired_after_a_file_was_published_without_it_is_missing(tmp_p
     path = sorted(tmp_path.glob("messages/*/*/00000-0-50.parquet"))[0]
     table = pq.ParquetFile(path).read()
     pq.write_table(table.slice(3), path)
-    export(log, LocalTarget(tmp_path)).run()
+    export(log, LocalDestination(tmp_path)).run()
     files, count, missing = manifests(tmp_path)
     assert missing == {(0, offset) for offset in table.column("offset").to_pylist()[:3]}
     assert count == len(found(tmp_path)) == len(wanted(log)) - 3
@@ -273,26 +273,26 @@ def test_what_is_repaired_after_a_file_was_published_without_it_is_missing(tmp_p
 
 
 def test_two_exports_of_a_topic_to_a_folder_are_kept_apart(tmp_path: Path) -> None:
-    with LocalTarget(tmp_path).claimed(["a", "b"]):
+    with LocalDestination(tmp_path).claimed(["a", "b"]):
         with (
             pytest.raises(Conflict, match="being exported"),
-            LocalTarget(tmp_path).claimed(["b", "c"]),
+            LocalDestination(tmp_path).claimed(["b", "c"]),
         ):
             pass
-        with LocalTarget(tmp_path).claimed(["c"]):
+        with LocalDestination(tmp_path).claimed(["c"]):
             pass
-    with LocalTarget(tmp_path).claimed(["b", "c"]):
+    with LocalDestination(tmp_path).claimed(["b", "c"]):
         pass
 
 
 def test_the_staged_files_of_another_topic_are_not_touched(tmp_path: Path) -> None:
     log = LoggedFrames(1)
     grow(log, random.Random(11), 5)
-    other = LocalTarget(tmp_path).staging("messages", "orders-messages")
+    other = LocalDestination(tmp_path).staging("messages", "orders-messages")
     other.empty()
     made = Path(other.directory) / "0-0-50-1970-01-01.parquet"
     made.write_bytes(b"in the making")
-    export(log, LocalTarget(tmp_path)).run()
+    export(log, LocalDestination(tmp_path)).run()
     assert made.exists()
 
 

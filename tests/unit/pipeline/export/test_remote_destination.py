@@ -14,8 +14,8 @@ from pyarrow import fs
 
 from goq.errors import Conflict, InvalidInput
 from goq.pipeline.export import remote_destination as remote_target
-from goq.pipeline.export.destination import LocalTarget, Target, check_ours, open_target
-from goq.pipeline.export.remote_destination import RemoteTarget
+from goq.pipeline.export.destination import Destination, LocalDestination, check_ours, open_target
+from goq.pipeline.export.remote_destination import RemoteDestination
 
 
 class Stopped(BaseException):
@@ -50,14 +50,14 @@ def test_a_small_file_is_the_old_one_or_the_new_one_whenever_its_writer_ends(
 ) -> None:
     for changes in range(20):
         root = tmp_path / str(changes)
-        RemoteTarget(StoppingFiles(99), str(root)).write("a/state.json", b"old")
+        RemoteDestination(StoppingFiles(99), str(root)).write("a/state.json", b"old")
         try:
-            RemoteTarget(StoppingFiles(changes), str(root)).write("a/state.json", b"new")
+            RemoteDestination(StoppingFiles(changes), str(root)).write("a/state.json", b"new")
         except Stopped:
             assert changes < 10
         else:
             break
-        target = RemoteTarget(StoppingFiles(99), str(root))
+        target = RemoteDestination(StoppingFiles(99), str(root))
         assert target.read("a/state.json") in (b"old", b"new")
         target.write("a/state.json", b"newer")
         assert target.read("a/state.json") == b"newer"
@@ -68,20 +68,20 @@ def test_a_small_file_is_the_old_one_or_the_new_one_whenever_its_writer_ends(
 def test_what_was_removed_does_not_come_back_after_a_writer_ended(tmp_path: Path) -> None:
     for changes in range(2, 5):
         root = tmp_path / str(changes)
-        target = RemoteTarget(StoppingFiles(99), str(root))
+        target = RemoteDestination(StoppingFiles(99), str(root))
         target.write("plan.json", b"old")
         with pytest.raises(Stopped):
-            RemoteTarget(StoppingFiles(changes - 1), str(root)).write("plan.json", b"new")
+            RemoteDestination(StoppingFiles(changes - 1), str(root)).write("plan.json", b"new")
         target.remove("plan.json")
         assert target.read("plan.json") is None
         assert not target.exists("plan.json")
 
 
 @pytest.mark.parametrize(
-    "kind", [LocalTarget, lambda root: RemoteTarget(StoppingFiles(99), str(root))]
+    "kind", [LocalDestination, lambda root: RemoteDestination(StoppingFiles(99), str(root))]
 )
 def test_a_published_file_has_its_place_and_the_local_one_is_gone(
-    kind: Callable[[Path], Target], tmp_path: Path
+    kind: Callable[[Path], Destination], tmp_path: Path
 ) -> None:
     target, local = kind(tmp_path / "to"), tmp_path / "to" / "_goq" / "tmp" / "made"
     local.parent.mkdir(parents=True)
@@ -96,17 +96,17 @@ def test_a_published_file_has_its_place_and_the_local_one_is_gone(
 
 
 def test_a_folder_of_others_is_not_written_to(tmp_path: Path) -> None:
-    check_ours(LocalTarget(tmp_path), "there")
+    check_ours(LocalDestination(tmp_path), "there")
     (tmp_path / "letters.txt").write_text("mine")
     with pytest.raises(Conflict, match=r"letters\.txt"):
-        check_ours(LocalTarget(tmp_path), "there")
+        check_ours(LocalDestination(tmp_path), "there")
     (tmp_path / "_goq").mkdir()
-    check_ours(LocalTarget(tmp_path), "there")
+    check_ours(LocalDestination(tmp_path), "there")
 
 
 def test_where_an_export_goes_is_told_by_its_uri(tmp_path: Path) -> None:
-    assert isinstance(open_target(str(tmp_path)), LocalTarget)
-    assert isinstance(open_target(f"file://{tmp_path}"), LocalTarget)
+    assert isinstance(open_target(str(tmp_path)), LocalDestination)
+    assert isinstance(open_target(f"file://{tmp_path}"), LocalDestination)
     with pytest.raises(InvalidInput, match="cannot be written to"):
         open_target("what://ever")
 
@@ -147,13 +147,13 @@ def test_a_copy_through_this_process_that_is_interrupted_leaves_no_cut_file(
     monkeypatch.setattr(remote_target, "_COPY_BYTES_MAX", 3)
     made = tmp_path / "made"
     made.write_bytes(b"rows")
-    target = RemoteTarget(CuttingFiles(99), str(tmp_path / "to"))
+    target = RemoteDestination(CuttingFiles(99), str(tmp_path / "to"))
     with pytest.raises(KeyboardInterrupt):
         target.publish(str(made), "messages/1.parquet")
     assert not target.exists("messages/1.parquet")
     again = StoppingFiles(99)
     again.type_name = "s3"
-    RemoteTarget(again, str(tmp_path / "to")).publish(str(made), "messages/1.parquet")
+    RemoteDestination(again, str(tmp_path / "to")).publish(str(made), "messages/1.parquet")
     assert (tmp_path / "to" / "messages" / "1.parquet").read_bytes() == b"rows"
     assert not made.exists()
 
@@ -161,4 +161,4 @@ def test_a_copy_through_this_process_that_is_interrupted_leaves_no_cut_file(
 def test_a_uri_for_others_tells_neither_passwords_nor_options() -> None:
     target = open_target("s3://key:secret@bucket/my/lake/?region=eu-west-1&scheme=http")
     assert target.uri("messages/1.parquet") == "s3://bucket/my/lake/messages/1.parquet"
-    assert LocalTarget(Path("/my lake")).uri("1.parquet") == "file:///my lake/1.parquet"
+    assert LocalDestination(Path("/my lake")).uri("1.parquet") == "file:///my lake/1.parquet"

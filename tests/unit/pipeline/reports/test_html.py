@@ -12,13 +12,23 @@ pytest.importorskip("pyspark", minversion="4.2")
 
 import itertools
 
-from goq.pipeline.reports.html.axes import linear, logarithmic_ms, time_ticks
+from goq.pipeline.reports.html.axes import WIDTH, linear, logarithmic_ms, time_ticks
 from goq.pipeline.reports.html.charts import ROWS_MAX, chart_of, note_of
 from goq.pipeline.reports.html.page import page_of, scope_line
 from goq.pipeline.reports.html.small_multiples import PANELS_MAX
-from goq.pipeline.reports.html.svg import WIDTH
-from goq.pipeline.reports.report import Bars, Chart, Course, Report, Scope, Section, Spread
-from goq.pipeline.reports.shown import duration, headings, shortened, shown
+from goq.pipeline.reports.report import (
+    Bars,
+    Chart,
+    Course,
+    Report,
+    Scope,
+    Section,
+    Spread,
+    duration,
+    headings,
+    shortened,
+    shown,
+)
 
 WAITS = ("topic", "group", "messages", "p50_ms", "p90_ms", "p99_ms", "max_ms")
 COURSE = ("topic", "group", "time", "p50_ms", "p99_ms")

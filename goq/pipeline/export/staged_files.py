@@ -10,17 +10,16 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from goq.pipeline.arrow.ahead import ahead
 from goq.pipeline.arrow.json_columns import Columns, decode, decoded_schema
-from goq.pipeline.arrow.node_source import Source
+from goq.pipeline.arrow.node_source import LogSource, ahead
 from goq.pipeline.arrow.tables import TABLES, Table, rows_between
-from goq.pipeline.export.parquet import DatedWriter, Staging, Written
+from goq.pipeline.export.parquet import DatedWriter, Staging, WrittenFile
 from goq.pipeline.export.plan import Piece
 
 _READ_AHEAD = 4  # answers of a node, some MiB each
 
 
-class Span(NamedTuple):
+class TimeSpan(NamedTuple):
     """Which messages are wanted, by append time in microseconds: not before, and before."""
 
     from_us: int | None = None
@@ -31,7 +30,7 @@ class PieceFiles(NamedTuple):
     """The files of one piece, staged, and which of its offsets are missing."""
 
     piece: Piece
-    files: list[Written]
+    files: list[WrittenFile]
     missing: list[tuple[int, int]]
 
 
@@ -40,7 +39,7 @@ class Work(NamedTuple):
 
     table: str
     topic: str
-    span: Span
+    span: TimeSpan
     default_lane: int
     staging: Staging
     decoded: Columns | None = None
@@ -51,7 +50,7 @@ Stager = Callable[[Work, Sequence[Piece]], Iterator[PieceFiles]]
 """Stages pieces, in order."""
 
 
-def stage_here(source: Source) -> Stager:
+def stage_here(source: LogSource) -> Stager:
     """Return what stages pieces in this process, one after the other."""
 
     def stage(work: Work, todo: Sequence[Piece]) -> Iterator[PieceFiles]:
@@ -60,7 +59,7 @@ def stage_here(source: Source) -> Stager:
     return stage
 
 
-def stage_piece(source: Source, work: Work, piece: Piece, attempt: str = "") -> PieceFiles:
+def stage_piece(source: LogSource, work: Work, piece: Piece, attempt: str = "") -> PieceFiles:
     """Write the files of a piece aside: with the same rows however often, and wherever, it is done.
 
     ``attempt`` tells apart those who may do it at the same time.
@@ -73,11 +72,11 @@ def stage_piece(source: Source, work: Work, piece: Piece, attempt: str = "") -> 
     writer = DatedWriter(work.staging, stem, schema, table.time)
     missing: list[tuple[int, int]] = []
     try:
-        with ahead(table.stretches(source, topic, *piece), _READ_AHEAD) as stretches:
-            for stretch in stretches:
-                missing += stretch.missing
+        with ahead(table.read(source, topic, *piece), _READ_AHEAD) as frame_batches:
+            for frame_batch in frame_batches:
+                missing += frame_batch.missing
                 for batch in table.batches(
-                    topic, piece.partition, stretch.frames, work.default_lane
+                    topic, piece.partition, frame_batch.frames, work.default_lane
                 ):
                     batch = within(batch, table, piece, work.span)
                     writer.add(batch if work.decoded is None else decode(batch, work.decoded))
@@ -87,7 +86,7 @@ def stage_piece(source: Source, work: Work, piece: Piece, attempt: str = "") -> 
         raise
 
 
-def within(batch: pa.RecordBatch, table: Table, piece: Piece, span: Span) -> pa.RecordBatch:
+def within(batch: pa.RecordBatch, table: Table, piece: Piece, span: TimeSpan) -> pa.RecordBatch:
     """Return the rows that are of the piece and whose time is in the span."""
     batch = rows_between(batch, table.position, piece.start, piece.end)
     return rows_between(batch, table.time, span.from_us, span.to_us)
