@@ -454,7 +454,7 @@ def test_a_sequence_as_high_as_allowed_is_taken_and_one_higher_is_not() -> None:
     frame = encode_frame(Columns([b"a", b"b"]), producer=ProducerMark(1, 0, highest))
     use_everything(check(frame))
     frame = encode_frame(Columns([b"a", b"b"]), producer=ProducerMark(1, 0, highest + 1))
-    with pytest.raises(InvalidFrame, match="counts"):
+    with pytest.raises(InvalidFrame, match="first_sequence"):
         check(frame)
 
 

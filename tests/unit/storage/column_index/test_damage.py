@@ -78,7 +78,7 @@ def is_whole(disk: SimulatedDisk) -> bool:
     file, size_bytes = ColumnFile(disk, SEGMENT), len(disk.read_all(SEGMENT))
     blocks = file.blocks(SegmentPosition(0, 0), size_bytes)
     return (
-        blocks[-1].stretch.end.position == size_bytes
+        blocks[-1].frames.end.position == size_bytes
         and blocks[-1].file_end == len(disk.read_all(FILE))
         and all(file.body(block) is not None for block in blocks)
     )
