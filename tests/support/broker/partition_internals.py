@@ -1,6 +1,6 @@
 """The inside of a partition, for tests that compare it with its twin or break it on purpose.
 
-Nothing in goq outside goq.broker.partition may read these: see tests/base/test_ownership.py.
+Nothing in goq outside goq.broker.partition may read these: see tests/unit/broker/test_ownership.py.
 """
 
 from __future__ import annotations
