@@ -265,7 +265,7 @@ class GroupView:
             held.offset
             for held in self._group.locks.held()
             if held.offset not in self._group.taken
-            and moved.get(held.offset, held.attributes.lane) == held.fact.lane
+            and moved.get(held.offset, held.attributes.lane) == held.attributes.lane
         }
         return sorted(held)
 

@@ -172,7 +172,7 @@ class Leases:
         group = self._state.join(group_name)
         ready = self._ready.current
         fresh = ready.turns_of(group).next_lane()
-        lanes = [ready.default_lane if lane < 0 else lane for lane in group.retries.ripe_lanes()]
+        lanes = [ready.default_lane if lane < 0 else lane for lane in group.retries.due_lanes()]
         return min([*lanes, limits.LANES_MAX if fresh is None else fresh])
 
     def acknowledge(self, group: str, receipts: Iterable[Receipt]) -> Settling:
