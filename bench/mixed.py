@@ -18,7 +18,7 @@ from bench.loader import http_answer_length, load
 from bench.rows import Measure, Place, Row, Work
 from bench.topics import fresh_topic
 from goq.client import AsyncClient, Client
-from goq.client.producer_batch import ProducerBatch
+from goq.client.message_batch import MessageBatch
 from goq.frame.encoder import encode_frame
 from goq.model import Message
 
@@ -48,7 +48,7 @@ def mixed_messages(draw: random.Random, count: int, size_bytes: int) -> list[Mes
 
 def body_of(messages: list[Message]) -> bytes:
     """Return the body that publishes messages, each in the partition of its key."""
-    batch = ProducerBatch()
+    batch = MessageBatch()
     batch.add_messages(messages, 0)
     return b"".join(
         share.partition.to_bytes(4, "little") + encode_frame(share.columns)

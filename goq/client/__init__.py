@@ -6,7 +6,7 @@ arguments         what callers may pass, as the wire takes it
 messages          the messages and results of publish, read and settle
 results           the values that the administrative calls return
 delivery_options  priority, delay, TTL, tenant and dedup id of a message that is published
-producer_batch    messages gathered for one request, divided among partitions
+message_batch     messages gathered for one request, divided among partitions
 replay_plan       which messages a replay has, and where their copies go
 protocol          paths, JSON and frames of the HTTP API, without I/O
 cluster_map       the nodes that a client knows, and the leaders of partitions

@@ -1,4 +1,4 @@
-"""What callers may pass, turned into what the wire takes."""
+"""Arguments of the public calls, checked and converted for the wire."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def as_message(
 
 
 def as_messages(messages: Iterable[MessageLike]) -> list[Message]:
-    """Return messages within the limits; a bare value is a message without key and headers."""
+    """Return messages within the limits; a value alone is a message without key and headers."""
     return [
         _checked(item) if isinstance(item, Message) else as_message(item, None, None)
         for item in messages
@@ -59,7 +59,7 @@ def check_values(values: Sequence[bytes]) -> None:
 
 
 def value_bytes(value: bytes) -> int:
-    """Return how many bytes a message takes in a frame that is only a value."""
+    """Return how many bytes a message that has only a value takes in a frame."""
     return 8 + len(value)
 
 
@@ -86,12 +86,12 @@ def as_time(time: Time) -> str | float:
 
 
 def wait_ms(wait: Duration | None) -> int:
-    """Return how long a long poll may be held, in milliseconds; None is not at all."""
+    """Return for how many milliseconds the node may hold a long poll; 0 for None."""
     return 0 if wait is None else min(parse_duration_ms(wait, field="wait"), limits.WAIT_MS_MAX)
 
 
 def check_acks(acks: str | None) -> str | None:
-    """Return ``acks`` if it is one of those there are, or None; raise ``InvalidInput``."""
+    """Return ``acks`` if it is ``quorum``, ``leader`` or None; else raise ``InvalidInput``."""
     if acks not in (None, "quorum", "leader"):
         raise InvalidInput(f"acks is quorum or leader, not {acks!r:.100}", field="acks")
     return acks

@@ -1,4 +1,4 @@
-"""What a caller says of how a message is to be delivered, and what that means to a topic."""
+"""Delivery options of a message, and what they mean in a topic: lane, times, tenant, dedup id."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ _SAMPLE_US_MAX: Final = 250_000
 
 
 class DeliveryOptions(NamedTuple):
-    """As the caller wrote it; see :meth:`~goq.client.Client.publish`."""
+    """The options as the caller gave them, see :meth:`~goq.client.Client.publish`."""
 
     priority: str | int | None = None
     delay: Duration | None = None
@@ -73,10 +73,10 @@ PLAIN: Final = DeliveryOptions()
 
 
 class NodeClock:
-    """The node's wall clock, reckoned from what it last said: delays must not hang on this one's.
+    """An estimate of the node's wall clock: delays do not depend on the clock of this machine.
 
-    Never behind, as far as the node's own clock is not set: ahead by at most the time that a
-    request took.
+    It is never behind the node's clock unless that is set, and ahead by at most the duration of a
+    request.
     """
 
     def __init__(self) -> None:
@@ -84,23 +84,23 @@ class NodeClock:
 
     @staticmethod
     def monotonic_us() -> int:
-        """Return a time to give to :meth:`note` later."""
+        """Return monotonic microseconds, for :meth:`note`."""
         return time.monotonic_ns() // 1000
 
     def note(self, node_us: int, asked_us: int) -> None:
-        """Take note of the node's time, as it said when asked at ``asked_us``."""
+        """Note the node's time in an answer to a request that was sent at ``asked_us``."""
         if self._ahead_us is None or self.monotonic_us() - asked_us <= _SAMPLE_US_MAX:
             self._ahead_us = node_us - asked_us
 
     def now_us(self) -> int:
-        """Return the node's time; this machine's if it never said."""
+        """Return the node's time in microseconds; this machine's if no answer had one."""
         if self._ahead_us is None:
             return time.time_ns() // 1000
         return self._ahead_us + self.monotonic_us()
 
 
 class TopicPublishSettings(NamedTuple):
-    """What is known of the topic that a message goes to."""
+    """The settings of a topic that matter to publishing."""
 
     lanes: str = DEFAULT_LANES
     delay_ms_max: int = limits.DELAY_MS_MAX
@@ -115,7 +115,7 @@ class TopicPublishSettings(NamedTuple):
         return lanes_of(self.lanes).default_lane
 
     def applied(self, message: Message, options: DeliveryOptions, now_us: int) -> Message:
-        """Return a message with options put in; raise ``InvalidInput`` naming a bad one."""
+        """Return a message with options applied; raise ``InvalidInput`` naming a bad one."""
         deliver_at_ms = self._deliver_at_ms(options, now_us)
         dedup_id = message.dedup_id
         if options.dedup_id is not None:

@@ -1,4 +1,4 @@
-"""Failures as errors of goq: problem answers by their code, broken connections by their kind."""
+"""Failed requests as errors of goq: problem answers by code, broken connections by kind."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ _decode_problem = msgspec.json.Decoder(_Problem).decode
 
 
 def error_of_answer(answer: Answer, server: str) -> GoqError:
-    """Return the error that an answer outside of 200-299 stands for.
+    """Return the error for an answer whose status is not 200 to 299.
 
-    Something between client and node may answer in another form than a problem document: then
-    the status decides, and the message quotes the beginning of what it said.
+    A proxy may answer without a problem document. Its status decides then, and the message quotes
+    the beginning of its body.
     """
     try:
         problem = _decode_problem(answer.body)
@@ -82,7 +82,7 @@ def error_of_answer(answer: Answer, server: str) -> GoqError:
 
 
 def failure_of_transport(error: httpx.TransportError, server: str) -> RequestFailure:
-    """Return what a request that got no whole answer ends in."""
+    """Return the failure of a request that got no whole answer."""
     said = str(error) or type(error).__name__
     if isinstance(error, httpx.PoolTimeout):
         return RequestFailure(
@@ -113,7 +113,7 @@ def failure_of_transport(error: httpx.TransportError, server: str) -> RequestFai
 
 
 def unreadable(server: str, error: Exception) -> GoqError:
-    """Return the error for an answer that is not what the route promises."""
+    """Return the error for an answer that does not have the form of its route."""
     return GoqError(f"{server} gave an answer that is not goq's: {error}; is it a goq node?")
 
 

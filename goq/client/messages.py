@@ -1,4 +1,4 @@
-"""What the client hands out: messages, and what became of those that were sent."""
+"""Messages that were read, and the results of publish, read and settle."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from goq.model import Header, MessageId
 
 
 class LogMessage(msgspec.Struct, frozen=True):
-    """A message as the log holds it. ``timestamp`` is its append time.
+    """A message of the log. ``timestamp`` is its append time, ``value`` is None for a tombstone.
 
-    Times are microseconds since 1970, None where a message has none.
+    Times are microseconds since 1970, None where the message has none.
     """
 
     topic: str
@@ -35,20 +35,20 @@ class LogMessage(msgspec.Struct, frozen=True):
 
     @property
     def id(self) -> MessageId:
-        """Where the message is: ``topic:partition:offset``."""
+        """The id of the message: ``topic:partition:offset``."""
         return MessageId(self.topic, self.partition, self.offset)
 
     @property
     def traceparent(self) -> str | None:
-        """What the message says of the span that published it, unchecked."""
+        """The ``traceparent`` header of the message, unchecked; None without one."""
         return traceparent_of(self.headers)
 
 
 class Published(NamedTuple):
     """One message that the node has stored.
 
-    ``timestamp`` is the append time in microseconds. ``duplicate`` says that it had been stored
-    already, by an earlier attempt or with the same dedup id: it is there once, under ``id``.
+    ``timestamp`` is the append time in microseconds since 1970. ``duplicate`` says that it was
+    stored before, by an earlier attempt or with the same dedup id: it is stored once, as ``id``.
     """
 
     id: MessageId
@@ -57,7 +57,7 @@ class Published(NamedTuple):
 
 
 class PublishedRun(NamedTuple):
-    """Messages stored side by side: the n-th of ``positions`` got the n-th offset."""
+    """Messages with adjacent offsets: the n-th of ``positions`` has the n-th offset."""
 
     partition: int
     offset: int
@@ -67,9 +67,9 @@ class PublishedRun(NamedTuple):
 
 
 class PublishedBatch:
-    """What became of many messages, in the order in which they were given.
+    """The result of publishing many messages, in the order in which they were given.
 
-    Held as runs of offsets; a :class:`Published` for each message is made when it is asked for.
+    It holds runs of offsets. The :class:`Published` of each message is made on first use.
     """
 
     def __init__(self, topic: str, runs: Sequence[PublishedRun]) -> None:
@@ -116,7 +116,10 @@ def _shift(positions: Sequence[int], start: int) -> Sequence[int]:
 
 
 class DamagedRange(NamedTuple):
-    """Offsets whose stored bytes failed their check: they are not in what was read."""
+    """Offsets whose stored bytes failed their check: the batch does not have them.
+
+    ``end_offset`` is excluded.
+    """
 
     topic: str
     partition: int
@@ -125,11 +128,12 @@ class DamagedRange(NamedTuple):
 
 
 class ReadBatch:
-    """A piece of one partition's log.
+    """One batch of a partition's log.
 
-    ``next`` is the offset to read on from, ``start`` and ``end`` bound what the partition holds.
-    ``deleted`` are offsets between that are in no archive, where that was read too.
-    Frames are split into ``messages`` when those are asked for.
+    ``next`` is the offset to read at next. The partition holds offsets from ``start`` up to
+    ``end``, which is excluded. The batch lacks the offsets in ``damaged`` and in
+    ``deleted``: retention deleted the latter, and the archive lacks them. Frames are split into
+    ``messages`` on first use.
     """
 
     def __init__(
@@ -164,7 +168,7 @@ class ReadBatch:
 def messages_of(topic: str, partition: int, frame: FrameView, lanes: str) -> Iterator[LogMessage]:
     """Yield the messages of a frame, of a topic whose lanes have these names.
 
-    Those that compaction took away are left out.
+    Messages that compaction removed are left out.
     """
     header = frame.header
     count = header.message_count
@@ -183,7 +187,7 @@ def messages_of(topic: str, partition: int, frame: FrameView, lanes: str) -> Ite
 
 
 class FailedReceipt(NamedTuple):
-    """A receipt that was not settled, and the code of the error that says why."""
+    """A receipt that was not settled, and the code of its error (docs/errors.md)."""
 
     receipt: str
     code: str
@@ -197,7 +201,7 @@ class CopyResult(NamedTuple):
 
 
 class Settled(NamedTuple):
-    """How many messages were settled, and which receipts were not."""
+    """How many messages were settled, and the receipts that were not."""
 
     done: int
     failed: Sequence[FailedReceipt]

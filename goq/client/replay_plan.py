@@ -1,7 +1,7 @@
-"""What a replay is: which messages of a topic, and what is said of each where it goes.
+"""The replay: which messages of a topic, and where and how their copies are published.
 
-All of it is pure: the same replay asked for again is the same one, and who publishes its copies is
-told by what it is. So a replay into a topic can be run again after a crash at any point.
+This module is pure. Equal replays have equal producer ids, so a replay into a topic can be run
+again after a crash at any point, and stores nothing twice.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Final
 import msgspec
 
 from goq.client.delivery_options import lanes_of
+from goq.client.message_batch import producer_id_of
 from goq.client.messages import LogMessage
-from goq.client.producer_batch import producer_id_of
 from goq.errors import InvalidInput
 from goq.frame.hashes import partition_of
 from goq.model import Header, Message, MessageId
@@ -40,18 +40,18 @@ class Replay:
     snapshot_us: int | None = None
 
     def producer_id(self, target: str, partition: int) -> int:
-        """Return who publishes, in the topic ``target``, the copies from a partition."""
+        """Return the producer id of the copies from a partition, in the topic ``target``."""
         return producer_id_of((target, partition, msgspec.structs.asdict(_Identity.of(self))))
 
     def wants(self, message: LogMessage) -> bool:
-        """Whether a message that lies between the times is one of those to be replayed."""
+        """Whether a message between the times is part of the replay."""
         return (self.key is None or message.key == self.key) and (
             self.to_offset is None or message.offset < self.to_offset
         )
 
 
 class _Identity(msgspec.Struct, frozen=True):
-    """A replay as what it is known by: the fields never change their order."""
+    """The identity of a replay: its fields never change their order."""
 
     topic: str
     times: tuple[int | None, int | None]
@@ -76,7 +76,7 @@ class _Identity(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class CopyPlan:
-    """Where copies go: the partitions and the names of the lanes of both topics."""
+    """Where copies go, from the partitions and the lanes of both topics."""
 
     source_partitions: int
     target_partitions: int
@@ -105,7 +105,7 @@ class CopyPlan:
         return None if lane == target.default_lane else lane
 
     def copy(self, message: LogMessage) -> Message:
-        """Return what is published for a message: as it was, but ready at once and for ever."""
+        """Return the copy of a message: as it was, but ready at once and without expiry."""
         return Message(
             message.value,
             message.key,
@@ -118,7 +118,7 @@ class CopyPlan:
 def with_origin(headers: Sequence[Header], origin: MessageId) -> Sequence[Header]:
     """Return headers with the id of the message that a copy is made of as the last one.
 
-    One that was replayed before keeps the id that it had at first, in front of it.
+    A message that was replayed before keeps its first id, in front of it.
     """
     first = [header for header in headers if header[0] == REPLAYED_FROM][:1]
     others = [header for header in headers if header[0] != REPLAYED_FROM]
@@ -126,7 +126,7 @@ def with_origin(headers: Sequence[Header], origin: MessageId) -> Sequence[Header
 
 
 def origin_of(headers: Sequence[Header]) -> MessageId | None:
-    """Return which message a copy was made of, None where the headers do not say."""
+    """Return the id of the message that a copy was made of, None for no copy."""
     found = [value for name, value in headers if name == REPLAYED_FROM]
     try:
         return MessageId.parse(found[-1].decode()) if found else None

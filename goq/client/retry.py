@@ -1,8 +1,9 @@
-"""When to try again, and how long to wait before.
+"""Retries of failed requests: when, and after which pause.
 
 Exponential backoff with full jitter (Brooker, "Exponential Backoff And Jitter", AWS 2015): the
-n-th pause is drawn evenly from zero to ``initial * 2**n``, up to a ceiling. Clients that failed
-together then come back apart. A node that names a time to wait (``retry_after_ms``) is obeyed.
+n-th pause is drawn evenly from zero to ``initial * 2**n``, up to a ceiling. Clients
+that failed together then return at different times. A pause is at least the ``retry_after_ms`` of
+the node, if it sent one.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from goq.errors import GoqError, TimedOut
 
 @dataclass(frozen=True, slots=True)
 class BackoffPolicy:
-    """How long failed requests are tried again, counted from the first failure."""
+    """How long failed requests are retried, in milliseconds from the first failure."""
 
     total_ms: int
     initial_ms: int = 50
@@ -24,14 +25,17 @@ class BackoffPolicy:
 
 @dataclass(frozen=True, slots=True)
 class RequestFailure:
-    """One failed attempt: the error it would end in, and whether it may have taken effect."""
+    """One failed attempt: its error, and whether the request may have been carried out."""
 
     error: GoqError
     maybe_done: bool
 
 
 class RetryAttempts:
-    """The attempts at one request. ``draw`` gives numbers from 0 to 1, ``now_s`` is monotonic."""
+    """The attempts of one request.
+
+    ``draw`` returns random numbers from 0 to 1, ``now_s`` monotonic seconds.
+    """
 
     def __init__(
         self, policy: BackoffPolicy, *, draw: Callable[[], float], now_s: Callable[[], float]
@@ -43,10 +47,10 @@ class RetryAttempts:
         self._deadline_s = 0.0
 
     def pause_s(self, failure: RequestFailure, *, repeatable: bool) -> float | None:
-        """Return how long to wait before the next attempt, or None when there is to be none.
+        """Return the pause before the next attempt in seconds, None for no further attempt.
 
-        A request that may have taken effect is sent again only if it is ``repeatable``: doing it
-        twice does what doing it once does.
+        A request that may have been carried out is sent again only if it is ``repeatable``, that
+        is, idempotent.
         """
         if not failure.error.retryable or (failure.maybe_done and not repeatable):
             return None
@@ -63,5 +67,5 @@ class RetryAttempts:
 
 
 def answered(error: GoqError) -> RequestFailure:
-    """Return the failure that a node's problem answer is: only a time-out leaves doubt."""
+    """Return a problem answer as a failure: only after a time-out it may have been done."""
     return RequestFailure(error, maybe_done=isinstance(error, TimedOut))

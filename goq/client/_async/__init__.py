@@ -1,1 +1,20 @@
-"""The asynchronous client, and the source that the synchronous one is generated from."""
+"""The asynchronous client, and the source that the synchronous one is generated from.
+
+client           every call on one object: publish, consume, receive, settle
+producer         publishes many messages in batches, from a worker
+publisher        one producer id on one topic; single messages that share requests
+frame_publisher  whole frames under sequences of the caller's own
+receive          one receive, and the stream of a topic
+consumer         the loop over a group's messages
+settlement       receipts to leaders, received messages, lease extension
+log_client       the calls that read the log
+topic_reader     all partitions of a topic, merged by append time
+replay_reader    a replay with absolute bounds, and its messages
+topic_copy       a replay copied into another topic, exactly once
+admin            topics, groups and the node
+message_admin    single messages, traces, dead letters
+cluster_admin    the cluster
+http             requests to nodes: leaders, retries, errors
+channel          a bounded queue between workers and one reader
+runtime          locks, waits and workers of asyncio
+"""

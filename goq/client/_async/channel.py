@@ -1,4 +1,4 @@
-"""A short queue between workers and the one who reads them all."""
+"""A bounded queue between workers and one reader."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Item = TypeVar("Item")
 
 
 class _Entry(Generic[Item]):
-    """An item, and the take that took it."""
+    """An item, and the number of the take that took it."""
 
     def __init__(self, item: Item) -> None:
         self.item = item
@@ -19,7 +19,7 @@ class _Entry(Generic[Item]):
 
 
 class Channel(Generic[Item]):
-    """Holds up to ``room`` items. A worker's error comes out where its items would have."""
+    """Holds up to ``room`` items. The error of a worker is raised after the items before it."""
 
     def __init__(self, room: int) -> None:
         self._room = room
@@ -32,7 +32,7 @@ class Channel(Generic[Item]):
     async def put(self, item: Item, *, until_done: bool = False) -> bool:
         """Add an item once there is room; return False when the channel is closed.
 
-        With ``until_done`` return only when whoever took the item comes back for more.
+        With ``until_done`` return only when the reader of the item comes back for more.
         """
         entry = _Entry(item)
         with self._monitor:
@@ -78,7 +78,7 @@ class Channel(Generic[Item]):
             self._monitor.notify_all()
 
     def close(self) -> None:
-        """Wake and refuse everyone who puts."""
+        """Wake all who put, and refuse their items."""
         with self._monitor:
             self.closed = True
             self._monitor.notify_all()

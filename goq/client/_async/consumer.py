@@ -1,4 +1,4 @@
-"""The loop over a group's messages."""
+"""The loop over a group's messages: workers receive them, the caller takes them one by one."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ _WATCH_PAUSE_S: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class ConsumeOptions:
-    """When the loop ends, and what it does meanwhile.
+    """When the loop ends, and what it calls meanwhile.
 
     ``max_messages`` counts messages, ``until_empty`` ends the loop when no message is ready, and
-    ``timeout_ms`` when none has come for so long. ``before_wait`` is called when all that
-    came has been passed on, ``after_wait`` when more may have come and none of it is passed on.
+    ``timeout_ms`` when none has come for so long. ``before_wait`` is called when all messages
+    were yielded, ``after_wait`` before any of the next ones is.
     """
 
     receive: ReceiveOptions
@@ -52,24 +52,25 @@ class ConsumeOptions:
 
 
 class Consumer:
-    """One loop, and what it was given but has not passed on.
+    """One consume loop, with the messages that it received and has not yielded.
 
-    Each topic has a worker, which waits for messages on connections that end with the loop. So
-    the loop may be left at any moment, by Ctrl-C too: the node is told that nothing more is
-    wanted, the worker hears what it was handed until then, and that goes back at once.
+    Each topic has a worker, which waits for messages on connections of the loop. The loop may be
+    left at any moment, by Ctrl-C too: it tells the node that it wants no more messages, reads what
+    was sent before, and gives that back at once.
 
-    The node pushes, with as much credit as a batch. Its streams end with their connections, and
-    give back what is in flight; so a loop that is left ends them first, for what it has passed on
-    to stay leased. Where a broken one was, what came over it and was not passed on is dropped. When
-    all credit is with the user, who wants to go on before settling, the node is asked for more.
+    Usually the node pushes messages over a stream, with ``prefetch`` as its credit. A stream whose
+    connection breaks releases its leases. A loop that is left therefore ends its streams first, so
+    that yielded messages stay leased. After a break, messages of the stream that were not yielded
+    are dropped. If the caller holds all credit and wants more before it settles, the node is asked
+    for more.
 
-    A loop that is to end when nothing is ready asks for messages instead, as a stream never says
-    that there are none; so does one over several topics or several nodes that is to end after
-    ``max_messages``, as the streams would each bring so many.
+    Two kinds of loops ask for messages instead. One that ends when no message is ready: a stream
+    never says so. One over several topics or nodes that ends after ``max_messages``: each stream
+    would bring as many.
 
-    Where several nodes lead partitions of a topic, each of them has a stream, and what comes is
-    passed on as it came: none has more than its credit in the queue. A worker waits for others to
-    lead; then streams begin with these, and end with those that lead no more.
+    Where several nodes lead partitions of a topic, each has a stream, and messages are yielded as
+    they come. No stream has more than its credit in the queue. A worker watches the leaders: it
+    opens streams to new ones, and ends those to nodes that lead nothing any more.
     """
 
     def __init__(
@@ -92,11 +93,13 @@ class Consumer:
         self._last_s = 0.0
         self._extender = LeaseExtender(settler, options.receive.visibility_ms)
         self._closing = Lock()
-        # a worker rings when there is more (True), and when there will be none (False)
+        # a worker puts True when there are more messages, False when there will be none
         self._channel = Channel[bool](len(topics))
         self._workers: list[Worker] = []
-        self._streams = not self._until_empty and (options.max_messages is None or len(topics) == 1)
-        self._feeds: list[DeliveryStream] = []
+        self._uses_streams = not self._until_empty and (
+            options.max_messages is None or len(topics) == 1
+        )
+        self._open_streams: list[DeliveryStream] = []
         self._was_silent = False
         self._receiving: Http | None = None
         self._running = 0
@@ -104,7 +107,7 @@ class Consumer:
     async def messages(
         self, open_ones: set[Consumer]
     ) -> AsyncGenerator[AsyncReceivedMessage, None]:
-        """Yield messages; among ``open_ones`` until the loop is left."""
+        """Yield messages. The loop is in ``open_ones`` until it is left."""
         open_ones.add(self)
         self._last_s = time.monotonic()
         try:
@@ -118,13 +121,13 @@ class Consumer:
             open_ones.discard(self)
 
     async def aclose(self) -> None:
-        """Stop, and give back what was not passed on: nothing waits for its visibility timeout."""
+        """Stop, and give back what was not yielded: no message waits for its visibility timeout."""
         async with self._closing:
             self._channel.close()
             if self._receiving is not None:
-                for feed in list(self._feeds):
-                    await feed.end()
-                    self._forget(feed)
+                for stream in list(self._open_streams):
+                    await stream.end()
+                    self._forget(stream)
                 self._receiving.finish()
                 give_up_at_s = time.monotonic() + _LAST_ANSWER_S_MAX
                 for worker in self._workers:
@@ -132,8 +135,8 @@ class Consumer:
                 await self._receiving.aclose()
             for worker in self._workers:
                 await worker.stop()
-            for feed in list(self._feeds):  # that began meanwhile
-                self._forget(feed)
+            for stream in list(self._open_streams):  # that began meanwhile
+                self._forget(stream)
             await self._extender.stop()
             await self._give_back(list(self._held))
             self._held.clear()
@@ -145,10 +148,10 @@ class Consumer:
                     "nack", topic, group, receipts_of(members), **nack_details(0, None)
                 )
         except GoqError:
-            pass  # the node cannot be reached: the visibility timeout gives them back
+            pass  # no node answers: the messages come again after their visibility timeout
 
     async def _fill(self) -> bool:
-        """Get messages into ``_held``, perhaps none yet; return False when the loop is to end."""
+        """Wait for messages in ``_held``, perhaps in vain; return False when the loop is to end."""
         if self._options.before_wait is not None:
             await self._options.before_wait()
         wait_ms = self._wait_ms()
@@ -157,7 +160,7 @@ class Consumer:
         if not self._workers:
             self._start_workers()
         wait_s = None if self._until_empty else wait_ms / 1000
-        if self._feeds:
+        if self._open_streams:
             wait_s = await self._grant(wait_ms / 1000)
         bells = await self._channel.take(wait_s)
         self._was_silent = not bells
@@ -191,45 +194,45 @@ class Consumer:
 
     def _start_workers(self) -> None:
         self._running = len(self._topics)
-        if self._streams:
-            # more for the other nodes, to ask for credit, and to say that enough has come
+        if self._uses_streams:
+            # one for each stream, and one to grant credit and to end streams
             self._receiving = http = self._http.fork(
                 len(self._topics) * limits.CLUSTER_NODES_MAX + 1
             )
             for topic in self._topics:
-                self._start_feed(http, topic)
+                self._start_stream(http, topic)
         else:
             self._receiving = http = self._http.fork(len(self._topics))
             self._workers = [Worker(self._fetch, http, topic) for topic in self._topics]
 
-    def _start_feed(self, http: Http, topic: str, server: str | None = None) -> None:
-        feed = DeliveryStream(http, topic, self._group, self._options.receive, server)
-        self._feeds.append(feed)
-        self._settler.listeners.append(feed.settled)
-        self._workers.append(Worker(self._follow, http, feed))
+    def _start_stream(self, http: Http, topic: str, server: str | None = None) -> None:
+        stream = DeliveryStream(http, topic, self._group, self._options.receive, server)
+        self._open_streams.append(stream)
+        self._settler.listeners.append(stream.settled)
+        self._workers.append(Worker(self._follow, http, stream))
 
-    def _forget(self, feed: DeliveryStream) -> None:
-        with contextlib.suppress(ValueError):  # whoever is second has nothing to do
-            self._feeds.remove(feed)
-            self._settler.listeners.remove(feed.settled)
+    def _forget(self, stream: DeliveryStream) -> None:
+        with contextlib.suppress(ValueError):  # the other caller was first
+            self._open_streams.remove(stream)
+            self._settler.listeners.remove(stream.settled)
 
     async def _grant(self, wait_s: float) -> float:
-        """Grant more where all credit is with the user; return how long to wait for messages."""
-        for feed in list(self._feeds):
-            if feed.is_exhausted or (self._was_silent and feed.may_be_exhausted):
-                await feed.more()
-        if any(feed.may_be_exhausted for feed in self._feeds):
+        """Grant credit where the caller holds all of it; return how long to wait for messages."""
+        for stream in list(self._open_streams):
+            if stream.is_exhausted or (self._was_silent and stream.may_be_exhausted):
+                await stream.more()
+        if any(stream.may_be_exhausted for stream in self._open_streams):
             return min(wait_s, _EXHAUSTED_S)
         return wait_s
 
-    async def _follow(self, http: Http, feed: DeliveryStream) -> None:
-        """Take what is pushed from one topic, over one stream after another.
+    async def _follow(self, http: Http, stream: DeliveryStream) -> None:
+        """Read the streams of one topic, one after the other.
 
-        Until the loop ends, or the node is no longer one to be asked.
+        Return when the loop ends, or when the node no longer leads a partition of the topic.
         """
         attempts = http.attempts()
         try:
-            while feed.is_wanted and not self._channel.closed:
+            while stream.is_wanted and not self._channel.closed:
                 left = (
                     None
                     if self._options.max_messages is None
@@ -237,83 +240,85 @@ class Consumer:
                 )
                 if left == 0:
                     return
-                opened_s, is_first = inf, feed.server is None
+                opened_s, is_first = inf, stream.server is None
                 try:
-                    await feed.open(left)
+                    await stream.open(left)
                     opened_s = time.monotonic()
-                    if feed.is_of_cluster and left is not None:
-                        await self._ask_all_instead(http, feed)
+                    if stream.is_of_cluster and left is not None:
+                        await self._ask_all_instead(http, stream)
                         return
-                    if feed.is_of_cluster and is_first:
-                        self._workers.append(Worker(self._watch, http, feed.topic))
-                    await self._pass_on(feed)
+                    if stream.is_of_cluster and is_first:
+                        self._workers.append(Worker(self._watch, http, stream.topic))
+                    await self._pass_on(stream)
                 except GoqError as error:
                     if self._channel.closed:
                         return
                     if is_first and opened_s == inf:
-                        raise  # it was tried for as long as it may be
+                        raise  # all retries are used up
                     if time.monotonic() - opened_s > _SOUND_STREAM_S:
                         attempts = http.attempts()
                     pause_s = attempts.pause_s(
                         RequestFailure(error, maybe_done=True), repeatable=True
                     )
-                    if feed.is_wanted:
-                        await self._withdraw(feed)
-                    if pause_s is None and feed.is_wanted:
+                    if stream.is_wanted:
+                        await self._withdraw(stream)
+                    if pause_s is None and stream.is_wanted:
                         raise
                     await sleep(pause_s or 0)
         except Exception as error:
             self._channel.fail(error)
         finally:
-            if not feed.is_wanted:
-                self._forget(feed)
+            if not stream.is_wanted:
+                self._forget(stream)
 
-    async def _ask_all_instead(self, http: Http, feed: DeliveryStream) -> None:
-        """Go on without streams, of which each would bring ``max_messages``."""
-        if await feed.end():
+    async def _ask_all_instead(self, http: Http, stream: DeliveryStream) -> None:
+        """Go on without streams: each would bring ``max_messages``."""
+        if await stream.end():
             with contextlib.suppress(Unavailable):  # it has ended
-                await self._pass_on(feed)
+                await self._pass_on(stream)
         else:
-            await feed.abandon()
-        self._forget(feed)
-        await self._fetch(http, feed.topic)
+            await stream.abandon()
+        self._forget(stream)
+        await self._fetch(http, stream.topic)
 
-    async def _pass_on(self, feed: DeliveryStream) -> None:
-        """Take what comes over a stream, until it breaks or ends."""
-        async for deliveries in feed.deliveries():
-            self._admit(AsyncDeliveryBatch(self._settler, feed.topic, self._group, deliveries))
+    async def _pass_on(self, stream: DeliveryStream) -> None:
+        """Take the messages of a stream, until it breaks or ends."""
+        async for deliveries in stream.deliveries():
+            self._admit(AsyncDeliveryBatch(self._settler, stream.topic, self._group, deliveries))
             self._channel.offer(True)
 
     async def _watch(self, http: Http, topic: str) -> None:
-        """Have a stream with each node that leads partitions of a topic, until the loop ends."""
+        """Keep a stream to each leader of partitions of a topic, until the loop ends."""
         try:
             await http.learn(topic)
             while not self._channel.closed:
                 leaders = http.cluster_map.leaders(topic)
-                followed = {f.server: f for f in self._feeds if f.topic == topic and f.is_wanted}
+                followed = {
+                    f.server: f for f in self._open_streams if f.topic == topic and f.is_wanted
+                }
                 for server in leaders:
                     if server not in followed:
-                        self._start_feed(http, topic, server)
-                for feed in followed.values():
-                    if feed.server not in leaders and leaders:
-                        feed.is_wanted = False
-                        await feed.end()
+                        self._start_stream(http, topic, server)
+                for stream in followed.values():
+                    if stream.server not in leaders and leaders:
+                        stream.is_wanted = False
+                        await stream.end()
                 await http.learn(topic, wait_ms=_WATCH_MS)
                 await sleep(_WATCH_PAUSE_S)
         except Exception as error:
             self._channel.fail(error)
 
-    async def _withdraw(self, feed: DeliveryStream) -> None:
-        """Drop what came over a stream that broke and was not passed on.
+    async def _withdraw(self, stream: DeliveryStream) -> None:
+        """Drop the messages of a broken stream that were not yielded, and give them back.
 
-        The node has given it back already if it noticed; a node that was started anew has not.
+        A node that noticed the break has done so already; one that was restarted has not.
         """
         taken: list[AsyncReceivedMessage] = []
         while (message := self._take()) is not None:
             taken.append(message)
         dropped: list[AsyncReceivedMessage] = []
         for message in taken:
-            is_of_feed = feed.brought(message.topic, message.partition)
+            is_of_feed = stream.brought(message.topic, message.partition)
             (dropped if is_of_feed else self._held).append(message)
         self._channel.offer(True)
         for message in dropped:
@@ -321,7 +326,7 @@ class Consumer:
         await self._give_back(dropped)
 
     async def _fetch(self, http: Http, topic: str) -> None:
-        """Receive from one topic until the loop ends, and only while the loop has nothing."""
+        """Receive from one topic until the loop ends, and only while the loop has no message."""
         try:
             while not self._channel.closed:
                 found = await self._receive(http, topic)

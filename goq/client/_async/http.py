@@ -1,4 +1,4 @@
-"""Requests to nodes: leaders where they are known, retries, answers made values or errors."""
+"""Requests to nodes: sent to leaders where they are known, retried, answered or raised."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from goq.client.cluster_map import (
     LEADER_HEADER,
     VERSION_HEADER,
     ClusterMap,
-    TopicPartition,
+    PartitionRef,
     decode_map,
 )
 from goq.client.errors import Answer, error_of_answer, failure_of_transport, unreadable
@@ -37,7 +37,7 @@ ASK_MS_MAX: Final = 5_000
 
 @dataclass(frozen=True, slots=True)
 class HttpOptions:
-    """How a client talks to its servers."""
+    """Servers, token, timeout and retries of a client."""
 
     servers: Sequence[str]
     token: str | None
@@ -47,10 +47,10 @@ class HttpOptions:
 
 
 class Http:
-    """The one place that sends requests. Every error that leaves it is a ``GoqError``.
+    """Sends all requests of a client. Every error that it raises is a ``GoqError``.
 
-    ``repeatable`` requests may be sent again although an earlier attempt may have been carried
-    out; others only when it certainly was not. ``aclose`` breaks what is under way.
+    A ``repeatable`` request is sent again although an earlier attempt may have been carried out;
+    another one only when it certainly was not. ``aclose`` breaks requests that are under way.
     """
 
     def __init__(
@@ -75,11 +75,11 @@ class Http:
             self._headers.append((b"Authorization", b"Bearer " + _header_text(options.token)))
 
     def fork(self, connections_max: int) -> Http:
-        """Return another one for the same servers, with connections of its own."""
+        """Return another sender for the same servers, with connections of its own."""
         return Http(self._options, connections_max, self.cluster_map)
 
     def finish(self) -> None:
-        """Ask no more, but hear what is under way to its end: a node then ends its waiting."""
+        """Send no more requests, but finish those under way: a node then ends its long polls."""
         self._closed = True
         for transport in self._transports.values():
             finish(transport)
@@ -119,11 +119,11 @@ class Http:
         accept: bytes = routes.JSON,
         repeatable: bool,
         wait_ms: int = 0,
-        partition: TopicPartition | None = None,
+        partition: PartitionRef | None = None,
     ) -> Answer:
-        """Return the answer, if it is a good one. ``wait_ms`` is how long the node may hold it.
+        """Return the answer, or raise its error. The node may hold it for ``wait_ms``.
 
-        Who leads the ``partition`` is asked, as far as that is known; else any node.
+        The leader of the ``partition`` is asked if it is known, else any node.
         """
         headers = [(b"Accept", accept)]
         if body:
@@ -143,7 +143,7 @@ class Http:
         accept: bytes,
         extra: Sequence[tuple[bytes, bytes]],
     ) -> Answer:
-        """Send JSON to one node, once; return the answer, if it is a good one."""
+        """Send JSON to one node, once; return the answer, or raise its error."""
         headers = [(b"Accept", accept), (b"Content-Type", routes.JSON), *extra]
         return await self._once(
             server, lambda: self._attempt(server, "POST", target, headers, body, 0)
@@ -159,10 +159,10 @@ class Http:
         extra: Sequence[tuple[bytes, bytes]] = (),
         server: str | None = None,
     ) -> StreamedResponse:
-        """Begin an answer to a POST that goes on; ``wait_ms`` may pass between two pieces.
+        """Open a streamed answer to a POST; ``wait_ms`` may pass between two pieces.
 
-        Beginning is tried again like any request, unless at one ``server``; a stream that broke is
-        not: only the caller knows where to go on.
+        Opening is retried like any request, unless at one ``server``. A stream that broke is not
+        reopened: only the caller knows where to go on.
         """
         headers = [(b"Accept", accept), (b"Content-Type", routes.JSON), *extra]
         if server is not None:
@@ -174,7 +174,7 @@ class Http:
         )
 
     async def learn(self, topic: str, *, wait_ms: int = 0) -> None:
-        """Learn who leads what of a topic; with ``wait_ms``, when that is not as it was."""
+        """Learn the leaders of a topic; with ``wait_ms``, when they have changed."""
         version = self.cluster_map.version(topic) if wait_ms else None
         wait = f"{wait_ms}ms" if version is not None else None
         target = routes.query(routes.CLUSTER, topic=topic, version=version, wait=wait)
@@ -187,9 +187,9 @@ class Http:
             raise unreadable(self.cluster_map.current, error) from None
 
     async def find_leaders(self, topic: str) -> None:
-        """Learn who leads what of a topic where that may have changed.
+        """Learn the leaders of a topic if they may have changed.
 
-        Nothing depends on it, so failing to is no error.
+        A failure is no error: requests also reach a leader through another node.
         """
         if self.cluster_map.wants(topic):
             target = routes.query(routes.CLUSTER, topic=topic)
@@ -204,14 +204,14 @@ class Http:
                 pass
 
     def attempts(self) -> RetryAttempts:
-        """Return a fresh count of attempts, as patient as this client is to be."""
+        """Return the retries of a new request."""
         return RetryAttempts(self._options.retry, draw=random.random, now_s=time.monotonic)
 
     async def _persist(
         self,
         attempt: Callable[[str], Awaitable[Outcome]],
         repeatable: bool,
-        partition: TopicPartition | None = None,
+        partition: PartitionRef | None = None,
     ) -> Outcome:
         attempts = self.attempts()
         while True:
@@ -318,7 +318,7 @@ class Http:
 
 
 class StreamedResponse:
-    """An answer that goes on. What is asked about it is asked of the node that gives it."""
+    """A streamed answer. Requests about it go to the node that sends it."""
 
     def __init__(self, http: Http, server: str, response: httpx.Response) -> None:
         self.headers = response.headers
@@ -332,7 +332,7 @@ class StreamedResponse:
         await self._body.aclose()
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """Yield what comes, as it comes; raise when the connection breaks before the end."""
+        """Yield bytes as they come; raise when the connection breaks before the end."""
         assert isinstance(self._body, httpx.AsyncByteStream)
         try:
             async for piece in self._body:
@@ -343,7 +343,7 @@ class StreamedResponse:
             await self._body.aclose()
 
     async def ask(self, method: str, target: str, payload: object = None) -> Any:
-        """Send JSON to the node that gives this answer, once; return the decoded answer."""
+        """Send JSON to the node of this stream, once; return the decoded answer."""
         body = b"" if payload is None else msgspec.json.encode(payload)
         headers = [(b"Accept", routes.JSON), (b"Content-Type", routes.JSON)]
         try:
@@ -356,7 +356,7 @@ class StreamedResponse:
 
 
 class _Failed(Exception):
-    """An attempt came to nothing; ``leader`` is who the node says is to be asked instead."""
+    """A failed attempt; ``leader`` is the node that the answer names as leader."""
 
     def __init__(
         self, failure: RequestFailure, *, has_answer: bool = False, leader: str | None = None

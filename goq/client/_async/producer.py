@@ -1,4 +1,4 @@
-"""Publishing much: messages gather into batches that a worker sends behind the caller's back."""
+"""The producer: messages gather into batches, which a worker sends."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from goq.client.arguments import (
     value_bytes,
 )
 from goq.client.delivery_options import DeliveryOptions
+from goq.client.message_batch import MessageBatch
 from goq.client.messages import PublishedBatch
-from goq.client.producer_batch import ProducerBatch
 from goq.errors import GoqError, InvalidInput
 from goq.model import Message
 
@@ -66,9 +66,9 @@ class AsyncProducer:
     batch without keys goes to one partition, the next batch to the next one; keyed messages go
     where their key belongs.
 
-    What ``send`` took is kept until the node has stored it. A batch that cannot be stored stays
-    first in line; its error is raised by the next call of ``send``, ``flush`` or ``aclose``, and
-    the call after that tries the same batch again. A ``send`` that raises has not taken its
+    A message is kept until the node has stored it. A batch that cannot be stored stays first in the
+    queue. The next call of ``send``, ``flush`` or ``aclose`` raises its error, and the same batch
+    is then sent again. A ``send`` that raises has not taken its
     message. ``unsent`` tells how many messages the node has not confirmed. While too many
     batches wait, ``send`` waits too.
 
@@ -85,9 +85,9 @@ class AsyncProducer:
         self._options = options
         self._on_published = on_published
         self._monitor = Monitor()
-        self._open = ProducerBatch()
+        self._open = MessageBatch()
         self._send_open_at_s = 0.0
-        self._sealed: deque[ProducerBatch] = deque()
+        self._sealed: deque[MessageBatch] = deque()
         self._job: PreparedBatch | None = None
         self._error: Exception | None = None
         self._worker: Worker | None = None
@@ -124,7 +124,10 @@ class AsyncProducer:
         tenant: str | None = None,
         dedup_id: str | None = None,
     ) -> None:
-        """Take one message; see :meth:`AsyncClient.publish` for what may be said of it."""
+        """Queue one message. The arguments are those of :meth:`AsyncClient.publish`.
+
+        Raises the error of an earlier batch; the message is not queued then.
+        """
         options = DeliveryOptions(priority, delay, deliver_at, ttl, tenant, dedup_id)
         message = await self._publisher.applied(as_message(value, key, headers), options)
         size_bytes = message_bytes(message)
@@ -138,16 +141,16 @@ class AsyncProducer:
         return await self._publisher.applied(message, options)
 
     async def send_many(self, messages: Iterable[MessageLike]) -> None:
-        """Take messages in their order."""
-        await self._add_all(as_messages(messages), ProducerBatch.add_messages, message_bytes)
+        """Queue messages in their order."""
+        await self._add_all(as_messages(messages), MessageBatch.add_messages, message_bytes)
 
     async def send_values(self, values: Sequence[bytes]) -> None:
-        """Take messages that are only a value: the fastest way in."""
+        """Queue messages that have only a value: the fastest form."""
         check_values(values)
-        await self._add_all(values, ProducerBatch.add_values, value_bytes)
+        await self._add_all(values, MessageBatch.add_values, value_bytes)
 
     async def flush(self) -> None:
-        """Return when the node has stored everything that was sent before; else raise."""
+        """Return when the node has stored all messages that were queued before; else raise."""
         with self._monitor:
             self._seal()
             last = self._sealed[-1] if self._sealed else None
@@ -157,13 +160,13 @@ class AsyncProducer:
             self._raise_error()
 
     async def aclose(self) -> None:
-        """Flush, then end. When that raises, ``unsent`` messages were not confirmed."""
+        """Flush, then end the producer. If it raises, ``unsent`` messages were not confirmed."""
         await self._close(try_again=True)
 
     async def _add_all(
         self,
         items: Sequence[Item],
-        add: Callable[[ProducerBatch, Sequence[Item], int], None],
+        add: Callable[[MessageBatch, Sequence[Item], int], None],
         size_of: Callable[[Item], int],
     ) -> None:
         """Take items in pieces that fill the batches."""
@@ -205,7 +208,7 @@ class AsyncProducer:
     def _seal(self) -> None:
         if len(self._open):
             self._sealed.append(self._open)
-            self._open = ProducerBatch()
+            self._open = MessageBatch()
             self._wake_worker()
 
     def _fitting(self, items: Sequence[Item], size_of: Callable[[Item], int]) -> Sequence[Item]:
@@ -261,7 +264,7 @@ class AsyncProducer:
                 self._error = error
                 self._monitor.notify_all()
 
-    async def _send(self, batch: ProducerBatch) -> Exception | None:
+    async def _send(self, batch: MessageBatch) -> Exception | None:
         """Send a batch; the job is kept when it fails, for the same numbers next time."""
         try:
             if self._job is None:
@@ -286,7 +289,7 @@ class AsyncProducer:
             return False
         if not self._sealed and len(self._open) and time.monotonic() >= self._send_open_at_s:
             self._sealed.append(self._open)
-            self._open = ProducerBatch()
+            self._open = MessageBatch()
         return bool(self._sealed)
 
     def _until_due_s(self) -> float | None:

@@ -1,8 +1,13 @@
-"""One producer identity on one topic: batches numbered, sent, and sent again without doubling.
+"""Idempotent publishing to one topic: one producer id, with a sequence for each partition.
 
-Each partition counts a producer's messages. A batch keeps its numbers however often it is sent,
-so the node recognises what an earlier attempt stored. A batch that is given up takes the identity
-with it: its numbers may or may not be used up, and a new identity may begin anywhere.
+A batch keeps its sequences however often it is sent, so the node recognises what an earlier
+attempt stored. After a batch is given up, the producer id is replaced: whether the node used up the
+sequences is not known, and a new producer may begin anywhere.
+
+Single messages share requests by flat combining (Hendler, Incze, Shavit, Tzafrir, SPAA 2010). Each
+caller queues its message, then waits for the lock. The caller that gets it sends all queued
+messages; the others find their result when they get the lock. One request is under way at a time,
+and it grows with the load.
 """
 
 from __future__ import annotations
@@ -18,8 +23,8 @@ from goq.client._async.http import Http
 from goq.client._async.runtime import Lock
 from goq.client.arguments import message_bytes
 from goq.client.delivery_options import PLAIN, DeliveryOptions, NodeClock, TopicPublishSettings
+from goq.client.message_batch import MessageBatch, PartitionShare, batches_of
 from goq.client.messages import Published, PublishedBatch, PublishedRun, joined
-from goq.client.producer_batch import PartitionShare, ProducerBatch, batches_of
 from goq.client.protocol import frames as wire
 from goq.client.protocol import routes
 from goq.errors import InvalidInput, PartitionNotFound
@@ -30,19 +35,19 @@ from goq.units import parse_duration_ms, parse_time_us
 
 @dataclass(slots=True)
 class PreparedBatch:
-    """A batch made ready for the wire: the same bytes on every attempt."""
+    """A batch encoded as frames: the same bytes on every attempt."""
 
-    batch: ProducerBatch
+    batch: MessageBatch
     shares: Sequence[PartitionShare]
     frames: Sequence[tuple[int, bytes]]
 
 
 class Publisher:
-    """Sends batches to one topic, one at a time: its caller sees to that.
+    """Sends batches to one topic. Its caller sends one at a time.
 
-    ``partition`` sends every message there. Otherwise keys decide, and what has no key goes to
-    one partition a batch, the next one each time, from a random first one. With ``acks`` of
-    ``leader`` a message counts as stored before other nodes of a cluster have it.
+    With ``partition`` every message goes there. Otherwise keys choose the partition; the messages
+    of a batch without keys go to one partition, the next batch to the next one, from a random
+    first one. With ``acks`` of ``leader`` the node does not wait for its followers.
     """
 
     def __init__(
@@ -59,14 +64,14 @@ class Publisher:
         self.renew()
 
     def renew(self) -> None:
-        """Take a new identity."""
+        """Take a new producer id."""
         self._producer_id = random.getrandbits(64) or 1
         self._sequences: dict[int, int] = {}
 
     async def partitions(self, *, anew: bool = False) -> int:
-        """Return how many partitions the topic has; asked once, or ``anew``.
+        """Return the number of partitions of the topic: asked once, or ``anew``.
 
-        The node makes the topic if it makes those that are published to.
+        A node that creates topics on publish creates it.
         """
         if self._count is None or anew:
             asked_us = self._clock.monotonic_us()
@@ -80,9 +85,9 @@ class Publisher:
         return self._count
 
     async def applied(self, message: Message, options: DeliveryOptions) -> Message:
-        """Return a message with options put in; raise ``InvalidInput`` naming a bad one.
+        """Return a message with options applied; raise ``InvalidInput`` naming a bad one.
 
-        The topic is asked once more before a lane is said not to be there.
+        A lane that is not known is refused only after the topic was asked again.
         """
         if options == PLAIN:
             return message
@@ -94,7 +99,7 @@ class Publisher:
                 await self.partitions(anew=True)
         return self._target.applied(message, options, self._clock.now_us())
 
-    async def prepare(self, batch: ProducerBatch, *, compress: bool = False) -> PreparedBatch:
+    async def prepare(self, batch: MessageBatch, *, compress: bool = False) -> PreparedBatch:
         """Return the batch as frames that carry the next sequences of their partitions."""
         if self._partition is None or batch.delivery is not None:
             await self.partitions()
@@ -118,9 +123,9 @@ class Publisher:
         return PreparedBatch(batch, shares, frames)
 
     async def send(self, job: PreparedBatch) -> PublishedBatch:
-        """Send a job, again if need be, and return where its messages are.
+        """Send a batch, with retries; return where its messages were stored.
 
-        When the topic has been made anew with fewer partitions, the batch is divided anew.
+        If the topic was recreated with fewer partitions, the batch is divided again.
         """
         try:
             return await self._post(job)
@@ -150,7 +155,7 @@ class Publisher:
 def _runs(
     positions: Sequence[int], result: wire.StoredFrame, time_us: int
 ) -> Iterator[PublishedRun]:
-    """Yield where the messages of one frame are: side by side, but for the repetitions."""
+    """Yield the runs of one frame: adjacent offsets, apart from duplicates."""
     partition = result.partition
     if result.duplicates:
         gone = {row for row, _, _ in result.duplicates}
@@ -167,7 +172,7 @@ ROUND_BYTES_MAX: Final = 1024 * 1024
 
 
 class _Entry:
-    """One caller's message, and what became of it."""
+    """One caller's message, with its result or its error."""
 
     __slots__ = ("error", "message", "partition", "published")
 
@@ -179,14 +184,14 @@ class _Entry:
 
 
 class _Request(NamedTuple):
-    """A request under way, and whose messages it carries."""
+    """The request under way, with the callers of its messages."""
 
     entries: Sequence[_Entry]
     job: PreparedBatch
 
 
 class DirectPublisher:
-    """The messages that a client publishes to one topic itself, outside of any producer."""
+    """Publishes single messages to one topic, many callers in one request."""
 
     def __init__(self, publisher: Publisher) -> None:
         self._publisher = publisher
@@ -216,7 +221,7 @@ class DirectPublisher:
         return entry.published
 
     async def publish_many(self, messages: Sequence[Message], *, compress: bool) -> PublishedBatch:
-        """Return where the node stored many messages, sent in requests of bounded size."""
+        """Return where the node stored messages; they are sent in requests of bounded size."""
         batches = batches_of(messages, count_max=MANY_MESSAGES_MAX, bytes_max=ROUND_BYTES_MAX)
         done: list[PublishedBatch] = []
         async with self._lock:
@@ -234,7 +239,7 @@ class DirectPublisher:
         return joined(self._publisher.topic, done)
 
     async def _send_round(self) -> None:
-        """Send what was left, or first what a cancelled caller began and did not finish."""
+        """Send the queued messages, or first the request that a cancelled caller left."""
         entries: Sequence[_Entry] = ()
         try:
             if self._round is None:
@@ -278,8 +283,8 @@ class DirectPublisher:
             )
 
 
-def _batch_of(entries: Sequence[_Entry]) -> ProducerBatch:
-    batch = ProducerBatch()
+def _batch_of(entries: Sequence[_Entry]) -> MessageBatch:
+    batch = MessageBatch()
     for entry in entries:
         batch.add(entry.message, message_bytes(entry.message), entry.partition)
     return batch

@@ -1,4 +1,8 @@
-"""Receiving: one request, and what it hands over."""
+"""One receive request and its batch, and the stream of a topic.
+
+A receive asks each leader of a topic's partitions for the messages that it leads itself. A stream
+is pushed by one node, as far as its credit: the messages that may be in flight.
+"""
 
 from __future__ import annotations
 
@@ -31,12 +35,12 @@ from goq.http.client.http1 import ANSWER_BYTES_MAX
 from goq.units import format_duration_ms
 
 OWN_ALONE: Final = (b"Goq-Local", b"true")
-"""Asks a node of a cluster for what it leads alone, as the others are asked, too."""
+"""Asks a node for messages of the partitions that it leads itself: others are asked, too."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReceiveOptions:
-    """What to ask a group for."""
+    """What a receive asks for; ``max_messages`` is also the credit of a stream."""
 
     max_messages: int
     wait_ms: int
@@ -67,7 +71,10 @@ class ReceiveOptions:
 
 
 class AsyncDeliveryBatch:
-    """What one receive handed over, unsplit: settling it costs a receipt a range."""
+    """The messages of one receive, not split. Settling them takes one receipt for each range.
+
+    ``deliveries`` are the frames that came, by partition.
+    """
 
     def __init__(
         self, settler: Settler, topic: str, group: str, deliveries: Sequence[PartitionDelivery]
@@ -112,15 +119,15 @@ class AsyncDeliveryBatch:
                 )
 
     async def ack(self) -> Settled:
-        """Mark all messages as done."""
+        """Mark all messages as done. The result names the receipts whose lease was lost."""
         return await self._settle("ack")
 
     async def nack(self, delay: Duration | None = None, reason: str | None = None) -> Settled:
-        """Give all messages back."""
+        """Give all messages back, to be delivered again after ``delay`` or the group's backoff."""
         return await self._settle("nack", **nack_details(delay, reason))
 
     async def extend(self, visibility: Duration | None = None) -> Settled:
-        """Keep all messages for longer."""
+        """Extend all leases to ``visibility`` from now, by default the group's setting."""
         return await self._settle("extend", **extend_details(visibility))
 
     async def _settle(self, verb: str, **details: object) -> Settled:
@@ -130,10 +137,10 @@ class AsyncDeliveryBatch:
 async def receive(
     http: Http, settler: Settler, topic: str, group: str, options: ReceiveOptions
 ) -> AsyncDeliveryBatch:
-    """Ask a group for messages: of several nodes each for its own, then any for those of all.
+    """Return messages of a group: each leader is asked for its own, then any node for all.
 
-    Repeated when its answer is lost: what the lost one handed over comes again after its
-    visibility timeout.
+    A request whose answer was lost is sent again. The messages of the lost answer are delivered
+    again after their visibility timeout.
     """
     path = f"{routes.group(topic, group)}/receive"
     body = replace(options, wait_ms=0).body()
@@ -172,13 +179,13 @@ _STREAM_ID: Final = "goq-stream"
 
 
 class DeliveryStream:
-    """Opens streams of a topic, and knows how much of its credit the present one has left.
+    """The streams of a topic, one after the other, with the credit of the present one.
 
-    ``in_flight`` is what this client knows of: messages that came, less those settled here. The
-    node knows better, as leases also end by themselves; :meth:`more` takes over what it says.
+    ``in_flight`` counts the messages that came, less those that this client settled. The node's
+    count is exact, as leases also expire; :meth:`more` takes it over.
 
-    ``server`` is the one node to ask, None for any. Whichever answers then says whether it is one
-    of several (``is_of_cluster``): what comes is of that one alone.
+    ``server`` is the node to ask, None for any. The answer says whether the node is one of a
+    cluster (``is_of_cluster``): the stream then has the messages of that node alone.
     """
 
     def __init__(
@@ -195,7 +202,7 @@ class DeliveryStream:
         self.is_of_cluster = False
         self.is_wanted = True
         self.partitions: set[int] = set()
-        """From where something came."""
+        """The partitions that messages came from."""
         self.in_flight = 0
         self._http = http
         self._options = options
@@ -205,7 +212,7 @@ class DeliveryStream:
         self._stream: StreamedResponse | None = None
 
     async def open(self, limit: int | None) -> None:
-        """Begin a stream, of ``limit`` messages in all."""
+        """Open a stream that ends after ``limit`` messages, or never with None."""
         self.in_flight = self._arrived = self._arrived_at_grant = 0
         self._credit = self._options.credit
         self._stream = await self._http.stream(
@@ -221,7 +228,7 @@ class DeliveryStream:
             self.server = self._stream.server
 
     async def deliveries(self) -> AsyncIterator[list[PartitionDelivery]]:
-        """Yield what comes; raise when the stream ends, in whatever way."""
+        """Yield the deliveries as they come; raise when the stream ends, in any way."""
         assert self._stream is not None
         answers = wire.StreamSplitter(ANSWER_BYTES_MAX)
         try:
@@ -241,26 +248,26 @@ class DeliveryStream:
         raise Unavailable("the node ended the stream; it is stopping, or the topic is gone")
 
     def brought(self, topic: str, partition: int) -> bool:
-        """Return whether messages of a partition came over this feed."""
+        """Return whether messages of a partition came over this stream."""
         return topic == self.topic and partition in self.partitions
 
     def settled(self, topic: str, group: str, partition: int, count: int) -> None:
-        """Note that messages were settled, if they are of this feed."""
+        """Count messages of this stream as settled; others are ignored."""
         if group == self.group and self.brought(topic, partition):
             self.in_flight = max(0, self.in_flight - count)
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether nothing can come before something is settled, as far as is known here."""
+        """Whether the credit is used up, as far as this client knows."""
         return self.in_flight >= self._credit
 
     @property
     def may_be_exhausted(self) -> bool:
-        """Whether the node may see it so: something came since it was asked."""
+        """Whether the credit may be used up at the node: messages came since it was asked."""
         return self._arrived > self._arrived_at_grant
 
     async def more(self) -> None:
-        """Let the node hand over as much again as the credit was at first."""
+        """Grant the node as much credit again as it had at first."""
         self._arrived_at_grant = self._arrived
         asked = {"more": self._options.credit}
         with contextlib.suppress(GoqError):  # the stream has ended: there will be another
@@ -270,15 +277,15 @@ class DeliveryStream:
                 self._credit, self.in_flight = answer["max_in_flight"], answer["in_flight"]
 
     async def abandon(self) -> None:
-        """Break the stream: the node gives back at once what it handed over."""
+        """Break the connection: the node releases the leases of the stream at once."""
         stream, self._stream = self._stream, None
         if stream is not None:
             await stream.aclose()
 
     async def end(self) -> bool:
-        """Tell the node to end the stream and to leave its leases as they are; return if it does.
+        """Ask the node to end the stream and keep its leases; return whether it does.
 
-        What it had sent until then still comes.
+        Messages that it had sent before still come.
         """
         stream = self._stream
         if stream is not None:

@@ -1,4 +1,4 @@
-"""What a client can ask about replays: which messages, where to, and from where a group goes on."""
+"""Replays: their absolute bounds, and their messages merged by append time."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ async def resolve_replay(
 ) -> Replay:
     """Return a replay with absolute bounds, by the node's clock.
 
-    It ends now where no end is given or a later time: what is to come is no part of it. Raises
-    ``TopicNotFound``, and ``InvalidInput`` naming what is wrong.
+    It ends now where no earlier end is given: later messages are no part of it. Raises
+    ``TopicNotFound``, and ``InvalidInput`` naming the argument.
     """
     found = await http.call("GET", routes.topic(topic))
     now_us = parse_time_us(found["time"], now_us=0)
@@ -69,7 +69,7 @@ async def read_replay(
 ) -> AsyncGenerator[LogMessage, None]:
     """Yield the messages of a replay, all partitions merged by append time.
 
-    ``starts`` are offsets to begin at in partitions of which the rest is known.
+    ``starts`` are offsets to begin at, by partition: the copies of earlier messages are known.
     """
     span = LogRange(
         replay.from_offset,

@@ -1,7 +1,7 @@
-"""Waiting, locking and working beside the caller, with asyncio.
+"""Locks, waits and workers of the asynchronous client, over asyncio.
 
-The synchronous twin of this module has the same names, with threads. Code between awaits is
-never interrupted here, so what guards state there costs nothing here.
+The synchronous module has the same names, over threads. No task is interrupted between awaits, so
+entering a monitor does nothing here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ sleep = asyncio.sleep
 
 
 class Monitor:
-    """A guard of some state, and a place to wait for it to change."""
+    """A lock of some state, with a condition to wait for its change."""
 
     def __init__(self) -> None:
         self._waiters: set[asyncio.Future[None]] = set()
@@ -40,27 +40,27 @@ class Monitor:
                 timer.cancel()
 
     def notify_all(self) -> None:
-        """Wake everyone who waits."""
+        """Wake all waiters."""
         for waiter in self._waiters:
             _wake(waiter)
 
 
 class Worker:
-    """A task beside the caller's."""
+    """A task that runs beside the caller."""
 
     def __init__(self, work: Callable[..., Coroutine[Any, Any, None]], *arguments: object) -> None:
         self._task = asyncio.create_task(work(*arguments))
 
     async def join(self) -> None:
-        """Wait until the work has returned of itself."""
+        """Wait until the work has returned."""
         await self._task
 
     async def wait(self, timeout: float) -> None:
-        """Wait until the work has returned of itself, for ``timeout`` seconds at most."""
+        """Wait until the work has returned, or for ``timeout`` seconds."""
         await asyncio.wait([self._task], timeout=timeout)
 
     async def stop(self) -> None:
-        """End the work where it waits."""
+        """Cancel the work where it waits; return when it has ended."""
         self._task.cancel()
         await asyncio.wait([self._task])
 

@@ -1,4 +1,4 @@
-"""Settling messages: done, given back, or held for longer."""
+"""Settlement: receipts sent to leaders, received messages, and the extension of their leases."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from goq import limits
 from goq.client._async.http import Http
 from goq.client._async.runtime import Monitor, Worker, sleep
 from goq.client.arguments import Duration, wire_duration
-from goq.client.cluster_map import TopicPartition
+from goq.client.cluster_map import PartitionRef
 from goq.client.errors import unreadable
 from goq.client.messages import FailedReceipt, Settled
 from goq.client.protocol import frames as wire
@@ -24,23 +24,23 @@ from goq.model import Header, MessageId, Receipt
 
 
 class Settler:
-    """Sends receipts to the groups of topics: those of a partition to who leads it.
+    """Sends the receipts of each partition to its leader.
 
-    A settlement whose answer was lost is sent again. If the lost one had been carried out, the
-    node no longer knows the lease: the receipts then come back as ``lease_lost``. Leases outlive
-    who leads; where nobody does for a moment, receipts are sent again.
+    A settlement whose answer was lost is sent again. If the first one was carried out, the node no
+    longer knows the lease: the receipts then fail as ``lease_lost``. Leases survive a change of
+    leader; while there is no leader, receipts are sent again.
     """
 
     def __init__(self, http: Http) -> None:
         self._http = http
         self.listeners: list[Callable[[str, str, int, int], None]] = []
-        """Called with topic, group, a partition and how many messages were let go of, from it and
+        """Called with topic, group, a partition, and how many messages were settled: of it and of
         others with the same leader."""
 
     async def settle(
         self, verb: str, topic: str, group: str, receipts: Sequence[str], **details: object
     ) -> Settled:
-        """Settle receipts, in as few requests as their leaders and the limit of one allow."""
+        """Settle receipts, with as few requests as leaders and the limit of a request allow."""
         done, failed = 0, list[FailedReceipt]()
         if self._http.cluster_map.is_cluster:
             await self._http.find_leaders(topic)
@@ -58,12 +58,12 @@ class Settler:
     async def _settle(
         self,
         verb: str,
-        partition: TopicPartition,
+        partition: PartitionRef,
         group: str,
         receipts: Sequence[str],
         details: Mapping[str, object],
     ) -> Settled:
-        """Settle receipts with one leader; again for a while those that found none."""
+        """Settle receipts at one leader; retry those for which there was no leader."""
         path = f"{routes.group(partition.topic, group)}/{verb}"
         attempts = self._http.attempts()
         done, failed = 0, list[FailedReceipt]()
@@ -92,15 +92,15 @@ class Settler:
 
     def _by_leader(
         self, topic: str, receipts: Sequence[str]
-    ) -> list[tuple[TopicPartition, Sequence[str]]]:
-        """Return receipts by who leads their partitions, each with one of these."""
+    ) -> list[tuple[PartitionRef, Sequence[str]]]:
+        """Return receipts by the leader of their partitions, each with one of the partitions."""
         if not receipts:
             return []
         if not self._http.cluster_map.is_cluster:
-            return [(TopicPartition(topic, _partition_of(receipts[0])), receipts)]
-        found: dict[str | None, tuple[TopicPartition, list[str]]] = {}
+            return [(PartitionRef(topic, _partition_of(receipts[0])), receipts)]
+        found: dict[str | None, tuple[PartitionRef, list[str]]] = {}
         for receipt in receipts:
-            partition = TopicPartition(topic, _partition_of(receipt))
+            partition = PartitionRef(topic, _partition_of(receipt))
             found.setdefault(self._http.cluster_map.leader(partition), (partition, []))[1].append(
                 receipt
             )
@@ -109,7 +109,7 @@ class Settler:
     async def settle_one(
         self, verb: str, topic: str, group: str, receipt: Receipt, **details: object
     ) -> None:
-        """Settle one receipt; raise ``LeaseLost``, or what else the node says, if it is refused."""
+        """Settle one receipt; raise ``LeaseLost``, or the error of the node, if it is refused."""
         settled = await self.settle(verb, topic, group, [str(receipt)], **details)
         for failed in settled.failed:
             raise BY_CODE.get(failed.code, Conflict)(
@@ -120,7 +120,7 @@ class Settler:
 
 
 def _partition_of(receipt: str) -> int:
-    """Return a receipt's partition; what is none is for the node to refuse."""
+    """Return the partition of a receipt; 0 for a text that is none, which the node refuses."""
     text = receipt.partition(":")[0]
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
 
@@ -131,7 +131,7 @@ def _is_to_come(failed: FailedReceipt) -> bool:
 
 
 def nack_details(delay: Duration | None, reason: str | None) -> dict[str, Any]:
-    """Return what a nack says besides its receipts."""
+    """Return the fields of a nack besides its receipts."""
     details: dict[str, Any] = {}
     if delay is not None:
         details["delay"] = wire_duration(delay, "delay")
@@ -141,16 +141,17 @@ def nack_details(delay: Duration | None, reason: str | None) -> dict[str, Any]:
 
 
 def extend_details(visibility: Duration | None) -> dict[str, Any]:
-    """Return what an extension says besides its receipts."""
+    """Return the fields of an extension besides its receipts."""
     return {} if visibility is None else {"visibility": wire_duration(visibility, "visibility")}
 
 
 class AsyncReceivedMessage(msgspec.Struct, eq=False):
-    """A message under a lease; times are microseconds.
+    """A message that is leased to this consumer. Times are microseconds since 1970.
 
-    ``attempt`` counts from 1. It is this consumer's until ``lease_until``; ``ack`` says that it
-    is done, ``nack`` gives it back, ``reject`` gives it up, ``extend`` keeps it for longer. Each
-    costs a request: to settle many, ``client.ack_many`` costs one.
+    ``timestamp`` is the append time, ``attempt`` counts deliveries from 1, and the lease ends at
+    ``lease_until``. ``value`` is None for a tombstone. Settle it before the lease ends:
+    ``ack`` when it is done, ``nack`` to give it back, ``reject`` to make it a dead letter,
+    ``extend`` to keep it. Each is one request; ``client.ack_many`` settles many messages with one.
     """
 
     topic: str
@@ -173,17 +174,17 @@ class AsyncReceivedMessage(msgspec.Struct, eq=False):
 
     @property
     def id(self) -> MessageId:
-        """Where the message is: ``topic:partition:offset``."""
+        """The id of the message: ``topic:partition:offset``."""
         return MessageId(self.topic, self.partition, self.offset)
 
     @property
     def traceparent(self) -> str | None:
-        """What the message says of the span that published it, unchecked."""
+        """The ``traceparent`` header of the message, unchecked; None without one."""
         return traceparent_of(self.headers)
 
     @property
     def receipt(self) -> str:
-        """The right to settle the message, as the API writes it."""
+        """The receipt that settles the message, as the API writes it."""
         return str(self.claim())
 
     def claim(self) -> Receipt:
@@ -191,19 +192,25 @@ class AsyncReceivedMessage(msgspec.Struct, eq=False):
         return Receipt(self.partition, self.token, self.offset, self.offset + 1)
 
     async def ack(self) -> None:
-        """Mark the message as done; raise ``LeaseLost`` when it is no longer this consumer's."""
+        """Mark the message as done. Raises ``LeaseLost`` where the lease has ended."""
         await self._settle("ack")
 
     async def nack(self, delay: Duration | None = None, reason: str | None = None) -> None:
-        """Give the message back, to come again after ``delay``."""
+        """Give the message back, to be delivered again after ``delay`` or the group's backoff.
+
+        ``reason`` is kept in the trace and in a dead letter. Raises ``LeaseLost``.
+        """
         await self._settle("nack", **nack_details(delay, reason))
 
     async def reject(self, reason: str | None = None) -> None:
-        """Give the message up: it becomes a dead letter at once."""
+        """Give the message up: it becomes a dead letter at once. Raises ``LeaseLost``."""
         await self._settle("reject", **nack_details(None, reason))
 
     async def extend(self, visibility: Duration | None = None) -> None:
-        """Keep the message for ``visibility`` from now, or for the group's own time."""
+        """Extend the lease to ``visibility`` from now, by default the group's setting.
+
+        Raises ``LeaseLost``.
+        """
         await self._settler.settle_one(
             "extend", self.topic, self.group, self.claim(), **extend_details(visibility)
         )
@@ -222,7 +229,7 @@ class AsyncReceivedMessage(msgspec.Struct, eq=False):
 def by_group(
     messages: Iterable[AsyncReceivedMessage],
 ) -> Iterator[tuple[str, str, list[AsyncReceivedMessage]]]:
-    """Yield topic, group and the messages that came from them."""
+    """Yield the messages of each topic and group, with these."""
     found: dict[tuple[str, str], list[AsyncReceivedMessage]] = {}
     for message in messages:
         found.setdefault((message.topic, message.group), []).append(message)
@@ -239,7 +246,7 @@ _PERIOD_MS_MIN, _PERIOD_MS_MAX = 1000, 10_000
 
 
 class LeaseExtender:
-    """Renews the leases of the messages it watches, three times within their visibility.
+    """Extends the leases of the messages that it watches, three times within their visibility.
 
     A message is watched until it is settled, its lease is found lost, or the extender stops.
     """
@@ -262,7 +269,7 @@ class LeaseExtender:
             self._worker = Worker(self._work)
 
     async def stop(self) -> None:
-        """Renew nothing more."""
+        """Stop extending; return when the worker has ended."""
         with self._monitor:
             self._stopped = True
             self._monitor.notify_all()
@@ -270,7 +277,7 @@ class LeaseExtender:
             await self._worker.join()
 
     async def renew(self) -> None:
-        """Renew what is not settled yet; forget the rest."""
+        """Extend the leases of watched messages that are not settled; forget the others."""
         with self._monitor:
             self._watched = [message for message in self._watched if not message.settled]
             watched = list(self._watched)

@@ -1,10 +1,10 @@
-"""Copying what a replay chose into another topic, each message exactly once however often it runs.
+"""The copy of a replay into another topic: each message exactly once, however often it runs.
 
-Each partition of the source has a producer of its own, known by what the replay is, and its copies
-are numbered in each partition of the target. So the node refuses what it has already, also when two
-of the same replay run at once. How far an earlier run got is asked of the target: the next number,
-and the last copy, whose header names the message that it was made of. TopicCopy goes on behind that
-one, whatever retention has deleted of the source meanwhile.
+Each partition of the source has a producer id, which is a function of the replay. Its copies have
+sequences in each partition of the target. So the node drops copies that it has, also when the same
+replay runs twice at once. The progress of an earlier run is read from the target: the next
+sequence, and the last copy, whose header names its original. The copy goes on after that message,
+whatever retention has deleted of the source meanwhile.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from goq.client._async.replay_reader import read_replay
 from goq.client._async.topic_reader import LogRange, OnDamage, read
 from goq.client.arguments import message_bytes
 from goq.client.delivery_options import lanes_of
+from goq.client.message_batch import MessageBatch
 from goq.client.messages import LogMessage
-from goq.client.producer_batch import ProducerBatch
 from goq.client.protocol import routes
 from goq.client.replay_plan import CopyPlan, Replay, origin_of
 from goq.errors import Conflict, InvalidInput, OutOfOrderSequence
@@ -34,7 +34,7 @@ OVERTAKEN_MAX: Final = 20
 
 
 class _CopyProgress(NamedTuple):
-    """How far the copies from one partition to another got: the last is of ``offset``."""
+    """The progress from one partition to another; ``offset`` is that of the last original."""
 
     sequence: int = 0
     offset: int = -1
@@ -42,7 +42,7 @@ class _CopyProgress(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CopyOptions:
-    """How copies are made: ``before_send`` is awaited before so many of them are sent."""
+    """Messages of a request, and callbacks; ``before_send`` is awaited before each request."""
 
     batch: int = BATCH_MESSAGES
     before_send: Callable[[int], Awaitable[None]] | None = None
@@ -53,7 +53,7 @@ class CopyOptions:
 class TopicCopy:
     """One run of a replay into a topic.
 
-    ``known`` is how many copies there were when it began.
+    ``known`` is how many copies the target had when it began.
     """
 
     def __init__(self, http: Http, replay: Replay, target: str, options: CopyOptions) -> None:
@@ -68,20 +68,20 @@ class TopicCopy:
         self._target = target
         self._options = options
         self._reached: dict[tuple[int, int], _CopyProgress] = {}
-        self._batches: dict[tuple[int, int], ProducerBatch] = {}
+        self._batches: dict[tuple[int, int], MessageBatch] = {}
         self._last: dict[tuple[int, int], int] = {}
         self._count = self._size_bytes = 0
 
     @property
     def stored(self) -> int:
-        """How many copies were stored since, by this run and by others beside it."""
+        """How many copies were stored since, by this run and by others of the same replay."""
         return self._total() - self.known
 
     async def run(self) -> None:
-        """Copy everything that is not there yet.
+        """Copy all messages whose copies are not in the target.
 
-        Raises ``TopicNotFound`` for a source that is not there, or a target that is not and that
-        the node does not make; ``Conflict`` where it cannot be told how far an earlier run got.
+        Raises ``TopicNotFound`` for a missing source, or a missing target that the node does not
+        create; ``Conflict`` where the progress of an earlier run is not known.
         """
         source = await self._http.call("GET", routes.topic(self._replay.topic))
         target = await self._http.call("PUT", routes.topic(self._target), repeatable=True)
@@ -118,7 +118,7 @@ class TopicCopy:
                 self._reached[pair] = _CopyProgress(each["next_sequence"], offset)
 
     async def _last_origin(self, partition: int, target: int, offset: int | None) -> int:
-        """Return which message of a partition the copy at ``offset`` of the target is of."""
+        """Return the offset of the original of the copy at ``offset`` of the target."""
         if offset is not None:
             span = LogRange(offset)
             piece = await read(self._http, self._target, target, span, limit=1, wait_ms=0)
@@ -159,7 +159,7 @@ class TopicCopy:
         return list(range(self._plan.source_partitions))
 
     def _starts(self) -> dict[int, int]:
-        """Return where to read on in each partition of which some copies are everywhere."""
+        """Return where to read on, by partition, where each target partition has a copy."""
         targets = range(self._plan.target_partitions)
         starts: dict[int, int] = {}
         for partition in self._partitions():
@@ -172,14 +172,14 @@ class TopicCopy:
         return starts
 
     def _take(self, message: LogMessage) -> bool:
-        """Put a message into its batch, unless its copy is there."""
+        """Put a message into its batch, unless the target has its copy."""
         pair = (message.partition, self._plan.partition(message.partition, message.key))
         if message.offset <= self._reached.get(pair, _CopyProgress()).offset:
             return False
         copy = self._plan.copy(message)
         check_message(copy, field=f"the copy of {message.id}")
         size_bytes = message_bytes(copy)
-        self._batches.setdefault(pair, ProducerBatch()).add(copy, size_bytes)
+        self._batches.setdefault(pair, MessageBatch()).add(copy, size_bytes)
         self._last[pair] = message.offset
         self._count += 1
         self._size_bytes += size_bytes

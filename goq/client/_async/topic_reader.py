@@ -1,4 +1,4 @@
-"""Reading the log: one piece of a partition, or all partitions merged by time."""
+"""The log of a topic: one batch of a partition, or all partitions merged by append time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from goq import limits
 from goq.client._async.channel import Channel
 from goq.client._async.http import Http
 from goq.client._async.runtime import Worker
-from goq.client.cluster_map import TopicPartition
+from goq.client.cluster_map import PartitionRef
 from goq.client.delivery_options import DEFAULT_LANES
 from goq.client.errors import unreadable
 from goq.client.messages import DamagedRange, LogMessage, ReadBatch, messages_of
@@ -38,7 +38,7 @@ OnDamage = Callable[[DamagedRange], None]
 
 @dataclass(frozen=True, slots=True)
 class LogRange:
-    """Which part of each partition to read: from an offset on, what is of a range of times.
+    """The part of each partition to read: from an offset on, messages of a range of times.
 
     In the ``background`` the node reads only as fast as its live traffic leaves room for. What
     retention has deleted is read from the archive with ``include_deleted``, or from what it held at
@@ -84,7 +84,7 @@ async def read(
         accept=routes.FRAMES,
         repeatable=True,
         wait_ms=wait_ms,
-        partition=TopicPartition(topic, partition),
+        partition=PartitionRef(topic, partition),
     )
     try:
         return wire.decode_read(answer.body, topic, partition)
@@ -106,7 +106,7 @@ async def read_events(http: Http, topic: str, partition: int, span: LogRange) ->
         target,
         accept=routes.FRAMES,
         repeatable=True,
-        partition=TopicPartition(topic, partition),
+        partition=PartitionRef(topic, partition),
     )
     try:
         return wire.decode_read(answer.body, topic, partition)
@@ -115,7 +115,7 @@ async def read_events(http: Http, topic: str, partition: int, span: LogRange) ->
 
 
 class _Found(NamedTuple):
-    """A frame and its place in the merge."""
+    """A frame and its position in the merge."""
 
     timestamp: int
     partition: int
@@ -124,7 +124,7 @@ class _Found(NamedTuple):
 
 
 class _PartitionReader:
-    """One partition, read piece by piece."""
+    """One partition, read batch by batch."""
 
     def __init__(self, log: TopicReader, partition: int, span: LogRange) -> None:
         self.partition = partition
@@ -135,7 +135,7 @@ class _PartitionReader:
         self._waiting: deque[FrameView | DamagedRange] = deque()
 
     async def next_frame(self) -> _Found | None:
-        """Return the next frame up to the end as it was at first, or None; report damage."""
+        """Return the next frame before the end at the first read, or None; report damage."""
         while True:
             while self._waiting:
                 item = self._waiting.popleft()
@@ -159,7 +159,7 @@ class _PartitionReader:
                 return None
 
     async def read_on(self, http: Http, wait_ms: int) -> ReadBatch:
-        """Return what has come since, whatever its time, perhaps nothing; move behind it."""
+        """Return new messages, of any time, perhaps none; move behind them."""
         return await self._read(LogRange(self.position), http, wait_ms)
 
     async def _read(self, span: LogRange, http: Http, wait_ms: int) -> ReadBatch:
@@ -176,13 +176,13 @@ class TopicReader:
     """All messages of a topic or of one partition, in the order of their append times.
 
     Messages are merged by append time, then partition, then offset; within a partition the order
-    is always that of the offsets. A range of times leaves out exactly the messages that are not of
-    it, also where a clock was set back; what comes later, when following, is not asked for its
-    time. Up to the end that each partition had at first, the order is
-    complete. After it, when following, messages come as they arrive: what has arrived together
-    is merged, but a message is not held back for an older one that may yet come from elsewhere.
+    is always that of the offsets. A range of times leaves out exactly the messages outside of it,
+    also where a clock was set back; messages that come later, when following, are not compared.
+    Up to the end that each partition had at first, the order is complete. After it, when following,
+    messages come as they arrive: those that arrive together are merged, but no message waits for an
+    older one of another partition.
 
-    In memory there is one piece of each partition at a time. ``starts`` are offsets at which to
+    In memory there is one batch of each partition at a time. ``starts`` are offsets at which to
     begin in some partitions instead.
     """
 
@@ -212,7 +212,7 @@ class TopicReader:
         self._starts = starts or {}
 
     async def messages(self) -> AsyncGenerator[LogMessage, None]:
-        """Yield messages, to the end or for ever."""
+        """Yield messages, to the end or without end."""
         readers = await self._open()
         self.limit = max(READ_MESSAGES_MIN, limits.READ_MESSAGES_MAX // len(readers))
         heads: list[tuple[_Found, _PartitionReader]] = []
@@ -232,7 +232,7 @@ class TopicReader:
                 await arriving.aclose()
 
     def report(self, damaged: DamagedRange) -> None:
-        """Tell about messages that are not there, or raise if nobody asked to be told."""
+        """Pass damaged offsets to ``on_damage``, or raise ``CorruptData`` without it."""
         if self._on_damage is None:
             raise CorruptData(
                 f"messages {damaged.start_offset} to {damaged.end_offset - 1} of"
@@ -295,7 +295,7 @@ class TopicReader:
 async def _watch(
     reader: _PartitionReader, http: Http, channel: Channel[Sequence[_Found | DamagedRange]]
 ) -> None:
-    """Pass on what arrives in one partition, until the channel is closed."""
+    """Pass on new messages of one partition, until the channel is closed."""
     try:
         while not channel.closed:
             piece = await reader.read_on(http, FOLLOW_WAIT_MS)

@@ -1,6 +1,6 @@
-"""Waiting, locking and working beside the caller, with threads.
+"""Locks, waits and workers of the synchronous client, over threads.
 
-The names are those of the asynchronous twin, which the code is written against.
+The names are those of the asynchronous module, which the client is written against.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ Lock = threading.Lock
 sleep = time.sleep
 
 Monitor = threading.Condition
-"""A guard of some state, and a place to wait for it to change: both are the condition's own."""
+"""A lock of some state, with a condition to wait for its change."""
 
 
 class Worker:
-    """A thread beside the caller's; it does not keep a program from ending."""
+    """A thread that runs beside the caller. It does not keep the program from ending."""
 
     def __init__(self, work: Callable[..., None], *arguments: object) -> None:
         self._thread = threading.Thread(target=work, args=arguments, daemon=True)
         self._thread.start()
 
     def join(self) -> None:
-        """Wait until the work has returned of itself."""
+        """Wait until the work has returned."""
         self._thread.join()
 
     def wait(self, timeout: float) -> None:
-        """Wait until the work has returned of itself, for ``timeout`` seconds at most."""
+        """Wait until the work has returned, or for ``timeout`` seconds."""
         self._thread.join(timeout)
 
     def stop(self) -> None:
-        """Wait for the end of work whose waits have been ended before: none can be from here."""
+        """Wait for the end of the work. The caller has ended its waits before: a thread cannot."""
         self._thread.join()

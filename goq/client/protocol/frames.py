@@ -1,4 +1,4 @@
-"""The fast form of the routes: placed frames, prefaces, and the answers they make.
+"""The binary form of publish, read and receive: placed frames and prefaces.
 
 A placed frame is the partition as a little-endian ``u32``, then the frame. A preface is a
 little-endian ``u32`` length, then that many bytes of JSON. ``docs/internals/wire.md`` is the
@@ -34,8 +34,8 @@ def place(partition: int, frame: bytes) -> tuple[bytes, bytes]:
 def placed_frames(body: memoryview) -> Iterator[tuple[int, FrameView]]:
     """Yield the partition and the frame of each placed frame; the bodies' CRCs are checked.
 
-    Raises ``InvalidFrame`` where no frame is, ``CorruptData`` where one's bytes are not what the
-    producer wrote.
+    Raises ``InvalidFrame`` where there is no frame, ``CorruptData`` for a frame whose bytes are not
+    those that the producer wrote.
     """
     position = 0
     while position < len(body):
@@ -63,7 +63,7 @@ def split_preface(
 
 
 class StoredFrame(msgspec.Struct):
-    """What became of one published frame; ``duplicates`` are ``(row, offset, time_us)``."""
+    """Where one published frame was stored; ``duplicates`` are ``(row, offset, time_us)``."""
 
     partition: int
     offset: int
@@ -154,11 +154,11 @@ class FrameSlice(NamedTuple):
 
 
 class PartitionDelivery(NamedTuple):
-    """Messages of one partition handed over under one lease; times are microseconds.
+    """Messages of one partition that are leased under one token; times are microseconds.
 
     A range is ``(start, end, attempt)``, end excluded. ``frames`` hold at least these messages.
-    ``lanes`` are the names of the topic's. A frame that is ``picked`` (its number, and an offset)
-    holds just those of them from its base offset up to that one, by rising offset.
+    ``lanes`` are the names of the topic's lanes. A ``picked`` frame (its number, and an offset)
+    holds only the messages of the ranges from its base offset up to that offset, in order.
     """
 
     partition: int
@@ -170,7 +170,7 @@ class PartitionDelivery(NamedTuple):
     picked: Sequence[tuple[int, int]] = ()
 
     def message_count(self) -> int:
-        """Return how many messages were handed over."""
+        """Return how many messages were delivered."""
         return sum(end - start for start, end, _ in self.ranges)
 
     def receipts(self) -> list[Receipt]:
@@ -178,7 +178,7 @@ class PartitionDelivery(NamedTuple):
         return [Receipt(self.partition, self.token, start, end) for start, end, _ in self.ranges]
 
     def pieces(self) -> Iterator[FrameSlice]:
-        """Yield where the messages are in the frames, in the order of the ranges."""
+        """Yield the slices of frames that hold the messages, in the order of the ranges."""
         held = [_Held(f, f.header.base_offset, f.header.end_offset) for f in self.frames]
         for number, end in self.picked:
             base = held[number].base
@@ -218,7 +218,7 @@ def _base_of(held: _Held) -> int:
 
 
 def decode_deliveries(body: bytes) -> list[PartitionDelivery]:
-    """Return what a receive handed over."""
+    """Return the deliveries of a receive."""
     preface, placed = split_preface(body, _receive_decoder)
     return [
         PartitionDelivery(
@@ -235,7 +235,7 @@ def decode_deliveries(body: bytes) -> list[PartitionDelivery]:
 
 
 class StreamSplitter:
-    """Cuts a stream into its answers, each behind its length as a little-endian ``u32``."""
+    """Splits a stream into its answers, each after its length as a little-endian ``u32``."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -244,9 +244,9 @@ class StreamSplitter:
         self._needed_bytes = _LENGTH_BYTES
 
     def feed(self, piece: bytes) -> list[bytes]:
-        """Take what came; return the answers that it completes.
+        """Take received bytes; return the answers that they complete.
 
-        Raises ``InvalidFrame`` for an answer that is larger than a node sends any.
+        Raises ``InvalidFrame`` for an answer that is larger than any that a node sends.
         """
         self._pieces.append(piece)
         self._size_bytes += len(piece)
@@ -292,7 +292,7 @@ _decode_settle = msgspec.json.Decoder(_SettleAnswer).decode
 
 
 def decode_settled(body: bytes) -> Settled:
-    """Return what became of receipts."""
+    """Return the result of settling receipts."""
     answer = _decode_settle(body)
     return Settled(
         answer.settled, [FailedReceipt(item.receipt, item.code) for item in answer.failed]

@@ -19,7 +19,7 @@ def topic(name: str) -> str:
 
 
 def history(name: str) -> str:
-    """Return the path of a topic over time."""
+    """Return the path of a topic's history."""
     return f"{topic(name)}/history"
 
 
@@ -29,7 +29,7 @@ def messages(name: str) -> str:
 
 
 def producer(name: str, producer_id: int) -> str:
-    """Return the path of what a topic knows of a producer."""
+    """Return the path of a producer's sequences in a topic."""
     return f"{topic(name)}/producers/{producer_id}"
 
 
@@ -64,12 +64,12 @@ def dead(name: str) -> str:
 
 
 def redrive(name: str) -> str:
-    """Return the path that puts a topic's dead letters back."""
+    """Return the path that redrives a topic's dead letters."""
     return f"{topic(name)}/redrive"
 
 
 def scheduled(name: str) -> str:
-    """Return the path of what waits for its time in a topic."""
+    """Return the path of a topic's scheduled messages."""
     return f"{topic(name)}/scheduled"
 
 
@@ -80,12 +80,12 @@ def message(message_id: str | MessageId) -> str:
 
 
 def trace(message_id: str | MessageId) -> str:
-    """Return the path of the life of one message."""
+    """Return the path of the trace of one message."""
     return f"{message(message_id)}/trace"
 
 
 def traces(name: str) -> str:
-    """Return the path that finds messages of a topic and tells their lives."""
+    """Return the path that searches the traces of a topic's messages."""
     return f"{topic(name)}/trace"
 
 
@@ -95,7 +95,7 @@ def node(name: str) -> str:
 
 
 def move(name: str, partition: int) -> str:
-    """Return the path of a partition's move."""
+    """Return the path of a partition's reassignment."""
     return f"{CLUSTER}/moves/{check_name(name, 'topic')}/{partition}"
 
 

@@ -1,4 +1,4 @@
-"""Sending spans to whatever takes OTLP over HTTP. Needs the extra ``goq[otel]``."""
+"""The export of spans to a receiver of OTLP over HTTP. Needs the extra ``goq[otel]``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TIMEOUT_S: Final = 5.0
 
 
 class ExportedTrace(NamedTuple):
-    """What was sent of a message."""
+    """The spans that were sent for one message."""
 
     id: str
     trace_id: str
@@ -31,7 +31,7 @@ def export(traces: Sequence[MessageTrace], url: str) -> list[ExportedTrace]:
     """Send the spans of traces to a receiver; return what was sent.
 
     ``url`` without a path is taken to have the usual one, ``/v1/traces``. Raises ``Unavailable``
-    where the receiver does not take them, and ``UsageError`` where the extra is not installed.
+    if the receiver refuses them or does not answer, ``UsageError`` if the extra is not installed.
     """
     endpoint = endpoint_of(url)
     found = [(trace, spans_of(trace.raw)) for trace in traces]
@@ -46,7 +46,7 @@ def export(traces: Sequence[MessageTrace], url: str) -> list[ExportedTrace]:
 
 
 def endpoint_of(url: str) -> str:
-    """Return where spans are sent; raises ``InvalidInput`` for what is no URL of HTTP."""
+    """Return the URL to send spans to. Raises ``InvalidInput`` for one that is not of HTTP."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.netloc:
         raise InvalidInput(
@@ -83,7 +83,7 @@ def _send(spans: Sequence[Span], endpoint: str) -> None:
 
 
 class _Said(logging.Handler):
-    """Keeps what the exporter says last: it has no other way of telling why it failed."""
+    """Keeps the last log record of the exporter: it reports why it failed only there."""
 
     last = ""
 

@@ -1,10 +1,10 @@
-"""The life of a message as spans, as OpenTelemetry has them.
+"""The life of a message as OpenTelemetry spans.
 
-One span from publish to the last step, below the span that published the message if it says which
-that was; a span below it for each delivery, from the lease to what ended it; all other steps are
-events of the one that they belong to. Names and attributes follow the semantic conventions for
-messaging (https://opentelemetry.io/docs/specs/semconv/messaging/). Every id is made of the
-message's own, so that the same steps give the same spans however often they are sent.
+One span lasts from publish to the last step; its parent is the span of the message's traceparent,
+if it has one. Each delivery is a child span, from the lease to its end. All other steps are events
+of the span that they belong to. Names and attributes follow the semantic conventions for
+messaging (https://opentelemetry.io/docs/specs/semconv/messaging/). Every id is derived from
+the id of the message: the same steps give the same spans however often they are sent.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _SAMPLED: Final = 1
 
 @dataclass(slots=True)
 class SpanEvent:
-    """Something that happened in a span."""
+    """An event in a span; its time is nanoseconds since 1970."""
 
     name: str
     time_ns: int
@@ -44,7 +44,7 @@ class SpanEvent:
 
 @dataclass(slots=True)
 class Span:
-    """A span; times are nanoseconds since 1970, ``error`` says why it failed, if it did."""
+    """A span; times are nanoseconds since 1970, ``error`` says why it failed, else None."""
 
     name: str
     is_producer: bool
@@ -61,9 +61,9 @@ class Span:
 
 
 def spans_of(trace: Json) -> list[Span]:
-    """Return the spans of a trace as the node tells it, the outermost first.
+    """Return the spans of a trace in its JSON form, the outermost first.
 
-    None where nothing is known of the message.
+    The list is empty where nothing is known of the message.
     """
     root = _root(trace)
     if root is None:
@@ -197,5 +197,5 @@ def _ns(time: str) -> int:
 
 
 def _id(size_bytes: int, *parts: str) -> int:
-    """Return a number made of texts, never 0."""
+    """Return the hash of texts as a number of so many bytes, never 0."""
     return int.from_bytes(sha256("\n".join(parts).encode()).digest()[:size_bytes], "big") or 1

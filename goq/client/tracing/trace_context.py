@@ -1,7 +1,7 @@
 """W3C Trace Context (https://www.w3.org/TR/trace-context/) in the headers of messages.
 
-A message carries ``traceparent`` and ``tracestate`` as it does any header: a malformed one goes
-with it as it is, and means nothing to anybody who reads it as what it should be.
+A message carries ``traceparent`` and ``tracestate`` like any header. A malformed one is stored as
+it is; readers ignore it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _KNOWN_VERSION: Final = "00"
 
 
 class TraceParent(NamedTuple):
-    """The span that caused something: its trace, its own id, and its flags."""
+    """The parent span: its trace, its own id, and its flags."""
 
     trace_id: int
     span_id: int
@@ -33,7 +33,7 @@ class TraceParent(NamedTuple):
 
 
 def parse_traceparent(text: str) -> TraceParent | None:
-    """Return what a ``traceparent`` says, None if it is not well-formed."""
+    """Return a parsed ``traceparent``, None if it is malformed."""
     match = _FORM.fullmatch(text)
     if match is None:
         return None
@@ -45,7 +45,7 @@ def parse_traceparent(text: str) -> TraceParent | None:
 
 
 def traceparent_of(headers: Iterable[Header]) -> str | None:
-    """Return the text of the first ``traceparent``, whatever it is; None where there is none."""
+    """Return the text of the first ``traceparent``, unchecked; None where there is none."""
     return next((_text(value) for name, value in headers if name.lower() == TRACEPARENT), None)
 
 
@@ -58,8 +58,8 @@ def tracestate_of(headers: Iterable[Header]) -> str | None:
 def with_current_span(message: Message) -> Message:
     """Return a message with the OpenTelemetry span that is active here, if there is one.
 
-    A message that has a ``traceparent`` keeps its own, and one that has no room for another header
-    goes without. Where the program does not use OpenTelemetry this is one look into a dict.
+    A message that has a ``traceparent`` keeps its own. A message without room for another header
+    gets none. If the program does not use OpenTelemetry, this costs one dict lookup.
     """
     if _OPENTELEMETRY not in sys.modules:
         return message

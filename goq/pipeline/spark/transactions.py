@@ -21,7 +21,7 @@ from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
-from goq.client.producer_batch import producer_id_of
+from goq.client.message_batch import producer_id_of
 from goq.errors import Conflict, OutOfOrderSequence
 
 OVERTAKEN_MAX: Final = 20

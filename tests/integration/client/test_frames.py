@@ -8,7 +8,7 @@ import pytest
 
 from goq.client import Client
 from goq.client._sync.frame_publisher import FramePublisher
-from goq.client.producer_batch import producer_id_of
+from goq.client.message_batch import producer_id_of
 from goq.errors import OutOfOrderSequence, TopicNotFound
 from goq.frame.encoder import Columns, ProducerMark, encode_frame
 from tests.support.node.running_node import running_node

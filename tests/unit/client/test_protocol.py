@@ -7,8 +7,8 @@ import json
 
 import pytest
 
+from goq.client.message_batch import MessageBatch, batches_of
 from goq.client.messages import PublishedBatch, PublishedRun, joined
-from goq.client.producer_batch import ProducerBatch, batches_of
 from goq.client.protocol import frames as wire
 from goq.client.retry import BackoffPolicy, RequestFailure, RetryAttempts
 from goq.errors import CorruptData, InvalidFrame, InvalidInput, TimedOut, Unavailable
@@ -65,7 +65,7 @@ def test_only_repeatable_requests_are_sent_again_when_in_doubt() -> None:
 
 
 def test_a_batch_is_divided_by_keys_and_loses_nothing() -> None:
-    batch = ProducerBatch()
+    batch = MessageBatch()
     messages = [
         Message(b"%d" % n, b"k%d" % n if n % 3 else None, [("h", b"%d" % n)] if n % 5 == 0 else ())
         for n in range(100)
@@ -93,7 +93,7 @@ def test_a_batch_is_divided_by_keys_and_loses_nothing() -> None:
 
 
 def test_named_partitions_win_over_keys() -> None:
-    batch = ProducerBatch()
+    batch = MessageBatch()
     batch.add(Message(b"a", b"k"), 1)
     batch.add(Message(b"b", b"k"), 1, partition=3)
     batch.add_values([b"c"], 1)

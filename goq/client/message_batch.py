@@ -1,9 +1,9 @@
-"""Messages gathered for one request, and their division among partitions.
+"""The message batch: messages gathered for one request, and their division among partitions.
 
-A batch holds columns, not messages: whole lists come in and whole lists go to the codec. It is
-divided when it is sent: each keyed message goes where its key's hash says, all others together
-to one partition, so that a batch without keys is one frame. One without a key but with a dedup
-id goes where the id says, so that sending it again meets the first one.
+A batch holds columns, not messages: whole lists go in, and whole lists go to the codec. It is
+divided when it is sent. The hash of a key chooses the partition. Messages without a key go to one
+partition together, so that a batch without keys is one frame. A message without a key but with a
+dedup id goes to the partition of the id, so that sending it again finds the first one.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ _PLAIN = Message(None)
 
 
 class PartitionShare(NamedTuple):
-    """The part of a batch that goes to one partition; ``positions`` tell which messages."""
+    """The part of a batch for one partition; ``positions`` are those of its messages."""
 
     partition: int
     positions: Sequence[int]
     columns: Columns
 
 
-class ProducerBatch:
-    """Messages in the order in which they were given, by column.
+class MessageBatch:
+    """Messages in the order in which they were added, by column.
 
     ``keys`` and ``headers`` are None as long as no message has any. ``partitions`` is None unless
-    a message names its own partition, ``delivery`` unless one says anything of its delivery.
+    a message names its own partition, ``delivery`` unless one has delivery fields.
     """
 
     __slots__ = ("delivery", "headers", "keys", "partitions", "size_bytes", "values")
@@ -95,7 +95,7 @@ class ProducerBatch:
         self.size_bytes += size_bytes
 
     def add_values(self, values: Sequence[bytes], size_bytes: int) -> None:
-        """Add messages that are only a value."""
+        """Add messages that have only a value."""
         self.values.extend(values)
         if self.keys is not None:
             self.keys.extend([None] * len(values))
@@ -112,7 +112,7 @@ class ProducerBatch:
     ) -> list[PartitionShare]:
         """Return the shares of a topic's partitions, in the order of their first messages.
 
-        ``default_lane`` is where messages go that name no lane.
+        ``default_lane`` is the lane of messages that name none.
         """
         if self.keys is None and self.partitions is None and self.delivery is None:
             return [self.whole(keyless_to)]
@@ -127,7 +127,7 @@ class ProducerBatch:
         ]
 
     def whole(self, partition: int, *, default_lane: int = 0) -> PartitionShare:
-        """Return everything as the share of one partition."""
+        """Return all messages as the share of one partition."""
         columns = Columns(self.values, self.keys, self.headers)
         if self.delivery is not None:
             columns = add_delivery_columns(columns, self.delivery, default_lane)
@@ -159,9 +159,9 @@ class ProducerBatch:
 
 def batches_of(
     messages: Sequence[Message], *, count_max: int, bytes_max: int
-) -> list[ProducerBatch]:
+) -> list[MessageBatch]:
     """Return ``messages`` in as few batches as the two bounds allow."""
-    batches: list[ProducerBatch] = []
+    batches: list[MessageBatch] = []
     for message in messages:
         size_bytes = message_bytes(message)
         if (
@@ -169,7 +169,7 @@ def batches_of(
             or len(batches[-1]) >= count_max
             or batches[-1].size_bytes + size_bytes > bytes_max
         ):
-            batches.append(ProducerBatch())
+            batches.append(MessageBatch())
         batches[-1].add(message, size_bytes)
     return batches
 
@@ -184,9 +184,10 @@ _ID_BITS: Final = 63
 
 
 def producer_id_of(identity: object) -> int:
-    """Return the id of who publishes what ``identity`` describes; never 0.
+    """Return the id of the producer that ``identity`` describes; never 0.
 
-    The description is values of JSON, whose fields never change their order.
+    The same description gives the same id, so work that runs again has the same producer. It is
+    made of JSON values, whose fields never change their order.
     """
     digest = blake2b(msgspec.msgpack.encode(identity), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> (64 - _ID_BITS) or 1
