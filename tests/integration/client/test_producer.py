@@ -221,7 +221,7 @@ def test_the_asynchronous_producer_does_the_same(node: FakeNode) -> None:
             async with q.producer("lines", batch=10, linger="1ms", compress=True) as producer:
                 await producer.send(b"linger")
                 await asyncio.to_thread(
-                    node.wait_until, lambda: any(partition.end for partition in partitions)
+                    node.eventually, lambda: any(partition.end for partition in partitions)
                 )
                 await producer.send_values([b"%d" % n for n in range(500)])
                 await producer.flush()

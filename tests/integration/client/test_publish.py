@@ -165,7 +165,7 @@ def test_publishers_at_the_same_moment_share_requests_and_keep_their_sequences(
                 asyncio.create_task(q.publish("orders", f"{n}", key=f"k{n % 5}"))
                 for n in range(200)
             ]
-            await asyncio.to_thread(node.wait_until, lambda: node.paths("POST", "/messages"))
+            await asyncio.to_thread(node.eventually, lambda: node.paths("POST", "/messages"))
             node.may_publish.set()
             for n, published in enumerate(await asyncio.gather(*calls)):
                 stored = partitions[published.id.partition].values()[published.id.offset]
@@ -203,7 +203,7 @@ def test_a_cancelled_publish_leaves_the_others_and_the_sequences_whole(node: Fak
             cancelled = asyncio.create_task(q.publish("orders", b"cancelled"))
             posts = len(node.paths("POST", "/messages"))
             await asyncio.to_thread(
-                node.wait_until, lambda: len(node.paths("POST", "/messages")) > posts
+                node.eventually, lambda: len(node.paths("POST", "/messages")) > posts
             )
             waiting = [asyncio.create_task(q.publish("orders", f"{n}")) for n in range(3)]
             await asyncio.sleep(0)
