@@ -121,18 +121,14 @@ def test_the_cluster_keeps_its_promises_in_many_lives(first: int) -> None:
 
 
 def _fails_without(rule: str) -> bool:
-    for seed in range(1, _MUTATION_SEEDS + 1):
-        with MUTATIONS[rule]():
-            if run(seed).broken:
-                return True
-    return False
+    """Whether some life finds it: most soon one of those with each fault."""
+    with MUTATIONS[rule]():
+        if any(run(seed, each_fault=True).broken for seed in (1, 2)):
+            return True
+        return any(run(seed).broken for seed in range(1, _MUTATION_SEEDS + 1))
 
 
-_LONG = {
-    "a leader refuses though it may be deposed",
-    "followers count before they are looked at",
-    "logs are not cut where they part",
-}
+_LONG = {"followers count before they are looked at"}
 
 
 @pytest.mark.parametrize(

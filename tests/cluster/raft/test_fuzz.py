@@ -82,25 +82,26 @@ def test_the_library_as_it_is_sold_breaks_its_promises(seed: int, what: str) -> 
 
 # goq's node without one of its mends
 
-BITES = {
-    "cuts whatever follows": "crossing",
-    "commits what nobody vouched for": "any",
-    "drops the log after a snapshot": "power",
-    "goes back step by step": "crossing",
-    "goes back for each answer": "crossing",
-    "stumbles over poison": "any",
-    "syncs nothing": "power",
-    "checks nothing": "power",
-    "trusts what a failed sync left": "disk",
-    "gives snapshots up for nothing": "member",
+BITES = {  # the profile, and the seed that found it last: others are tried if it does not any more
+    "cuts whatever follows": ("crossing", 4),
+    "commits what nobody vouched for": ("any", 31),
+    "drops the log after a snapshot": ("power", 2),
+    "goes back step by step": ("crossing", 18),
+    "goes back for each answer": ("crossing", 2),
+    "stumbles over poison": ("any", 1),
+    "syncs nothing": ("power", 2),
+    "checks nothing": ("power", 4),
+    "trusts what a failed sync left": ("disk", 4),
+    "gives snapshots up for nothing": ("member", 7),
 }
 
 
 @pytest.mark.parametrize("mend", BITES)
 def test_the_fuzz_fails_without_a_mend(mend: str) -> None:
-    profile = PROFILES[BITES[mend]]
+    name, likely = BITES[mend]
+    profile = PROFILES[name]
     with ABLATIONS[mend]():
-        assert any(run(seed, Hardened(), profile(seed)).broken for seed in range(1, 61))
+        assert any(run(seed, Hardened(), profile(seed)).broken for seed in (likely, *range(1, 61)))
 
 
 # goq's node

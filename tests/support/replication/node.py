@@ -91,7 +91,7 @@ class SimNode:
         store = cast(MetadataStore, manifest)  # as far as segments go
         self.archive = Archive(Path("/data/archive"), disk, store, self.clock, executor=executor)
         ids = iter(range(random.getrandbits(40), 2**62))
-        self._context = PartitionContext(
+        self._partition_context = PartitionContext(
             disk,
             executor,
             self.clock,
@@ -105,7 +105,7 @@ class SimNode:
         )
         self.keeper = Keeper(
             self.topics,
-            self._context,
+            self._partition_context,
             store,
             self.archive,
             kept_for_replicas=lambda partition: self.replicas.needed_from(*partition.identity),
@@ -272,7 +272,7 @@ class SimNode:
         if topic is None:
             directory = self.directory(key.topic)
             topic = self.topics[key.topic] = Topic(
-                key.topic, self._settings, directory, self._context, Tasks(), _nowhere
+                key.topic, self._settings, directory, self._partition_context, Tasks(), _nowhere
             )
         await topic.lead(key.number, logs, leadership)
         self.keeper.wake_topic(topic)
