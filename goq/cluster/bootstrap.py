@@ -178,7 +178,9 @@ class ClusterBootstrap:
         admission = AdmissionServer(raft, lambda: metadata.state)
         operations = ClusterOperations(metadata, replica_status, admission.add_member)
         lease_return = LeaseReturn(broker, base.leaders.call_leader)
-        replica_server = ReplicaServer(replicas.server, repairs, archives, lambda: metadata.state)
+        replica_server = ReplicaServer(
+            replicas.fetch_server, repairs, archives, lambda: metadata.state
+        )
         node = self._node = ClusterNode(
             name=name,
             incarnation=broker.epoch,
@@ -239,7 +241,7 @@ class ClusterBootstrap:
             client.fetch,
             InSyncProposer(self._name, base.metadata).propose,
             on_failure=lambda _key, error: disk_health.on_error(error),
-            is_heard=heartbeats.has_session,
+            has_session=heartbeats.has_session,
         )
         disk_health = DiskHealth(self._disk, broker.topics_dir.parent, replicas.in_thread)
         archives = ArchiveSync(
@@ -347,7 +349,7 @@ async def _handle_heartbeat(controller: ControllerRunner, node: str, body: bytes
 
 def _archive_sources(name: str, metadata: MetadataClient, replica: Replica) -> list[str]:
     """Return all other nodes, those with replicas of the partition first."""
-    holders = replica.others
+    holders = replica.other_nodes
     return [*holders, *sorted(metadata.state.nodes.keys() - {*holders, name})]
 
 

@@ -165,4 +165,4 @@ class ClusterNode:
         while True:
             await asyncio.sleep(limits.IN_SYNC_CHECK_MS / 1000)
             self.replicas.check_in_sync()
-            self.repairs.look()
+            self.repairs.start_due_repairs()

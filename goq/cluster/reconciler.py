@@ -67,8 +67,8 @@ class Reconciler:
                 self._opened[name] = known
         assignments = assignments_of(state, replicas.name)
         adding = adding_replicas(state, replicas.name)
-        replicas.server.pace(state.settings.move_bytes_per_s, adding)
-        replicas.agree(assignments)
+        replicas.fetch_server.set_throttle(state.settings.move_bytes_per_s, adding)
+        replicas.apply(assignments)
         for key in [r.key for r in replicas if r.key not in assignments and r.key.topic in rows]:
             await self._delete_replica(key)
         for name in self._broker.topics.keys() - rows.keys():
@@ -96,14 +96,14 @@ class Reconciler:
 
     async def _delete_replica(self, key: PartitionKey) -> None:
         """Delete a replica that was moved to another node."""
-        await self._replicas.drop(key)
+        await self._replicas.remove(key)
         directory = self._broker.topics_dir / key.topic / str(key.number)
         await self._replicas.in_thread(lambda: self._replicas.disk.remove_dir(directory))
 
     async def _delete_topic(self, name: str, topic: TopicMetadata | None) -> None:
         self._opened.pop(name, None)
         keys = [replica.key for replica in self._replicas if replica.key.topic == name]
-        await asyncio.gather(*(self._replicas.drop(key) for key in keys))
+        await asyncio.gather(*(self._replicas.remove(key) for key in keys))
         await self._broker.drop(name)
         if topic is not None:
             self.deleted.add(topic.topic_id)
@@ -132,7 +132,7 @@ class InSyncProposer:
             self._name,
             assignment.leader_epoch,
             {node: seen.get(node, 0) for node in in_sync},
-            assignment.returned,
+            assignment.restarted,
         )
         await self._metadata.propose_until_decided(command)
         state = self._metadata.state

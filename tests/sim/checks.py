@@ -117,7 +117,7 @@ class Checks:
     def _look_at(self, key: PartitionKey, partition: PartitionMetadata) -> None:
         leader = self._cluster.leader_of(key.number)
         replica = None if leader is None else leader.cluster_node.replicas.get(key)
-        leading = None if replica is None else replica.leading
+        leading = None if replica is None else replica.as_leader
         if leading is None or leading.leader_epoch != partition.leader_epoch:
             return
         for log, safe in zip(LOGS, leading.progress.high_watermark, strict=True):
@@ -229,9 +229,9 @@ def _ends(process: Process, key: PartitionKey) -> object:
     replica = process.cluster_node.replicas.get(key)
     if replica is None:
         return None
-    if replica.leading is not None:
-        return replica.leading.progress.ends
-    return None if replica.following is None else replica.following.position.ends
+    if replica.as_leader is not None:
+        return replica.as_leader.progress.ends
+    return None if replica.as_follower is None else replica.as_follower.position.ends
 
 
 def paths(machine: Machine, number: int, log: str) -> list[Path]:

@@ -56,30 +56,30 @@ def _a_leader_shows_what_it_alone_has() -> AbstractContextManager[Any]:
 @contextmanager
 def _epochs_are_not_looked_at() -> Iterator[None]:
     """Whatever epoch a follower is in, it takes what comes, and counts as having it."""
-    original = FollowerReplica.take
+    original = FollowerReplica.apply
 
     def take(self: FollowerReplica, news: PartitionUpdate, frames: memoryview) -> None:
         self.leader_epoch = max(self.leader_epoch, news.leader_epoch)
         original(self, news, frames)
 
     def fetched(self: LeaderReplica, node: str, ends: LogOffsets, now_ms: int) -> None:
-        self.progress.fetched(node, LogOffsets(*map(max, ends, self.progress.ends)), now_ms)
-        self._tell()
+        self.progress.on_fetch(node, LogOffsets(*map(max, ends, self.progress.ends)), now_ms)
+        self._announce_high_watermark()
 
     with (
-        patch.object(FollowerReplica, "take", take),
-        patch.object(LeaderReplica, "fetched", fetched),
+        patch.object(FollowerReplica, "apply", take),
+        patch.object(LeaderReplica, "on_fetch", fetched),
     ):
         yield
 
 
 def _logs_are_not_cut_where_they_part() -> AbstractContextManager[Any]:
-    original = LeaderReplica.news
+    original = LeaderReplica.read_update
 
     def news(self: LeaderReplica, position: object, *, is_checked: bool, bytes_max: int) -> object:
         return original(self, position, is_checked=True, bytes_max=bytes_max)  # type: ignore[arg-type]
 
-    return patch.object(LeaderReplica, "news", news)
+    return patch.object(LeaderReplica, "read_update", news)
 
 
 def _followers_count_before_they_are_looked_at() -> AbstractContextManager[Any]:
@@ -87,9 +87,9 @@ def _followers_count_before_they_are_looked_at() -> AbstractContextManager[Any]:
         self: FetchServer, leading: LeaderReplica, session: Any, position: Position, now_ms: int
     ) -> None:
         if leading.leader_epoch == position.leader_epoch:
-            leading.fetched(session.node, position.ends, now_ms)
+            leading.on_fetch(session.node, position.ends, now_ms)
 
-    return patch.object(FetchServer, "_note", note)
+    return patch.object(FetchServer, "_record_position", note)
 
 
 MUTATIONS: dict[str, Mutation] = {

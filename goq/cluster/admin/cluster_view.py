@@ -65,7 +65,7 @@ class ClusterView:
 
     def damage(self) -> list[DamageReport]:
         """Return past and present damage of this node's replicas, by topic."""
-        return self._repairs.harm()
+        return self._repairs.damage_reports()
 
     async def leader_reports(self, topic: str | None) -> Reports:
         """Return the reports of all leaders that answer, of one topic or of all."""

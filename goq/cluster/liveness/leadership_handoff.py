@@ -41,14 +41,14 @@ class LeadershipHandoff:
         with suppress(TimeoutError):
             async with asyncio.timeout(limits.HANDOFF_FLUSH_TIMEOUT_MS / 1000):
                 for replica in self._replicas:
-                    if replica.leading is not None:
-                        replica.leading.give_up()
+                    if replica.as_leader is not None:
+                        replica.as_leader.stop_accepting()
                 while not self._is_quiet():
                     await asyncio.sleep(_POLL_S)
         self.is_stopping = True
         with suppress(TimeoutError):
             async with asyncio.timeout(limits.HANDOFF_TIMEOUT_MS / 1000):
-                while self._is_up() or any(r.leading is not None for r in self._replicas):
+                while self._is_up() or any(r.as_leader is not None for r in self._replicas):
                     await self._heartbeats.send()
                     await asyncio.sleep(_POLL_S)
 

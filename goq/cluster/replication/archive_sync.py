@@ -1,7 +1,7 @@
 """Fetching from other nodes what of the archive a replica lacks.
 
 A replica archives what it deletes itself. What was deleted before it was made, or while it was
-away, is in the archive of others only: it is copied from there, file by file as it lies there, in
+away, is in the archive of sources only: it is copied from there, file by file as it lies there, in
 the background. Each file is compared with its CRC before it has its name.
 """
 
@@ -26,7 +26,7 @@ from goq.errors import CorruptData, GoqError, InvalidFrame, TopicNotFound
 from goq.storage.node_db import ArchiveRow
 
 _log = logging.getLogger("goq.cluster")
-CHECK_INTERVAL_S = 5.0
+_CHECK_INTERVAL_S = 5.0
 _PAUSE_S_MIN = 1.0
 _PAUSE_S_MAX = 60.0
 
@@ -45,7 +45,7 @@ class ArchiveRequest(msgspec.Struct, frozen=True, array_like=True, forbid_unknow
     position: int = 0
 
 
-Ask = Callable[[str, ArchiveRequest], Awaitable[bytes]]
+ArchiveCall = Callable[[str, ArchiveRequest], Awaitable[bytes]]
 """Asks a node, by name; raises ``GoqError`` where it cannot be reached or does not answer."""
 
 
@@ -66,7 +66,7 @@ class _SyncState:
     def __init__(self) -> None:
         self.complete_to: tuple[int, ...] | None = None
         """Where the live logs began when everybody had been asked."""
-        self.again_s = 0.0
+        self.retry_at_s = 0.0
         self.pause_s = _PAUSE_S_MIN
 
 
@@ -78,60 +78,65 @@ class ArchiveSync:
         archive: Archive,
         replicas: Iterable[Replica],
         settings_of: Callable[[str], TopicSettings],
-        others: Callable[[Replica], Sequence[str]],
-        ask: Ask,
+        sources: Callable[[Replica], Sequence[str]],
+        call: ArchiveCall,
+        *,
+        check_interval_s: float = _CHECK_INTERVAL_S,
     ) -> None:
-        """``others`` are the nodes that may have something of a replica's partition."""
+        """``sources`` are the nodes that may have something of a replica's partition."""
         self._archive = archive
         self._replicas = replicas
         self._settings_of = settings_of
-        self._others = others
-        self._ask = ask
-        self._cares: dict[PartitionKey, _SyncState] = {}
+        self._sources = sources
+        self._call = call
+        self._check_interval_s = check_interval_s
+        self._states: dict[PartitionKey, _SyncState] = {}
 
     async def run(self) -> None:
         """Fetch what is lacking, again and again, until cancelled."""
         while True:
-            await asyncio.sleep(CHECK_INTERVAL_S)
+            await asyncio.sleep(self._check_interval_s)
             replicas = list(self._replicas)
-            for key in self._cares.keys() - {replica.key for replica in replicas}:
-                del self._cares[key]
+            for key in self._states.keys() - {replica.key for replica in replicas}:
+                del self._states[key]
             for replica in replicas:
                 with suppress(TopicNotFound):  # it is being deleted
-                    await self._look_after(replica)
+                    await self._sync_replica(replica)
 
-    async def _look_after(self, replica: Replica) -> None:
-        is_archived, standing = self._settings_of(replica.key.topic).archive, replica.standing
-        if standing is None or not is_archived:
+    async def _sync_replica(self, replica: Replica) -> None:
+        is_archived, open_logs = self._settings_of(replica.key.topic).archive, replica.open_logs
+        if open_logs is None or not is_archived:
             return
-        care, now_s = self._cares.setdefault(replica.key, _SyncState()), _now_s()
-        starts = tuple(log.start_offset for log in standing.logs)
-        if now_s < care.again_s or not self._may_lack(replica.key, care, starts):
+        state, now_s = self._states.setdefault(replica.key, _SyncState()), _now_s()
+        starts = tuple(log.start_offset for log in open_logs.logs)
+        if now_s < state.retry_at_s or not self._may_be_incomplete(replica.key, state, starts):
             return
         try:
             for which, start_offset in enumerate(starts):
                 await self._complete(replica, which, start_offset)
         except (GoqError, OSError) as error:
             _log.info("the archive of %s is not complete here yet: %s", replica.key, error)
-            care.again_s = _now_s() + care.pause_s
-            care.pause_s = min(2 * care.pause_s, _PAUSE_S_MAX)
+            state.retry_at_s = _now_s() + state.pause_s
+            state.pause_s = min(2 * state.pause_s, _PAUSE_S_MAX)
             return
-        care.complete_to, care.pause_s = starts, _PAUSE_S_MIN
+        state.complete_to, state.pause_s = starts, _PAUSE_S_MIN
 
-    def _may_lack(self, key: PartitionKey, care: _SyncState, starts: tuple[int, ...]) -> bool:
-        """Whether others may have more: unless all were asked, and all since was archived here."""
-        if care.complete_to is None:
+    def _may_be_incomplete(
+        self, key: PartitionKey, state: _SyncState, starts: tuple[int, ...]
+    ) -> bool:
+        """Whether sources may have more: unless all were asked, and all since was archived here."""
+        if state.complete_to is None:
             return True
         identity = PartitionId(key.topic, key.number)
         return any(
             start > before and not is_covered(self._archive.rows(identity, log), before, start)
-            for log, before, start in zip(LOGS, care.complete_to, starts, strict=True)
+            for log, before, start in zip(LOGS, state.complete_to, starts, strict=True)
         )
 
     async def _complete(self, replica: Replica, which: int, start_offset: int) -> None:
         """Fetch what any other node has of a log before its live part begins; ask them all."""
         failure: Exception | None = None
-        for node in self._others(replica):
+        for node in self._sources(replica):
             try:
                 await self._fetch_all(node, replica.key, which, start_offset)
             except (GoqError, OSError) as error:
@@ -141,14 +146,14 @@ class ArchiveSync:
 
     async def _fetch_all(self, node: str, key: PartitionKey, which: int, start_offset: int) -> None:
         start = 0
-        while rows := decode_rows(await self._ask(node, ArchiveRequest(key, which, start))):
+        while rows := decode_rows(await self._call(node, ArchiveRequest(key, which, start))):
             for row in rows:
                 mine = row._replace(topic=key.topic, partition=key.number, log=LOGS[which])
-                if self._lacks(mine, start_offset):
+                if self._is_missing(mine, start_offset):
                     await self._fetch(node, key, which, mine)
             start = rows[-1].base_offset + 1
 
-    def _lacks(self, row: ArchiveRow, start_offset: int) -> bool:
+    def _is_missing(self, row: ArchiveRow, start_offset: int) -> bool:
         """Whether there is something in a segment that is not here, and it fits in between."""
         own = self._archive.rows(PartitionId(row.topic, row.partition), row.log)
         return not is_covered(own, row.base_offset, min(row.end_offset, start_offset)) and not any(
@@ -156,11 +161,11 @@ class ArchiveSync:
         )
 
     async def _fetch(self, node: str, key: PartitionKey, which: int, row: ArchiveRow) -> None:
-        async def piece(position: int) -> bytes:
+        async def read_piece(position: int) -> bytes:
             request = ArchiveRequest(key, which, row.base_offset, True, position)
-            return await self._ask(node, request)
+            return await self._call(node, request)
 
-        await self._archive.copy(row, piece)
+        await self._archive.copy(row, read_piece)
         _log.info("fetched the archive of offsets %d to %d of %s from %s", *row[3:5], key, node)
 
     async def answer(self, request: ArchiveRequest) -> bytes:

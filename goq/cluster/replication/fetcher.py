@@ -32,73 +32,73 @@ class Fetcher:
     """Keeps partitions of the node ``me`` up with another that leads them.
 
     ``on_failure`` hears which partition cannot be stored here, and why; it is followed no more.
-    ``on_surplus`` hears of what holds segments that its leader has deleted.
+    ``on_expired_segment`` hears of what holds segments that its leader has deleted.
     """
 
     def __init__(
         self,
-        me: str,
+        name: str,
         leader: str,
         fetch: Fetch,
         executor: Executor,
-        custody: SegmentManifest,
+        manifest: SegmentManifest,
         *,
         on_failure: Callable[[PartitionKey, Exception], None],
-        on_surplus: Callable[[FollowerReplica], None],
+        on_expired_segment: Callable[[FollowerReplica], None],
     ) -> None:
-        self._me = me
+        self._name = name
         self._leader = leader
         self._fetch = fetch
         self._executor = executor
-        self._custody = custody
+        self._manifest = manifest
         self._on_failure = on_failure
-        self._on_surplus = on_surplus
-        self._following: dict[PartitionKey, FollowerReplica] = {}
-        self._moved: set[PartitionKey] = set()
+        self._on_expired_segment = on_expired_segment
+        self._followers: dict[PartitionKey, FollowerReplica] = {}
+        self._to_ask: set[PartitionKey] = set()
         self._forgotten: set[PartitionKey] = set()
         self._refused: set[PartitionKey] = set()
         self._refused_pause_s = _PAUSE_S_MIN
         self._refused_timer: asyncio.TimerHandle | None = None
         self._session = 0
-        self._taking = asyncio.Lock()
+        self._storing = asyncio.Lock()
         self._changed = asyncio.Event()
-        self._work: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None
 
-    def follow(self, following: FollowerReplica) -> None:
+    def add(self, follower: FollowerReplica) -> None:
         """Take up a partition, or another leadership of one."""
-        self._following[following.key] = following
-        self._moved.add(following.key)
-        self._forgotten.discard(following.key)
+        self._followers[follower.key] = follower
+        self._to_ask.add(follower.key)
+        self._forgotten.discard(follower.key)
         self._changed.set()
-        if self._work is None or self._work.done():
-            self._work = asyncio.ensure_future(self._run())
+        if self._task is None or self._task.done():
+            self._task = asyncio.ensure_future(self._run())
 
-    async def forget(self, key: PartitionKey) -> None:
+    async def remove(self, key: PartitionKey) -> None:
         """Follow a partition no more; nothing more is stored in it on return."""
-        self._drop(key)
-        async with self._taking:
+        self._remove(key)
+        async with self._storing:
             return
 
-    def _drop(self, key: PartitionKey) -> None:
-        if self._following.pop(key, None) is not None:
-            self._moved.discard(key)
+    def _remove(self, key: PartitionKey) -> None:
+        if self._followers.pop(key, None) is not None:
+            self._to_ask.discard(key)
             self._forgotten.add(key)
             self._changed.set()
 
     async def stop(self) -> None:
         """Follow nothing more; nothing more is stored on return."""
-        self._following.clear()
+        self._followers.clear()
         if self._refused_timer is not None:
             self._refused_timer.cancel()
-        if self._work is not None:
-            self._work.cancel()
-            await asyncio.wait([self._work])
-        async with self._taking:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        async with self._storing:
             return
 
     async def _run(self) -> None:
         pause_s = _PAUSE_S_MIN
-        while self._following:
+        while self._followers:
             try:
                 await self._round()
                 pause_s = _PAUSE_S_MIN
@@ -109,25 +109,25 @@ class Fetcher:
                 pause_s = min(2 * pause_s, _PAUSE_S_MAX)
 
     async def _round(self) -> None:
-        """Ask once, and store what is answered."""
-        answered = await self._fetch_or_change(self._request())
-        if answered is None or answered[0].unknown_session:
+        """Ask once, and store what is fetched."""
+        fetched = await self._fetch_unless_changed(self._request())
+        if fetched is None or fetched[0].is_unknown_session:
             self._session = 0
             return
-        async with self._taking:
-            await asyncio.shield(self._store(*answered))
+        async with self._storing:
+            await asyncio.shield(self._store(*fetched))
         if not self._refused:
             self._refused_pause_s = _PAUSE_S_MIN
         elif self._refused_timer is None:
             self._refused_timer = asyncio.get_running_loop().call_later(
-                self._refused_pause_s, self._ask_again
+                self._refused_pause_s, self._retry_refused
             )
             self._refused_pause_s = min(2 * self._refused_pause_s, _PAUSE_S_MAX)
 
-    def _ask_again(self) -> None:
+    def _retry_refused(self) -> None:
         """Ask once more for what was refused: the leader may have heard of it by now."""
         self._refused_timer = None
-        self._moved |= self._refused & self._following.keys()
+        self._to_ask |= self._refused & self._followers.keys()
         self._refused.clear()
         self._changed.set()
 
@@ -135,16 +135,16 @@ class Fetcher:
         is_new = not self._session
         if is_new:
             self._session = secrets.randbits(53) | 1
-            self._moved = set(self._following)
+            self._to_ask = set(self._followers)
             self._forgotten.clear()
-        positions = [self._following[key].position for key in self._moved]
+        positions = [self._followers[key].position for key in self._to_ask]
         forgotten = list(self._forgotten)
-        self._moved.clear()
+        self._to_ask.clear()
         self._forgotten.clear()
         wait_ms = limits.FETCH_WAIT_MS
-        return FetchRequest(self._me, self._session, is_new, positions, forgotten, wait_ms)
+        return FetchRequest(self._name, self._session, is_new, positions, forgotten, wait_ms)
 
-    async def _fetch_or_change(
+    async def _fetch_unless_changed(
         self, request: FetchRequest
     ) -> tuple[FetchResponse, memoryview] | None:
         """Wait for an answer, but not while there is another partition to ask for: then None.
@@ -164,72 +164,76 @@ class Fetcher:
                 each.cancel()
             await asyncio.wait([asking, changed])
 
-    async def _store(self, answer: FetchResponse, frames: memoryview) -> None:
-        """Store all news, those of different partitions at once."""
-        works = []
-        for news in answer.news:
-            size_bytes = sum(log.frame_bytes for log in (news.messages, news.events) if log)
+    async def _store(self, response: FetchResponse, frames: memoryview) -> None:
+        """Store all update, those of different partitions at once."""
+        stores = []
+        for update in response.updates:
+            size_bytes = sum(log.frame_bytes for log in (update.messages, update.events) if log)
             own, frames = frames[:size_bytes], frames[size_bytes:]
-            following = self._following.get(news.key)
-            if following is None:
+            follower = self._followers.get(update.key)
+            if follower is None:
                 continue
-            if news.refusal:
-                self._refused.add(news.key)
+            if update.refusal:
+                self._refused.add(update.key)
                 continue
-            works.append(self._take(following, news, own))
-        await asyncio.gather(*works)
+            stores.append(self._apply(follower, update, own))
+        await asyncio.gather(*stores)
 
-    async def _take(
-        self, following: FollowerReplica, news: PartitionUpdate, frames: memoryview
+    async def _apply(
+        self, follower: FollowerReplica, update: PartitionUpdate, frames: memoryview
     ) -> None:
-        before = following.position
+        before = follower.position
         try:
-            cut = following.cuts(news, frames)
-            if cut:
-                async with following.listing:
-                    await self._cut(following, cut, news, frames)
+            truncated = follower.truncated_logs(update, frames)
+            if truncated:
+                async with follower.manifest_lock:
+                    await self._truncate(follower, truncated, update, frames)
             else:
-                await self._store_in_thread(following, news, frames)
-                if following.sealed:
-                    async with following.listing:
-                        await self._list(following, [])
+                await self._store_in_thread(follower, update, frames)
+                if follower.sealed_segments:
+                    async with follower.manifest_lock:
+                        await self._record_segments(follower, [])
         except InvalidFrame as error:  # damaged on the way, or over there: ask again
             _log.warning("%s sent what cannot be stored: %s", self._leader, error)
-            self._refused.add(news.key)
+            self._refused.add(update.key)
             return
         except Exception as error:
-            self._drop(news.key)
-            self._on_failure(news.key, error)
+            self._remove(update.key)
+            self._on_failure(update.key, error)
             return
-        if self._following.get(news.key) is following:
+        if self._followers.get(update.key) is follower:
             # Who stays where it is cannot get past something over there: it asks again later.
-            is_stuck = following.position == before
-            (self._refused if is_stuck else self._moved).add(news.key)
-            if following.surplus() is not None:
-                self._on_surplus(following)
+            is_stuck = follower.position == before
+            (self._refused if is_stuck else self._to_ask).add(update.key)
+            if follower.expired_segment() is not None:
+                self._on_expired_segment(follower)
 
-    async def _cut(
-        self, following: FollowerReplica, cut: list[int], news: PartitionUpdate, frames: memoryview
+    async def _truncate(
+        self,
+        follower: FollowerReplica,
+        truncated: list[int],
+        update: PartitionUpdate,
+        frames: memoryview,
     ) -> None:
-        for which in cut:
-            await self._custody.forget(news.key, LOGS[which])
-        await self._store_in_thread(following, news, frames)
-        await self._list(following, cut)
+        for which in truncated:
+            await self._manifest.remove(update.key, LOGS[which])
+        await self._store_in_thread(follower, update, frames)
+        await self._record_segments(follower, truncated)
 
     async def _store_in_thread(
-        self, following: FollowerReplica, news: PartitionUpdate, frames: memoryview
+        self, follower: FollowerReplica, update: PartitionUpdate, frames: memoryview
     ) -> None:
         loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._executor, partial(following.take, news, frames))
+        await loop.run_in_executor(self._executor, partial(follower.apply, update, frames))
 
-    async def _list(self, following: FollowerReplica, cut: list[int]) -> None:
-        """Have in the manifest what was sealed, and what is left of a log that was cut."""
-        sealed, following.sealed = following.sealed, []
+    async def _record_segments(self, follower: FollowerReplica, truncated: list[int]) -> None:
+        """Have in the manifest what was sealed, and what is left of a log that was truncated."""
+        sealed, follower.sealed_segments = follower.sealed_segments, []
         try:
-            for which in cut:
-                log = following.logs[which]
-                await self._custody.listed(following.key, LOGS[which], log.segments[:-1])
+            for which in truncated:
+                log = follower.logs[which]
+                await self._manifest.add(follower.key, LOGS[which], log.segments[:-1])
             for which, segment in sealed:
-                await self._custody.listed(following.key, LOGS[which], [segment])
+                await self._manifest.add(follower.key, LOGS[which], [segment])
         except (GoqError, OSError) as error:  # it is listed when the replica is opened again
-            _log.warning("the manifest lacks segments of %s: %s", following.key, error)
+            _log.warning("the manifest lacks segments of %s: %s", follower.key, error)

@@ -25,7 +25,7 @@ from goq.storage.log.segment import Segment
 Reopen = Callable[[Log, int], Log]
 """Makes a log that is closed anew, empty, from an offset on."""
 
-_NEVER_BY_ITSELF = 2**62
+_NEVER = 2**62
 
 
 class SealedSegment(NamedTuple):
@@ -45,16 +45,14 @@ class FollowerReplica:
         self.leader_epoch = leader_epoch
         self.high_watermark = LogOffsets(0, 0)
         self.truncated_messages = 0
-        self.sealed: list[SealedSegment] = []
+        self.sealed_segments: list[SealedSegment] = []
         """Segments sealed by :meth:`take`, for whoever lists them to take away."""
-        self.changing = threading.Lock()
-        self.listing = asyncio.Lock()
+        self.log_lock = threading.Lock()
+        self.manifest_lock = asyncio.Lock()
         """Held by whoever changes what the manifest says, until the log is as it says."""
         self._logs = [logs.messages, logs.events]
         for log in logs:  # a segment begins here where one begins over there
-            log.config = replace(
-                log.config, segment_bytes=_NEVER_BY_ITSELF, segment_age_ms=_NEVER_BY_ITSELF
-            )
+            log.config = replace(log.config, segment_bytes=_NEVER, segment_age_ms=_NEVER)
         self._reopen = reopen
         self._rewrites = -1
         self._leader_starts = [log.start_offset for log in logs]
@@ -73,27 +71,31 @@ class FollowerReplica:
             self.key, self.leader_epoch, ends, LogOffsets(*self._epochs), self._rewrites
         )
 
-    def cuts(self, news: PartitionUpdate, frames: memoryview) -> list[int]:
+    def truncated_logs(self, update: PartitionUpdate, frames: memoryview) -> list[int]:
         """Return the logs that :meth:`take` may take sealed segments from (memory only)."""
-        if news.leader_epoch != self.leader_epoch:
+        if update.leader_epoch != self.leader_epoch:
             return []
         found: list[int] = []
-        for which, of_log in enumerate((news.messages, news.events)):
-            if of_log is not None:
-                own, frames = frames[: of_log.frame_bytes], frames[of_log.frame_bytes :]
-                if self._may_cut(self._logs[which], of_log, own):
+        for which, log_update in enumerate((update.messages, update.events)):
+            if log_update is not None:
+                own, frames = frames[: log_update.frame_bytes], frames[log_update.frame_bytes :]
+                if self._truncates(self._logs[which], log_update, own):
                     found.append(which)
         return found
 
-    def _may_cut(self, log: Log, news: LogUpdate, frames: memoryview) -> bool:
-        if news.diverges_at is not None or news.begins_anew or news.start_offset > log.end_offset:
+    def _truncates(self, log: Log, update: LogUpdate, frames: memoryview) -> bool:
+        if (
+            update.diverges_at is not None
+            or update.must_reset
+            or update.start_offset > log.end_offset
+        ):
             return True
         # Frames that reach back may only lie before the active segment if one over there does.
-        if not frames or news.segment_base >= log.active.base_offset:
+        if not frames or update.segment_base >= log.active.base_offset:
             return False
         return FrameView.parse(frames).header.base_offset < log.end_offset
 
-    def surplus(self) -> SealedSegment | None:
+    def expired_segment(self) -> SealedSegment | None:
         """Return the oldest segment that the leader has deleted, None if there is none."""
         for which, log in enumerate(self._logs):
             first = log.segments[0]
@@ -101,39 +103,39 @@ class FollowerReplica:
                 return SealedSegment(which, first)
         return None
 
-    def delete(self, which: int, segment: Segment) -> None:
+    def delete_segment(self, which: int, segment: Segment) -> None:
         """Delete the oldest segment, unless another one has taken its place."""
-        with self.changing:
+        with self.log_lock:
             log = self._logs[which]
             if log.segments[0] is segment and segment is not log.active:
                 log.remove(log.detach_before(segment.end_offset))
 
-    def take(self, news: PartitionUpdate, frames: memoryview) -> None:
+    def apply(self, update: PartitionUpdate, frames: memoryview) -> None:
         """Store what follows; ``frames`` are those of both logs, one after the other.
 
         What is of another epoch than this replica follows in is passed over: it is about a
         leadership that has ended. Raises ``InvalidFrame`` for frames that are not sound or do not
         follow, or that want what is safe cut off, and what :meth:`Log.write` raises.
         """
-        if news.leader_epoch != self.leader_epoch:
+        if update.leader_epoch != self.leader_epoch:
             return
-        with self.changing:
-            for which, of_log in enumerate((news.messages, news.events)):
-                if of_log is not None:
-                    self._take(which, of_log, frames[: of_log.frame_bytes])
-                    frames = frames[of_log.frame_bytes :]
-        if news.messages is not None and news.messages.diverges_at is None:
-            self._rewrites = news.messages.rewrites
-        self.high_watermark = LogOffsets(*map(max, self.high_watermark, news.high_watermark))
+        with self.log_lock:
+            for which, log_update in enumerate((update.messages, update.events)):
+                if log_update is not None:
+                    self._apply(which, log_update, frames[: log_update.frame_bytes])
+                    frames = frames[log_update.frame_bytes :]
+        if update.messages is not None and update.messages.diverges_at is None:
+            self._rewrites = update.messages.rewrites
+        self.high_watermark = LogOffsets(*map(max, self.high_watermark, update.high_watermark))
 
-    def _take(self, which: int, news: LogUpdate, frames: memoryview) -> None:
+    def _apply(self, which: int, update: LogUpdate, frames: memoryview) -> None:
         log = self._logs[which]
-        self._leader_starts[which] = news.start_offset
-        if news.diverges_at is not None:
-            self._cut(which, news.diverges_at, news.epoch)
+        self._leader_starts[which] = update.start_offset
+        if update.diverges_at is not None:
+            self._truncate(which, update.diverges_at, update.epoch)
             return
-        if news.begins_anew or news.start_offset > log.end_offset:
-            self._begin_anew(which, news.start_offset)
+        if update.must_reset or update.start_offset > log.end_offset:
+            self._reset_log(which, update.start_offset)
             log = self._logs[which]
         if frames:
             views = parse_frames(frames)
@@ -145,12 +147,12 @@ class FollowerReplica:
                 self._epochs[which] = last_epoch(log.reader, log.end_offset)
                 if log.end_offset < first:
                     return
-            sealed = append_replicated(log, views, news.segment_base)
+            sealed = append_replicated(log, views, update.segment_base)
             if sealed is not None:
-                self.sealed.append(SealedSegment(which, sealed))
+                self.sealed_segments.append(SealedSegment(which, sealed))
             self._epochs[which] = views[-1].header.leader_epoch
 
-    def _cut(self, which: int, leader_end: int, epoch: int) -> None:
+    def _truncate(self, which: int, leader_end: int, epoch: int) -> None:
         """Cut off what the leader does not have: behind the end of the last epoch of both."""
         log = self._logs[which]
         own = epoch_end(log.reader, epoch, log.end_offset)
@@ -162,7 +164,7 @@ class FollowerReplica:
             )
         before = log.end_offset
         if end <= log.start_offset:
-            self._begin_anew(which, max(end, 0))
+            self._reset_log(which, max(end, 0))
         else:
             log.truncate(end)
         log = self._logs[which]
@@ -170,7 +172,7 @@ class FollowerReplica:
             self.truncated_messages += before - log.end_offset
         self._epochs[which] = last_epoch(log.reader, log.end_offset)
 
-    def _begin_anew(self, which: int, offset: int) -> None:
+    def _reset_log(self, which: int, offset: int) -> None:
         """Go on at an offset that the log does not reach: nothing of it is of any use."""
         log = self._logs[which]
         log.close()

@@ -23,7 +23,7 @@ _PAUSE_S_MIN = 1.0
 _PAUSE_S_MAX = 60.0
 
 InThread = Callable[[Callable[[], object]], Awaitable[object]]
-MayBeRepaired = Callable[[PartitionKey, SealedSegment], bool]
+IsRepairable = Callable[[PartitionKey, SealedSegment], bool]
 """Whether a segment of a follower has bad frames that another replica may have."""
 
 
@@ -36,78 +36,78 @@ class FollowerRetention:
 
     def __init__(
         self,
-        following: FollowerReplica,
-        custody: SegmentManifest,
+        follower: FollowerReplica,
+        manifest: SegmentManifest,
         in_thread: InThread,
-        may_be_repaired: MayBeRepaired,
+        is_repairable: IsRepairable,
     ) -> None:
-        self._following = following
-        self._custody = custody
+        self._follower = follower
+        self._manifest = manifest
         self._in_thread = in_thread
-        self._may_be_repaired = may_be_repaired
+        self._is_repairable = is_repairable
         self._is_stopping = False
-        self._saving: asyncio.Future[None] | None = None
-        self._pausing = asyncio.Event()
-        self._work = asyncio.ensure_future(self._run())
+        self._archiving: asyncio.Future[None] | None = None
+        self._stopped = asyncio.Event()
+        self._task = asyncio.ensure_future(self._run())
 
     @property
     def is_done(self) -> bool:
         """Whether it has ended."""
-        return self._work.done()
+        return self._task.done()
 
     async def stop(self) -> None:
         """Delete nothing more; on return nothing is being deleted. An archive is broken off."""
         self._is_stopping = True
-        self._pausing.set()
-        if self._saving is not None:
-            self._saving.cancel()
-        await asyncio.wait([self._work])
+        self._stopped.set()
+        if self._archiving is not None:
+            self._archiving.cancel()
+        await asyncio.wait([self._task])
 
     async def _run(self) -> None:
         pause_s = _PAUSE_S_MIN
-        while not self._is_stopping and (surplus := self._following.surplus()) is not None:
+        while not self._is_stopping and (expired := self._follower.expired_segment()) is not None:
             try:
-                await self._look_through(surplus)
-                if await self._is_archived(*surplus):
-                    await self._look_through(surplus)  # or it was archived when it was bad already
-                    await self._delete(*surplus)
+                await self._check_whole(expired)
+                if await self._archive(*expired):
+                    await self._check_whole(expired)  # or it was archived when it was bad already
+                    await self._delete(*expired)
                 pause_s = _PAUSE_S_MIN
             except _NeedsRepair:
                 await self._pause(pause_s)
             except (GoqError, OSError) as error:
                 _log.warning(
-                    "%s is kept longer than by its leader: %s", surplus.segment.path, error
+                    "%s is kept longer than by its leader: %s", expired.segment.path, error
                 )
                 await self._pause(pause_s)
                 pause_s = min(2 * pause_s, _PAUSE_S_MAX)
 
-    async def _look_through(self, surplus: SealedSegment) -> None:
+    async def _check_whole(self, expired: SealedSegment) -> None:
         """Raise ``_NeedsRepair`` for what is going to be archived and may be mended before."""
-        which, segment = surplus
-        key = self._following.key
-        if self._custody.archives(key):
-            log = self._following.logs[which]
+        which, segment = expired
+        key = self._follower.key
+        if self._manifest.is_archived(key):
+            log = self._follower.logs[which]
             await self._in_thread(partial(scan_segment, log, segment))
-            if self._may_be_repaired(key, surplus):
+            if self._is_repairable(key, expired):
                 raise _NeedsRepair
 
-    async def _is_archived(self, which: int, segment: Segment) -> bool:
+    async def _archive(self, which: int, segment: Segment) -> bool:
         """Archive a segment, if its topic wants that; return whether nobody broke it off."""
-        archiving = self._custody.archive(self._following.key, LOGS[which], segment)
-        saving = self._saving = asyncio.ensure_future(archiving)
-        await asyncio.wait([saving])
-        if saving.cancelled():
+        work = self._manifest.archive_segment(self._follower.key, LOGS[which], segment)
+        archiving = self._archiving = asyncio.ensure_future(work)
+        await asyncio.wait([archiving])
+        if archiving.cancelled():
             return False
-        saving.result()
+        archiving.result()
         return True
 
     async def _delete(self, which: int, segment: Segment) -> None:
-        key, log = self._following.key, LOGS[which]
-        async with self._following.listing:
-            await self._custody.forget(key, log, [segment])
-            await self._in_thread(partial(self._following.delete, which, segment))
+        key, log = self._follower.key, LOGS[which]
+        async with self._follower.manifest_lock:
+            await self._manifest.remove(key, log, [segment])
+            await self._in_thread(partial(self._follower.delete_segment, which, segment))
 
     async def _pause(self, seconds: float) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self._pausing.wait()
+                await self._stopped.wait()

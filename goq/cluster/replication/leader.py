@@ -22,8 +22,8 @@ from goq.storage.log.reader import segment_number
 class _LogQuorum:
     """What the writer of one of the two logs waits for."""
 
-    def __init__(self, leading: LeaderReplica, which: int) -> None:
-        self._leading = leading
+    def __init__(self, leader: LeaderReplica, which: int) -> None:
+        self._leader = leader
         self._which = which
         self._advance: Callable[[int], None] = lambda _offset: None
 
@@ -33,26 +33,26 @@ class _LogQuorum:
 
     def check(self) -> None:
         """Raise ``NotEnoughReplicas`` while nothing could be acknowledged."""
-        self._leading.check()
+        self._leader.check_writable()
 
     def appended(self, end_offset: int) -> None:
         """Hear that the leader has everything before ``end_offset`` on its disk."""
-        self._leading.appended(self._which, end_offset)
+        self._leader.on_append(self._which, end_offset)
 
     def holders(self, offset: int) -> Sequence[str]:
         """Return which nodes have an offset on their disks."""
-        return self._leading.progress.holders(self._which, offset)
+        return self._leader.progress.holders(self._which, offset)
 
     def confirm(self, then: Callable[[], None]) -> None:
         """Call ``then`` once it is sure that nobody else had begun to lead."""
-        self._leading.confirm(then)
+        self._leader.confirm(then)
 
     def copied_to(self) -> int:
         """Return how far everybody is that copies the log now."""
         now_ms = int(asyncio.get_running_loop().time() * 1000)
-        return self._leading.progress.copied_to(now_ms)[self._which]
+        return self._leader.progress.copied_to(now_ms)[self._which]
 
-    def tell(self, high_watermark: int) -> None:
+    def announce(self, high_watermark: int) -> None:
         """Tell the writer."""
         self._advance(high_watermark)
 
@@ -60,12 +60,12 @@ class _LogQuorum:
 class FramedUpdate(NamedTuple):
     """What a follower is told, and the frames that go with it, from both logs in turn.
 
-    ``leads_to`` is where its logs end when it has stored them, None where that is not known.
+    ``end_offsets`` is where its logs end when it has stored them, None where that is not known.
     """
 
     head: PartitionUpdate
     buffers: list[memoryview]
-    leads_to: LogOffsets | None = None
+    end_offsets: LogOffsets | None = None
 
 
 class _Confirmation(NamedTuple):
@@ -81,8 +81,8 @@ class _Confirmation(NamedTuple):
 class LeaderReplica:
     """A partition that this node leads in ``leader_epoch``.
 
-    On the event loop, but for :meth:`news`, which blocks on the disk. ``on_appended`` hears of
-    everything new that followers may fetch, ``on_advance`` whenever more is safe. ``is_sure`` says
+    On the event loop, but for :meth:`news`, which blocks on the disk. ``on_new_data`` hears of
+    everything new that followers may fetch, ``on_high_watermark_change`` whenever more is safe. ``has_session`` says
     whether nobody else can lead by now.
     """
 
@@ -93,14 +93,14 @@ class LeaderReplica:
         self.leader_epoch = leader_epoch
         self.logs = logs
         self.progress = progress
-        self.on_appended: Callable[[PartitionKey], None] = lambda _key: None
-        self.on_advance: Callable[[], None] = lambda: None
-        self.is_sure: Callable[[], bool] = lambda: True
-        self._gives_up = False
-        self._told = progress.high_watermark
-        self._doubts: list[_Confirmation] = []
+        self.on_new_data: Callable[[PartitionKey], None] = lambda _key: None
+        self.on_high_watermark_change: Callable[[], None] = lambda: None
+        self.has_session: Callable[[], bool] = lambda: True
+        self._is_handing_over = False
+        self._announced = progress.high_watermark
+        self._confirmations: list[_Confirmation] = []
         self._quorums = (_LogQuorum(self, 0), _LogQuorum(self, 1))
-        progress.stored(progress.ends)
+        progress.on_local_append(progress.ends)
 
     @property
     def quorums(self) -> Quorums:
@@ -112,11 +112,11 @@ class LeaderReplica:
         """Whether all that the logs held when the leadership began is safe."""
         return self.progress.high_watermark.reaches(self.progress.start)
 
-    def give_up(self) -> None:
+    def stop_accepting(self) -> None:
         """Take nothing more: another node is to lead. What is written may still become safe."""
-        self._gives_up = True
+        self._is_handing_over = True
 
-    def check(self) -> None:
+    def check_writable(self) -> None:
         """Raise why nothing could be acknowledged now.
 
         ``NotEnoughReplicas`` while fewer replicas are in sync than have to be; ``NotLeader`` while
@@ -124,11 +124,11 @@ class LeaderReplica:
         from it would be refusal_of for good.
         """
         progress = self.progress
-        if self._gives_up:
+        if self._is_handing_over:
             raise NotLeader("this node hands the partition over; ask again in a moment")
-        if not self.is_sure():
+        if not self.has_session():
             raise NotLeader("this node does not hear from the cluster; another may lead by now")
-        if not progress.is_enough:
+        if not progress.has_min_insync:
             raise NotEnoughReplicas(
                 f"partition {self.key.number} of {self.key.topic} has {len(progress.in_sync)}"
                 f" replicas in sync and needs {progress.min_insync}; goq cluster status says which"
@@ -136,68 +136,76 @@ class LeaderReplica:
                 retry_after_ms=limits.NOT_ENOUGH_REPLICAS_RETRY_MS,
             )
 
-    def appended(self, which: int, end_offset: int) -> None:
+    def on_append(self, which: int, end_offset: int) -> None:
         """Hear how far one of the logs is on this node's disk."""
         ends = list(self.progress.ends)
         ends[which] = end_offset
-        self.progress.stored(LogOffsets(*ends))
-        self.on_appended(self.key)
-        self._tell()
+        self.progress.on_local_append(LogOffsets(*ends))
+        self.on_new_data(self.key)
+        self._announce_high_watermark()
 
-    def fetched(self, node: str, ends: LogOffsets, now_ms: int) -> None:
+    def on_fetch(self, node: str, ends: LogOffsets, now_ms: int) -> None:
         """Hear how far a follower is."""
-        self.progress.fetched(node, ends, now_ms)
-        self._tell()
+        self.progress.on_fetch(node, ends, now_ms)
+        self._announce_high_watermark()
 
     def confirm(self, then: Callable[[], None]) -> None:
-        """Call ``then`` once every node that could be elected has gone on following.
+        """Call ``then`` once every node that could be elected has gone on follower.
 
         A node that begins to lead follows no more. Nothing is called if one did before.
         """
-        self._doubts.append(_Confirmation(dict.fromkeys(self.progress.electable, None), then))
-        self._settle_doubts()
+        self._confirmations.append(
+            _Confirmation(dict.fromkeys(self.progress.electable, None), then)
+        )
+        self._settle_confirmations()
 
-    def heard(self, node: str, session: int) -> None:
+    def on_follower_request(self, node: str, session: int) -> None:
         """Hear that a node follows: of requests in one session, each is sent after an answer."""
-        if not self._doubts:
+        if not self._confirmations:
             return
-        for doubt in self._doubts:
-            if node in doubt.waiting:
-                if doubt.waiting[node] == session:
-                    del doubt.waiting[node]
+        for confirmation in self._confirmations:
+            if node in confirmation.waiting:
+                if confirmation.waiting[node] == session:
+                    del confirmation.waiting[node]
                 else:
-                    doubt.waiting[node] = session
-        self._settle_doubts()
+                    confirmation.waiting[node] = session
+        self._settle_confirmations()
 
-    def _settle_doubts(self) -> None:
+    def _settle_confirmations(self) -> None:
         """Call those who wait for nobody any more who could be elected."""
         electable = self.progress.electable
-        settled = [doubt for doubt in self._doubts if electable.isdisjoint(doubt.waiting)]
+        settled = [
+            confirmation
+            for confirmation in self._confirmations
+            if electable.isdisjoint(confirmation.waiting)
+        ]
         if settled:
-            self._doubts = [doubt for doubt in self._doubts if doubt not in settled]
-        for doubt in settled:
-            doubt.then()
+            self._confirmations = [
+                confirmation for confirmation in self._confirmations if confirmation not in settled
+            ]
+        for confirmation in settled:
+            confirmation.then()
 
-    def decided(self, in_sync: Iterable[str], min_insync: int) -> None:
+    def set_in_sync(self, in_sync: Iterable[str], min_insync: int) -> None:
         """Take over the in-sync set that all nodes agree on."""
-        self.progress.decided(in_sync, min_insync)
-        self._tell()
-        self._settle_doubts()
+        self.progress.set_in_sync(in_sync, min_insync)
+        self._announce_high_watermark()
+        self._settle_confirmations()
 
-    def _tell(self) -> None:
+    def _announce_high_watermark(self) -> None:
         high_watermark = self.progress.high_watermark
-        if high_watermark != self._told:
-            self._told = high_watermark
+        if high_watermark != self._announced:
+            self._announced = high_watermark
             for quorum, offset in zip(self._quorums, high_watermark, strict=True):
-                quorum.tell(offset)
-            self.on_advance()
+                quorum.announce(offset)
+            self.on_high_watermark_change()
 
     @property
     def starts(self) -> LogOffsets:
         """Where the logs begin."""
         return LogOffsets(self.logs.messages.start_offset, self.logs.events.start_offset)
 
-    def has_news(self, position: Position, told: LogOffsets | None) -> bool:
+    def has_update(self, position: Position, last_starts: LogOffsets | None) -> bool:
         """Whether there is anything to tell a follower at a position.
 
         ``told`` is where the logs began when it was told last.
@@ -205,10 +213,10 @@ class LeaderReplica:
         return (
             position.leader_epoch != self.leader_epoch
             or position.ends != self.progress.ends
-            or told != self.starts
+            or last_starts != self.starts
         )
 
-    def news(self, position: Position, *, is_checked: bool, bytes_max: int) -> FramedUpdate:
+    def read_update(self, position: Position, *, is_checked: bool, bytes_max: int) -> FramedUpdate:
         """Return what follows a position; at least a frame, if there is one, of each log.
 
         ``is_checked`` says that the position is where an earlier answer led, so that nobody needs
@@ -220,7 +228,7 @@ class LeaderReplica:
         log, rewrites = self.logs.messages, self.logs.messages.rewrites.count
         start = log.start_offset
         if start < position.ends.messages < log.rewrites.end_offset_since(position.rewrites):
-            begin = LogUpdate(start, start, 0, rewrites=rewrites, begins_anew=True)
+            begin = LogUpdate(start, start, 0, rewrites=rewrites, must_reset=True)
             head = PartitionUpdate(position.key, self.leader_epoch, LogOffsets(0, 0), begin, None)
             return FramedUpdate(head, [])
         messages, events = (
@@ -232,10 +240,10 @@ class LeaderReplica:
         told = msgspec.structs.replace(messages.head, rewrites=rewrites)
         watermark = self.progress.high_watermark
         head = PartitionUpdate(self.key, self.leader_epoch, watermark, told, events.head)
-        leads_to: LogOffsets | None = None
-        if messages.leads_to is not None and events.leads_to is not None:
-            leads_to = LogOffsets(messages.leads_to, events.leads_to)
-        return FramedUpdate(head, messages.buffers + events.buffers, leads_to)
+        end_offsets: LogOffsets | None = None
+        if messages.end_offsets is not None and events.end_offsets is not None:
+            end_offsets = LogOffsets(messages.end_offsets, events.end_offsets)
+        return FramedUpdate(head, messages.buffers + events.buffers, end_offsets)
 
 
 def refusal_of(key: PartitionKey, why: str) -> PartitionUpdate:
@@ -246,7 +254,7 @@ def refusal_of(key: PartitionKey, why: str) -> PartitionUpdate:
 class _FramedLogUpdate(NamedTuple):
     head: LogUpdate
     buffers: list[memoryview]
-    leads_to: int | None
+    end_offsets: int | None
 
 
 def _read_log_update(

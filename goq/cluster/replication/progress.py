@@ -35,7 +35,7 @@ class _Follower:
         self.incarnation = incarnation
         self.ends = LogOffsets(-1, -1)
         self.caught_up_ms: int | None = None
-        self.heard_ms = 0
+        self.last_fetch_ms = 0
 
 
 class ReplicaProgress:
@@ -53,12 +53,12 @@ class ReplicaProgress:
         self.high_watermark = LogOffsets(0, 0)
         self.in_sync = frozenset(in_sync)
         self.min_insync = min_insync
-        self.returned: frozenset[str] = frozenset()
-        """Who is in sync, but was started anew: to be vouched for once it was heard of."""
-        self._wanted: frozenset[str] | None = None
+        self.restarted: frozenset[str] = frozenset()
+        """Who is in sync, but was started anew: to be confirmed for once it was heard of."""
+        self._proposed: frozenset[str] | None = None
         self._followers: dict[str, _Follower] = {}
 
-    def begin(
+    def set_replicas(
         self, replicas: Collection[str], now_ms: int, incarnations: Collection[int] = ()
     ) -> None:
         """Take note of who has replicas: those in sync have until now been caught up.
@@ -80,19 +80,19 @@ class ReplicaProgress:
     @property
     def electable(self) -> frozenset[str]:
         """The other nodes that could be elected, whichever in-sync set holds by now."""
-        return (self.in_sync | (self._wanted or frozenset())) - {self.node}
+        return (self.in_sync | (self._proposed or frozenset())) - {self.node}
 
     @property
-    def is_enough(self) -> bool:
+    def has_min_insync(self) -> bool:
         """Whether so many replicas are in sync that anything can be acknowledged."""
         return len(self.in_sync) >= self.min_insync
 
-    def stored(self, ends: LogOffsets) -> None:
+    def on_local_append(self, ends: LogOffsets) -> None:
         """Hear how far this node has its own logs on its disk."""
         self.ends = ends
         self._advance()
 
-    def fetched(self, node: str, ends: LogOffsets, now_ms: int) -> None:
+    def on_fetch(self, node: str, ends: LogOffsets, now_ms: int) -> None:
         """Hear how far another node has them. One that is no replica is passed over.
 
         A replica that has less than it had before has lost what it said it has: it is not caught
@@ -102,7 +102,7 @@ class ReplicaProgress:
         if follower is None:
             return
         follower.ends = ends
-        follower.heard_ms = now_ms
+        follower.last_fetch_ms = now_ms
         if ends.reaches(self.ends):
             follower.caught_up_ms = now_ms
         self._advance()
@@ -124,7 +124,7 @@ class ReplicaProgress:
     @property
     def in_sync_to(self) -> LogOffsets:
         """How far all that are in sync are, or are about to be."""
-        ends = [self._ends_of(name) for name in self.in_sync | (self._wanted or frozenset())]
+        ends = [self._ends_of(name) for name in self.in_sync | (self._proposed or frozenset())]
         return LogOffsets(*(max(0, min(each)) for each in zip(*ends, strict=True)))
 
     def copied_to(self, now_ms: int) -> LogOffsets:
@@ -133,7 +133,7 @@ class ReplicaProgress:
             follower.ends
             for follower in self._followers.values()
             if follower.ends.messages >= 0
-            and now_ms - follower.heard_ms <= limits.REPLICA_UNREACHABLE_MS
+            and now_ms - follower.last_fetch_ms <= limits.REPLICA_UNREACHABLE_MS
         ]
         return LogOffsets(*map(min, zip(self.ends, *heard, strict=True)))
 
@@ -142,13 +142,13 @@ class ReplicaProgress:
         follower = self._followers.get(node)
         return None if follower is None else follower.caught_up_ms
 
-    def wanted_in_sync(self, now_ms: int, lag_ms_max: int) -> frozenset[str] | None:
+    def desired_in_sync(self, now_ms: int, lag_ms_max: int) -> frozenset[str] | None:
         """Return the in-sync set as it should be, None if it is so or a change is under way.
 
         Who has not had everything for ``lag_ms_max`` goes out, who has all that is safe comes in.
         It is also returned when there is somebody new to vouch for.
         """
-        if self._wanted is not None:
+        if self._proposed is not None:
             return None
         wanted = {self.node}
         for name, follower in self._followers.items():
@@ -157,34 +157,36 @@ class ReplicaProgress:
                 stays = since_ms is not None and now_ms - since_ms <= lag_ms_max
             else:
                 # One that is silent would be refused, and with it who comes in beside it.
-                stays = self._has_enough(follower) and now_ms - follower.heard_ms <= lag_ms_max
+                stays = (
+                    self._has_all_safe(follower) and now_ms - follower.last_fetch_ms <= lag_ms_max
+                )
             if stays:
                 wanted.add(name)
-        vouched = wanted & (self.returned - self.unseen)
-        return frozenset(wanted) if vouched or wanted != self.in_sync else None
+        confirmed = wanted & (self.restarted - self.unconfirmed)
+        return frozenset(wanted) if confirmed or wanted != self.in_sync else None
 
     @property
-    def unseen(self) -> frozenset[str]:
+    def unconfirmed(self) -> frozenset[str]:
         """Who returned and has not been heard of with all that is safe."""
         return frozenset(
             name
-            for name in self.returned
-            if (follower := self._followers.get(name)) is None or not self._has_enough(follower)
+            for name in self.restarted
+            if (follower := self._followers.get(name)) is None or not self._has_all_safe(follower)
         )
 
-    def _has_enough(self, follower: _Follower) -> bool:
+    def _has_all_safe(self, follower: _Follower) -> bool:
         """Whether a follower has what anybody has to have who may be elected."""
         return follower.ends.reaches(LogOffsets(*map(max, self.start, self.high_watermark)))
 
-    def propose(self, in_sync: Collection[str]) -> None:
+    def begin_change(self, in_sync: Collection[str]) -> None:
         """Take note that a change was asked for: until it is decided, both sets count."""
-        self._wanted = frozenset(in_sync)
+        self._proposed = frozenset(in_sync)
 
-    def decided(self, in_sync: Iterable[str], min_insync: int) -> None:
+    def set_in_sync(self, in_sync: Iterable[str], min_insync: int) -> None:
         """Take over the in-sync set that holds now, whoever asked for it."""
         self.in_sync = frozenset(in_sync)
         self.min_insync = min_insync
-        self._wanted = None
+        self._proposed = None
         self._advance()
 
     def _advance(self) -> None:

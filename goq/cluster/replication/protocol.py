@@ -59,7 +59,7 @@ class LogUpdate(msgspec.Struct, frozen=True, array_like=True):
     the follower's log is another from that offset on at the latest, which ends the last epoch,
     ``epoch``, that the leader has and is not later than the follower's last.
 
-    ``rewrites`` is how often the leader has written a segment anew. With ``begins_anew`` the
+    ``rewrites`` is how often the leader has written a segment anew. With ``must_reset`` the
     follower is to drop its log and begin at ``start_offset``: compaction has taken away, behind
     where it is, what made void something that it may still have.
     """
@@ -70,7 +70,7 @@ class LogUpdate(msgspec.Struct, frozen=True, array_like=True):
     diverges_at: int | None = None
     epoch: int = -1
     rewrites: int = -1
-    begins_anew: bool = False
+    must_reset: bool = False
 
 
 class PartitionUpdate(msgspec.Struct, frozen=True, array_like=True):
@@ -85,10 +85,10 @@ class PartitionUpdate(msgspec.Struct, frozen=True, array_like=True):
 
 
 class FetchResponse(msgspec.Struct, frozen=True, array_like=True):
-    """News of partitions; ``unknown_session`` asks the follower to begin a new one."""
+    """News of partitions; ``is_unknown_session`` asks the follower to begin a new one."""
 
-    news: list[PartitionUpdate]
-    unknown_session: bool = False
+    updates: list[PartitionUpdate]
+    is_unknown_session: bool = False
 
 
 def encode(value: FetchRequest | FetchResponse) -> bytes:

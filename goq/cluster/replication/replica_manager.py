@@ -36,7 +36,7 @@ ProposeInSync = Callable[
 ]
 """Asks all nodes to agree on another in-sync set of a partition that is led here.
 
-Who is ``returned`` in the part has not been heard of by the leader since. Returns when that is
+Who is ``returned`` in the assignment has not been heard of by the leader since. Returns when that is
 decided, either way, what they agree on then.
 """
 
@@ -50,10 +50,12 @@ class TopicHost(Protocol):
     def settings(self, topic: str) -> TopicSettings:
         """Return a topic's settings."""
 
-    async def open(self, key: PartitionKey, logs: PartitionLogs, leadership: Leadership) -> None:
+    async def open_partition(
+        self, key: PartitionKey, logs: PartitionLogs, leadership: Leadership
+    ) -> None:
         """Let clients use a partition."""
 
-    async def shut(self, key: PartitionKey, reason: GoqError) -> None:
+    async def close_partition(self, key: PartitionKey, reason: GoqError) -> None:
         """Let clients use it no more, and close its logs."""
 
 
@@ -64,29 +66,29 @@ class ReplicaManager:
         self,
         name: str,
         topics: TopicHost,
-        custody: SegmentManifest,
+        manifest: SegmentManifest,
         disk: Disk,
         executor: Executor,
         fetch_from: FetchFrom,
         propose_in_sync: ProposeInSync,
         *,
         on_failure: Callable[[PartitionKey, Exception], None],
-        is_heard: Callable[[], bool] = lambda: True,
+        has_session: Callable[[], bool] = lambda: True,
     ) -> None:
         self.name = name
-        self.is_heard = is_heard
+        self.has_session = has_session
         self.disk = disk
-        self.server = FetchServer(executor)
+        self.fetch_server = FetchServer(executor)
         self._topics = topics
-        self._custody = custody
-        self.whole_log = custody.whole_log
+        self._manifest = manifest
+        self.tiered_reader = manifest.tiered_reader
         self.executor = executor
         self._fetch_from = fetch_from
         self._propose_in_sync = propose_in_sync
         self._on_failure = on_failure
         self._replicas: dict[PartitionKey, Replica] = {}
         self._fetchers: dict[str, Fetcher] = {}
-        self._trimmings: dict[PartitionKey, FollowerRetention] = {}
+        self._retentions: dict[PartitionKey, FollowerRetention] = {}
         self._proposing: dict[PartitionKey, asyncio.Task[None]] = {}
 
     def __iter__(self) -> Iterator[Replica]:
@@ -100,16 +102,16 @@ class ReplicaManager:
         """Return where the replicas of a topic lie."""
         return self._topics.directory(topic)
 
-    def agree(self, parts: Mapping[PartitionKey, ReplicaAssignment]) -> None:
+    def apply(self, assignments: Mapping[PartitionKey, ReplicaAssignment]) -> None:
         """Let every replica become what all nodes have agreed on; those not named are let go."""
-        for key in self._replicas.keys() - parts.keys():
-            self._replicas[key].become(None)
-        for key, part in parts.items():
+        for key in self._replicas.keys() - assignments.keys():
+            self._replicas[key].assign(None)
+        for key, assignment in assignments.items():
             replica = self._replicas.get(key)
             if replica is None:
                 directory = self.directory(key.topic) / str(key.number)
                 replica = self._replicas[key] = Replica(key, directory, self)
-            replica.become(part)
+            replica.assign(assignment)
 
     def needed_from(self, topic: str, number: int) -> int | None:
         """Return the first message of a partition led here that a replica in sync has not got.
@@ -117,17 +119,17 @@ class ReplicaManager:
         None where it is not led here.
         """
         for key, replica in self._replicas.items():
-            if (key.topic, key.number) == (topic, number) and replica.leading is not None:
-                return replica.leading.progress.in_sync_to.messages
+            if (key.topic, key.number) == (topic, number) and replica.as_leader is not None:
+                return replica.as_leader.progress.in_sync_to.messages
         return None
 
-    async def drop(self, key: PartitionKey) -> None:
+    async def remove(self, key: PartitionKey) -> None:
         """Let go of a replica for good; its logs are closed on return."""
         replica = self._replicas.pop(key, None)
         if replica is not None:
             await replica.close()
         for log in LOGS:
-            await self._custody.forget(key, log)
+            await self._manifest.remove(key, log)
 
     async def close(self) -> None:
         """Let go of all replicas; all logs are closed on return."""
@@ -139,30 +141,30 @@ class ReplicaManager:
     def check_in_sync(self) -> None:
         """Ask for the in-sync sets as they should be; to be called from time to time."""
         for replica in self._replicas.values():
-            if replica.leading is not None:
-                self._check(replica)
+            if replica.as_leader is not None:
+                self._check_in_sync(replica)
 
-    def _check(self, replica: Replica) -> None:
-        leading, part = replica.leading, replica.part
-        if leading is None or part is None or replica.key in self._proposing:
+    def _check_in_sync(self, replica: Replica) -> None:
+        leader, assignment = replica.as_leader, replica.assignment
+        if leader is None or assignment is None or replica.key in self._proposing:
             return
-        wanted = leading.progress.wanted_in_sync(self.now_ms(), limits.REPLICA_LAG_MS_MAX)
+        wanted = leader.progress.desired_in_sync(self.now_ms(), limits.REPLICA_LAG_MS_MAX)
         if wanted is not None:
-            leading.progress.propose(wanted)
-            seen = part._replace(returned=tuple(sorted(leading.progress.unseen)))
+            leader.progress.begin_change(wanted)
+            seen = assignment._replace(restarted=tuple(sorted(leader.progress.unconfirmed)))
             task = asyncio.ensure_future(self._propose(replica.key, seen, wanted))
             self._proposing[replica.key] = task
 
     async def _propose(
-        self, key: PartitionKey, part: ReplicaAssignment, wanted: frozenset[str]
+        self, key: PartitionKey, assignment: ReplicaAssignment, wanted: frozenset[str]
     ) -> None:
         try:
-            decided = await self._propose_in_sync(key, part, wanted)
+            decided = await self._propose_in_sync(key, assignment, wanted)
         finally:
             self._proposing.pop(key, None)
         replica = self._replicas.get(key)
         if replica is not None:
-            replica.decided(decided)
+            replica.on_in_sync_decided(decided)
 
     # What a replica asks of its node
 
@@ -182,7 +184,7 @@ class ReplicaManager:
         """Return monotonic time."""
         return int(asyncio.get_running_loop().time() * 1000)
 
-    def follow(self, leader: str, following: FollowerReplica) -> None:
+    def start_fetching(self, leader: str, follower: FollowerReplica) -> None:
         """Have a partition fetched from its leader."""
         fetcher = self._fetchers.get(leader)
         if fetcher is None:
@@ -195,75 +197,77 @@ class ReplicaManager:
                 leader,
                 fetch,
                 self.executor,
-                self._custody,
-                on_failure=self._storing_failed,
-                on_surplus=self._trim,
+                self._manifest,
+                on_failure=self._on_fetch_failed,
+                on_expired_segment=self._start_retention,
             )
-        fetcher.follow(following)
+        fetcher.add(follower)
 
-    def _storing_failed(self, key: PartitionKey, error: Exception) -> None:
-        self.failed(key, error)
+    def _on_fetch_failed(self, key: PartitionKey, error: Exception) -> None:
+        self.on_storage_error(key, error)
         replica = self._replicas.get(key)
         if replica is not None:
-            replica.begin_again(error)
+            replica.reopen(error)
 
-    async def forget(self, key: PartitionKey) -> None:
+    async def stop_fetching(self, key: PartitionKey) -> None:
         """Have it fetched no more; nothing more is stored on return."""
         for fetcher in list(self._fetchers.values()):
-            await fetcher.forget(key)
-        trimming = self._trimmings.pop(key, None)
-        if trimming is not None:
-            await trimming.stop()
+            await fetcher.remove(key)
+        retention = self._retentions.pop(key, None)
+        if retention is not None:
+            await retention.stop()
 
-    def _trim(self, following: FollowerReplica) -> None:
-        under_way = self._trimmings.get(following.key)
+    def _start_retention(self, follower: FollowerReplica) -> None:
+        under_way = self._retentions.get(follower.key)
         if under_way is None or under_way.is_done:
-            self._trimmings[following.key] = FollowerRetention(
-                following, self._custody, self.in_thread, self._may_be_repaired
+            self._retentions[follower.key] = FollowerRetention(
+                follower, self._manifest, self.in_thread, self._is_repairable
             )
 
-    def _may_be_repaired(self, key: PartitionKey, sealed: SealedSegment) -> bool:
+    def _is_repairable(self, key: PartitionKey, sealed: SealedSegment) -> bool:
         """Whether a segment of a follower is to be mended before it may go."""
         replica = self._replicas.get(key)
-        if replica is None or replica.following is None:
+        if replica is None or replica.as_follower is None:
             return False
         which, segment = sealed
         return any(
             segment.base_offset < damage.end_offset
             and damage.start_offset < segment.end_offset
-            and replica.may_be_repaired(which, damage)
-            for damage in replica.following.logs[which].damage
+            and replica.is_repairable(which, damage)
+            for damage in replica.as_follower.logs[which].damage
         )
 
-    async def listed(self, key: PartitionKey, logs: PartitionLogs) -> None:
+    async def record_segments(self, key: PartitionKey, logs: PartitionLogs) -> None:
         """Have all sealed segments of a replica in the manifest, if that can be written."""
         replica = self._replicas.get(key)
-        following = None if replica is None else replica.following
+        follower = None if replica is None else replica.as_follower
         try:
-            async with nullcontext() if following is None else following.listing:
+            async with nullcontext() if follower is None else follower.manifest_lock:
                 for name, log in zip(LOGS, logs, strict=True):
-                    await self._custody.listed(key, name, log.segments[:-1])
+                    await self._manifest.add(key, name, log.segments[:-1])
         except (GoqError, OSError) as error:
             _log.warning("the manifest lacks segments of %s: %s", key, error)
 
-    def serve(self, leading: LeaderReplica) -> None:
+    def start_serving(self, leader: LeaderReplica) -> None:
         """Let followers fetch from a partition that is led here."""
-        leading.on_appended = self.server.appended
-        self.server.lead(leading)
+        leader.on_new_data = self.fetch_server.on_new_data
+        self.fetch_server.add_leader(leader)
 
-    def refuse(self, key: PartitionKey) -> None:
+    def stop_serving(self, key: PartitionKey) -> None:
         """Let followers fetch from it no more."""
-        self.server.resign(key)
+        self.fetch_server.remove_leader(key)
 
-    async def open(self, key: PartitionKey, logs: PartitionLogs, leadership: Leadership) -> None:
+    async def open_partition(
+        self, key: PartitionKey, logs: PartitionLogs, leadership: Leadership
+    ) -> None:
         """Let clients use a partition that is led here; everything in its logs is safe."""
-        await self._topics.open(key, logs, leadership)
+        await self._topics.open_partition(key, logs, leadership)
 
-    async def shut(self, key: PartitionKey, reason: GoqError) -> None:
+    async def close_partition(self, key: PartitionKey, reason: GoqError) -> None:
         """Let clients use it no more, and close its logs."""
-        await self._topics.shut(key, reason)
+        await self._topics.close_partition(key, reason)
 
-    def failed(self, key: PartitionKey, error: Exception) -> None:
+    def on_storage_error(self, key: PartitionKey, error: Exception) -> None:
         """Hear that the disk cannot hold the replica now."""
         self._on_failure(key, error)
 
@@ -282,12 +286,14 @@ class BrokerTopics:
         """Return a topic's settings."""
         return self._broker.topic(topic).settings
 
-    async def open(self, key: PartitionKey, logs: PartitionLogs, leadership: Leadership) -> None:
+    async def open_partition(
+        self, key: PartitionKey, logs: PartitionLogs, leadership: Leadership
+    ) -> None:
         """Let clients use a partition."""
         topic = self._broker.topic(key.topic)
         await topic.lead(key.number, logs, leadership)
         self._broker.keeper.wake_topic(topic)
 
-    async def shut(self, key: PartitionKey, reason: GoqError) -> None:
+    async def close_partition(self, key: PartitionKey, reason: GoqError) -> None:
         """Let clients use it no more, and close its logs."""
         await self._broker.topic(key.topic).resign(key.number, reason)

@@ -42,7 +42,7 @@ class SegmentManifest:
         self._clock = clock
         self._settings_of = settings_of
 
-    async def listed(self, key: PartitionKey, log: str, segments: Sequence[Segment]) -> None:
+    async def add(self, key: PartitionKey, log: str, segments: Sequence[Segment]) -> None:
         """Have sealed segments in the manifest; what it says of them already stays."""
         now_us = self._clock.wall_us()
         rows = [
@@ -60,7 +60,7 @@ class SegmentManifest:
         if rows:
             await self._metadata.add_segments(rows)
 
-    async def forget(
+    async def remove(
         self, key: PartitionKey, log: str, segments: Sequence[Segment] | None = None
     ) -> None:
         """Take segments of a log, or all, out of the manifest."""
@@ -70,16 +70,16 @@ class SegmentManifest:
             keys = [(key.topic, key.number, log, segment.base_offset) for segment in segments]
             await self._metadata.delete_segments(keys)
 
-    def archives(self, key: PartitionKey) -> bool:
+    def is_archived(self, key: PartitionKey) -> bool:
         """Whether what is deleted of a partition is archived."""
         return self._settings_of(key.topic).archive
 
-    async def archive(self, key: PartitionKey, log: str, segment: Segment) -> None:
+    async def archive_segment(self, key: PartitionKey, log: str, segment: Segment) -> None:
         """Archive a segment that is going to be deleted, if its topic wants that."""
-        if self.archives(key):
+        if self.is_archived(key):
             await self._archive.take(PartitionId(key.topic, key.number), log, segment)
 
-    def whole_log(self, key: PartitionKey, which: int, log: Log) -> LogReader:
+    def tiered_reader(self, key: PartitionKey, which: int, log: Log) -> LogReader:
         """Return a reader of a log and of what of it is archived; it blocks on the disk."""
         identity = PartitionId(key.topic, key.number)
         columns = log.config.columns

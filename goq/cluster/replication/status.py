@@ -51,19 +51,19 @@ def leader_reports(
     return [
         _of_leading(replica, now_ms)
         for replica in replicas
-        if replica.leading is not None and topic in (None, replica.key.topic)
+        if replica.as_leader is not None and topic in (None, replica.key.topic)
     ]
 
 
 def _of_leading(replica: Replica, now_ms: int) -> ReplicaReport:
-    assert replica.leading is not None
-    progress = replica.leading.progress
+    assert replica.as_leader is not None
+    progress = replica.as_leader.progress
     followers = {
         node: _of_follower(progress, node, now_ms)
-        for node in (replica.part.replicas if replica.part else ())
+        for node in (replica.assignment.replicas if replica.assignment else ())
         if node != progress.node
     }
-    start = replica.leading.logs.messages.start_offset
+    start = replica.as_leader.logs.messages.start_offset
     return ReplicaReport(
         replica.key.topic, replica.key.number, True, start, progress.ends.messages, followers
     )
@@ -80,10 +80,10 @@ def _of_follower(progress: ReplicaProgress, node: str, now_ms: int) -> FollowerR
 
 def end_offset_of(replica: Replica) -> int | None:
     """Return where the messages of a replica end, None if it is not open."""
-    if replica.leading is not None:
-        return replica.leading.progress.ends.messages
-    following = replica.following
-    return None if following is None else following.position.ends.messages
+    if replica.as_leader is not None:
+        return replica.as_leader.progress.ends.messages
+    follower = replica.as_follower
+    return None if follower is None else follower.position.ends.messages
 
 
 def stored_report(disk: Disk, directory: Path, topic: str, number: int) -> ReplicaReport | None:

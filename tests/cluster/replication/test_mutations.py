@@ -30,13 +30,13 @@ def _shows_what_the_leader_alone_has(patch: Patch) -> None:
 def _lets_anybody_into_the_in_sync_set(patch: Patch) -> None:
     def wanted(self: ReplicaProgress, _now_ms: int, _lag_ms_max: int) -> frozenset[str] | None:
         everybody = frozenset({self.node, *self._followers})
-        return everybody if everybody != self.in_sync and self._wanted is None else None
+        return everybody if everybody != self.in_sync and self._proposed is None else None
 
     def counts(self: ReplicaProgress, _in_sync: object) -> None:
-        self._wanted = self.in_sync
+        self._proposed = self.in_sync
 
-    patch.setattr(ReplicaProgress, "wanted_in_sync", wanted)
-    patch.setattr(ReplicaProgress, "propose", counts)
+    patch.setattr(ReplicaProgress, "desired_in_sync", wanted)
+    patch.setattr(ReplicaProgress, "begin_change", counts)
 
 
 def _opens_before_all_in_sync_have_it(patch: Patch) -> None:
@@ -44,27 +44,27 @@ def _opens_before_all_in_sync_have_it(patch: Patch) -> None:
 
 
 def _never_looks_where_logs_part(patch: Patch) -> None:
-    original = LeaderReplica.news
+    original = LeaderReplica.read_update
 
     def news(self: LeaderReplica, position: object, *, is_checked: bool, bytes_max: int) -> object:
         return original(self, position, is_checked=True, bytes_max=bytes_max)  # type: ignore[arg-type]
 
-    patch.setattr(LeaderReplica, "news", news)
+    patch.setattr(LeaderReplica, "read_update", news)
 
 
 def _follows_whatever_the_epoch(patch: Patch) -> None:
-    original = FollowerReplica.take
+    original = FollowerReplica.apply
 
     def take(self: FollowerReplica, news: PartitionUpdate, frames: memoryview) -> None:
         self.leader_epoch = max(self.leader_epoch, news.leader_epoch)
         original(self, news, frames)
 
     def fetched(self: LeaderReplica, node: str, ends: LogOffsets, now_ms: int) -> None:
-        self.progress.fetched(node, LogOffsets(*map(max, ends, self.progress.ends)), now_ms)
-        self._tell()
+        self.progress.on_fetch(node, LogOffsets(*map(max, ends, self.progress.ends)), now_ms)
+        self._announce_high_watermark()
 
-    patch.setattr(FollowerReplica, "take", take)
-    patch.setattr(LeaderReplica, "fetched", fetched)
+    patch.setattr(FollowerReplica, "apply", take)
+    patch.setattr(LeaderReplica, "on_fetch", fetched)
 
 
 def _does_not_sync(patch: Patch) -> None:

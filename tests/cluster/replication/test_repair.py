@@ -40,7 +40,7 @@ def test_what_is_damaged_and_what_was_repaired_is_counted_by_topic() -> None:
         return sorted(p for p in disk.paths() if p.match("t/0/messages/*.log"))[:-1]
 
     def harm() -> list[DamageReport]:
-        return world.nodes["a"].repairs.harm()
+        return world.nodes["a"].repairs.damage_reports()
 
     async def live() -> None:
         for name in NAMES:

@@ -34,7 +34,7 @@ class Agreement:
                 self._elect(key)
             elif node in before[key].in_sync and not was_missed:
                 in_sync = tuple(sorted({*part.in_sync, node}))
-                self._put(key, part._replace(in_sync=in_sync, returned=(*part.returned, node)))
+                self._put(key, part._replace(in_sync=in_sync, restarted=(*part.restarted, node)))
         self._spread()
 
     def leave(self, node: str) -> None:
@@ -43,8 +43,8 @@ class Agreement:
         for key, part in self.parts.items():
             in_sync = tuple(n for n in part.in_sync if n != node) or part.in_sync
             if in_sync != part.in_sync:
-                returned = tuple(n for n in part.returned if n != node)
-                part = self._put(key, part._replace(in_sync=in_sync, returned=returned))
+                returned = tuple(n for n in part.restarted if n != node)
+                part = self._put(key, part._replace(in_sync=in_sync, restarted=returned))
             if part.leader == node:
                 self._put(key, part._replace(leader=None, leader_epoch=part.leader_epoch + 1))
                 self._elect(key)
@@ -53,7 +53,7 @@ class Agreement:
     def depose(self, key: PartitionKey) -> None:
         """Let another node lead, if one can."""
         part = self.parts[key]
-        gone = (part.leader, *part.damaged, *part.returned)
+        gone = (part.leader, *part.damaged, *part.restarted)
         others = [n for n in part.in_sync if n in self.live and n not in gone]
         others = [n for n in others if n not in self.unfit]
         if others:
@@ -70,8 +70,8 @@ class Agreement:
         ok = ok and part.incarnations == seen.incarnations
         ok = ok and all(n in self.live for n in wanted - set(part.in_sync))
         if ok:
-            returned = tuple(n for n in part.returned if n in wanted and n in seen.returned)
-            self._put(key, part._replace(in_sync=tuple(sorted(wanted)), returned=returned))
+            returned = tuple(n for n in part.restarted if n in wanted and n in seen.restarted)
+            self._put(key, part._replace(in_sync=tuple(sorted(wanted)), restarted=returned))
             self._spread()
         return ok
 
@@ -106,12 +106,12 @@ class Agreement:
     def _elect(self, key: PartitionKey) -> None:
         part = self.parts[key]
         able = [n for n in part.in_sync if n in self.live and n not in part.damaged]
-        able = [n for n in able if n not in part.returned] or able
+        able = [n for n in able if n not in part.restarted] or able
         able = [n for n in able if n not in self.unfit] or able
         if able:
             leader, epoch = self._random.choice(able), part.leader_epoch + 1
-            returned = tuple(n for n in part.returned if n != leader)
-            part = part._replace(leader=leader, leader_epoch=epoch, returned=returned)
+            returned = tuple(n for n in part.restarted if n != leader)
+            part = part._replace(leader=leader, leader_epoch=epoch, restarted=returned)
             self._put(key, part)
 
     def _put(self, key: PartitionKey, part: ReplicaAssignment) -> ReplicaAssignment:

@@ -126,11 +126,11 @@ class SimNode:
             self.archive,
             self.replicas,
             self.settings,
-            lambda replica: replica.others,
+            lambda replica: replica.other_nodes,
             self._ask_for_archive,
         )
-        self._context = contextvars.copy_context()
-        self._context.run(HOME.set, self)
+        self._home = contextvars.copy_context()
+        self._home.run(HOME.set, self)
 
     def start(self) -> None:
         """Come to life."""
@@ -144,7 +144,7 @@ class SimNode:
 
     def spawn(self, work: Awaitable[T]) -> asyncio.Task[T]:
         """Run something that ends with this life of the node."""
-        return self._loop.create_task(work, context=self._context)  # type: ignore[arg-type]
+        return self._loop.create_task(work, context=self._home)  # type: ignore[arg-type]
 
     async def ask(self, work: Awaitable[T]) -> T:
         """Run something for a client of this node; no answer is ``Unavailable``."""
@@ -192,13 +192,13 @@ class SimNode:
             if known is None or known.version < part.version:
                 self._latest[key] = part
         mine = {k: p for k, p in self._latest.items() if self.name in p.replicas}
-        self._context.copy().run(self.replicas.agree, mine)
+        self._home.copy().run(self.replicas.apply, mine)
 
     async def _check(self) -> None:
         while True:
             await asyncio.sleep(_CHECK_S)
             self.replicas.check_in_sync()
-            self.repairs.look()
+            self.repairs.start_due_repairs()
             self._agreement.hear_of_fitness(self.name, self.fitness.reason)
             self._agreement.hear_of_damage(self.name, self.repairs.damaged, self.repairs.repaired)
 
@@ -209,7 +209,7 @@ class SimNode:
             peer = self._peers[leader]
             if peer.is_dead:
                 await asyncio.sleep(10)
-            answer, buffers = await peer.spawn(peer.replicas.server.fetch(request))
+            answer, buffers = await peer.spawn(peer.replicas.fetch_server.fetch(request))
             return answer, memoryview(b"".join(buffers))
 
         return await self._network.call(self.name, leader, fetch)
@@ -267,7 +267,9 @@ class SimNode:
     def settings(self, _topic: str) -> TopicSettings:
         return self._settings
 
-    async def open(self, key: PartitionKey, logs: PartitionLogs, leadership: Leadership) -> None:
+    async def open_partition(
+        self, key: PartitionKey, logs: PartitionLogs, leadership: Leadership
+    ) -> None:
         topic = self.topics.get(key.topic)
         if topic is None:
             directory = self.directory(key.topic)
@@ -277,7 +279,7 @@ class SimNode:
         await topic.lead(key.number, logs, leadership)
         self.keeper.wake_topic(topic)
 
-    async def shut(self, key: PartitionKey, reason: GoqError) -> None:
+    async def close_partition(self, key: PartitionKey, reason: GoqError) -> None:
         await self.topics[key.topic].resign(key.number, reason)
 
 

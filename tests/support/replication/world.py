@@ -333,9 +333,9 @@ class World:
         replica = node.replicas.get(KEY)
         if replica is None:
             return None
-        if replica.leading is not None:
-            return replica.leading.progress.ends
-        return None if replica.following is None else replica.following.position.ends
+        if replica.as_leader is not None:
+            return replica.as_leader.progress.ends
+        return None if replica.as_follower is None else replica.as_follower.position.ends
 
     async def until(self, condition: Callable[[], object]) -> None:
         """Return once something is so; it has some minutes of simulated time."""

@@ -13,7 +13,7 @@ from goq.frame.view import FrameView
 from goq.storage.log.log import Log
 from goq.storage.repair import Gap, SoundFrame, first_sound_frame
 
-Ask = Callable[[str, RepairRequest], Awaitable[tuple[RepairResponse, memoryview]]]
+RepairCall = Callable[[str, RepairRequest], Awaitable[tuple[RepairResponse, memoryview]]]
 """Asks a node, by name; raises ``GoqError`` where it cannot be reached or does not answer."""
 InThread = Callable[[Callable[[], object]], Awaitable[object]]
 
@@ -29,8 +29,8 @@ class FramesMerged(Exception):
 class FrameSource:
     """Finds frames of one log of a replica: ``which`` is 0 for messages, 1 for events."""
 
-    def __init__(self, ask: Ask, in_thread: InThread) -> None:
-        self._ask = ask
+    def __init__(self, call: RepairCall, in_thread: InThread) -> None:
+        self._call = call
         self._in_thread = in_thread
 
     async def find(
@@ -42,27 +42,27 @@ class FrameSource:
         ``FramesMerged``.
         """
         after = await self._sound_after(log, gap)
-        if not replica.others:
-            raise RepairDeferred("it changed its part meanwhile")
+        if not replica.other_nodes:
+            raise RepairDeferred("its assignment changed meanwhile")
         failures: list[str] = []
-        are_joined = False
-        for node in replica.others:
+        are_merged = False
+        for node in replica.other_nodes:
             try:
-                frames = await self._ask_for(node, replica, which, gap, after)
+                frames = await self._read_from(node, replica, which, gap, after)
             except FramesMerged:
-                are_joined = True
+                are_merged = True
             except (GoqError, OSError, RepairDeferred) as error:
                 failures.append(f"{node}: {error}")
             else:
                 if frames is not None:
                     return frames
-        if are_joined:
+        if are_merged:
             raise FramesMerged("the frames of another replica do not fit into the gap")
         if failures:
             raise RepairDeferred("; ".join(failures))
         return None
 
-    async def find_at(
+    async def find_on(
         self, node: str, replica: Replica, which: int, log: Log, gap: Gap
     ) -> list[FrameView] | None:
         """Return frames that fill a gap as one node has them, None if it will not have them.
@@ -70,24 +70,24 @@ class FrameSource:
         Raises what :meth:`find` does, and what asking does.
         """
         after = await self._sound_after(log, gap)
-        return await self._ask_for(node, replica, which, gap, after)
+        return await self._read_from(node, replica, which, gap, after)
 
     async def _sound_after(self, log: Log, gap: Gap) -> SoundFrame | None:
         after = await self._in_thread(partial(first_sound_frame, log, gap.end_offset))
         assert after is None or isinstance(after, SoundFrame)
         return after
 
-    async def _ask_for(
+    async def _read_from(
         self, node: str, replica: Replica, which: int, gap: Gap, after: SoundFrame | None
     ) -> list[FrameView] | None:
         found: list[FrameView] = []
         rest = gap
         while rest.start_offset < gap.end_offset:
-            answer, data = await self._ask(node, RepairRequest(replica.key, which, rest, after))
+            answer, data = await self._call(node, RepairRequest(replica.key, which, rest, after))
             if not data:
                 if answer.has_none:
                     return None
-                raise RepairDeferred("it is not known there what belongs in the gap")
+                raise RepairDeferred("it does not know what belongs in the gap")
             frames = parse_frames(data)
             if frames[0].header.base_offset != rest.start_offset:
                 raise FramesMerged

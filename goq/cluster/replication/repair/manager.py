@@ -20,9 +20,9 @@ from typing import NamedTuple
 from goq import limits
 from goq.cluster.replication.protocol import PartitionKey
 from goq.cluster.replication.repair.frame_source import (
-    Ask,
     FramesMerged,
     FrameSource,
+    RepairCall,
     RepairDeferred,
 )
 from goq.cluster.replication.repair.protocol import RepairRequest, RepairResponse, answer_repair
@@ -47,9 +47,9 @@ class _RepairState:
 
     def __init__(self) -> None:
         self.is_whole = False
-        self.again_ms = 0
+        self.retry_at_ms = 0
         self.pause_ms = _PAUSE_MS_MIN
-        self.work: asyncio.Task[None] | None = None
+        self.task: asyncio.Task[None] | None = None
 
 
 class DamageReport(NamedTuple):
@@ -68,29 +68,29 @@ class DamageReport(NamedTuple):
 class RepairManager:
     """Those of a node's replicas."""
 
-    def __init__(self, replicas: ReplicaManager, ask: Ask) -> None:
+    def __init__(self, replicas: ReplicaManager, call: RepairCall) -> None:
         self._repaired: Counter[str] = Counter()
         self._name = replicas.name
         self._replicas = replicas
-        self._finding = FrameSource(ask, replicas.in_thread)
+        self._source = FrameSource(call, replicas.in_thread)
         self._in_thread = replicas.in_thread
         self._now_ms = replicas.now_ms
-        self._cares: dict[PartitionKey, _RepairState] = {}
+        self._states: dict[PartitionKey, _RepairState] = {}
 
     @property
     def repaired_frames(self) -> int:
         """How many frames have been put back."""
         return self._repaired.total()
 
-    def harm(self) -> list[DamageReport]:
+    def damage_reports(self) -> list[DamageReport]:
         """Return what is and was wrong, by topic."""
         damaged, lost = Counter[str](), Counter[str]()
         for replica in self._replicas:
-            standing, topic = replica.standing, replica.key.topic
-            if standing is not None:
-                known = sum(len(known_damage(log)) for log in standing.logs)
+            open_logs, topic = replica.open_logs, replica.key.topic
+            if open_logs is not None:
+                known = sum(len(known_damage(log)) for log in open_logs.logs)
                 damaged[topic] += known
-                lost[topic] += known - len(self._damage(replica))
+                lost[topic] += known - len(self._repairable_damage(replica))
         topics = sorted(damaged.keys() | self._repaired.keys())
         return [DamageReport(t, damaged[t], lost[t], self._repaired[t]) for t in topics]
 
@@ -100,7 +100,7 @@ class RepairManager:
         return frozenset(
             (replica.key.topic_id, replica.key.number)
             for replica in self._replicas
-            if self._damage(replica)
+            if self._repairable_damage(replica)
         )
 
     @property
@@ -109,40 +109,43 @@ class RepairManager:
         return frozenset(
             (replica.key.topic_id, replica.key.number)
             for replica in self._replicas
-            if self._is_believed_damaged(replica)
-            and (care := self._cares.get(replica.key)) is not None
-            and care.is_whole
-            and not self._damage(replica)
+            if self._is_reported_damaged(replica)
+            and (state := self._states.get(replica.key)) is not None
+            and state.is_whole
+            and not self._repairable_damage(replica)
         )
 
-    def look(self) -> None:
+    def start_due_repairs(self) -> None:
         """Begin what is to be done now; to be called from time to time."""
-        for key in self._cares.keys() - {replica.key for replica in self._replicas}:
-            self._stop(self._cares.pop(key))
+        for key in self._states.keys() - {replica.key for replica in self._replicas}:
+            self._cancel(self._states.pop(key))
         now_ms = self._now_ms()
         for replica in self._replicas:
-            damage, is_believed = self._damage(replica), self._is_believed_damaged(replica)
-            care = self._cares.get(replica.key)
-            if care is not None and care.work is not None and not care.work.done():
+            damage, is_reported = (
+                self._repairable_damage(replica),
+                self._is_reported_damaged(replica),
+            )
+            state = self._states.get(replica.key)
+            if state is not None and state.task is not None and not state.task.done():
                 continue
-            if not damage and not is_believed:
-                self._cares.pop(replica.key, None)
+            if not damage and not is_reported:
+                self._states.pop(replica.key, None)
                 continue
-            care = self._cares.setdefault(replica.key, _RepairState())
-            care.is_whole = care.is_whole and not damage
-            if care.is_whole or now_ms < care.again_ms or replica.standing is None:
+            state = self._states.setdefault(replica.key, _RepairState())
+            state.is_whole = state.is_whole and not damage
+            if state.is_whole or now_ms < state.retry_at_ms or replica.open_logs is None:
                 continue
-            if damage and replica.leading is not None:
+            if damage and replica.as_leader is not None:
                 continue  # another is to lead first: nothing here may be written by two
-            care.work = asyncio.ensure_future(self._tend(replica, care))
+            state.task = asyncio.ensure_future(self._repair_replica(replica, state))
 
     async def scrub(self) -> None:
         """Look through all sealed segments slowly, again and again, until cancelled."""
         while True:
             await asyncio.sleep(limits.SCRUB_PAUSE_S)
             for replica in list(self._replicas):
-                standing = replica.standing
-                for log in standing.logs if standing is not None else ():
+                open_logs = replica.open_logs
+                for log in open_logs.logs if open_logs is not None else ():
                     for segment in log.segments[:-1]:
                         await asyncio.sleep(segment.size_bytes / limits.SCRUB_BYTES_PER_S)
                         try:
@@ -153,94 +156,94 @@ class RepairManager:
     async def answer(self, request: RepairRequest) -> tuple[RepairResponse, list[memoryview]]:
         """Return what this node has of what another asks for."""
         replica = self._replicas.get(request.key)
-        standing = None if replica is None else replica.standing
+        open_logs = None if replica is None else replica.open_logs
         return await asyncio.get_running_loop().run_in_executor(
-            self._replicas.executor, answer_repair, request, standing, self._replicas.whole_log
+            self._replicas.executor, answer_repair, request, open_logs, self._replicas.tiered_reader
         )
 
     async def close(self) -> None:
         """Begin nothing more, and break off what is under way."""
-        works = [care.work for care in self._cares.values() if care.work is not None]
-        for work in works:
-            work.cancel()
-        if works:
-            await asyncio.wait(works)
+        tasks = [state.task for state in self._states.values() if state.task is not None]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
 
-    def _stop(self, care: _RepairState) -> None:
-        if care.work is not None:
-            care.work.cancel()
+    def _cancel(self, state: _RepairState) -> None:
+        if state.task is not None:
+            state.task.cancel()
 
-    def _damage(self, replica: Replica) -> list[tuple[int, Damage]]:
+    def _repairable_damage(self, replica: Replica) -> list[tuple[int, Damage]]:
         """Return what is damaged and not given up, by log."""
-        standing = replica.standing
-        if standing is None:
+        open_logs = replica.open_logs
+        if open_logs is None:
             return []
         return [
             (which, damage)
-            for which, log in enumerate(standing.logs)
+            for which, log in enumerate(open_logs.logs)
             if log.damage
             for damage in known_damage(log)
-            if replica.may_be_repaired(which, damage)
+            if replica.is_repairable(which, damage)
         ]
 
-    def _is_believed_damaged(self, replica: Replica) -> bool:
-        return replica.part is not None and self._name in replica.part.damaged
+    def _is_reported_damaged(self, replica: Replica) -> bool:
+        return replica.assignment is not None and self._name in replica.assignment.damaged
 
-    async def _tend(self, replica: Replica, care: _RepairState) -> None:
+    async def _repair_replica(self, replica: Replica, state: _RepairState) -> None:
         try:
-            if not self._damage(replica):
-                await self._look_through(replica)
-            await self._mend_all(replica)
+            if not self._repairable_damage(replica):
+                await self._scan_all(replica)
+            await self._repair_all(replica)
         except (GoqError, OSError, RepairDeferred, FramesMerged) as error:
             _log.warning("%s is damaged and not whole again yet: %s", _name_of(replica), error)
-            care.again_ms = self._now_ms() + care.pause_ms
-            care.pause_ms = min(2 * care.pause_ms, _PAUSE_MS_MAX)
+            state.retry_at_ms = self._now_ms() + state.pause_ms
+            state.pause_ms = min(2 * state.pause_ms, _PAUSE_MS_MAX)
             return
-        care.pause_ms = _PAUSE_MS_MIN
-        care.is_whole = not self._damage(replica)
+        state.pause_ms = _PAUSE_MS_MIN
+        state.is_whole = not self._repairable_damage(replica)
 
-    async def _look_through(self, replica: Replica) -> None:
+    async def _scan_all(self, replica: Replica) -> None:
         """Read everything: what all nodes believe of the replica was found in an earlier life."""
-        standing = replica.standing
-        assert standing is not None
-        for log in standing.logs:
+        open_logs = replica.open_logs
+        assert open_logs is not None
+        for log in open_logs.logs:
             for segment in log.segments:
                 await self._in_thread(partial(scan_segment, log, segment))
 
-    async def _mend_all(self, replica: Replica) -> None:
-        while damages := self._damage(replica):
-            standing = replica.standing
-            if standing is None or replica.leading is not None:
-                raise RepairDeferred("it changed its part meanwhile")
+    async def _repair_all(self, replica: Replica) -> None:
+        while damages := self._repairable_damage(replica):
+            open_logs = replica.open_logs
+            if open_logs is None or replica.as_leader is not None:
+                raise RepairDeferred("its assignment changed meanwhile")
             which, damage = damages[0]
-            await self._mend(replica, which, standing.logs[which], damage)
-            if (which, damage) in self._damage(replica):
+            await self._repair_segment(replica, which, open_logs.logs[which], damage)
+            if (which, damage) in self._repairable_damage(replica):
                 raise RepairDeferred(str(damage))
 
-    async def _mend(self, replica: Replica, which: int, log: Log, damage: Damage) -> None:
+    async def _repair_segment(self, replica: Replica, which: int, log: Log, damage: Damage) -> None:
         """Mend the segment that some damage lies in, as far as others have what is missing."""
         segments = log.segments
         segment = segments[segment_number(segments, damage.start_offset)]
-        found, lost = await self._find_all(replica, which, log, segment)
+        found, lost = await self._find_frames(replica, which, log, segment)
         if found and which == 0 and self._replicas.is_compacted(replica.key):
-            await self._take_over(replica, log, segment)
+            await self._copy_from_other(replica, log, segment)
             return
         if found:
-            async with replica.changing:
-                standing = replica.standing
-                if standing is None or standing.logs[which] is not log:
-                    raise RepairDeferred("it changed its part meanwhile")
+            async with replica.logs_lock:
+                open_logs = replica.open_logs
+                if open_logs is None or open_logs.logs[which] is not log:
+                    raise RepairDeferred("its assignment changed meanwhile")
                 await self._in_thread(partial(_write, replica, which, log, segment, found))
-                await self._replicas.listed(replica.key, standing.logs)
-            self._tell_mended(replica, which, found)
+                await self._replicas.record_segments(replica.key, open_logs.logs)
+            self._on_repaired(replica, which, found)
         for gap in lost:
-            self._give_up(replica, which, gap)
+            self._mark_unrecoverable(replica, which, gap)
         if lost:
-            replica.given_up.add((which, Gap(damage.start_offset, damage.end_offset)))
+            replica.unrecoverable.add((which, Gap(damage.start_offset, damage.end_offset)))
         else:
             log.reader.clear_damage(damage.start_offset, damage.end_offset)
 
-    async def _take_over(self, replica: Replica, log: Log, segment: Segment) -> None:
+    async def _copy_from_other(self, replica: Replica, log: Log, segment: Segment) -> None:
         """Have all segments up to a damaged one as another replica has them; that one the last.
 
         Where compaction has been at work the logs are not the same, only what a reader makes of
@@ -250,37 +253,37 @@ class RepairManager:
         again.
         """
         if segment is log.active:
-            async with replica.changing:
+            async with replica.logs_lock:
                 await self._in_thread(partial(_seal, replica, log, segment))
         segments = log.segments
         end_offset = max(segment.end_offset, log.rewrites.end_offset_since(-1))
         others = [s for s in segments[:-1] if s is not segment and s.base_offset < end_offset]
         whole = [Gap(s.base_offset, s.end_offset) for s in (*others, segment)]
         failures: list[str] = []
-        for node in replica.others:
+        for node in replica.other_nodes:
             try:
                 for gap in whole:
                     await self._replace(replica, node, log, gap)
                 return
             except (GoqError, OSError, RepairDeferred, FramesMerged) as error:
                 failures.append(f"{node}: {error}")
-        raise RepairDeferred("; ".join(failures) or "it changed its part meanwhile")
+        raise RepairDeferred("; ".join(failures) or "its assignment changed meanwhile")
 
     async def _replace(self, replica: Replica, node: str, log: Log, gap: Gap) -> None:
         """Have a whole segment of the messages as another replica has it."""
-        frames = await self._finding.find_at(node, replica, 0, log, gap)
+        frames = await self._source.find_on(node, replica, 0, log, gap)
         if frames is None:
             raise RepairDeferred(f"it has nothing of offsets {gap}")
-        async with replica.changing:
+        async with replica.logs_lock:
             segment = next((s for s in log.segments if s.base_offset == gap.start_offset), None)
-            standing = replica.standing
-            if segment is None or standing is None or standing.logs[0] is not log:
-                raise RepairDeferred("it changed its part meanwhile")
+            open_logs = replica.open_logs
+            if segment is None or open_logs is None or open_logs.logs[0] is not log:
+                raise RepairDeferred("its assignment changed meanwhile")
             await self._in_thread(partial(_write, replica, 0, log, segment, {gap: frames}))
-            await self._replicas.listed(replica.key, standing.logs)
-        self._tell_mended(replica, 0, {gap: frames})
+            await self._replicas.record_segments(replica.key, open_logs.logs)
+        self._on_repaired(replica, 0, {gap: frames})
 
-    async def _find_all(
+    async def _find_frames(
         self, replica: Replica, which: int, log: Log, segment: Segment
     ) -> tuple[dict[Gap, list[FrameView]], list[Gap]]:
         """Return what fills a segment's gaps, and the gaps that nobody can fill."""
@@ -290,10 +293,10 @@ class RepairManager:
         lost: list[Gap] = []
         for gap in gaps:
             try:
-                frames = await self._finding.find(replica, which, log, gap)
+                frames = await self._source.find(replica, which, log, gap)
             except FramesMerged:  # frames are never joined across the border of a segment
                 whole = Gap(segment.base_offset, segment.end_offset)
-                frames = await self._finding.find(replica, which, log, whole)
+                frames = await self._source.find(replica, which, log, whole)
                 if frames is not None:
                     return {whole: frames}, []
             if frames is None:
@@ -302,7 +305,7 @@ class RepairManager:
                 found[gap] = frames
         return found, lost
 
-    def _tell_mended(self, replica: Replica, which: int, found: dict[Gap, list[FrameView]]) -> None:
+    def _on_repaired(self, replica: Replica, which: int, found: dict[Gap, list[FrameView]]) -> None:
         self._repaired[replica.key.topic] += sum(map(len, found.values()))
         for gap in found:
             _log.warning(
@@ -313,8 +316,8 @@ class RepairManager:
                 _name_of(replica),
             )
 
-    def _give_up(self, replica: Replica, which: int, gap: Gap) -> None:
-        replica.given_up.add((which, gap))
+    def _mark_unrecoverable(self, replica: Replica, which: int, gap: Gap) -> None:
+        replica.unrecoverable.add((which, gap))
         _log.error(
             "offsets %d to %d in the %s of %s are damaged here and no other replica has them: they"
             " stay quarantined; restore the segment from a backup if there is one",
@@ -329,25 +332,25 @@ def _write(
     replica: Replica, which: int, log: Log, segment: Segment, found: dict[Gap, list[FrameView]]
 ) -> None:
     """Put frames in place; in a thread, with the replica's logs kept open meanwhile."""
-    following = replica.following
-    if following is None:
-        _write_alone(log, segment, found)
+    follower = replica.as_follower
+    if follower is None:
+        _write_locked(log, segment, found)
         return
-    with following.changing:
-        if following.logs[which] is not log:
+    with follower.log_lock:
+        if follower.logs[which] is not log:
             raise InvalidFrame("the log was begun anew meanwhile")
-        _write_alone(log, segment, found)
+        _write_locked(log, segment, found)
 
 
 def _seal(replica: Replica, log: Log, segment: Segment) -> None:
     """Let the messages go on in another segment, if that is the active one."""
-    following = replica.following
-    with following.changing if following is not None else nullcontext():
-        if segment is log.active and (following is None or following.logs.messages is log):
+    follower = replica.as_follower
+    with follower.log_lock if follower is not None else nullcontext():
+        if segment is log.active and (follower is None or follower.logs.messages is log):
             log.roll()
 
 
-def _write_alone(log: Log, segment: Segment, found: dict[Gap, list[FrameView]]) -> None:
+def _write_locked(log: Log, segment: Segment, found: dict[Gap, list[FrameView]]) -> None:
     if segment not in log.segments:
         raise InvalidFrame("the segment is gone meanwhile")
     if segment is log.active:

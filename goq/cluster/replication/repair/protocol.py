@@ -46,7 +46,7 @@ class ReplicaLogs(NamedTuple):
     """A replica's logs, and the high watermarks that it knows of, as somebody may ask for them."""
 
     logs: PartitionLogs
-    safe: LogOffsets
+    high_watermarks: LogOffsets
 
 
 TieredReader = Callable[[PartitionKey, int, Log], LogReader]
@@ -78,17 +78,17 @@ def decode_repair_response(data: bytes | memoryview) -> RepairResponse:
 
 
 def answer_repair(
-    request: RepairRequest, standing: ReplicaLogs | None, whole_log: TieredReader
+    request: RepairRequest, replica: ReplicaLogs | None, tiered_reader: TieredReader
 ) -> tuple[RepairResponse, list[memoryview]]:
     """Return what a replica has of what another asks for, archived or not; blocks on the disk."""
-    if standing is None:
+    if replica is None:
         return RepairResponse(has_none=False), []
-    log, safe = standing.logs[request.which], standing.safe[request.which]
-    reader = whole_log(request.key, request.which, log)
+    log, high_watermark = replica.logs[request.which], replica.high_watermarks[request.which]
+    reader = tiered_reader(request.key, request.which, log)
     found = read_gap(reader, request.gap, log.end_offset, limits.FETCH_LOG_BYTES_MAX)
     if not found.frames:
         return RepairResponse(has_none=True), []
-    if request.gap.end_offset > safe and not _is_same_log(log, request.after):
+    if request.gap.end_offset > high_watermark and not _is_same_log(log, request.after):
         return RepairResponse(has_none=False), []
     return RepairResponse(has_none=False), [view.buffer for view in found.frames]
 

@@ -63,9 +63,9 @@ class Node:
     def follows(self, others: dict[str, ArchiveSync], broken: bytes | None = None) -> ArchiveSync:
         """Return what completes this node's archive from others'; ``broken`` comes instead."""
         replica = Replica.__new__(Replica)
-        replica.key, replica.leading, replica.following = KEY, None, None
-        replica.idle = self.logs
-        assert replica.standing == ReplicaLogs(self.logs, LogOffsets(0, 0))
+        replica.key, replica.as_leader, replica.as_follower = KEY, None, None
+        replica.idle_logs = self.logs
+        assert replica.open_logs == ReplicaLogs(self.logs, LogOffsets(0, 0))
 
         async def ask(node: str, request: ArchiveRequest) -> bytes:
             if node not in others:
@@ -77,7 +77,14 @@ class Node:
             )
 
         names = [*others, "dead"]
-        return ArchiveSync(self.archive, [replica], lambda _: self.settings, lambda _: names, ask)
+        return ArchiveSync(
+            self.archive,
+            [replica],
+            lambda _: self.settings,
+            lambda _: names,
+            ask,
+            check_interval_s=0.001,
+        )
 
 
 def rows(node: Node) -> list[ArchiveRow]:
@@ -88,7 +95,7 @@ async def completed(lacking: Node, full: Node, broken: bytes | None = None) -> N
     """Let one node look once for what it lacks."""
     archives = lacking.follows({"full": full.follows({})}, broken)
     for replica in archives._replicas:
-        await archives._look_after(replica)
+        await archives._sync_replica(replica)
 
 
 async def two_nodes() -> tuple[Node, Node]:
@@ -144,8 +151,7 @@ def test_what_comes_broken_gets_no_name(broken: bytes) -> None:
     asyncio.run(run())
 
 
-def test_a_topic_that_is_being_deleted_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("goq.cluster.replication.archive_sync.CHECK_INTERVAL_S", 0.001)
+def test_a_topic_that_is_being_deleted_holds_nobody_up() -> None:
 
     async def run() -> None:
         full, lacking = await two_nodes()

@@ -37,9 +37,9 @@ def leading_of(logs: PartitionLogs) -> LeaderReplica:
     leading = LeaderReplica(
         KEY, 2, logs, ReplicaProgress("a", ends, in_sync=["a", "b"], min_insync=2)
     )
-    leading.progress.begin(["a", "b"], 0)
+    leading.progress.set_replicas(["a", "b"], 0)
     append(logs.messages, [frame_of([b"w"] * 10)], epoch=2)
-    leading.appended(0, logs.messages.end_offset)
+    leading.on_append(0, logs.messages.end_offset)
     return leading
 
 
@@ -49,7 +49,7 @@ class Follower:
     def __init__(self, leading: LeaderReplica) -> None:
         self._executor = ThreadPoolExecutor(1)
         self._server = FetchServer(self._executor)
-        self._server.lead(leading)
+        self._server.add_leader(leading)
         self._is_new = True
 
     async def ask(self, end: int, epoch: int) -> FetchResponse:
@@ -67,8 +67,8 @@ def test_what_a_follower_has_of_another_leader_is_not_counted(logs: PartitionLog
     async def run() -> None:
         follower = Follower(leading)
         answer = await follower.ask(15, 1)  # five that only an earlier leader gave it
-        assert answer.news[0].messages is not None
-        assert answer.news[0].messages.diverges_at == 10
+        assert answer.updates[0].messages is not None
+        assert answer.updates[0].messages.diverges_at == 10
         assert leading.progress.high_watermark == LogOffsets(0, 0)
         assert leading.progress.follower_ends("b") is None
         await follower.ask(10, 1)
@@ -125,11 +125,11 @@ def test_a_follower_hears_that_the_log_begins_later_though_nothing_was_written(
     async def run() -> None:
         follower = Follower(leading)
         await follower.ask(20, 2)
-        assert not (await follower.ask(20, 2)).news
+        assert not (await follower.ask(20, 2)).updates
         logs.messages.remove(logs.messages.detach_before(10))
         answer = await follower.ask(20, 2)
-        assert answer.news[0].messages is not None
-        assert answer.news[0].messages.start_offset == 10
-        assert not (await follower.ask(20, 2)).news
+        assert answer.updates[0].messages is not None
+        assert answer.updates[0].messages.start_offset == 10
+        assert not (await follower.ask(20, 2)).updates
 
     asyncio.run(run())

@@ -18,7 +18,7 @@ from tests.support.storage.disk import SimulatedDisk
 def leading(in_sync: tuple[str, ...]) -> LeaderReplica:
     logs = open_logs(Path("/t/0"), SimulatedDisk(), TopicSettings())
     progress = ReplicaProgress("n1", LogOffsets(0, 0), in_sync=in_sync, min_insync=2)
-    progress.begin(("n1", "n2", "n3"), 0)
+    progress.set_replicas(("n1", "n2", "n3"), 0)
     return LeaderReplica(PartitionKey("t", 1, 0), 1, logs, progress)
 
 
@@ -26,41 +26,41 @@ def test_a_leader_that_others_may_have_replaced_takes_nothing_and_refuses_nothin
     None
 ):
     led = leading(("n1", "n2"))
-    led.check()
-    led.is_sure = lambda: False
+    led.check_writable()
+    led.has_session = lambda: False
     with pytest.raises(NotLeader):
-        led.check()
+        led.check_writable()
 
 
 def test_a_leader_with_too_few_in_sync_takes_nothing() -> None:
     with pytest.raises(NotEnoughReplicas):
-        leading(("n1",)).check()
+        leading(("n1",)).check_writable()
 
 
 def test_it_is_sure_that_nobody_else_leads_when_each_in_sync_has_asked_after_an_answer() -> None:
     led = leading(("n1", "n2", "n3"))
     told: list[str] = []
     led.confirm(lambda: told.append("sure"))
-    led.heard("n2", 7)  # may have been sent long before
-    led.heard("n3", 8)
-    led.heard("n2", 9)  # nor does another session say that it was sent later
-    led.heard("n3", 8)
+    led.on_follower_request("n2", 7)  # may have been sent long before
+    led.on_follower_request("n3", 8)
+    led.on_follower_request("n2", 9)  # nor does another session say that it was sent later
+    led.on_follower_request("n3", 8)
     assert not told
-    led.heard("n2", 9)
+    led.on_follower_request("n2", 9)
     assert told == ["sure"]
-    led.heard("n2", 9)
+    led.on_follower_request("n2", 9)
     assert told == ["sure"]
 
 
 def test_who_is_in_sync_no_more_need_not_be_heard_and_who_is_to_be_must() -> None:
     led = leading(("n1", "n2"))
-    led.progress.propose(("n1", "n2", "n3"))
+    led.progress.begin_change(("n1", "n2", "n3"))
     told: list[str] = []
     led.confirm(lambda: told.append("sure"))
     for _ in range(2):
-        led.heard("n2", 1)
+        led.on_follower_request("n2", 1)
     assert not told
-    led.decided(("n1", "n2"), 2)
+    led.set_in_sync(("n1", "n2"), 2)
     assert told == ["sure"]
 
 
@@ -72,9 +72,9 @@ def test_a_leader_that_alone_is_in_sync_is_sure_at_once() -> None:
 
 def test_a_leader_that_hands_over_takes_nothing_and_what_it_has_still_becomes_safe() -> None:
     led = leading(("n1", "n2"))
-    led.appended(0, 7)
-    led.give_up()
+    led.on_append(0, 7)
+    led.stop_accepting()
     with pytest.raises(NotLeader):
-        led.check()
-    led.fetched("n2", LogOffsets(7, 0), 1)
+        led.check_writable()
+    led.on_fetch("n2", LogOffsets(7, 0), 1)
     assert led.progress.high_watermark == LogOffsets(7, 0)

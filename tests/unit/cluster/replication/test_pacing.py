@@ -24,7 +24,7 @@ END = 10_000 * MIB
 def test_what_was_sent_is_paid_for_by_waiting() -> None:
     pacer = Throttle(1000)
     assert pacer.wait_ms(5) == 0
-    pacer.sent(500, 5)
+    pacer.on_sent(500, 5)
     assert pacer.wait_ms(5) == 500
     assert pacer.wait_ms(504) == 1
     assert pacer.wait_ms(505) == 0
@@ -32,13 +32,13 @@ def test_what_was_sent_is_paid_for_by_waiting() -> None:
 
 def test_a_quiet_time_is_no_credit() -> None:
     pacer = Throttle(1000)
-    pacer.sent(1000, 60_000)
+    pacer.on_sent(1000, 60_000)
     assert pacer.wait_ms(60_000) == 1000
 
 
 def test_without_a_rate_nothing_waits() -> None:
     pacer = Throttle(0)
-    pacer.sent(2**40, 0)
+    pacer.on_sent(2**40, 0)
     assert pacer.wait_ms(0) == 0
     assert pacer.piece_bytes == limits.FETCH_LOG_BYTES_MAX
 
@@ -64,16 +64,16 @@ class Endless:
         self.key = key
         self.progress = ReplicaProgress("a", LogOffsets(END, 0), in_sync=["a"], min_insync=1)
 
-    def fetched(self, _node: str, _ends: LogOffsets, _now_ms: int) -> None:
+    def on_fetch(self, _node: str, _ends: LogOffsets, _now_ms: int) -> None:
         """Nothing follows from it."""
 
-    def heard(self, _node: str, _session: int) -> None:
+    def on_follower_request(self, _node: str, _session: int) -> None:
         """Nobody waits for it."""
 
-    def has_news(self, _position: Position, _told: LogOffsets | None) -> bool:
+    def has_update(self, _position: Position, _told: LogOffsets | None) -> bool:
         return True
 
-    def news(self, position: Position, *, is_checked: bool, bytes_max: int) -> FramedUpdate:
+    def read_update(self, position: Position, *, is_checked: bool, bytes_max: int) -> FramedUpdate:
         end = LogOffsets(position.ends.messages + bytes_max, 0)
         head = PartitionUpdate(position.key, 1, LogOffsets(0, 0), None, None)
         return FramedUpdate(head, [memoryview(bytes(bytes_max))], end)
@@ -100,7 +100,7 @@ class AtOnce(Executor):
 async def server(*keys: PartitionKey) -> FetchServer:
     made = FetchServer(AtOnce())
     for key in keys:
-        made.lead(cast(LeaderReplica, Endless(key)))
+        made.add_leader(cast(LeaderReplica, Endless(key)))
     return made
 
 
@@ -112,7 +112,7 @@ async def fetched_bytes(server: FetchServer, seconds: float, *keys: PartitionKey
     while loop.time() < until:
         positions = [Position(key, 1, LogOffsets(taken[key], 0), LogOffsets(1, 1)) for key in moved]
         answer, buffers = await server.fetch(FetchRequest("b", 7, is_new, positions, [], 500))
-        moved = [news.key for news in answer.news]
+        moved = [update.key for update in answer.updates]
         for key, buffer in zip(moved, buffers, strict=True):
             taken[key] += len(buffer)
         is_new = False
@@ -122,7 +122,7 @@ async def fetched_bytes(server: FetchServer, seconds: float, *keys: PartitionKey
 
 def test_a_replica_in_the_making_is_sent_what_the_rate_allows(loop: SimLoop) -> None:
     leader = loop.run_until_complete(server(KEY))
-    leader.pace(MIB, {KEY: frozenset({"b"})})
+    leader.set_throttle(MIB, {KEY: frozenset({"b"})})
     taken = loop.run_until_complete(fetched_bytes(leader, 20, KEY))
     assert 19 * MIB <= taken[KEY] <= 21 * MIB
 
@@ -139,14 +139,14 @@ class Blinking(Throttle):
 
 def test_nothing_is_forgotten_when_the_wait_ends_between_two_looks(loop: SimLoop) -> None:
     leader = loop.run_until_complete(server(KEY))
-    leader.pace(MIB, {KEY: frozenset({"b"})})
+    leader.set_throttle(MIB, {KEY: frozenset({"b"})})
     leader._pacer = Blinking(MIB)
     assert loop.run_until_complete(fetched_bytes(leader, 5, KEY))[KEY] > MIB
 
 
 def test_several_replicas_in_the_making_share_the_rate(loop: SimLoop) -> None:
     leader = loop.run_until_complete(server(KEY, OTHER))
-    leader.pace(MIB, {KEY: frozenset({"b"}), OTHER: frozenset({"b"})})
+    leader.set_throttle(MIB, {KEY: frozenset({"b"}), OTHER: frozenset({"b"})})
     taken = loop.run_until_complete(fetched_bytes(leader, 20, KEY, OTHER))
     assert 19 * MIB <= sum(taken.values()) <= 21 * MIB
     assert min(taken.values()) > 5 * MIB
@@ -154,7 +154,7 @@ def test_several_replicas_in_the_making_share_the_rate(loop: SimLoop) -> None:
 
 def test_a_replica_that_only_fell_behind_is_not_held_up(loop: SimLoop) -> None:
     leader = loop.run_until_complete(server(KEY, OTHER))
-    leader.pace(MIB, {KEY: frozenset({"b"})})
+    leader.set_throttle(MIB, {KEY: frozenset({"b"})})
     taken = loop.run_until_complete(fetched_bytes(leader, 5, KEY, OTHER))
     assert taken[KEY] <= 6 * MIB
     assert taken[OTHER] > 100 * MIB
@@ -162,10 +162,10 @@ def test_a_replica_that_only_fell_behind_is_not_held_up(loop: SimLoop) -> None:
 
 def test_a_rate_that_is_lifted_counts_at_once(loop: SimLoop) -> None:
     leader = loop.run_until_complete(server(KEY))
-    leader.pace(1, {KEY: frozenset({"b"})})
+    leader.set_throttle(1, {KEY: frozenset({"b"})})
     assert (
         loop.run_until_complete(fetched_bytes(leader, 5, KEY))[KEY]
         <= limits.REASSIGNMENT_CHUNK_BYTES_MIN
     )
-    leader.pace(0, {KEY: frozenset({"b"})})
+    leader.set_throttle(0, {KEY: frozenset({"b"})})
     assert loop.run_until_complete(fetched_bytes(leader, 1, KEY))[KEY] > 10 * MIB

@@ -14,26 +14,26 @@ LAG_MS = 1000
 
 def _progress(*in_sync: str, min_insync: int = 2, end: int = 0) -> ReplicaProgress:
     progress = ReplicaProgress("a", LogOffsets(end, end), in_sync=in_sync, min_insync=min_insync)
-    progress.begin(["a", "b", "c"], 0)
-    progress.stored(LogOffsets(end, end))
+    progress.set_replicas(["a", "b", "c"], 0)
+    progress.on_local_append(LogOffsets(end, end))
     return progress
 
 
 def test_what_all_in_sync_have_is_safe() -> None:
     progress = _progress("a", "b", "c")
-    progress.stored(LogOffsets(10, 6))
-    progress.fetched("b", LogOffsets(7, 6), 1)
+    progress.on_local_append(LogOffsets(10, 6))
+    progress.on_fetch("b", LogOffsets(7, 6), 1)
     assert progress.high_watermark == LogOffsets(0, 0)
-    progress.fetched("c", LogOffsets(8, 2), 1)
+    progress.on_fetch("c", LogOffsets(8, 2), 1)
     assert progress.high_watermark == LogOffsets(7, 2)
 
 
 def test_who_holds_an_offset_is_in_sync_and_has_it_on_its_disk() -> None:
     progress = _progress("a", "b")
-    progress.stored(LogOffsets(10, 6))
+    progress.on_local_append(LogOffsets(10, 6))
     assert progress.holders(0, 3) == ["a"]
-    progress.fetched("b", LogOffsets(4, 6), 1)
-    progress.fetched("c", LogOffsets(9, 6), 1)
+    progress.on_fetch("b", LogOffsets(4, 6), 1)
+    progress.on_fetch("c", LogOffsets(9, 6), 1)
     assert progress.holders(0, 3) == ["a", "b"]
     assert progress.holders(0, 4) == ["a"]
     assert progress.holders(1, 5) == ["a", "b"]
@@ -42,94 +42,94 @@ def test_who_holds_an_offset_is_in_sync_and_has_it_on_its_disk() -> None:
 
 def test_one_out_of_sync_holds_nobody_up() -> None:
     progress = _progress("a", "b")
-    progress.stored(LogOffsets(10, 6))
-    progress.fetched("b", LogOffsets(10, 6), 1)
+    progress.on_local_append(LogOffsets(10, 6))
+    progress.on_fetch("b", LogOffsets(10, 6), 1)
     assert progress.high_watermark == LogOffsets(10, 6)
 
 
 def test_with_too_few_in_sync_nothing_new_is_safe() -> None:
     progress = _progress("a", "b")
-    progress.stored(LogOffsets(3, 3))
-    progress.fetched("b", LogOffsets(3, 3), 1)
-    progress.decided(["a"], 2)
-    assert not progress.is_enough
-    progress.stored(LogOffsets(9, 9))
+    progress.on_local_append(LogOffsets(3, 3))
+    progress.on_fetch("b", LogOffsets(3, 3), 1)
+    progress.set_in_sync(["a"], 2)
+    assert not progress.has_min_insync
+    progress.on_local_append(LogOffsets(9, 9))
     assert progress.high_watermark == LogOffsets(3, 3)
-    progress.decided(["a"], 1)
-    assert progress.is_enough
+    progress.set_in_sync(["a"], 1)
+    assert progress.has_min_insync
     assert progress.high_watermark == LogOffsets(9, 9)
 
 
 def test_a_leader_that_is_not_in_sync_itself_acknowledges_nothing() -> None:
     progress = _progress("b", "c")
-    progress.stored(LogOffsets(9, 9))
-    progress.fetched("b", LogOffsets(9, 9), 1)
-    progress.fetched("c", LogOffsets(9, 9), 1)
+    progress.on_local_append(LogOffsets(9, 9))
+    progress.on_fetch("b", LogOffsets(9, 9), 1)
+    progress.on_fetch("c", LogOffsets(9, 9), 1)
     assert progress.high_watermark == LogOffsets(0, 0)
 
 
 def test_a_member_that_is_asked_for_counts_before_it_is_one() -> None:
     progress = _progress("a", "b")
-    progress.stored(LogOffsets(5, 5))
-    progress.fetched("b", LogOffsets(5, 5), 1)
-    progress.fetched("c", LogOffsets(5, 5), 1)
-    progress.propose(["a", "b", "c"])
-    progress.stored(LogOffsets(9, 9))
-    progress.fetched("b", LogOffsets(9, 9), 2)
+    progress.on_local_append(LogOffsets(5, 5))
+    progress.on_fetch("b", LogOffsets(5, 5), 1)
+    progress.on_fetch("c", LogOffsets(5, 5), 1)
+    progress.begin_change(["a", "b", "c"])
+    progress.on_local_append(LogOffsets(9, 9))
+    progress.on_fetch("b", LogOffsets(9, 9), 2)
     assert progress.high_watermark == LogOffsets(5, 5)
-    progress.fetched("c", LogOffsets(7, 9), 2)
+    progress.on_fetch("c", LogOffsets(7, 9), 2)
     assert progress.high_watermark == LogOffsets(7, 9)
 
 
 def test_a_member_that_is_to_go_counts_until_it_has_gone() -> None:
     progress = _progress("a", "b", "c")
-    progress.stored(LogOffsets(9, 9))
-    progress.fetched("b", LogOffsets(9, 9), 1)
-    progress.propose(["a", "b"])
+    progress.on_local_append(LogOffsets(9, 9))
+    progress.on_fetch("b", LogOffsets(9, 9), 1)
+    progress.begin_change(["a", "b"])
     assert progress.high_watermark == LogOffsets(0, 0)
-    progress.decided(["a", "b"], 2)
+    progress.set_in_sync(["a", "b"], 2)
     assert progress.high_watermark == LogOffsets(9, 9)
 
 
 def test_who_lags_too_long_is_to_go_and_who_has_what_is_safe_may_come() -> None:
     progress = _progress("a", "b", "c")
-    progress.stored(LogOffsets(9, 9))
-    progress.fetched("b", LogOffsets(9, 9), 500)
-    progress.fetched("c", LogOffsets(8, 9), 900)
-    assert progress.wanted_in_sync(LAG_MS, LAG_MS) is None
-    assert progress.wanted_in_sync(LAG_MS + 1, LAG_MS) == {"a", "b"}
-    progress.decided(["a", "b"], 2)
-    progress.fetched("b", LogOffsets(9, 9), 1400)
-    assert progress.wanted_in_sync(1500, LAG_MS) is None
-    progress.fetched("c", LogOffsets(9, 9), 1500)
-    assert progress.wanted_in_sync(1500, LAG_MS) == {"a", "b", "c"}
+    progress.on_local_append(LogOffsets(9, 9))
+    progress.on_fetch("b", LogOffsets(9, 9), 500)
+    progress.on_fetch("c", LogOffsets(8, 9), 900)
+    assert progress.desired_in_sync(LAG_MS, LAG_MS) is None
+    assert progress.desired_in_sync(LAG_MS + 1, LAG_MS) == {"a", "b"}
+    progress.set_in_sync(["a", "b"], 2)
+    progress.on_fetch("b", LogOffsets(9, 9), 1400)
+    assert progress.desired_in_sync(1500, LAG_MS) is None
+    progress.on_fetch("c", LogOffsets(9, 9), 1500)
+    assert progress.desired_in_sync(1500, LAG_MS) == {"a", "b", "c"}
 
 
 def test_who_lacks_what_the_leadership_began_with_cannot_come() -> None:
     progress = _progress("a", "b", end=20)
-    progress.fetched("c", LogOffsets(19, 20), 1)
-    assert progress.wanted_in_sync(1, LAG_MS) is None
-    progress.fetched("c", LogOffsets(20, 20), 2)
-    assert progress.wanted_in_sync(2, LAG_MS) == {"a", "b", "c"}
+    progress.on_fetch("c", LogOffsets(19, 20), 1)
+    assert progress.desired_in_sync(1, LAG_MS) is None
+    progress.on_fetch("c", LogOffsets(20, 20), 2)
+    assert progress.desired_in_sync(2, LAG_MS) == {"a", "b", "c"}
 
 
 def test_no_second_change_is_asked_for_before_the_first_is_decided() -> None:
     progress = _progress("a", "b", "c")
-    progress.stored(LogOffsets(1, 1))
-    wanted = progress.wanted_in_sync(LAG_MS + 1, LAG_MS)
+    progress.on_local_append(LogOffsets(1, 1))
+    wanted = progress.desired_in_sync(LAG_MS + 1, LAG_MS)
     assert wanted is not None
-    progress.propose(wanted)
-    assert progress.wanted_in_sync(LAG_MS + 1, LAG_MS) is None
-    progress.decided(["a", "b", "c"], 2)
-    assert progress.wanted_in_sync(LAG_MS + 1, LAG_MS) == wanted
+    progress.begin_change(wanted)
+    assert progress.desired_in_sync(LAG_MS + 1, LAG_MS) is None
+    progress.set_in_sync(["a", "b", "c"], 2)
+    assert progress.desired_in_sync(LAG_MS + 1, LAG_MS) == wanted
 
 
 def test_a_stranger_changes_nothing() -> None:
     progress = _progress("a", "b")
-    progress.stored(LogOffsets(5, 5))
-    progress.fetched("z", LogOffsets(5, 5), 1)
+    progress.on_local_append(LogOffsets(5, 5))
+    progress.on_fetch("z", LogOffsets(5, 5), 1)
     assert progress.follower_ends("z") is None
-    assert progress.wanted_in_sync(1, LAG_MS) is None
+    assert progress.desired_in_sync(1, LAG_MS) is None
 
 
 def _check_histories() -> None:
@@ -141,7 +141,7 @@ def _check_histories() -> None:
         progress = ReplicaProgress(
             "a", LogOffsets(0, 0), in_sync=members, min_insync=rng.randrange(1, 4)
         )
-        progress.begin(nodes, 0)
+        progress.set_replicas(nodes, 0)
         disks = dict.fromkeys(nodes, LogOffsets(0, 0))
         proposed: frozenset[str] | None = None
         before = LogOffsets(0, 0)
@@ -149,22 +149,22 @@ def _check_histories() -> None:
             action = rng.randrange(5)
             if action == 0:
                 disks["a"] = LogOffsets(*(end + rng.randrange(3) for end in disks["a"]))
-                progress.stored(disks["a"])
+                progress.on_local_append(disks["a"])
             elif action in (1, 2):
                 name = rng.choice(nodes[1:])
                 disks[name] = LogOffsets(
                     *(rng.randint(o, t) for o, t in zip(disks[name], disks["a"], strict=True))
                 )
-                progress.fetched(name, disks[name], now_ms)
+                progress.on_fetch(name, disks[name], now_ms)
             elif action == 3 and proposed is None:
-                proposed = progress.wanted_in_sync(now_ms, 10)
+                proposed = progress.desired_in_sync(now_ms, 10)
                 if proposed is not None:
-                    progress.propose(proposed)
+                    progress.begin_change(proposed)
             elif action == 4 and proposed is not None:
                 if rng.random() < 0.7:
                     members = set(proposed)  # the others know it now, the leader a little later
                 if rng.random() < 0.5:
-                    progress.decided(members, progress.min_insync)
+                    progress.set_in_sync(members, progress.min_insync)
                     proposed = None
             safe = progress.high_watermark
             assert safe.reaches(before), seed
@@ -184,12 +184,12 @@ def test_while_the_set_changes_it_would_not_be_safe_to_count_one_of_both_alone(
     original = ReplicaProgress._advance
 
     def advance(self: ReplicaProgress) -> None:
-        in_sync, wanted = self.in_sync, self._wanted
-        self._wanted = None
+        in_sync, proposed = self.in_sync, self._proposed
+        self._proposed = None
         if counted == "to be in sync":
-            self.in_sync = wanted or in_sync
+            self.in_sync = proposed or in_sync
         original(self)
-        self.in_sync, self._wanted = in_sync, wanted
+        self.in_sync, self._proposed = in_sync, proposed
 
     monkeypatch.setattr(ReplicaProgress, "_advance", advance)
     with pytest.raises(AssertionError):
@@ -198,62 +198,62 @@ def test_while_the_set_changes_it_would_not_be_safe_to_count_one_of_both_alone(
 
 def test_compaction_waits_for_who_copies_and_for_nobody_who_is_silent() -> None:
     progress = ReplicaProgress("a", LogOffsets(100, 50), in_sync=["a"], min_insync=1)
-    progress.begin(["a", "b", "c"], 0)
+    progress.set_replicas(["a", "b", "c"], 0)
     assert progress.copied_to(0) == LogOffsets(100, 50)
-    progress.fetched("b", LogOffsets(30, 60), 1_000)
+    progress.on_fetch("b", LogOffsets(30, 60), 1_000)
     assert progress.copied_to(1_000 + limits.REPLICA_UNREACHABLE_MS) == LogOffsets(30, 50)
     assert progress.copied_to(1_001 + limits.REPLICA_UNREACHABLE_MS) == LogOffsets(100, 50)
 
 
 def test_one_that_is_silent_does_not_keep_another_out() -> None:
     progress = _progress("a", "b")
-    progress.fetched("b", LogOffsets(0, 0), 1)
-    progress.decided("a", 1)  # it died
-    progress.fetched("c", LogOffsets(0, 0), LAG_MS + 2)
-    assert progress.wanted_in_sync(LAG_MS + 2, LAG_MS) == frozenset("ac")
+    progress.on_fetch("b", LogOffsets(0, 0), 1)
+    progress.set_in_sync("a", 1)  # it died
+    progress.on_fetch("c", LogOffsets(0, 0), LAG_MS + 2)
+    assert progress.desired_in_sync(LAG_MS + 2, LAG_MS) == frozenset("ac")
 
 
 def test_what_a_node_had_before_its_restart_does_not_count_until_it_says_so_again() -> None:
     progress = ReplicaProgress("a", LogOffsets(10, 0), in_sync="abc", min_insync=2)
-    progress.begin("abc", 0, (1, 1, 1))
+    progress.set_replicas("abc", 0, (1, 1, 1))
     for node in "bc":
-        progress.fetched(node, LogOffsets(10, 0), 1)
-    progress.stored(LogOffsets(12, 0))
-    progress.fetched("b", LogOffsets(12, 0), 2)
-    progress.fetched("c", LogOffsets(12, 0), 2)
-    progress.stored(LogOffsets(14, 0))
-    progress.fetched("c", LogOffsets(14, 0), 3)
-    progress.begin("abc", 3, (1, 2, 1))
-    progress.stored(LogOffsets(14, 0))
+        progress.on_fetch(node, LogOffsets(10, 0), 1)
+    progress.on_local_append(LogOffsets(12, 0))
+    progress.on_fetch("b", LogOffsets(12, 0), 2)
+    progress.on_fetch("c", LogOffsets(12, 0), 2)
+    progress.on_local_append(LogOffsets(14, 0))
+    progress.on_fetch("c", LogOffsets(14, 0), 3)
+    progress.set_replicas("abc", 3, (1, 2, 1))
+    progress.on_local_append(LogOffsets(14, 0))
     assert progress.high_watermark == LogOffsets(12, 0)
-    progress.fetched("b", LogOffsets(14, 0), 4)
+    progress.on_fetch("b", LogOffsets(14, 0), 4)
     assert progress.high_watermark == LogOffsets(14, 0)
 
 
 def test_who_went_out_by_its_restart_comes_back_for_what_it_has_now_alone() -> None:
     progress = ReplicaProgress("a", LogOffsets(10, 0), in_sync="abc", min_insync=2)
-    progress.begin("abc", 0, (1, 1, 1))
+    progress.set_replicas("abc", 0, (1, 1, 1))
     for node in "bc":
-        progress.fetched(node, LogOffsets(10, 0), 1)
-    progress.begin("abc", 1, (1, 2, 1))
-    progress.decided("ac", 2)
-    assert progress.wanted_in_sync(1, 2000) is None
-    progress.fetched("b", LogOffsets(9, 0), 2)  # it lost what it had not synced
-    assert progress.wanted_in_sync(2, 2000) is None
-    progress.fetched("b", LogOffsets(10, 0), 3)
-    assert progress.wanted_in_sync(3, 2000) == frozenset("abc")
+        progress.on_fetch(node, LogOffsets(10, 0), 1)
+    progress.set_replicas("abc", 1, (1, 2, 1))
+    progress.set_in_sync("ac", 2)
+    assert progress.desired_in_sync(1, 2000) is None
+    progress.on_fetch("b", LogOffsets(9, 0), 2)  # it lost what it had not synced
+    assert progress.desired_in_sync(2, 2000) is None
+    progress.on_fetch("b", LogOffsets(10, 0), 3)
+    assert progress.desired_in_sync(3, 2000) == frozenset("abc")
 
 
 def test_who_returned_is_vouched_for_once_it_was_heard_of_with_all_that_is_safe() -> None:
     progress = ReplicaProgress("a", LogOffsets(10, 0), in_sync="abc", min_insync=2)
-    progress.begin("abc", 0, (1, 1, 1))
+    progress.set_replicas("abc", 0, (1, 1, 1))
     for node in "bc":
-        progress.fetched(node, LogOffsets(10, 0), 1)
-    progress.begin("abc", 1, (1, 2, 2))
-    progress.returned = frozenset("bc")
-    assert progress.wanted_in_sync(1, 2000) is None
-    assert progress.unseen == frozenset("bc")
-    progress.fetched("b", LogOffsets(10, 0), 2)
-    assert progress.wanted_in_sync(2, 2000) == frozenset("abc")
-    assert progress.unseen == frozenset("c")
-    assert progress.wanted_in_sync(2002, 2000) == frozenset("ab")  # it never came
+        progress.on_fetch(node, LogOffsets(10, 0), 1)
+    progress.set_replicas("abc", 1, (1, 2, 2))
+    progress.restarted = frozenset("bc")
+    assert progress.desired_in_sync(1, 2000) is None
+    assert progress.unconfirmed == frozenset("bc")
+    progress.on_fetch("b", LogOffsets(10, 0), 2)
+    assert progress.desired_in_sync(2, 2000) == frozenset("abc")
+    assert progress.unconfirmed == frozenset("c")
+    assert progress.desired_in_sync(2002, 2000) == frozenset("ab")  # it never came

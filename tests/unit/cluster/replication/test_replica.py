@@ -39,7 +39,7 @@ class _Host:
     def now_ms(self) -> int:
         return 0
 
-    async def listed(self, _key: PartitionKey, _logs: PartitionLogs) -> None:
+    async def record_segments(self, _key: PartitionKey, _logs: PartitionLogs) -> None:
         return
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
@@ -58,17 +58,17 @@ def test_a_replica_that_is_let_go_while_its_logs_are_opened_to_lead_is_closed(
         host = _Host()
         replica = Replica(PartitionKey("t", 1, 0), tmp_path, host)
         both = ("n1", "n2")
-        replica.become(ReplicaAssignment("n1", 1, both, both, 2, 1))
+        replica.assign(ReplicaAssignment("n1", 1, both, both, 2, 1))
         async with asyncio.timeout(_PATIENCE_S):
             await host.began.wait()
             closing = asyncio.ensure_future(replica.close())
             await asyncio.sleep(0)
             host.may_go_on.set()
             await closing
-        assert replica.leading is None
+        assert replica.as_leader is None
         return host.calls
 
-    assert asyncio.run(run()) == ["serve", "refuse"]
+    assert asyncio.run(run()) == ["start_serving", "stop_serving"]
 
 
 def _close(logs: PartitionLogs) -> None:
