@@ -1,1 +1,16 @@
-"""The logs of a partition on several nodes: followers fetch from the leader what they lack."""
+"""Replication of partitions: one leader, followers that fetch from it, in-sync sets, repair.
+
+replica_manager     all replicas of a node, and the services they share
+replica             one replica: opens its logs, leads or follows
+leader              a leading replica: what it serves, and what is safe
+progress            the positions of all replicas, the in-sync set, the high watermark
+fetch_server        the sessions of followers, and the responses to their fetches
+protocol            fetch requests and responses on the wire
+fetcher             the fetch loop of a follower, one for each leader's node
+follower            a following replica: what it appends and truncates
+segment_manifest    the segments that a node holds or has archived
+follower_retention  deletion of segments on followers
+archive_sync        copies of archived segments that a node lacks
+status              reports of replicas for operators
+repair              repair of damaged frames from other replicas
+"""

@@ -1,8 +1,8 @@
-"""Fetching from other nodes what of the archive a replica lacks.
+"""Background copies of archived segments that this node lacks, from other nodes.
 
-A replica archives what it deletes itself. What was deleted before it was made, or while it was
-away, is in the archive of sources only: it is copied from there, file by file as it lies there, in
-the background. Each file is compared with its CRC before it has its name.
+A replica archives what it deletes itself. What was deleted before the replica existed, or while its
+node was down, is only in the archives of other nodes. It is copied from there, file by file, byte
+for byte. Each file is checked against its CRC before it gets its name.
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ _PAUSE_S_MAX = 60.0
 
 
 class ArchiveRequest(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What another node has in the archive of a partition's log ``which``: 0 messages, 1 events.
+    """Asks another node about its archive of a partition's log ``which``: 0 messages, 1 events.
 
-    Which segments, in order, from the offset ``start`` on; or with ``is_file`` the bytes of the
-    file of the one that begins there, from ``position`` on. Neither is all where there is much.
+    Without ``is_file``: for the segments, in order, from the offset ``start`` on. With it: for the
+    bytes, from ``position`` on, of the file of the segment that begins at ``start``. Both answers
+    may be partial.
     """
 
     key: PartitionKey
@@ -46,15 +47,15 @@ class ArchiveRequest(msgspec.Struct, frozen=True, array_like=True, forbid_unknow
 
 
 ArchiveCall = Callable[[str, ArchiveRequest], Awaitable[bytes]]
-"""Asks a node, by name; raises ``GoqError`` where it cannot be reached or does not answer."""
+"""Calls a node by name; raises ``GoqError`` if it cannot be reached or does not answer."""
 
 
 def decode_archive_request(data: bytes | memoryview) -> ArchiveRequest:
-    """Return a request; raise ``InvalidFrame`` if the bytes are none."""
+    """Return a request; raise ``InvalidFrame`` if the bytes are not one."""
     try:
         request = msgspec.msgpack.decode(data, type=ArchiveRequest)
     except msgspec.MsgspecError as error:
-        raise InvalidFrame(f"this is no question about the archive: {error}") from None
+        raise InvalidFrame(f"not an archive request: {error}") from None
     if request.which not in range(len(LOGS)):
         raise InvalidFrame(f"a partition has no log {request.which}")
     return request
@@ -65,13 +66,13 @@ class _SyncState:
 
     def __init__(self) -> None:
         self.complete_to: tuple[int, ...] | None = None
-        """Where the live logs began when everybody had been asked."""
+        """Where the live logs began when all sources had been asked."""
         self.retry_at_s = 0.0
         self.pause_s = _PAUSE_S_MIN
 
 
 class ArchiveSync:
-    """Those of a node's replicas, completed one after the other."""
+    """Completes the archives of a node's replicas, one after the other."""
 
     def __init__(
         self,
@@ -83,7 +84,7 @@ class ArchiveSync:
         *,
         check_interval_s: float = _CHECK_INTERVAL_S,
     ) -> None:
-        """``sources`` are the nodes that may have something of a replica's partition."""
+        """``sources`` returns the nodes that may have something of a replica's partition."""
         self._archive = archive
         self._replicas = replicas
         self._settings_of = settings_of
@@ -93,14 +94,14 @@ class ArchiveSync:
         self._states: dict[PartitionKey, _SyncState] = {}
 
     async def run(self) -> None:
-        """Fetch what is lacking, again and again, until cancelled."""
+        """Copy what is missing, again and again, until cancelled."""
         while True:
             await asyncio.sleep(self._check_interval_s)
             replicas = list(self._replicas)
             for key in self._states.keys() - {replica.key for replica in replicas}:
                 del self._states[key]
             for replica in replicas:
-                with suppress(TopicNotFound):  # it is being deleted
+                with suppress(TopicNotFound):  # the topic is being deleted
                     await self._sync_replica(replica)
 
     async def _sync_replica(self, replica: Replica) -> None:
@@ -124,7 +125,10 @@ class ArchiveSync:
     def _may_be_incomplete(
         self, key: PartitionKey, state: _SyncState, starts: tuple[int, ...]
     ) -> bool:
-        """Whether sources may have more: unless all were asked, and all since was archived here."""
+        """Whether sources may have more.
+
+        They cannot once all were asked, and all that expired since was archived here.
+        """
         if state.complete_to is None:
             return True
         identity = PartitionId(key.topic, key.number)
@@ -134,7 +138,7 @@ class ArchiveSync:
         )
 
     async def _complete(self, replica: Replica, which: int, start_offset: int) -> None:
-        """Fetch what any other node has of a log before its live part begins; ask them all."""
+        """Copy what any source has of a log before its live part begins; ask them all."""
         failure: Exception | None = None
         for node in self._sources(replica):
             try:
@@ -154,7 +158,7 @@ class ArchiveSync:
             start = rows[-1].base_offset + 1
 
     def _is_missing(self, row: ArchiveRow, start_offset: int) -> bool:
-        """Whether there is something in a segment that is not here, and it fits in between."""
+        """Whether a segment has something that is missing here and overlaps no whole segment."""
         own = self._archive.rows(PartitionId(row.topic, row.partition), row.log)
         return not is_covered(own, row.base_offset, min(row.end_offset, start_offset)) and not any(
             row.base_offset < each.base_offset and each.end_offset < row.end_offset for each in own
@@ -181,15 +185,15 @@ class ArchiveSync:
 
 
 def decode_rows(data: bytes | memoryview) -> list[ArchiveRow]:
-    """Return what a node has in its archive; raise ``InvalidFrame`` if the bytes do not say it."""
+    """Return the archived segments that a node reports; raise ``InvalidFrame`` for other bytes."""
     try:
         return msgspec.msgpack.decode(data, type=list[ArchiveRow])
     except msgspec.MsgspecError as error:
-        raise InvalidFrame(f"this does not say what is archived: {error}") from None
+        raise InvalidFrame(f"not a list of archived segments: {error}") from None
 
 
 def is_covered(rows: Sequence[ArchiveRow], start_offset: int, end_offset: int) -> bool:
-    """Whether rows, in the order of their offsets, leave none out between two offsets."""
+    """Whether rows, ordered by offset, cover everything between two offsets."""
     for row in rows:
         if row.base_offset > start_offset:
             break

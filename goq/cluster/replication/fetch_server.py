@@ -1,4 +1,9 @@
-"""The leader's side of fetching: the sessions of followers, and what each is told next."""
+"""The leader's side of fetching: the sessions of followers, and what each is sent next.
+
+A session reports only positions that changed, so the server keeps the others. A position counts for
+the in-sync set only when the follower's log is known to be a prefix of the leader's. Replicas that
+a reassignment adds are throttled to a rate per sending node.
+"""
 
 from __future__ import annotations
 
@@ -18,32 +23,36 @@ _PIECES_PER_S = 4
 
 
 class Throttle:
-    """Says when the next piece may be sent, and how large; ``bytes_per_s`` 0 is no bound."""
+    """The rate at which added replicas are sent data; ``bytes_per_s`` 0 is no limit.
+
+    Pure: times come in as arguments. What was sent is paid for by waiting afterwards, so there are
+    no bursts. A piece may be as large as the rate of a fraction of a second.
+    """
 
     def __init__(self, bytes_per_s: int = 0) -> None:
         self.bytes_per_s = bytes_per_s
         self._free_ms = 0.0
 
     def wait_ms(self, now_ms: int) -> float:
-        """Return how long to wait before anything may be sent, 0 for not at all."""
+        """Return how long to wait before anything may be sent."""
         return max(self._free_ms - now_ms, 0.0) if self.bytes_per_s else 0.0
 
     @property
     def piece_bytes(self) -> int:
-        """How much to send at once; a larger frame still goes whole."""
+        """How much to send at once; a larger frame is still sent whole."""
         if not self.bytes_per_s:
             return limits.FETCH_LOG_BYTES_MAX
         piece = max(self.bytes_per_s // _PIECES_PER_S, limits.REASSIGNMENT_CHUNK_BYTES_MIN)
         return min(piece, limits.FETCH_LOG_BYTES_MAX)
 
     def on_sent(self, size_bytes: int, now_ms: int) -> None:
-        """Take note of what was sent."""
+        """Note that bytes were sent."""
         if self.bytes_per_s:
             self._free_ms = max(self._free_ms, now_ms) + size_bytes * 1000 / self.bytes_per_s
 
 
 class _Session:
-    """What a follower asked for last: where it is, and where the answer will have led it."""
+    """The last known positions of a follower, and where the last response leads it."""
 
     def __init__(self, node: str, number: int) -> None:
         self.node = node
@@ -51,13 +60,14 @@ class _Session:
         self.positions: dict[PartitionKey, Position] = {}
         self.expected: dict[PartitionKey, LogOffsets] = {}
         self.sent_starts: dict[PartitionKey, LogOffsets] = {}
-        """Where the leader's logs began when the follower was told last."""
+        """The starts of the leader's logs in the last response."""
         self.verified: dict[PartitionKey, Position] = {}
-        """Positions up to which the follower's logs are known to be parts of the leader's.
+        """Positions up to which the follower's logs are known to be prefixes of the leader's.
 
-        One that is not counts for nothing: what a follower has there may be another leader's."""
+        Other positions do not count: what a follower has there may be of another leader.
+        """
         self.pending: dict[PartitionKey, None] = {}
-        """Partitions to look at, in the order in which their turn comes."""
+        """Partitions to examine, in the order of their turn."""
         self.updated = asyncio.Event()
 
     def set_position(self, position: Position) -> None:
@@ -68,7 +78,7 @@ class _Session:
         self.enqueue(position.key)
 
     def forget_leadership(self, key: PartitionKey) -> None:
-        """Another leadership begins: nothing is known of where the follower is in it."""
+        """Forget where the follower is, because another leadership begins."""
         for known in (self.expected, self.sent_starts, self.verified):
             known.pop(key, None)
 
@@ -99,7 +109,7 @@ class FetchServer:
         self._adding: Mapping[PartitionKey, frozenset[str]] = {}
 
     def set_throttle(self, bytes_per_s: int, adding: Mapping[PartitionKey, frozenset[str]]) -> None:
-        """Say which nodes copy which partitions because of moves, and how fast all may together."""
+        """Set which nodes copy which partitions for a reassignment, and their common rate."""
         self._adding = adding
         if bytes_per_s != self._throttle.bytes_per_s:
             self._throttle = Throttle(bytes_per_s)
@@ -107,7 +117,7 @@ class FetchServer:
                 session.updated.set()
 
     def add_leader(self, leader: LeaderReplica) -> None:
-        """Take up a partition, or a new leadership of one; followers may have come before."""
+        """Add a partition, or a new leadership of one; followers may have asked before."""
         self._leaders[leader.key] = leader
         for session in self._sessions.values():
             session.forget_leadership(leader.key)
@@ -115,18 +125,18 @@ class FetchServer:
                 session.enqueue(leader.key)
 
     def remove_leader(self, key: PartitionKey) -> None:
-        """Let go of a partition: who asks for it is told so."""
+        """Remove a partition: followers that ask for it are refused."""
         self._leaders.pop(key, None)
         self.on_new_data(key)
 
     def on_new_data(self, key: PartitionKey) -> None:
-        """Take note that there is something new to fetch in a partition."""
+        """Wake the followers of a partition, which has something new."""
         for session in self._sessions.values():
             if key in session.positions:
                 session.enqueue(key)
 
     async def fetch(self, request: FetchRequest) -> tuple[FetchResponse, list[memoryview]]:
-        """Return what is new for a follower, when there is something or its time is over."""
+        """Return what is new for a follower, when there is something or its wait time is over."""
         session = self._session_of(request)
         if session is None:
             return FetchResponse([], is_unknown_session=True), []
@@ -153,7 +163,7 @@ class FetchServer:
         return session if session is not None and session.number == request.session else None
 
     def _refresh_unmoved(self, request: FetchRequest, session: _Session, now_ms: int) -> None:
-        """Who asks again without having moved has had everything until now where it had it."""
+        """Count a follower that asks again from the same position as caught up until now there."""
         moved = {position.key for position in request.positions}
         for key, position in session.positions.items():
             leader = self._leaders.get(key)
@@ -189,13 +199,13 @@ class FetchServer:
                     await session.updated.wait()
 
     def _has_update(self, session: _Session, key: PartitionKey) -> bool:
-        """Whether there is anything to tell a follower now."""
+        """Whether there is anything to send to a follower now."""
         if key not in self._leaders:
             return True
         return self._has_more(session, key) and not self._must_wait(session, key)
 
     def _has_more(self, session: _Session, key: PartitionKey) -> bool:
-        """Whether there is anything to tell a follower, now or when its turn comes."""
+        """Whether there is anything to send to a follower, now or when the throttle lets it."""
         leader = self._leaders.get(key)
         position, sent_starts = session.positions[key], session.sent_starts.get(key)
         if leader is None or session.verified.get(key) is not position:
@@ -206,7 +216,7 @@ class FetchServer:
         return session.node in self._adding.get(key, ())
 
     def _must_wait(self, session: _Session, key: PartitionKey) -> bool:
-        """Whether a replica in the making must wait, so that moves keep to their rate."""
+        """Whether an added replica must wait to keep to the rate."""
         return self._is_throttled_replica(session, key) and self._throttle.wait_ms(_now_ms()) > 0
 
     async def _answer(self, session: _Session) -> tuple[FetchResponse, list[memoryview]]:
@@ -239,7 +249,7 @@ class FetchServer:
     def _on_sent(
         self, leader: LeaderReplica, session: _Session, position: Position, update: FramedUpdate
     ) -> None:
-        """Take note of what a follower is told, and of what that says about where it is."""
+        """Record what a follower was sent, and what that says about its position."""
         if session.positions.get(position.key) is not position:
             return
         session.expect(position.key, update.end_offsets)
@@ -273,7 +283,7 @@ def _read(
 
 
 def _read_all(reads: Iterable[Callable[[int], FramedUpdate]]) -> list[FramedUpdate]:
-    """Read the update of partitions in turn until there is enough for one answer."""
+    """Read the updates of partitions in turn until one response is full."""
     updates: list[FramedUpdate] = []
     left = limits.FETCH_BYTES_MAX
     for read in reads:

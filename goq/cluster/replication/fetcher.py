@@ -1,4 +1,4 @@
-"""The follower's side of fetching: one worker for each node that leads partitions followed here."""
+"""The follower's side of fetching: one fetch loop for each node that leads followed partitions."""
 
 from __future__ import annotations
 
@@ -25,14 +25,15 @@ _PAUSE_S_MIN = 0.02
 _PAUSE_S_MAX = 1.0
 
 Fetch = Callable[[FetchRequest], Awaitable[tuple[FetchResponse, memoryview]]]
-"""Asks the leader's node; raises ``GoqError`` where it cannot be reached or does not answer."""
+"""Calls the leader's node; raises ``GoqError`` if it cannot be reached or does not answer."""
 
 
 class Fetcher:
-    """Keeps partitions of the node ``me`` up with another that leads them.
+    """Keeps partitions of the node ``name`` up to date with another node, which leads them.
 
-    ``on_failure`` hears which partition cannot be stored here, and why; it is followed no more.
-    ``on_expired_segment`` hears of what holds segments that its leader has deleted.
+    ``on_failure`` is called with a partition that cannot be stored here, and the error; fetching of
+    it ends. ``on_expired_segment`` is called with a follower that has segments its leader has
+    deleted.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class Fetcher:
         self._task: asyncio.Task[None] | None = None
 
     def add(self, follower: FollowerReplica) -> None:
-        """Take up a partition, or another leadership of one."""
+        """Fetch a partition, or another leadership of one."""
         self._followers[follower.key] = follower
         self._to_ask.add(follower.key)
         self._forgotten.discard(follower.key)
@@ -74,7 +75,7 @@ class Fetcher:
             self._task = asyncio.ensure_future(self._run())
 
     async def remove(self, key: PartitionKey) -> None:
-        """Follow a partition no more; nothing more is stored in it on return."""
+        """Stop fetching a partition; on return nothing more is stored in it."""
         self._remove(key)
         async with self._storing:
             return
@@ -86,7 +87,7 @@ class Fetcher:
             self._changed.set()
 
     async def stop(self) -> None:
-        """Follow nothing more; nothing more is stored on return."""
+        """Stop fetching; on return nothing more is stored."""
         self._followers.clear()
         if self._refused_timer is not None:
             self._refused_timer.cancel()
@@ -109,7 +110,7 @@ class Fetcher:
                 pause_s = min(2 * pause_s, _PAUSE_S_MAX)
 
     async def _round(self) -> None:
-        """Ask once, and store what is fetched."""
+        """Fetch once, and store the response."""
         fetched = await self._fetch_unless_changed(self._request())
         if fetched is None or fetched[0].is_unknown_session:
             self._session = 0
@@ -125,7 +126,7 @@ class Fetcher:
             self._refused_pause_s = min(2 * self._refused_pause_s, _PAUSE_S_MAX)
 
     def _retry_refused(self) -> None:
-        """Ask once more for what was refused: the leader may have heard of it by now."""
+        """Ask again for what was refused: the leader may know of its leadership by now."""
         self._refused_timer = None
         self._to_ask |= self._refused & self._followers.keys()
         self._refused.clear()
@@ -147,9 +148,9 @@ class Fetcher:
     async def _fetch_unless_changed(
         self, request: FetchRequest
     ) -> tuple[FetchResponse, memoryview] | None:
-        """Wait for an answer, but not while there is another partition to ask for: then None.
+        """Return the response, or None as soon as the set of partitions changes.
 
-        Where the leader believes this node to be is not known then, so the session is over.
+        The leader's knowledge of this node's positions is uncertain then, so the session ends.
         """
         self._changed.clear()
         asking = asyncio.ensure_future(self._fetch(request))
@@ -165,7 +166,7 @@ class Fetcher:
             await asyncio.wait([asking, changed])
 
     async def _store(self, response: FetchResponse, frames: memoryview) -> None:
-        """Store all update, those of different partitions at once."""
+        """Store all updates, those of different partitions in parallel."""
         stores = []
         for update in response.updates:
             size_bytes = sum(log.frame_bytes for log in (update.messages, update.events) if log)
@@ -193,8 +194,8 @@ class Fetcher:
                 if follower.sealed_segments:
                     async with follower.manifest_lock:
                         await self._record_segments(follower, [])
-        except InvalidFrame as error:  # damaged on the way, or over there: ask again
-            _log.warning("%s sent what cannot be stored: %s", self._leader, error)
+        except InvalidFrame as error:  # damaged in transit, or on the leader: ask again
+            _log.warning("%s sent frames that cannot be stored: %s", self._leader, error)
             self._refused.add(update.key)
             return
         except Exception as error:
@@ -202,7 +203,7 @@ class Fetcher:
             self._on_failure(update.key, error)
             return
         if self._followers.get(update.key) is follower:
-            # Who stays where it is cannot get past something over there: it asks again later.
+            # A follower that does not advance is stuck at something on the leader: ask again later.
             is_stuck = follower.position == before
             (self._refused if is_stuck else self._to_ask).add(update.key)
             if follower.expired_segment() is not None:
@@ -227,7 +228,7 @@ class Fetcher:
         await loop.run_in_executor(self._executor, partial(follower.apply, update, frames))
 
     async def _record_segments(self, follower: FollowerReplica, truncated: list[int]) -> None:
-        """Have in the manifest what was sealed, and what is left of a log that was truncated."""
+        """Record in the manifest what was sealed, and what is left of truncated logs."""
         sealed, follower.sealed_segments = follower.sealed_segments, []
         try:
             for which in truncated:
@@ -235,5 +236,5 @@ class Fetcher:
                 await self._manifest.add(follower.key, LOGS[which], log.segments[:-1])
             for which, segment in sealed:
                 await self._manifest.add(follower.key, LOGS[which], [segment])
-        except (GoqError, OSError) as error:  # it is listed when the replica is opened again
+        except (GoqError, OSError) as error:  # recorded when the replica is opened again
             _log.warning("the manifest lacks segments of %s: %s", follower.key, error)

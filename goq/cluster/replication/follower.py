@@ -1,7 +1,7 @@
-"""A replica that follows: it stores what its leader has, and cuts off what its leader never had.
+"""A replica that follows: it appends what its leader has and truncates what its leader never had.
 
-Blocks on the disk: its methods are for threads beside the event loop. Whoever else changes a log
-holds ``changing`` meanwhile.
+Its methods block on the disk and run in threads. Anything else that changes a log holds
+``log_lock`` meanwhile.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from goq.storage.log.log import Log, append_replicated
 from goq.storage.log.segment import Segment
 
 Reopen = Callable[[Log, int], Log]
-"""Makes a log that is closed anew, empty, from an offset on."""
+"""Opens a closed log anew, empty, beginning at an offset."""
 
 _NEVER = 2**62
 
@@ -46,12 +46,12 @@ class FollowerReplica:
         self.high_watermark = LogOffsets(0, 0)
         self.truncated_messages = 0
         self.sealed_segments: list[SealedSegment] = []
-        """Segments sealed by :meth:`take`, for whoever lists them to take away."""
+        """Segments sealed by :meth:`apply`; the caller records them in the manifest."""
         self.log_lock = threading.Lock()
         self.manifest_lock = asyncio.Lock()
-        """Held by whoever changes what the manifest says, until the log is as it says."""
+        """Held while the manifest is ahead of the log, until both agree."""
         self._logs = [logs.messages, logs.events]
-        for log in logs:  # a segment begins here where one begins over there
+        for log in logs:  # segments roll where the leader's do
             log.config = replace(log.config, segment_bytes=_NEVER, segment_age_ms=_NEVER)
         self._reopen = reopen
         self._rewrites = -1
@@ -65,14 +65,14 @@ class FollowerReplica:
 
     @property
     def position(self) -> Position:
-        """Where the replica is."""
+        """The position to report to the leader."""
         ends = LogOffsets(*(log.end_offset for log in self._logs))
         return Position(
             self.key, self.leader_epoch, ends, LogOffsets(*self._epochs), self._rewrites
         )
 
     def truncated_logs(self, update: PartitionUpdate, frames: memoryview) -> list[int]:
-        """Return the logs that :meth:`take` may take sealed segments from (memory only)."""
+        """Return the logs from which :meth:`apply` may remove sealed segments (memory only)."""
         if update.leader_epoch != self.leader_epoch:
             return []
         found: list[int] = []
@@ -90,13 +90,13 @@ class FollowerReplica:
             or update.start_offset > log.end_offset
         ):
             return True
-        # Frames that reach back may only lie before the active segment if one over there does.
+        # Frames that reach back lie before the active segment only if the leader's segment does.
         if not frames or update.segment_base >= log.active.base_offset:
             return False
         return FrameView.parse(frames).header.base_offset < log.end_offset
 
     def expired_segment(self) -> SealedSegment | None:
-        """Return the oldest segment that the leader has deleted, None if there is none."""
+        """Return the oldest segment if the leader has deleted it, else None."""
         for which, log in enumerate(self._logs):
             first = log.segments[0]
             if first is not log.active and first.end_offset <= self._leader_starts[which]:
@@ -111,11 +111,11 @@ class FollowerReplica:
                 log.remove(log.detach_before(segment.end_offset))
 
     def apply(self, update: PartitionUpdate, frames: memoryview) -> None:
-        """Store what follows; ``frames`` are those of both logs, one after the other.
+        """Store an update; ``frames`` are those of both logs, the messages first.
 
-        What is of another epoch than this replica follows in is passed over: it is about a
-        leadership that has ended. Raises ``InvalidFrame`` for frames that are not sound or do not
-        follow, or that want what is safe cut off, and what :meth:`Log.write` raises.
+        An update of another epoch is ignored: it is about a leadership that has ended. Raises
+        ``InvalidFrame`` for frames that are damaged or do not continue the log, and for updates
+        that would truncate what is safe. Raises what writing a log raises.
         """
         if update.leader_epoch != self.leader_epoch:
             return
@@ -141,8 +141,8 @@ class FollowerReplica:
             views = parse_frames(frames)
             first = views[0].header.base_offset
             if first < log.end_offset < views[0].header.end_offset:
-                # Compaction has joined frames over there, of which this log has only some. All of
-                # them are older than what is safe, so this replica is not in sync and may cut them.
+                # Compaction has merged frames on the leader, of which this log has only some. All
+                # are older than what is safe, so this replica is not in sync and may truncate.
                 log.truncate(first)
                 self._epochs[which] = last_epoch(log.reader, log.end_offset)
                 if log.end_offset < first:
@@ -153,14 +153,14 @@ class FollowerReplica:
             self._epochs[which] = views[-1].header.leader_epoch
 
     def _truncate(self, which: int, leader_end: int, epoch: int) -> None:
-        """Cut off what the leader does not have: behind the end of the last epoch of both."""
+        """Truncate what the leader does not have: behind the end of the last epoch of both."""
         log = self._logs[which]
         own = epoch_end(log.reader, epoch, log.end_offset)
         end = min(leader_end, own.end_offset)
         if end < self.high_watermark[which]:
             raise InvalidFrame(
-                f"the leader of {self.key} asks to cut {log.directory} at {end},"
-                f" but said that all before {self.high_watermark[which]} is safe"
+                f"the leader of {self.key} asks to truncate {log.directory} at {end},"
+                f" but reported that all before {self.high_watermark[which]} is safe"
             )
         before = log.end_offset
         if end <= log.start_offset:
@@ -173,7 +173,7 @@ class FollowerReplica:
         self._epochs[which] = last_epoch(log.reader, log.end_offset)
 
     def _reset_log(self, which: int, offset: int) -> None:
-        """Go on at an offset that the log does not reach: nothing of it is of any use."""
+        """Continue at an offset that the log does not reach, dropping all of it."""
         log = self._logs[which]
         log.close()
         self._logs[which] = self._reopen(log, offset)

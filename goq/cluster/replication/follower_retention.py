@@ -1,6 +1,6 @@
-"""Deleting on a follower what its leader has deleted, each segment archived before.
+"""Deletion of segments on a follower once its leader has deleted them, each archived first.
 
-So every replica has in its own archive what it held, whoever led when it was deleted.
+So every replica has in its own archive what it held, whichever node led when it was deleted.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ IsRepairable = Callable[[PartitionKey, SealedSegment], bool]
 
 
 class _NeedsRepair(Exception):
-    """A segment is to be mended first: in the archive it would stay as it is."""
+    """A segment must be repaired first: in the archive its damage would stay."""
 
 
 class FollowerRetention:
-    """Works from its making until nothing is left to delete, or :meth:`stop`."""
+    """Deletes expired segments from its creation until none is left, or until :meth:`stop`."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class FollowerRetention:
         return self._task.done()
 
     async def stop(self) -> None:
-        """Delete nothing more; on return nothing is being deleted. An archive is broken off."""
+        """Delete nothing more; archiving is cancelled. On return nothing is being deleted."""
         self._is_stopping = True
         self._stopped.set()
         if self._archiving is not None:
@@ -69,20 +69,20 @@ class FollowerRetention:
             try:
                 await self._check_whole(expired)
                 if await self._archive(*expired):
-                    await self._check_whole(expired)  # or it was archived when it was bad already
+                    await self._check_whole(expired)  # the archived copy may be of bad frames
                     await self._delete(*expired)
                 pause_s = _PAUSE_S_MIN
             except _NeedsRepair:
                 await self._pause(pause_s)
             except (GoqError, OSError) as error:
                 _log.warning(
-                    "%s is kept longer than by its leader: %s", expired.segment.path, error
+                    "%s is kept longer than on its leader: %s", expired.segment.path, error
                 )
                 await self._pause(pause_s)
                 pause_s = min(2 * pause_s, _PAUSE_S_MAX)
 
     async def _check_whole(self, expired: SealedSegment) -> None:
-        """Raise ``_NeedsRepair`` for what is going to be archived and may be mended before."""
+        """Raise ``_NeedsRepair`` for a segment that will be archived and can be repaired first."""
         which, segment = expired
         key = self._follower.key
         if self._manifest.is_archived(key):
@@ -92,7 +92,7 @@ class FollowerRetention:
                 raise _NeedsRepair
 
     async def _archive(self, which: int, segment: Segment) -> bool:
-        """Archive a segment, if its topic wants that; return whether nobody broke it off."""
+        """Archive a segment if its topic wants that; return whether it was not cancelled."""
         work = self._manifest.archive_segment(self._follower.key, LOGS[which], segment)
         archiving = self._archiving = asyncio.ensure_future(work)
         await asyncio.wait([archiving])

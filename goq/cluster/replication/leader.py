@@ -1,4 +1,4 @@
-"""A replica that leads: what its followers are given, and when what is written is safe."""
+"""A replica that leads: what it serves to followers, and when its writes are safe."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from goq.storage.log.reader import segment_number
 
 
 class _LogQuorum:
-    """What the writer of one of the two logs waits for."""
+    """The quorum that the writer of one of the two logs waits for."""
 
     def __init__(self, leader: LeaderReplica, which: int) -> None:
         self._leader = leader
@@ -28,39 +28,39 @@ class _LogQuorum:
         self._advance: Callable[[int], None] = lambda _offset: None
 
     def follow(self, advance: Callable[[int], None]) -> None:
-        """Say whom to tell of each new high watermark."""
+        """Set the callback for each new high watermark."""
         self._advance = advance
 
     def check(self) -> None:
-        """Raise ``NotEnoughReplicas`` while nothing could be acknowledged."""
+        """Raise ``NotEnoughReplicas`` or ``NotLeader`` while nothing could be acknowledged."""
         self._leader.check_writable()
 
     def appended(self, end_offset: int) -> None:
-        """Hear that the leader has everything before ``end_offset`` on its disk."""
+        """Note that the leader has everything before ``end_offset`` on its disk."""
         self._leader.on_append(self._which, end_offset)
 
     def holders(self, offset: int) -> Sequence[str]:
-        """Return which nodes have an offset on their disks."""
+        """Return the nodes that have an offset on their disks."""
         return self._leader.progress.holders(self._which, offset)
 
     def confirm(self, then: Callable[[], None]) -> None:
-        """Call ``then`` once it is sure that nobody else had begun to lead."""
+        """Call ``then`` once it is certain that no other node had begun to lead."""
         self._leader.confirm(then)
 
     def copied_to(self) -> int:
-        """Return how far everybody is that copies the log now."""
+        """Return the offset before which every node that copies the log now has everything."""
         now_ms = int(asyncio.get_running_loop().time() * 1000)
         return self._leader.progress.copied_to(now_ms)[self._which]
 
     def announce(self, high_watermark: int) -> None:
-        """Tell the writer."""
+        """Pass a new high watermark to the writer."""
         self._advance(high_watermark)
 
 
 class FramedUpdate(NamedTuple):
-    """What a follower is told, and the frames that go with it, from both logs in turn.
+    """An update for a follower and its frames, those of the messages first.
 
-    ``end_offsets`` is where its logs end when it has stored them, None where that is not known.
+    ``end_offsets`` are the ends of the follower's logs once it has stored them, None if not known.
     """
 
     head: PartitionUpdate
@@ -69,9 +69,10 @@ class FramedUpdate(NamedTuple):
 
 
 class _Confirmation(NamedTuple):
-    """Who has yet to be heard of before it is sure that nobody else had begun to lead.
+    """The nodes to hear before it is certain that no other node had begun to lead.
 
-    By node, the session in which it was heard once since: what it asks next in that was sent after.
+    By node: the session in which it has been heard once since. Its next request in that session was
+    sent after this leader's response.
     """
 
     waiting: dict[str, int | None]
@@ -81,9 +82,9 @@ class _Confirmation(NamedTuple):
 class LeaderReplica:
     """A partition that this node leads in ``leader_epoch``.
 
-    On the event loop, but for :meth:`news`, which blocks on the disk. ``on_new_data`` hears of
-    everything new that followers may fetch, ``on_high_watermark_change`` whenever more is safe. ``has_session`` says
-    whether nobody else can lead by now.
+    Runs on the event loop, except :meth:`read_update`, which blocks on the disk. ``on_new_data`` is
+    called when followers may fetch something new, ``on_high_watermark_change`` when more is safe.
+    ``has_session`` returns whether no other node can lead by now.
     """
 
     def __init__(
@@ -104,7 +105,7 @@ class LeaderReplica:
 
     @property
     def quorums(self) -> Quorums:
-        """What the writers of the two logs wait for."""
+        """The quorums that the writers of the two logs wait for."""
         return Quorums(*self._quorums)
 
     @property
@@ -113,21 +114,23 @@ class LeaderReplica:
         return self.progress.high_watermark.reaches(self.progress.start)
 
     def stop_accepting(self) -> None:
-        """Take nothing more: another node is to lead. What is written may still become safe."""
+        """Accept no more writes: another node will lead. Pending writes may still become safe."""
         self._is_handing_over = True
 
     def check_writable(self) -> None:
-        """Raise why nothing could be acknowledged now.
+        """Raise the reason why nothing could be acknowledged now.
 
-        ``NotEnoughReplicas`` while fewer replicas are in sync than have to be; ``NotLeader`` while
-        another node may lead: what that one has stored is not known here, so a batch that goes on
-        from it would be refusal_of for good.
+        ``NotEnoughReplicas`` while too few replicas are in sync. ``NotLeader`` while another node
+        may lead: what that leader has stored is not known here, so a batch that continues it would
+        be refused for good.
         """
         progress = self.progress
         if self._is_handing_over:
             raise NotLeader("this node hands the partition over; ask again in a moment")
         if not self.has_session():
-            raise NotLeader("this node does not hear from the cluster; another may lead by now")
+            raise NotLeader(
+                "this node has lost its session with the controller; another node may lead by now"
+            )
         if not progress.has_min_insync:
             raise NotEnoughReplicas(
                 f"partition {self.key.number} of {self.key.topic} has {len(progress.in_sync)}"
@@ -137,7 +140,7 @@ class LeaderReplica:
             )
 
     def on_append(self, which: int, end_offset: int) -> None:
-        """Hear how far one of the logs is on this node's disk."""
+        """Take the end of one of the logs on this node's disk."""
         ends = list(self.progress.ends)
         ends[which] = end_offset
         self.progress.on_local_append(LogOffsets(*ends))
@@ -145,14 +148,14 @@ class LeaderReplica:
         self._announce_high_watermark()
 
     def on_fetch(self, node: str, ends: LogOffsets, now_ms: int) -> None:
-        """Hear how far a follower is."""
+        """Take the ends that a follower reports."""
         self.progress.on_fetch(node, ends, now_ms)
         self._announce_high_watermark()
 
     def confirm(self, then: Callable[[], None]) -> None:
-        """Call ``then`` once every node that could be elected has gone on follower.
+        """Call ``then`` once every node that could be elected has gone on following.
 
-        A node that begins to lead follows no more. Nothing is called if one did before.
+        A node that begins to lead stops following. If one did so before, ``then`` is never called.
         """
         self._confirmations.append(
             _Confirmation(dict.fromkeys(self.progress.electable, None), then)
@@ -160,7 +163,7 @@ class LeaderReplica:
         self._settle_confirmations()
 
     def on_follower_request(self, node: str, session: int) -> None:
-        """Hear that a node follows: of requests in one session, each is sent after an answer."""
+        """Note that a node follows. Each request of a session was sent after the last response."""
         if not self._confirmations:
             return
         for confirmation in self._confirmations:
@@ -172,7 +175,7 @@ class LeaderReplica:
         self._settle_confirmations()
 
     def _settle_confirmations(self) -> None:
-        """Call those who wait for nobody any more who could be elected."""
+        """Call those that wait for no electable node any more."""
         electable = self.progress.electable
         settled = [
             confirmation
@@ -187,7 +190,7 @@ class LeaderReplica:
             confirmation.then()
 
     def set_in_sync(self, in_sync: Iterable[str], min_insync: int) -> None:
-        """Take over the in-sync set that all nodes agree on."""
+        """Set the in-sync set that the cluster has decided on."""
         self.progress.set_in_sync(in_sync, min_insync)
         self._announce_high_watermark()
         self._settle_confirmations()
@@ -202,13 +205,13 @@ class LeaderReplica:
 
     @property
     def starts(self) -> LogOffsets:
-        """Where the logs begin."""
+        """The start offsets of the logs."""
         return LogOffsets(self.logs.messages.start_offset, self.logs.events.start_offset)
 
     def has_update(self, position: Position, last_starts: LogOffsets | None) -> bool:
-        """Whether there is anything to tell a follower at a position.
+        """Whether there is anything to send to a follower at a position.
 
-        ``told`` is where the logs began when it was told last.
+        ``last_starts`` is where the logs began according to its last response.
         """
         return (
             position.leader_epoch != self.leader_epoch
@@ -217,10 +220,10 @@ class LeaderReplica:
         )
 
     def read_update(self, position: Position, *, is_checked: bool, bytes_max: int) -> FramedUpdate:
-        """Return what follows a position; at least a frame, if there is one, of each log.
+        """Return what follows a position: of each log at least one frame, if there is one.
 
-        ``is_checked`` says that the position is where an earlier answer led, so that nobody needs
-        to look whether the follower's log is a part of the leader's.
+        With ``is_checked`` the position is where an earlier response led. Then the follower's log
+        is known to be a prefix of the leader's, and is not compared again.
         """
         if position.leader_epoch != self.leader_epoch:
             refusal = f"the leader epoch is {self.leader_epoch}, not {position.leader_epoch}"
@@ -247,7 +250,7 @@ class LeaderReplica:
 
 
 def refusal_of(key: PartitionKey, why: str) -> PartitionUpdate:
-    """Return the answer that there is nothing to be had here."""
+    """Return the update that says that this node has nothing for the follower."""
     return PartitionUpdate(key, -1, LogOffsets(0, 0), None, None, why)
 
 
@@ -260,10 +263,12 @@ class _FramedLogUpdate(NamedTuple):
 def _read_log_update(
     log: Log, end: int, epoch: int, own_end: int, *, is_checked: bool, bytes_max: int
 ) -> _FramedLogUpdate:
-    """Return the news of one log for a follower whose own ends at ``end``, last in ``epoch``."""
+    """Return the update of one log for a follower whose log ends at ``end``, last in ``epoch``."""
     start = log.start_offset
     if end < start:
-        return _FramedLogUpdate(LogUpdate(start, start, 0), [], start)  # it begins anew there
+        return _FramedLogUpdate(
+            LogUpdate(start, start, 0), [], start
+        )  # the follower resets its log there
     if not is_checked and end > start:
         common = epoch_end(log.reader, epoch, own_end)
         if common.epoch != epoch or common.end_offset < end:
@@ -278,7 +283,7 @@ def _read_log_update(
     buffers: list[memoryview] = []
     for view in reading.frames:
         if view.header.base_offset > end or (buffers and view.header.base_offset < end):
-            break  # what lies between is damaged: no follower can go on from here
+            break  # the frames between are damaged: no follower can continue from here
         buffers.append(view.buffer)
         end = view.header.end_offset
     return _FramedLogUpdate(

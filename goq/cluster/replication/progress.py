@@ -1,12 +1,13 @@
-"""How far the replicas of a partition are: what its leader knows, and what follows from that.
+"""The progress of a partition's replicas: pure state of its leader, with no I/O and no clock.
 
-Pure: times come in as arguments, decisions go out as values. Everything is about two logs at once,
-for a replica takes part as a whole.
+Times come in as arguments and decisions go out as values. All offsets are pairs, one for each of
+the two logs of a partition, because a replica takes part as a whole.
 
 The *high watermark* of a log is the offset before which everything is safe: on the disks of all
-replicas in sync, who alone can become leader, and those are at least ``min_insync``. It never goes
-back. While a change of the in-sync set is under way, the new members count already and the old
-ones still, so that it is right whichever of the two sets a new leader is chosen from.
+replicas in sync, which are at least ``min_insync``, and only they can become leader. It never goes
+back. While a change of the in-sync set is under way, the new members count already and the old ones
+still count. So the high watermark is right whichever of the two sets the next leader is chosen
+from.
 """
 
 from __future__ import annotations
@@ -18,18 +19,18 @@ from goq import limits
 
 
 class LogOffsets(NamedTuple):
-    """Offsets behind the last frame of each log, or any other place in both."""
+    """One offset in each of the two logs, such as the end behind their last frames."""
 
     messages: int
     events: int
 
     def reaches(self, other: LogOffsets) -> bool:
-        """Whether both are as far as the other's."""
+        """Whether both offsets are at least the other's."""
         return self.messages >= other.messages and self.events >= other.events
 
 
 class _Follower:
-    """What is known of a replica elsewhere."""
+    """What the leader knows of a replica on another node."""
 
     def __init__(self, incarnation: int) -> None:
         self.incarnation = incarnation
@@ -39,10 +40,10 @@ class _Follower:
 
 
 class ReplicaProgress:
-    """A leader's view of its partition; ``ends`` are those of its own logs, all on its disk.
+    """A leader's view of its partition; ``ends`` are the ends of its own logs on its disk.
 
-    ``start`` is what the leader's logs held when it became leader: who lacks any of that cannot be
-    in sync.
+    ``start`` is what the leader's logs held when it became leader. A replica that lacks any of that
+    cannot be in sync.
     """
 
     def __init__(
@@ -54,17 +55,17 @@ class ReplicaProgress:
         self.in_sync = frozenset(in_sync)
         self.min_insync = min_insync
         self.restarted: frozenset[str] = frozenset()
-        """Who is in sync, but was started anew: to be confirmed for once it was heard of."""
+        """Nodes in sync that have restarted: the leader confirms them once they have fetched."""
         self._proposed: frozenset[str] | None = None
         self._followers: dict[str, _Follower] = {}
 
     def set_replicas(
         self, replicas: Collection[str], now_ms: int, incarnations: Collection[int] = ()
     ) -> None:
-        """Take note of who has replicas: those in sync have until now been caught up.
+        """Set the nodes that have replicas; those in sync count as caught up until now.
 
-        ``incarnations`` are those of their nodes. What was heard of an earlier start is forgotten:
-        unsynced bytes may be gone since.
+        ``incarnations`` are those of the nodes, in the same order. What a node reported in an
+        earlier incarnation is forgotten: its unsynced bytes may be gone since.
         """
         started = dict(zip(replicas, incarnations, strict=False))
         before, self._followers = self._followers, {}
@@ -84,19 +85,19 @@ class ReplicaProgress:
 
     @property
     def has_min_insync(self) -> bool:
-        """Whether so many replicas are in sync that anything can be acknowledged."""
+        """Whether enough replicas are in sync for anything to be acknowledged."""
         return len(self.in_sync) >= self.min_insync
 
     def on_local_append(self, ends: LogOffsets) -> None:
-        """Hear how far this node has its own logs on its disk."""
+        """Take the ends of this node's own logs on its disk."""
         self.ends = ends
         self._advance()
 
     def on_fetch(self, node: str, ends: LogOffsets, now_ms: int) -> None:
-        """Hear how far another node has them. One that is no replica is passed over.
+        """Take the ends that another node reports by fetching; ignore a node without a replica.
 
-        A replica that has less than it had before has lost what it said it has: it is not caught
-        up before it has everything again.
+        A replica that has less than before has lost what it reported. It is not caught up until it
+        has everything again.
         """
         follower = self._followers.get(node)
         if follower is None:
@@ -108,14 +109,14 @@ class ReplicaProgress:
         self._advance()
 
     def follower_ends(self, node: str) -> LogOffsets | None:
-        """Return how far a follower is, None before it was heard of."""
+        """Return the ends of a follower's logs, None before it has fetched."""
         follower = self._followers.get(node)
         return None if follower is None or follower.ends.messages < 0 else follower.ends
 
     def holders(self, which: int, offset: int) -> list[str]:
-        """Return which nodes have an offset of one of the logs on their disks, as far as is known.
+        """Return the nodes that are known to have an offset of one of the logs on their disks.
 
-        One that fell out of sync may have bytes there that are to be cut off: it does not count.
+        A replica out of sync does not count: it may have bytes there that will be truncated.
         """
         others = (name for name in self._followers if name in self.in_sync)
         found = [name for name in others if self._followers[name].ends[which] > offset]
@@ -123,12 +124,12 @@ class ReplicaProgress:
 
     @property
     def in_sync_to(self) -> LogOffsets:
-        """How far all that are in sync are, or are about to be."""
+        """The offsets that all replicas have that are in sync or about to be."""
         ends = [self._ends_of(name) for name in self.in_sync | (self._proposed or frozenset())]
         return LogOffsets(*(max(0, min(each)) for each in zip(*ends, strict=True)))
 
     def copied_to(self, now_ms: int) -> LogOffsets:
-        """How far everybody is that was heard of lately; the ends of the own logs at most."""
+        """Return the offsets that all nodes have that fetched lately; at most the own ends."""
         heard = [
             follower.ends
             for follower in self._followers.values()
@@ -145,8 +146,8 @@ class ReplicaProgress:
     def desired_in_sync(self, now_ms: int, lag_ms_max: int) -> frozenset[str] | None:
         """Return the in-sync set as it should be, None if it is so or a change is under way.
 
-        Who has not had everything for ``lag_ms_max`` goes out, who has all that is safe comes in.
-        It is also returned when there is somebody new to vouch for.
+        A replica that lags more than ``lag_ms_max`` leaves the set; one that has all that is safe
+        enters it. The set is also returned, unchanged, when a restarted node can be confirmed.
         """
         if self._proposed is not None:
             return None
@@ -156,7 +157,7 @@ class ReplicaProgress:
                 since_ms = follower.caught_up_ms
                 stays = since_ms is not None and now_ms - since_ms <= lag_ms_max
             else:
-                # One that is silent would be refused, and with it who comes in beside it.
+                # A silent node would be refused, and with it the others that enter.
                 stays = (
                     self._has_all_safe(follower) and now_ms - follower.last_fetch_ms <= lag_ms_max
                 )
@@ -167,7 +168,7 @@ class ReplicaProgress:
 
     @property
     def unconfirmed(self) -> frozenset[str]:
-        """Who returned and has not been heard of with all that is safe."""
+        """The restarted nodes that have not fetched up to all that is safe."""
         return frozenset(
             name
             for name in self.restarted
@@ -175,15 +176,15 @@ class ReplicaProgress:
         )
 
     def _has_all_safe(self, follower: _Follower) -> bool:
-        """Whether a follower has what anybody has to have who may be elected."""
+        """Whether a follower has what a replica needs to be electable."""
         return follower.ends.reaches(LogOffsets(*map(max, self.start, self.high_watermark)))
 
     def begin_change(self, in_sync: Collection[str]) -> None:
-        """Take note that a change was asked for: until it is decided, both sets count."""
+        """Note that a change of the in-sync set was proposed; until it is decided, both count."""
         self._proposed = frozenset(in_sync)
 
     def set_in_sync(self, in_sync: Iterable[str], min_insync: int) -> None:
-        """Take over the in-sync set that holds now, whoever asked for it."""
+        """Set the in-sync set that holds now, whichever node proposed it."""
         self.in_sync = frozenset(in_sync)
         self.min_insync = min_insync
         self._proposed = None

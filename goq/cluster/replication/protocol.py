@@ -1,9 +1,9 @@
-"""What followers and leaders tell each other: one request and answer, by msgpack, frames behind.
+"""The fetch protocol between followers and leaders: requests and responses in msgpack.
 
-A follower has one *session* with each node that leads partitions it follows. It says where it is
-in a partition when that changed, and asks for what follows in all of them at once; so a request
-costs what has happened, not what there is. An answer holds, for each partition with news, the
-frames of both logs as they lie on the leader's disk.
+A follower has one *session* with each node that leads partitions it follows. It reports its
+position in a partition when that has changed, and asks for the continuation of all of them at once.
+So a request costs what has happened, not what exists. A response holds, for each partition with an
+update, the frames of both logs as they lie on the leader's disk.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from goq.errors import InvalidFrame
 
 
 class PartitionKey(NamedTuple):
-    """Which partition of which topic; ``topic_id`` tells it from one of the same name before."""
+    """A partition of a topic; ``topic_id`` tells the topic from earlier ones of the same name."""
 
     topic: str
     topic_id: int
@@ -25,9 +25,9 @@ class PartitionKey(NamedTuple):
 
 
 class Position(msgspec.Struct, frozen=True, array_like=True):
-    """Where a follower is: the ends of its logs, and the leader epochs of their last frames.
+    """The position of a follower: the ends of its logs, and the leader epochs of their last frames.
 
-    ``rewrites`` is what the leader said last of its messages, -1 before it did.
+    ``rewrites`` is what the leader last reported of its messages, -1 before it did.
     """
 
     key: PartitionKey
@@ -38,10 +38,11 @@ class Position(msgspec.Struct, frozen=True, array_like=True):
 
 
 class FetchRequest(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What follows ``positions``, and those of earlier requests of the session.
+    """Asks for what follows ``positions``, and those of earlier requests in the session.
 
-    ``session`` is new, from 1 on, when the positions are all there are; ``forgotten`` are not
-    asked for any more. The answer comes when there is news, or after ``wait_ms``.
+    ``session`` is a number from 1 on. With ``is_new`` the session begins, and the positions are all
+    there are. ``forgotten`` partitions are not asked for any more. The response comes when there is
+    an update, or after ``wait_ms``.
     """
 
     node: str
@@ -53,15 +54,15 @@ class FetchRequest(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_
 
 
 class LogUpdate(msgspec.Struct, frozen=True, array_like=True):
-    """What follows in one log: ``frame_bytes`` of frames, all of one segment of the leader's.
+    """The continuation of one log: ``frame_bytes`` of frames, all from one segment of the leader's.
 
-    ``start_offset`` is where the leader's log begins. With ``diverges_at`` there are no frames:
-    the follower's log is another from that offset on at the latest, which ends the last epoch,
-    ``epoch``, that the leader has and is not later than the follower's last.
+    ``start_offset`` is where the leader's log begins. With ``diverges_at`` there are no frames: the
+    follower's log differs from that offset on at the latest. There ``epoch`` ends, the last epoch
+    that the leader has and that is not later than the follower's last.
 
-    ``rewrites`` is how often the leader has written a segment anew. With ``must_reset`` the
-    follower is to drop its log and begin at ``start_offset``: compaction has taken away, behind
-    where it is, what made void something that it may still have.
+    ``rewrites`` is how often the leader has rewritten a segment. With ``must_reset`` the follower
+    must drop its log and begin at ``start_offset``: behind the follower's position, compaction has
+    removed what voided something that the follower may still have.
     """
 
     segment_base: int
@@ -74,7 +75,7 @@ class LogUpdate(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PartitionUpdate(msgspec.Struct, frozen=True, array_like=True):
-    """What follows in a partition; ``refusal`` says why there is nothing to be had here."""
+    """The continuation of a partition; ``refusal`` says why the node has none to give."""
 
     key: PartitionKey
     leader_epoch: int
@@ -85,28 +86,28 @@ class PartitionUpdate(msgspec.Struct, frozen=True, array_like=True):
 
 
 class FetchResponse(msgspec.Struct, frozen=True, array_like=True):
-    """News of partitions; ``is_unknown_session`` asks the follower to begin a new one."""
+    """Updates of partitions; with ``is_unknown_session`` the follower must begin a new session."""
 
     updates: list[PartitionUpdate]
     is_unknown_session: bool = False
 
 
 def encode(value: FetchRequest | FetchResponse) -> bytes:
-    """Return a request or the head of an answer as bytes."""
+    """Return a request or the head of a response as bytes."""
     return msgspec.msgpack.encode(value)
 
 
 def decode_request(data: bytes | memoryview) -> FetchRequest:
-    """Return a request; raise ``InvalidFrame`` if the bytes are none."""
+    """Return a request; raise ``InvalidFrame`` if the bytes are not one."""
     try:
         return msgspec.msgpack.decode(data, type=FetchRequest)
     except msgspec.MsgspecError as error:
-        raise InvalidFrame(f"this is no request of a follower: {error}") from None
+        raise InvalidFrame(f"not a fetch request: {error}") from None
 
 
 def decode_response(data: bytes | memoryview) -> FetchResponse:
-    """Return the head of an answer; raise ``InvalidFrame`` if the bytes are none."""
+    """Return the head of a response; raise ``InvalidFrame`` if the bytes are not one."""
     try:
         return msgspec.msgpack.decode(data, type=FetchResponse)
     except msgspec.MsgspecError as error:
-        raise InvalidFrame(f"this is no answer to a follower: {error}") from None
+        raise InvalidFrame(f"not a fetch response: {error}") from None

@@ -1,8 +1,8 @@
-"""One partition on this node: opening its logs, follower or leader, and changing between them.
+"""One replica of a partition: opens its logs, leads or follows, and changes between the two.
 
-What it is to be comes from the cluster's metadata and may change at any time; what it is follows,
-one step after the other. A change of the leader epoch is a change of assignment, even if the leader is
-the same: a leader's state is built anew from the logs, as after a restart.
+Its assignment comes from the cluster metadata and may change at any time. A task makes the replica
+what it is assigned, one step after the other. A change of the leader epoch is a change of role even
+if the leader is the same: the leader's state is rebuilt from the logs, as after a restart.
 """
 
 from __future__ import annotations
@@ -33,11 +33,12 @@ _RETRY_S = 1.0
 
 
 class ReplicaAssignment(NamedTuple):
-    """What all nodes agree on about a partition.
+    """What the cluster metadata says of a partition, as its replicas need it.
 
-    ``leader`` is None where nobody can lead. ``version`` rises with every change of any of this.
+    ``leader`` is None while no node can lead. ``version`` rises with every change of any of this.
     ``damaged`` replicas are known to have bad frames. ``incarnations`` are those of the replicas'
-    nodes, in their order. ``returned`` are in sync, but have not been heard of since their start.
+    nodes, in their order. ``restarted`` replicas are in sync but have not fetched since their
+    restart.
     """
 
     leader: str | None
@@ -60,39 +61,39 @@ class ReplicaHost(Protocol):
     """Whether the cluster cannot have given this node's leaderships to others by now."""
 
     async def in_thread(self, work: Callable[[], object]) -> object:
-        """Run what blocks on the disk."""
+        """Run work that blocks on the disk."""
 
     def settings(self, topic: str) -> TopicSettings:
         """Return a topic's settings."""
 
     async def record_segments(self, key: PartitionKey, logs: PartitionLogs) -> None:
-        """Have all sealed segments of a replica in the node's manifest, if that can be written."""
+        """Record all sealed segments of a replica in the node's manifest, if it can be written."""
 
     def now_ms(self) -> int:
         """Return monotonic time."""
 
     def start_fetching(self, leader: str, follower: FollowerReplica) -> None:
-        """Have a partition fetched from its leader."""
+        """Fetch a partition from its leader."""
 
     async def stop_fetching(self, key: PartitionKey) -> None:
-        """Have it fetched no more; nothing more is stored on return."""
+        """Stop fetching a partition; on return nothing more is stored in it."""
 
     def start_serving(self, leader: LeaderReplica) -> None:
         """Let followers fetch from a partition that is led here."""
 
     def stop_serving(self, key: PartitionKey) -> None:
-        """Let followers fetch from it no more."""
+        """Refuse followers that fetch from a partition."""
 
     async def open_partition(
         self, key: PartitionKey, logs: PartitionLogs, leadership: Leadership
     ) -> None:
-        """Let clients use a partition that is led here; everything in its logs is safe."""
+        """Open a partition that is led here to clients; everything in its logs is safe."""
 
     async def close_partition(self, key: PartitionKey, reason: GoqError) -> None:
-        """Let clients use it no more, and close its logs."""
+        """Close a partition to clients, and its logs."""
 
     def on_storage_error(self, key: PartitionKey, error: Exception) -> None:
-        """Hear that the disk cannot hold the replica now."""
+        """Take an error: the disk cannot hold the replica now."""
 
 
 class Replica:
@@ -104,11 +105,11 @@ class Replica:
         self.as_follower: FollowerReplica | None = None
         self.as_leader: LeaderReplica | None = None
         self.idle_logs: PartitionLogs | None = None
-        """The logs while nobody leads."""
+        """The logs while the partition has no leader."""
         self.logs_lock = asyncio.Lock()
-        """Held while the logs are closed, and by whoever needs them open."""
+        """Held while the logs are closed, and by work that needs them open."""
         self.unrecoverable: set[tuple[int, Gap]] = set()
-        """What nobody else has of what is damaged here, by log: 0 messages, 1 events."""
+        """Damaged gaps here that no other replica has, by log: 0 messages, 1 events."""
         self.failure: Exception | None = None
         self._directory = directory
         self._host = host
@@ -121,7 +122,7 @@ class Replica:
 
     @property
     def open_logs(self) -> ReplicaLogs | None:
-        """The logs, where they are open, and what of them is known to be safe."""
+        """The logs and their known high watermarks, None while they are closed."""
         if self.as_leader is not None:
             return ReplicaLogs(self.as_leader.logs, self.as_leader.progress.high_watermark)
         if self.as_follower is not None:
@@ -130,7 +131,7 @@ class Replica:
 
     @property
     def other_nodes(self) -> list[str]:
-        """Who else has a replica, the leader first."""
+        """The other nodes with a replica, the leader first."""
         assignment = self.assignment
         if assignment is None:
             return []
@@ -147,14 +148,14 @@ class Replica:
         )
 
     def assign(self, assignment: ReplicaAssignment | None) -> None:
-        """Say what the replica is to be; None to let go of it."""
+        """Set the assignment of the replica; None closes it."""
         self._wanted = assignment
         self._changed.set()
         if self._task is None or self._task.done():
             self._task = asyncio.ensure_future(self._run())
 
     async def close(self) -> None:
-        """Let go of it and return when its logs are closed."""
+        """Close the replica; its logs are closed on return."""
         self.assign(None)
         while self._task is not None and not self._task.done():
             await asyncio.wait([self._task])
@@ -182,7 +183,7 @@ class Replica:
                 await self._open_when_safe()
 
     async def _pause(self) -> None:
-        """Wait before the next try, unless something else is wanted meanwhile."""
+        """Wait before the next try, unless the assignment changes meanwhile."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_RETRY_S):
                 await self._changed.wait()
@@ -216,7 +217,7 @@ class Replica:
         return open_logs(self._directory, self._host.disk, self._host.settings(self.key.topic))
 
     def _reset_log(self, log: Log, offset: int) -> Log:
-        """Make a log anew that begins at ``offset``."""
+        """Open a closed log anew, empty, beginning at ``offset``."""
         self._host.disk.remove_dir(log.directory)
         return Log.open(log.directory, self._host.disk, log.config, base_offset=offset)
 
@@ -234,14 +235,14 @@ class Replica:
         self._host.start_serving(self.as_leader)
 
     async def _open_when_safe(self) -> None:
-        """Let clients in as soon as all that the logs held at first is safe."""
+        """Open the partition to clients once all that its logs held at first is safe."""
         leader, assignment = self.as_leader, self.assignment
         assert leader is not None
         assert assignment is not None
         leader.on_high_watermark_change = self._changed.set
         while not leader.is_caught_up:
             if self._wanted != assignment or self._must_reopen:
-                return  # perhaps already since before: that the event told of it is forgotten here
+                return  # checked before the event is cleared, so that no change is missed
             self._changed.clear()
             await self._changed.wait()
         leadership = Leadership(
@@ -255,9 +256,9 @@ class Replica:
         self._is_open_to_clients = True
 
     def on_in_sync_decided(self, assignment: ReplicaAssignment) -> None:
-        """Take over the in-sync set that all nodes agree on, if the leadership is this one.
+        """Take over the in-sync set that the cluster decided on, if it is of this leadership.
 
-        It may be known before the rest of what they agree on, and an older one come after it.
+        It may arrive before the rest of the metadata, and an older one after it.
         """
         leader = self.as_leader
         if leader is None or assignment.version < self._decided_version:
@@ -271,9 +272,9 @@ class Replica:
             leader.set_in_sync(assignment.in_sync, assignment.min_insync)
 
     def reopen(self, failure: Exception | None = None) -> None:
-        """Open everything anew: what was written last was lost to the disk.
+        """Close and open everything again, because the last write was lost to the disk.
 
-        With a failure that is likely to be there still, a while later.
+        After a ``failure`` that probably persists, with a pause.
         """
         self._must_reopen, self.failure = True, failure
         self.assign(self._wanted)

@@ -1,4 +1,4 @@
-"""All replicas of a node: what each is to be, and what they have in common."""
+"""All replicas of a node: applies their assignments and provides what they have in common."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from goq.storage.disk import Disk
 _log = logging.getLogger("goq.cluster")
 
 FetchFrom = Callable[[str, FetchRequest], Awaitable[tuple[FetchResponse, memoryview]]]
-"""Asks a node, by name."""
+"""Fetches from a node, by name."""
 
 ProposeInSync = Callable[
     [PartitionKey, ReplicaAssignment, frozenset[str]], Awaitable[ReplicaAssignment]
 ]
-"""Asks all nodes to agree on another in-sync set of a partition that is led here.
+"""Proposes another in-sync set of a partition that is led here to the cluster.
 
-Who is ``returned`` in the assignment has not been heard of by the leader since. Returns when that is
-decided, either way, what they agree on then.
+Nodes in ``restarted`` of the assignment have not fetched from this leader since their restart.
+Returns, once it is decided either way, the assignment that holds then.
 """
 
 
@@ -45,7 +45,7 @@ class TopicHost(Protocol):
     """The topics of this node, open to clients as far as it leads their partitions."""
 
     def directory(self, topic: str) -> Path:
-        """Return where a topic's partitions lie."""
+        """Return the directory of a topic's partitions."""
 
     def settings(self, topic: str) -> TopicSettings:
         """Return a topic's settings."""
@@ -53,14 +53,17 @@ class TopicHost(Protocol):
     async def open_partition(
         self, key: PartitionKey, logs: PartitionLogs, leadership: Leadership
     ) -> None:
-        """Let clients use a partition."""
+        """Open a partition to clients."""
 
     async def close_partition(self, key: PartitionKey, reason: GoqError) -> None:
-        """Let clients use it no more, and close its logs."""
+        """Close a partition to clients, and its logs."""
 
 
 class ReplicaManager:
-    """The replicas of the node ``name``."""
+    """The replicas of the node ``name``.
+
+    ``on_failure`` is called with a partition that the disk cannot hold now, and the error.
+    """
 
     def __init__(
         self,
@@ -95,15 +98,15 @@ class ReplicaManager:
         return iter(self._replicas.values())
 
     def get(self, key: PartitionKey) -> Replica | None:
-        """Return a replica if the node has one."""
+        """Return a replica, None if the node has none."""
         return self._replicas.get(key)
 
     def directory(self, topic: str) -> Path:
-        """Return where the replicas of a topic lie."""
+        """Return the directory of a topic's replicas."""
         return self._topics.directory(topic)
 
     def apply(self, assignments: Mapping[PartitionKey, ReplicaAssignment]) -> None:
-        """Let every replica become what all nodes have agreed on; those not named are let go."""
+        """Apply the assignments of all replicas; a replica without one is closed."""
         for key in self._replicas.keys() - assignments.keys():
             self._replicas[key].assign(None)
         for key, assignment in assignments.items():
@@ -114,9 +117,9 @@ class ReplicaManager:
             replica.assign(assignment)
 
     def needed_from(self, topic: str, number: int) -> int | None:
-        """Return the first message of a partition led here that a replica in sync has not got.
+        """Return the first message of a partition led here that some replica in sync lacks.
 
-        None where it is not led here.
+        None if the partition is not led here.
         """
         for key, replica in self._replicas.items():
             if (key.topic, key.number) == (topic, number) and replica.as_leader is not None:
@@ -124,7 +127,7 @@ class ReplicaManager:
         return None
 
     async def remove(self, key: PartitionKey) -> None:
-        """Let go of a replica for good; its logs are closed on return."""
+        """Remove a replica for good; its logs are closed on return."""
         replica = self._replicas.pop(key, None)
         if replica is not None:
             await replica.close()
@@ -132,14 +135,14 @@ class ReplicaManager:
             await self._manifest.remove(key, log)
 
     async def close(self) -> None:
-        """Let go of all replicas; all logs are closed on return."""
+        """Close all replicas; all logs are closed on return."""
         for task in self._proposing.values():
             task.cancel()
         await asyncio.gather(*(replica.close() for replica in self._replicas.values()))
         await asyncio.gather(*(fetcher.stop() for fetcher in self._fetchers.values()))
 
     def check_in_sync(self) -> None:
-        """Ask for the in-sync sets as they should be; to be called from time to time."""
+        """Propose in-sync sets that should change; call it periodically."""
         for replica in self._replicas.values():
             if replica.as_leader is not None:
                 self._check_in_sync(replica)
@@ -166,10 +169,10 @@ class ReplicaManager:
         if replica is not None:
             replica.on_in_sync_decided(decided)
 
-    # What a replica asks of its node
+    # The services of ReplicaHost
 
     async def in_thread(self, work: Callable[[], object]) -> object:
-        """Run what blocks on the disk."""
+        """Run work that blocks on the disk."""
         return await asyncio.get_running_loop().run_in_executor(self.executor, work)
 
     def settings(self, topic: str) -> TopicSettings:
@@ -177,7 +180,7 @@ class ReplicaManager:
         return self._topics.settings(topic)
 
     def is_compacted(self, key: PartitionKey) -> bool:
-        """Whether messages of a partition go when others of their keys come."""
+        """Whether messages of a partition are removed when newer ones of their keys arrive."""
         return self.settings(key.topic).cleanup is Cleanup.COMPACT
 
     def now_ms(self) -> int:
@@ -185,7 +188,7 @@ class ReplicaManager:
         return int(asyncio.get_running_loop().time() * 1000)
 
     def start_fetching(self, leader: str, follower: FollowerReplica) -> None:
-        """Have a partition fetched from its leader."""
+        """Fetch a partition from its leader."""
         fetcher = self._fetchers.get(leader)
         if fetcher is None:
 
@@ -210,7 +213,7 @@ class ReplicaManager:
             replica.reopen(error)
 
     async def stop_fetching(self, key: PartitionKey) -> None:
-        """Have it fetched no more; nothing more is stored on return."""
+        """Stop fetching a partition; on return nothing more is stored in it."""
         for fetcher in list(self._fetchers.values()):
             await fetcher.remove(key)
         retention = self._retentions.pop(key, None)
@@ -225,7 +228,7 @@ class ReplicaManager:
             )
 
     def _is_repairable(self, key: PartitionKey, sealed: SealedSegment) -> bool:
-        """Whether a segment of a follower is to be mended before it may go."""
+        """Whether a follower's segment can be repaired before it is deleted."""
         replica = self._replicas.get(key)
         if replica is None or replica.as_follower is None:
             return False
@@ -238,7 +241,7 @@ class ReplicaManager:
         )
 
     async def record_segments(self, key: PartitionKey, logs: PartitionLogs) -> None:
-        """Have all sealed segments of a replica in the manifest, if that can be written."""
+        """Record all sealed segments of a replica in the manifest, if it can be written."""
         replica = self._replicas.get(key)
         follower = None if replica is None else replica.as_follower
         try:
@@ -254,32 +257,32 @@ class ReplicaManager:
         self.fetch_server.add_leader(leader)
 
     def stop_serving(self, key: PartitionKey) -> None:
-        """Let followers fetch from it no more."""
+        """Refuse followers that fetch from a partition."""
         self.fetch_server.remove_leader(key)
 
     async def open_partition(
         self, key: PartitionKey, logs: PartitionLogs, leadership: Leadership
     ) -> None:
-        """Let clients use a partition that is led here; everything in its logs is safe."""
+        """Open a partition that is led here to clients; everything in its logs is safe."""
         await self._topics.open_partition(key, logs, leadership)
 
     async def close_partition(self, key: PartitionKey, reason: GoqError) -> None:
-        """Let clients use it no more, and close its logs."""
+        """Close a partition to clients, and its logs."""
         await self._topics.close_partition(key, reason)
 
     def on_storage_error(self, key: PartitionKey, error: Exception) -> None:
-        """Hear that the disk cannot hold the replica now."""
+        """Report that the disk cannot hold a replica now."""
         self._on_failure(key, error)
 
 
 class BrokerTopics:
-    """See ``replication.replicas.Topics``."""
+    """The topics of the broker."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
 
     def directory(self, topic: str) -> Path:
-        """Return where a topic's partitions lie."""
+        """Return the directory of a topic's partitions."""
         return self._broker.topics_dir / topic
 
     def settings(self, topic: str) -> TopicSettings:
@@ -289,11 +292,11 @@ class BrokerTopics:
     async def open_partition(
         self, key: PartitionKey, logs: PartitionLogs, leadership: Leadership
     ) -> None:
-        """Let clients use a partition."""
+        """Open a partition to clients."""
         topic = self._broker.topic(key.topic)
         await topic.lead(key.number, logs, leadership)
         self._broker.keeper.wake_topic(topic)
 
     async def close_partition(self, key: PartitionKey, reason: GoqError) -> None:
-        """Let clients use it no more, and close its logs."""
+        """Close a partition to clients, and its logs."""
         await self._broker.topic(key.topic).resign(key.number, reason)

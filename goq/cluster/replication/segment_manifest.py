@@ -1,7 +1,7 @@
-"""What becomes of the segments of a node's replicas besides lying in their logs.
+"""The manifest of the sealed segments that a node holds, and the archive of those it deleted.
 
-Each node has a manifest of the sealed segments that it holds, so that one that vanishes is missed,
-and an archive of what it deleted, whether it led then or followed.
+The manifest reveals a segment that has vanished. The archive holds what this node deleted, whether
+it led then or followed.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from goq.storage.log.segment import Segment
 from goq.storage.node_db import SegmentRow
 
 LOGS = ("messages", "events")
-"""The names of a partition's logs; they are numbered in this order."""
+"""The names of a partition's logs; logs are numbered in this order."""
 
 
 class SegmentManifest:
     """The manifest and the archive; a change is durable on return.
 
-    Every method may raise ``GoqError`` or ``OSError``, with nothing changed then.
+    Every method may raise ``GoqError`` or ``OSError``, and changes nothing then.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class SegmentManifest:
         self._settings_of = settings_of
 
     async def add(self, key: PartitionKey, log: str, segments: Sequence[Segment]) -> None:
-        """Have sealed segments in the manifest; what it says of them already stays."""
+        """Add sealed segments; entries that exist already stay as they are."""
         now_us = self._clock.wall_us()
         rows = [
             SegmentRow(
@@ -63,7 +63,7 @@ class SegmentManifest:
     async def remove(
         self, key: PartitionKey, log: str, segments: Sequence[Segment] | None = None
     ) -> None:
-        """Take segments of a log, or all, out of the manifest."""
+        """Remove segments of a log, or all of them."""
         if segments is None:
             await self._metadata.delete_segments_of(key.topic, key.number, log)
         else:
@@ -71,16 +71,16 @@ class SegmentManifest:
             await self._metadata.delete_segments(keys)
 
     def is_archived(self, key: PartitionKey) -> bool:
-        """Whether what is deleted of a partition is archived."""
+        """Whether deleted segments of a partition are archived."""
         return self._settings_of(key.topic).archive
 
     async def archive_segment(self, key: PartitionKey, log: str, segment: Segment) -> None:
-        """Archive a segment that is going to be deleted, if its topic wants that."""
+        """Archive a segment before its deletion, if its topic wants that."""
         if self.is_archived(key):
             await self._archive.take(PartitionId(key.topic, key.number), log, segment)
 
     def tiered_reader(self, key: PartitionKey, which: int, log: Log) -> LogReader:
-        """Return a reader of a log and of what of it is archived; it blocks on the disk."""
+        """Return a reader of a log and of its archived part; it blocks on the disk."""
         identity = PartitionId(key.topic, key.number)
         columns = log.config.columns
         return WholeReader(self._archive, identity, LOGS[which], log.reader, has_columns=columns)

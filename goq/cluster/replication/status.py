@@ -1,4 +1,4 @@
-"""How far the replicas of a node are: what is told to people, and to nobody who decides by it."""
+"""Reports of a node's replicas for operators; no decision depends on them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from goq.storage.scanner import ScannedFrame, Scanner
 class FollowerReport(msgspec.Struct, frozen=True, array_like=True):
     """A follower as its leader sees it.
 
-    ``end_offset`` is None before it was heard of, ``behind_ms`` how long ago it had everything,
+    ``end_offset`` is None before its first fetch. ``behind_ms`` is how long ago it had everything,
     None if it never did.
     """
 
@@ -27,7 +27,7 @@ class FollowerReport(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ReplicaReport(msgspec.Struct, frozen=True, array_like=True):
-    """One replica: the bounds of its messages, and of its followers if it leads."""
+    """One replica: the bounds of its messages, and its followers if it leads."""
 
     topic: str
     number: int
@@ -38,7 +38,7 @@ class ReplicaReport(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ReplicaQuery(msgspec.Struct, frozen=True, array_like=True):
-    """Which replicas are asked about: those that are led, or all of one partition."""
+    """The replicas that are asked about: those that lead, or the replica of one partition."""
 
     topic: str | None = None
     number: int | None = None
@@ -47,7 +47,7 @@ class ReplicaQuery(msgspec.Struct, frozen=True, array_like=True):
 def leader_reports(
     replicas: Iterable[Replica], topic: str | None, now_ms: int
 ) -> list[ReplicaReport]:
-    """Return what a node knows of the partitions that it leads, all or those of a topic."""
+    """Return reports of the partitions that a node leads, of one topic or of all."""
     return [
         _of_leading(replica, now_ms)
         for replica in replicas
@@ -79,7 +79,7 @@ def _of_follower(progress: ReplicaProgress, node: str, now_ms: int) -> FollowerR
 
 
 def end_offset_of(replica: Replica) -> int | None:
-    """Return where the messages of a replica end, None if it is not open."""
+    """Return the end offset of a replica's messages, None if it is not open."""
     if replica.as_leader is not None:
         return replica.as_leader.progress.ends.messages
     follower = replica.as_follower
@@ -87,9 +87,9 @@ def end_offset_of(replica: Replica) -> int | None:
 
 
 def stored_report(disk: Disk, directory: Path, topic: str, number: int) -> ReplicaReport | None:
-    """Return what the disk holds of a partition that nothing has open; None if nothing.
+    """Return what the disk holds of a partition that is not open, None if nothing.
 
-    Reads the newest segment and changes nothing: what a crash has torn does not count.
+    Reads the newest segment and changes nothing. A frame torn by a crash does not count.
     """
     segments = list_segments(disk, directory / "messages")
     if not segments:
@@ -109,16 +109,16 @@ def encode_reports(reports: list[ReplicaReport]) -> bytes:
 
 
 def decode_reports(data: bytes) -> list[ReplicaReport]:
-    """Return reports; raise ``InvalidFrame`` if the bytes are none."""
+    """Return reports; raise ``InvalidFrame`` if the bytes are not reports."""
     try:
         return msgspec.msgpack.decode(data, type=list[ReplicaReport])
     except msgspec.MsgspecError as error:
-        raise InvalidFrame(f"these are no reports of replicas: {error}") from None
+        raise InvalidFrame(f"not reports of replicas: {error}") from None
 
 
 def decode_query(data: bytes) -> ReplicaQuery:
-    """Return a question; raise ``InvalidFrame`` if the bytes are none."""
+    """Return a query; raise ``InvalidFrame`` if the bytes are not one."""
     try:
         return msgspec.msgpack.decode(data, type=ReplicaQuery)
     except msgspec.MsgspecError as error:
-        raise InvalidFrame(f"this is no question about replicas: {error}") from None
+        raise InvalidFrame(f"not a query about replicas: {error}") from None

@@ -1,1 +1,6 @@
-"""Repair."""
+"""Repair of damaged frames of a replica, from the other replicas.
+
+manager       when a replica is scanned and repaired
+frame_source  the frames for a gap, asked of other replicas
+protocol      repair requests and responses
+"""

@@ -1,4 +1,4 @@
-"""Asking other replicas for the frames that belong where one has bad bytes."""
+"""A source of frames for damaged gaps: the other replicas, asked in turn."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from goq.storage.log.log import Log
 from goq.storage.repair import Gap, SoundFrame, first_sound_frame
 
 RepairCall = Callable[[str, RepairRequest], Awaitable[tuple[RepairResponse, memoryview]]]
-"""Asks a node, by name; raises ``GoqError`` where it cannot be reached or does not answer."""
+"""Calls a node by name; raises ``GoqError`` if it cannot be reached or does not answer."""
 InThread = Callable[[Callable[[], object]], Awaitable[object]]
 
 
 class RepairDeferred(Exception):
-    """Not all replicas could say what they have."""
+    """Not all replicas could answer; the repair is tried again later."""
 
 
 class FramesMerged(Exception):
-    """Another replica has a gap's messages in frames with others, by compaction."""
+    """Another replica holds the messages of a gap in frames merged with others, by compaction."""
 
 
 class FrameSource:
@@ -38,7 +38,7 @@ class FrameSource:
     ) -> list[FrameView] | None:
         """Return frames that fill a gap; None if no other replica has them.
 
-        Raises ``RepairDeferred`` where a replica that may have them gave no answer, and
+        Raises ``RepairDeferred`` if some replica that may have them gave no answer, and
         ``FramesMerged``.
         """
         after = await self._sound_after(log, gap)
@@ -57,7 +57,7 @@ class FrameSource:
                 if frames is not None:
                     return frames
         if are_merged:
-            raise FramesMerged("the frames of another replica do not fit into the gap")
+            raise FramesMerged("the frames of another replica extend beyond the gap")
         if failures:
             raise RepairDeferred("; ".join(failures))
         return None
@@ -65,9 +65,9 @@ class FrameSource:
     async def find_on(
         self, node: str, replica: Replica, which: int, log: Log, gap: Gap
     ) -> list[FrameView] | None:
-        """Return frames that fill a gap as one node has them, None if it will not have them.
+        """Return the frames of one node that fill a gap; None if that node will never have them.
 
-        Raises what :meth:`find` does, and what asking does.
+        Raises what :meth:`find` raises, and what the call raises.
         """
         after = await self._sound_after(log, gap)
         return await self._read_from(node, replica, which, gap, after)

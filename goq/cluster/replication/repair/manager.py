@@ -1,11 +1,12 @@
-"""Making replicas with bad frames whole again, from other replicas.
+"""Repair of replicas with bad frames, from other replicas.
 
-Damage is known from opening a log, from reading it, from the slow look that is taken at everything
-from time to time (nobody reads a follower's log), and from the one that is taken at a replica when
-all nodes believe it to be damaged and this one does not know of it any more. A node
-tells of it in its heartbeats; so the partition is led elsewhere, and the replica, which only
-follows or is idle then, is mended. What no replica has stays quarantined: that is said once, and
-the replica counts as whole as it can be, or nobody could lead any more.
+Damage is found when a log is opened or read, and by a slow scrub of all sealed segments, because
+nobody reads a follower's log. A replica that the cluster counts as damaged, and that knows of no
+damage, is scanned whole: the damage was found in an earlier run.
+
+A node reports damage in its heartbeats. So another node leads the partition, and the replica, which
+then follows or is idle, is repaired. What no replica has stays quarantined. That is logged once,
+and the replica then counts as whole as it can be: otherwise no node could lead any more.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _PAUSE_MS_MAX = 30_000
 
 
 class _RepairState:
-    """What is known of one replica's damage beside what its logs say."""
+    """What is known of one replica's damage besides what its logs say."""
 
     def __init__(self) -> None:
         self.is_whole = False
@@ -53,10 +54,10 @@ class _RepairState:
 
 
 class DamageReport(NamedTuple):
-    """What is wrong with the replicas of a topic on a node, and what was.
+    """Past and present damage of a topic's replicas on a node.
 
-    ``damaged_gaps`` are stretches of bad bytes that are known now, ``lost_gaps`` those of them that
-    no other replica has, ``repaired_frames`` what has been put back since the node was started.
+    ``damaged_gaps`` are ranges of bad bytes known now. ``lost_gaps`` are those of them that no
+    other replica has. ``repaired_frames`` have been restored since the node started.
     """
 
     topic: str
@@ -66,7 +67,7 @@ class DamageReport(NamedTuple):
 
 
 class RepairManager:
-    """Those of a node's replicas."""
+    """Repairs the replicas of a node."""
 
     def __init__(self, replicas: ReplicaManager, call: RepairCall) -> None:
         self._repaired: Counter[str] = Counter()
@@ -79,11 +80,11 @@ class RepairManager:
 
     @property
     def repaired_frames(self) -> int:
-        """How many frames have been put back."""
+        """The number of frames restored since the node started."""
         return self._repaired.total()
 
     def damage_reports(self) -> list[DamageReport]:
-        """Return what is and was wrong, by topic."""
+        """Return past and present damage, by topic."""
         damaged, lost = Counter[str](), Counter[str]()
         for replica in self._replicas:
             open_logs, topic = replica.open_logs, replica.key.topic
@@ -96,7 +97,7 @@ class RepairManager:
 
     @property
     def damaged(self) -> frozenset[tuple[int, int]]:
-        """The replicas with damage that may be mended, by topic id and number."""
+        """The replicas with damage that may be repairable, by topic id and number."""
         return frozenset(
             (replica.key.topic_id, replica.key.number)
             for replica in self._replicas
@@ -105,7 +106,7 @@ class RepairManager:
 
     @property
     def repaired(self) -> frozenset[tuple[int, int]]:
-        """The replicas that are believed to be damaged and are whole, as far as that can be."""
+        """The replicas that count as damaged and are as whole as they can be."""
         return frozenset(
             (replica.key.topic_id, replica.key.number)
             for replica in self._replicas
@@ -116,7 +117,7 @@ class RepairManager:
         )
 
     def start_due_repairs(self) -> None:
-        """Begin what is to be done now; to be called from time to time."""
+        """Start the repairs that are due; call it periodically."""
         for key in self._states.keys() - {replica.key for replica in self._replicas}:
             self._cancel(self._states.pop(key))
         now_ms = self._now_ms()
@@ -136,11 +137,11 @@ class RepairManager:
             if state.is_whole or now_ms < state.retry_at_ms or replica.open_logs is None:
                 continue
             if damage and replica.as_leader is not None:
-                continue  # another is to lead first: nothing here may be written by two
+                continue  # another node must lead first: a log has only one writer
             state.task = asyncio.ensure_future(self._repair_replica(replica, state))
 
     async def scrub(self) -> None:
-        """Look through all sealed segments slowly, again and again, until cancelled."""
+        """Scan all sealed segments slowly, again and again, until cancelled."""
         while True:
             await asyncio.sleep(limits.SCRUB_PAUSE_S)
             for replica in list(self._replicas):
@@ -162,7 +163,7 @@ class RepairManager:
         )
 
     async def close(self) -> None:
-        """Begin nothing more, and break off what is under way."""
+        """Start nothing more, and cancel what is under way."""
         tasks = [state.task for state in self._states.values() if state.task is not None]
         for task in tasks:
             task.cancel()
@@ -174,7 +175,7 @@ class RepairManager:
             state.task.cancel()
 
     def _repairable_damage(self, replica: Replica) -> list[tuple[int, Damage]]:
-        """Return what is damaged and not given up, by log."""
+        """Return the damage that is not known to be unrecoverable, by log."""
         open_logs = replica.open_logs
         if open_logs is None:
             return []
@@ -195,7 +196,7 @@ class RepairManager:
                 await self._scan_all(replica)
             await self._repair_all(replica)
         except (GoqError, OSError, RepairDeferred, FramesMerged) as error:
-            _log.warning("%s is damaged and not whole again yet: %s", _name_of(replica), error)
+            _log.warning("%s is damaged and not repaired yet: %s", _name_of(replica), error)
             state.retry_at_ms = self._now_ms() + state.pause_ms
             state.pause_ms = min(2 * state.pause_ms, _PAUSE_MS_MAX)
             return
@@ -203,7 +204,7 @@ class RepairManager:
         state.is_whole = not self._repairable_damage(replica)
 
     async def _scan_all(self, replica: Replica) -> None:
-        """Read everything: what all nodes believe of the replica was found in an earlier life."""
+        """Read everything: what the cluster knows of the replica was found in an earlier run."""
         open_logs = replica.open_logs
         assert open_logs is not None
         for log in open_logs.logs:
@@ -221,7 +222,7 @@ class RepairManager:
                 raise RepairDeferred(str(damage))
 
     async def _repair_segment(self, replica: Replica, which: int, log: Log, damage: Damage) -> None:
-        """Mend the segment that some damage lies in, as far as others have what is missing."""
+        """Repair the segment that holds some damage, as far as other replicas have the frames."""
         segments = log.segments
         segment = segments[segment_number(segments, damage.start_offset)]
         found, lost = await self._find_frames(replica, which, log, segment)
@@ -244,13 +245,13 @@ class RepairManager:
             log.reader.clear_damage(damage.start_offset, damage.end_offset)
 
     async def _copy_from_other(self, replica: Replica, log: Log, segment: Segment) -> None:
-        """Have all segments up to a damaged one as another replica has them; that one the last.
+        """Replace all segments up to a damaged one with those of another replica, that one last.
 
-        Where compaction has been at work the logs are not the same, only what a reader makes of
-        them: a frame of another replica may lack what made void a message that this one has, or
-        this one what made void a message in that. Behind what was written anew here, or is damaged,
-        both have everything. Until the last is there the damage is, and whatever was begun is begun
-        again.
+        After compaction the logs of two replicas differ, and only what a reader makes of them is
+        the same. A frame of the other replica may lack what voided a message here, or a frame here
+        may lack what voided a message there. Behind the last rewritten or damaged segment both have
+        everything. The damage remains until the last segment is replaced, so an interrupted copy
+        starts again.
         """
         if segment is log.active:
             async with replica.logs_lock:
@@ -270,10 +271,10 @@ class RepairManager:
         raise RepairDeferred("; ".join(failures) or "its assignment changed meanwhile")
 
     async def _replace(self, replica: Replica, node: str, log: Log, gap: Gap) -> None:
-        """Have a whole segment of the messages as another replica has it."""
+        """Replace a whole segment of the messages with that of another replica."""
         frames = await self._source.find_on(node, replica, 0, log, gap)
         if frames is None:
-            raise RepairDeferred(f"it has nothing of offsets {gap}")
+            raise RepairDeferred(f"it has no frames of offsets {gap}")
         async with replica.logs_lock:
             segment = next((s for s in log.segments if s.base_offset == gap.start_offset), None)
             open_logs = replica.open_logs
@@ -286,7 +287,7 @@ class RepairManager:
     async def _find_frames(
         self, replica: Replica, which: int, log: Log, segment: Segment
     ) -> tuple[dict[Gap, list[FrameView]], list[Gap]]:
-        """Return what fills a segment's gaps, and the gaps that nobody can fill."""
+        """Return what fills a segment's gaps, and the gaps that no replica can fill."""
         gaps = await self._in_thread(partial(find_gaps, log, segment))
         assert isinstance(gaps, list)
         found: dict[Gap, list[FrameView]] = {}
@@ -294,7 +295,7 @@ class RepairManager:
         for gap in gaps:
             try:
                 frames = await self._source.find(replica, which, log, gap)
-            except FramesMerged:  # frames are never joined across the border of a segment
+            except FramesMerged:  # compaction never merges frames across segments
                 whole = Gap(segment.base_offset, segment.end_offset)
                 frames = await self._source.find(replica, which, log, whole)
                 if frames is not None:
@@ -331,19 +332,19 @@ class RepairManager:
 def _write(
     replica: Replica, which: int, log: Log, segment: Segment, found: dict[Gap, list[FrameView]]
 ) -> None:
-    """Put frames in place; in a thread, with the replica's logs kept open meanwhile."""
+    """Write frames into gaps; runs in a thread while the replica's logs are kept open."""
     follower = replica.as_follower
     if follower is None:
         _write_locked(log, segment, found)
         return
     with follower.log_lock:
         if follower.logs[which] is not log:
-            raise InvalidFrame("the log was begun anew meanwhile")
+            raise InvalidFrame("the log was reset meanwhile")
         _write_locked(log, segment, found)
 
 
 def _seal(replica: Replica, log: Log, segment: Segment) -> None:
-    """Let the messages go on in another segment, if that is the active one."""
+    """Roll to a new segment if the given one is active."""
     follower = replica.as_follower
     with follower.log_lock if follower is not None else nullcontext():
         if segment is log.active and (follower is None or follower.logs.messages is log):
@@ -352,7 +353,7 @@ def _seal(replica: Replica, log: Log, segment: Segment) -> None:
 
 def _write_locked(log: Log, segment: Segment, found: dict[Gap, list[FrameView]]) -> None:
     if segment not in log.segments:
-        raise InvalidFrame("the segment is gone meanwhile")
+        raise InvalidFrame("the segment was deleted meanwhile")
     if segment is log.active:
         log.roll()
     repair_segment(log, segment, found)

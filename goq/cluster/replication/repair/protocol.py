@@ -1,9 +1,9 @@
-"""What a replica with bad frames asks of another, and what that one answers.
+"""The repair protocol: what a replica with bad frames asks of another, and the answer.
 
-Frames are given only where it is certain that both logs are to be the same there. They are if all
-of it lies below the high watermark. And they are if both have a frame of one leader epoch at one
-offset behind it: an epoch has one leader, a leader one log, and a follower appends only to what
-begins as the leader's does.
+Frames are given only where both logs are certain to be the same. They are if the whole gap lies
+below the high watermark. They also are if both logs have a frame of the same leader epoch at the
+same offset behind the gap: an epoch has one leader, a leader has one log, and a follower appends
+only to a prefix of its leader's log.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ from goq.storage.repair import Gap, SoundFrame, first_sound_frame, read_gap
 
 
 class RepairRequest(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What lies in a gap of the log ``which`` (0 messages, 1 events); ``after`` is behind it."""
+    """Asks for a gap of the log ``which``: 0 messages, 1 events.
+
+    ``after`` is the next sound frame behind the gap.
+    """
 
     key: PartitionKey
     which: int
@@ -33,54 +36,54 @@ class RepairRequest(msgspec.Struct, frozen=True, array_like=True, forbid_unknown
 
 
 class RepairResponse(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Frames follow, from the one that holds the gap's first offset on.
+    """Frames follow, from the one that holds the first offset of the gap.
 
-    Without any, ``has_none`` says that this replica will not have them either, else that it is not
-    known: it may be asked again.
+    Without frames, ``has_none`` says that this replica will never have them. Otherwise it does not
+    know, and may be asked again.
     """
 
     has_none: bool
 
 
 class ReplicaLogs(NamedTuple):
-    """A replica's logs, and the high watermarks that it knows of, as somebody may ask for them."""
+    """The open logs of a replica, and the high watermarks that it knows."""
 
     logs: PartitionLogs
     high_watermarks: LogOffsets
 
 
 TieredReader = Callable[[PartitionKey, int, Log], LogReader]
-"""Returns a reader of a log, 0 messages or 1 events, and of what of it is archived."""
+"""Returns a reader of a log, 0 messages or 1 events, and of its archived part."""
 
 
 def encode_repair(value: RepairRequest | RepairResponse) -> bytes:
-    """Return a request or the head of an answer as bytes."""
+    """Return a request or the head of a response as bytes."""
     return msgspec.msgpack.encode(value)
 
 
 def decode_repair_request(data: bytes | memoryview) -> RepairRequest:
-    """Return a request; raise ``InvalidFrame`` if the bytes are none."""
+    """Return a request; raise ``InvalidFrame`` if the bytes are not one."""
     try:
         request = msgspec.msgpack.decode(data, type=RepairRequest)
     except msgspec.MsgspecError as error:
-        raise InvalidFrame(f"this is no request of a damaged replica: {error}") from None
+        raise InvalidFrame(f"not a repair request: {error}") from None
     if request.which not in (0, 1):
         raise InvalidFrame(f"a partition has no log {request.which}")
     return request
 
 
 def decode_repair_response(data: bytes | memoryview) -> RepairResponse:
-    """Return the head of an answer; raise ``InvalidFrame`` if the bytes are none."""
+    """Return the head of a response; raise ``InvalidFrame`` if the bytes are not one."""
     try:
         return msgspec.msgpack.decode(data, type=RepairResponse)
     except msgspec.MsgspecError as error:
-        raise InvalidFrame(f"this is no answer to a damaged replica: {error}") from None
+        raise InvalidFrame(f"not a repair response: {error}") from None
 
 
 def answer_repair(
     request: RepairRequest, replica: ReplicaLogs | None, tiered_reader: TieredReader
 ) -> tuple[RepairResponse, list[memoryview]]:
-    """Return what a replica has of what another asks for, archived or not; blocks on the disk."""
+    """Return what a replica has of a gap, archived or not; blocks on the disk."""
     if replica is None:
         return RepairResponse(has_none=False), []
     log, high_watermark = replica.logs[request.which], replica.high_watermarks[request.which]
