@@ -53,7 +53,7 @@ class ReplayBounds:
         )
 
 
-class Damage:
+class ReplayDamage:
     """Tells of messages that cannot be read, and makes the run one that failed in part."""
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ def print_messages(
     client: Client, replay: Replay, writer: Writer, pace: RateLimiter, maximum: int | None
 ) -> None:
     """Print the messages of a replay, then on stderr how many they were."""
-    damage, count = Damage(), 0
+    damage, count = ReplayDamage(), 0
     messages = client.read_replay(replay, on_damage=damage.tell)
     with closing(messages):
         for message in messages:
@@ -93,7 +93,7 @@ def print_messages(
 
 def count_only(client: Client, replay: Replay, into: str | None) -> None:
     """Print how many messages a replay has, by partition."""
-    damage, counts = Damage(), dict[int, int]()
+    damage, counts = ReplayDamage(), dict[int, int]()
     for message in client.read_replay(replay, on_damage=damage.tell):
         counts[message.partition] = counts.get(message.partition, 0) + 1
     total = sum(counts.values())
@@ -109,7 +109,7 @@ def copy_into(client: Client, replay: Replay, into: str, pace: RateLimiter) -> N
     """Publish the messages of a replay to another topic; say first how to go on after a crash."""
     _tell(f"replaying {replay.topic} {_range(replay)} into {into}; to go on if it is cut short:")
     _tell(f"  {resume_command(replay, into)}")
-    damage = Damage()
+    damage = ReplayDamage()
     options = {} if pace.batch is None else {"batch": min(pace.batch, 1000)}
     with show_count(shown=sys.stderr.isatty() and not SESSION.json) as advance:
         copied = client.replay_into(

@@ -28,7 +28,7 @@ _PORTION = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Selector:
+class TraceSelector:
     """Which messages of a topic are meant."""
 
     key: str | None
@@ -91,7 +91,7 @@ def command(
     Of one message, by its id; or of the messages of a topic with a key, a dedup id or a header, the
     newest first.
     """
-    selector = Selector(key, dedup_id, header, from_time, to_time)
+    selector = TraceSelector(key, dedup_id, header, from_time, to_time)
     is_id = what.count(":") >= 2
     _check(what, selector, limit, is_id=is_id)
     if follow and otlp is not None:
@@ -119,9 +119,9 @@ def command(
         notice(f"there may be more: --limit is {limit or 10}")
 
 
-def _check(what: str, selector: Selector, limit: int | None, *, is_id: bool) -> None:
+def _check(what: str, selector: TraceSelector, limit: int | None, *, is_id: bool) -> None:
     if is_id:
-        if limit is not None or selector != Selector(None, None, None, None, None):
+        if limit is not None or selector != TraceSelector(None, None, None, None, None):
             raise UsageError(f"{what} is one message: --key and the like go with a topic")
     elif selector.named != 1:
         raise UsageError(
@@ -132,7 +132,7 @@ def _check(what: str, selector: Selector, limit: int | None, *, is_id: bool) -> 
 
 
 def _search(
-    client: Client, topic: str, selector: Selector, limit: int
+    client: Client, topic: str, selector: TraceSelector, limit: int
 ) -> tuple[list[MessageTrace], str | None]:
     """Return the traces of up to ``limit`` messages, and the cursor for more, if there may be."""
     traces: list[MessageTrace] = []
@@ -149,7 +149,7 @@ def _search(
     return traces, cursor
 
 
-def _newest(client: Client, topic: str, selector: Selector) -> str:
+def _newest(client: Client, topic: str, selector: TraceSelector) -> str:
     [trace], _ = _search(client, topic, selector, 1)
     return str(trace.message.id)
 

@@ -10,7 +10,7 @@ import msgspec
 
 from goq.broker.broker import Broker
 from goq.broker.log.group_commit import Appended
-from goq.cluster.rpc.framing import join_head, split_head
+from goq.cluster.rpc.frame_body import join_head, split_head
 from goq.cluster.rpc.server import CALL_PREFIX, RpcHandler
 from goq.delivery.dedup.producer_table import ProducerTable
 from goq.delivery.events.event import SnapshotProducers

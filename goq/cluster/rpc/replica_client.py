@@ -13,7 +13,7 @@ from goq.cluster.replication.repair.protocol import (
     encode_repair,
 )
 from goq.cluster.rpc.client import NodeClient
-from goq.cluster.rpc.framing import split_head
+from goq.cluster.rpc.frame_body import split_head
 from goq.cluster.rpc.server import CALL_PREFIX
 
 FETCH = CALL_PREFIX + "fetch"

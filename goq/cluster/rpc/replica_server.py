@@ -10,7 +10,7 @@ from goq.cluster.replication.fetch_server import FetchServer
 from goq.cluster.replication.protocol import decode_request, encode
 from goq.cluster.replication.repair.manager import RepairManager
 from goq.cluster.replication.repair.protocol import decode_repair_request, encode_repair
-from goq.cluster.rpc.framing import join_head
+from goq.cluster.rpc.frame_body import join_head
 from goq.cluster.rpc.replica_client import ARCHIVE, FETCH, REPAIR
 from goq.cluster.rpc.server import RpcHandler
 from goq.errors import InvalidFrame, TopicNotFound

@@ -18,7 +18,7 @@ _BEHIND_ALL = 2**62
 _PIECE_BYTES = 4 * limits.MIB  # a request costs little beside it, and it is soon read
 
 
-class ReadBounds(NamedTuple):
+class LogBounds(NamedTuple):
     """What a partition holds: offsets from ``start`` up to ``end``."""
 
     start: int
@@ -39,7 +39,7 @@ class FrameBatch(NamedTuple):
 class LogSource(Protocol):
     """A log of messages, as the export and Spark read it."""
 
-    def bounds(self, topic: str) -> Mapping[int, ReadBounds]:
+    def bounds(self, topic: str) -> Mapping[int, LogBounds]:
         """Return what each partition of a topic holds now."""
         ...
 
@@ -56,7 +56,7 @@ class LogSource(Protocol):
         """
         ...
 
-    def event_bounds(self, topic: str) -> Mapping[int, ReadBounds]:
+    def event_bounds(self, topic: str) -> Mapping[int, LogBounds]:
         """Return which events each partition holds now, by sequence."""
         ...
 
@@ -75,15 +75,15 @@ class NodeSource:
         self._client = client
         self._include_deleted = include_deleted
 
-    def bounds(self, topic: str) -> Mapping[int, ReadBounds]:
+    def bounds(self, topic: str) -> Mapping[int, LogBounds]:
         """Return what each partition of a topic holds now."""
         found = self._client.describe_topic(topic)
         bounds = {
-            p.partition: ReadBounds(p.start_offset, p.high_watermark) for p in found.partitions
+            p.partition: LogBounds(p.start_offset, p.high_watermark) for p in found.partitions
         }
         if not self._include_deleted or found.archived is None:
             return bounds
-        return {p: ReadBounds(self._first_archived(topic, p), b.end) for p, b in bounds.items()}
+        return {p: LogBounds(self._first_archived(topic, p), b.end) for p, b in bounds.items()}
 
     def _first_archived(self, topic: str, partition: int) -> int:
         return self._client.read(
@@ -113,7 +113,7 @@ class NodeSource:
             end,
         )
 
-    def event_bounds(self, topic: str) -> Mapping[int, ReadBounds]:
+    def event_bounds(self, topic: str) -> Mapping[int, LogBounds]:
         """Return which events each partition holds now, by sequence."""
         found = {}
         for each in self._client.describe_topic(topic).partitions:
@@ -124,7 +124,7 @@ class NodeSource:
                 sequence=_BEHIND_ALL,
                 include_deleted=self._include_deleted,
             )
-            found[partition] = ReadBounds(piece.start, piece.end)
+            found[partition] = LogBounds(piece.start, piece.end)
         return found
 
     def read_events(self, topic: str, partition: int, start: int, end: int) -> Iterator[FrameBatch]:

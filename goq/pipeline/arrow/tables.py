@@ -13,7 +13,7 @@ from goq.frame.header import Attribute
 from goq.frame.view import FrameView
 from goq.pipeline.arrow.events import events_batch
 from goq.pipeline.arrow.messages import messages_batch
-from goq.pipeline.arrow.node_source import FrameBatch, LogSource, ReadBounds
+from goq.pipeline.arrow.node_source import FrameBatch, LogBounds, LogSource
 from goq.pipeline.arrow.schema import EVENTS, MESSAGES
 
 
@@ -30,7 +30,7 @@ class Table:
     position: str
     batch: Callable[[str, int, Sequence[FrameView], int], pa.RecordBatch]
     """Makes rows: of a topic, a partition, frames of it, and the lane of who names none."""
-    bounds: Callable[[LogSource, str], Mapping[int, ReadBounds]]
+    bounds: Callable[[LogSource, str], Mapping[int, LogBounds]]
     read: Callable[[LogSource, str, int, int, int], Iterator[FrameBatch]]
 
     def batches(

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from goq.errors import Conflict, InvalidInput
-from goq.pipeline.arrow.node_source import ReadBounds
+from goq.pipeline.arrow.node_source import LogBounds
 
 EARLIEST, LATEST = -2, -1
 Offsets = dict[str, dict[int, int]]
@@ -44,7 +44,7 @@ def parse_offsets(text: str, field: str) -> str | Offsets:
 
 
 def resolve(
-    wanted: str | Offsets, bounds: Mapping[str, Mapping[int, ReadBounds]], field: str
+    wanted: str | Offsets, bounds: Mapping[str, Mapping[int, LogBounds]], field: str
 ) -> Offsets:
     """Return an offset for every partition.
 
@@ -119,7 +119,7 @@ def check_standing(stands: Offsets, ends: Offsets) -> None:
 
 
 def what_is_there(
-    start: Offsets, end: Offsets, bounds: Mapping[str, Mapping[int, ReadBounds]]
+    start: Offsets, end: Offsets, bounds: Mapping[str, Mapping[int, LogBounds]]
 ) -> tuple[Offsets, Offsets]:
     """Return the part between that the partitions hold; of one made anew all up to ``end``."""
     starts: Offsets = {}

@@ -10,7 +10,7 @@ from pyspark.sql.datasource import InputPartition
 from goq.client import Client
 from goq.client.messages import ReadBatch
 from goq.errors import InvalidInput
-from goq.pipeline.arrow.node_source import NodeSource, ReadBounds
+from goq.pipeline.arrow.node_source import LogBounds, NodeSource
 from goq.pipeline.arrow.tables import TABLES
 from goq.pipeline.spark.offset_ranges import Offsets, Range, ranges_between, resolve
 from goq.pipeline.spark.source_options import SourceOptions
@@ -45,7 +45,7 @@ class Topics:
         wanted = re.compile(self._options.pattern).fullmatch
         return [name for name in sorted(names - beside) if wanted(name)]
 
-    def _every(self, topic: str) -> Mapping[int, ReadBounds]:
+    def _every(self, topic: str) -> Mapping[int, LogBounds]:
         return TABLES[self._options.table].bounds(self._source, topic)
 
     def starts(self, *, default: str) -> Offsets:
@@ -77,8 +77,8 @@ class Topics:
 
 
 def _chosen(
-    every: Mapping[str, Mapping[int, ReadBounds]], chosen: frozenset[int] | None
-) -> Mapping[str, Mapping[int, ReadBounds]]:
+    every: Mapping[str, Mapping[int, LogBounds]], chosen: frozenset[int] | None
+) -> Mapping[str, Mapping[int, LogBounds]]:
     """Return only these partitions; raise ``InvalidInput`` for one that no topic has."""
     if chosen is None:
         return every

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from goq import limits
 from goq.client import Client
 from goq.errors import Conflict
-from goq.pipeline.arrow.node_source import FrameBatch, NodeSource, ReadBounds
+from goq.pipeline.arrow.node_source import FrameBatch, LogBounds, NodeSource
 from goq.pipeline.arrow.tables import EVENTS_TABLE, MESSAGES_TABLE, Table, rows_between
 from goq.pipeline.export.destination import LocalDestination
 from goq.pipeline.export.export import Export, ExportResult
@@ -66,7 +66,7 @@ def test_archived_messages_are_there_only_if_asked_for(
 ) -> None:
     publish_segments(node, topic, range(6))
     retire(node, topic, archive=True)
-    assert NodeSource(client).bounds(topic)[0] == ReadBounds(5, 6)
+    assert NodeSource(client).bounds(topic)[0] == LogBounds(5, 6)
     assert whole(client).bounds(topic) == {0: (0, 6), 1: (0, 0), 2: (0, 0)}
     assert read(whole(client), topic, 0, 6) == ([0, 1, 2, 3, 4, 5], [])
     assert read(whole(client), topic, 2, 4) == ([2, 3], [])
@@ -83,7 +83,7 @@ def test_what_was_deleted_without_an_archive_is_named_as_missing(
     publish_segments(node, topic, range(6, 9))
     retire(node, topic, archive=False)
     publish_segments(node, topic, range(9, 11))
-    assert whole(client).bounds(topic)[0] == ReadBounds(2, 11)
+    assert whole(client).bounds(topic)[0] == LogBounds(2, 11)
     assert read(whole(client), topic, 0, 11) == ([2, 3, 4, 8, 9, 10], [(0, 2), (5, 8)])
     assert read(whole(client), topic, 6, 7) == ([], [(6, 7)])
 

@@ -9,7 +9,7 @@ from goq.frame.header import HEADER_BYTES, parse_header, stamp
 from goq.frame.slice import slice_frame
 from goq.frame.view import FrameView
 from goq.model import Message
-from goq.pipeline.arrow.node_source import FrameBatch, ReadBounds
+from goq.pipeline.arrow.node_source import FrameBatch, LogBounds
 
 
 class LoggedFrames:
@@ -28,9 +28,9 @@ class LoggedFrames:
         )
         frames.append(FrameView.parse(header.pack() + data[HEADER_BYTES:]))
 
-    def bounds(self, topic: str) -> Mapping[int, ReadBounds]:
+    def bounds(self, topic: str) -> Mapping[int, LogBounds]:
         return {
-            number: ReadBounds(start, frames[-1].header.end_offset if frames else 0)
+            number: LogBounds(start, frames[-1].header.end_offset if frames else 0)
             for number, (start, frames) in enumerate(zip(self.starts, self.frames, strict=True))
         }
 
@@ -51,7 +51,7 @@ class LoggedFrames:
                 part = FrameView.parse(slice_frame(view, start, header.end_offset))
                 yield FrameBatch([part], min(header.end_offset, end), [])
 
-    def event_bounds(self, topic: str) -> Mapping[int, ReadBounds]:
+    def event_bounds(self, topic: str) -> Mapping[int, LogBounds]:
         return {}
 
     def read_events(self, topic: str, partition: int, start: int, end: int) -> Iterator[FrameBatch]:
