@@ -19,7 +19,7 @@ from goq.http.message import LOCAL, Request, Response
 _NOT_THERE_YET = ("topic_not_found", "group_not_found")
 
 
-class PartitionLeaders(Protocol):
+class LeaderDirectory(Protocol):
     """The leaders of partitions, from the cluster metadata."""
 
     def leader_url(self, topic: str, number: int) -> str | None:
@@ -51,7 +51,7 @@ class PartitionLeaders(Protocol):
 class Fanout:
     """Sends requests to partition leaders, which answer from the partitions that they lead."""
 
-    def __init__(self, router: Router, leaders: PartitionLeaders, relay: HttpProxy) -> None:
+    def __init__(self, router: Router, leaders: LeaderDirectory, relay: HttpProxy) -> None:
         self.partition_leaders = leaders
         self._router = router
         self._relay = relay
@@ -219,7 +219,7 @@ def error_code(response: Response) -> str:
 
 
 def merge_context(
-    request: Request, values: Sequence[str], leaders: PartitionLeaders
+    request: Request, values: Sequence[str], leaders: LeaderDirectory
 ) -> MergeContext:
     """Return what a merge may need of a request."""
     return MergeContext(values, request.query, leaders.leaders)

@@ -16,7 +16,7 @@ from goq.api.codec.messages import json_response
 from goq.api.errors import problem_response
 from goq.api.gateway.fanout import (
     Fanout,
-    PartitionLeaders,
+    LeaderDirectory,
     copy_request,
     decode_document,
     merge_context,
@@ -46,7 +46,7 @@ class Gateway:
     """Answers a request itself, or has other nodes answer it."""
 
     def __init__(
-        self, router: Router, leaders: PartitionLeaders, relay: HttpProxy, release: ReleaseLeases
+        self, router: Router, leaders: LeaderDirectory, relay: HttpProxy, release: ReleaseLeases
     ) -> None:
         self._router = router
         self._leaders = leaders

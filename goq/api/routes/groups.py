@@ -48,7 +48,7 @@ from goq.api.schemas.groups import (
     SettledOut,
 )
 from goq.api.schemas.messages import MessagesOut
-from goq.api.views.group import GroupView, reset_target
+from goq.api.views.group import GroupProgressView, reset_target
 from goq.api.views.group_at_time import GroupAtTimeView
 from goq.api.views.merge import merge_group, merge_groups, merge_partitions
 from goq.api.views.merge_pages import merge_by_offset
@@ -74,7 +74,7 @@ class GroupRoutes:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._views = GroupView(broker.clock)
+        self._views = GroupProgressView(broker.clock)
         self._past = GroupAtTimeView(broker.clock, broker.archive)
         self._peek = Peek(broker)
         self._streams = StreamRoutes(broker)

@@ -17,7 +17,7 @@ from goq.delivery.events.transitions import MessageState
 from goq.errors import InvalidInput
 
 
-class GroupView:
+class GroupProgressView:
     """Read-only views over a group in all partitions of a topic."""
 
     def __init__(self, clock: Clock) -> None:

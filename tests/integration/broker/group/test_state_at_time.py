@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from goq import limits
-from goq.api.views.group import GroupView
+from goq.api.views.group import GroupProgressView
 from goq.api.views.group_at_time import GroupAtTimeView
 from goq.broker.events.replay import read_events
 from goq.broker.group.state_at_time import replayed_to
@@ -100,7 +100,7 @@ class Watched:
         if self.clock.now_us > self._latest_us:
             for name in (GROUP, OTHER):
                 exists = any(name in state_of(p).groups for p in topic.partitions)
-                found = await GroupView(self.clock).group(topic, name) if exists else None
+                found = await GroupProgressView(self.clock).group(topic, name) if exists else None
                 self.seen.append(Seen(self.clock.now_us, name, found and plain(found)))
         self.clock.now_us += 1_000
 
