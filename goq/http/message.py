@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from string import hexdigits
 from typing import Final, TypeAlias
-from urllib.parse import parse_qsl, unquote_to_bytes, urlsplit
+from urllib.parse import parse_qsl
 
-from goq.errors import BadHttp, InvalidInput
+from goq.errors import InvalidInput
 
 QUERY_FIELDS_MAX: Final = 100
 _HEX: Final = frozenset(hexdigits)
@@ -145,26 +145,6 @@ class Response:
 Handler: TypeAlias = Callable[[Request], Response | Awaitable[Response]]
 
 
-def parse_target(target: bytes) -> tuple[str, str]:
-    """Split a request target into its decoded path and its query string, still encoded.
-
-    Takes the origin form (``/a?b``), the absolute form (``http://host/a?b``) and ``*``. Raises
-    ``BadHttp`` when the path is not percent-encoded UTF-8 or the target has a fragment.
-    """
-    try:
-        text = target.decode("ascii")
-    except UnicodeDecodeError:
-        raise BadHttp("the request target has bytes that are not ASCII; percent-encode") from None
-    if "#" in text:
-        raise BadHttp("the request target has a fragment; send what comes before '#'")
-    if text[:1] != "/" and text != "*":
-        text = _origin_form(text)
-    path, _, query = text.partition("?")
-    if "%" in path:
-        path = _decoded(path)
-    return path, query
-
-
 def parse_query(query: str) -> dict[str, str]:
     """Decode a query string; a parameter without ``=`` has the empty value.
 
@@ -173,7 +153,7 @@ def parse_query(query: str) -> dict[str, str]:
     """
     if not query:
         return {}
-    if not _well_escaped(query):
+    if not is_well_escaped(query):
         raise InvalidInput("the query has a '%' that two hexadecimal digits do not follow")
     try:
         pairs = parse_qsl(
@@ -193,27 +173,8 @@ def parse_query(query: str) -> dict[str, str]:
     return fields
 
 
-def _origin_form(text: str) -> str:
-    try:
-        parts = urlsplit(text)
-    except ValueError:
-        raise BadHttp("the request target is not a URL") from None
-    if parts.scheme not in ("http", "https") or not parts.netloc:
-        raise BadHttp("the request target is neither a path nor an http URL")
-    path = parts.path or "/"
-    return f"{path}?{parts.query}" if parts.query else path
-
-
-def _decoded(path: str) -> str:
-    if not _well_escaped(path):
-        raise BadHttp("the path has a '%' that two hexadecimal digits do not follow")
-    try:
-        return unquote_to_bytes(path).decode("utf-8")
-    except UnicodeDecodeError:
-        raise BadHttp("the path is not percent-encoded UTF-8") from None
-
-
-def _well_escaped(text: str) -> bool:
+def is_well_escaped(text: str) -> bool:
+    """Whether two hexadecimal digits follow each ``%``."""
     if "%" not in text:
         return True
     return all(

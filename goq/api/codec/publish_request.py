@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Sequence
 
 from msgspec import UNSET, Raw
 
 from goq import limits
 from goq.api.codec.request import decode_json, duration_ms, json_body, time_us
-from goq.api.schemas.messages import HeaderIn, HeadersIn, NewMessage, Publish, expect_messages
+from goq.api.schemas.base import Input
+from goq.api.schemas.messages import HeaderIn, HeadersIn, NewMessage, Publish
 from goq.broker.topic.publisher import RoutedMessage
 from goq.config.topic import TopicSettings
 from goq.errors import InvalidInput, TooLarge
@@ -17,7 +19,7 @@ from goq.frame.hashes import dedup_hash
 from goq.frame.validation import check_delivery, check_frame
 from goq.frame.view import FrameView
 from goq.http.message import Request
-from goq.model import Header, Message, check_dedup_text, check_message
+from goq.model import Acks, Header, Message, check_dedup_text, check_message
 from goq.units import format_duration_ms
 
 _PARTITION_BYTES = 4
@@ -31,34 +33,73 @@ _HEADER_MARGIN_BYTES = 16
 _HEADERS_JSON_BYTES_MAX = 8 * limits.HEADERS_BYTES_MAX
 
 
+class _CountedMessage(NewMessage):
+    """A message that is counted as it is decoded."""
+
+    def __post_init__(self) -> None:
+        """Stop at one message too many: millions of empty messages fit into a small body."""
+        _messages_left[0] -= 1
+        if _messages_left[0] < 0:
+            raise TooLarge(
+                f"there are more than {limits.JSON_MESSAGES_PER_REQUEST_MAX} messages, the limit"
+                " of a request",
+                field="messages",
+            )
+
+
+class _CountedPublish(Input):
+    """A publish whose body may have more messages than the limit."""
+
+    messages: list[_CountedMessage]
+    acks: str | None = None
+
+
+_messages_left = [0]
+
+
+def parse_acks(request: Request, in_body: str | None = None) -> Acks:
+    """Return the ``acks`` of a request, from its query or its body; ``quorum`` by default."""
+    text = request.query.get("acks", in_body) if request.query_string else in_body
+    try:
+        return Acks.QUORUM if text is None else Acks(text)
+    except ValueError:
+        raise InvalidInput(
+            f"acks is {' or '.join(Acks)}, not {text!r:.100}", field="acks"
+        ) from None
+
+
 def decode_messages(
     request: Request, settings: TopicSettings, now_us: int
-) -> tuple[list[RoutedMessage], str | None]:
+) -> tuple[list[RoutedMessage], Acks]:
     """Return the messages of a JSON publish, and its ``acks``.
 
     Delays and times to live count from ``now_us``. Raises ``InvalidInput`` naming the first bad
     message.
     """
-    expect_messages()
-    publish = json_body(request, Publish, bytes_max=limits.BODY_BYTES_MAX)
+    shape: type[Publish | _CountedPublish] = Publish
+    if request.body.count(b"{") > limits.JSON_MESSAGES_PER_REQUEST_MAX:
+        # Only such a body can have too many messages: each begins with a brace.
+        shape = _CountedPublish
+        _messages_left[0] = limits.JSON_MESSAGES_PER_REQUEST_MAX
+    publish = json_body(request, shape, bytes_max=limits.BODY_BYTES_MAX)
     if not publish.messages:
         raise InvalidInput("there is no message to publish", field="messages")
     placed = [
         _message(new, f"messages[{number}]", settings, now_us)
         for number, new in enumerate(publish.messages)
     ]
-    _check_total(placed, publish)
-    return placed, publish.acks
+    _check_total(placed, publish.messages)
+    return placed, parse_acks(request, publish.acks)
 
 
-def _check_total(placed: list[RoutedMessage], publish: Publish) -> None:
+def _check_total(placed: list[RoutedMessage], messages: Sequence[NewMessage]) -> None:
     """Raise ``TooLarge`` unless all messages would fit into one frame.
 
     All messages of a partition are stored in one frame. The partition of each is chosen later, when
     some messages may be stored already.
     """
     total_bytes = _FRAME_MARGIN_BYTES + _MESSAGE_MARGIN_BYTES * len(placed)
-    if not all(map(_is_plain, publish.messages)):
+    if not all(map(_is_plain, messages)):
         total_bytes += _DELIVERY_MARGIN_BYTES * len(placed)
         total_bytes += sum(len(message.tenant or "") * 4 for _, message in placed)
     for _, message in placed:

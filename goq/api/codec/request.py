@@ -19,7 +19,7 @@ from goq.api.schemas.groups import Receive
 from goq.broker.topic.receiver import ReceiveRequest
 from goq.errors import InvalidInput, TooLarge, UnsupportedMedia
 from goq.http.message import Request
-from goq.model import Acks, Receipt, check_client_id
+from goq.model import Receipt, check_client_id
 from goq.units import format_duration_ms, parse_duration_ms, parse_time_us
 
 T = TypeVar("T")
@@ -239,17 +239,6 @@ def _first_bad(texts: list[str]) -> int:
         except InvalidInput:
             return number
     raise AssertionError("one of them is bad")
-
-
-def parse_acks(request: Request, in_body: str | None = None) -> Acks:
-    """Return the ``acks`` of a request, from its query or its body; ``quorum`` by default."""
-    text = request.query.get("acks", in_body) if request.query_string else in_body
-    try:
-        return Acks.QUORUM if text is None else Acks(text)
-    except ValueError:
-        raise InvalidInput(
-            f"acks is {' or '.join(Acks)}, not {text!r:.100}", field="acks"
-        ) from None
 
 
 def receive_options(asked: Receive) -> ReceiveRequest:

@@ -12,12 +12,11 @@ from goq.api.codec.messages import (
     lanes_of,
     messages_json,
 )
-from goq.api.codec.publish_request import decode_frames, decode_messages
+from goq.api.codec.publish_request import decode_frames, decode_messages, parse_acks
 from goq.api.codec.request import (
     CLIENT_ID,
     duration_ms,
     media_type,
-    parse_acks,
     parse_client_id,
     query_flag,
     query_int,
@@ -100,19 +99,19 @@ class MessageRoutes:
 
     async def publish(self, request: Request, name: str) -> Response:
         """Publish messages, as JSON or as frames."""
-        settings = self._broker.settings_for_publish(name)
+        topic = self._broker.topics.get(name)
+        settings = topic.settings if topic else self._broker.settings_for_publish(name)
         now_us = self._broker.clock.wall_us()
         client_id = parse_client_id(request)
         if media_type(request) == FRAMES:
             acks = parse_acks(request)
             frames = decode_frames(request.body, settings, now_us // 1000)
-            topic = await self._topic(name)
+            topic = topic or await self._create(name)
             stored_frames = await topic.publisher.publish_frames(frames, client_id, acks=acks)
             results = [_frame_result(stored) for stored in stored_frames]
         else:
-            placed, asked_acks = decode_messages(request, settings, now_us)
-            acks = parse_acks(request, asked_acks)
-            topic = await self._topic(name)
+            placed, acks = decode_messages(request, settings, now_us)
+            topic = topic or await self._create(name)
             stored_messages = await topic.publisher.publish_messages(placed, client_id, acks=acks)
             results = [
                 _message_result(name, asked.content, stored)
@@ -127,9 +126,8 @@ class MessageRoutes:
             out.nodes = 1 if acks is Acks.LEADER else self._nodes_with(topic.name)
         return out
 
-    async def _topic(self, name: str) -> Topic:
-        if name not in self._broker.topics:
-            check_name(name, "topic")
+    async def _create(self, name: str) -> Topic:
+        check_name(name, "topic")
         return await self._broker.topic_for_publish(name)
 
     async def read(self, request: Request, name: str) -> Response:

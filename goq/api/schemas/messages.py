@@ -7,9 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from goq import limits
 from goq.api.schemas.base import Input, Output
-from goq.errors import TooLarge
 
 
 class HeaderIn(Input):
@@ -30,7 +28,6 @@ _HEADERS_SCHEMA = {
         {"type": "array", "items": {"$ref": "#/components/schemas/HeaderIn"}},
     ]
 }
-_messages_left = [0]
 
 
 class NewMessage(Input):
@@ -51,21 +48,6 @@ class NewMessage(Input):
     ttl: str | float | None = None
     tenant: str | None = None
     dedup_id: str | None = None
-
-    def __post_init__(self) -> None:
-        """Stop at one message too many: millions of empty messages fit into a small body."""
-        _messages_left[0] -= 1
-        if _messages_left[0] < 0:
-            raise TooLarge(
-                f"there are more than {limits.JSON_MESSAGES_PER_REQUEST_MAX} messages, the limit"
-                " of a request",
-                field="messages",
-            )
-
-
-def expect_messages() -> None:
-    """Reset the count of messages before a body is decoded."""
-    _messages_left[0] = limits.JSON_MESSAGES_PER_REQUEST_MAX
 
 
 class Publish(Input):
