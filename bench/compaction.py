@@ -78,7 +78,7 @@ def fill(log: Log, messages: int) -> int:
             keys = [b"key-%06d" % number for number in left[start : start + messages]]
             frame = encode_frame(Columns([VALUE] * messages, keys))
             header, body = parse_header(frame), memoryview(frame)[HEADER_BYTES:]
-            if not batch.takes(len(frame)):
+            if not batch.has_room_for(len(frame)):
                 log.write(batch)
                 log.commit(batch)
                 batch = log.begin(time.time_ns() // 1000)

@@ -45,7 +45,7 @@ def fill(log: Log, frames: int, messages: int, *, frames_a_batch: int = 1) -> fl
     while appended < frames:
         batch = log.begin(time.time_ns() // 1000)
         for _ in range(frames_a_batch):
-            if not batch.takes(len(frame)):
+            if not batch.has_room_for(len(frame)):
                 break
             batch.add(header, body, append_time_us=time.time_ns() // 1000, leader_epoch=1)
             appended += 1
