@@ -125,7 +125,7 @@ class Message(msgspec.Struct, frozen=True):
     dedup_id: bytes | None = None
 
 
-def says_delivery(message: Message) -> bool:
+def has_delivery_options(message: Message) -> bool:
     """Whether a message says anything of when, to whom or whether it is delivered."""
     return (
         message.lane is not None

@@ -29,7 +29,7 @@ from goq.broker.search.key_index_builder import KeyMaking
 from goq.broker.topic.push_streams import PushStreams
 from goq.broker.topic.topic import DEFAULT_TIMES, Topic, TopicTimes
 from goq.clock import Clock
-from goq.config.topic import TopicSettings, flattened
+from goq.config.topic import TopicSettings, flatten
 from goq.errors import InvalidInput, ShuttingDown, TooManyRequests, TopicExists, TopicNotFound
 from goq.model import DEAD_LETTERS_SUFFIX, check_name
 from goq.storage.archive.manifest import ARCHIVE_DIR
@@ -349,8 +349,8 @@ class Broker:
         if group not in topic.groups:
             self._check_new_group(topic, group)
         known = topic.groups.get(group, {})
-        chosen = topic.settings.for_group({**known, **flattened(settings)}).written_for_group()
-        own = {name: chosen[name] for name in {*known, *flattened(settings)}}
+        chosen = topic.settings.for_group({**known, **flatten(settings)}).written_for_group()
+        own = {name: chosen[name] for name in {*known, *flatten(settings)}}
         await self.metadata.put_group(topic.name, group, own)
         topic.configure_group(group, own)
         self.keeper.wake_topic(topic)

@@ -9,7 +9,7 @@ import msgspec
 
 from goq import limits
 from goq.errors import InvalidInput, TooLarge
-from goq.model import Header, Message, check_message, says_delivery
+from goq.model import Header, Message, check_message, has_delivery_options
 from goq.units import format_duration_ms, parse_duration_ms
 
 Duration = str | float
@@ -70,7 +70,7 @@ def message_bytes(message: Message) -> int:
         size_bytes += 16 + len(message.key)
     for name, value in message.headers:
         size_bytes += 8 + len(name) + len(value)
-    if says_delivery(message):
+    if has_delivery_options(message):
         size_bytes += _DELIVERY_BYTES + 4 * len(message.tenant or "")
     return size_bytes
 
@@ -102,7 +102,7 @@ def _checked(message: Message) -> Message:
         check_message(message, field="message")
         return message
     plain = as_message(message.value, message.key, message.headers)
-    if not says_delivery(message):
+    if not has_delivery_options(message):
         return plain
     whole = msgspec.structs.replace(
         message, value=plain.value, key=plain.key, headers=plain.headers

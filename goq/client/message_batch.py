@@ -18,7 +18,7 @@ import msgspec
 from goq.client.arguments import message_bytes
 from goq.frame.encoder import Columns, add_delivery_columns
 from goq.frame.hashes import dedup_partition_of, partition_of
-from goq.model import Header, Message, says_delivery
+from goq.model import Header, Message, has_delivery_options
 
 _PLAIN = Message(None)
 
@@ -60,7 +60,7 @@ class MessageBatch:
             self.headers = [()] * before
         if partition is not None and self.partitions is None:
             self.partitions = [None] * before
-        if self.delivery is None and says_delivery(message):
+        if self.delivery is None and has_delivery_options(message):
             self.delivery = [_PLAIN] * before
         self.values.append(message.value)
         if self.keys is not None:
@@ -81,7 +81,7 @@ class MessageBatch:
             self.keys = [None] * len(self.values)
         if self.headers is None and any(headers):
             self.headers = [()] * len(self.values)
-        if self.delivery is None and any(map(says_delivery, messages)):
+        if self.delivery is None and any(map(has_delivery_options, messages)):
             self.delivery = [_PLAIN] * len(self.values)
         self.values.extend([message.value for message in messages])
         if self.keys is not None:

@@ -118,7 +118,7 @@ class TopicSettings:
     def changed(self, written: Mapping[str, Any]) -> TopicSettings:
         """Return these settings with the written ones parsed, checked and put in."""
         values: dict[str, Any] = {}
-        for key, value in flattened(written).items():
+        for key, value in flatten(written).items():
             setting = _SETTINGS.get(key)
             if setting is None:
                 raise InvalidInput(
@@ -130,7 +130,7 @@ class TopicSettings:
 
     def for_group(self, written: Mapping[str, Any]) -> TopicSettings:
         """Return these settings with a group's own put in; raise ``InvalidInput`` for others."""
-        values = flattened(written)
+        values = flatten(written)
         for name in values:
             if name not in _GROUP_SETTINGS:
                 known = ", ".join(_GROUP_SETTINGS)
@@ -162,12 +162,12 @@ def group_setting_names() -> list[str]:
     return list(_GROUP_SETTINGS)
 
 
-def flattened(written: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flatten(written: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return settings by dotted key, however they were nested."""
     flat: dict[str, Any] = {}
     for key, value in written.items():
         if isinstance(value, Mapping) and prefix + key not in _SETTINGS:
-            flat.update(flattened(value, f"{prefix}{key}."))
+            flat.update(flatten(value, f"{prefix}{key}."))
         else:
             flat[prefix + key] = value
     return flat

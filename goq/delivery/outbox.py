@@ -38,7 +38,7 @@ class Outbox:
 
     def __init__(self) -> None:
         self.producer_id = 0
-        self.departures: dict[int, OutboxEntry] = {}
+        self.entries: dict[int, OutboxEntry] = {}
         self._sequences: dict[tuple[str, int], int] = {}
 
     def add(self, number: int, event: CopyQueued, histories: list[FailureHistory]) -> None:
@@ -47,23 +47,23 @@ class Outbox:
         target = (event.topic, event.partition)
         first_sequence = self._sequences.get(target, 0)
         self._sequences[target] = first_sequence + sum(end - start for start, end, _ in event.spans)
-        self.departures[number] = OutboxEntry(number, first_sequence, event, histories)
+        self.entries[number] = OutboxEntry(number, first_sequence, event, histories)
 
     def remove(self, number: int) -> None:
         """Remove an entry whose copies are stored."""
-        self.departures.pop(number, None)
+        self.entries.pop(number, None)
 
     def truncate(self, end_offset: int) -> None:
         """Mark the messages from an offset on as lost: other messages will get their offsets.
 
         They keep their sequences, so that those of later messages stay as they are.
         """
-        for number, departure in self.departures.items():
-            event = departure.event
+        for number, entry in self.entries.items():
+            event = entry.event
             if any(end > end_offset for _, end, _ in event.spans):
                 spans = [piece for span in event.spans for piece in _without_lost(span, end_offset)]
                 event = msgspec.structs.replace(event, spans=spans)
-                self.departures[number] = departure._replace(event=event)
+                self.entries[number] = entry._replace(event=event)
 
     def sequences(self) -> list[tuple[str, int, int]]:
         """Return the next sequence of each target."""
@@ -73,19 +73,19 @@ class Outbox:
         """Set the sequences of a snapshot, without any entries yet."""
         self.producer_id = producer_id
         self._sequences = {(topic, partition): n for topic, partition, n in sequences}
-        self.departures.clear()
+        self.entries.clear()
 
     def snapshot(self) -> list[SnapshotOutboxEntry]:
         """Return the entries as events."""
         return [
             SnapshotOutboxEntry(d.number, d.first_sequence, d.event, d.histories)
-            for d in self.departures.values()
+            for d in self.entries.values()
         ]
 
     def restore_entry(self, snapshot: SnapshotOutboxEntry) -> None:
         """Add an entry of a snapshot; its sequences are known already."""
-        self.departures[snapshot.departure] = OutboxEntry(
-            snapshot.departure, snapshot.first_sequence, snapshot.event, snapshot.failures
+        self.entries[snapshot.entry] = OutboxEntry(
+            snapshot.entry, snapshot.first_sequence, snapshot.event, snapshot.failures
         )
 
 

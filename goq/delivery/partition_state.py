@@ -73,17 +73,17 @@ class PartitionState:
         """The lane of each message whose priority was changed."""
         self.rescheduled: dict[int, int] = {}
         """The due time, in ms, of each message that was rescheduled."""
-        self.frontier = Maturity()
+        self.maturity = Maturity()
         self.outbox = Outbox()
         self.producers = ProducerTable()
-        self.names: dict[int, str] = {}
+        self.producer_names: dict[int, str] = {}
         """The client names of producers by id, the one named longest ago first."""
 
     def group(self, name: str) -> Group:
         """Return a group; a group without any events is at the start of the log."""
         return self.groups.get(name) or self._new_group(name)
 
-    def join(self, name: str) -> Group:
+    def ensure_group(self, name: str) -> Group:
         """Return a group that is kept from now on: it is about to take messages."""
         if name not in self.groups:
             self.groups[name] = self._new_group(name)
@@ -126,16 +126,16 @@ class PartitionState:
         times = [group.next_timer_ms() for group in self.groups.values()]
         return min((time_ms for time_ms in times if time_ms is not None), default=None)
 
-    def ripen(self, now_ms: int) -> bool:
+    def advance_retries(self, now_ms: int) -> bool:
         """Return whether retries of any group have become due since the last call."""
         return sum(group.retries.advance(now_ms) for group in self.groups.values()) > 0
 
-    def reach(self) -> int:
+    def known_end(self) -> int:
         """Return the end of the messages that the state knows of."""
         ends = [group.taken.top() for group in self.groups.values()]
         ends += [r.end for r in self.corrupt]
-        ends += [end for _, end in self.frontier.pairs]
-        ends += (self.cancelled.top(), self.producers.reach())
+        ends += [end for _, end in self.maturity.pairs]
+        ends += (self.cancelled.top(), self.producers.end_offset())
         ends += [offset + 1 for offset in (*self.moved, *self.rescheduled)]
         return max(self.start_offset, *ends)
 
@@ -159,7 +159,7 @@ class PartitionState:
         return group
 
     def _leased(self, event: Leased, token: int) -> None:
-        group = self.join(event.group)
+        group = self.ensure_group(event.group)
         for start, end, _ in event.spans:
             self._check_waiting(group, start, end)
         group.lease(token, event.consumer, event.deadline_ms, event.spans)
@@ -216,7 +216,7 @@ class PartitionState:
 
     def _holder(self, name: str, token: int, spans: Iterable[Span]) -> Group:
         """Return the group with the lease, also if the event of the lease was damaged."""
-        group = self.join(name)
+        group = self.ensure_group(name)
         lease = group.leases.get(token)
         if lease and all(lease.parts.contains(start, end) for start, end, _ in spans):
             return group
@@ -231,7 +231,7 @@ class PartitionState:
         return group
 
     def _skipped(self, event: Skipped) -> None:
-        group = self.join(event.group)
+        group = self.ensure_group(event.group)
         for start, end in event.ranges:
             group.skip(start, end)
 
@@ -239,11 +239,12 @@ class PartitionState:
         histories: list[tuple[int, int, tuple[Failure, ...]]] = []
         ranges = [(start, end) for start, end, _ in event.spans]
         if event.group:
-            self.join(event.group).dead_count += sum(end - start for start, end in ranges)
+            group = self.ensure_group(event.group)
+            group.dead_count += sum(end - start for start, end in ranges)
         if not event.group:
             self._cancel(ranges)
         elif not event.token:
-            waiting = [p for run in ranges for p in self.join(event.group).retries.within(*run)]
+            waiting = [part for run in ranges for part in group.retries.within(*run)]
             histories = [(part.start, part.end, part.failures) for part in waiting]
             self._skipped(Skipped(event.group, ranges, event.cause))
         else:
@@ -269,16 +270,16 @@ class PartitionState:
 
     def _rescheduled(self, event: Rescheduled) -> None:
         self.rescheduled[event.offset] = event.due_ms
-        self.frontier.reschedule(event.offset, event.due_ms)
+        self.maturity.reschedule(event.offset, event.due_ms)
 
     def _named(self, event: Named) -> None:
-        self.names.pop(event.producer_id, None)
-        self.names[event.producer_id] = event.client_id
-        if len(self.names) > limits.PRODUCERS_PER_PARTITION_MAX:
-            del self.names[next(iter(self.names))]
+        self.producer_names.pop(event.producer_id, None)
+        self.producer_names[event.producer_id] = event.client_id
+        if len(self.producer_names) > limits.PRODUCERS_PER_PARTITION_MAX:
+            del self.producer_names[next(iter(self.producer_names))]
 
     def _reset(self, event: Reset) -> None:
-        group = self.join(event.group)
+        group = self.ensure_group(event.group)
         group.reset(event.offset, None if event.end_offset < 0 else event.end_offset)
         group.taken.update(self.cancelled.all())
 
@@ -309,7 +310,7 @@ class PartitionState:
         self.cancelled.add(0, start)
         self.moved = {o: lane for o, lane in self.moved.items() if o >= start}
         self.rescheduled = {o: due_ms for o, due_ms in self.rescheduled.items() if o >= start}
-        self.frontier.trim(start)
+        self.maturity.trim(start)
         for group in self.groups.values():
             group.taken.add(0, start)
             group.drop(0, start)
@@ -323,7 +324,7 @@ class PartitionState:
         self.cancelled.remove(end, _EVERYTHING)
         self.moved = {o: lane for o, lane in self.moved.items() if o < end}
         self.rescheduled = {o: due_ms for o, due_ms in self.rescheduled.items() if o < end}
-        self.frontier.truncate(end)
+        self.maturity.truncate(end)
         self.producers.truncate(end)
         self.outbox.truncate(end)
         for group in self.groups.values():
@@ -340,8 +341,8 @@ class PartitionState:
         self.moved.clear()
         self.rescheduled.clear()
         self.producers.clear()
-        self.names.clear()
-        self.frontier = Maturity(event.frontier, event.exempt)
+        self.producer_names.clear()
+        self.maturity = Maturity(event.maturity, event.exempt)
         self.outbox.restore(event.outbox_id, event.outbox_sequences)
 
     def _snapshot_group(self, event: SnapshotGroup) -> None:
@@ -372,12 +373,12 @@ _TRANSITIONS: dict[type[Event], Callable[[PartitionState, Any], None]] = {
     Extended: PartitionState._extended,
     Dropped: PartitionState._dropped,
     Skipped: PartitionState._skipped,
-    CopyStored: lambda state, event: state.outbox.remove(event.departure),
+    CopyStored: lambda state, event: state.outbox.remove(event.entry),
     Cancelled: lambda state, event: state._cancel(event.ranges),
     Moved: PartitionState._moved,
     Rescheduled: PartitionState._rescheduled,
     Named: PartitionState._named,
-    Matured: lambda state, event: state.frontier.mature(event.up_to_ms, event.end_offset),
+    Matured: lambda state, event: state.maturity.mature(event.up_to_ms, event.end_offset),
     Reset: PartitionState._reset,
     GroupDeleted: PartitionState._group_deleted,
     Corrupted: PartitionState._corrupted,

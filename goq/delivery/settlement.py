@@ -32,8 +32,8 @@ class Settlement(NamedTuple):
     """The result of settling receipts: events, the number of messages, and the void receipts."""
 
     events: list[AnyEvent]
-    done: int
-    lost: list[Receipt]
+    settled: int
+    void: list[Receipt]
 
 
 class DeadLetterTarget(NamedTuple):
@@ -52,8 +52,8 @@ class FailureContext(NamedTuple):
 
     now_ms: int
     policy: RetryPolicy
-    grave: DeadLetterTarget
-    luck: float
+    dead_letters: DeadLetterTarget
+    random: float
     delay_ms: int | None = None
     reason: str = ""
 
@@ -149,7 +149,7 @@ def _failed(
 ) -> list[AnyEvent]:
     """Return the events of a failed attempt: attempts apart, because the waits differ."""
     events: list[AnyEvent] = []
-    luck = failing.luck
+    random = failing.random
     for attempt in sorted({part.attempt for part in parts}):
         spans = spans_of(part for part in parts if part.attempt == attempt)
         if failing.policy.is_last(attempt):
@@ -158,8 +158,8 @@ def _failed(
             continue
         wait_ms = failing.delay_ms
         if wait_ms is None:
-            wait_ms = failing.policy.wait_ms(attempt, luck)
-            luck = (luck + _GOLDEN_RATIO) % 1
+            wait_ms = failing.policy.wait_ms(attempt, random)
+            random = (random + _GOLDEN_RATIO) % 1
         due_ms = failing.now_ms + wait_ms
         events.append(event(group, token, spans, due_ms, failing.reason, failing.now_ms))
     return events
@@ -168,7 +168,7 @@ def _failed(
 def _given_up(
     group: str, token: int, spans: list[Span], failing: FailureContext, cause: Cause
 ) -> AnyEvent:
-    now_ms, reason, grave = failing.now_ms, failing.reason, failing.grave
+    now_ms, reason, dead_letters = failing.now_ms, failing.reason, failing.dead_letters
     if not failing.policy.dead_letters:
         return Dropped(group, token, spans, cause, reason, now_ms)
     return CopyQueued(
@@ -178,9 +178,9 @@ def _given_up(
         cause,
         reason,
         now_ms,
-        grave.topic,
-        grave.partition,
-        grave.producer_id,
+        dead_letters.topic,
+        dead_letters.partition,
+        dead_letters.producer_id,
     )
 
 
@@ -192,7 +192,7 @@ def _settle(
 ) -> Settlement:
     leases = state.group(group_name).leases
     by_token: dict[int, dict[int, AttemptRange]] = {}
-    lost: list[Receipt] = []
+    void: list[Receipt] = []
     for receipt in receipts:
         _, token, start, end = receipt
         lease = leases.get(token)
@@ -205,20 +205,20 @@ def _settle(
         reached = start
         for part in parts:
             if part.start > reached:
-                lost.append(receipt._replace(start=reached, end=part.start))
+                void.append(receipt._replace(start=reached, end=part.start))
             reached = part.end
             known = chosen.get(part.start)
             if known is None or known.end < part.end:
                 chosen[part.start] = part
         if reached < end:
-            lost.append(receipt._replace(start=reached))
+            void.append(receipt._replace(start=reached))
     events: list[AnyEvent] = []
     done = 0
     for token, chosen in by_token.items():
         if merged := _merged(chosen):
             events += make(token, merged)
             done += sum(part.end - part.start for part in merged)
-    return Settlement(events, done, lost)
+    return Settlement(events, done, void)
 
 
 def _merged(parts: dict[int, AttemptRange]) -> list[AttemptRange]:

@@ -43,8 +43,8 @@ def snapshot_of(state: PartitionState, messages_offset: int) -> list[AnyEvent]:
             state.start_offset,
             messages_offset,
             list(state.corrupt),
-            list(state.frontier.pairs),
-            state.frontier.exempt,
+            list(state.maturity.pairs),
+            state.maturity.exempt,
             outbox.producer_id,
             outbox.sequences(),
         )
@@ -54,7 +54,9 @@ def snapshot_of(state: PartitionState, messages_offset: int) -> list[AnyEvent]:
     for group in state.groups.values():
         events += _group(group)
     events.append(state.producers.snapshot())
-    events += (SnapshotProducers([], batch) for batch in _batches(state.names.items(), _NAMES_MAX))
+    events += (
+        SnapshotProducers([], batch) for batch in _batches(state.producer_names.items(), _NAMES_MAX)
+    )
     events.append(SnapshotEnded())
     return events
 
@@ -100,7 +102,7 @@ def restore_marks(state: PartitionState, marks: SnapshotMarks) -> None:
 def restore_producers(state: PartitionState, snapshot: SnapshotProducers) -> None:
     """Restore producers from one event."""
     state.producers.restore(snapshot)
-    state.names.update(snapshot.names)
+    state.producer_names.update(snapshot.names)
 
 
 def _group(group: Group) -> Iterator[AnyEvent]:

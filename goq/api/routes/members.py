@@ -152,7 +152,7 @@ def _shown(members: GroupMembers, here: set[int]) -> MembersOut:
             )
             for _, member in sorted(membership.members.items())
         ],
-        moving=moved(membership.moving()),
+        moving=moved(membership.moves()),
         history=[
             GroupRebalanceOut(
                 time=format_time_us(time_us),

@@ -130,7 +130,7 @@ class BlockBuilder:
             for each in spans or ():
                 self._cover.add(each[0], each[1])
         elif isinstance(event, SnapshotOutboxEntry):
-            self._leaving.restore(event.departure, event.event)
+            self._leaving.restore(event.entry, event.event)
         elif type(event) not in NO_MESSAGES:
             self.add_lost()
 

@@ -35,7 +35,7 @@ class LiveSpans:
         self._epoch = epoch
         self._executor = executor
         self._leaving = PendingCopies()
-        for departure in outbox.departures.values():
+        for departure in outbox.entries.values():
             self._leaving.restore(departure.number, departure.event)
         self._sequence = events.end_offset
         self._builder = BlockBuilder(self._sequence, self._leaving)
@@ -119,7 +119,7 @@ class LiveSpans:
 
     def _may_concern(self, event: AnyEvent, offset: int) -> bool:
         if isinstance(event, CopyStored):
-            stretches = self._leaving.of(event.departure)
+            stretches = self._leaving.of(event.entry)
         elif isinstance(event, Matured):
             return event.end_offset > offset
         else:

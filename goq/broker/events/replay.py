@@ -184,7 +184,7 @@ class _Losses:
 
 def _repairs(state: PartitionState, start_offset: int, end_offset: int) -> list[AnyEvent]:
     repairs: list[AnyEvent] = []
-    if state.reach() > end_offset:
+    if state.known_end() > end_offset:
         repairs.append(Truncated(end_offset))
     if state.start_offset < start_offset:
         repairs.append(Trimmed(start_offset))

@@ -79,7 +79,7 @@ class GroupMembers:
         for partition in range(self.membership.partition_count):
             holder = host.holder(group, partition, None)
             if holder is not None:
-                self.membership.hold(partition, holder)
+                self.membership.set_last_owner(partition, holder)
 
     def join(self, consumer: str, session_timeout_ms: int | None) -> None:
         """Let a consumer take part; for a member it counts as a heartbeat."""
@@ -92,7 +92,7 @@ class GroupMembers:
         member = self.membership.members.get(consumer)
         if member is None:
             return False
-        member.seen(self._now_ms())
+        member.touch(self._now_ms())
         return True
 
     def leave(self, consumer: str) -> None:
@@ -117,7 +117,7 @@ class GroupMembers:
         """Hand over those that move and that nobody but their heir has messages of any more."""
         owners: set[str] = set()
         for partition in partitions:
-            heir = self.membership.heir(partition)
+            heir = self.membership.next_owner(partition)
             if heir is not None and self._host.holder(self.group, partition, heir) is None:
                 self.membership.release(partition, self._now_ms())
                 owners.add(heir)
@@ -132,7 +132,7 @@ class GroupMembers:
         owner = self.membership.owner(partition)
         holder = self._host.holder(self.group, partition, owner) if owner is not None else None
         if holder is not None:
-            self.membership.suspend(partition, holder, self._now_ms())
+            self.membership.pause(partition, holder, self._now_ms())
         self.hand_over((partition,))
 
     def stop(self) -> None:
@@ -175,8 +175,8 @@ class GroupMembers:
         late_ms = now_ms - self._due_ms
         if late_ms > _LATE_MS_MAX:
             # The node stood still: what members sent meanwhile is still to be read.
-            self.membership.excuse(late_ms + _GRACE_MS)
-        self._apply(self.membership.tick(now_ms))
+            self.membership.extend_deadlines(late_ms + _GRACE_MS)
+        self._apply(self.membership.evict_expired(now_ms))
         due_ms = self.membership.next_deadline_ms()
         if due_ms is not None:
             self._arm(due_ms)

@@ -149,7 +149,7 @@ def _state_at(
     messages_end = end_offset_at(messages, time_us)
     # Events may speak of messages whose time is later by a clock that was set back since, or that
     # were lost in a power cut since.
-    state.extend_to(max(messages_end, state.reach()))
+    state.extend_to(max(messages_end, state.known_end()))
     state.apply(Matured(time_us // 1000, state.end_offset), end, 0)
     incomplete = [
         IncompleteHistory(f"the events {lost.start} to {lost.end - 1} are damaged", *lost[2:])

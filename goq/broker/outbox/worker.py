@@ -122,7 +122,7 @@ class Departures:
             producers = await target.producers(producer_id)
             arrived: list[CopyStored] = []
             while waiting:
-                epoch, sequence = self._place(waiting[0], producers.reached(producer_id))
+                epoch, sequence = self._place(waiting[0], producers.progress(producer_id))
                 if sequence < _end(waiting[0]):
                     break
                 departure = waiting.popleft()

@@ -100,7 +100,7 @@ class Appender:
             raise self._availability.error
         done = self.commit.append(view, acks=acks)
         producer_id = view.header.producer_id
-        names = self._state.names
+        names = self._state.producer_names
         if client_id is not None and producer_id and names.get(producer_id) != client_id:
             done.add_done_callback(partial(self._record_name, producer_id, client_id))
         return done
@@ -122,7 +122,7 @@ class Appender:
         """
         if done.cancelled() or done.exception() is not None:
             return  # nothing was stored under the name
-        if self._state.names.get(producer_id) == client_id:
+        if self._state.producer_names.get(producer_id) == client_id:
             return  # a frame that was stored at the same time has recorded it
         try:
             self._availability.check()

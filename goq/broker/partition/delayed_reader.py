@@ -37,7 +37,7 @@ class DelayedReader:
         self._messages = messages
         self._start_offset = state.start_offset
         self._end_offset = state.end_offset
-        self._frontier = Maturity(state.frontier.pairs, state.frontier.exempt)
+        self._maturity = Maturity(state.maturity.pairs, state.maturity.exempt)
         self._cancelled = state.cancelled.copy()
         changed = sorted(state.rescheduled.items())
         self._changed = np.array([offset for offset, _ in changed], np.int64)
@@ -110,8 +110,8 @@ class DelayedReader:
 
     def _low_ms(self, end: int) -> int:
         """Return before when nothing is due any more of what lies before ``end``."""
-        if self._frontier.pairs:
-            up_to_ms, end_offset = self._frontier.pairs[-1]
+        if self._maturity.pairs:
+            up_to_ms, end_offset = self._maturity.pairs[-1]
             if end <= end_offset:
                 return up_to_ms + 1
         return 1
@@ -131,7 +131,7 @@ class DelayedReader:
     def _only_waiting(self, offsets: Int64s, due_ms: Int64s) -> tuple[Int64s, Int64s]:
         if not len(offsets):
             return offsets, due_ms
-        waits = ~(self._frontier.matured(offsets, due_ms) | self._is_cancelled(offsets))
+        waits = ~(self._maturity.matured(offsets, due_ms) | self._is_cancelled(offsets))
         return offsets[waits], due_ms[waits]
 
     def _is_cancelled(self, offsets: Int64s) -> npt.NDArray[np.bool_]:

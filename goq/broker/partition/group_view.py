@@ -254,7 +254,7 @@ class GroupView:
     def _is_departing(self, offset: int) -> bool:
         return any(
             each.event.group == self.name and start <= offset < end
-            for each in self._state.outbox.departures.values()
+            for each in self._state.outbox.entries.values()
             for start, end, _ in each.event.spans
         )
 

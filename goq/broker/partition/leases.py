@@ -129,9 +129,9 @@ class Leases:
         self.check_room()
         now_ms = self._context.clock.wall_ms()
         settings = self._callbacks.settings_of(group_name)
-        group = self._state.join(group_name)
+        group = self._state.ensure_group(group_name)
         ready = self._ready.current
-        ready.turns_of(group)
+        ready.scheduler_of(group)
         fetch = FrameFetch(
             self._frames, partial(self._read, wait), self._note_damage, bytes_max=bytes_max
         )
@@ -169,9 +169,9 @@ class Leases:
 
     def next_lane(self, group_name: str) -> int:
         """Return the lane of a group's next message, approximately: 0 is the most urgent."""
-        group = self._state.join(group_name)
+        group = self._state.ensure_group(group_name)
         ready = self._ready.current
-        fresh = ready.turns_of(group).next_lane()
+        fresh = ready.scheduler_of(group).next_lane()
         lanes = [ready.default_lane if lane < 0 else lane for lane in group.retries.due_lanes()]
         return min([*lanes, limits.LANES_MAX if fresh is None else fresh])
 
@@ -267,7 +267,9 @@ class Leases:
         failing = self.failure_context(group, now_ms)
         if cause is Cause.TTL and settings.dead_letter_expired and failing.policy.dead_letters:
             spans = [span for run in ranges for span in self._attempts(group, *run)]
-            self._writer.record([CopyQueued(group, 0, spans, cause, "", now_ms, *failing.grave)])
+            self._writer.record(
+                [CopyQueued(group, 0, spans, cause, "", now_ms, *failing.dead_letters)]
+            )
         else:
             self._writer.record([Skipped(group, ranges, cause)])
 

@@ -301,7 +301,7 @@ class Partition:
         if due_ms:
             due_ms = state.rescheduled.get(offset, due_ms)
         is_cancelled = offset in state.cancelled
-        waits = bool(due_ms) and not state.frontier.has_matured(offset, due_ms)
+        waits = bool(due_ms) and not state.maturity.has_matured(offset, due_ms)
         lane = state.moved.get(offset, lane)
         is_scheduled = waits and not is_cancelled
         return MessageStatus(offset, lane, tenant, due_ms, is_scheduled, is_cancelled, row)
@@ -332,7 +332,7 @@ class Partition:
     def producer_progress(self, producer_id: int) -> ProducerProgress | None:
         """Return how far a producer got, in committed messages; None for an unknown one."""
         producers = self._state.producers
-        reached = producers.reached(producer_id)
+        reached = producers.progress(producer_id)
         if reached is None:
             return None
         epoch, next_sequence = reached
@@ -348,7 +348,7 @@ class Partition:
         if not producer_id:
             return None
         return (
-            self._state.names.get(producer_id)
+            self._state.producer_names.get(producer_id)
             or recorded_name(events or self._events.reader, producer_id, header.append_time_us)
             or f"{producer_id:016x}"
         )
@@ -356,7 +356,7 @@ class Partition:
     @property
     def departures(self) -> Collection[OutboxEntry]:
         """The messages that are about to leave for other topics, first decided first."""
-        return self._state.outbox.departures.values()
+        return self._state.outbox.entries.values()
 
     @property
     def outbox_producer_id(self) -> int:

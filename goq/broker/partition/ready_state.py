@@ -54,7 +54,7 @@ class ReadyState:
         self.tenants = TenantNumbers()
         self.schedule = DelayedMessages(
             now_ms,
-            state.frontier,
+            state.maturity,
             cancelled=_offsets(state.cancelled.present(state.start_offset, state.cancelled.top())),
             rescheduled=state.rescheduled,
         )
@@ -107,7 +107,7 @@ class ReadyState:
         """Whether the queues are as these settings want them."""
         return (self.default_lane, self._policy) == (settings.default_lane, policy_of(settings))
 
-    def turns_of(self, group: Group) -> FairScheduler:
+    def scheduler_of(self, group: Group) -> FairScheduler:
         """Return a group's places in the ready queues."""
         scheduler = group.scheduler
         if not isinstance(scheduler, FairScheduler):
@@ -203,7 +203,7 @@ class ReadyState:
         Everything enters in order of offset, so what no row speaks of, which stands in the default
         lane, in between.
         """
-        frontier = self._state.frontier
+        maturity = self._state.maturity
         moved = sorted(self._state.moved)
         at = start
         for rows in found:
@@ -212,7 +212,7 @@ class ReadyState:
             if delayed.any():
                 tags = _tags(lanes[delayed], tenants[delayed])
                 self.schedule.restore(rows.offsets[delayed], tags, rows.deliver_at_ms[delayed])
-                delayed[delayed] = ~frontier.matured(
+                delayed[delayed] = ~maturity.matured(
                     rows.offsets[delayed], self._due_ms(rows, delayed)
                 )
             self._move(rows.offsets, lanes)

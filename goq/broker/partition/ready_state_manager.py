@@ -47,8 +47,10 @@ class ReadyStateManager:
 
     def is_ready_for(self, group_name: str) -> bool:
         """Whether a group can receive; if not, wait for :meth:`rebuilt`."""
-        if self._availability.error is None and self.current.lacks(self._state.join(group_name)):
-            self._start()
+        if self._availability.error is None:
+            group = self._state.ensure_group(group_name)
+            if self.current.lacks(group):
+                self._start()
         return self._rebuilding is None
 
     async def rebuilt(self) -> None:

@@ -100,7 +100,7 @@ class Timers:
             for event in events:
                 assert isinstance(event, Expired | CopyQueued | Dropped)
                 self._stats.expired_messages += sum(end - start for start, end, _ in event.spans)
-        if self._state.ripen(now_ms) or has_freed:
+        if self._state.advance_retries(now_ms) or has_freed:
             self._callbacks.on_ready(None)
         self.arm_all()
 

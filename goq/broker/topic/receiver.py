@@ -333,8 +333,8 @@ class Receiver:
                 for consumer in leases.consumers(group, {receipt.token for receipt in some}):
                     self._coordinator.touch(group, consumer)
             settled, recorded = settle(leases, some)
-            count += settled.done
-            void.extend(settled.lost)
+            count += settled.settled
+            void.extend(settled.void)
             if recorded is not None:
                 pending.append(recorded)
         await wait_for_all(pending)

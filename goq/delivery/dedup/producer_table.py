@@ -79,7 +79,7 @@ class ProducerTable:
             )
         return None
 
-    def reached(self, producer_id: int) -> tuple[int, int] | None:
+    def progress(self, producer_id: int) -> tuple[int, int] | None:
         """Return a producer's epoch and next sequence, None for an unknown producer."""
         known = self._producers.get(producer_id)
         if known is None:
@@ -121,7 +121,7 @@ class ProducerTable:
             if not known.batches:
                 del self._producers[producer_id]
 
-    def reach(self) -> int:
+    def end_offset(self) -> int:
         """Return the highest end offset of a batch."""
         return max((known.batches[-1].end_offset for known in self._producers.values()), default=0)
 

@@ -66,12 +66,12 @@ class DelayedMessages:
     def __init__(
         self,
         now_ms: int,
-        frontier: Maturity,
+        maturity: Maturity,
         *,
         cancelled: Iterable[int] = (),
         rescheduled: Mapping[int, int] | None = None,
     ) -> None:
-        self._frontier = frontier
+        self._maturity = maturity
         self._cancelled = sorted_offsets(cancelled)
         self._rescheduled = rescheduled or {}
         self._rescheduled_offsets = sorted_offsets(self._rescheduled)
@@ -105,9 +105,9 @@ class DelayedMessages:
                 elsewhere.offsets.tolist(), elsewhere.tags.tolist(), strict=True
             ):
                 due = self._rescheduled[offset]
-                if not self._frontier.has_matured(offset, due):
+                if not self._maturity.has_matured(offset, due):
                     self._put(offset, tag, due)
-        changed |= self._frontier.matured(rows.offsets, rows.due_ms)
+        changed |= self._maturity.matured(rows.offsets, rows.due_ms)
         near = rows.due_ms < self._loaded_to_ms
         self._on_disk_count += int(np.count_nonzero(~(near | changed)))
         self._enter(rows.only(near & ~changed))
@@ -191,7 +191,7 @@ class DelayedMessages:
         )
         void = is_among(rows.offsets, sorted_offsets(self._void_on_disk))
         self._void_on_disk.difference_update(rows.offsets[void].tolist())
-        rows = rows.only(~(void | self._frontier.matured(rows.offsets, rows.due_ms)))
+        rows = rows.only(~(void | self._maturity.matured(rows.offsets, rows.due_ms)))
         self._on_disk_count -= len(rows.offsets)
         self._enter(rows)
         self._extend(to_ms)

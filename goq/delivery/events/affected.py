@@ -127,7 +127,7 @@ class PendingCopies:
 
     def end(self, event: CopyStored) -> OffsetSpans | None:
         """Return the messages whose copies are stored, None if their outbox entry was not seen."""
-        return self._spans.pop(event.departure, None)
+        return self._spans.pop(event.entry, None)
 
     def of(self, departure: int) -> OffsetSpans | None:
         """Return the messages of an outbox entry, None if it was not seen or has ended."""

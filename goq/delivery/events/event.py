@@ -153,7 +153,7 @@ class SnapshotStarted(Event, frozen=True, tag=10):
     start_offset: int
     messages_offset: int
     corrupt: list[Range]
-    frontier: list[tuple[int, int]] = []
+    maturity: list[tuple[int, int]] = []
     exempt: list[tuple[int, int]] = []
     outbox_id: int = 0
     outbox_sequences: list[tuple[str, int, int]] = []
@@ -263,7 +263,7 @@ class CopyQueued(Event, frozen=True, tag=21):
 class CopyStored(Event, frozen=True, tag=22):
     """The copies of an outbox entry are durable in the other topic, the first at ``offset``."""
 
-    departure: int
+    entry: int
     offset: int
 
 
@@ -280,7 +280,7 @@ class SnapshotMarks(Event, frozen=True, tag=23):
 class SnapshotOutboxEntry(Event, frozen=True, tag=24):
     """An outbox entry, with the failures of earlier attempts by run."""
 
-    departure: int
+    entry: int
     first_sequence: int
     event: CopyQueued
     failures: list[tuple[int, int, tuple[Failure, ...]]]

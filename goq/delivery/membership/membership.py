@@ -36,7 +36,7 @@ class GroupMember:
     open_count: int = 0
     """The number of its open receives and streams; while there is one it is not evicted."""
 
-    def seen(self, now_ms: int) -> None:
+    def touch(self, now_ms: int) -> None:
         """Restart its session timeout."""
         self.last_seen_ms = now_ms
         self.deadline_ms = now_ms + self.session_timeout_ms
@@ -49,7 +49,7 @@ class Membership:
         self.generation = generation
         self.members: dict[str, GroupMember] = {}
         self._targets: list[str | None] = [None] * partition_count
-        self._held: list[str | None] = [None] * partition_count  # the last owner
+        self._last_owners: list[str | None] = [None] * partition_count  # the last owner
         self._moving: dict[int, Move] = {}
         self._owned: dict[str, tuple[int, ...]] = {}
 
@@ -66,7 +66,7 @@ class Membership:
 
     def revoking_from(self, consumer: str) -> tuple[int, ...]:
         """Return the partitions that a consumer has to finish before they can move, in order."""
-        return tuple(m.partition for m in self.moving() if m.source == consumer != m.target)
+        return tuple(m.partition for m in self.moves() if m.source == consumer != m.target)
 
     def owner(self, partition: int) -> str | None:
         """Return the consumer that gets the messages of a partition now, None if there is none."""
@@ -74,12 +74,12 @@ class Membership:
             return None
         return self._targets[partition]
 
-    def heir(self, partition: int) -> str | None:
+    def next_owner(self, partition: int) -> str | None:
         """Return the next owner of a partition that moves, None if it does not move."""
         move = self._moving.get(partition)
         return move.target if move is not None else None
 
-    def moving(self) -> list[Move]:
+    def moves(self) -> list[Move]:
         """Return the moves under way, in order of partition."""
         return [self._moving[partition] for partition in sorted(self._moving)]
 
@@ -99,7 +99,7 @@ class Membership:
         member = self.members.get(consumer)
         if member is not None:
             member.session_timeout_ms = session_timeout_ms or member.session_timeout_ms
-            member.seen(now_ms)
+            member.touch(now_ms)
             return None
         timeout_ms = session_timeout_ms or DEFAULT_SESSION_TIMEOUT_MS
         self.members[consumer] = GroupMember(
@@ -117,7 +117,7 @@ class Membership:
         """Keep a member alive until :meth:`close`; return the argument for that call."""
         member = self.members[consumer]
         member.open_count += 1
-        member.seen(now_ms)
+        member.touch(now_ms)
         return member.joined_generation
 
     def close(self, consumer: str, joined_generation: int, now_ms: int) -> None:
@@ -128,16 +128,16 @@ class Membership:
         member = self.members.get(consumer)
         if member is not None and member.joined_generation == joined_generation:
             member.open_count -= 1
-            member.seen(now_ms)
+            member.touch(now_ms)
 
-    def tick(self, now_ms: int) -> Rebalance | None:
+    def evict_expired(self, now_ms: int) -> Rebalance | None:
         """Evict the members whose session timeout is over."""
         evicted = [m.consumer for m in self.members.values() if _is_over(m, now_ms)]
         for consumer in evicted:
             del self.members[consumer]
         return self._rebalance(RebalanceReason.EVICTED, evicted, now_ms) if evicted else None
 
-    def excuse(self, grace_ms: int) -> None:
+    def extend_deadlines(self, grace_ms: int) -> None:
         """Extend every member's deadline: heartbeats could not arrive."""
         for member in self.members.values():
             member.deadline_ms += grace_ms
@@ -148,34 +148,34 @@ class Membership:
         if added <= 0:
             return None
         self._targets += [None] * added
-        self._held += [None] * added
+        self._last_owners += [None] * added
         return (
             self._rebalance(RebalanceReason.PARTITIONS_ADDED, [], now_ms) if self.members else None
         )
 
-    def hold(self, partition: int, consumer: str) -> None:
+    def set_last_owner(self, partition: int, consumer: str) -> None:
         """Record the consumer with messages of an unowned partition outstanding: its next owner."""
-        self._held[partition] = consumer
+        self._last_owners[partition] = consumer
 
     def release(self, partition: int, now_ms: int) -> str | None:
         """Give a moving partition to its next owner; return that owner, None if it does not move.
 
         To be called when only the next owner has messages of it outstanding.
         """
-        heir = self.heir(partition)
-        if heir is None:
+        next_owner = self.next_owner(partition)
+        if next_owner is None:
             return None
         move = self._moving.pop(partition)
         move.paused_ms = now_ms - move.paused_from_ms
-        self._held[partition] = heir
-        self._owned[heir] = tuple(sorted((*self.partitions_of(heir), partition)))
-        return heir
+        self._last_owners[partition] = next_owner
+        self._owned[next_owner] = tuple(sorted((*self.partitions_of(next_owner), partition)))
+        return next_owner
 
-    def suspend(self, partition: int, consumer: str, now_ms: int) -> None:
+    def pause(self, partition: int, consumer: str, now_ms: int) -> None:
         """Let an owned partition move again: another consumer has messages of it outstanding."""
         owner = self.owner(partition)
         if owner is not None:
-            self._held[partition] = consumer
+            self._last_owners[partition] = consumer
             self._moving[partition] = Move(partition, consumer, owner, now_ms)
             self._disown({partition})
 
@@ -183,13 +183,14 @@ class Membership:
         self, reason: RebalanceReason, consumers: Iterable[str], now_ms: int
     ) -> Rebalance:
         self.generation += 1
-        before, self._targets = self._targets, assign(self.members, self._targets, self._held)
+        before = self._targets
+        self._targets = assign(self.members, before, self._last_owners)
         moves = []
         for partition, target in enumerate(self._targets):
             if target != before[partition]:
                 under_way = self._moving.pop(partition, None)
                 from_ms = under_way.paused_from_ms if under_way is not None else now_ms
-                move = Move(partition, self._held[partition], target, from_ms)
+                move = Move(partition, self._last_owners[partition], target, from_ms)
                 moves.append(move)
                 if target is not None:
                     self._moving[partition] = move

@@ -230,7 +230,7 @@ class Timeline:
         )
 
     def _copy_stored(self, event: CopyStored, _time_us: int, _token: int) -> None:
-        at = self._copies.pop(event.departure, None)
+        at = self._copies.pop(event.entry, None)
         if at is not None:
             step = self.steps[at]
             assert step.copy is not None

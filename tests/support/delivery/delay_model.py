@@ -58,7 +58,7 @@ class Message:
 
 @dataclass
 class SchedulePair:
-    """A schedule, its broker's part (disk, frontier, clock), and a dictionary to compare with."""
+    """A schedule, its broker's part (disk, maturity, clock), and a dictionary to compare with."""
 
     now_ms: int
     messages: dict[int, Message] = field(default_factory=dict)
@@ -66,8 +66,8 @@ class SchedulePair:
     next_offset: int = 0
 
     def __post_init__(self) -> None:
-        self.frontier = Maturity()
-        self.schedule = DelayedMessages(self.now_ms, self.frontier)
+        self.maturity = Maturity()
+        self.schedule = DelayedMessages(self.now_ms, self.maturity)
 
     def waiting(self) -> list[Message]:
         return [message for message in self.messages.values() if message.waits]
@@ -89,7 +89,7 @@ class SchedulePair:
     def reschedule(self, message: Message, due_ms: int) -> None:
         offset, tag, _ = message.row
         self.schedule.reschedule(offset, tag, message.due_ms, due_ms)
-        self.frontier.reschedule(offset, due_ms)
+        self.maturity.reschedule(offset, due_ms)
         message.due_ms = due_ms
 
     def pop(self) -> DueMessages:
@@ -103,7 +103,7 @@ class SchedulePair:
         for _, offset, _ in expected:
             self.messages[offset].matured = True
         if expected:
-            self.frontier.mature(due.up_to_ms, due.end_offset)
+            self.maturity.mature(due.up_to_ms, due.end_offset)
         if self.load:  # no waking in vain until it is read
             next_ms = self.schedule.next_ms()
             assert next_ms is None or next_ms > self.now_ms
@@ -162,12 +162,12 @@ class SchedulePair:
     def restart(self, chunk_size: int = 3) -> None:
         """Build the schedule anew from the disk and the state."""
         self.load = None
-        self.frontier = Maturity(self.frontier.pairs, self.frontier.exempt)
+        self.maturity = Maturity(self.maturity.pairs, self.maturity.exempt)
         changed = {o: m for o, m in self.messages.items() if m.due_ms != m.row[2]}
         twice = {o: m for o, m in self.messages.items() if m.row[2] == m.due_ms and o % 3 == 0}
         self.schedule = DelayedMessages(
             self.now_ms,
-            self.frontier,
+            self.maturity,
             cancelled=[o for o, m in self.messages.items() if m.cancelled],
             rescheduled={o: m.due_ms for o, m in (changed | twice).items()},
         )
@@ -181,17 +181,17 @@ class SchedulePair:
             if message.waits:
                 self.schedule.cancel(offset, message.due_ms)
         self.schedule.trim(start_offset)
-        self.frontier.trim(start_offset)
+        self.maturity.trim(start_offset)
 
     def check(self) -> None:
         waiting = self.waiting()
         assert self.schedule.count == len(waiting)
         for offset, message in self.messages.items():
             if not message.cancelled:
-                matured = self.frontier.has_matured(offset, message.due_ms)
+                matured = self.maturity.has_matured(offset, message.due_ms)
                 assert matured == message.matured, (offset, message)
         live = [(o, m) for o, m in self.messages.items() if not m.cancelled]
-        mask = self.frontier.matured(
+        mask = self.maturity.matured(
             np.array([o for o, _ in live], np.int64),
             np.array([m.due_ms for _, m in live], np.int64),
         )

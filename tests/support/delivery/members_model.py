@@ -241,7 +241,7 @@ class Pair:
     ) -> None:
         """Take over who is to have what, once it is what was asked for: balanced, few moves."""
         old, _ = before
-        new = [self.real.owner(n) or self.real.heir(n) for n in range(self.host.partitions)]
+        new = [self.real.owner(n) or self.real.next_owner(n) for n in range(self.host.partitions)]
         if not (joined or gone or added):
             assert new == old
             return
@@ -295,7 +295,7 @@ class Pair:
             for n, target in enumerate(self.targets)
             if target is not None and self.owner(n) is None
         }
-        moving = self.real.moving()
+        moving = self.real.moves()
         assert {move.partition: move.target for move in moving} == expected
         for name in self.members:
             assert set(self.real.revoking_from(name)) == {

@@ -273,10 +273,10 @@ def canonical(state: PartitionState) -> Any:
         {name: found for name, found in groups.items() if found != untouched},
         {o for run in state.cancelled.present(start, end) for o in range(*run)},
         (state.moved, state.rescheduled),
-        (state.frontier.pairs, sorted(state.frontier.exempt)),
-        (outbox.producer_id, sorted(outbox.sequences()), _plain(outbox.departures)),
+        (state.maturity.pairs, sorted(state.maturity.exempt)),
+        (outbox.producer_id, sorted(outbox.sequences()), _plain(outbox.entries)),
         state.producers.snapshot(),
-        list(state.names.items()),
+        list(state.producer_names.items()),
     )
 
 

@@ -138,10 +138,10 @@ class Pair:
         self.twin.rank_by_offset()
 
     def _group(self, name: str) -> Group:
-        group = self.real.join(name)
+        group = self.real.ensure_group(name)
         if self.dispatch.lacks(group):
             self._rebuild()
-        self.dispatch.turns_of(group)
+        self.dispatch.scheduler_of(group)
         return group
 
     def _facts_of(self, reads_max: int) -> Any:
@@ -249,7 +249,7 @@ class Pair:
         """Apply a departure; its messages are numbered behind those before."""
         offsets = [o for start, end, _ in event.spans for o in range(start, end)]
         number = self.apply(event)
-        departure = self.real.outbox.departures[number]
+        departure = self.real.outbox.entries[number]
         assert departure.first_sequence == self.sequence
         assert departure.event == event
         self.sequence += len(offsets)
@@ -278,8 +278,8 @@ class Pair:
             answer = nack(self.real, name, receipts, failing)
         else:
             answer = reject(self.real, name, receipts, failing)
-        assert answer.done == len(settled)
-        assert [(r.token, r.start, r.end) for r in answer.lost] == lost
+        assert answer.settled == len(settled)
+        assert [(r.token, r.start, r.end) for r in answer.void] == lost
         self._carry_out(name, answer.events, settled, time_ms, how)
         assert before is None or canonical(self.real) == before
         return answer
@@ -328,7 +328,7 @@ class Pair:
         assert told == settled
 
     def _check_histories(self, event: CopyQueued, states: dict[int, State]) -> None:
-        departure = list(self.real.outbox.departures.values())[-1]
+        departure = list(self.real.outbox.entries.values())[-1]
         covered = sorted(o for start, end, _ in departure.histories for o in range(start, end))
         assert covered == sorted(o for o, _ in _offsets(event))
         for _, _, failures in departure.histories:
@@ -527,11 +527,11 @@ class Pair:
         for offset in range(twin.start, twin.end):
             due_ms = damaged.rescheduled.get(offset, twin.messages[offset].due_ms)
             is_delayed = twin.messages[offset].due_ms and offset not in twin.cancelled
-            if is_delayed and not damaged.frontier.has_matured(offset, due_ms):
+            if is_delayed and not damaged.maturity.has_matured(offset, due_ms):
                 twin.waiting[offset] = due_ms
         leases = [lease for group in damaged.groups.values() for lease in group.leases.values()]
         self.consumers = {lease.token: lease.consumer for lease in leases}
-        departures = damaged.outbox.departures.values()
+        departures = damaged.outbox.entries.values()
         self.departures = {d.number: [] for d in departures}
         self.sequence = sum(n for _, _, n in damaged.outbox.sequences())
         self.epoch += 1
@@ -547,7 +547,7 @@ class Pair:
             if not isinstance(event, lossy) or rng.random() > share:
                 fresh.apply(event, sequence, epoch)
         end = self.real.end_offset
-        if fresh.reach() > end:
+        if fresh.known_end() > end:
             fresh.apply(Truncated(end), 0, 0)
         if fresh.start_offset < self.real.start_offset:
             fresh.apply(Trimmed(self.real.start_offset), 0, 0)
@@ -568,9 +568,9 @@ class Pair:
         for offset in range(twin.start, twin.end):
             due_ms = twin.messages[offset].due_ms
             due_ms = real.rescheduled.get(offset, due_ms)
-            is_waiting = bool(due_ms) and not real.frontier.has_matured(offset, due_ms)
+            is_waiting = bool(due_ms) and not real.maturity.has_matured(offset, due_ms)
             assert is_waiting == (offset in twin.waiting) or offset in twin.cancelled, offset
-        assert list(real.outbox.departures) == list(self.departures)
+        assert list(real.outbox.entries) == list(self.departures)
         self._check_timers()
 
     def _check_timers(self) -> None:
@@ -583,7 +583,7 @@ class Pair:
             self.announced[name] = due
             wanted += [s[2] for s in retries.values() if s[2] > self.now_ms]
             wanted += [s[2] for s in self.twin.outstanding(name, "leased").values()]
-        assert self.real.ripen(self.now_ms) or not newly_due
+        assert self.real.advance_retries(self.now_ms) or not newly_due
         next_ms = self.real.next_timer_ms()
         assert not wanted or (next_ms is not None and next_ms <= min(wanted))
 

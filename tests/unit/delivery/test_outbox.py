@@ -49,7 +49,7 @@ def test_departures_are_numbered_on_through_a_snapshot() -> None:
     state.apply(CopyStored(token_of(9, 1), 0), 3, 9)
     state = restored(state)
     state.apply(leaving((9, 10, 1)), 4, 10)
-    assert [(epoch_of(d.number), d.first_sequence) for d in state.outbox.departures.values()] == [
+    assert [(epoch_of(d.number), d.first_sequence) for d in state.outbox.entries.values()] == [
         (9, 3),
         (10, 5),
     ]
@@ -60,10 +60,10 @@ def test_what_was_lost_while_it_left_keeps_its_numbers_and_gives_up_its_offsets(
     state = state_of(10)
     state.apply(leaving((1, 3, 1), (4, 8, 2)), 1, 9)
     state.apply(Truncated(6), 2, 9)
-    [departure] = restored(state).outbox.departures.values()
+    [departure] = restored(state).outbox.entries.values()
     assert departure.event.spans == [(1, 3, 1), (4, 6, 2), (6 - LOST, 8 - LOST, 2)]
     state.apply(Truncated(5), 3, 9)
-    [departure] = state.outbox.departures.values()
+    [departure] = state.outbox.entries.values()
     assert departure.event.spans == [
         (1, 3, 1),
         (4, 5, 2),
@@ -77,7 +77,7 @@ def test_a_message_that_expires_while_it_waits_for_a_retry_leaves_with_its_past(
     state.apply(Leased("g", "c", 50, [(2, 4, 1)]), 1, 9)
     state.apply(Nacked("g", token_of(9, 1), [(2, 4, 1)], 60, "busy", 55), 2, 9)
     state.apply(leaving((3, 4, 1)), 3, 9)
-    [departure] = state.outbox.departures.values()
+    [departure] = state.outbox.entries.values()
     assert departure.histories == [(3, 4, (Failure(55, "c", "nacked", "busy"),))]
     assert [(part.start, part.end) for part in state.group("g").retries] == [(2, 3)]
 
@@ -89,9 +89,9 @@ def test_a_departure_of_many_runs_weighs_as_much_in_a_snapshot() -> None:
 
 def test_a_table_tells_how_far_a_producer_is_and_where_its_messages_lie() -> None:
     table = ProducerTable()
-    assert table.reached(7) is None
+    assert table.progress(7) is None
     assert table.offset_of(7, 0) is None
     table.add(header_of(ProducerMark(7, 2, 10), 3), 100, 0)
     table.add(header_of(ProducerMark(7, 2, 13), 2), 200, 0)
-    assert table.reached(7) == (2, 15)
+    assert table.progress(7) == (2, 15)
     assert [table.offset_of(7, n) for n in (9, 10, 12, 13, 15)] == [None, 100, 102, 200, None]

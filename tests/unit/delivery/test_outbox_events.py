@@ -26,7 +26,7 @@ def test_copies_are_numbered_without_gaps_for_each_target() -> None:
         departing((7, 9, 0)),
         departing((9, 10, 0)),
     )
-    numbers = [d.first_sequence for d in state.outbox.departures.values()]
+    numbers = [d.first_sequence for d in state.outbox.entries.values()]
     assert numbers == [0, 0, 3, 5]
     assert sorted(state.outbox.sequences()) == [("t.dlq", 0, 6), ("t.dlq", 1, 1)]
 
@@ -42,9 +42,9 @@ def test_what_arrived_is_gone_and_its_numbers_are_not_given_again() -> None:
     state = state_with(departing((0, 2, 0)))
     state.apply(CopyStored(token_of(1, 0), 40), 1, 1)
     state.apply(CopyStored(token_of(1, 0), 40), 2, 1)
-    assert not state.outbox.departures
+    assert not state.outbox.entries
     state.apply(departing((2, 3, 0)), 3, 1)
-    assert [d.first_sequence for d in state.outbox.departures.values()] == [2]
+    assert [d.first_sequence for d in state.outbox.entries.values()] == [2]
 
 
 def test_a_snapshot_keeps_what_is_under_way_and_the_numbers() -> None:
@@ -53,7 +53,7 @@ def test_a_snapshot_keeps_what_is_under_way_and_the_numbers() -> None:
     fresh = PartitionState()
     for event in snapshot_of(state, 0):
         fresh.apply(event, 0, 0)
-    assert fresh.outbox.departures == state.outbox.departures
+    assert fresh.outbox.entries == state.outbox.entries
     assert fresh.outbox.sequences() == state.outbox.sequences()
     assert fresh.outbox.producer_id == 77
 

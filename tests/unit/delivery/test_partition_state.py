@@ -297,7 +297,7 @@ def test_a_lost_reset_that_lifts_a_groups_end_is_made_up_for_by_the_first_lease_
 def test_what_gets_the_offsets_of_lost_messages_is_not_for_a_group_that_ended_behind_them() -> None:
     pair = _ten()
     pair.reset("a", 2, 8)
-    assert pair.real.reach() == 8
+    assert pair.real.known_end() == 8
     pair.lose(5)
     pair.publish([Message(1)] * 5, is_plain=True)
     pair.check()
@@ -334,7 +334,7 @@ def test_a_lease_whose_predecessors_end_was_lost_takes_its_messages_over() -> No
 def test_offsets_that_were_lost_take_nothing_along_of_what_was_known_of_them() -> None:
     pair = _ten()
     pair.move(9, 0)
-    assert pair.real.reach() == 10
+    assert pair.real.known_end() == 10
     pair.lose(5)
     pair.publish([Message(1)] * 5, is_plain=True)
     pair.check()

@@ -48,16 +48,16 @@ def receipt(start: int, end: int, token: int = TOKEN) -> Receipt:
 
 def test_acks_of_another_token_change_nothing() -> None:
     answer = acknowledge(leased((0, 5, 1)), "g", [receipt(0, 5, TOKEN + 1)])
-    assert (answer.events, answer.done) == ([], 0)
-    assert answer.lost == [receipt(0, 5, TOKEN + 1)]
+    assert (answer.events, answer.settled) == ([], 0)
+    assert answer.void == [receipt(0, 5, TOKEN + 1)]
 
 
 def test_a_receipt_is_void_for_the_part_that_is_not_leased_and_good_for_the_rest() -> None:
     state = leased((2, 4, 1), (6, 8, 1))
     answer = acknowledge(state, "g", [receipt(0, 10), receipt(3, 7)])
     assert answer.events == [Acked("g", TOKEN, [(2, 4), (6, 8)])]
-    assert answer.done == 4
-    assert [(r.start, r.end) for r in answer.lost] == [(0, 2), (4, 6), (8, 10), (4, 6)]
+    assert answer.settled == 4
+    assert [(r.start, r.end) for r in answer.void] == [(0, 2), (4, 6), (8, 10), (4, 6)]
     for event in answer.events:
         state.apply(event, 1, 1)
     assert acknowledge(state, "g", [receipt(2, 4)]).lost == [receipt(2, 4)]

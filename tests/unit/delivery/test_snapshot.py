@@ -41,20 +41,20 @@ def test_names_of_producers_are_restored_in_the_order_in_which_they_were_given()
     state = PartitionState()
     for producer_id in (3, 1, 2, 3):
         state.apply(Named(producer_id, f"client-{producer_id}"), 0, 1)
-    assert list(state.names) == [1, 2, 3]
-    assert list(restored(state).names.items()) == list(state.names.items())
+    assert list(state.producer_names) == [1, 2, 3]
+    assert list(restored(state).producer_names.items()) == list(state.producer_names.items())
 
 
 def test_a_partition_knows_so_many_names_and_forgets_the_one_given_longest_ago() -> None:
     state = PartitionState()
     for producer_id in range(1, limits.PRODUCERS_PER_PARTITION_MAX + 1):
         state.apply(Named(producer_id, "n"), 0, 1)
-    assert len(state.names) == limits.PRODUCERS_PER_PARTITION_MAX
+    assert len(state.producer_names) == limits.PRODUCERS_PER_PARTITION_MAX
     state.apply(Named(1, "again"), 0, 1)
-    assert len(state.names) == limits.PRODUCERS_PER_PARTITION_MAX
+    assert len(state.producer_names) == limits.PRODUCERS_PER_PARTITION_MAX
     state.apply(Named(99_999, "new"), 0, 1)
-    assert len(state.names) == limits.PRODUCERS_PER_PARTITION_MAX
-    assert (1 in state.names, 2 in state.names) == (True, False)
+    assert len(state.producer_names) == limits.PRODUCERS_PER_PARTITION_MAX
+    assert (1 in state.producer_names, 2 in state.producer_names) == (True, False)
 
 
 def test_a_snapshot_of_very_many_long_names_fits_into_frames() -> None:
@@ -64,7 +64,7 @@ def test_a_snapshot_of_very_many_long_names_fits_into_frames() -> None:
         state.apply(Named(producer_id, name), 0, 1)
     frames = list(snapshot_frames(snapshot_of(state, 0)))
     assert all(f.header.frame_bytes <= limits.FRAME_BYTES_MAX // 2 for f in frames)
-    assert restored(state).names == state.names
+    assert restored(state).producer_names == state.producer_names
 
 
 def test_a_state_that_takes_several_events_of_each_kind_is_restored_in_full() -> None:

@@ -121,7 +121,7 @@ def test_a_moving_partition_goes_over_when_the_last_lease_in_it_ends(pair: Pair)
 def test_an_idle_partition_goes_over_within_the_same_call(pair: Pair) -> None:
     pair.join("ann")
     assert pair.coordinator.join(GROUP, "bob").partitions == (2, 3)
-    assert pair.real.moving() == []
+    assert pair.real.moves() == []
 
 
 def test_the_leases_of_an_evicted_member_run_to_their_end(pair: Pair) -> None:
@@ -150,7 +150,7 @@ def test_after_a_restart_partitions_go_to_who_still_has_messages_of_them(pair: P
     pair.coordinator.leave(GROUP, "ann")
     pair.coordinator.join(GROUP, "bob")
     assert pair.coordinator.partitions_for(GROUP, "bob") == (0, 2)
-    assert pair.real.moving() == []
+    assert pair.real.moves() == []
 
 
 def test_leases_of_more_than_one_consumer_are_all_waited_for(pair: Pair) -> None:

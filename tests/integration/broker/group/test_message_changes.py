@@ -140,8 +140,8 @@ class Model:
         assert opened.state.cancelled == live.cancelled
         assert opened.state.moved == live.moved
         assert opened.state.rescheduled == live.rescheduled
-        assert opened.state.frontier.pairs == live.frontier.pairs
-        assert sorted(opened.state.frontier.exempt) == sorted(live.frontier.exempt)
+        assert opened.state.maturity.pairs == live.maturity.pairs
+        assert sorted(opened.state.maturity.exempt) == sorted(live.maturity.exempt)
 
 
 @pytest.mark.parametrize("seed", range(25))

@@ -216,7 +216,7 @@ def naive(partition: Partition, end: int) -> PartitionState:
 def without_producers(state: PartitionState) -> Any:
     """Return what events say of a state: its producers are in the messages, and in snapshots."""
     state.producers = ProducerTable()
-    state.extend_to(state.reach())
+    state.extend_to(state.known_end())
     return canonical(state)
 
 

@@ -148,11 +148,11 @@ def test_the_next_batch_of_a_producer_need_not_wait_for_the_one_before(tmp_path:
         await setup.stored(1)
         setup.commit.append(frame(b"b", mark=ProducerMark(5, 1, 1)))
         await setup.stored(2)
-        assert setup.producers.reached(5) is None
+        assert setup.producers.progress(5) is None
         setup.quorum.reach(1)
-        assert setup.producers.reached(5) == (1, 1)
+        assert setup.producers.progress(5) == (1, 1)
         setup.quorum.reach(2)
-        assert setup.producers.reached(5) == (1, 2)
+        assert setup.producers.progress(5) == (1, 2)
 
     _run(tmp_path, test)
 

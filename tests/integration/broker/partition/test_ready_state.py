@@ -190,14 +190,14 @@ def test_a_maturing_that_a_crash_took_back_happens_again(tmp_path: Path) -> None
             topic.partitions[0]._timers._on_time()
             copy = tmp_path / "copy"
             shutil.copytree(tmp_path / "topics/t/0", copy)
-            assert not reopened(copy).state.frontier.pairs
+            assert not reopened(copy).state.maturity.pairs
             assert [v for _, _, v in leased(await topic.receiver.receive("g", options()))] == [
                 b"late"
             ]
             await quiet(topic.partitions[0])
             shutil.rmtree(copy)
             shutil.copytree(tmp_path / "topics/t/0", copy)
-            assert reopened(copy).state.frontier.pairs
+            assert reopened(copy).state.maturity.pairs
 
     run(main())
 

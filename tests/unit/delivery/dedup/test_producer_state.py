@@ -117,7 +117,7 @@ def test_every_answer_is_the_twins(seed: int) -> None:
             table.truncate(offset)
             twin.truncate(offset)
         assert len(table.snapshot().producers) == len(twin.known) <= 4
-        assert table.reach() <= offset
+        assert table.end_offset() <= offset
 
 
 def test_the_table_holds_so_many_producers_and_forgets_the_one_that_wrote_longest_ago() -> None:

@@ -13,46 +13,46 @@ PAIRS = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), max_size=12)
 
 @given(PAIRS)
 def test_the_staircase_says_what_all_maturings_together_say(pairs: list[tuple[int, int]]) -> None:
-    frontier = Maturity(pairs)
+    maturity = Maturity(pairs)
     offsets, due_ms = (grid.ravel() for grid in np.meshgrid(np.arange(14), np.arange(14)))
     expected = [
         any(offset < end and due <= up_to for up_to, end in pairs)
         for offset, due in zip(offsets.tolist(), due_ms.tolist(), strict=True)
     ]
-    assert frontier.matured(offsets, due_ms).tolist() == expected
-    asked = [frontier.has_matured(int(o), int(d)) for o, d in zip(offsets, due_ms, strict=True)]
+    assert maturity.matured(offsets, due_ms).tolist() == expected
+    asked = [maturity.has_matured(int(o), int(d)) for o, d in zip(offsets, due_ms, strict=True)]
     assert asked == expected
-    assert frontier.pairs == sorted(frontier.pairs, reverse=True)
-    assert [end for _, end in frontier.pairs] == sorted({end for _, end in frontier.pairs})
-    assert Maturity(frontier.pairs).pairs == frontier.pairs
+    assert maturity.pairs == sorted(maturity.pairs, reverse=True)
+    assert [end for _, end in maturity.pairs] == sorted({end for _, end in maturity.pairs})
+    assert Maturity(maturity.pairs).pairs == maturity.pairs
 
 
 def test_a_clock_that_runs_forward_leaves_one_pair() -> None:
-    frontier = Maturity()
+    maturity = Maturity()
     for tick in range(1000):
-        frontier.mature(tick, tick // 2 + 1)
-    assert frontier.pairs == [(999, 500)]
+        maturity.mature(tick, tick // 2 + 1)
+    assert maturity.pairs == [(999, 500)]
 
 
 def test_a_message_published_after_the_clock_was_set_back_has_not_matured() -> None:
-    frontier = Maturity([(900, 40)])
-    frontier.mature(500, 60)
-    assert frontier.pairs == [(900, 40), (500, 60)]
-    assert frontier.has_matured(39, 900)
-    assert not frontier.has_matured(40, 700)
-    assert not frontier.has_matured(50, 700)
-    assert frontier.has_matured(50, 500)
-    frontier.mature(900, 60)
-    assert frontier.pairs == [(900, 60)]
+    maturity = Maturity([(900, 40)])
+    maturity.mature(500, 60)
+    assert maturity.pairs == [(900, 40), (500, 60)]
+    assert maturity.has_matured(39, 900)
+    assert not maturity.has_matured(40, 700)
+    assert not maturity.has_matured(50, 700)
+    assert maturity.has_matured(50, 500)
+    maturity.mature(900, 60)
+    assert maturity.pairs == [(900, 60)]
 
 
 def test_a_waiting_message_given_a_time_that_is_over_matures_with_the_next_maturing() -> None:
-    frontier = Maturity([(900, 40)])
-    frontier.reschedule(7, 600)
-    assert not frontier.has_matured(7, 600)
-    assert frontier.matured(np.array([6, 7]), np.array([600, 600])).tolist() == [True, False]
-    again = Maturity(frontier.pairs, frontier.exempt)
-    for each in (frontier, again):
+    maturity = Maturity([(900, 40)])
+    maturity.reschedule(7, 600)
+    assert not maturity.has_matured(7, 600)
+    assert maturity.matured(np.array([6, 7]), np.array([600, 600])).tolist() == [True, False]
+    again = Maturity(maturity.pairs, maturity.exempt)
+    for each in (maturity, again):
         each.mature(500, 60)
         assert not each.has_matured(7, 600)
         each.mature(600, 60)
@@ -61,23 +61,23 @@ def test_a_waiting_message_given_a_time_that_is_over_matures_with_the_next_matur
 
 
 def test_a_waiting_message_given_a_later_time_again_is_no_longer_exempt() -> None:
-    frontier = Maturity([(900, 40)])
-    frontier.reschedule(7, 600)
-    frontier.reschedule(7, 901)
-    assert frontier.exempt == []
-    assert not frontier.has_matured(7, 901)
+    maturity = Maturity([(900, 40)])
+    maturity.reschedule(7, 600)
+    maturity.reschedule(7, 901)
+    assert maturity.exempt == []
+    assert not maturity.has_matured(7, 901)
 
 
 def test_offsets_that_are_given_to_others_have_not_matured() -> None:
-    frontier = Maturity([(900, 40), (500, 60)], exempt=[(20, 600), (45, 100)])
-    frontier.truncate(30)
-    assert frontier.pairs == [(900, 30)]
-    assert frontier.exempt == [(20, 600)]
-    frontier.truncate(0)
-    assert (frontier.pairs, frontier.exempt) == ([], [])
+    maturity = Maturity([(900, 40), (500, 60)], exempt=[(20, 600), (45, 100)])
+    maturity.truncate(30)
+    assert maturity.pairs == [(900, 30)]
+    assert maturity.exempt == [(20, 600)]
+    maturity.truncate(0)
+    assert (maturity.pairs, maturity.exempt) == ([], [])
 
 
 def test_what_concerns_only_deleted_messages_is_forgotten() -> None:
-    frontier = Maturity([(900, 40), (500, 60)], exempt=[(20, 600), (45, 100)])
-    frontier.trim(40)
-    assert (frontier.pairs, frontier.exempt) == ([(500, 60)], [(45, 100)])
+    maturity = Maturity([(900, 40), (500, 60)], exempt=[(20, 600), (45, 100)])
+    maturity.trim(40)
+    assert (maturity.pairs, maturity.exempt) == ([(500, 60)], [(45, 100)])

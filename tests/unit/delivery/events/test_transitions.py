@@ -54,7 +54,7 @@ class Scene:
     def __init__(self) -> None:
         self.state = PartitionState()
         self.state.extend_to(2)
-        self.group = self.state.join("g")
+        self.group = self.state.ensure_group("g")
         self.due_ms = self.expires_ms = self.sequence = self.token = 0
         self.now_ms = NOW_MS
 
@@ -69,7 +69,7 @@ class Scene:
             Partition.check_exists(partition, 0)
         except MessageNotFound:
             return None
-        waits = bool(self.due_ms) and not self.state.frontier.has_matured(
+        waits = bool(self.due_ms) and not self.state.maturity.has_matured(
             0, self.state.rescheduled.get(0, self.due_ms)
         )
         is_cancelled = 0 in self.state.cancelled

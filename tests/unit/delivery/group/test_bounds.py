@@ -23,7 +23,7 @@ def test_a_million_acked_messages_leave_nothing_behind() -> None:
         start = sequence * 50
         token = _lease(state, sequence, [(start, start + 100, 1)], 43_200_000)
         answer = acknowledge(state, "g", [Receipt(0, token, start, start + 100)])
-        assert answer.done == 100
+        assert answer.settled == 100
         for event in answer.events:
             state.apply(event, sequence + 1, 1)
         assert heap_sizes(state.groups["g"]) < 200
@@ -61,7 +61,7 @@ def test_nacks_that_nobody_comes_for_do_not_grow_the_heaps() -> None:
     for sequence in range(0, 4000, 2):
         token = _lease(state, sequence, [(0, 1, 1)], 1000)
         state.apply(Nacked("g", token, [(0, 1, 1)], 5 + sequence), sequence + 1, 1)
-        state.ripen(10_000)
+        state.advance_retries(10_000)
         assert heap_sizes(state.groups["g"]) < 200
 
 

@@ -14,7 +14,7 @@ from goq.delivery.membership.rebalance_history import (
 
 def settled(membership: Membership, now_ms: int = 0) -> None:
     """Hand everything over that moves."""
-    for move in membership.moving():
+    for move in membership.moves():
         membership.release(move.partition, now_ms)
 
 
@@ -33,7 +33,7 @@ def test_nothing_is_owned_before_it_is_released() -> None:
     assert membership.release(0, 5) == "ann"
     assert membership.partitions_of("ann") == (0,)
     assert (membership.owner(0), membership.owner(1)) == ("ann", None)
-    assert (membership.heir(0), membership.heir(1)) == (None, "ann")
+    assert (membership.next_owner(0), membership.next_owner(1)) == (None, "ann")
 
 
 def test_only_the_partitions_that_move_pause() -> None:
@@ -92,9 +92,9 @@ def test_a_member_that_joins_again_keeps_what_it_has() -> None:
 def test_a_consumer_that_comes_back_takes_up_what_still_waits_for_it() -> None:
     membership = joined("ann", "bob")
     membership.leave("bob", 0)
-    assert [(m.partition, m.target) for m in membership.moving()] == [(2, "ann"), (3, "ann")]
+    assert [(m.partition, m.target) for m in membership.moves()] == [(2, "ann"), (3, "ann")]
     membership.join("bob", 10)
-    assert [(m.partition, m.source, m.target) for m in membership.moving()] == [
+    assert [(m.partition, m.source, m.target) for m in membership.moves()] == [
         (2, "bob", "bob"),
         (3, "bob", "bob"),
     ]
@@ -103,9 +103,9 @@ def test_a_consumer_that_comes_back_takes_up_what_still_waits_for_it() -> None:
 def test_a_member_is_evicted_when_its_time_is_over_and_not_before() -> None:
     membership = joined("ann")
     membership.join("bob", 10, 2000)
-    assert membership.tick(2009) is None
+    assert membership.evict_expired(2009) is None
     assert membership.next_deadline_ms() == 2010
-    rebalance = membership.tick(2010)
+    rebalance = membership.evict_expired(2010)
     assert rebalance is not None
     assert (rebalance.reason, rebalance.consumers) == (RebalanceReason.EVICTED, ("bob",))
     assert set(membership.members) == {"ann"}
@@ -115,7 +115,7 @@ def test_a_member_is_evicted_when_its_time_is_over_and_not_before() -> None:
 def test_members_whose_time_is_over_at_once_are_evicted_at_once() -> None:
     membership = joined("ann", "bob", "cy")
     membership.join("cy", 5000)
-    rebalance = membership.tick(DEFAULT_SESSION_TIMEOUT_MS)
+    rebalance = membership.evict_expired(DEFAULT_SESSION_TIMEOUT_MS)
     assert rebalance is not None
     assert rebalance.consumers == ("ann", "bob")
     settled(membership)
@@ -127,7 +127,7 @@ def test_a_member_with_something_open_lives_until_its_timeout_after_the_last_is_
     tokens = [membership.open("ann", 0), membership.open("ann", 0)]
     membership.close("ann", tokens[0], 10)
     assert membership.next_deadline_ms() is None
-    assert membership.tick(10**9) is None
+    assert membership.evict_expired(10**9) is None
     membership.close("ann", tokens[1], 10**9)
     assert membership.next_deadline_ms() == 10**9 + DEFAULT_SESSION_TIMEOUT_MS
 
@@ -139,7 +139,7 @@ def test_what_was_open_for_one_that_left_says_nothing_of_one_that_came_after() -
     membership.join("ann", 0)
     now = membership.open("ann", 0)
     membership.close("ann", before, 5)
-    assert membership.tick(10**9) is None
+    assert membership.evict_expired(10**9) is None
     membership.close("ann", now, 6)
     assert membership.members["ann"].open_count == 0
 
@@ -149,7 +149,7 @@ def test_when_the_last_member_goes_nobody_owns_anything_and_the_next_gets_it_all
     rebalance = membership.leave("ann", 100)
     assert rebalance is not None
     assert {m.target for m in rebalance.moves} == {None}
-    assert membership.moving() == []
+    assert membership.moves() == []
     assert [membership.owner(p) for p in range(4)] == [None] * 4
     rebalance = membership.join("bob", 5000)
     assert rebalance is not None
@@ -180,12 +180,12 @@ def test_partitions_added_while_nobody_is_there_wait_for_the_first_member() -> N
 
 def test_a_holder_that_is_not_a_member_yet_gets_its_partition_when_it_joins() -> None:
     membership = Membership(4)
-    membership.hold(1, "bob")
+    membership.set_last_owner(1, "bob")
     membership.join("ann", 0)
     for partition in (0, 2, 3):
         membership.release(partition, 0)
     membership.join("bob", 0)
-    assert membership.heir(1) == "bob"
+    assert membership.next_owner(1) == "bob"
     assert membership.release(1, 0) == "bob"
 
 
@@ -196,7 +196,7 @@ def test_the_generation_rises_with_every_change_and_with_nothing_else() -> None:
     assert membership.generation == 72
     settled(membership)
     membership.join("ann", 5)
-    membership.tick(6)
+    membership.evict_expired(6)
     membership.leave("cy", 6)
     assert membership.generation == 72
     membership.leave("ann", 7)

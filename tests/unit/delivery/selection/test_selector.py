@@ -141,7 +141,7 @@ def test_an_expired_message_that_is_moved_away_and_back_becomes_one_dead_letter(
     pair.move(0, 0)
     pair.move(0, 1)
     assert receive(pair) == []
-    assert [d.event.spans for d in pair.real.outbox.departures.values()] == [[(0, 1, 0)]]
+    assert [d.event.spans for d in pair.real.outbox.entries.values()] == [[(0, 1, 0)]]
 
 
 def test_retries_that_lie_in_several_frames_all_come_before_what_is_fresh() -> None:
@@ -273,7 +273,7 @@ def test_recovery_puts_plain_frames_and_others_in_order_of_offset() -> None:
     pair.publish([Message(1, key=7)] * 2, is_plain=True)
     pair.publish([Message(1, key=7)] * 2)
     pair.publish([Message(1, key=7)] * 2, is_plain=True)
-    pair.real.join("g")
+    pair.real.ensure_group("g")
     pair.restart()
     assert receive(pair) == [0, 1, 2, 3, 4, 5]
 
