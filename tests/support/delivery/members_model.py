@@ -144,7 +144,7 @@ class Pair:
     def open(self, consumer: str) -> None:
         """Begin a receive that waits, or a stream."""
         before, is_new = self._before(), consumer not in self.members
-        block = self.coordinator.present(GROUP, consumer)
+        block = self.coordinator.session(GROUP, consumer)
         block.__enter__()
         if is_new:
             self.members[consumer] = TwinMember(30_000, 0, 0)
@@ -172,13 +172,13 @@ class Pair:
     def end_lease(self, number: int) -> None:
         """Let a lease end: acknowledged, given back or expired."""
         partition, _ = self.host.leases.pop(number % len(self.host.leases))
-        self.coordinator.settled(GROUP, partition)
+        self.coordinator.on_settled(GROUP, partition)
 
     def reopen(self, partition: int, *consumers: str) -> None:
         """Build a partition anew from a log that holds these consumers' leases and no others."""
         self.host.leases = [lease for lease in self.host.leases if lease[0] != partition]
         self.host.leases += [(partition, consumer) for consumer in consumers]
-        self.coordinator.reopened(partition)
+        self.coordinator.on_reopened(partition)
 
     def advance(self, step_ms: int) -> None:
         """Let time pass; the twin evicts each member when its own time is over."""
@@ -204,7 +204,7 @@ class Pair:
         self.host.partitions += 1
         self.targets.append(None)
         before[0].append(None)
-        self.coordinator.partitions_added()
+        self.coordinator.on_partitions_added()
         self._changed(before, added=bool(self.members))
 
     def forget(self) -> None:

@@ -105,7 +105,7 @@ def test_a_partition_with_leases_is_handed_over_when_they_end(shared: Shared) ->
         {"partition": 2, "from": "ann", "to": "bob", "paused_ms": None}
     ]
     settle(node, topic, "ack", held[2]["receipt"])
-    node.on_loop(lambda: shared.coordinator.settled("g", 2))
+    node.on_loop(lambda: shared.coordinator.on_settled("g", 2))
     assert shared.beat("bob").json["partitions"] == [2]
     assert shared.host.woken == ["ann", "bob"]
     shown = shared.show()

@@ -27,7 +27,7 @@ def test_a_name_that_cannot_be_a_members_is_refused_by_every_way_in(
 ) -> None:
     with pytest.raises(error) as joining:
         pair.coordinator.join(GROUP, consumer)
-    with pytest.raises(error) as receiving, pair.coordinator.present(GROUP, consumer):
+    with pytest.raises(error) as receiving, pair.coordinator.session(GROUP, consumer):
         pass
     assert joining.value.field == receiving.value.field == "consumer"
     assert pair.coordinator.members(GROUP) is None
@@ -85,7 +85,7 @@ def test_who_is_no_member_cannot_say_that_it_lives(pair: Pair) -> None:
         pair.coordinator.heartbeat(GROUP, "ann")
     with pytest.raises(MemberNotFound):
         pair.coordinator.leave(GROUP, "ann")
-    pair.coordinator.seen(GROUP, "ann")
+    pair.coordinator.touch(GROUP, "ann")
     assert pair.coordinator.partitions_for(GROUP, "ann") == ()
 
 
@@ -93,7 +93,7 @@ def test_any_sign_of_life_begins_the_session_anew(pair: Pair) -> None:
     pair.join("ann", 1000)
     for _ in range(5):
         pair.timers.advance(900)
-        pair.coordinator.seen(GROUP, "ann")
+        pair.coordinator.touch(GROUP, "ann")
     assert pair.coordinator.partitions_for(GROUP, "ann") == (0, 1, 2, 3)
 
 
@@ -110,7 +110,7 @@ def test_a_moving_partition_goes_over_when_the_last_lease_in_it_ends(pair: Pair)
     for partition in (2, 2):
         pair.host.leases.remove((partition, "ann"))
         assert pair.host.woken == []
-        pair.coordinator.settled(GROUP, partition)
+        pair.coordinator.on_settled(GROUP, partition)
     assert pair.host.woken == ["bob"]
     assert pair.coordinator.partitions_for(GROUP, "bob") == (2,)
     assert pair.coordinator.owner(GROUP, 2) == "bob"
@@ -160,7 +160,7 @@ def test_leases_of_more_than_one_consumer_are_all_waited_for(pair: Pair) -> None
     for lease in [(0, ""), (0, "bob")]:
         pair.check()
         pair.host.leases.remove(lease)
-        pair.coordinator.settled(GROUP, 0)
+        pair.coordinator.on_settled(GROUP, 0)
     assert pair.coordinator.partitions_for(GROUP, "ann") == (0, 1, 2, 3)
 
 
@@ -203,7 +203,7 @@ def test_no_timer_is_set_when_nobody_can_be_evicted(pair: Pair) -> None:
     assert len(pair.timers.set) == 1
     pair.coordinator.leave(GROUP, "ann")
     assert pair.timers.set == []
-    with pair.coordinator.present(GROUP, "bob"):
+    with pair.coordinator.session(GROUP, "bob"):
         pair.timers.advance(3_600_000)
         assert pair.timers.set == []
         assert pair.coordinator.partitions_for(GROUP, "bob")
@@ -216,7 +216,7 @@ def test_signs_of_life_do_not_set_the_timer_again(pair: Pair) -> None:
     for _ in range(100):
         pair.timers.advance(10)
         pair.coordinator.heartbeat(GROUP, "ann")
-        with pair.coordinator.present(GROUP, "ann"):
+        with pair.coordinator.session(GROUP, "ann"):
             pass
     assert pair.timers.set == [timer]
 
@@ -267,7 +267,7 @@ def test_a_timer_that_comes_on_time_finds_the_session_over(start_ms: int) -> Non
 def test_a_group_that_is_forgotten_goes_on_in_a_higher_generation(pair: Pair) -> None:
     pair.join("ann")
     pair.join("bob")
-    with pair.coordinator.present(GROUP, "ann"):
+    with pair.coordinator.session(GROUP, "ann"):
         pair.coordinator.forget(GROUP)
         assert pair.coordinator.partitions_for(GROUP, "ann") == ()
     assert pair.timers.set == []
@@ -275,13 +275,13 @@ def test_a_group_that_is_forgotten_goes_on_in_a_higher_generation(pair: Pair) ->
 
 
 def test_what_is_told_of_a_group_without_members_is_no_matter(pair: Pair) -> None:
-    pair.coordinator.settled(GROUP, 0)
-    pair.coordinator.reopened(0)
-    pair.coordinator.partitions_added()
+    pair.coordinator.on_settled(GROUP, 0)
+    pair.coordinator.on_reopened(0)
+    pair.coordinator.on_partitions_added()
     pair.coordinator.forget(GROUP)
     assert pair.coordinator.owner(GROUP, 0) is None
     pair.join("ann")
-    pair.coordinator.settled(GROUP, 99)
+    pair.coordinator.on_settled(GROUP, 99)
     assert pair.coordinator.owner(GROUP, 99) is None
 
 
@@ -290,7 +290,7 @@ def test_a_silent_member_is_evicted_by_the_event_loop_itself() -> None:
         host = FakeHost(2)
         coordinator = Coordinator(host, ManualClock())
         coordinator.join(GROUP, "ann", limits.SESSION_TIMEOUT_MS_MIN)
-        with coordinator.present(GROUP, "bob"):
+        with coordinator.session(GROUP, "bob"):
             assert coordinator.partitions_for(GROUP, "bob") == (1,)
             await until(lambda: coordinator.partitions_for(GROUP, "bob") == (0, 1))
         assert host.woken[-1] == "bob"

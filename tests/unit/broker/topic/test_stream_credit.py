@@ -35,9 +35,9 @@ def test_credit_in_use_is_what_is_left_of_the_leases_over_random_histories() -> 
             count = draw.randint(0, leases.left[key])
             leases.left[key] -= count
             if draw.random() < 0.9:
-                credits.settled(*key, count)
+                credits.on_settled(*key, count)
             else:
-                credits.settled(key[0], None, 0)
+                credits.on_settled(key[0], None, 0)
             for account in accounts:
                 expected = {k: leases.left[k] for k, a in owner.items() if a is account}
                 assert account.in_flight == sum(expected.values()), f"seed {seed}"
@@ -45,7 +45,7 @@ def test_credit_in_use_is_what_is_left_of_the_leases_over_random_histories() -> 
         for account in accounts:
             credits.closed(account)
         for key, left in leases.left.items():
-            credits.settled(*key, left)
+            credits.on_settled(*key, left)
 
 
 def test_what_is_settled_after_the_end_of_a_stream_is_nobodys() -> None:
@@ -54,8 +54,8 @@ def test_what_is_settled_after_the_end_of_a_stream_is_nobodys() -> None:
     credits.opened(account)
     credits.leased("g", account, (0, 7), [(0, 3, 1)])
     credits.closed(account)
-    credits.settled(0, 7, 1)
-    credits.settled(0, None, 0)
+    credits.on_settled(0, 7, 1)
+    credits.on_settled(0, None, 0)
     assert account.in_flight == 3
 
 
