@@ -199,7 +199,7 @@ class GroupRoutes:
             options = replace(options, bytes_max=_bytes_max(request))
         await self._broker.remember_group(topic, group)
         if is_local:
-            headers[READY] = str(topic.receiver.ready_counter.count(group))
+            headers[READY] = str(topic.receiver.ready_count(group))
         deliveries = await topic.receiver.receive(group, options)
         if FRAMES in accept:
             return Response(200, deliveries_parts(topic, deliveries), FRAMES, headers)

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from goq import limits
-from goq.broker.events.cover import Interval
-from goq.broker.events.index_blocks import Block, SegmentSpans, build_blocks
+from goq.broker.events.index_blocks import Block, Interval, SegmentSpans, build_blocks
 from goq.storage.disk import Disk
 from goq.storage.log.reader import LogReader
 from goq.storage.log.segment import SPANS_SUFFIX, Segment

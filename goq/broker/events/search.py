@@ -7,9 +7,8 @@ from contextlib import suppress
 from itertools import pairwise
 from typing import NamedTuple
 
-from goq.broker.events.cover import Interval
 from goq.broker.events.index import Live, SpanIndex
-from goq.broker.events.index_blocks import Lost, events_between
+from goq.broker.events.index_blocks import Interval, Lost, events_between
 from goq.delivery.events.affected import affects
 from goq.delivery.events.event import AnyEvent, CopyStored, Matured, Rescheduled, Trimmed, Truncated
 from goq.delivery.events.frame_codec import StoredEvent

@@ -43,7 +43,7 @@ class Coordinator:
         self._clock = clock
         self._timers: Timers = timers or asyncio.get_running_loop()
         self._generation = first_generation
-        self._groups: dict[str, GroupMembers] = {}
+        self.groups: dict[str, GroupMembers] = {}
 
     def join(
         self, group: str, consumer: str, session_timeout_ms: int | None = None
@@ -84,7 +84,7 @@ class Coordinator:
 
     def touch(self, group: str, consumer: str) -> None:
         """Take any other sign of life, as an ack is, for a heartbeat if it is a member's."""
-        members = self._groups.get(group)
+        members = self.groups.get(group)
         if members is not None:
             members.touch(consumer)
 
@@ -111,52 +111,52 @@ class Coordinator:
 
     def partitions_for(self, group: str, consumer: str) -> tuple[int, ...]:
         """Return the partitions that a consumer may take messages from now."""
-        members = self._groups.get(group)
+        members = self.groups.get(group)
         return members.membership.partitions_of(consumer) if members is not None else ()
 
     def owner(self, group: str, partition: int) -> str | None:
         """Return who is to be woken for a message in a partition, None if nobody is."""
-        members = self._groups.get(group)
+        members = self.groups.get(group)
         return members.membership.owner(partition) if members is not None else None
 
     def on_settled(self, group: str, partition: int) -> None:
         """Be told that a lease in a partition ended, wholly or in part and for whatever reason."""
-        members = self._groups.get(group)
+        members = self.groups.get(group)
         if members is not None:
             members.hand_over((partition,))
 
     def on_reopened(self, partition: int) -> None:
         """Be told that a partition's state was built anew: there may be other leases in it."""
-        for members in list(self._groups.values()):
+        for members in list(self.groups.values()):
             members.on_reopened(partition)
 
     def on_partitions_added(self) -> None:
         """Be told that the topic has more partitions now."""
-        for members in list(self._groups.values()):
+        for members in list(self.groups.values()):
             members.on_partitions_added()
 
     def forget(self, group: str) -> None:
         """Let all members of a group go, without a trace: it is deleted, or shares otherwise."""
-        members = self._groups.pop(group, None)
+        members = self.groups.pop(group, None)
         if members is not None:
             self._generation = max(self._generation, members.membership.generation)
             members.stop()
 
     def close(self) -> None:
         """Let everything go."""
-        for group in list(self._groups):
+        for group in list(self.groups):
             self.forget(group)
 
     def members(self, group: str) -> GroupMembers | None:
         """Return a group's members to look at, None if nobody ever joined."""
-        return self._groups.get(group)
+        return self.groups.get(group)
 
     def _joined(self, group: str, consumer: str, session_timeout_ms: int | None) -> GroupMembers:
         self.check(group, consumer)
         _check_session_timeout(session_timeout_ms)
-        members = self._groups.get(group)
+        members = self.groups.get(group)
         if members is None:
-            members = self._groups[group] = GroupMembers(
+            members = self.groups[group] = GroupMembers(
                 group, self._host, self._clock, self._timers, self._generation
             )
         known = members.membership.members
@@ -169,7 +169,7 @@ class Coordinator:
         return members
 
     def _of_member(self, group: str, consumer: str) -> GroupMembers:
-        members = self._groups.get(group)
+        members = self.groups.get(group)
         if members is None or consumer not in members.membership.members:
             raise MemberNotFound(
                 f"{consumer[:80]!r} is not a member of group {group[:80]!r}, or no longer;"

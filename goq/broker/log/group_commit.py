@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from goq import limits
-from goq.broker.log.quorum import LocalQuorum, Quorum
+from goq.broker.log.quorum import Quorum
 from goq.broker.runtime.metrics import Histogram
 from goq.clock import Clock
 from goq.config.topic import Fsync
@@ -153,8 +153,9 @@ class GroupCommit:
         self._released = False
         self._sync_wanted = False
         self._sync_armed = False
-        self._quorum = quorum or LocalQuorum()
-        self._quorum.follow(self._advance)
+        self._quorum = quorum  # None on a node on its own: what is on its disk is committed
+        if quorum is not None:
+            quorum.follow(self._advance)
 
     @property
     def high_watermark(self) -> int:
@@ -163,11 +164,13 @@ class GroupCommit:
 
     def holders(self, offset: int) -> Sequence[str]:
         """Return which nodes have an offset on their disks; none where there is one node alone."""
-        return self._quorum.holders(offset)
+        return () if self._quorum is None else self._quorum.holders(offset)
 
     @property
     def replicated_to(self) -> int:
         """The offset before which the log is safe, and copied by all that copy it now."""
+        if self._quorum is None:
+            return self._high_watermark
         return min(self._high_watermark, self._quorum.copied_to())
 
     @property
@@ -179,7 +182,8 @@ class GroupCommit:
         """Raise ``TooManyRequests`` when too much is under way, or why nothing can be taken."""
         if self._closed is not None:
             raise self._closed
-        self._quorum.check()
+        if self._quorum is not None:
+            self._quorum.check()
         if self._queue and self._queued_bytes + frame_bytes > limits.COMMIT_QUEUE_BYTES_MAX:
             raise TooManyRequests(
                 "the disk cannot keep up: too many bytes wait to be written; send again shortly",
@@ -240,6 +244,7 @@ class GroupCommit:
         """Take frames off the queue into a batch, None if there is nothing to write."""
         queue, batch = self._queue, None
         producers: set[int] = set()
+        now_us = 0
         while queue and not self._sync_wanted and not isinstance(waiting := queue[0], _Exclusive):
             view, done, begins_segment, acks = waiting
             header = view.header
@@ -247,10 +252,10 @@ class GroupCommit:
             if producer_id in producers or (begins_segment and written):
                 break  # its turn comes when what is before it has been committed
             if batch is None:
-                batch = self.log.begin(self._clock.wall_us(), roll=begins_segment)
+                now_us = self._clock.wall_us()
+                batch = self.log.begin(now_us, roll=begins_segment)
             if not batch.has_room_for(header.frame_bytes):
                 break
-            now_us = self._clock.wall_us()
             admitted: FrameView | Appended | GoqError | None
             try:
                 admitted = self._admission.admit(view, batch.end_offset, now_us)
@@ -306,13 +311,14 @@ class GroupCommit:
             return
         sealed = self.log.commit(batch)
         self._admission.settle(stored=True)
-        self._stored.append(_Stored(batch.end_offset, batch.size_bytes, written))
-        self._stored_bytes += batch.size_bytes
+        size_bytes = batch.size_bytes
+        self._stored.append(_Stored(batch.end_offset, size_bytes, written))
+        self._stored_bytes += size_bytes
         for each in written:
             if each.acks is Acks.LEADER:
                 _resolve(each.done, each.appended)
         try:
-            self._quorum.appended(batch.end_offset)
+            self._on_disk(batch.end_offset)
             if sealed is not None:
                 self._on_seal(sealed)
         finally:
@@ -320,6 +326,12 @@ class GroupCommit:
                 self._sync_armed = True
                 self._loop.call_later(limits.FSYNC_INTERVAL_MS / 1000, self._want_sync)
             self._start()
+
+    def _on_disk(self, end_offset: int) -> None:
+        if self._quorum is None:
+            self._advance(end_offset)
+        else:
+            self._quorum.appended(end_offset)
 
     def _advance(self, high_watermark: int) -> None:
         """Acknowledge and show what is safe now."""
@@ -341,6 +353,9 @@ class GroupCommit:
 
         What another leader has stored meanwhile is not known here, and the frame may follow that.
         """
+        if self._quorum is None:
+            _reject(done, error)
+            return
         self._doubtful.add(done)
         self._quorum.confirm(partial(self._refuse_surely, done, error))
 
@@ -358,7 +373,7 @@ class GroupCommit:
 
     def _finish_exclusive(self, exclusive: _Exclusive, error: Exception | None) -> None:
         if error is None:
-            self._quorum.appended(self.log.end_offset)  # who follows may have to follow this too
+            self._on_disk(self.log.end_offset)  # followers may have to follow this too
             _resolve(exclusive.done, None)
         else:
             _reject(exclusive.done, error)

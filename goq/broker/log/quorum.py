@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-_OFFSET_MAX = 2**63 - 1
-
 
 class Quorum(Protocol):
     """How far one log of a partition is on enough nodes; called on the event loop."""
@@ -35,33 +33,3 @@ class Quorum(Protocol):
 
     def copied_to(self) -> int:
         """Return before which offset everybody has everything that copies the log now."""
-
-
-class LocalQuorum:
-    """The quorum of a node on its own: what it has on its disk is safe."""
-
-    def __init__(self) -> None:
-        self._advance: Callable[[int], None] = lambda _offset: None
-
-    def follow(self, advance: Callable[[int], None]) -> None:
-        """Say whom to tell."""
-        self._advance = advance
-
-    def check(self) -> None:
-        """Nothing is ever missing."""
-
-    def appended(self, end_offset: int) -> None:
-        """Pass it on at once."""
-        self._advance(end_offset)
-
-    def holders(self, _offset: int) -> Sequence[str]:
-        """Nobody need be named."""
-        return ()
-
-    def confirm(self, then: Callable[[], None]) -> None:
-        """There is no other node."""
-        then()
-
-    def copied_to(self) -> int:
-        """Nobody does."""
-        return _OFFSET_MAX

@@ -93,10 +93,10 @@ class Partition:
         self._events = loaded.events
         self._context = context
         self._callbacks = callbacks
-        self._availability = Availability(identity)
+        self.availability = Availability(identity)
         self._loop = asyncio.get_running_loop()
-        self._ready = ReadyStateManager(
-            loaded, context, self._availability, settings, on_rebuilt=self._on_rebuilt
+        self.ready_manager = ReadyStateManager(
+            loaded, context, self.availability, settings, on_rebuilt=self._on_rebuilt
         )
         self._writer = EventWriter(
             identity,
@@ -109,7 +109,7 @@ class Partition:
             on_failure=self._on_events_lost,
         )
         frames = context.frames.of_partition()
-        parts = (loaded, context, callbacks, self._availability, self._ready, self._writer)
+        parts = (loaded, context, callbacks, self.availability, self.ready_manager, self._writer)
         self.leases = Leases(*parts, frames, note_damage=self.note_damage)
         self._timers = Timers(*parts, self.leases, stats)
         self.appender = Appender(
@@ -130,7 +130,7 @@ class Partition:
     @property
     def is_online(self) -> bool:
         """Whether the partition can be used."""
-        return self._availability.error is None
+        return self.availability.error is None
 
     @property
     def is_quiet(self) -> bool:
@@ -161,7 +161,7 @@ class Partition:
     def check_repairable(self, damage: Damage) -> None:
         """Raise ``PartitionOffline`` for damage that another replica may not have."""
         if self._callbacks.may_be_repaired(damage):
-            raise self._availability.take_offline(
+            raise self.availability.take_offline(
                 "is damaged on this node; another is to lead it", retry_after_ms=1000
             )
 
@@ -251,7 +251,7 @@ class Partition:
     @property
     def delayed_count(self) -> int:
         """The number of messages that wait for their time."""
-        return self._ready.current.schedule.count
+        return self.ready_manager.current.schedule.count
 
     async def read_delayed(self, work: Callable[[DelayedReader], T]) -> T:
         """Run, in a thread, a query about the messages that wait for their time."""
@@ -293,7 +293,7 @@ class Partition:
 
     def message_status(self, offset: int, row: ColumnRows | None) -> MessageStatus:
         """Return the status of a message; ``row`` is what its frame says, see :meth:`row`."""
-        state, ready = self._state, self._ready.current
+        state, ready = self._state, self.ready_manager.current
         lane, tenant, due_ms = ready.default_lane, 0, 0
         if row is not None:
             (lane,), (tenant,) = (column.tolist() for column in ready.places(row))
@@ -381,24 +381,20 @@ class Partition:
 
     async def recorded(self) -> None:
         """Return when all events so far are durable; raise if any of them is lost."""
-        self._availability.check()
+        self.availability.check()
         await self._writer.commit.run_exclusive(lambda: None)
-        self._availability.check()
-
-    def is_ready_for(self, group: str) -> bool:
-        """Whether a group can receive; if not, wait for :meth:`rebuilt`."""
-        return self._ready.is_ready_for(group)
+        self.availability.check()
 
     async def rebuilt(self) -> None:
         """Return when the ready state fits; raise why it cannot be rebuilt."""
-        await self._ready.rebuilt()
+        await self.ready_manager.rebuilt()
 
     def cancel(self, offset: int, reason: str, due_ms: int | None) -> asyncio.Future[Appended]:
         """Cancel a message; ``due_ms`` is its due time in force if it waits for that."""
         self._check_changeable()
         done = self._writer.record([Cancelled([(offset, offset + 1)], reason)])
         if due_ms is not None:
-            self._ready.current.cancelled(offset, due_ms)
+            self.ready_manager.current.cancelled(offset, due_ms)
         self._callbacks.on_ready(None)  # what was held back behind it may go
         return done
 
@@ -407,7 +403,7 @@ class Partition:
         self._check_changeable()
         done = self._writer.record([Moved(offset, lane)])
         if tenant is not None:
-            self._ready.current.moved(offset, lane, tenant, self._context.clock.wall_ms())
+            self.ready_manager.current.moved(offset, lane, tenant, self._context.clock.wall_ms())
             self._callbacks.on_ready(None)
         return done
 
@@ -415,12 +411,12 @@ class Partition:
         """Change the due time of a message that waits; ``due_ms`` is the one in force."""
         self._check_changeable()
         done = self._writer.record([Rescheduled(int(row.offsets[0]), new_due_ms)])
-        self._ready.current.rescheduled(row, due_ms, new_due_ms)
+        self.ready_manager.current.rescheduled(row, due_ms, new_due_ms)
         self._timers.arm_for_delayed()
         return done
 
     def _check_changeable(self) -> None:
-        self._ready.check_changeable()
+        self.ready_manager.check_changeable()
         self.leases.check_room()
 
     async def reset(self, group: str, offset: int, end_offset: int | None = None) -> None:
@@ -439,7 +435,7 @@ class Partition:
     async def delete_group(self, group: str) -> None:
         """Forget a group and its progress."""
         if group in self._state.groups:
-            self._availability.check()
+            self.availability.check()
             await self._writer.record([GroupDeleted(group)])
 
     # What happened
@@ -451,7 +447,7 @@ class Partition:
         elif isinstance(event, CopyQueued):
             self._callbacks.on_departing()
         elif isinstance(event, Trimmed):
-            self._ready.current.trim(event.start_offset)
+            self.ready_manager.current.trim(event.start_offset)
         on_settled = self._callbacks.on_settled
         if isinstance(event, Acked):
             on_settled(event.group, event.token, sum([end - start for start, end in event.ranges]))
@@ -475,21 +471,21 @@ class Partition:
     def _take_offline(self, error: GoqError) -> None:
         if self.is_online:
             self._timers.cancel()
-            self._availability.take_offline(f"is offline: {error.detail}", retry_after_ms=1000)
+            self.availability.take_offline(f"is offline: {error.detail}", retry_after_ms=1000)
             self._callbacks.on_failure()
 
     # Life
 
     def configure(self, settings: TopicSettings) -> None:
         """Take over changed settings; what is written from now on follows them."""
-        self._ready.configure(settings)
+        self.ready_manager.configure(settings)
         self._messages.config = messages_config(settings)
         self._events.config = events_config(settings)
         self.appender.admission.configure(settings)
 
     async def resign(self, reason: GoqError) -> None:
         """Release the logs because another node leads: nothing more is written to them."""
-        self._availability.error = self._availability.error or reason
+        self.availability.error = self.availability.error or reason
         self.appender.commit.abort(reason)
         self._writer.commit.abort(reason)
         await self.close()
@@ -500,8 +496,8 @@ class Partition:
         self._timers.cancel()
         if self.is_online:
             self._writer.record_last_snapshot()
-        self._availability.take_offline("is closed")
-        await self._ready.close()
+        self.availability.take_offline("is closed")
+        await self.ready_manager.close()
         for commit in (self.appender.commit, self._writer.commit):
             try:
                 await commit.close()

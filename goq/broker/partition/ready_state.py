@@ -59,7 +59,8 @@ class ReadyState:
             rescheduled=state.rescheduled,
         )
         self._state = state
-        self._settings = settings
+        self.default_lane = settings.default_lane
+        """The lane of messages that name none."""
         self._policy = policy_of(settings)
 
     @classmethod
@@ -128,11 +129,6 @@ class ReadyState:
     def release(self) -> None:
         """Let go of what no group will come to any more."""
         self.ready.release()
-
-    @property
-    def default_lane(self) -> int:
-        """The lane of messages that name none."""
-        return self._settings.default_lane
 
     def published(self, start: int, end: int, rows: ColumnRows | None, time_ms: int) -> None:
         """Take a frame's messages that have become durable; ``rows`` None for a plain frame."""

@@ -115,7 +115,8 @@ class TopicPublisher:
         if len(placed) == 1:  # the common request of a service deserves the short way
             view = self._frame([placed[0].content], producer)
             number = self._place(*placed[0])
-            (appended,) = await wait_for_all(self._publish([(number, view)], client_id, acks))
+            (appending,) = self._publish([(number, view)], client_id, acks)
+            appended = await appending
             return [_each(number, appended, 1)[0]]
         chosen: dict[int, list[int]] = {}
         for number, (partition, message) in enumerate(placed):
@@ -169,13 +170,14 @@ class TopicPublisher:
         self, frames: Sequence[tuple[int, FrameView]], client_id: str | None, acks: Acks
     ) -> list[asyncio.Future[Appended]]:
         """Queue all frames, or raise before any of them is."""
-        for number, view in frames:
-            self.target(number).check_publish(len(view.buffer))
+        targets = [self.target(number) for number, _ in frames]
+        for target, (_, view) in zip(targets, frames, strict=True):
+            target.check_publish(len(view.buffer))
         pending = []
-        for number, view in frames:
+        for target, (number, view) in zip(targets, frames, strict=True):
             if number == self._sticky:
                 self._sticky_bytes += len(view.buffer)
-            pending.append(self.target(number).publish(view, client_id, acks=acks))
+            pending.append(target.publish(view, client_id, acks=acks))
         return pending
 
     def _place(self, partition: int | None, message: Message) -> int:
@@ -197,7 +199,7 @@ class TopicPublisher:
         if self._sticky_bytes >= limits.STICKY_BYTES:
             self._sticky, self._sticky_bytes = (self._sticky + 1) % self._partitions.count, 0
         for partition in self._partitions.in_turn(self._sticky):
-            if partition.is_online:
+            if partition.availability.error is None:
                 self._sticky = partition.identity.number
                 break
         return self._sticky

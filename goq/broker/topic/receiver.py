@@ -24,7 +24,8 @@ from goq.broker.partition.leases import (
 from goq.broker.partition.partition import Partition
 from goq.broker.runtime.metrics import TopicStats
 from goq.broker.topic.partition_table import PartitionTable
-from goq.broker.topic.waiters import ReadyCounter, Waiters
+from goq.broker.topic.stream_credit import StreamCredits
+from goq.broker.topic.waiters import Waiters
 from goq.config.topic import Ordering, TopicSettings
 from goq.errors import GoqError, NotLeader
 from goq.model import Receipt
@@ -47,26 +48,33 @@ class ReceiveRequest:
 
 
 class Receiver:
-    """Serves the consumers of one topic; ``settings_of`` returns the settings of a group."""
+    """Serves the consumers of one topic."""
 
     def __init__(
         self,
         settings: TopicSettings,
         partitions: PartitionTable,
         coordinator: Coordinator,
+        credits: StreamCredits,
         stats: TopicStats,
-        settings_of: Callable[[str], TopicSettings],
     ) -> None:
         self.settings = settings
         self.waiters = Waiters()
-        self.ready_counter = ReadyCounter()
+        self.group_settings: dict[str, TopicSettings] = {}
+        """The settings of the groups that have some of their own, over the topic's."""
         self._log_readers = Waiters()  # by partition number
         self._partitions = partitions
         self._coordinator = coordinator
         self._stats = stats
-        self._settings_of = settings_of
+        self._credits = credits
+        self._ready_count = 0
+        self._ready_counts: dict[str, int] = {}
         self._turn = 0
         self._closed: GoqError | None = None
+
+    def settings_of(self, group: str) -> TopicSettings:
+        """Return the settings that hold for a group: the topic's, and its own over them."""
+        return self.group_settings.get(group) or self.settings
 
     # Receive
 
@@ -76,7 +84,7 @@ class Receiver:
         Where each partition belongs to one consumer: in the consumer's own. The consumer is a
         member of the group while it waits.
         """
-        if self._settings_of(group).ordering is not Ordering.PARTITION:
+        if self.settings_of(group).ordering is not Ordering.PARTITION:
             return await self._receive(group, request, group)
         with self._coordinator.session(group, request.consumer):
             return await self._receive(group, request, _line_of(group, request.consumer))
@@ -167,12 +175,12 @@ class Receiver:
         if warmed is None:
             self._turn = (self._turn + 1) % self._partitions.count
         first = self._turn if warmed is None else warmed
-        partitions = [p for p in self._partitions.in_turn(first) if p.is_online]
-        if self._settings_of(group).ordering is Ordering.PARTITION:
+        partitions = [p for p in self._partitions.in_turn(first) if p.availability.error is None]
+        if self.settings_of(group).ordering is Ordering.PARTITION:
             own = self._coordinator.partitions_for(group, consumer)
             partitions = [p for p in partitions if p.identity.number in own]
         for partition in partitions:
-            if not partition.is_ready_for(group):
+            if not partition.ready_manager.is_ready_for(group):
                 raise _Rebuild(partition.identity.number)
         if warmed is None and self.settings.lane_weights is None and len(partitions) > 1:
             partitions.sort(key=lambda partition: partition.leases.next_lane(group))
@@ -207,19 +215,19 @@ class Receiver:
         it gets is soon passed on to the next in line: whether the consumer still comes is not known
         here.
         """
-        if self._settings_of(group).ordering is not Ordering.PARTITION:
+        if self.settings_of(group).ordering is not Ordering.PARTITION:
             return await self._wait_until_ready(group, group, seen, wait_ms)
         with self._coordinator.session(group, consumer):
             return await self._wait_until_ready(group, _line_of(group, consumer), seen, wait_ms)
 
     async def _wait_until_ready(self, group: str, line: str, seen: int, wait_ms: int) -> int:
-        if self.ready_counter.count(group) == seen and self._closed is None:
+        if self.ready_count(group) == seen and self._closed is None:
             await self.waiters.wait(line, wait_ms / 1000)
-            if self.ready_counter.count(group) != seen:
+            if self.ready_count(group) != seen:
                 asyncio.get_running_loop().call_later(_PASS_ON_S, self.waiters.wake, line)
         if self._closed is not None:
             raise self._closed
-        return self.ready_counter.count(group)
+        return self.ready_count(group)
 
     async def wait_for_append(self, number: int, offset: int, wait_ms: int) -> None:
         """Return when a partition holds a message at ``offset``, or after ``wait_ms``."""
@@ -231,27 +239,40 @@ class Receiver:
                 return
             await self._log_readers.wait(str(number), left_s)
 
+    def ready_count(self, group: str) -> int:
+        """Return how often something became ready to a group; it only grows.
+
+        A consumer that found nothing remembers the count and waits for another.
+        """
+        return self._ready_count + self._ready_counts.get(group, 0)
+
+    def _count_ready(self, group: str | None) -> None:
+        if group is None:
+            self._ready_count += 1
+        else:
+            self._ready_counts[group] = self._ready_counts.get(group, 0) + 1
+
     def on_ready(self, number: int, group: str | None) -> None:
         """Wake consumers that may receive from a partition: one of each group, or of one group."""
-        self.ready_counter.increment(group)
-        for line in self.waiters.groups:
+        self._count_ready(group)
+        for line in list(self.waiters.by_line):
             name, _, consumer = line.partition(_LINE)
             if group in (None, name) and (
                 not consumer or self._coordinator.owner(name, number) == consumer
             ):
                 self.waiters.wake(line)
-        if group is None:
+        if group is None and self._log_readers.by_line:
             self._log_readers.wake_group(str(number))
 
     def wake(self) -> None:
         """Wake one waiting consumer of each group: something may have become ready."""
-        self.ready_counter.increment(None)
-        for line in self.waiters.groups:
+        self._ready_count += 1
+        for line in list(self.waiters.by_line):
             self.waiters.wake(line)
 
     def wake_consumers(self, group: str, consumers: Collection[str]) -> None:
         """Wake these consumers of a group, if they wait."""
-        self.ready_counter.increment(group)
+        self._count_ready(group)
         for consumer in consumers:
             self.waiters.wake_group(_line_of(group, consumer))
 
@@ -260,8 +281,8 @@ class Receiver:
         self._log_readers.wake_group(str(number))
 
     def _wake_group(self, group: str) -> None:
-        self.ready_counter.increment(group)
-        for line in self.waiters.groups:
+        self._count_ready(group)
+        for line in list(self.waiters.by_line):
             if line.partition(_LINE)[0] == group:
                 self.waiters.wake(line)
 
@@ -327,7 +348,7 @@ class Receiver:
                 leases = self._partitions[number].leases
                 leases.check_room()
                 settling.append((leases, some))
-        has_members = self._settings_of(group).ordering is Ordering.PARTITION
+        has_members = self.settings_of(group).ordering is Ordering.PARTITION
         for leases, some in settling:
             if has_members:  # to settle a lease is a sign of life
                 for consumer in leases.consumers(group, {receipt.token for receipt in some}):
@@ -339,6 +360,17 @@ class Receiver:
                 pending.append(recorded)
         await wait_for_all(pending)
         return count, void
+
+    def on_settled(self, number: int, group: str | None, token: int | None, count: int) -> None:
+        """Return the credit of messages that left their lease, and hand partitions over.
+
+        See :class:`PartitionCallbacks` for what is None.
+        """
+        if self._credits.owners:
+            self._credits.on_settled(number, token, count)
+        for name in [group] if group is not None else list(self._coordinator.groups):
+            if name in self._coordinator.groups:
+                self._coordinator.on_settled(name, number)
 
     def close(self, reason: GoqError) -> None:
         """End all waiting: the topic is closing."""

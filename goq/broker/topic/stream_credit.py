@@ -80,7 +80,7 @@ class StreamCredits:
     def __init__(self, count_held: Callable[[str, int, int], int]) -> None:
         self._count_held = count_held
         self._accounts: set[CreditAccount] = set()
-        self._owners: dict[Key, tuple[str, CreditAccount]] = {}
+        self.owners: dict[Key, tuple[str, CreditAccount]] = {}
 
     def opened(self, account: CreditAccount) -> None:
         """Take up an account."""
@@ -91,7 +91,7 @@ class StreamCredits:
         count = self._count_held(group, *key)
         if count:
             account.add(key, spans, count)
-            self._owners[key] = group, account
+            self.owners[key] = group, account
 
     def on_settled(self, partition: int, token: int | None, count: int) -> None:
         """Give back credit for ``count`` messages that have left a lease, in whatever way.
@@ -103,7 +103,7 @@ class StreamCredits:
             self._count_anew(partition)
             return
         key = partition, token
-        owner = self._owners.get(key)
+        owner = self.owners.get(key)
         if owner is not None:
             _, account = owner
             self._reduce(key, account, max(0, account.left(key) - count))
@@ -112,7 +112,7 @@ class StreamCredits:
         """Forget an account."""
         self._accounts.discard(account)
         for key in account.spans:
-            del self._owners[key]
+            del self.owners[key]
 
     def wake_all(self) -> None:
         """Let every stream look: the topic is going away."""
@@ -120,10 +120,10 @@ class StreamCredits:
             account.wake()
 
     def _count_anew(self, partition: int) -> None:
-        for key, (group, account) in list(self._owners.items()):
+        for key, (group, account) in list(self.owners.items()):
             if key[0] == partition:
                 self._reduce(key, account, self._count_held(group, *key))
 
     def _reduce(self, key: Key, account: CreditAccount, left: int) -> None:
         if not account.reduce(key, left):
-            del self._owners[key]
+            del self.owners[key]

@@ -101,14 +101,13 @@ class Topic:
         )
         self.publisher = TopicPublisher(name, settings, self.partitions, remote_target)
         self.receiver = Receiver(
-            settings, self.partitions, self.coordinator, self.stats, self.settings_of
+            settings, self.partitions, self.coordinator, self.credits, self.stats
         )
         self._context = context
         self._tasks = tasks
         self._targets = targets
         self._times = times
         self._departures: dict[int, Departures] = {}
-        self._group_settings: dict[str, TopicSettings] = {}
         self._closing = asyncio.Event()
         self._reopening: list[asyncio.Task[None]] = []
 
@@ -172,8 +171,8 @@ class Topic:
                 leadership.on_failure if leadership is not None else partial(self._reopen, number)
             ),
             on_departing=lambda: self._departures[number].wake(),
-            on_settled=partial(self._on_settled, number),
-            settings_of=self.settings_of,
+            on_settled=partial(self.receiver.on_settled, number),
+            settings_of=self.receiver.settings_of,
             on_disk_failure=(
                 leadership.on_disk_failure if leadership is not None else lambda _error: None
             ),
@@ -196,14 +195,6 @@ class Topic:
         self._departures[number] = departures
         departures.wake()
         return partition
-
-    def _on_settled(self, number: int, group: str | None, token: int | None, count: int) -> None:
-        self.credits.on_settled(number, token, count)
-        if group is not None:
-            self.coordinator.on_settled(group, number)
-        else:
-            for name in list(self.groups):
-                self.coordinator.on_settled(name, number)
 
     def _unsettled_count(self, group: str, number: int, token: int) -> int:
         return self.partitions[number].leases.unsettled_count(group, token)
@@ -241,7 +232,7 @@ class Topic:
 
     def settings_of(self, group: str) -> TopicSettings:
         """Return the settings that hold for a group: the topic's, and its own over them."""
-        return self._group_settings.get(group) or self.settings
+        return self.receiver.settings_of(group)
 
     def configure(self, settings: TopicSettings) -> None:
         """Take over changed settings."""
@@ -264,9 +255,9 @@ class Topic:
     def _set_group_settings(self, group: str, written: Mapping[str, str]) -> None:
         self.groups[group] = dict(written)
         if written:
-            self._group_settings[group] = self.settings.for_group(written)
+            self.receiver.group_settings[group] = self.settings.for_group(written)
         else:
-            self._group_settings.pop(group, None)
+            self.receiver.group_settings.pop(group, None)
 
     def _change_ordering(self, group: str) -> None:
         """Apply the new ordering to what the old one held back."""
@@ -278,7 +269,7 @@ class Topic:
     def forget_group(self, group: str) -> None:
         """Let go of a group that was deleted."""
         self.groups.pop(group, None)
-        self._group_settings.pop(group, None)
+        self.receiver.group_settings.pop(group, None)
         self.coordinator.forget(group)
 
     # What the coordinator asks: see GroupHost

@@ -20,16 +20,12 @@ class Waiters:
     """The waiting receives of each group of a topic."""
 
     def __init__(self) -> None:
-        self._groups: dict[str, _Queue] = {}
-
-    @property
-    def groups(self) -> list[str]:
-        """The groups in which somebody waits."""
-        return list(self._groups)
+        self.by_line: dict[str, _Queue] = {}
+        """The lines in which somebody waits: never an empty one."""
 
     def count(self, group: str) -> int:
         """Return how many wait in a group."""
-        return len(self._groups.get(group, ()))
+        return len(self.by_line.get(group, ()))
 
     async def wait(self, group: str, timeout_s: float, *, in_front: bool = False) -> None:
         """Return when woken, or after ``timeout_s``; ``in_front`` for one that waited before."""
@@ -39,7 +35,7 @@ class Waiters:
             )
         loop = asyncio.get_running_loop()
         woken: asyncio.Future[None] = loop.create_future()
-        queue = self._groups.setdefault(group, OrderedDict())
+        queue = self.by_line.setdefault(group, OrderedDict())
         queue[woken] = None
         if in_front:
             queue.move_to_end(woken, last=False)
@@ -56,7 +52,7 @@ class Waiters:
 
     def wake(self, group: str) -> None:
         """Wake the one in the group that has waited longest."""
-        queue = self._groups.get(group, ())
+        queue = self.by_line.get(group, ())
         for woken in queue:
             if not woken.done():
                 self._leave(group, woken)
@@ -65,44 +61,22 @@ class Waiters:
 
     def wake_group(self, group: str) -> None:
         """Wake everybody in a group."""
-        for woken in self._groups.pop(group, ()):
+        for woken in self.by_line.pop(group, ()):
             _finish(woken)
 
     def wake_all(self) -> None:
         """Wake everybody: the topic is going away."""
-        for group in self.groups:
+        for group in list(self.by_line):
             self.wake_group(group)
 
     def _leave(self, group: str, woken: asyncio.Future[None]) -> None:
-        queue = self._groups.get(group)
+        queue = self.by_line.get(group)
         if queue is not None:
             queue.pop(woken, None)
             if not queue:
-                del self._groups[group]
+                del self.by_line[group]
 
 
 def _finish(woken: asyncio.Future[None]) -> None:
     if not woken.done():
         woken.set_result(None)
-
-
-class ReadyCounter:
-    """Counts, for a group or for all of them.
-
-    Who looks in vain remembers the count from before, and waits for it to change.
-    """
-
-    def __init__(self) -> None:
-        self._of_all = 0
-        self._of_group: dict[str, int] = {}
-
-    def increment(self, group: str | None) -> None:
-        """Count that something became ready for a group, None for all."""
-        if group is None:
-            self._of_all += 1
-        else:
-            self._of_group[group] = self._of_group.get(group, 0) + 1
-
-    def count(self, group: str) -> int:
-        """Return the count of a group, which never falls while the topic is open."""
-        return self._of_all + self._of_group.get(group, 0)

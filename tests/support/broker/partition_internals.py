@@ -25,7 +25,7 @@ def event_log(partition: Partition) -> Log:
 
 
 def ready_state(partition: Partition) -> ReadyState:
-    return partition._ready.current
+    return partition.ready_manager.current
 
 
 def event_writer(partition: Partition) -> EventWriter:

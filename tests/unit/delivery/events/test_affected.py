@@ -7,7 +7,7 @@ from typing import get_args
 from hypothesis import given
 from hypothesis import strategies as st
 
-from goq.broker.events.cover import INTERVALS_MAX, Cover
+from goq.broker.events.index_blocks import INTERVALS_MAX, Cover
 from goq.delivery.events.affected import (
     ANY_OFFSET,
     NO_MESSAGES,
