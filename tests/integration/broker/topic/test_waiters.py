@@ -39,7 +39,7 @@ def test_waiters_are_woken_in_the_order_they_came() -> None:
             waiters.wake("g")
         await asyncio.gather(*tasks)
         assert order == list(range(1000))
-        assert not waiters.groups
+        assert not waiters.by_line
 
     run(main())
 
@@ -74,7 +74,7 @@ def test_a_waiter_cancelled_as_it_is_woken_passes_that_on() -> None:
         await next_one
         with pytest.raises(asyncio.CancelledError):
             await gone
-        assert not waiters.groups
+        assert not waiters.by_line
 
     run(main())
 
