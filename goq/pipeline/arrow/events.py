@@ -1,11 +1,14 @@
-"""Events as rows of a table, one for each message: ranges are spread out without a loop over them.
+"""Events as rows of a table, one for each message; ranges expand without a Python loop.
 
-Some events concern no message by name, and yet say why messages are not there or come again. Each
-is one row: a reset of a group, of the message that the group goes on from; the end of a group, of
-the partition's first offset; a pass of compaction, of the first message that it looked at, and
-``reason`` says up to where it came; what retention deleted, of the first message that it left. The
-rest has no rows: that delayed messages became ready, and the snapshots that repeat what was said
-before.
+Some events name no message, and still explain why messages are missing or come again. Each of them
+is one row, at one offset:
+
+- a reset of a group: the message that the group continues from;
+- the deletion of a group: the partition's first offset;
+- a pass of compaction: the first message of the pass, with its end in ``reason``;
+- a deletion by retention: the first message that is left.
+
+Maturity of delayed messages and snapshots have no rows: they repeat other events.
 """
 
 from __future__ import annotations
@@ -45,7 +48,7 @@ from goq.pipeline.arrow.schema import EVENTS, TIMESTAMP
 
 
 class _Rows(NamedTuple):
-    """What one event says of the messages from ``start`` up to ``end``."""
+    """One event for the messages from ``start`` up to ``end``."""
 
     start: int
     end: int
@@ -59,7 +62,7 @@ class _Rows(NamedTuple):
 
 
 def events_batch(topic: str, partition: int, frames: Iterable[FrameView]) -> pa.RecordBatch:
-    """Return the events of some frames of a partition's events log as rows of ``EVENTS``."""
+    """Return frames of a partition's events log as rows of ``EVENTS``."""
     found: list[_Rows] = []
     times: list[int] = []
     sequences: list[int] = []

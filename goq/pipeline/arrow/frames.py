@@ -1,7 +1,7 @@
-"""Arrow rows as frames, each for one partition: the way into goq.
+"""Arrow rows as frames to publish, each for one partition.
 
-Columns are taken whole. Which rows go to which partition, and where a frame ends, is decided on
-columns of numbers; only keys are hashed one by one.
+Columns are used whole: the partition of each row and the end of each frame are computed on numeric
+columns. Only keys are hashed one by one.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from goq.model import Header
 from goq.pipeline.arrow.schema import TIMESTAMP
 
 FRAME_BYTES: Final = limits.MIB
-_ROW_BYTES: Final = 64  # what a message takes beside its value, its key and its headers
+_ROW_BYTES: Final = 64  # of a message beside its value, key and headers
 _HEADER_BYTES: Final = 8
 
 
 class FrameTarget(NamedTuple):
-    """What rows are written to: its partitions, its lanes, how many messages a frame has."""
+    """The topic that rows are written to: partitions, lanes, messages a frame at most."""
 
     partitions: int
     lanes: TopicSettings
@@ -46,11 +46,11 @@ class RowShare(NamedTuple):
 def shares_of(
     batch: pa.RecordBatch, target: FrameTarget, keyless_to: int
 ) -> Iterator[list[RowShare]]:
-    """Yield which rows go where, for each request at most one frame of each partition.
+    """Yield the rows of each frame, for one request at most one frame of each partition.
 
-    A frame has at most ``frame_messages_max`` messages of together about ``FRAME_BYTES``, but at
-    least one. The rows of a partition keep their order. Raises ``InvalidInput`` for a partition
-    that is not there.
+    A frame has at most ``frame_messages_max`` messages and about ``FRAME_BYTES``, but at least one
+    message. The rows of a partition keep their order. Raises ``InvalidInput`` for a partition that
+    does not exist.
     """
     places = _places(batch, target.partitions, keyless_to)
     sizes = _sizes(batch)
@@ -62,13 +62,13 @@ def shares_of(
 def frame_of(
     batch: pa.RecordBatch, rows: npt.NDArray[np.int64], target: FrameTarget, producer: ProducerMark
 ) -> bytes:
-    """Return rows as a frame; raise ``InvalidInput`` that names the column at fault."""
+    """Return rows as a frame; raise ``InvalidInput`` naming the invalid column."""
     part = batch if len(rows) == batch.num_rows else batch.take(pa.array(rows))
     return encode_frame(_columns(part, target.lanes), producer=producer)
 
 
 def _requests(shares: Sequence[RowShare], sizes: npt.NDArray[np.int64]) -> Iterator[list[RowShare]]:
-    """Yield shares as they go into requests of bounded size."""
+    """Yield shares grouped into requests of bounded size."""
     request: list[RowShare] = []
     size_bytes = 0
     for share in shares:
@@ -97,7 +97,7 @@ def _frames(
 
 
 def _places(batch: pa.RecordBatch, partitions: int, keyless_to: int) -> npt.NDArray[np.int64]:
-    """Return the partition of each row: as it says, else by its key, else ``keyless_to``."""
+    """Return the partition of each row: its own, else by its key, else ``keyless_to``."""
     places = np.full(batch.num_rows, keyless_to, np.int64)
     keys = _column(batch, "key")
     if keys is not None and keys.null_count < len(keys):
@@ -115,7 +115,7 @@ def _places(batch: pa.RecordBatch, partitions: int, keyless_to: int) -> npt.NDAr
 
 
 def _sizes(batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
-    """Return about how many bytes each row takes in a frame."""
+    """Return the approximate size of each row in a frame, in bytes."""
     sizes = np.full(batch.num_rows, _ROW_BYTES, np.int64)
     for name in ("key", "value"):
         column = _column(batch, name)
@@ -152,7 +152,7 @@ def _column(batch: pa.RecordBatch, name: str) -> pa.Array | None:
 
 
 def _binary(part: pa.RecordBatch, name: str) -> list[bytes | None] | None:
-    """Return a column of bytes or text, None where it is not there or all of it is null."""
+    """Return a column of bytes or text; None if it is missing or all null."""
     column = _column(part, name)
     if column is None or column.null_count == len(column):
         return None
@@ -183,18 +183,18 @@ def _headers(part: pa.RecordBatch) -> list[Sequence[Header]] | None:
 
 
 def _pairs(headers: pa.Array) -> pa.StructArray:
-    """Return the headers of all rows one after the other, without those under a null."""
+    """Return the headers of all rows, flattened, without those of null rows."""
     return headers.flatten()
 
 
 def _bounds(headers: pa.Array) -> npt.NDArray[np.int64]:
-    """Return where in ``_pairs`` the headers of each row begin, and the end."""
+    """Return the start of each row's headers in ``_pairs``, and the end."""
     counts = pc.fill_null(pc.list_value_length(headers), 0).to_numpy(zero_copy_only=False)
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(np.asarray(counts, np.int64))])
 
 
 def _deliver_at_ms(part: pa.RecordBatch) -> list[int] | None:
-    """Return the times as milliseconds, rounded up: never before what was asked."""
+    """Return times in milliseconds, rounded up so that no delivery is early."""
     column = _column(part, "deliver_at")
     if column is None or column.null_count == len(column):
         return None

@@ -1,9 +1,9 @@
-"""JSON values as typed columns beside the value they come from.
+"""JSON values as typed columns beside the value column.
 
 A nested object is flattened: ``{"customer": {"id": 7}}`` is the column ``customer_id``. A column
-that would have the name of one of the table's own has ``value_`` before it. A value that is no JSON
-object, or does not fit a column, is kept whole in ``_corrupt``, and all its columns are null.
-Two columns never have names that differ only in case: Spark takes them for one.
+whose name the table already has gets the prefix ``value_``. A value that is no JSON object, or that
+does not fit a column, is kept whole in ``_corrupt``, and all its columns are null. No two columns
+have names that differ only in case: Spark treats them as one.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ def parse_columns(text: str) -> dict[str, str]:
 
 
 def columns_in(values: Iterable[bytes | None]) -> dict[str, str]:
-    """Return the columns that some values have; text where they do not agree on a type.
+    """Return the columns of sample values; text where their types differ.
 
-    Of those that would have the same name the first is taken; the others are in the value only.
+    Of columns with the same name the first is used; the others stay in the value only.
     """
     columns: dict[str, str] = {}
     taken: set[str] = set()
@@ -106,7 +106,7 @@ def decode(batch: pa.RecordBatch, columns: Columns) -> pa.RecordBatch:
 
 
 def _row(value: bytes | None, columns: Columns) -> list[Any] | None:
-    """Return what a value has for each column, None if any does not fit."""
+    """Return a value's cell for each column; None if one does not fit."""
     read = _object(value)
     if read is None:
         return None
@@ -147,7 +147,7 @@ def _kind_of(item: Any) -> str | None:
 
 
 def _as(item: Any, kind: str) -> Any:
-    """Return an item as a column of a type holds it; raises ``TypeError`` and ``ValueError``."""
+    """Return an item converted to a column's type; raise ``TypeError`` or ``ValueError``."""
     if item is None:
         return None
     if kind == "string":

@@ -1,8 +1,8 @@
 """Frames as Arrow record batches, without a loop over messages.
 
-A frame's columns are Arrow's own layout. Those of several frames are put end to end: one copy of
-the bytes, and a constant cost a frame. A batch is bounded by its caller: the data of a column must
-stay under 2 GiB, which frames of together a quarter of that always do.
+A frame's columns have Arrow's layout. The columns of several frames are concatenated: one copy of
+the bytes, and a constant cost a frame. The caller bounds a batch: a column's data must stay below
+2 GiB, which holds for frames of 512 MiB in all.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _Counts = npt.NDArray[np.int64]
 def messages_batch(
     topic: str, partition: int, frames: Sequence[FrameView], *, default_lane: int
 ) -> pa.RecordBatch:
-    """Return all messages of some frames of one partition, in order, as rows of ``MESSAGES``.
+    """Return the messages of one partition's frames, in order, as rows of ``MESSAGES``.
 
-    ``default_lane`` is that of messages whose frame names none. What was compacted away has no row.
+    ``default_lane`` is the lane of frames without a lane column. Compacted messages have no row.
     """
     counts = np.array([view.header.message_count for view in frames], np.int64)
     rows = int(counts.sum())
@@ -70,7 +70,7 @@ def _times_or_null(times_us: npt.NDArray[np.int64]) -> pa.Array:
 
 
 def _fixed(frames: Sequence[FrameView], attribute: int, kind: str, absent: int) -> npt.NDArray[Any]:
-    """Return a fixed column of all frames; ``absent`` for every message of one without it."""
+    """Return a fixed-width column of all frames; ``absent`` fills frames without it."""
     found = []
     for view in frames:
         column = view.column(attribute)
@@ -85,7 +85,7 @@ _Column = Callable[[FrameView], tuple[BytesColumn | None, memoryview | None]]
 
 
 def _bytes(frames: Sequence[FrameView], column_of: _Column) -> pa.Array:
-    """Return a bytes column of all frames, null for every message of one without it."""
+    """Return a bytes column of all frames; null fills frames without it."""
     columns, valid, has_nulls = [], [], False
     for view in frames:
         count = view.header.message_count
@@ -108,7 +108,7 @@ def _binary(
     kind: pa.DataType,
     bitmap: npt.NDArray[np.uint8] | None = None,
 ) -> pa.Array:
-    """Return bytes columns end to end, each with its count of entries; None has empty ones."""
+    """Return concatenated bytes columns, each with its count of entries; None is all empty."""
     lengths, data = [], []
     for column, count in columns:
         if column is None:
@@ -123,7 +123,7 @@ def _binary(
 
 
 def _end_to_end(data: Sequence[memoryview]) -> pa.Buffer:
-    """Return bytes of several places in one; Arrow's memory is used again, others' is cleared."""
+    """Return buffers concatenated; a single Arrow buffer is used without a copy."""
     if len(data) == 1:
         return pa.py_buffer(data[0])
     buffer = pa.allocate_buffer(sum(map(len, data)))
@@ -180,7 +180,7 @@ def _producers(frames: Sequence[FrameView], counts: _Counts) -> pa.Array:
 
 
 def _taken(names: Sequence[str], numbers: npt.NDArray[np.int32]) -> pa.Array:
-    """Return the names by number, null for -1."""
+    """Return names by index; null for -1."""
     return pa.array(names, pa.string()).take(pa.array(numbers, mask=numbers < 0))
 
 

@@ -1,4 +1,7 @@
-"""Where exported messages come from: a node, asked as any reader of the log asks it."""
+"""A node's logs as the source of exports and of Spark, read through the client.
+
+:func:`ahead` reads the next frames in a thread while the last are converted.
+"""
 
 from __future__ import annotations
 
@@ -15,20 +18,20 @@ from goq.errors import PartitionNotFound
 from goq.frame.view import FrameView
 
 _BEHIND_ALL = 2**62
-_PIECE_BYTES = 4 * limits.MIB  # a request costs little beside it, and it is soon read
+_PIECE_BYTES = 4 * limits.MIB  # large beside the cost of a request, and quick to read
 
 
 class LogBounds(NamedTuple):
-    """What a partition holds: offsets from ``start`` up to ``end``."""
+    """The offsets of a partition, from ``start`` up to ``end``."""
 
     start: int
     end: int
 
 
 class FrameBatch(NamedTuple):
-    """Frames of one answer and how far they reach.
+    """The frames of one answer, and the offset after them.
 
-    ``missing`` are offsets of those asked for that are damaged, or deleted and not archived.
+    ``missing`` are requested offsets that are damaged, or deleted and not archived.
     """
 
     frames: list[FrameView]
@@ -37,14 +40,14 @@ class FrameBatch(NamedTuple):
 
 
 class LogSource(Protocol):
-    """A log of messages, as the export and Spark read it."""
+    """The logs of topics, as the export and Spark read them."""
 
     def bounds(self, topic: str) -> Mapping[int, LogBounds]:
-        """Return what each partition of a topic holds now."""
+        """Return the current message offsets of each partition."""
         ...
 
     def default_lane(self, topic: str) -> int:
-        """Return the lane of messages whose frame names none."""
+        """Return the lane of messages in frames without a lane column."""
         ...
 
     def read_messages(
@@ -52,12 +55,12 @@ class LogSource(Protocol):
     ) -> Iterator[FrameBatch]:
         """Yield the messages from ``start`` up to ``end``, some frames at a time.
 
-        The first frame and the last may have others besides.
+        The first and the last frame may contain other messages too.
         """
         ...
 
     def event_bounds(self, topic: str) -> Mapping[int, LogBounds]:
-        """Return which events each partition holds now, by sequence."""
+        """Return the current event sequences of each partition."""
         ...
 
     def read_events(self, topic: str, partition: int, start: int, end: int) -> Iterator[FrameBatch]:
@@ -66,9 +69,9 @@ class LogSource(Protocol):
 
 
 class NodeSource:
-    """Reads through a client, in the background: the node lets its live traffic go first.
+    """Reads through a client at background priority: live traffic goes first.
 
-    With ``include_deleted`` what retention has moved into the archive is there as what is live.
+    With ``include_deleted`` archived messages are read too.
     """
 
     def __init__(self, client: Client, *, include_deleted: bool = False) -> None:
@@ -76,7 +79,7 @@ class NodeSource:
         self._include_deleted = include_deleted
 
     def bounds(self, topic: str) -> Mapping[int, LogBounds]:
-        """Return what each partition of a topic holds now."""
+        """Return the current message offsets of each partition."""
         found = self._client.describe_topic(topic)
         bounds = {
             p.partition: LogBounds(p.start_offset, p.high_watermark) for p in found.partitions
@@ -91,7 +94,7 @@ class NodeSource:
         ).start
 
     def default_lane(self, topic: str) -> int:
-        """Return the lane of messages whose frame names none: ``normal``, or the middle one."""
+        """Return the lane of frames without a lane column: ``normal``, or the middle one."""
         lanes = self._client.describe_topic(topic).settings["priority.lanes"]
         names = [] if lanes == "numbers" else lanes.split(",")
         return names.index("normal") if "normal" in names else (len(names) or 256) // 2
@@ -114,7 +117,7 @@ class NodeSource:
         )
 
     def event_bounds(self, topic: str) -> Mapping[int, LogBounds]:
-        """Return which events each partition holds now, by sequence."""
+        """Return the current event sequences of each partition."""
         found = {}
         for each in self._client.describe_topic(topic).partitions:
             partition = each.partition
@@ -163,7 +166,7 @@ T = TypeVar("T")
 
 
 class _Ended:
-    """How the source ended: with an error, or by itself."""
+    """The end of a source: an error, or None."""
 
     def __init__(self, error: BaseException | None) -> None:
         self.error = error
@@ -171,10 +174,10 @@ class _Ended:
 
 @contextmanager
 def ahead(source: Iterator[T], depth: int) -> Generator[Iterator[T], None, None]:
-    """Give what ``source`` yields, up to ``depth`` items of it made before they are asked for.
+    """Iterate over ``source`` in a thread, up to ``depth`` items ahead.
 
-    An error of the source is raised where the item would have come. Leaving the context stops the
-    thread as soon as its present item is made.
+    An error of the source is raised in place of its item. Leaving the context stops the thread
+    after its current item.
     """
     made: queue.Queue[T | _Ended] = queue.Queue(depth)
     stopping = threading.Event()
@@ -205,7 +208,7 @@ def ahead(source: Iterator[T], depth: int) -> Generator[Iterator[T], None, None]
         yield items()
     finally:
         stopping.set()
-        while thread.is_alive():  # it may wait for room to put what nobody wants
+        while thread.is_alive():  # it may wait for room in the queue
             try:
                 made.get(timeout=0.01)
             except queue.Empty:

@@ -1,7 +1,7 @@
-"""The columns of exported tables, as Arrow and as Spark have them.
+"""The columns of exported tables, for Arrow and for Spark.
 
-Messages have the columns of Spark's Kafka source under the same names, and goq's own after them.
-Columns that are never null say so, for Spark compares schemas to the letter.
+Messages have the columns of Spark's Kafka source under the same names, then goq's own. Columns
+that are never null are declared so: Spark compares schemas exactly.
 """
 
 from __future__ import annotations

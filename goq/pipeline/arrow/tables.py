@@ -1,4 +1,4 @@
-"""The tables that are exported: where their rows come from and what they look like."""
+"""The exported tables: the source and the schema of their rows."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from goq.pipeline.arrow.schema import EVENTS, MESSAGES
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table of rows made of the frames of one of a partition's logs.
+    """A table whose rows come from the frames of one of a partition's logs.
 
-    ``time`` and ``position`` are the columns that say when a row came to be and where in the log.
+    ``time`` and ``position`` name the columns with a row's time and its place in the log.
     """
 
     name: str
@@ -36,9 +36,9 @@ class Table:
     def batches(
         self, topic: str, partition: int, frames: list[FrameView], default_lane: int
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of frames, which are taken out of their list: what is done needs no room.
+        """Yield the rows of frames; each frame leaves the list as it is converted, to free memory.
 
-        Frames may be compressed to a thousandth: a batch is of so few that they unpack to a bound.
+        A batch holds few enough frames that their decompressed size is bounded.
         """
         frames.reverse()
         while frames:
@@ -62,7 +62,7 @@ def rows_between(
 ) -> pa.RecordBatch:
     """Return the rows with ``low`` <= column < ``high``, by numbers or times in microseconds.
 
-    Where these stand side by side, as they do but for a clock that was set back, nothing is copied.
+    Adjacent rows are sliced without a copy; only a clock that was set back separates them.
     """
     if low is None and high is None:
         return batch

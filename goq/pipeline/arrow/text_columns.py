@@ -1,4 +1,4 @@
-"""Columns of text that follow a rule, written as bytes side by side and not as one text each."""
+"""Text columns built by rule, as one buffer instead of one string a row."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def repeated(text: str, rows: int) -> pa.Array:
 
 
 def numbered(prefix: str, numbers: npt.NDArray[np.int64]) -> pa.Array:
-    """Return ``prefix`` with a number behind it in each row.
+    """Return ``prefix`` followed by a number in each row.
 
-    Numbers rise and are not negative; the prefix has at least three bytes.
+    Numbers ascend and are not negative; the prefix has at least three bytes.
     """
     cuts = [0, *np.searchsorted(numbers, _WIDER).tolist(), len(numbers)]
     found = [
@@ -36,9 +36,9 @@ def numbered(prefix: str, numbers: npt.NDArray[np.int64]) -> pa.Array:
 
 
 def _of_width(prefix: bytes, numbers: npt.NDArray[np.int64], width: int) -> npt.NDArray[Any]:
-    """Return texts of one length: groups of digits from the last to the first, then the prefix.
+    """Return texts of equal length: groups of digits from the last to the first, then the prefix.
 
-    The first group may begin with zeros too many; the prefix is written over these.
+    The first group may have extra leading zeros; the prefix overwrites them.
     """
     total = len(prefix) + width
     groups = [f"group-{number}" for number in range(-(-width // _GROUP))]
@@ -62,7 +62,7 @@ def _of_width(prefix: bytes, numbers: npt.NDArray[np.int64], width: int) -> npt.
 
 
 def _even(texts: npt.NDArray[Any]) -> pa.Array:
-    """Return texts that are equally long as a column."""
+    """Return texts of equal length as a column."""
     starts = np.arange(len(texts) + 1, dtype=np.int32) * np.int32(texts.itemsize)
     buffers = [None, pa.py_buffer(starts), pa.py_buffer(texts.view(np.uint8))]
     return pa.Array.from_buffers(pa.string(), len(texts), buffers)

@@ -1,8 +1,7 @@
-"""Where an export goes: a folder, or any filesystem that pyarrow reaches.
+"""Destination of an export: a folder, or any filesystem that pyarrow reaches.
 
-A reader of the folder sees whole files only: a file is made aside, within the target, and given its
-name when it is complete and durable. What begins with ``_`` is not for readers: Spark passes it
-over.
+Readers see whole files only: a file is written aside, within the destination, and gets its name
+when it is complete and durable. Spark ignores names that begin with ``_``.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _LOCKS = "_goq/locks"
 class Destination(Protocol):
     """A place for files; paths are relative to it, with ``/`` between names.
 
-    What cannot be done raises ``StorageFull``, ``NotAllowed``, ``Conflict`` or ``Unavailable``.
+    Failures raise ``StorageFull``, ``NotAllowed``, ``Conflict`` or ``Unavailable``.
     """
 
     def names(self, path: str) -> list[str]:
@@ -50,35 +49,35 @@ class Destination(Protocol):
         ...
 
     def write(self, path: str, data: bytes) -> None:
-        """Give a small file this content, at once and durably."""
+        """Replace a small file's content atomically and durably."""
         ...
 
     def staging(self, *names: str) -> Staging:
-        """Return where files of this target are made, a folder for each use of it."""
+        """Return the folder where files of this destination are written, one for each use."""
         ...
 
     def publish(self, made: str, path: str) -> None:
-        """Move a finished file from where it was made to a place that no file has, durably."""
+        """Move a finished file from staging to a free name, durably."""
         ...
 
     def remove(self, path: str) -> None:
-        """Remove a file; one that is not there is fine."""
+        """Remove a file, if it exists."""
         ...
 
     def uri(self, path: str) -> str:
-        """Return what other programs call a file."""
+        """Return the URI of a file."""
         ...
 
     def claimed(self, topics: Sequence[str]) -> AbstractContextManager[None]:
-        """Keep other exports of these topics away until the block ends.
+        """Claim these topics against other exports until the block ends.
 
-        Raises ``Conflict`` where there is one.
+        Raises ``Conflict`` if another export has claimed one.
         """
         ...
 
 
 class LocalDestination:
-    """A folder of this machine."""
+    """A folder on this host."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -110,7 +109,7 @@ class LocalDestination:
             return pa.OSFile(str(self.root / path))
 
     def write(self, path: str, data: bytes) -> None:
-        """Give a small file this content, at once and durably."""
+        """Replace a small file's content atomically and durably."""
         place = self.root / path
         aside = place.with_name(place.name + ".new")
         with explained(place):
@@ -123,7 +122,7 @@ class LocalDestination:
             _sync(place.parent)
 
     def staging(self, *names: str) -> Staging:
-        """Return where files of this target are made, a folder for each use of it."""
+        """Return the folder where files of this destination are written, one for each use."""
         return Staging(fs.LocalFileSystem(), str(self.root.absolute().joinpath(_ASIDE, *names)))
 
     def publish(self, made: str, path: str) -> None:
@@ -141,12 +140,12 @@ class LocalDestination:
             (self.root / path).unlink(missing_ok=True)
 
     def uri(self, path: str) -> str:
-        """Return what other programs call a file."""
+        """Return the URI of a file."""
         return f"file://{self.root.absolute() / path}"
 
     @contextmanager
     def claimed(self, topics: Sequence[str]) -> Generator[None, None, None]:
-        """Hold a lock for each topic, which ends with the process, however that ends."""
+        """Hold a file lock for each topic; the lock ends with the process."""
         with ExitStack() as held:
             for topic in sorted(set(topics)):
                 place = self.root / _LOCKS / topic
@@ -164,7 +163,7 @@ class LocalDestination:
 
 
 def open_target(to: str) -> Destination:
-    """Return the target of a path or URI; raises ``InvalidInput`` for one that cannot be read."""
+    """Return the destination of a path or URI; raise ``InvalidInput`` for an invalid one."""
     if "://" not in to:
         return LocalDestination(Path(to))
     if to.startswith("file://"):
@@ -174,12 +173,12 @@ def open_target(to: str) -> Destination:
     except (ValueError, OSError) as error:
         raise InvalidInput(f"{to!r} cannot be written to: {error}", field="to") from None
     parts = urlsplit(to)
-    host = parts.netloc.rpartition("@")[2]  # not who writes there, and with which password
+    host = parts.netloc.rpartition("@")[2]  # without user and password
     return RemoteDestination(filesystem, root, f"{parts.scheme}://{host}{parts.path}")
 
 
 def check_ours(target: Destination, to: str) -> None:
-    """Raise ``Conflict`` for a folder that holds something else than an export."""
+    """Raise ``Conflict`` for a folder that holds something other than an export."""
     names = [name for name in target.names("") if not name.startswith(".")]
     if names and "_goq" not in names:
         raise Conflict(
@@ -190,7 +189,7 @@ def check_ours(target: Destination, to: str) -> None:
 
 
 def _make_folder(folder: Path) -> None:
-    """Make a folder and those above it, each durably."""
+    """Create a folder and its parents, each durably."""
     if folder.is_dir():
         return
     _make_folder(folder.parent)

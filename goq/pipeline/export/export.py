@@ -1,7 +1,7 @@
-"""Exporting tables of a topic to Parquet: incremental, and exact however often it is killed.
+"""Incremental export of a topic's tables to Parquet: exact, however often it is killed.
 
-A reader of the target sees whole files, each row once. The plan says what is written before it is
-written; a file has its rows in its name; a file that is there already is not written again.
+Readers of the destination see whole files, and each row once. The plan is stored before its files
+are written, a file's name determines its rows, and an existing file is not written again.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from goq.pipeline.export.publish import publish_piece
 from goq.pipeline.export.staged_files import PieceFiles, Stager, TimeSpan, Work, stage_here
 from goq.units import format_time_us
 
-_SAMPLE = 1_000  # messages of each partition that say which columns there are
+_SAMPLE = 1_000  # messages of each partition from which columns are inferred
 _ALL = TimeSpan()
 
 
 class ExportResult(NamedTuple):
-    """What one run added."""
+    """The files and rows that one run added."""
 
     files: int
     rows: int
@@ -45,7 +45,7 @@ class ExportResult(NamedTuple):
 
 
 class Export:
-    """The export of one table of one topic to one target, by who has claimed the topic there."""
+    """The export of one table of one topic; the caller has claimed the topic at the destination."""
 
     def __init__(
         self,
@@ -72,9 +72,9 @@ class Export:
         self._ledger = ExportLedger(target, table.name, topic)
 
     def check(self) -> ExportState | None:
-        """Return where the export stands, None for nowhere yet.
+        """Return the state of the export; None before the first run.
 
-        Raises ``Conflict`` if it was begun with other bounds or columns.
+        Raises ``Conflict`` if it began with other bounds or columns.
         """
         state = self._ledger.state()
         if state is None:
@@ -101,7 +101,7 @@ class Export:
         return state
 
     def run(self) -> ExportResult:
-        """Export what there is now and was not exported yet; finish what was begun before."""
+        """Finish an interrupted plan, then export what is new."""
         state = self.check() or self._begin()
         if self._include_deleted and not state.include_deleted:
             state = msgspec.structs.replace(state, include_deleted=True)
@@ -153,7 +153,7 @@ class Export:
         return Plan(number=state.plans + 1, pieces=found)
 
     def _carry_out(self, plan: Plan, state: ExportState) -> tuple[ExportState, ExportResult]:
-        """Write what is not done of a plan; note now and then how far that is."""
+        """Write the rest of a plan; store the progress now and then."""
         files_before, unnoted = len(plan.files), 0
         for staged in self._stage(plan.pieces[plan.done :]):
             plan = self._publish(plan, staged)
@@ -171,7 +171,7 @@ class Export:
             len(added),
             sum(entry.rows for entry in added),
             sum(entry.bytes for entry in added),
-            sum(end - start for _, start, end in plan.missing),  # whoever found them could not say
+            sum(end - start for _, start, end in plan.missing),  # of unknown number
         )
 
     def _stage(self, todo: Sequence[Piece]) -> Iterable[PieceFiles]:
@@ -184,7 +184,7 @@ class Export:
         return self._stager(work, todo)
 
     def _publish(self, plan: Plan, staged: PieceFiles) -> Plan:
-        """Return the plan with one more piece of it done."""
+        """Publish one piece and return the plan with that piece done."""
         entries, missing = publish_piece(self._target, self._table, self._topic, staged)
         return msgspec.structs.replace(
             plan,
@@ -207,9 +207,9 @@ def _written(decoded: Columns | None) -> str:
 
 
 def known_columns(source: LogSource, target: Destination, topic: str) -> Columns:
-    """Return the columns that values of a topic are decoded into where none are given.
+    """Return the columns that a topic's values are decoded into by default.
 
-    Those that the folder has already, else those that the first messages of each partition have.
+    They are the export's columns so far, else those of the first messages of each partition.
     """
     state = ExportLedger(target, MESSAGES_TABLE.name, topic).state()
     if state is not None and state.decoded is not None:

@@ -1,4 +1,4 @@
-"""Where groups stand, as a table that grows by a file with each export."""
+"""Table of the groups' progress; each export adds one file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _COUNTS = ("cursor", "lag", "ready", "leased", "retry", "blocked", "scheduled")
 def groups_batch(
     topic: TopicDescription, groups: Sequence[GroupDescription], now_us: int
 ) -> pa.RecordBatch:
-    """Return a row for each group and partition, from what the node says of them."""
+    """Return a row for each group and partition of a node's description."""
     bounds = {p.partition: p for p in topic.partitions}
     rows = [
         {
@@ -43,9 +43,9 @@ def groups_batch(
 
 
 def export_groups(client: Client, target: Destination, topic: str, now_us: int) -> int:
-    """Add a file that says where the groups of a topic stand; return how many rows it has.
+    """Add a file with the progress of a topic's groups; return its number of rows.
 
-    Made before the other tables are exported, it speaks of nothing that they will not have.
+    It is written before the other tables, so it never refers to messages that they lack.
     """
     ledger = ExportLedger(target, TABLE, topic)
     state = _state(ledger, target, topic)
@@ -69,7 +69,7 @@ def export_groups(client: Client, target: Destination, topic: str, now_us: int) 
 
 
 def _state(ledger: ExportLedger, target: Destination, topic: str) -> ExportState:
-    """Return where the table stands, with the file of one that was stopped if that is there."""
+    """Return the table's state, including the file of an interrupted run."""
     state, plan = ledger.state() or ExportState(id=uuid4().hex, topic=topic), ledger.plan()
     if plan is None or plan.number <= state.plans:
         return state

@@ -1,12 +1,12 @@
-"""Registering exported files in Iceberg tables, as they lie: nothing of them is written again.
+"""Registration of exported files in Iceberg tables, in place: no file is written again.
 
-A table of an export is a table of Iceberg, partitioned by topic and day:
+Each table of an export is an Iceberg table, partitioned by topic and day:
 
     CATALOG.NAMESPACE.messages, events, groups
 
-A property of the table says up to which manifest each topic of it is registered. It is committed
-together with the files, so that whoever is stopped has registered both or neither. It counts, and
-not the table's list of files: other programs may write those anew, as larger ones.
+A table property holds the last registered manifest of each topic. It is committed together with
+the files, so an interrupted run has registered both or neither. The property counts, not the
+table's list of files: compaction by other programs may replace the files.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ _TABLES = {
 
 
 class Registered(NamedTuple):
-    """How many files a run has added to a table."""
+    """The number of files that a run added to a table."""
 
     table: str
     files: int
 
 
 class IcebergCatalog:
-    """A catalog and the namespace in it that an export's tables are in."""
+    """An Iceberg catalog, and the namespace of an export's tables."""
 
     def __init__(self, catalog: Catalog, namespace: str) -> None:
         self._catalog = catalog
         self._namespace = namespace
 
     def register(self, target: Destination, topic: str) -> list[Registered]:
-        """Add the finished files of a topic that its tables do not have.
+        """Add the finished files of a topic that its tables lack; the caller has claimed the topic.
 
-        By who has claimed the topic. Raises ``Conflict`` for a table of something else.
+        Raises ``Conflict`` for a table that is not of this export.
         """
         return [Registered(name, self._register(target, name, topic)) for name in _TABLES]
 
@@ -79,7 +79,7 @@ class IcebergCatalog:
             return len(files)
 
     def _table(self, name: str) -> Table:
-        """Return a table, made if there is none."""
+        """Return a table, created if it does not exist."""
         full_name = (*self._namespace.split("."), name)
         try:
             return self._catalog.load_table(full_name)
@@ -93,12 +93,12 @@ class IcebergCatalog:
                     spec.add_field("topic", IdentityTransform())
                     spec.add_field(time, DayTransform(), "date")
                 change.set_properties({_KIND: name})
-        except exceptions.TableAlreadyExistsError:  # another export made it
+        except exceptions.TableAlreadyExistsError:  # another export created it
             pass
         return self._catalog.load_table(full_name)
 
     def _reached(self, table: Table, name: str, topic: str, state: ExportState) -> int:
-        """Return the number of the last manifest that is registered, 0 for none."""
+        """Return the number of the last registered manifest; 0 for none."""
         where = f"{self._catalog.name}.{self._namespace}.{name}"
         advice = "register into a namespace of its own: --register iceberg CATALOG.NAMESPACE"
         if table.properties.get(_KIND) != name:
@@ -112,9 +112,9 @@ class IcebergCatalog:
 
 
 def open_catalog(name: str) -> IcebergCatalog:
-    """Return the catalog of ``CATALOG`` or ``CATALOG.NAMESPACE``, as pyiceberg is set to know it.
+    """Return the catalog of ``CATALOG`` or ``CATALOG.NAMESPACE``, from pyiceberg's configuration.
 
-    Raises ``UsageError`` where pyiceberg does not know it.
+    Raises ``UsageError`` if it is not configured.
     """
     catalog, _, namespace = name.partition(".")
     with _explained(catalog):
@@ -133,7 +133,7 @@ def _schema(name: str, state: ExportState) -> pa.Schema:
 
 
 def _add_columns(change: Transaction, schema: pa.Schema) -> None:
-    """Add the columns that decoded values of a topic have and the table has not."""
+    """Add the decoded columns that the table lacks."""
     known = set(change.table_metadata.schema().column_names)
     new = [field for field in schema if field.name not in known]
     if new:
@@ -143,7 +143,7 @@ def _add_columns(change: Transaction, schema: pa.Schema) -> None:
 
 @contextmanager
 def _explained(where: str) -> Generator[None, None, None]:
-    """Turn what a catalog or its storage refuses into one line about it."""
+    """Turn errors of a catalog or its storage into one line."""
     try:
         yield
     except GoqError:
@@ -156,7 +156,7 @@ def _explained(where: str) -> Generator[None, None, None]:
         raise Conflict(
             f"Iceberg, {where}: {_line(error)}; the files are exported, and not registered"
         ) from error
-    except Exception as error:  # each kind of catalog has errors of its own
+    except Exception as error:  # each kind of catalog has its own errors
         raise Unavailable(
             f"Iceberg, {where}: {_line(error)}; the next run registers what is missing"
         ) from error

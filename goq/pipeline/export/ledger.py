@@ -1,12 +1,12 @@
-"""What an export knows of itself, kept beside its files: where it is, and what it is doing.
+"""Stored state of an export, beside its files: the progress, and the plan under way.
 
-    _goq/TABLE/TOPIC/state.json           where each partition was left, and the bounds in time
+    _goq/TABLE/TOPIC/state.json           the end of each partition, and the bounds in time
     _goq/TABLE/TOPIC/plan.json            the pieces being written now
     _goq/TABLE/TOPIC/manifest-NNNNNN.json the files of each finished plan
 
-In this order a plan is stored, its files are given their names, its manifest is written, then the
-state that it leads to, and then the plan is removed. A step that comes twice does no harm. A long
-plan is stored again now and then with what is done of it.
+The order of steps: store the plan, publish its files, write its manifest, write the new state,
+remove the plan. Each step is idempotent. A long plan is stored again now and then with its
+progress.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _MANIFEST = re.compile(r"manifest-([0-9]+)\.json")
 
 
 class ExportState(msgspec.Struct, kw_only=True):
-    """Where an export stands; times in microseconds bound what it takes, None for no bound.
+    """The progress of an export, and its bounds in microseconds; None for no bound.
 
-    ``decoded`` are the columns that JSON values are decoded into, None where they are not.
-    ``began`` is where each partition began, and ``include_deleted`` whether archives are read. An
-    ``id`` is of one export of one table of one topic alone.
+    ``decoded`` are the columns of decoded JSON values, or None. ``began`` is the first offset of
+    each partition, ``include_deleted`` whether archives are read. ``id`` is unique to one export of
+    one table of one topic.
     """
 
     version: int = VERSION
@@ -45,7 +45,7 @@ class ExportState(msgspec.Struct, kw_only=True):
 
 
 class FileEntry(msgspec.Struct, kw_only=True):
-    """One finished file; its path is relative to the target."""
+    """One finished file; its path is relative to the destination."""
 
     path: str
     partition: int
@@ -58,7 +58,7 @@ class FileEntry(msgspec.Struct, kw_only=True):
 
 
 class Plan(msgspec.Struct, kw_only=True):
-    """Pieces that are being written; of the first ``done`` of them all files are published."""
+    """The pieces under way; all files of the first ``done`` pieces are published."""
 
     version: int = VERSION
     number: int
@@ -69,7 +69,7 @@ class Plan(msgspec.Struct, kw_only=True):
 
 
 class Manifest(msgspec.Struct, kw_only=True):
-    """The files of one plan, and offsets that could not be exported."""
+    """The files of one plan, and the offsets that could not be exported."""
 
     version: int = VERSION
     number: int
@@ -81,22 +81,22 @@ _Shape = TypeVar("_Shape", ExportState, Plan, Manifest)
 
 
 class ExportLedger:
-    """The stored state of one table of one topic. Raises what its target raises."""
+    """The stored state of one table of one topic. Raises the errors of its destination."""
 
     def __init__(self, target: Destination, table: str, topic: str) -> None:
         self._target = target
         self._folder = f"_goq/{table}/{topic}"
 
     def state(self) -> ExportState | None:
-        """Return the state, None where nothing was exported yet; raises ``CorruptData``."""
+        """Return the state, None before the first export; raise ``CorruptData``."""
         return self._load("state.json", ExportState)
 
     def plan(self) -> Plan | None:
-        """Return the plan that was not finished, if there is one."""
+        """Return the unfinished plan, if any."""
         return self._load("plan.json", Plan)
 
     def manifests(self, after: int = 0) -> list[Manifest]:
-        """Return the manifests of later numbers than ``after``, in order."""
+        """Return the manifests with numbers above ``after``, in order."""
         numbers = [
             int(found[1])
             for found in map(_MANIFEST.fullmatch, self._target.names(self._folder))
@@ -106,17 +106,17 @@ class ExportLedger:
         return [manifest for manifest in found if manifest is not None]
 
     def note(self, plan: Plan) -> None:
-        """Store a plan, before anything of it is written or with what is done."""
+        """Store a plan: before its first file is written, and with its progress."""
         self._store("plan.json", plan)
 
     def finish(self, manifest: Manifest, state: ExportState) -> None:
-        """Store what a plan has led to."""
+        """Store the manifest and the new state of a finished plan."""
         self._store(_name(manifest.number), manifest)
         self.put_state(state)
         self._target.remove(f"{self._folder}/plan.json")
 
     def put_state(self, state: ExportState) -> None:
-        """Store where the export stands."""
+        """Store the state."""
         self._store("state.json", state)
 
     def _load(self, name: str, shape: type[_Shape]) -> _Shape | None:

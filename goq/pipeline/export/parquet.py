@@ -1,4 +1,4 @@
-"""Parquet files as Spark reads them best, one for each date of a piece."""
+"""Parquet files with row groups of the size that Spark reads best, one for each date of a piece."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class WrittenFile(NamedTuple):
-    """A finished file of one date, at ``path`` of the filesystem where it was made."""
+    """A finished file of one date, at ``path`` of its staging filesystem."""
 
     date: str
     path: str
@@ -31,10 +31,10 @@ class WrittenFile(NamedTuple):
 
 
 class DatedWriter:
-    """Writes batches into a file for each date (UTC) in their column ``time``.
+    """Writes batches into one file for each date (UTC) of the column ``time``.
 
-    Files lie in ``staging`` until whoever made the writer gives them their places. What cannot be
-    written raises what its filesystem's refusal is explained by.
+    Files stay in ``staging`` until the owner of the writer publishes them. Failures raise the
+    errors of :func:`~goq.pipeline.export.errors.explained`.
     """
 
     def __init__(self, staging: Staging, stem: str, schema: pa.Schema, time: str) -> None:
@@ -67,7 +67,7 @@ class DatedWriter:
         return file
 
     def finish(self) -> Iterator[WrittenFile]:
-        """Close all files and tell what is in each, in order of date."""
+        """Close all files and return them in order of date."""
         for _, file in sorted(self._open.items()):
             yield file.finish()
 
@@ -78,7 +78,7 @@ class DatedWriter:
 
 
 class _File:
-    """A file of row groups: rows gather until one is full."""
+    """A file of row groups; rows are buffered until a group is full."""
 
     def __init__(self, files: fs.FileSystem, path: str, date: str, schema: pa.Schema) -> None:
         self._files = files
@@ -121,11 +121,11 @@ class _File:
     def abandon(self) -> None:
         try:
             self._writer.close()
-        except OSError:  # no more room for its end
+        except OSError:  # no room for the footer
             pass
         try:
             self._files.delete_file(self._path)
-        except OSError:  # the next export empties the folder
+        except OSError:  # the next export empties the staging folder
             pass
 
 
@@ -155,18 +155,18 @@ def _writer(files: fs.FileSystem, path: str, schema: pa.Schema) -> pq.ParquetWri
 
 
 class Staging(NamedTuple):
-    """A folder where files are made; travels to the tasks of Spark."""
+    """A staging folder; pickled into Spark's tasks."""
 
     filesystem: fs.FileSystem
     directory: str
 
     def empty(self) -> None:
-        """Make the folder, without what one that was stopped has left there."""
+        """Create the folder, without the leftovers of an interrupted run."""
         with explained(self.directory):
             self.filesystem.create_dir(self.directory, recursive=True)
             self.filesystem.delete_dir_contents(self.directory)
 
     def remove(self, path: str) -> None:
-        """Remove a file that is not wanted."""
+        """Remove a staged file."""
         with explained(path):
             self.filesystem.delete_file(path)

@@ -1,8 +1,8 @@
-"""What an export writes next: pieces of partitions, cut so that a name always means the same rows.
+"""The next pieces of an export, cut so that a file name always means the same rows.
 
-A plan is made from where the last one ended and from where the logs end now. Its pieces are cut at
-multiples of a number of offsets. It is stored before anything is written, and finished before
-another is made: whoever runs an export again after it was stopped makes the same files.
+A plan covers the offsets from the end of the last plan to the current end of the logs, cut at
+multiples of a fixed number. It is stored before anything is written and finished before the next
+plan is made, so an interrupted export that runs again writes the same files.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class Piece(NamedTuple):
 def pieces(
     reached: Mapping[int, int], ends: Mapping[int, int], *, messages_max: int = PIECE_MESSAGES
 ) -> Iterator[Piece]:
-    """Yield what lies between where each partition was left and its end.
+    """Yield the pieces from the end of the last plan to the end of each partition.
 
-    A partition that ``reached`` does not name begins at 0. Cut at multiples of ``messages_max``,
-    so that all files but the last of each plan are whole.
+    A partition that ``reached`` lacks begins at 0. Cuts are at multiples of ``messages_max``, so
+    all files but the last of each plan are full.
     """
     for partition in sorted(ends):
         start, end = reached.get(partition, 0), ends[partition]
@@ -40,7 +40,7 @@ def pieces(
 def pieces_before(
     began: Mapping[int, int], starts: Mapping[int, int], *, messages_max: int = PIECE_MESSAGES
 ) -> Iterator[Piece]:
-    """Yield what lies before where partitions began: an archive is read that was not before."""
+    """Yield the pieces before the first exported offsets, for archives that are read now."""
     for partition in sorted(began.keys() & starts.keys()):
         yield from pieces(
             {partition: starts[partition]}, {partition: began[partition]}, messages_max=messages_max
@@ -48,7 +48,7 @@ def pieces_before(
 
 
 def began_after(began: Mapping[int, int], done: Iterable[Piece]) -> dict[int, int]:
-    """Return where each partition begins once these pieces are written."""
+    """Return the first exported offset of each partition, with these pieces."""
     after = dict(began)
     for piece in done:
         after[piece.partition] = min(after.get(piece.partition, 0), piece.start)
@@ -56,7 +56,7 @@ def began_after(began: Mapping[int, int], done: Iterable[Piece]) -> dict[int, in
 
 
 def reached_after(reached: Mapping[int, int], done: Iterable[Piece]) -> dict[int, int]:
-    """Return where each partition stands once these pieces are written."""
+    """Return the end of each partition, with these pieces."""
     after = dict(reached)
     for piece in done:
         after[piece.partition] = max(after.get(piece.partition, 0), piece.end)

@@ -1,8 +1,8 @@
-"""Giving the staged files of a piece their places, and knowing those that have theirs already.
+"""Publication of the staged files of a piece, idempotent over interrupted runs.
 
-An export may have been stopped between publishing files and noting it. By the time it is finished
-the node may have deleted, or repaired, some of what they were made of. What is published stands,
-and what it holds is read from it.
+An export may stop between publishing files and storing its progress. By the next run the node may
+have deleted, or repaired, some of the source. A published file stays as it is, and its contents are
+read from the file itself.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ OffsetRanges = list[tuple[int, int]]
 def publish_piece(
     target: Destination, table: Table, topic: str, staged: PieceFiles
 ) -> tuple[list[FileEntry], OffsetRanges]:
-    """Publish what is not yet; return the entries of all files of a piece, and what is missing."""
+    """Publish the missing files; return all entries of a piece, and the missing offsets."""
     folder, name = f"{table.name}/topic={topic}", file_name(staged.piece)
     staging = target.staging(table.name, topic)
     entries: list[FileEntry] = []
@@ -63,7 +63,7 @@ def publish_piece(
 
 
 class PublishedFile(NamedTuple):
-    """A file's entry in a manifest, and the positions in the log of its rows."""
+    """A file's manifest entry, and the log positions of its rows."""
 
     entry: FileEntry
     positions: Positions
@@ -72,7 +72,7 @@ class PublishedFile(NamedTuple):
 def read_published(
     target: Destination, path: str, piece: Piece, time: str, position: str
 ) -> PublishedFile:
-    """Return what a published file holds, by its columns ``time`` and ``position``."""
+    """Return the contents of a published file, from its columns ``time`` and ``position``."""
     with explained(path), target.open(path) as file:
         size_bytes = file.size()
         table = pq.read_table(file, columns=[time, position])
@@ -83,7 +83,7 @@ def read_published(
 
 
 def missing_positions(ranges: OffsetRanges, lost: Positions, found: Positions) -> OffsetRanges:
-    """Return as ranges what is in ``ranges`` or ``lost``, and is not ``found``."""
+    """Return as ranges the positions in ``ranges`` or ``lost`` that are not in ``found``."""
     each = [np.arange(start, end, dtype=np.int64) for start, end in ranges]
     gone = np.setdiff1d(np.concatenate([lost, *each]), found)
     if not len(gone):
@@ -97,7 +97,7 @@ def _positions(table: pa.Table) -> Positions:
 
 
 def entry_of(path: str, piece: Piece, file: WrittenFile) -> FileEntry:
-    """Return what a manifest says of a file."""
+    """Return the manifest entry of a file."""
     return FileEntry(
         path=path,
         partition=piece.partition,

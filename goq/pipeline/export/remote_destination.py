@@ -1,4 +1,4 @@
-"""A target on another filesystem that pyarrow reaches: an object store, HDFS."""
+"""Destination on another filesystem that pyarrow reaches: an object store, HDFS."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from goq.pipeline.export.parquet import Staging
 _ASIDE = "_goq/tmp"
 _BEFORE_SUFFIX = ".before"
 _OBJECT_STORES = ("s3", "gcs", "abfs")
-_COPY_BYTES_MAX = 5 * 2**30  # of S3, for a copy in one request
+_COPY_BYTES_MAX = 5 * 2**30  # S3's bound for a copy in one request
 
 
 class RemoteDestination:
-    """A folder of another filesystem; ``uri`` is what other programs call it.
+    """A folder of another filesystem, with its ``uri``.
 
-    A file is made aside and moved to its name. In an object store a move is a copy made within the
-    store, which has its name when it is whole.
+    A file is written aside and moved to its name. In an object store a move is a copy within the
+    store, which appears whole.
     """
 
     def __init__(self, filesystem: fs.FileSystem, root: str, uri: str | None = None) -> None:
@@ -52,7 +52,7 @@ class RemoteDestination:
         place = self._path(path)
         with explained(place):
             if not self._is_file(place):
-                place += _BEFORE_SUFFIX  # its writer ended between two renames
+                place += _BEFORE_SUFFIX  # the writer stopped between two renames
                 if not self._is_file(place):
                     return None
             with self._fs.open_input_stream(place) as file:
@@ -65,7 +65,7 @@ class RemoteDestination:
             return self._fs.open_input_file(place)
 
     def write(self, path: str, data: bytes) -> None:
-        """Give a small file this content."""
+        """Replace a small file's content."""
         place = self._path(path)
         aside = self._path(f"{_ASIDE}/{path.replace('/', '~')}")
         with explained(place):
@@ -76,11 +76,11 @@ class RemoteDestination:
             self._replace(aside, place)
 
     def staging(self, *names: str) -> Staging:
-        """Return where files of this target are made, a folder for each use of it."""
+        """Return the folder where files of this destination are written, one for each use."""
         return Staging(self._fs, self._path("/".join((_ASIDE, *names))))
 
     def publish(self, made: str, path: str) -> None:
-        """Move a finished file from its staging place to one that no file has."""
+        """Move a finished file from staging to a free name."""
         place = self._path(path)
         with explained(place):
             self._make_folder(place)
@@ -91,7 +91,7 @@ class RemoteDestination:
                 self._fs.move(made, place)
 
     def _copy(self, made: str, place: str) -> None:
-        """Copy through this process. A stream that is closed early makes a cut file: remove it."""
+        """Copy through this process; remove the partial file of an interrupted copy."""
         try:
             with (
                 self._fs.open_input_stream(made) as file,
@@ -113,19 +113,19 @@ class RemoteDestination:
                     self._fs.delete_file(each)
 
     def uri(self, path: str) -> str:
-        """Return what other programs call a file."""
+        """Return the URI of a file."""
         return f"{self._uri}/{path}"
 
     @contextmanager
     def claimed(self, topics: Sequence[str]) -> Generator[None, None, None]:
-        """Nothing on these filesystems tells two processes apart: it is for who runs them to do."""
+        """Claim nothing: these filesystems have no locks, so the operator keeps exports apart."""
         yield
 
     def _make_folder(self, place: str) -> None:
         self._fs.create_dir(str(PurePosixPath(place).parent), recursive=True)
 
     def _replace(self, aside: str, place: str) -> None:
-        """Give a whole file its name, which another may have: of these two one is always there."""
+        """Replace a file under its name; at any moment the old or the new one exists."""
         if self._replaces:
             self._fs.move(aside, place)
             return

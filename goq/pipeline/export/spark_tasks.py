@@ -1,7 +1,7 @@
-"""Staging the pieces of an export as tasks of Spark: the same function, so the same rows and names.
+"""The pieces of an export staged by Spark tasks, with the same function and thus the same files.
 
-Plan, publishing and manifest stay with the driver. The tasks read from the nodes and write where
-the target's files are made, which they reach as the driver does.
+Plan, publication and manifest stay with the driver. Tasks read from the nodes and write to the
+destination's staging folder, which they reach as the driver does.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from goq.pipeline.export.staged_files import PieceFiles, Stager, Work, stage_pie
 
 
 class NodeAccess(NamedTuple):
-    """Where tasks read from, and whether the archive, too; travels to them."""
+    """The nodes that tasks read from, with or without archives; pickled into tasks."""
 
     servers: Sequence[str]
     token: str | None
@@ -32,7 +32,7 @@ class NodeAccess(NamedTuple):
 
 
 def stage_in_spark(spark: SparkSession, node: NodeAccess) -> Stager:
-    """Return what stages pieces in tasks, as many at a time as the session has room for."""
+    """Return a stager that runs pieces as tasks, as many at once as the session has slots."""
     context = spark.sparkContext
 
     def stage(work: Work, todo: Sequence[Piece]) -> Iterator[PieceFiles]:
@@ -51,7 +51,7 @@ def stage_in_spark(spark: SparkSession, node: NodeAccess) -> Stager:
 
 
 class _Failed(NamedTuple):
-    """The error of a task, as it travels to the driver."""
+    """A task's error, as sent to the driver."""
 
     code: str
     detail: str
@@ -68,7 +68,7 @@ def _stage(work: Work, node: NodeAccess, piece: Piece) -> PieceFiles | _Failed:
 
 @contextmanager
 def _explained() -> Generator[None, None, None]:
-    """Turn the failure of Spark itself, pages of a stack, into a line."""
+    """Turn a failure of Spark itself, with its stack, into one line."""
     try:
         yield
     except (Py4JError, PySparkException, ConnectionError) as error:
@@ -76,7 +76,7 @@ def _explained() -> Generator[None, None, None]:
 
 
 def _cause(error: Exception) -> str:
-    """Return the line that tells most: the last one of a stack that names an error."""
+    """Return the last line of a stack that names an error."""
     lines = [line.strip() for line in str(error).splitlines()]
     named = [line for line in lines if "Error: " in line or "Exception: " in line]
     return ([*filter(None, lines), type(error).__name__][0] if not named else named[-1])[:300]

@@ -1,6 +1,6 @@
-"""The rows of a piece of a log, written aside as Parquet: a file for each date.
+"""The staged Parquet files of a piece, one for each date.
 
-With the same rows however often, and wherever, it is done: by this process or by tasks of Spark.
+Staging is deterministic: this process and Spark's tasks write the same rows.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from goq.pipeline.arrow.tables import TABLES, Table, rows_between
 from goq.pipeline.export.parquet import DatedWriter, Staging, WrittenFile
 from goq.pipeline.export.plan import Piece
 
-_READ_AHEAD = 4  # answers of a node, some MiB each
+_READ_AHEAD = 4  # responses of a node, some MiB each
 
 
 class TimeSpan(NamedTuple):
-    """Which messages are wanted, by append time in microseconds: not before, and before."""
+    """Bounds of append time in microseconds: from, and before."""
 
     from_us: int | None = None
     to_us: int | None = None
 
 
 class PieceFiles(NamedTuple):
-    """The files of one piece, staged, and which of its offsets are missing."""
+    """The staged files of one piece, and its missing offsets."""
 
     piece: Piece
     files: list[WrittenFile]
@@ -35,7 +35,7 @@ class PieceFiles(NamedTuple):
 
 
 class Work(NamedTuple):
-    """What pieces are of, and where they are written aside; travels to the tasks of Spark."""
+    """The topic and table of pieces, and their staging folder; pickled into Spark's tasks."""
 
     table: str
     topic: str
@@ -51,7 +51,7 @@ Stager = Callable[[Work, Sequence[Piece]], Iterator[PieceFiles]]
 
 
 def stage_here(source: LogSource) -> Stager:
-    """Return what stages pieces in this process, one after the other."""
+    """Return a stager that works in this process, one piece after another."""
 
     def stage(work: Work, todo: Sequence[Piece]) -> Iterator[PieceFiles]:
         return (stage_piece(source, work, piece) for piece in todo)
@@ -60,9 +60,9 @@ def stage_here(source: LogSource) -> Stager:
 
 
 def stage_piece(source: LogSource, work: Work, piece: Piece, attempt: str = "") -> PieceFiles:
-    """Write the files of a piece aside: with the same rows however often, and wherever, it is done.
+    """Write the files of a piece to staging, the same rows each time.
 
-    ``attempt`` tells apart those who may do it at the same time.
+    ``attempt`` keeps concurrent attempts apart.
     """
     table, topic = TABLES[work.table], work.topic
     stem = f"{piece.partition}-{piece.start}-{piece.end}{attempt}"
@@ -87,6 +87,6 @@ def stage_piece(source: LogSource, work: Work, piece: Piece, attempt: str = "") 
 
 
 def within(batch: pa.RecordBatch, table: Table, piece: Piece, span: TimeSpan) -> pa.RecordBatch:
-    """Return the rows that are of the piece and whose time is in the span."""
+    """Return the rows of the piece whose time is in the span."""
     batch = rows_between(batch, table.position, piece.start, piece.end)
     return rows_between(batch, table.time, span.from_us, span.to_us)

@@ -1,13 +1,12 @@
-"""Is every message accounted for? The invariant of the whole system, checked from outside.
+"""Audit: every published message is accounted for, in each group.
 
-For each group and each message that the group has taken (all before its cursor) there must be an
-event that says what became of it, and a lease that is over must have an end. What a group has not
-come to yet is waiting. A message of which nothing of this holds was lost on the way: there must be
-none.
+Each message before a group's cursor must have an event with its outcome, and each lease that is
+over must have an end. Messages behind the cursor are waiting. Any other message was lost: there
+must be none.
 
-The tables are of different moments: ``groups`` was asked first, then messages were read, then
-events. So a group's cursor never speaks of messages or events that the export has not. Where times
-of the node are compared with the exporter's, :data:`SLACK` is left between them.
+The tables are of different times: ``groups`` is read first, then messages, then events. So a
+cursor never refers to messages or events that the export lacks. :data:`SLACK` is the tolerance
+where the node's times are compared with the exporter's.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ _LOG = ["topic", "partition"]
 
 
 def missing_offsets(messages: DataFrame, events: DataFrame, groups: DataFrame) -> DataFrame:
-    """Return runs of offsets that no row has, though nothing says why.
+    """Return ranges of offsets that no row has, without a known cause.
 
-    They lie between others, or between the bounds that ``groups`` names. Right is that offsets are
-    missing where a frame is damaged, where compaction has been, and what retention deleted.
+    They lie between other offsets, or within the bounds in ``groups``. Known causes are damaged
+    frames, compaction and retention.
 
     Columns: topic, partition, start_offset, end_offset.
     """
@@ -58,7 +57,7 @@ def missing_offsets(messages: DataFrame, events: DataFrame, groups: DataFrame) -
 
 
 def _rightly_gone(events: DataFrame, groups: DataFrame) -> DataFrame:
-    """Return, by partition, the offset before which compaction and retention have been."""
+    """Return, by partition, the offset up to which compaction and retention have worked."""
     gone_to = f.when(f.col("event") == "COMPACTED", f.col("reason").cast("bigint")).otherwise(
         f.col("offset")
     )
@@ -89,7 +88,7 @@ _UNACCOUNTED = ("unaccounted", "overdue")
 
 
 def audit(messages: DataFrame, events: DataFrame, groups: DataFrame) -> Report:
-    """Return what became of every message, by group; failed if any is not accounted for."""
+    """Report the outcome of every message, by group; failed if one is not accounted for."""
     fates = fates_of(messages, events, groups).cache()
     counts = (
         fates.groupBy("topic", "group", "fate")
@@ -171,7 +170,7 @@ def fates_of(messages: DataFrame, events: DataFrame, groups: DataFrame) -> DataF
 
 
 def _is_overdue() -> Column:
-    """Whether a lease was over well before the group was seen last and the log goes on."""
+    """Whether a lease ended well before the group was read, and the log continues."""
     is_leased = f.col("in_hand.event").isin("DELIVERED", "EXTENDED")
     return is_leased & (
         f.col("in_hand.due") + f.expr(SLACK) < f.least(f.col("time"), f.col("log_time"))
@@ -179,10 +178,10 @@ def _is_overdue() -> Column:
 
 
 def _standing(events: DataFrame, groups: DataFrame) -> DataFrame:
-    """Return where each group that there is stood last, by partition.
+    """Return the latest progress of each existing group, by partition.
 
-    Columns besides those of ``groups``: where and when it began anew by a reset, if it did, and
-    the time of the last event of the partition.
+    Columns besides those of ``groups``: offset and time of its last reset, if any, and the time of
+    the partition's last event.
     """
     newest = Window.partitionBy(*_PLACE).orderBy(f.desc("time"))
     ends = events.groupBy("topic", "partition").agg(f.max("time").alias("log_time"))
@@ -199,7 +198,7 @@ def _standing(events: DataFrame, groups: DataFrame) -> DataFrame:
 
 
 def _restarts(events: DataFrame) -> DataFrame:
-    """Return where each group began anew last: it was reset, or deleted and came back."""
+    """Return the last restart of each group: a reset, or a deletion before it was used again."""
     is_gone = f.col("event") == "GROUP_DELETED"
     offset = f.when(is_gone, f.lit(0)).otherwise(f.col("offset"))
     return (
@@ -215,10 +214,10 @@ def _restarts(events: DataFrame) -> DataFrame:
 
 
 def _of_groups(events: DataFrame) -> DataFrame:
-    """Return, by message and group, the kinds of events since the group began anew, and before.
+    """Return, by message and group, the kinds of events since the group's last restart, and before.
 
-    ``in_hand`` is the last event since then that says whether somebody has the message. An EXPIRED
-    without a lease is called TTL: it is the end of the message, not of a lease.
+    ``in_hand`` is the last event since then that decides whether the message is leased. An EXPIRED
+    without a lease is called TTL: it ends the message, not a lease.
     """
     is_since = f.col("sequence") > f.coalesce("restart_sequence", f.lit(-1))
     kind = f.when((f.col("event") == "EXPIRED") & f.col("lease").isNull(), "TTL").otherwise(
@@ -238,6 +237,6 @@ def _of_groups(events: DataFrame) -> DataFrame:
 
 
 def _of_all(events: DataFrame) -> DataFrame:
-    """Return, by message, the kinds of events that hold for every group."""
+    """Return, by message, the kinds of events that apply to every group."""
     found = events.where("group is null").groupBy("message_id")
     return found.agg(f.collect_set("event").alias("of_all"))

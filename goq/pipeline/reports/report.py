@@ -1,4 +1,8 @@
-"""What an analysis found: tables for people and programs, and what to draw of them."""
+"""The result of an analysis: sections with tables, charts, and values with units.
+
+Programs get values in the units of the column names. People get ``p50_ms`` as ``p50`` with
+``1.25 s`` below it.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,7 @@ ROWS_MAX = 1_000
 class Bars(NamedTuple):
     """A chart of a table: a bar for each row, ``label`` columns beside it, ``value`` its length.
 
-    ``axis`` says what the length is.
+    ``axis`` is the name of the length.
     """
 
     label: Sequence[str]
@@ -34,9 +38,9 @@ class Spread(NamedTuple):
 
 
 class Course(NamedTuple):
-    """A chart of how columns in milliseconds change with the times in another one.
+    """A chart of columns in milliseconds over the times in another column.
 
-    What differs in the ``panel`` columns is drawn apart.
+    Each combination of the ``panel`` columns has its own panel.
     """
 
     panel: Sequence[str]
@@ -50,9 +54,9 @@ Chart = Bars | Spread | Course
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One table of a report. ``nothing`` is what to say where it has no rows.
+    """One table of a report. ``nothing`` is the text for a table without rows.
 
-    ``is_cut`` says that there were more rows than :data:`ROWS_MAX`.
+    ``is_cut``: the table had more than :data:`ROWS_MAX` rows.
     """
 
     title: str
@@ -64,7 +68,7 @@ class Section:
 
 
 class Scope(NamedTuple):
-    """What a report speaks of; times are null where there are no messages."""
+    """The messages that a report covers; times are null if there are none."""
 
     topics: Sequence[str]
     messages: int
@@ -74,9 +78,9 @@ class Scope(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The answer to one question. ``failed`` says that something is wrong with the data.
+    """The answer to one question. ``failed``: something is wrong with the data.
 
-    ``verdict`` is the answer in a sentence, where it can be given in one.
+    ``verdict`` is the answer in one sentence, if it has one.
     """
 
     name: str
@@ -106,13 +110,13 @@ class Report:
 def section_of(
     title: str, frame: DataFrame, chart: Chart | None = None, nothing: str = "Nothing."
 ) -> Section:
-    """Return the first rows of a frame, which are few, as a section."""
+    """Return the first rows of a small frame as a section."""
     rows = [tuple(map(_plain, row)) for row in frame.limit(ROWS_MAX + 1).collect()]
     return Section(title, frame.columns, rows[:ROWS_MAX], chart, nothing, len(rows) > ROWS_MAX)
 
 
 def scope_of(messages: DataFrame) -> Scope:
-    """Return which messages a report is about."""
+    """Return the scope of the messages of a frame."""
     found = (
         messages.groupBy("topic")
         .agg(f.count("*").alias("n"), f.min("timestamp").alias("a"), f.max("timestamp").alias("b"))
@@ -128,16 +132,16 @@ def scope_of(messages: DataFrame) -> Scope:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON has it: times in UTC, floats to a thousandth."""
+    """Return a value for JSON: times in UTC, floats to a thousandth."""
     if isinstance(value, bytes | bytearray):
         return bytes(value).decode("utf-8", "backslashreplace")
-    if isinstance(value, datetime):  # Spark gives them in the zone of this process, without saying
+    if isinstance(value, datetime):  # naive, in the zone of this process
         return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     return round(value, 3) if isinstance(value, float) else value
 
 
 TEXT_MAX = 40
-_MINUTES = slice(5, 16)  # of a time in full: the year is told above the tables
+_MINUTES = slice(5, 16)  # of a full time: the scope line has the year
 _NAMES = {
     "to_mean": "to mean",
     "percent": "share",
@@ -148,7 +152,7 @@ _NUMBERED = ("lane", "partition")
 
 
 def headings(columns: tuple[str, ...] | list[str]) -> list[str]:
-    """Return what stands above the columns of a table; what two would share has its unit."""
+    """Return the headings of columns; two that would be equal keep their unit."""
     found = [_NAMES.get(name, name.removesuffix("_ms").replace("_", " ")) for name in columns]
     return [
         f"{shown} %" if found.count(shown) > 1 and name.endswith("_percent") else shown
@@ -157,12 +161,12 @@ def headings(columns: tuple[str, ...] | list[str]) -> list[str]:
 
 
 def is_number(column: str, value: Any) -> bool:
-    """Whether a value stands at the right of its column."""
+    """Whether a value is right-aligned in its column."""
     return isinstance(value, int | float) and not isinstance(value, bool) and column != "lane"
 
 
 def shown(column: str, value: Any, text_max: int = TEXT_MAX) -> str:
-    """Return a value of a column, texts with no more than so many characters."""
+    """Return a value as text, shortened to a number of characters."""
     if value is None or value == "":
         return "-"
     if column == "time":
@@ -181,7 +185,7 @@ def shown(column: str, value: Any, text_max: int = TEXT_MAX) -> str:
 
 
 def label(column: str, value: Any) -> str:
-    """Return a value as it stands beside a bar, where no heading says what it is."""
+    """Return a value as the label of a bar, with its unit."""
     if column in _NUMBERED:
         return f"{column} {value}"
     if column == "tenant" and value is None:
@@ -190,7 +194,7 @@ def label(column: str, value: Any) -> str:
 
 
 def shortened(text: str, characters_max: int) -> str:
-    """Return a text without control characters, and without its middle where it is too long."""
+    """Return a text without control characters; the middle of a long one is cut out."""
     text = "".join(c if c.isprintable() else "·" for c in text)
     if len(text) <= characters_max:
         return text
@@ -199,7 +203,7 @@ def shortened(text: str, characters_max: int) -> str:
 
 
 def duration(value_ms: float) -> str:
-    """Return milliseconds in the unit that suits them, to three digits or two units."""
+    """Return milliseconds in a fitting unit, to three digits or two units."""
     if value_ms < 0:
         return f"-{duration(-value_ms)}"
     if value_ms < 999.5:
@@ -219,7 +223,7 @@ def duration(value_ms: float) -> str:
 
 
 def span(first: str, last: str) -> str:
-    """Return from when to when, both as RFC 3339 in UTC."""
+    """Return a span of time, both ends as RFC 3339 in UTC."""
     begin, end = (text[:19].replace("T", " ") for text in (first, last))
     if begin == end:
         return f"{begin} UTC"

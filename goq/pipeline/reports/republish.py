@@ -1,7 +1,7 @@
-"""A slice of messages, chosen by a query, goes back into a topic: each once, in its order.
+"""Republish: messages chosen by a query, published to a topic once each, in order.
 
-The rows are those of the table ``messages``, or what a query made of them: what they say of where a
-message was (its partition, its offset, its time) gives their order, and the rest is published.
+The rows are those of the table ``messages``, or derived from them. Partition, offset and time of a
+row give its order; the other columns are published.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _PLACE = ("_topic", "_partition", "_offset")
 
 
 class Republished(NamedTuple):
-    """What is in the topic now, by partition, and whether an earlier run had to do with it.
+    """The messages stored, by partition, and the share of an earlier run.
 
-    ``outcome`` is ``stored`` by this run, ``finished`` where an earlier one had begun, or ``known``
-    where that had done it all.
+    ``outcome`` is ``stored`` (by this run), ``finished`` (an earlier run had begun) or ``known``
+    (an earlier run had stored everything).
     """
 
     stored: dict[int, int]
@@ -41,10 +41,10 @@ class Republished(NamedTuple):
 
 
 def republish(rows: DataFrame, options: SinkOptions) -> Republished:
-    """Publish rows as messages, once for each transaction: one that is known is not run again.
+    """Publish rows as messages, once for each transaction.
 
-    What an earlier run of the transaction had begun to publish is finished, whatever the rows are
-    now. Raises ``InvalidInput`` for columns that are no message's, and what the sink raises.
+    An interrupted transaction is finished with its original rows. Raises ``InvalidInput`` for
+    columns that no message has, and the errors of the sink.
     """
     if options.transaction is None:
         raise InvalidInput("give the name by which it happens once", field="txnId")
@@ -75,7 +75,7 @@ def _write(messages: DataFrame, options: SinkOptions) -> None:
 
 
 def report_of(done: Republished, options: SinkOptions) -> Report:
-    """Return what a run did."""
+    """Return the report of a run."""
     total = sum(done.stored.values())
     row = (options.topic, options.transaction, total, done.outcome)
     return Report(
@@ -89,7 +89,7 @@ def report_of(done: Republished, options: SinkOptions) -> Report:
 
 
 def preview(rows: DataFrame) -> Report:
-    """Return what would be published: how much of which topic, and the first of it."""
+    """Return a preview: the count by topic, and the first messages."""
     once = _each_once(rows)
     size = f.coalesce(f.octet_length("value"), f.lit(0))
     if "key" in rows.columns:
@@ -115,10 +115,10 @@ def preview(rows: DataFrame) -> Report:
 
 
 def as_messages(rows: DataFrame, partitions: int) -> DataFrame:
-    """Return rows as the sink takes them, in the order in which they are published.
+    """Return rows for the sink, in the order of publication.
 
-    A key says the partition; a message without one goes where its old partition's number says.
-    Delays that are over are left out. Raises ``InvalidInput`` for columns that are no message's.
+    A key gives the partition; a message without a key keeps its old partition number. Past delivery
+    times are dropped. Raises ``InvalidInput`` for columns that no message has.
     """
     published = [name for name in rows.columns if name in _PUBLISHED and name != "headers"]
     columns: list[Column] = [f.col(name) for name in published if name != "deliver_at"]
@@ -134,7 +134,7 @@ def as_messages(rows: DataFrame, partitions: int) -> DataFrame:
 
 
 def _headers(rows: DataFrame) -> Column:
-    """Return headers as a replay gives them: the origin last, and before it the first one of all.
+    """Return headers with the origin as a replay adds it: the first origin, then the last.
 
     See :func:`goq.client.replay_plan.with_origin`.
     """
@@ -149,9 +149,9 @@ def _headers(rows: DataFrame) -> Column:
 
 
 def _each_once(rows: DataFrame) -> DataFrame:
-    """Return a row for each message, with its place and the latest time up to it, if times are.
+    """Return one row for each message, with its position and the running maximum of times.
 
-    A join with what happened to messages has many rows of one: the first of them stays.
+    A join with events yields several rows for a message: the first one stays.
     """
     _check(rows.columns)
     parts = [f.regexp_extract("message_id", _MESSAGE_ID, number) for number in (1, 2, 3)]
@@ -170,7 +170,7 @@ def _each_once(rows: DataFrame) -> DataFrame:
 
 
 def _order(rows: DataFrame) -> Sequence[str]:
-    """Return what messages are ordered by: time, but in a partition never against the offset."""
+    """Return the sort key of messages: time, but within a partition the offset."""
     return ("_time", *_PLACE) if "timestamp" in rows.columns else _PLACE
 
 

@@ -1,4 +1,8 @@
-"""What did not go well the first time: retries, dead letters, and the keys behind them."""
+"""Retries and dead letters: rates, causes, and the keys concerned.
+
+A receive whose connection broke before the answer left the node is undone: the messages are nacked
+with one attempt less. Neither half of that counts as a delivery or a failure.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ _HANDED = ["message_id", "group", "lease"]
 
 
 def without_undone(events: DataFrame) -> DataFrame:
-    """Return the events without deliveries that were taken back, and without their taking back."""
+    """Return the events without undone deliveries and without the nacks that undid them."""
     undone = (
         events.where("event in ('DELIVERED', 'NACKED')")
         .groupBy(*_HANDED)
@@ -31,7 +35,7 @@ _TOP = 20
 
 
 def retries(messages: DataFrame, events: DataFrame) -> Report:
-    """Return how much was delivered again or became a dead letter, why, and of which keys."""
+    """Report redeliveries and dead letters, their causes, and the keys with most of them."""
     by = ["topic", "group"]
     happened = without_undone(events.where(f.col("event").isin("DELIVERED", *_FAILURES))).cache()
     rates = _rates(happened)
@@ -73,9 +77,9 @@ def retries(messages: DataFrame, events: DataFrame) -> Report:
 
 
 def _rates(happened: DataFrame) -> DataFrame:
-    """Return, by topic and group, what was delivered and what of it again, and what died.
+    """Return, by topic and group, the counts of deliveries, redeliveries and dead letters.
 
-    A message that nobody was ever handed can die too, when its time to live is over.
+    A message that was never delivered can be a dead letter too, when its ttl has passed.
     """
     is_delivery = f.col("event") == "DELIVERED"
     is_death = f.col("event") == "DEAD_LETTERED"

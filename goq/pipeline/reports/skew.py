@@ -1,4 +1,4 @@
-"""How evenly messages are spread over partitions and keys."""
+"""Skew: the distribution of messages over partitions and keys."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _TOP = 20
 
 
 def skew(messages: DataFrame, groups: DataFrame) -> Report:
-    """Return the load of each partition beside the mean, and the keys with the most messages.
+    """Report the load of each partition against the mean, and the keys with the most messages.
 
-    A partition without messages counts too: it is known from those above it, or from ``groups``.
+    Partitions without messages count: higher partition numbers or ``groups`` reveal them.
     """
     size = f.coalesce(f.octet_length("value"), f.lit(0)) + f.coalesce(
         f.octet_length("key"), f.lit(0)

@@ -1,4 +1,4 @@
-"""What Spark raises, as one of goq's errors: a line for people instead of two stacks."""
+"""Spark's exceptions as errors of goq: one line instead of two stacks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _OF_THE_QUERY = (
 
 @contextmanager
 def told_plainly() -> Generator[None, None, None]:
-    """Raise what Spark raises inside as a ``GoqError``; its own log of that is left out."""
+    """Turn Spark's exceptions inside into ``GoqError``, without Spark's own log of them."""
     log = PySparkLogger.getLogger("DataFrameQueryContextLogger")
     was_disabled, log.disabled = log.disabled, True
     try:
@@ -45,7 +45,7 @@ def told_plainly() -> Generator[None, None, None]:
 
 
 def plain(error: PySparkException) -> GoqError:
-    """Return the error of goq that a task or the driver raised, else what Spark says of it."""
+    """Return the error of goq that a task or the driver raised, else Spark's message."""
     text = str(error)
     raised = _RAISED_IN_TASK.search(text)
     kind = getattr(errors, raised[1], None) if raised is not None else None

@@ -1,4 +1,4 @@
-"""The tables that a job reads: from an export, or straight from a node."""
+"""The tables that a report reads: from an export, or live from a node."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _DDL = {"messages": ddl_of(MESSAGES), "events": ddl_of(EVENTS), "groups": ddl_of
 
 
 class ExportedTables:
-    """The tables of an export, as of the plans that were finished."""
+    """The tables of an export, with the files of finished plans."""
 
     def __init__(self, spark: SparkSession, folder: str, topics: Sequence[str]) -> None:
         self._spark = spark
@@ -31,7 +31,7 @@ class ExportedTables:
         self._topics = topics
 
     def table(self, name: str) -> DataFrame:
-        """Return a table, with only the topics that were asked for."""
+        """Return a table, restricted to the chosen topics."""
         if "://" not in self._folder and not Path(self._folder, "_goq").is_dir():
             raise InvalidInput(
                 f"{self._folder} is no export: make one with: goq export TOPIC --to DIR",
@@ -49,9 +49,9 @@ class ExportedTables:
         return frame.where(f.col("topic").isin(*self._topics)) if self._topics else frame
 
     def check_whole(self) -> None:
-        """Raise ``InvalidInput`` if the export leaves out what it was told to, by time.
+        """Raise ``InvalidInput`` if the export is bounded by time.
 
-        What became of a message may be among what it left out.
+        The outcome of a message may lie outside the bounds.
         """
         if "://" in self._folder:
             return
@@ -66,7 +66,7 @@ class ExportedTables:
                 )
 
     def _finished(self, name: str) -> list[str] | None:
-        """Return the files that manifests name; None where that is not for this process to see."""
+        """Return the files in the manifests; None if this process cannot read them."""
         if "://" in self._folder:
             return None
         target = LocalDestination(Path(self._folder))
@@ -80,7 +80,7 @@ class ExportedTables:
 
 
 class LiveSource(NamedTuple):
-    """The node and what of it is read; with ``include_deleted`` archives, too."""
+    """A node and the topics that are read; ``include_deleted`` adds archives."""
 
     servers: Sequence[str]
     token: str | None
@@ -89,7 +89,7 @@ class LiveSource(NamedTuple):
 
 
 class LiveTables:
-    """The tables of some topics as the node has them when each is asked for."""
+    """The tables of topics, read from the node at the time of each call."""
 
     def __init__(self, spark: SparkSession, node: LiveSource) -> None:
         self._spark = spark

@@ -1,8 +1,8 @@
-"""How long messages waited: until they were first handed out, and until they were done.
+"""Waits of messages: until their first delivery, and until their ack.
 
-A message waits from when it is published; one with a delay from when it is due, as last arranged.
-It counts in the lane that it was handed out of. Where the clock was set back between two events, a
-wait of less than nothing counts as none.
+A wait begins with the publish; for a delayed message with its latest delivery time. A message
+counts in the lane of its delivery. A clock that was set back between two events makes the wait 0,
+never negative.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NOTHING = "No message was handed out to a group."
 
 
 def lives_of(messages: DataFrame, events: DataFrame) -> DataFrame:
-    """Return a row for each message and group that was handed it.
+    """Return a row for each message and group that received it.
 
     Columns: topic, lane, tenant, key, ready (a time), is_delayed, group, delivered and acked (times
     of the first of each, acked null where there is none).
@@ -76,7 +76,7 @@ def lives_of(messages: DataFrame, events: DataFrame) -> DataFrame:
 
 
 def latency(messages: DataFrame, events: DataFrame) -> Report:
-    """Return how long messages took, by topic, group and lane, and in the course of time."""
+    """Report the waits of messages, by topic, group and lane, and over time."""
     lives = lives_of(messages, events).cache()
     step_s, step = _step_of(lives)
     acked = lives.where("acked is not null")
@@ -102,10 +102,9 @@ def latency(messages: DataFrame, events: DataFrame) -> Report:
 
 
 def lateness(messages: DataFrame, events: DataFrame) -> Report:
-    """Return how long after their time delayed messages were first handed out.
+    """Report the lateness of delayed messages at their first delivery.
 
-    ``early`` counts those that came before their time: there must be none, unless the node's clock
-    was set back.
+    ``early`` counts messages delivered before their time: 0, unless the node's clock was set back.
     """
     late = lives_of(messages, events).where("is_delayed")
     by = ["topic", "group", "lane"]
@@ -120,7 +119,7 @@ def lateness(messages: DataFrame, events: DataFrame) -> Report:
 
 
 def fairness(messages: DataFrame, events: DataFrame) -> Report:
-    """Return how long the messages of each tenant and lane waited."""
+    """Report the waits of each tenant and lane."""
     lives = lives_of(messages, events).cache()
     sections = [
         section_of(
@@ -148,7 +147,7 @@ def _newest(name: str) -> Column:
 
 
 def _step_of(lives: DataFrame) -> tuple[int, str]:
-    """Return seconds, and their name, that cut the time of the messages into some ten parts."""
+    """Return a step in seconds, and its name, that divides the messages' time into about ten."""
     row = lives.agg(f.unix_seconds(f.max("ready")) - f.unix_seconds(f.min("ready"))).first()
     span_s = (row and row[0]) or 0
     return next((step for step in _STEPS if span_s <= step[0] * _POINTS_MAX), _STEPS[-1])

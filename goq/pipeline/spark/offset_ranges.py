@@ -1,7 +1,7 @@
-"""Which offsets a Spark query reads: from its options, and divided among its tasks.
+"""Offset ranges of a Spark query, from its options, divided among its tasks.
 
-Offsets are written as the Kafka source writes them: ``{"orders": {"0": 17, "1": -2}}`` by topic and
-partition, -2 for the first that is kept, -1 for the end; ``earliest`` and ``latest`` for all.
+Offsets have the form of Spark's Kafka source: ``{"orders": {"0": 17, "1": -2}}`` by topic and
+partition, -2 for the earliest, -1 for the end; ``earliest`` and ``latest`` for all.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Offsets = dict[str, dict[int, int]]
 
 
 class Range(NamedTuple):
-    """What one task reads."""
+    """The offsets that one task reads."""
 
     topic: str
     partition: int
@@ -30,7 +30,7 @@ class Range(NamedTuple):
 
 
 def parse_offsets(text: str, field: str) -> str | Offsets:
-    """Return ``earliest``, ``latest``, or offsets by topic and partition; else ``InvalidInput``."""
+    """Return ``earliest``, ``latest``, or offsets by topic and partition; or raise ``InvalidInput``."""
     if text.lower() in ("earliest", "latest"):
         return text.lower()
     try:
@@ -48,8 +48,8 @@ def resolve(
 ) -> Offsets:
     """Return an offset for every partition.
 
-    Raises ``InvalidInput`` unless exactly the partitions that are there are named, each with an
-    offset up to its end.
+    Raises ``InvalidInput`` unless exactly the existing partitions are named, each with an offset up
+    to its end.
     """
     if isinstance(wanted, str):
         is_start = wanted == "earliest"
@@ -90,7 +90,7 @@ def resolve(
 
 
 def ranges_between(start: Offsets, end: Offsets, tasks_min: int = 1) -> list[Range]:
-    """Return what lies between, a range for each partition; more of them for ``tasks_min``."""
+    """Return the ranges between two offsets, at least one a partition and ``tasks_min`` in all."""
     whole = [
         Range(topic, partition, start.get(topic, {}).get(partition, 0), stop)
         for topic, partitions in sorted(end.items())
@@ -104,7 +104,7 @@ def ranges_between(start: Offsets, end: Offsets, tasks_min: int = 1) -> list[Ran
 
 
 def check_standing(stands: Offsets, ends: Offsets) -> None:
-    """Raise ``Conflict`` unless every place where a stream stands is in what it reads."""
+    """Raise ``Conflict`` unless every partition of a stream's offsets is one that it reads."""
     for topic, partitions in stands.items():
         for partition, offset in partitions.items():
             end = ends.get(topic, {}).get(partition)
@@ -121,7 +121,7 @@ def check_standing(stands: Offsets, ends: Offsets) -> None:
 def what_is_there(
     start: Offsets, end: Offsets, bounds: Mapping[str, Mapping[int, LogBounds]]
 ) -> tuple[Offsets, Offsets]:
-    """Return the part between that the partitions hold; of one made anew all up to ``end``."""
+    """Return the part that the partitions hold; all up to ``end`` for a recreated topic."""
     starts: Offsets = {}
     ends: Offsets = {}
     for topic, partitions in bounds.items():
@@ -142,7 +142,7 @@ def _split(whole: Range, total: int, tasks: int) -> Iterator[Range]:
 
 
 def limited(start: Offsets, end: Offsets, messages_max: int) -> Offsets:
-    """Return an end with at most about ``messages_max`` before it, shared out by what waits."""
+    """Return an end at most about ``messages_max`` ahead, divided in proportion to the backlog."""
     waiting = {
         (topic, partition): max(0, stop - start.get(topic, {}).get(partition, 0))
         for topic, partitions in end.items()
@@ -162,12 +162,12 @@ def limited(start: Offsets, end: Offsets, messages_max: int) -> Offsets:
 
 
 def to_json(offsets: Offsets) -> dict[str, dict[str, int]]:
-    """Return offsets as a checkpoint has them: always in the same order, for they are compared."""
+    """Return offsets as JSON for a checkpoint, in a fixed order: Spark compares them."""
     return {t: {str(p): ps[p] for p in sorted(ps)} for t, ps in sorted(offsets.items())}
 
 
 def from_json(offsets: object) -> Offsets:
-    """Return the offsets of a checkpoint; raises ``Conflict`` where those are not goq's."""
+    """Return the offsets of a checkpoint; raise ``Conflict`` for another source's checkpoint."""
     try:
         return msgspec.convert(offsets, type=Offsets, strict=False)
     except msgspec.ValidationError as error:

@@ -1,7 +1,7 @@
-"""A Spark session for goq's own jobs and for trying things out.
+"""The Spark session of goq's commands.
 
-Without being told otherwise Spark starts its Python workers with the ``python3`` of the path, which
-need not be the one that has goq.
+Spark's default starts Python workers with the ``python3`` on the path, which may lack goq; this
+session uses the running interpreter.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _SETTINGS = {
 def spark_session(
     master: str = LOCAL_MASTER, settings: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """Return the session of this process, made if there is none.
+    """Return the session of this process, created if there is none.
 
-    ``settings`` are Spark's own. Raises ``UsageError`` where there is no Java, or an old one.
+    ``settings`` are Spark's own. Raises ``UsageError`` if Java is missing or too old.
     """
     check_java()
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -47,7 +47,7 @@ def spark_session(
 
 
 def check_java() -> None:
-    """Raise ``UsageError`` that says what to install, if Spark would find no Java it can use."""
+    """Raise ``UsageError`` with what to install if Spark would find no usable Java."""
     home = os.environ.get("JAVA_HOME")
     found = os.path.join(home, "bin", "java") if home else shutil.which("java")
     if home and not os.access(str(found), os.X_OK):

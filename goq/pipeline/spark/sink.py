@@ -1,8 +1,8 @@
 """``df.write.format("goq")`` and ``df.writeStream.format("goq")``.
 
-Tasks write their rows to the staging topic and tell the driver which ranges they wrote; the driver
-publishes the ranges, exactly once however often it commits. What a task that failed or was aborted
-has staged is in nobody's ranges, and goes with the staging topic's retention.
+Tasks write their rows to the staging topic and report the ranges to the driver. The driver
+publishes the ranges, exactly once however often it commits. Rows of a failed or aborted task are in
+no range; the staging topic's retention deletes them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _QUERY_ID = "sql.streaming.queryId"
 
 @dataclass
 class WrittenBatch(WriterCommitMessage):
-    """What a task staged, and for which query; that is empty for a bounded one."""
+    """The ranges that a task staged, and its query id; empty for a batch query."""
 
     ranges: Sequence[Staged]
     query: str
@@ -53,7 +53,7 @@ class BatchWriter(DataSourceArrowWriter):
         return _stage(self._options, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Publish what the tasks staged."""
+        """Publish the staged ranges of all tasks."""
         options, (ranges, _) = self._options, _told(messages)
         with options.client() as client:
             staged = StagedTopic(client, options.topic)
@@ -64,11 +64,11 @@ class BatchWriter(DataSourceArrowWriter):
                 commit(Transaction(options.topic, options.transaction), 0, ranges, ledger, staged)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Leave what was staged: nobody sees it."""
+        """Leave the staged rows: no consumer sees them."""
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """Writes the batches of a stream, each once however often Spark runs it again."""
+    """Writes the batches of a stream, each once, however often Spark repeats it."""
 
     def __init__(self, options: SinkOptions, schema: StructType, *, overwrite: bool) -> None:
         _check(schema, overwrite)
@@ -79,7 +79,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return _stage(self._options, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Publish what the tasks staged, unless this batch was published."""
+        """Publish the staged ranges, unless this batch was published before."""
         options, (ranges, query) = self._options, _told(messages)
         if not ranges:
             return
@@ -92,7 +92,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
             commit(transaction, batchId, ranges, ledger, staged)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Leave what was staged: nobody sees it."""
+        """Leave the staged rows: no consumer sees them."""
 
 
 def stage(
@@ -101,10 +101,10 @@ def stage(
     batches: Iterator[pa.RecordBatch],
     task: int,
 ) -> list[Staged]:
-    """Write rows to the staging topic; return where they lie, by partition in their order.
+    """Write rows to the staging topic; return their ranges, by partition in order.
 
-    Messages that have no key and no partition go to one partition a record batch, beginning with
-    that of the number of the task.
+    Messages without key and partition go to one partition a record batch, starting with the task's
+    number.
     """
     staged = StagedTopic(client, options.topic)
     target = FrameTarget(staged.partitions, staged.lanes, options.frame_messages_max)
@@ -126,7 +126,7 @@ def stage(
 
 
 class _Ranges:
-    """What was staged, in its order; what follows a range of its partition makes that longer."""
+    """The staged ranges in order; adjacent ranges of a partition are merged."""
 
     def __init__(self) -> None:
         self.found: list[Staged] = []
@@ -150,7 +150,7 @@ def _stage(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> WrittenBa
 
 
 def _told(messages: Sequence[WriterCommitMessage | None]) -> tuple[list[Staged], str]:
-    """Return what all tasks staged, in their order, and for which query."""
+    """Return the ranges of all tasks, in order, and the query id."""
     written = [message for message in messages if isinstance(message, WrittenBatch)]
     query = next((each.query for each in written), "")
     return [one for each in written for one in each.ranges], query

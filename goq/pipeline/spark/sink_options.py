@@ -1,4 +1,4 @@
-"""The options of the Spark sink, and which columns it takes."""
+"""The options of the Spark sink, and the columns that it accepts."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ COLUMNS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """What a query says of where it writes; travels to the tasks.
+    """The options of a writing query; pickled into tasks.
 
-    ``patience`` is how long a request is sent again to a node that is busy or does not answer.
+    ``patience`` is how long a request is retried while a node is busy or does not answer.
     """
 
     topic: str
@@ -57,7 +57,7 @@ class SinkOptions:
 
     @classmethod
     def parse(cls, written: Mapping[str, str]) -> SinkOptions:
-        """Return the options of a query; raises ``InvalidInput`` that names the one at fault."""
+        """Return the options of a query; raise ``InvalidInput`` naming the invalid one."""
         given = {name.lower(): value for name, value in dict(written).items()}
         given = {name: value for name, value in given.items() if name not in _SPARKS_OWN}
         for name in given:
@@ -90,7 +90,7 @@ class SinkOptions:
 
     @contextmanager
     def client(self) -> Generator[Client, None, None]:
-        """Give a client of the node; what it waited for in vain is said with how long."""
+        """Return a client of the node; errors after retries name the time waited."""
         with Client(list(self.servers), token=self.token, retries=self.patience) as client:
             try:
                 yield client

@@ -1,11 +1,11 @@
 """``spark.read.format("goq")`` and ``spark.readStream.format("goq")``.
 
-The driver asks a node which offsets there are and divides them; each task reads its own range from
-the node and gives Spark whole Arrow batches. A stream's place is in Spark's checkpoint alone, as
-offsets by topic and partition: a batch that is run again reads the same messages again.
+The driver asks a node for the current offsets and divides them; each task reads its range from the
+node and returns Arrow batches. Spark's checkpoint alone holds a stream's position, as offsets by
+topic and partition: a repeated batch reads the same messages again.
 
-Spark's filters are not pushed down: pyspark keeps what was pushed with the relation, and a second
-query of the same frame then gets the first one's rows. Options bound what is read.
+Filters are not pushed down: pyspark keeps pushed filters with the relation, so a second query of
+the same frame would get the first one's rows. Options bound the read.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ from goq.pipeline.spark.sink_options import SinkOptions
 from goq.pipeline.spark.source_options import STREAM_PATIENCE, TASK_PATIENCE, SourceOptions
 from goq.pipeline.spark.topics import Task, Topics
 
-_READ_AHEAD = 2  # answers of a node, some MiB each, in every task
+_READ_AHEAD = 2  # responses of a node, some MiB each, in every task
 _ARCHIVE_HINT = " set includeDeleted=true to read what an archive has of them,"
 
 
 class GoqDataSource(DataSource):
-    """The source and sink that Spark knows as ``goq``."""
+    """The data source ``goq`` of Spark."""
 
     @classmethod
     def name(cls) -> str:
@@ -67,28 +67,28 @@ class GoqDataSource(DataSource):
         return SourceOptions.parse(self.options)
 
     def schema(self) -> str:
-        """Return the columns that the options ask for."""
+        """Return the schema that the options select."""
         return ddl_of(_schema(self._source))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return what reads a bounded query."""
+        """Return the reader of a batch query."""
         return BatchReader(self._source)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Return what reads a stream."""
+        """Return the reader of a stream."""
         return StreamReader(self._source)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Return what writes the rows of a bounded query."""
+        """Return the writer of a batch query."""
         return BatchWriter(SinkOptions.parse(self.options), schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """Return what writes the batches of a stream."""
+        """Return the writer of a stream."""
         return StreamWriter(SinkOptions.parse(self.options), schema, overwrite=overwrite)
 
 
 class BatchReader(DataSourceReader):
-    """Reads what there is between two places of the log, as they are when it is planned."""
+    """Reads the range between two offsets, resolved when the query is planned."""
 
     def __init__(self, options: SourceOptions) -> None:
         if options.starting == "latest" or options.ending == "earliest":
@@ -99,7 +99,7 @@ class BatchReader(DataSourceReader):
         self._options = options
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return the tasks."""
+        """Return the input partitions of the query."""
         options = self._options
         with options.client() as client:
             found = Topics(client, options)
@@ -113,7 +113,7 @@ class BatchReader(DataSourceReader):
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads on, a bounded number of messages a batch if that was asked for."""
+    """Reads new messages in batches, of bounded size if the options say so."""
 
     def __init__(self, options: SourceOptions) -> None:
         if options.ending != "latest":
@@ -122,23 +122,23 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: Offsets | None = None
 
     def initialOffset(self) -> dict[str, Any]:
-        """Return where a stream without a checkpoint begins."""
+        """Return the first offsets of a stream without a checkpoint."""
         with self._options.client(STREAM_PATIENCE) as client:
             return to_json(Topics(client, self._options).starts(default="latest"))
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Note what there is now: the query ends when it has read that."""
+        """Fix the end of the query at the current end of the topics."""
         self._target = self._ends()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return how many messages a batch takes at most."""
+        """Return the bound of messages a batch."""
         most = self._options.offsets_per_trigger_max
         return ReadMaxRows(most) if most else ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Return where the next batch ends.
+        """Return the end of the next batch.
 
-        Raises ``Conflict`` where the stream stands in what is not there, if that is to fail it.
+        Raises ``Conflict`` if data of the stream is lost and the options say to fail.
         """
         begun, end = from_json(start), self._target or self._ends()
         if self._options.fail_on_data_loss:
@@ -148,7 +148,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return to_json(end)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Return the tasks of a batch."""
+        """Return the input partitions of a batch."""
         with self._options.client(STREAM_PATIENCE) as client:
             found, begun, stop = Topics(client, self._options), from_json(start), from_json(end)
             if not self._options.fail_on_data_loss:
@@ -160,7 +160,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _read(self._options, partition)
 
     def _ends(self) -> Offsets:
-        options = replace(self._options, include_deleted=False)  # no end is there
+        options = replace(
+            self._options, include_deleted=False
+        )  # the end is the same without archives
         with options.client(STREAM_PATIENCE) as client:
             found = Topics(client, options)
             return resolve("latest", found.bounds, "endingOffsets")

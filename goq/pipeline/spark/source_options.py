@@ -1,4 +1,4 @@
-"""The options of the Spark source, named as those of Spark's Kafka source where it has them."""
+"""The options of the Spark source, with the names of Spark's Kafka source where it has them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _KNOWN = {
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """What a query says of what it reads; travels to the tasks."""
+    """The options of a reading query; pickled into tasks."""
 
     table: str
     servers: tuple[str, ...]
@@ -59,7 +59,7 @@ class SourceOptions:
 
     @classmethod
     def parse(cls, written: Mapping[str, str]) -> SourceOptions:
-        """Return the options of a query; raises ``InvalidInput`` that names the one at fault."""
+        """Return the options of a query; raise ``InvalidInput`` naming the invalid one."""
         given = {name.lower(): value for name, value in dict(written).items() if name != "path"}
         for name in given:
             if name not in _KNOWN:
@@ -112,7 +112,7 @@ class SourceOptions:
         )
 
     def client(self, patience: str = QUERY_PATIENCE) -> Client:
-        """Return a client of the node, as patient as that; a context manager."""
+        """Return a client of the node with these options; a context manager."""
         return Client(list(self.servers), token=self.token, retries=patience)
 
 

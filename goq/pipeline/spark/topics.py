@@ -1,4 +1,4 @@
-"""The topics of a Spark query as the node has them, and the tasks that read them."""
+"""The topics of a Spark query, as input partitions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from goq.pipeline.spark.transaction_topics import COMMITS_SUFFIX, STAGED_SUFFIX
 
 
 class Task(InputPartition):
-    """What one task reads; with nothing to read a query has one of them, over no messages."""
+    """The input of one task; a query without messages has one empty task."""
 
     def __init__(self, piece: Range | None, default_lane: int) -> None:
         super().__init__(piece)
@@ -27,7 +27,7 @@ class Task(InputPartition):
 
 
 class Topics:
-    """The topics of a query as the node has them now."""
+    """The topics of a query, as they exist on the node now."""
 
     def __init__(self, client: Client, options: SourceOptions) -> None:
         self._client = client
@@ -37,7 +37,7 @@ class Topics:
         self.bounds = _chosen(every, options.partitions)
 
     def _names(self) -> Sequence[str]:
-        """Return the topics; of those that match a pattern not what the sink keeps beside one."""
+        """Return the topic names; a pattern never matches the sink's internal topics."""
         if self._options.pattern is None:
             return self._options.topics
         names = {topic.name for topic in self._client.list_topics()}
@@ -49,7 +49,7 @@ class Topics:
         return TABLES[self._options.table].bounds(self._source, topic)
 
     def starts(self, *, default: str) -> Offsets:
-        """Return where a query begins that has not begun yet."""
+        """Return the first offsets of a new query."""
         since = self._options.starting_timestamp
         if since is None:
             return resolve(self._options.starting or default, self.bounds, "startingOffsets")
@@ -70,7 +70,7 @@ class Topics:
         }
 
     def tasks(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
-        """Return the tasks that read from ``start`` up to ``end``; never none."""
+        """Return the tasks that read from ``start`` up to ``end``; at least one."""
         pieces = ranges_between(start, end, self._options.tasks_min)
         lanes = {topic: self._source.default_lane(topic) for topic in {p.topic for p in pieces}}
         return [Task(p, lanes[p.topic]) for p in pieces] or [Task(None, 0)]
@@ -79,7 +79,7 @@ class Topics:
 def _chosen(
     every: Mapping[str, Mapping[int, LogBounds]], chosen: frozenset[int] | None
 ) -> Mapping[str, Mapping[int, LogBounds]]:
-    """Return only these partitions; raise ``InvalidInput`` for one that no topic has."""
+    """Return only the chosen partitions; raise ``InvalidInput`` for an unknown one."""
     if chosen is None:
         return every
     missing = chosen.difference(*every.values())

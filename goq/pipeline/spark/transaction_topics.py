@@ -1,4 +1,4 @@
-"""The topics beside one that Spark writes to: what is staged for it, and the ledger of commits."""
+"""The internal topics beside a target topic of Spark: staged rows, and the ledger of commits."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ _LEDGER_KEPT = {
 
 
 class StagedTopic:
-    """A topic and what is staged for it; the staging topic is made where it is missing.
+    """A target topic and its staging topic, which is created if missing.
 
-    What the target would refuse for its lanes or its times, the staging topic refuses first.
+    The staging topic has the same settings, so it rejects what the target would reject.
     """
 
     def __init__(self, client: Client, topic: str) -> None:
@@ -50,11 +50,11 @@ class StagedTopic:
         _ensure(client, self.staging, self.partitions, _STAGED_FOR, same)
 
     def reached(self, producer_id: int) -> Mapping[int, int]:
-        """Return the producer's next number in each partition that knows it."""
+        """Return the producer's next sequence in each partition that knows it."""
         return self._publisher.next_sequences(self.topic, producer_id)
 
     def frames(self, staged: Sequence[Staged], skipped: int) -> Iterator[Sequence[bytes]]:
-        """Yield what is staged of one partition, from the message ``skipped`` on."""
+        """Yield the staged frames of one partition, from message number ``skipped`` on."""
         gathered: list[bytes] = []
         size_bytes = 0
         for partition, start, end in staged:
@@ -72,7 +72,7 @@ class StagedTopic:
             yield gathered
 
     def _read(self, partition: int, start: int, end: int) -> list[tuple[bytes, int]]:
-        """Return some staged frames from ``start`` on, and where each ends; never none."""
+        """Return staged frames from ``start`` on, with their ends; at least one."""
         limit = min(end - start, limits.READ_MESSAGES_MAX)
         piece = self._client.read(self.staging, partition=partition, offset=start, limit=limit)
         is_damaged = any(d.start_offset < end and start < d.end_offset for d in piece.damaged)
@@ -87,7 +87,7 @@ class StagedTopic:
     def publish(
         self, partition: int, frames: Sequence[bytes], producer_id: int, sequence: int
     ) -> int:
-        """Store frames under the producer's numbers from ``sequence`` on; return the next one."""
+        """Publish frames with the producer's sequences from ``sequence`` on; return the next one."""
         placed: list[tuple[int, bytes]] = []
         for frame in frames:
             marked, count = _marked(frame, ProducerMark(producer_id, 0, sequence))
@@ -98,7 +98,7 @@ class StagedTopic:
 
 
 class TopicLedger:
-    """The entries of all transactions into a topic, in a topic of their own."""
+    """The ledger of all transactions into a topic, stored in a topic."""
 
     def __init__(self, client: Client, topic: str) -> None:
         self._client = client
@@ -106,19 +106,19 @@ class TopicLedger:
         _ensure(client, self._topic, 1, _LEDGER_KEPT, {})
 
     def newest(self, transaction: str) -> LedgerEntry | None:
-        """Return the latest batch's entry, the one that is done rather than the one begun."""
+        """Return the entry of the latest batch: its ``done`` if it has one, else its ``begin``."""
         entries = self._entries(transaction)
         latest = max([entry.batch for entry in entries], default=None)
         same = [entry for entry in entries if entry.batch == latest]
         return next((entry for entry in same if entry.done), same[0] if same else None)
 
     def begin(self, transaction: str, entry: LedgerEntry) -> LedgerEntry:
-        """Append an entry, unless its batch has one; return the batch's entry."""
+        """Append a ``begin``, unless the batch has one; return the batch's entry."""
         stored = self._append(transaction, entry, f"{transaction}/{entry.batch}")
         return self._entry(stored.id.offset) if stored.duplicate else entry
 
     def done(self, transaction: str, entry: LedgerEntry) -> None:
-        """Append that a batch is done."""
+        """Append the ``done`` of a batch."""
         self._append(transaction, entry, f"{transaction}/{entry.batch}/done")
 
     def _append(self, transaction: str, entry: LedgerEntry, dedup_text: str) -> Published:
@@ -126,7 +126,7 @@ class TopicLedger:
         return self._client.publish(self._topic, value, key=transaction, dedup_id=dedup_text)
 
     def _entries(self, transaction: str) -> list[LedgerEntry]:
-        """Return the entries of a transaction's latest batch, and perhaps some before, in order."""
+        """Return the entries of a transaction's latest batch, possibly after earlier ones, in order."""
         found: list[int] = []
         cursor: str | None = None
         while True:
@@ -159,7 +159,7 @@ def _ensure(
     settings: Mapping[str, str],
     same: Mapping[str, object],
 ) -> None:
-    """Make a topic, or let one that is there have as many partitions and the settings ``same``."""
+    """Create a topic, or give an existing one as many partitions and the settings ``same``."""
     found = FramePublisher(client).ensure_topic(name, partitions, {**settings, **same})
     if len(found.partitions) < partitions:
         client.alter_topic(name, partitions=partitions)
@@ -168,7 +168,7 @@ def _ensure(
 
 
 def _marked(frame: bytes, mark: ProducerMark) -> tuple[bytes, int]:
-    """Return a stored frame as it is published under a producer's numbers, and its count."""
+    """Return a stored frame with a producer's sequence set, and its message count."""
     header = parse_header(frame)._replace(
         base_offset=0,
         append_time_us=0,

@@ -1,16 +1,16 @@
-"""Publishing staged messages exactly once: a ledger says what belongs to which batch.
+"""Exactly-once publication of staged messages, by a ledger of batches.
 
-A transaction is a stream of batches, numbered from 0 (a query that writes), or a single batch 0.
-Its batches lie in the staging topic as ranges of offsets. Committing one goes by three steps:
+A transaction is a sequence of batches numbered from 0 (a streaming query), or the single batch 0.
+Its batches are ranges of offsets in the staging topic. A commit has three steps:
 
-    begin   append to the ledger which ranges the batch is, and with which number the transaction's
-            producer goes on in each partition
-    copy    publish the ranges' frames under those numbers; the node refuses what it has
-    done    append that all are there
+    begin   append to the ledger the ranges of the batch, and the producer's next sequence in each
+            partition
+    copy    publish the ranges' frames with those sequences; the node drops duplicates
+    done    append that the batch is complete
 
-Whoever commits the batch again, after a crash at any point or at the same time, finds the first
-``begin`` and goes on with its ranges, whatever was staged since. The ledger's dedup ids let only
-one ``begin`` of a batch in.
+A second commit of the batch, after a crash at any point or concurrently, finds the first ``begin``
+and continues with its ranges, whatever was staged since. The ledger's dedup ids admit only one
+``begin`` of a batch.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ OVERTAKEN_MAX: Final = 20
 
 
 class Staged(NamedTuple):
-    """Messages of the staging topic: offsets from ``start`` up to ``end`` of a partition."""
+    """A range of the staging topic: offsets from ``start`` up to ``end`` of a partition."""
 
     partition: int
     start: int
@@ -36,10 +36,10 @@ class Staged(NamedTuple):
 
 
 class LedgerEntry(msgspec.Struct, frozen=True):
-    """What the ledger says of a batch.
+    """A ledger entry of a batch.
 
-    ``query`` is whose batches these are. ``first`` are the numbers of the first messages, by
-    partition.
+    ``query`` is the id of the query that owns the transaction. ``first`` are the first sequences,
+    by partition.
     """
 
     batch: int
@@ -50,45 +50,45 @@ class LedgerEntry(msgspec.Struct, frozen=True):
 
 
 class TransactionLedger(Protocol):
-    """The entries of all transactions into a topic."""
+    """The ledger of all transactions into a topic."""
 
     def newest(self, transaction: str) -> LedgerEntry | None:
-        """Return the latest batch's entry, the one that is done rather than the one begun."""
+        """Return the entry of the latest batch: its ``done`` if it has one, else its ``begin``."""
         ...
 
     def begin(self, transaction: str, entry: LedgerEntry) -> LedgerEntry:
-        """Append an entry, unless its batch has one; return the batch's entry."""
+        """Append a ``begin``, unless the batch has one; return the batch's entry."""
         ...
 
     def done(self, transaction: str, entry: LedgerEntry) -> None:
-        """Append that a batch is done."""
+        """Append the ``done`` of a batch."""
         ...
 
 
 class TransactionTarget(Protocol):
-    """The topic that is written to, and what is staged for it."""
+    """The target topic of a transaction, and its staged messages."""
 
     def reached(self, producer_id: int) -> Mapping[int, int]:
-        """Return the producer's next number in each partition that knows it."""
+        """Return the producer's next sequence in each partition that knows it."""
         ...
 
     def frames(self, staged: Sequence[Staged], skipped: int) -> Iterable[Sequence[bytes]]:
-        """Yield what is staged of one partition, from the message ``skipped`` on.
+        """Yield the staged frames of one partition, from message number ``skipped`` on.
 
-        Some frames at a time; raises ``Conflict`` where they are gone.
+        Some frames at a time; raises ``Conflict`` if retention has deleted them.
         """
         ...
 
     def publish(
         self, partition: int, frames: Sequence[bytes], producer_id: int, sequence: int
     ) -> int:
-        """Store frames under the producer's numbers from ``sequence`` on; return the next one."""
+        """Publish frames with the producer's sequences from ``sequence`` on; return the next one."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """Who publishes: ``name`` is what is remembered, ``query`` the one query that may use it."""
+    """A transaction, by its ``name``; only ``query`` may use it."""
 
     topic: str
     name: str
@@ -107,9 +107,9 @@ def commit(
     ledger: TransactionLedger,
     topic: TransactionTarget,
 ) -> None:
-    """Publish a batch, unless it or a later one was published; go on with one begun before.
+    """Publish a batch, unless it or a later one was published; continue an interrupted one.
 
-    Raises ``Conflict`` for a name that another query uses, and where what is staged is gone.
+    Raises ``Conflict`` if another query uses the name, or if staged messages are gone.
     """
     newest = ledger.newest(transaction.name)
     if newest is not None:
@@ -131,7 +131,7 @@ def commit(
 def commit_once(
     transaction: Transaction, ranges: Sequence[Staged], topic: TransactionTarget
 ) -> None:
-    """Publish the only batch of a transaction whose name nobody else will ever give again."""
+    """Publish the only batch of a transaction with a unique name."""
     _copy(transaction, LedgerEntry(0, transaction.query, ranges, {}), topic)
 
 
@@ -156,7 +156,7 @@ def _finish(
 
 @dataclass(frozen=True, slots=True)
 class _Share:
-    """What of a batch goes to one partition, under the numbers from ``first`` on."""
+    """The part of a batch for one partition, with sequences from ``first`` on."""
 
     partition: int
     ranges: Sequence[Staged]
@@ -186,7 +186,7 @@ def _copy_share(
         try:
             for frames in topic.frames(share.ranges, at - share.first):
                 at = topic.publish(share.partition, frames, transaction.producer_id, at)
-        except OutOfOrderSequence:  # another one commits the same, or an answer was lost
+        except OutOfOrderSequence:  # a concurrent commit, or a lost response
             at = _next(transaction, share, topic.reached(transaction.producer_id))
             overtaken = 0 if at > before else overtaken + 1
             if overtaken > OVERTAKEN_MAX:

@@ -1,4 +1,4 @@
-"""Axes: which round values to mark, and where a value lies between the ends."""
+"""Axes of charts: round ticks, the position of a value, and the style of the drawing."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _TIME_STEPS = (
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """Values that are marked, and ``at``, which gives a value's place from 0 to 1."""
+    """The ticks of an axis, and ``at``, a value's position from 0 to 1."""
 
     ticks: Sequence[float]
     at: Callable[[float], float]
 
 
 def linear(most: float) -> Axis:
-    """Return an axis from 0 to a round value that no value exceeds; about five ticks."""
+    """Return an axis from 0 to a round maximum, with about five ticks."""
     most = most or 1.0
     rough = most / 5
     power = 10.0 ** math.floor(math.log10(rough))
@@ -43,9 +43,9 @@ def linear(most: float) -> Axis:
 
 
 def logarithmic_ms(values: Sequence[float]) -> Axis:
-    """Return an axis of durations between two of the steps that people count time in.
+    """Return a logarithmic axis of durations, with round steps at both ends.
 
-    What is below its start, such as 0, lies at the start.
+    Values below its start, such as 0, are drawn at the start.
     """
     positive = [value for value in values if value > 0] or [1.0]
     first = max((n for n, step in enumerate(_LOG_STEPS) if step <= min(positive)), default=0)
@@ -68,7 +68,7 @@ def logarithmic_ms(values: Sequence[float]) -> Axis:
 
 
 def time_ticks(first: datetime, last: datetime, ticks_max: int) -> list[datetime]:
-    """Return round moments from ``first`` to ``last``: full minutes, hours, or days."""
+    """Return round times from ``first`` to ``last``: full minutes, hours or days."""
     step = next((s for s in _TIME_STEPS if (last - first) / s < ticks_max), _TIME_STEPS[-1])
     midnight = first.replace(hour=0, minute=0, second=0, microsecond=0)
     at = midnight + math.ceil((first - midnight) / step) * step
@@ -80,14 +80,14 @@ def time_ticks(first: datetime, last: datetime, ticks_max: int) -> list[datetime
 
 
 def time_label(moment: datetime) -> str:
-    """Return a moment as an axis says it: a day at midnight, else the time."""
+    """Return the label of a time: the day at midnight, else the time of day."""
     if moment.hour == moment.minute == 0:
         return f"{moment.day} {moment:%b}"
     return f"{moment:%H:%M}"
 
 
 WIDTH = 760
-VALUE_WIDTH = 90  # at the right of a chart
+VALUE_WIDTH = 90  # right of a chart
 
 STYLE = """
 .goq-chart { --ink: #1c2430; --faint: #5b6672; --grid: #dfe4ea; --mark: #0b62a8; --soft: #a9cbe8;
@@ -114,7 +114,7 @@ def grid(x1: float, x2: float, y1: float, y2: float) -> str:
 
 
 def text_at(x: float, y: float, text: str, kind: str = "", anchor: str = "") -> str:
-    """Return a text in a class of the style; its start, ``middle`` or ``end`` is at ``x``."""
+    """Return a text with a style class; ``x`` is its start, ``middle`` or ``end``."""
     of_kind = f' class="{kind}"' if kind else ""
     anchored = f' text-anchor="{anchor}"' if anchor else ""
     return f'<text x="{x:.1f}" y="{y:.1f}"{of_kind}{anchored}>{escape(text)}</text>'

@@ -1,7 +1,6 @@
-"""Charts of a report's tables as SVG: no script, no font and no file from elsewhere.
+"""Charts of a report's tables as SVG: no script, no font, no external file.
 
-Colours are classes of the style, which the page has or the file. What differs is told by shape and
-place too, never by colour only.
+Colours are style classes. Differences show in shape and position too, never in colour alone.
 """
 
 from __future__ import annotations
@@ -34,16 +33,16 @@ from goq.pipeline.reports.report import (
 
 ROWS_MAX = 40
 _LABEL_CHARACTERS, _CHARACTER_WIDTH = 48, 6.9
-_WHOLE_MAX = 1_000  # characters of a name where the pointer rests on it
+_WHOLE_MAX = 1_000  # characters of a tooltip
 _LINE = 24
-_X_GAP = 58  # between labels of an axis, so that they never touch
+_X_GAP = 58  # pixels between labels of the axis
 _MARKS = ("p50_ms", "p90_ms", "p99_ms", "max_ms")
 
 
 def chart_of(section: Section, *, title: str = "", alone: bool = False) -> str:
-    """Return the chart of a section, which has one and has rows; ``alone`` for a file of its own.
+    """Return the chart of a section with rows; ``alone`` for a file of its own.
 
-    Rows without a value are left out, and those beyond :data:`ROWS_MAX`; "" if none is left.
+    Rows without a value and rows beyond :data:`ROWS_MAX` are left out; "" if none is left.
     """
     chart = section.chart
     top = 30 if title else 0
@@ -70,7 +69,7 @@ def chart_of(section: Section, *, title: str = "", alone: bool = False) -> str:
 
 
 def note_of(section: Section) -> str:
-    """Return what the chart does not show of its section; "" if it shows all."""
+    """Return a note on rows that the chart leaves out; "" if it shows all."""
     if isinstance(section.chart, Course):
         panels = len(panels_of(section, section.chart))
         if panels > PANELS_MAX:
@@ -121,7 +120,7 @@ def _spread(section: Section, chart: Spread, top: int) -> tuple[int, str]:
 
 
 def _range(places: Sequence[float], y: float) -> str:
-    """Return a thick bar from p50 to p90, a line on to p99 and a thin one to the maximum."""
+    """Return a thick bar from p50 to p90, a line to p99, and a thin line to the maximum."""
     x50, x90, x99, x100 = places
     return (
         f'<line class="thin" x1="{x99:.1f}" x2="{x100:.1f}" y1="{y}" y2="{y}"/>'
@@ -149,7 +148,7 @@ def _spread_key(x: float, y: float) -> str:
 
 
 class _Plot(NamedTuple):
-    """Where the rows of a chart lie: labels at the left of ``left``, the axis below."""
+    """The layout of a chart's rows: labels left of ``left``, the axis below."""
 
     left: int
     top: int
@@ -163,15 +162,15 @@ class _Plot(NamedTuple):
 
     @property
     def width(self) -> float:
-        """How wide the axis is."""
+        """The width of the axis."""
         return WIDTH - VALUE_WIDTH - self.left
 
     def x_of(self, value: float) -> float:
-        """Return where a value lies."""
+        """Return the x position of a value."""
         return self.left + self.width * self.axis.at(float(value))
 
     def label(self, name: str, y: float) -> str:
-        """Return what stands beside a row; the whole of it where it is too long."""
+        """Return the label of a row; a tooltip has the whole of a long one."""
         short = shortened(name, _LABEL_CHARACTERS)
         return (
             f'<text x="{self.left - 10:.1f}" y="{y + 16}" text-anchor="end">'
@@ -198,9 +197,9 @@ def _left_of(names: Sequence[str]) -> int:
 
 
 def _labels(section: Section, rows: Sequence[Sequence[Any]], columns: Sequence[str]) -> list[str]:
-    """Return what rows are called.
+    """Return the labels of rows.
 
-    A column that is the same in all of them says nothing, nor does a topic that the rest tells.
+    A column that is equal in all rows is left out, and so is a topic that the others imply.
     """
     places = [section.columns.index(name) for name in columns]
     used = [p for p in places if len({row[p] for row in rows}) > 1] or places[-1:]

@@ -1,4 +1,4 @@
-"""A report as one page of HTML: charts drawn in it, nothing loaded from elsewhere."""
+"""A report as one HTML page with inline charts; nothing is loaded."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ td { overflow-wrap: anywhere; max-width: 24rem; }
 
 
 def page_of(report: Report) -> str:
-    """Return the page."""
+    """Return the HTML page of a report."""
     verdict = ""
     if report.verdict:
         kind = "verdict failed" if report.failed else "verdict"
@@ -61,7 +61,7 @@ def page_of(report: Report) -> str:
 
 
 def scope_line(scope: Scope) -> str:
-    """Return what a report speaks of, in a line."""
+    """Return the scope of a report as one line."""
     if scope.first is None or scope.last is None:
         return "There are no messages."
     names = ", ".join(scope.topics[:_TOPICS_SHOWN])

@@ -1,4 +1,4 @@
-"""How waits change with time, as lines in one small picture for each topic and group."""
+"""Waits over time, as lines in one small chart for each topic and group."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from goq.pipeline.reports.report import Course, Section, duration, label, shorte
 
 PANELS_MAX = 12
 _PANEL_HEIGHT, _PANEL_LEFT = 110, 70
-_Y_GAP = 24  # between labels of the axis, so that they never touch
+_Y_GAP = 24  # pixels between labels of the axis
 
 
 def draw_course(section: Section, chart: Course, top: int) -> tuple[int, str]:
-    """Return the height of the picture and what is in it."""
+    """Return the height of the drawing, and its elements."""
     panels = panels_of(section, chart)
     time_at = section.columns.index(chart.time)
     places = [section.columns.index(name) for name in chart.values]
@@ -74,7 +74,7 @@ def _panel_frame(axis: Axis, top: int, times: Sequence[tuple[datetime, float]]) 
 def _line(
     axis: Axis, points: Sequence[tuple[float, list[float]]], index: int, name: str, top: int
 ) -> str:
-    """Return one value's line, its points marked where they are few, and its name at its end."""
+    """Return one value's line, with markers if its points are few, and its name at the end."""
     found = [(x, top + _PANEL_HEIGHT * (1 - axis.at(values[index]))) for x, values in points]
     kind, dot = ("line", "mark") if index == 0 else ("other", "dot")
     parts = []
@@ -92,7 +92,7 @@ def _line(
 
 
 def panels_of(section: Section, chart: Course) -> dict[str, list[Sequence[Any]]]:
-    """Return the rows of each picture beside the others, by its name."""
+    """Return the rows of each panel, by its name."""
     places = [section.columns.index(name) for name in chart.panel]
     found: dict[str, list[Sequence[Any]]] = {}
     for row in section.rows:
