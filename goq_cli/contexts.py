@@ -1,4 +1,7 @@
-"""Servers remembered by name, in the user's configuration folder."""
+"""Contexts: servers remembered by name, in the user's configuration folder.
+
+A module of its own: only a run without ``--server`` imports it, and with it msgspec.
+"""
 
 from __future__ import annotations
 
@@ -18,20 +21,20 @@ class Context(msgspec.Struct, omit_defaults=True):
 
 
 class Contexts(msgspec.Struct, omit_defaults=True):
-    """The file's content."""
+    """The content of the contexts file."""
 
     current: str | None = None
     contexts: dict[str, Context] = msgspec.field(default_factory=dict)
 
 
 def contexts_path() -> Path:
-    """Return where contexts are kept: ``$XDG_CONFIG_HOME/goq/contexts.json``."""
+    """Return the path of the contexts file: ``$XDG_CONFIG_HOME/goq/contexts.json``."""
     base = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
     return Path(base) / "goq" / "contexts.json"
 
 
 def load_contexts() -> Contexts:
-    """Return what is remembered; raise ``UsageError`` for a file that cannot be read."""
+    """Return the stored contexts; raise ``UsageError`` if the file cannot be read."""
     path = contexts_path()
     try:
         return msgspec.json.decode(path.read_bytes(), type=Contexts)
@@ -42,7 +45,7 @@ def load_contexts() -> Contexts:
 
 
 def save_contexts(contexts: Contexts) -> None:
-    """Replace the file; only its owner can read it, for it may hold tokens."""
+    """Replace the file, with mode 0600: it may hold tokens."""
     path = contexts_path()
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_suffix(".new")

@@ -1,4 +1,4 @@
-"""What the commands of ``goq dlq`` share: their options, and going through what they are about."""
+"""The options that select dead letters, shared by the commands of ``goq dlq``."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def wanted_by(
     from_time: str | None,
     to_time: str | None,
 ) -> dict[str, str | None]:
-    """Return which dead letters are meant, as the client takes it."""
+    """Return the filter of the options, for the client."""
     return {
         "group": group,
         "reason": reason,
@@ -68,7 +68,7 @@ def letters_of(
     wanted: dict[str, str | None],
     ids: list[str] | None = None,
 ) -> Iterator[Mapping[str, Any]]:
-    """Yield up to ``limit`` dead letters, however many requests that takes."""
+    """Yield up to ``limit`` dead letters, page by page."""
     left, after = limit, None
     while left:
         answer = client.list_dead_letters(
@@ -82,14 +82,14 @@ def letters_of(
 
 
 def cell(letter: Mapping[str, Any], name: str) -> str:
-    """Return a field of a dead letter as a table has room for it."""
+    """Return a field of a dead letter, shortened for a table."""
     value = letter.get(name, letter.get(f"{name}_base64", 0 if name == "redrives" else ""))
     text = escaped(value)
     return text if len(text) <= _CELL_CHARS_MAX else text[: _CELL_CHARS_MAX - 1] + "…"
 
 
 def escaped(value: object) -> str:
-    """Return a text on one line: nothing in it reaches the terminal as a command."""
+    """Return a text on one line, with control characters escaped."""
     return "".join(
         c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(value)
     )

@@ -1,4 +1,4 @@
-"""``goq consume --exec``: one process a message, its exit code the answer."""
+"""The worker of ``goq consume --exec``: one process a message; its exit code settles it."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class ExecWorker:
 
     The command gets the value on stdin and ``GOQ_ID``, ``GOQ_TOPIC``, ``GOQ_PARTITION``,
     ``GOQ_OFFSET``, ``GOQ_KEY``, ``GOQ_TIMESTAMP``, ``GOQ_ATTEMPT``, ``GOQ_GROUP`` and
-    ``GOQ_HEADER_<NAME>`` in its environment, and as ``TRACEPARENT`` and ``TRACESTATE`` what the
-    message says of the span that published it, never this process's own. Exit 0 acknowledges the
-    message; anything else gives it back with the end of stderr as the reason.
+    ``GOQ_HEADER_<NAME>`` in its environment. ``TRACEPARENT`` and ``TRACESTATE`` are those of the
+    span that published the message, never of this process. Exit 0 acknowledges the message; any
+    other code nacks it, with the end of stderr as the reason.
     """
 
     def __init__(self, client: Client, command: str, jobs: int, retry_delay: str) -> None:
@@ -41,20 +41,20 @@ class ExecWorker:
         self._stderr_lock = threading.Lock()
 
     def take(self, message: ReceivedMessage) -> None:
-        """Start the command for a message, once one of the others has ended if need be."""
+        """Start the command for a message; wait for a free slot if all are in use."""
         while len(self._running) >= self._jobs:
             self._reap(wait(self._running, return_when=FIRST_COMPLETED).done)
         self._running.add(self._pool.submit(self._run, message))
 
     def settle(self) -> None:
-        """Hear of the commands that have ended; the others go on."""
+        """Settle the messages of commands that have ended."""
         self._reap({future for future in self._running if future.done()})
 
     def __enter__(self) -> ExecWorker:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        """Let the running commands end, and settle their messages."""
+        """Wait for the running commands, and settle their messages."""
         self._reap(wait(self._running).done)
         self._pool.shutdown()
 
@@ -112,5 +112,5 @@ def _environment(message: ReceivedMessage) -> dict[str, str]:
 
 
 def _text(data: bytes) -> str:
-    """Bytes as an environment has them, without the NUL that it cannot hold."""
+    """Return bytes as text for an environment variable, without NUL."""
     return os.fsdecode(data.replace(b"\0", b""))

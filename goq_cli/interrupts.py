@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM where work must not be cut in half."""
+"""Deferred interrupts: Ctrl-C and SIGTERM where work must not be cut in half."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from types import FrameType
 
 
 class Terminated(BaseException):
-    """SIGTERM arrived: end as for Ctrl-C. The option parser knows that one, and not this."""
+    """SIGTERM arrived. Not a ``KeyboardInterrupt``: the option parser would handle that."""
 
 
 class Interrupts:
-    """Holds interrupts back while something is under way, and lets them through while waiting.
+    """Defers interrupts during work, and raises them while waiting.
 
-    A second interrupt is let through at once: whatever is under way, the user means it.
+    A second interrupt is raised at once: the user insists.
     """
 
     def __init__(self) -> None:
@@ -24,7 +24,7 @@ class Interrupts:
 
     @contextmanager
     def held_back(self) -> Iterator[None]:
-        """Take over both signals until the end of the block."""
+        """Handle both signals until the end of the block."""
         before = {
             number: signal.signal(number, self._arrived)
             for number in (signal.SIGINT, signal.SIGTERM)
@@ -36,17 +36,17 @@ class Interrupts:
                 signal.signal(number, handler)
 
     def wait(self) -> None:
-        """Say that from now on nothing is under way; raise what has been held back."""
+        """Begin to wait; raise a deferred interrupt."""
         self._waiting = True
         self.check()
 
     def work(self) -> None:
-        """Say that something is under way again; raise what arrived before."""
+        """Begin to work; raise an interrupt that arrived before."""
         self._waiting = False
         self.check()
 
     def check(self) -> None:
-        """Raise what has been held back."""
+        """Raise a deferred interrupt."""
         if self._pending is not None:
             raise self._pending
 

@@ -1,7 +1,7 @@
-"""Where ``goq`` begins: global options, the command's module, errors and exit codes.
+"""Entry point of ``goq``: global options, the command's module, errors and exit codes.
 
-Start-up counts in pipelines, so only the module of the command that was named is imported, and
-what a command needs beyond its options it imports when it runs.
+Start-up time counts in pipelines: only the module of the named command is imported, and commands
+import the rest of what they need when they run.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def build_app(names: list[str]) -> typer.Typer:
 
     @app.callback(help=_HELP, epilog=_EPILOG)
     def root() -> None:
-        """Hold the commands."""
+        """Hold the global help."""
 
     for name in names:
         module = importlib.import_module(f"goq_cli.commands.{name}")
@@ -82,7 +82,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     try:
         code = _run(sys.argv[1:] if arguments is None else arguments)
         sys.stdout.flush()
-    except BrokenPipeError:  # the reader has what it wanted
+    except BrokenPipeError:  # the reader closed the pipe
         code = 0
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(code)
@@ -102,7 +102,7 @@ def _run(arguments: list[str]) -> int:
         return EXIT_TERMINATED
     except (KeyboardInterrupt, typer.Abort):
         return EXIT_INTERRUPTED
-    except SystemExit as stop:  # what the option parser makes of a closed pipe
+    except SystemExit as stop:  # the option parser turns a closed pipe into this
         if isinstance(stop.__context__, BrokenPipeError):
             raise stop.__context__ from None
         raise
@@ -116,7 +116,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def _complain_usage(error: Exception) -> int:
-    """Tell what is wrong with the command line, as the option parser sees it."""
+    """Print the option parser's error; return the exit code of wrong usage."""
     from goq.errors import UsageError
 
     message = str(error.format_message())  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""So many messages a second: a token bucket, with the time given from outside."""
+"""A limit of messages a second: a token bucket, with time as an argument."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _BURST_S = 0.1
 
 
 class TokenBucket:
-    """Says how long to wait before the next messages, so that there are ``rate`` a second.
+    """A token bucket: computes the wait before the next messages for ``rate`` a second.
 
-    What was not used is saved up for a tenth of a second, and for one message at least. More may be
-    taken at once than there is: whoever comes next waits for that too.
+    Unused tokens are kept for a tenth of a second, and for one message at least. More tokens may be
+    taken than there are: the next caller waits for the debt.
     """
 
     def __init__(self, rate: float, now_s: float) -> None:
@@ -25,7 +25,7 @@ class TokenBucket:
         self._at_s = now_s
 
     def take(self, count: int, now_s: float) -> float:
-        """Take ``count`` messages; return in how many seconds they may go."""
+        """Take ``count`` tokens; return the wait in seconds."""
         earned = max(0.0, now_s - self._at_s) * self.rate
         self._tokens = min(self._burst, self._tokens + earned) - count
         self._at_s = max(self._at_s, now_s)
@@ -33,12 +33,12 @@ class TokenBucket:
 
     @property
     def batch(self) -> int:
-        """How many may go together without a noticeable jolt."""
+        """The largest batch that keeps the rate smooth."""
         return max(1, round(self._burst))
 
 
 class RateLimiter:
-    """Lets messages pass at a rate, or as they come where there is none."""
+    """Delays messages to a rate; without a rate it never waits."""
 
     def __init__(
         self,
@@ -52,11 +52,11 @@ class RateLimiter:
 
     @property
     def batch(self) -> int | None:
-        """How many may go together; None for as many as there are."""
+        """The largest batch; None without a rate."""
         return None if self._bucket is None else self._bucket.batch
 
     def wait(self, count: int = 1, before_sleep: Callable[[], None] | None = None) -> None:
-        """Return when ``count`` messages may go; ``before_sleep`` is called if that is not now."""
+        """Sleep until ``count`` messages may go; call ``before_sleep`` before a sleep."""
         if self._bucket is None:
             return
         delay_s = self._bucket.take(count, self._clock_s())
@@ -82,7 +82,7 @@ def parse_rate(text: str) -> float:
 
 @contextmanager
 def show_count(*, shown: bool) -> Iterator[Callable[[int], None]]:
-    """Count messages on stderr while the block runs, if ``shown``; yield what to tell them to."""
+    """Show a count of messages on stderr during the block, if ``shown``; yield the counter."""
     if not shown:
         yield lambda _count: None
         return

@@ -1,4 +1,4 @@
-"""Where a replay goes: to stdout, into a topic, to a group, or nowhere for a dry run."""
+"""The modes of a replay: to stdout, into a topic, to a group, or a dry run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _GROUP_COLUMNS = ("partition", "cursor", "to", "end", "redelivers", "skips", "wi
 
 @dataclass(frozen=True, slots=True)
 class ReplayBounds:
-    """Which part of a topic was asked for, as it was written."""
+    """The bounds of a replay, as written on the command line."""
 
     topic: str
     from_time: str | None
@@ -39,7 +39,7 @@ class ReplayBounds:
     from_snapshot: str | None
 
     def resolved(self, client: Client) -> Replay:
-        """Return it with absolute bounds, by the node's clock."""
+        """Return the replay with absolute bounds, by the node's clock."""
         return client.replay(
             self.topic,
             from_time=self.from_time,
@@ -54,13 +54,13 @@ class ReplayBounds:
 
 
 class ReplayDamage:
-    """Tells of messages that cannot be read, and makes the run one that failed in part."""
+    """Reports messages that cannot be read; the run then fails in part."""
 
     def __init__(self) -> None:
         self._met = False
 
     def tell(self, damaged: DamagedRange) -> None:
-        """Tell of damaged messages."""
+        """Report damaged messages."""
         self._met = True
         sys.stderr.write(
             f"goq: {damaged.topic}:{damaged.partition}: offsets {damaged.start_offset} to"
@@ -68,7 +68,7 @@ class ReplayDamage:
         )
 
     def check(self) -> None:
-        """End with exit code 1 if there was any."""
+        """Exit with code 1 if there was damage."""
         if self._met:
             raise typer.Exit(1)
 
@@ -76,7 +76,7 @@ class ReplayDamage:
 def print_messages(
     client: Client, replay: Replay, writer: Writer, pace: RateLimiter, maximum: int | None
 ) -> None:
-    """Print the messages of a replay, then on stderr how many they were."""
+    """Print the messages of a replay, then their number on stderr."""
     damage, count = ReplayDamage(), 0
     messages = client.read_replay(replay, on_damage=damage.tell)
     with closing(messages):
@@ -92,7 +92,7 @@ def print_messages(
 
 
 def count_only(client: Client, replay: Replay, into: str | None) -> None:
-    """Print how many messages a replay has, by partition."""
+    """Print the number of messages of a replay, by partition."""
     damage, counts = ReplayDamage(), dict[int, int]()
     for message in client.read_replay(replay, on_damage=damage.tell):
         counts[message.partition] = counts.get(message.partition, 0) + 1
@@ -106,7 +106,7 @@ def count_only(client: Client, replay: Replay, into: str | None) -> None:
 
 
 def copy_into(client: Client, replay: Replay, into: str, pace: RateLimiter) -> None:
-    """Publish the messages of a replay to another topic; say first how to go on after a crash."""
+    """Publish a replay to another topic; print the command to resume it first."""
     _tell(f"replaying {replay.topic} {_range(replay)} into {into}; to go on if it is cut short:")
     _tell(f"  {resume_command(replay, into)}")
     damage = ReplayDamage()
@@ -129,7 +129,7 @@ def copy_into(client: Client, replay: Replay, into: str, pace: RateLimiter) -> N
 
 
 def rewind_group(client: Client, bounds: ReplayBounds, group: str, *, dry_run: bool) -> None:
-    """Set a group back to the beginning, to stop at the end; print what that means."""
+    """Reset a group to the start of a replay, with a stop at its end; print the change."""
     for start, end, what in (
         (bounds.from_time, bounds.from_offset, "--from"),
         (bounds.to_time, bounds.to_offset, "--to"),
@@ -155,7 +155,7 @@ def rewind_group(client: Client, bounds: ReplayBounds, group: str, *, dry_run: b
 
 
 def resume_command(replay: Replay, into: str) -> str:
-    """Return the command that goes on with a replay: the same one, with absolute bounds."""
+    """Return the command that resumes a replay: the same, with absolute bounds."""
     words = ["goq", *(word for url in SESSION.servers for word in ("--server", url))]
     words += ["replay", replay.topic]
     options: dict[str, Any] = {

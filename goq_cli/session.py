@@ -1,4 +1,4 @@
-"""What holds for a whole run of ``goq``: the server, the token, JSON or not."""
+"""The global options of one run of ``goq``: the server, the token, JSON or not."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 ClientId = Annotated[
     str | None,
     typer.Option(
-        "--client-id", metavar="NAME", help="What traces call this; or GOQ_CLIENT_ID, host-pid."
+        "--client-id", metavar="NAME", help="Name in traces; default GOQ_CLIENT_ID, else host-pid."
     ),
 ]
 DEFAULT_SERVER = "http://127.0.0.1:8080"
@@ -27,7 +27,7 @@ DEFAULT_SERVER = "http://127.0.0.1:8080"
 
 @dataclass(slots=True)
 class Session:
-    """The global options of this run."""
+    """The global options of one run."""
 
     servers: list[str] = field(default_factory=list)
     token: str | None = None
@@ -36,7 +36,7 @@ class Session:
     def client(self, client_id: str | None = None) -> Client:
         """Return a client of the chosen server; a context manager.
 
-        It goes by ``client_id``, else by what the environment says, else by its host and process.
+        Its name is ``client_id``, else ``GOQ_CLIENT_ID``, else host and process id.
         """
         from goq.client import Client
 
@@ -46,7 +46,7 @@ class Session:
         return Client(servers, token=token, client_id=client_id)
 
     def servers_and_token(self) -> tuple[list[str], str | None]:
-        """Return which servers to ask, and with which token."""
+        """Return the servers and the token: from options, environment, context, or the default."""
         from goq_cli.contexts import current_context
 
         servers, token = self.servers, self.token or os.environ.get("GOQ_TOKEN")
@@ -61,9 +61,9 @@ SESSION = Session()
 
 
 def take_global_options(arguments: list[str]) -> list[str]:
-    """Take the options that may stand anywhere into :data:`SESSION`; return the others.
+    """Move global options into :data:`SESSION`; return the other arguments.
 
-    Raises ``UsageError`` for one without its value.
+    Raises ``UsageError`` for an option without its value.
     """
     rest: list[str] = []
     words = iter(arguments)
@@ -89,7 +89,7 @@ def take_global_options(arguments: list[str]) -> list[str]:
 
 @contextmanager
 def needs_extra(extra: str) -> Generator[None, None, None]:
-    """Turn a failed import into one line that says what to install."""
+    """Turn a failed import into a ``UsageError`` with what to install."""
     try:
         yield
     except ImportError as error:

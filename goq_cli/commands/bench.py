@@ -26,7 +26,7 @@ def command(
         int, typer.Option(metavar="N", min=0, help="Messages published one at a time.")
     ] = 500,
 ) -> None:
-    """Measure a node from one client: publish, then receive and ack, in a topic of its own."""
+    """Measure a node from one client: publish, then receive and ack, in a temporary topic."""
     value = secrets.token_bytes(parse_size_bytes(size, field="--size"))
     topic = f"goq-bench-{secrets.token_hex(4)}"
     with SESSION.client() as client:

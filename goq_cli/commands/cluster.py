@@ -42,8 +42,8 @@ def status(
 ) -> None:
     """Show nodes, leaders, replicas, lag and moves; exit 1 when something is degraded.
 
-    Degraded is: a node that is not heard of or not fit to lead, no controller, a partition without
-    a leader, with a replica that is not in sync, or damaged.
+    Degraded: a node that is silent or unfit to lead, no controller, a partition without a leader,
+    with a replica out of sync, or damaged.
     """
     with SESSION.client() as client:
         cluster = client.describe_cluster(lag=True)
@@ -68,7 +68,7 @@ def _print(cluster: ClusterDescription, partitions: bool) -> None:
 
 @app.command()
 def nodes() -> None:
-    """List the nodes: how each is, what it leads and has, how many messages it is behind."""
+    """List the nodes: state, leaderships, replicas, lag in messages."""
     with SESSION.client() as client:
         cluster = client.describe_cluster(lag=True)
     if SESSION.json:
@@ -82,9 +82,9 @@ def join(
     node: Annotated[str | None, typer.Argument(metavar="[NODE")] = None,
     address: Annotated[str | None, typer.Argument(metavar="HOST:PORT]")] = None,
 ) -> None:
-    """Say how a node joins; or let one in that was started with --peers of all, and waits.
+    """Print how a node joins; or add a node that was started with all --peers and waits.
 
-    A node that is started with --join is let in by itself.
+    A node that is started with --join is added automatically.
     """
     with SESSION.client() as client:
         if node is not None and address is not None:
@@ -113,10 +113,11 @@ def leave(
         typer.Option("--fewer-replicas", help="Also if the others are too few for all replicas."),
     ] = False,
 ) -> None:
-    """Have a node give away all that it has and leave; return when it has gone.
+    """Decommission a node: move its replicas and leaderships away; return when it is removed.
 
-    Ctrl-C stops waiting, not the leaving. A node that is lost for good leaves the same way: what it
-    had is copied from others, or, if they are too few, once another node has joined.
+    Ctrl-C stops the wait, not the decommission. A node that is lost for good leaves the same way:
+    its replicas are copied from the others, or, if these are too few, after another node has
+    joined.
     """
     with SESSION.client() as client:
         client.decommission_node(node, fewer_replicas=fewer_replicas)
@@ -124,7 +125,7 @@ def leave(
         others = [n.url for n in asked.nodes if n.id != node]
     from goq.client import Client
 
-    # The node itself is told nothing any more once it has gone: ask the others.
+    # A removed node gets no more metadata: ask the others.
     with Client(others, token=SESSION.servers_and_token()[1]) as client:
         try:
             _wait_until_gone(client, node)
@@ -157,9 +158,9 @@ def _wait_until_gone(client: Client, node: str) -> None:
 def rebalance(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say only what would move.")] = False,
 ) -> None:
-    """Make the nodes' shares of replicas and leaderships even, by few moves.
+    """Balance replicas and leaderships over the nodes, by few moves.
 
-    The moves go on by themselves, some at a time; goq cluster status shows them.
+    Moves continue in the background, some at a time; goq cluster status shows them.
     """
     with SESSION.client() as client:
         moves = client.rebalance(dry_run=dry_run)
@@ -183,7 +184,7 @@ def move(
     ] = "",
     cancel: Annotated[bool, typer.Option("--cancel", help="Give the move up instead.")] = False,
 ) -> None:
-    """Move a partition to other nodes; it is used meanwhile."""
+    """Move a partition to other nodes; it stays in use."""
     from goq.errors import UsageError
 
     if bool(to) == cancel:
@@ -208,10 +209,10 @@ def elect(
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
-    """Have a partition led by another node that is in sync.
+    """Elect another in-sync node as the leader of a partition.
 
-    A partition whose in-sync nodes are all lost has no leader. --unclean gives it one that has a
-    replica; says first what would be lost, as far as nodes can be asked.
+    A partition whose in-sync nodes are all lost has no leader. --unclean elects a node with any
+    replica; the command first prints what would be lost, as far as nodes answer.
     """
     with SESSION.client() as client:
         if unclean:
@@ -244,7 +245,7 @@ def _warning(planned: LeaderElection) -> str:
 def set_settings(
     settings: Annotated[list[str], typer.Argument(metavar="KEY=VALUE…")],
 ) -> None:
-    """Change what holds for the whole cluster.
+    """Change the settings of the cluster.
 
     replication_factor (of new topics), min_insync, moves_at_once, move_bytes_per_s (as 50MB, 0 for
     no bound; of each node that sends).
@@ -283,13 +284,12 @@ def recover(
         ),
     ] = False,
 ) -> None:
-    """Go on from one node's folder, when MOST nodes of a cluster are lost FOR GOOD.
+    """Continue from one node's folder, when MOST nodes of a cluster are lost FOR GOOD.
 
-    All nodes must be stopped, and the folders of the others must never be used again: they would be
-    a second cluster. What only they had is lost. The node is then a cluster of one, with what it
-    has of every partition, and empty ones for those that it has nothing of; others join it with
-    empty folders. Choose the node that has most. A single lost node needs none of this: goq cluster
-    leave.
+    Stop all nodes, and never use the folders of the others again: they would form a second cluster.
+    Data that only they had is lost. The node becomes a cluster of one: it keeps its replicas, and
+    partitions without a replica there are empty. Others join it with empty folders. Choose the node
+    with the most data. For a single lost node use goq cluster leave instead.
     """
     from goq.cluster.unsafe_recovery import UnsafeRecovery
     from goq.storage.disk import RealDisk

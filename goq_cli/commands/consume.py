@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """Which part of the log to read."""
+    """The range of the log to read."""
 
     from_beginning: bool
     from_offset: int | None
@@ -33,14 +33,14 @@ class Where:
     background: bool
 
     def is_set(self) -> bool:
-        """Whether any of it was asked for."""
+        """Whether any bound was given."""
         return self != Where(False, None, None, None, None, False, False)
 
 
 def command(
     topics: Annotated[list[str], typer.Argument(metavar="TOPIC...")],
     group: Annotated[
-        str | None, typer.Option(metavar="G", help="Lease, print and ack for this group.")
+        str | None, typer.Option(metavar="G", help="Consume as this group: lease, print, ack.")
     ] = None,
     maximum: Annotated[
         int | None, typer.Option("--max", metavar="N", min=1, help="End after N messages.")
@@ -49,16 +49,16 @@ def command(
         bool, typer.Option("--until-empty", help="End when nothing is ready.")
     ] = False,
     timeout: Annotated[
-        str | None, typer.Option(metavar="D", help="End when nothing came for so long.")
+        str | None, typer.Option(metavar="D", help="End after D without a message.")
     ] = None,
     visibility: Annotated[
-        str | None, typer.Option(metavar="D", help="How long a lease lasts.")
+        str | None, typer.Option(metavar="D", help="Visibility timeout of the leases.")
     ] = None,
     prefetch: Annotated[
         int, typer.Option(metavar="N", min=1, help="Messages in flight at most.")
     ] = 2000,
     no_ack: Annotated[
-        bool, typer.Option("--no-ack", help="Print only; the leases run out.")
+        bool, typer.Option("--no-ack", help="Do not ack; the leases expire.")
     ] = False,
     form: Annotated[
         str,
@@ -70,18 +70,20 @@ def command(
         ),
     ] = DEFAULT_FORMAT,
     raw: Annotated[
-        bool, typer.Option("--raw", help="Values as they were, a line each, nothing else.")
+        bool, typer.Option("--raw", help="Print values only, unchanged, a line each.")
     ] = False,
     null: Annotated[
-        bool, typer.Option("--null", "-0", help="With --raw: NUL ends a value.")
+        bool, typer.Option("--null", "-0", help="With --raw: end values with NUL.")
     ] = False,
     execute: Annotated[
         str | None,
-        typer.Option("--exec", metavar="CMD", help="Run CMD for each; exit 0 acks, else nack."),
+        typer.Option(
+            "--exec", metavar="CMD", help="Run CMD for each message; exit 0 acks, others nack."
+        ),
     ] = None,
-    jobs: Annotated[int, typer.Option(metavar="N", min=1, help="So many CMDs at once.")] = 1,
+    jobs: Annotated[int, typer.Option(metavar="N", min=1, help="Commands at once.")] = 1,
     retry_delay: Annotated[
-        str, typer.Option(metavar="D", help="When a message comes again after CMD failed.")
+        str, typer.Option(metavar="D", help="Delay before a retry after CMD failed.")
     ] = "1s",
     client_id: ClientId = None,
     from_beginning: Annotated[bool, typer.Option("--from-beginning")] = False,
@@ -152,12 +154,12 @@ def command(
 
 
 class Acker:
-    """Prints messages and acknowledges them once they have left this process."""
+    """Prints messages, and acknowledges them when the output is flushed."""
 
     def __init__(self, client: Client, writer: Writer, prefetch: int, *, ack: bool) -> None:
         self._client = client
         self._writer = writer
-        self._batch = (prefetch + 1) // 2  # the node pushes a half while the other is printed
+        self._batch = (prefetch + 1) // 2  # the node sends one half while the other is printed
         self._ack = ack
         self._printed: list[ReceivedMessage] = []
 
@@ -165,7 +167,7 @@ class Acker:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        """Acknowledge what was printed; give back what could not be."""
+        """Acknowledge printed messages; nack the others."""
         try:
             self.settle()
         except OSError:
@@ -175,14 +177,14 @@ class Acker:
             raise
 
     def take(self, message: ReceivedMessage) -> None:
-        """Print a message; acknowledge it with its like."""
+        """Print a message; acknowledge a batch of printed ones when it is full."""
         self._writer.write(message)
         self._printed.append(message)
         if len(self._printed) >= self._batch:
             self.settle()
 
     def settle(self) -> None:
-        """Let what is printed go out, then acknowledge it."""
+        """Flush the output, then acknowledge the printed messages."""
         self._writer.flush()
         if self._ack and self._printed:
             settled = self._client.ack_many(self._printed)

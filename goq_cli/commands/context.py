@@ -33,7 +33,7 @@ def list_contexts() -> None:
 
 @app.command("set")
 def set_context(name: _Name) -> None:
-    """Remember --server (and --token) as NAME, and use it from now on."""
+    """Store --server (and --token) as context NAME, and use it."""
     from goq.errors import UsageError
     from goq_cli.contexts import Context, contexts_path, load_contexts, save_contexts
 
@@ -48,7 +48,7 @@ def set_context(name: _Name) -> None:
 
 @app.command()
 def use(name: _Name) -> None:
-    """Use a context from now on."""
+    """Switch to a context."""
     from goq_cli.contexts import load_contexts, save_contexts
 
     contexts = load_contexts()
@@ -58,7 +58,7 @@ def use(name: _Name) -> None:
 
 @app.command()
 def delete(name: _Name) -> None:
-    """Forget a context."""
+    """Delete a context."""
     from goq_cli.contexts import load_contexts, save_contexts
 
     contexts = load_contexts()

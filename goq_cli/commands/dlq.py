@@ -55,7 +55,7 @@ def list_letters(
     to_time: To = None,
     limit: Annotated[int, typer.Option(metavar="N", min=1, help="At most so many.")] = 100,
 ) -> None:
-    """List dead letters, by partition the oldest first."""
+    """List dead letters by partition, oldest first."""
     wanted = wanted_by(group, reason, cause, key, from_time, to_time)
     with SESSION.client() as client:
         found = list(letters_of(client, topic, limit, wanted))
@@ -73,7 +73,7 @@ def show(
         str, typer.Argument(metavar="ID", help="The dead letter's id, or the message's of before.")
     ],
 ) -> None:
-    """Show a dead letter with all that is known of how it died."""
+    """Show a dead letter with its history of attempts."""
     from goq.errors import MessageNotFound
     from goq.model import MessageId
 
@@ -120,7 +120,7 @@ def redrive(
     ] = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Put dead letters back, for the group that gave them up alone."""
+    """Redrive dead letters to their topic, for the group that they failed in."""
     wanted = wanted_by(group, reason, cause, key, from_time, to_time)
     total = {"matched": 0, "redriven": 0, "looped": 0, "lost": 0}
     after: str | None = None
@@ -170,7 +170,7 @@ def purge(
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> None:
-    """Take dead letters away for good."""
+    """Delete dead letters."""
     wanted = wanted_by(group, reason, cause, key, from_time, to_time)
     which = "these" if ids or any(wanted.values()) else "all"
     if not dry_run:

@@ -20,10 +20,10 @@ def command(
         Path, typer.Option(metavar="DIR", help="With --verify: which folder.")
     ] = Path("goq-data"),
 ) -> None:
-    """Ask a node how it is, or verify a data folder; exit 1 if anything is wrong.
+    """Check the health of a node, or verify a data folder; exit 1 if anything is wrong.
 
-    A folder can be verified while a node uses it: nothing is written, and what the node has not
-    made durable yet is left out.
+    A folder can be verified while a node uses it: nothing is written, and data that is not durable
+    yet is skipped.
     """
     if not (_folder_is_sound(data_dir) if verify else _node_is_well()):
         raise typer.Exit(1)

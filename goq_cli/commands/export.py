@@ -64,7 +64,7 @@ def command(
         str, typer.Option(metavar="DURATION", help="With --follow: how often.")
     ] = "1m",
 ) -> None:
-    """Write topics as Parquet files that Spark reads as one table; again, only what is new."""
+    """Export topics as Parquet tables for Spark; run again, it adds what is new."""
     from goq.errors import UsageError
     from goq.units import parse_duration_ms
     from goq_cli.session import needs_extra
@@ -98,7 +98,7 @@ def command(
 
 
 class Order(NamedTuple):
-    """What is exported, and where to."""
+    """An export: topics, bounds, destination."""
 
     topics: list[str]
     target: Destination
@@ -108,13 +108,13 @@ class Order(NamedTuple):
 
 
 class Decoding(NamedTuple):
-    """Whether values are decoded, and into which columns if that was said."""
+    """The decoding of values, with columns if they were given."""
 
     is_wanted: bool
     schema: str | None
 
     def columns(self, source: LogSource, target: Destination, topic: str) -> Columns | None:
-        """Return the columns of a topic, None where its values are left as they are."""
+        """Return the decoded columns of a topic; None without decoding."""
         from goq.pipeline.arrow.json_columns import parse_columns
         from goq.pipeline.export.export import known_columns
 
@@ -126,7 +126,7 @@ class Decoding(NamedTuple):
 
 
 def _span(from_time: str | None, to_time: str | None) -> TimeSpan:
-    """Return the bounds in time; what is told from now is told from when the command began."""
+    """Return the bounds in time; relative times count from the start of the command."""
     from goq.pipeline.export.staged_files import TimeSpan
     from goq.units import parse_time_us
 
@@ -151,12 +151,12 @@ def _catalog(register: tuple[str, str] | None) -> IcebergCatalog | None:
         raise UsageError(f"--register takes iceberg and a catalog, not {kind!r}")
     with needs_extra("iceberg"):
         from goq.pipeline.export.iceberg import open_catalog
-    logging.getLogger("pyiceberg").setLevel(logging.ERROR)  # else a line for each column
+    logging.getLogger("pyiceberg").setLevel(logging.ERROR)  # it logs a line for each column
     return open_catalog(name)
 
 
 def _check_topics(topics: list[str]) -> None:
-    """Raise ``TopicNotFound`` before anything is written, or started."""
+    """Raise ``TopicNotFound`` before anything is written or started."""
     with SESSION.client() as client:
         for topic in topics:
             client.describe_topic(topic)
@@ -166,7 +166,7 @@ def _check_topics(topics: list[str]) -> None:
 def _stager(
     engine: str, master: str, include_deleted: bool
 ) -> Generator[Stager | None, None, None]:
-    """Give what stages pieces; None for this process itself."""
+    """Return the stager of pieces; None for this process."""
     from goq_cli.session import needs_extra
 
     if engine == "local":
@@ -185,7 +185,7 @@ def _stager(
 
 
 def _export_all(order: Order, stager: Stager | None) -> dict[tuple[str, str], ExportResult]:
-    """Export what there is now, of all topics; of none if one of them cannot be."""
+    """Export all topics to their current end; export none if one cannot be."""
     from goq.pipeline.arrow.node_source import NodeSource
     from goq.pipeline.arrow.tables import MESSAGES_TABLE, TABLES
     from goq.pipeline.export.export import Export
@@ -216,7 +216,7 @@ def _export_all(order: Order, stager: Stager | None) -> dict[tuple[str, str], Ex
 
 
 def _register(order: Order, catalog: IcebergCatalog) -> dict[str, int]:
-    """Return how many files each table of the catalog was given."""
+    """Return the number of files registered in each table of the catalog."""
     counts: dict[str, int] = {}
     for topic in order.topics:
         for table, files in catalog.register(order.target, topic):

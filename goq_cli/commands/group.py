@@ -81,7 +81,7 @@ def set_settings(
     topic: _Topic,
     settings: Annotated[list[str], typer.Argument(metavar="KEY=VALUE…")],
 ) -> None:
-    """Give a group settings of its own, over those of its topic; a new group begins with them."""
+    """Override settings of the topic for a group; creates the group if needed."""
     pairs = parse_settings(settings)
     with SESSION.client() as client:
         found = client.set_group_config(topic, group, pairs)
@@ -98,7 +98,7 @@ def reset(
     to: Annotated[str, typer.Option(help="earliest, latest, an offset, or a time.")],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be.")] = False,
 ) -> None:
-    """Let a group go on from another place; what it holds is void."""
+    """Reset a group to another position; its leases become void."""
     with SESSION.client() as client:
         answer = client.reset_group(topic, group, to=to, dry_run=dry_run)
     if SESSION.json:
@@ -116,7 +116,7 @@ def delete(
     topic: _Topic,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
-    """Delete a group: used again, it begins anew at the start of the log."""
+    """Delete a group; used again, it starts at the beginning of the log."""
     confirm(f"Delete group {group} of {topic} and its progress?", yes)
     with SESSION.client() as client:
         client.delete_group(topic, group)

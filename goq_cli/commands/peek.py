@@ -43,7 +43,7 @@ def command(
     state: Annotated[str | None, typer.Option(help=f"With --group: {', '.join(STATES)}.")] = None,
     maximum: Annotated[int, typer.Option("--max", metavar="N", min=1)] = 10,
 ) -> None:
-    """Look at messages without touching them: a group's by state, or the oldest in the log."""
+    """Show messages without leasing them: of a group by state, or the oldest in the log."""
     if group is None and state is not None:
         raise UsageError("--state needs a --group")
     chosen = state or STATES[0]

@@ -29,7 +29,7 @@ STDIN = "-"
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How input becomes messages."""
+    """The form of the input, and the options of its messages."""
 
     delimiter: bytes
     jsonl: bool
@@ -41,7 +41,7 @@ class Form:
 
     @property
     def is_plain(self) -> bool:
-        """Whether messages are nothing but values."""
+        """Whether messages have values only."""
         return not (
             self.jsonl
             or self.headers
@@ -102,17 +102,17 @@ def command(
     ] = None,
     batch: Annotated[int, typer.Option(metavar="N", help="Messages a request at most.")] = 10_000,
     linger: Annotated[
-        str, typer.Option(metavar="D", help="How long a batch waits for more.")
+        str, typer.Option(metavar="D", help="Wait of a batch for more messages.")
     ] = "5ms",
     compress: Annotated[str | None, typer.Option(metavar="zstd", help="Compress batches.")] = None,
     client_id: ClientId = None,
     print_ids: Annotated[
-        bool, typer.Option("--print-ids", help="Print each message's id when it is stored.")
+        bool, typer.Option("--print-ids", help="Print the id of each stored message.")
     ] = False,
 ) -> None:
     """Publish messages: a line each by default.
 
-    Ends when everything is stored. What the input held before an error is stored too.
+    Ends when everything is stored. Messages before an error in the input are stored too.
     """
     if jsonl + whole > 1 or ((jsonl or whole) and (key_sep or null)):
         raise UsageError("--jsonl, --whole and --key-sep or --null exclude each other")
@@ -156,7 +156,7 @@ def command(
 
 
 def feed(producer: Producer, fd: int, name: str, form: Form) -> None:
-    """Send what one input holds."""
+    """Publish the messages of one input."""
     label = "stdin" if name == STDIN else name
     if form.whole:
         message = Message(_whole(fd, label), form.key, form.headers)
@@ -205,7 +205,7 @@ def _messages(
 
 
 def _overridden(options: DeliveryOptions, given: DeliveryOptions) -> DeliveryOptions:
-    """Return what a line says, with what the command line says in its place."""
+    """Return the options of a line, overridden by those of the command line."""
     if given.delay is not None or given.deliver_at is not None:
         options = options._replace(delay=None, deliver_at=None)
     said = {name: value for name, value in given._asdict().items() if value is not None}
@@ -259,7 +259,7 @@ def unescape(text: str, option: str) -> bytes:
 
 
 class ProduceReport:
-    """What is told of a run: ids on stdout if asked for, progress to who watches."""
+    """The report of a run: ids on stdout with --print-ids, progress on a terminal."""
 
     def __init__(self, print_ids: bool) -> None:
         self._print_ids = print_ids
@@ -267,7 +267,7 @@ class ProduceReport:
         self._advance: Callable[[int], None] = lambda _count: None
 
     def published(self, batch: PublishedBatch) -> None:
-        """Take note of what was stored; called by the producer's worker."""
+        """Count stored messages; called by the producer's worker."""
         self._count += len(batch)
         self._advance(len(batch))
         if not self._print_ids:
@@ -281,7 +281,7 @@ class ProduceReport:
 
     @contextmanager
     def progress(self, files: list[str]) -> Iterator[None]:
-        """Show how far it is, where a person watches and is not typing the messages."""
+        """Show progress on a terminal, unless the input is typed there."""
         typing = (not files or STDIN in files) and sys.stdin.isatty()
         shown = sys.stderr.isatty() and not typing and not SESSION.json
         with show_count(shown=shown) as self._advance:
@@ -290,6 +290,6 @@ class ProduceReport:
             sys.stderr.write(f"{self._count:,} messages stored\n")
 
     def finish(self) -> None:
-        """Say what was done, as JSON if that was asked for."""
+        """Print the result, as JSON with --json."""
         if SESSION.json and not self._print_ids:
             sys.stdout.write(f'{{"published":{self._count}}}\n')

@@ -17,21 +17,22 @@ from goq_cli.session import SESSION
 def command(
     topic: Annotated[str, typer.Argument(metavar="TOPIC")],
     from_time: Annotated[
-        str | None, typer.Option(metavar="T", help="What was appended at this time or later.")
+        str | None, typer.Option(metavar="T", help="Messages appended at this time or later.")
     ] = None,
     to_time: Annotated[
-        str | None, typer.Option(metavar="T", help="And before this time; default now.")
+        str | None,
+        typer.Option(metavar="T", help="Messages appended before this time; default now."),
     ] = None,
     from_offset: Annotated[
         int | None, typer.Option(metavar="N", min=0, help="From this offset on.")
     ] = None,
     to_offset: Annotated[
-        int | None, typer.Option(metavar="N", min=0, help="Up to this offset, without it.")
+        int | None, typer.Option(metavar="N", min=0, help="Up to this offset, exclusive.")
     ] = None,
     partition: Annotated[int | None, typer.Option(metavar="N", min=0)] = None,
     key: Annotated[str | None, typer.Option(metavar="K", help="Only messages of this key.")] = None,
     include_deleted: Annotated[
-        bool, typer.Option("--include-deleted", help="Also what retention has archived.")
+        bool, typer.Option("--include-deleted", help="Include archived messages.")
     ] = False,
     as_of: Annotated[
         str | None,
@@ -43,12 +44,12 @@ def command(
         str | None, typer.Option(metavar="TOPIC", help="Publish to this topic, each exactly once.")
     ] = None,
     group: Annotated[
-        str | None, typer.Option(metavar="G", help="Rewind this group, and stop it at the end.")
+        str | None, typer.Option(metavar="G", help="Rewind this group; stop it at the end.")
     ] = None,
     rate: Annotated[
-        str | None, typer.Option(metavar="N[/s]", help="At most so many messages a second.")
+        str | None, typer.Option(metavar="N[/s]", help="Messages a second at most.")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan only.")] = False,
     maximum: Annotated[
         int | None, typer.Option("--max", metavar="N", min=1, help="End after N messages.")
     ] = None,
@@ -56,16 +57,16 @@ def command(
         str, typer.Option("--format", metavar="F", help="As of goq consume.")
     ] = DEFAULT_FORMAT,
     raw: Annotated[
-        bool, typer.Option("--raw", help="Values as they were, a line each, nothing else.")
+        bool, typer.Option("--raw", help="Print values only, unchanged, a line each.")
     ] = False,
     null: Annotated[
-        bool, typer.Option("--null", "-0", help="With --raw: NUL ends a value.")
+        bool, typer.Option("--null", "-0", help="With --raw: end values with NUL.")
     ] = False,
 ) -> None:
-    """Replay a part of the past: to stdout, into a topic, or to a group.
+    """Replay a range of the log: to stdout, into a topic, or to a group.
 
-    It begins at --from-time or --from-offset. What is printed or copied ends now, unless --to-…
-    ends it sooner. A group gets what comes later too, unless --to-… stops it.
+    The range starts at --from-time or --from-offset, and ends at --to-time or --to-offset. Without
+    an end, output and copies stop at the current end, and a group continues with new messages.
     """
     bounds = ReplayBounds(
         topic,

@@ -48,9 +48,10 @@ def command(
         Path | None, typer.Option(metavar="FILE", help="Write a page of what is said, too.")
     ] = None,
 ) -> None:
-    """Publish messages again that a query chooses, each exactly once, in their order.
+    """Publish messages chosen by a SQL query again, each exactly once, in order.
 
-    The query has the tables messages, events and groups. Run again, it finishes what was begun.
+    The query can use the tables messages, events and groups. An interrupted run is finished by the
+    same command.
     """
     from goq_cli.session import needs_extra
 
@@ -87,13 +88,13 @@ def command(
 
 
 def default_transaction(query: str, topics: list[str], into: str) -> str:
-    """Return the name of a transaction: the same for the same query, topics and target."""
+    """Return the default transaction id: a hash of query, topics and target."""
     told = json.dumps([query.strip(), sorted(topics), into])
     return f"republish-{hashlib.blake2b(told.encode(), digest_size=8).hexdigest()}"
 
 
 def _look(options: SinkOptions, *, dry_run: bool) -> None:
-    """See whether the target is there, before Spark is started, and say what will be done."""
+    """Check the target before Spark starts, and print what will be done."""
     from goq.client._sync.frame_publisher import FramePublisher
 
     try:
@@ -125,7 +126,7 @@ def _rows(
             session, LiveSource(*SESSION.servers_and_token(), topics, include_deleted)
         )
     for name in _TABLES:
-        if name in query.lower():  # else it need not be looked up
+        if name in query.lower():  # the others are not loaded
             tables.table(name).createOrReplaceTempView(name)
     return session.sql(query)
 

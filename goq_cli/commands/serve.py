@@ -50,8 +50,8 @@ def command(
 ) -> None:
     """Run a node until SIGTERM or Ctrl-C.
 
-    Settings come from the file, the environment (GOQ_BROKER__DATA_DIR) and flags, the later
-    winning. Prints one line when ready.
+    Settings come from the file, the environment (GOQ_BROKER__DATA_DIR) and flags; later ones win.
+    Prints one line when ready.
     """
     import logging
 

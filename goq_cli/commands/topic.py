@@ -76,9 +76,9 @@ def show(
     name: _Name,
     days: Annotated[int | None, typer.Option(help="Look back so many. Default: 14.")] = None,
 ) -> None:
-    """Show a topic: partitions, messages by day, what happens now, settings.
+    """Show a topic: partitions, messages a day, current rates, settings.
 
-    Days are those of UTC; what retention has deleted is not counted.
+    Days are in UTC; deleted messages are not counted.
     """
     with SESSION.client() as client:
         topic = client.describe_topic(name)
@@ -96,7 +96,7 @@ def alter(
     settings: _Settings = [],  # noqa: B006 - typer reads the default, nothing writes to it
     partitions: Annotated[int | None, typer.Option(help="More than there are.")] = None,
 ) -> None:
-    """Change settings, or add partitions. Keys move to other partitions when there are more."""
+    """Change settings, or add partitions. More partitions move keys to other partitions."""
     with SESSION.client() as client:
         topic = client.alter_topic(name, settings=parse_settings(settings), partitions=partitions)
     if SESSION.json:
@@ -138,7 +138,7 @@ def _print_topic(
 def _partition_rows(
     known: Sequence[PartitionDescription], placed: Sequence[ClusterPartition]
 ) -> list[tuple[object, ...]]:
-    """Return a row for each partition; of one whose leader did not answer only who that is."""
+    """Return a row for each partition; only the leader if it did not answer."""
     rows: dict[int, tuple[object, ...]] = {
         p.partition: (p.partition, p.leader or "offline", None, None, None, None) for p in placed
     }

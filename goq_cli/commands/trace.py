@@ -29,7 +29,7 @@ _PORTION = 100
 
 @dataclass(frozen=True, slots=True)
 class TraceSelector:
-    """Which messages of a topic are meant."""
+    """The selector of messages of a topic: key, dedup id or header."""
 
     key: str | None
     dedup_id: str | None
@@ -39,11 +39,11 @@ class TraceSelector:
 
     @property
     def named(self) -> int:
-        """By how many things they are named: it must be one."""
+        """The number of given selectors: it must be one."""
         return 3 - (self.key, self.dedup_id, self.header).count(None)
 
     def arguments(self) -> dict[str, Any]:
-        """Return it as the client takes it."""
+        """Return the selector as arguments of the client."""
         header = None
         if self.header is not None:
             [header] = parse_settings([self.header]).items()
@@ -86,10 +86,9 @@ def command(
         typer.Option(metavar="URL", help="Send it as OpenTelemetry spans instead of printing it."),
     ] = None,
 ) -> None:
-    """Tell the life of a message, step by step.
+    """Print the life of a message, step by step.
 
-    Of one message, by its id; or of the messages of a topic with a key, a dedup id or a header, the
-    newest first.
+    Select one message by id, or a topic's messages by key, dedup id or header, newest first.
     """
     selector = TraceSelector(key, dedup_id, header, from_time, to_time)
     is_id = what.count(":") >= 2
@@ -134,7 +133,7 @@ def _check(what: str, selector: TraceSelector, limit: int | None, *, is_id: bool
 def _search(
     client: Client, topic: str, selector: TraceSelector, limit: int
 ) -> tuple[list[MessageTrace], str | None]:
-    """Return the traces of up to ``limit`` messages, and the cursor for more, if there may be."""
+    """Return the traces of up to ``limit`` messages, and the cursor of the next page, if any."""
     traces: list[MessageTrace] = []
     cursor: str | None = None
     while len(traces) < limit:
@@ -162,7 +161,7 @@ def _print(traces: Sequence[MessageTrace]) -> None:
 
 
 def _follow(client: Client, message_id: str) -> None:
-    """Print the steps that there are, then each as it comes, until interrupted."""
+    """Print the steps so far, then new ones as they come, until interrupted."""
     trace = client.get_trace(message_id).raw
     timeline = TimelinePrinter(trace, _style())
     told: Counter[Step] = Counter()
@@ -182,9 +181,9 @@ def _follow(client: Client, message_id: str) -> None:
 
 
 def _untold(events: list[Json], told: Counter[Step]) -> Iterator[Json]:
-    """Yield the events that were not told yet; they need not be the last ones.
+    """Yield the events that were not printed yet; they need not be the last ones.
 
-    More may become known of one that was told: it is still the same.
+    A printed event may gain details later; it is not printed again.
     """
     left = told.copy()
     for event in events:

@@ -14,7 +14,7 @@ from goq.model import Header, Message
 
 
 class JsonMessage(msgspec.Struct, forbid_unknown_fields=True):
-    """One line."""
+    """One line of input."""
 
     value: str | UnsetType | None = UNSET
     value_base64: str | UnsetType = UNSET
@@ -33,9 +33,9 @@ _decoder = msgspec.json.Decoder(JsonMessage)
 
 
 def parse_message(line: bytes, where: str) -> tuple[Message, DeliveryOptions]:
-    """Return the message in ``line``, and what it says of its delivery.
+    """Return the message in ``line`` and its delivery options.
 
-    Raises ``InvalidInput`` saying ``where`` it stands.
+    Raises ``InvalidInput`` naming the place ``where``.
     """
     try:
         parsed = _decoder.decode(line)

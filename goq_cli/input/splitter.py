@@ -1,4 +1,4 @@
-"""Cutting input into messages: a chunk at a time, so that memory stays flat whatever comes in."""
+"""Splitter of input into messages, chunk by chunk: memory stays flat for any input."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ _CHUNK_BYTES = 1024 * 1024
 
 
 class Splitter:
-    """Cuts one input at a delimiter.
+    """Splits one input at a delimiter.
 
-    Lists of messages come out as soon as they are whole: a slow pipe is not held back. What
-    stands after the last delimiter is the last message, and ``unterminated`` says that there was
-    such a one.
+    Messages are yielded as soon as they are complete: a slow pipe is not delayed. Bytes after the
+    last delimiter are the last message; ``unterminated`` is then true.
     """
 
     def __init__(self, delimiter: bytes, name: str) -> None:
@@ -26,14 +25,14 @@ class Splitter:
         self.unterminated = False
 
     def split(self, fd: int) -> Iterator[list[bytes]]:
-        """Yield the messages of what can be read from ``fd``, to its end.
+        """Yield the messages of ``fd``, up to its end.
 
-        Raises ``TooLarge`` for a message over the limit of a value, with its number.
+        Raises ``TooLarge``, with the message's number, for a value over the limit.
         """
         rest: list[bytes] = []
         rest_bytes = 0
         while chunk := os.read(fd, _CHUNK_BYTES):
-            if rest and len(self._delimiter) > 1:  # a delimiter may be cut in two
+            if rest and len(self._delimiter) > 1:  # a chunk may end within a delimiter
                 chunk = rest.pop() + chunk
                 rest_bytes = sum(map(len, rest))
             *whole, tail = chunk.split(self._delimiter)

@@ -1,4 +1,4 @@
-"""A cluster as people see it: in a line, by node, by topic, and what is not as it should be."""
+"""Output of ``goq cluster``: the summary, nodes, topics, moves, and problems."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WELL = ("up", "leaving")
 
 
 def is_degraded(cluster: ClusterDescription) -> bool:
-    """Whether anything is not as it should be; a move or a leaving node is no trouble."""
+    """Whether anything is degraded; moves and leaving nodes are not."""
     return bool(
         cluster.offline
         or cluster.under_replicated
@@ -26,14 +26,14 @@ def is_degraded(cluster: ClusterDescription) -> bool:
 
 
 def partitions_of(cluster: ClusterDescription) -> Iterator[tuple[str, ClusterPartition]]:
-    """Yield all partitions, each with its topic's name."""
+    """Yield all partitions with the name of their topic."""
     for topic in cluster.topics:
         for partition in topic.partitions:
             yield topic.name, partition
 
 
 def summary(cluster: ClusterDescription) -> str:
-    """Return how the cluster is, in one line."""
+    """Return the state of the cluster in one line."""
     if not cluster.cluster:
         return f"node {cluster.node} is on its own"
     parts = [f"{len(cluster.nodes)} nodes"]
@@ -52,7 +52,7 @@ def summary(cluster: ClusterDescription) -> str:
 
 
 def print_cluster(cluster: ClusterDescription, *, all_partitions: bool) -> None:
-    """Print the state: nodes, topics, moves, and partitions in trouble, or all."""
+    """Print nodes, topics, moves, and the degraded partitions, or all."""
     print_text(summary(cluster), "")
     print_nodes(cluster)
     if cluster.topics:
@@ -73,7 +73,7 @@ def print_cluster(cluster: ClusterDescription, *, all_partitions: bool) -> None:
 
 
 def print_nodes(cluster: ClusterDescription) -> None:
-    """Print the nodes, with what each leads and has, and how far it is behind."""
+    """Print the nodes with leaderships, replicas and lag."""
     leads: Counter[str] = Counter()
     has: Counter[str] = Counter()
     lags: Counter[str] = Counter()
@@ -142,7 +142,7 @@ def _is_in_trouble(partition: ClusterPartition) -> bool:
 
 
 def _lacks(partition: ClusterPartition) -> int:
-    """Return how many replicas are not in sync, or not there yet."""
+    """Return the number of replicas that are out of sync or missing."""
     return partition.wanted - len(set(partition.replicas) & set(partition.in_sync))
 
 

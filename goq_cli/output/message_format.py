@@ -25,19 +25,19 @@ _ESCAPES = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
 
 
 class Writer(Protocol):
-    """Where messages are printed."""
+    """A writer of messages to stdout."""
 
     def write(self, message: AnyMessage) -> None:
-        """Print a message, at once or soon."""
+        """Print a message, possibly buffered."""
         ...
 
     def flush(self) -> None:
-        """Return when everything has left this process."""
+        """Write out everything that is buffered."""
         ...
 
 
 class BytesWriter:
-    """Prints each message as the bytes that ``form`` makes of it."""
+    """Prints each message as the bytes that ``form`` returns for it."""
 
     def __init__(self, form: Callable[[AnyMessage], bytes]) -> None:
         self._form = form
@@ -47,7 +47,7 @@ class BytesWriter:
         sys.stdout.flush()
 
     def write(self, message: AnyMessage) -> None:
-        """Print a message; many that come quickly go out together."""
+        """Print a message; messages in quick succession are written together."""
         part = self._form(message)
         self._parts.append(part)
         self._size_bytes += len(part)
@@ -55,7 +55,7 @@ class BytesWriter:
             self.flush()
 
     def flush(self) -> None:
-        """Return when everything has left this process; what has not is kept for another try."""
+        """Write out everything that is buffered; the rest stays after an error."""
         rest = b"".join(self._parts)
         self._parts = [rest]
         while rest:
@@ -66,7 +66,7 @@ class BytesWriter:
 
 
 def make_writer(form: str, raw: bool, delimiter: bytes) -> Writer:
-    """Return the writer for the options given; raise ``UsageError`` for a format that is none."""
+    """Return the writer for the options; raise ``UsageError`` for an invalid format."""
     from goq_cli.session import SESSION
 
     if SESSION.json:
@@ -90,7 +90,7 @@ def _raw(delimiter: bytes) -> Callable[[AnyMessage], bytes]:
 def compile_format(
     form: str, shown: Callable[[bytes], bytes] = bytes
 ) -> Callable[[AnyMessage], bytes]:
-    r"""Return what prints a message as ``form`` says: ``%`` letters and ``\`` escapes."""
+    r"""Return a formatter for ``form``: ``%`` letters and ``\`` escapes."""
     fields: dict[str, Callable[[Any], bytes]] = {
         "t": lambda m: m.topic.encode(),
         "p": lambda m: b"%d" % m.partition,
@@ -129,7 +129,7 @@ def _headers_text(headers: Sequence[Header]) -> bytes:
 
 
 def _printable(data: bytes) -> bytes:
-    """Show control characters instead of sending them to a terminal, where they could act."""
+    """Escape control characters, which a terminal would obey."""
     text = data.decode(errors="backslashreplace")
     return "".join(
         c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text
@@ -137,7 +137,7 @@ def _printable(data: bytes) -> bytes:
 
 
 def json_line(message: AnyMessage) -> bytes:
-    """Return a message as one JSON object on a line, bytes that are no text in base64."""
+    """Return a message as one line of JSON; bytes that are not UTF-8 are base64."""
     import msgspec
 
     fields: dict[str, object] = {

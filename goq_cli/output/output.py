@@ -1,4 +1,4 @@
-"""Putting answers on stdout: a table for people, tab-separated for pipes, JSON when asked."""
+"""Answers on stdout: tables on a terminal, tab-separated fields in a pipe, JSON with --json."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def print_json(answer: object) -> None:
 
 
 def print_answer(answer: Any, text: str) -> None:
-    """Print ``answer`` as JSON if that was asked for, else ``text``."""
+    """Print ``answer`` with --json, else ``text``."""
     if SESSION.json:
         print_json(answer)
     else:
@@ -42,7 +42,7 @@ def print_table(
 ) -> None:
     """Print a table on a terminal, else lines of tab-separated fields below their names.
 
-    On a terminal the columns in ``right``, and those of nothing but digits, stand at the right.
+    On a terminal the columns in ``right`` and columns of digits are right-aligned.
     """
     cells = [["" if cell is None else str(cell) for cell in row] for row in rows]
     if not sys.stdout.isatty():
@@ -71,7 +71,7 @@ def format_time(time: datetime | None) -> str | None:
 
 
 def notice(text: str) -> None:
-    """Tell a person something; silent when nobody watches."""
+    """Print a notice on stderr, if that is a terminal."""
     if sys.stderr.isatty():
         sys.stderr.write(text + "\n")
 
@@ -90,7 +90,7 @@ def parse_settings(pairs: Sequence[str]) -> dict[str, str]:
 
 
 def confirm(question: str, yes: bool) -> None:
-    """Ask before what cannot be undone; raise ``UsageError`` where nobody can answer."""
+    """Ask for confirmation; raise ``UsageError`` without a terminal."""
     from goq.errors import UsageError
 
     if yes:
@@ -103,7 +103,7 @@ def confirm(question: str, yes: bool) -> None:
 
 
 def complain(error: GoqError) -> None:
-    """Tell what went wrong, on stderr."""
+    """Print an error on stderr."""
     if SESSION.json:
         import msgspec
 
@@ -119,7 +119,7 @@ def complain(error: GoqError) -> None:
 
 
 def print_messages(messages: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
-    """Print messages, as JSON if that was asked for."""
+    """Print messages as a table, or as JSON with --json."""
     if SESSION.json:
         print_json({"messages": messages})
     else:
@@ -127,7 +127,7 @@ def print_messages(messages: Sequence[Mapping[str, Any]], columns: Sequence[str]
 
 
 def cell(message: Mapping[str, Any], name: str) -> str:
-    """Return one field, on one line and not too long."""
+    """Return one field, on one line and shortened."""
     text = message.get(name)
     if text is None:
         text = message.get(f"{name}_base64", "")
@@ -138,9 +138,9 @@ def cell(message: Mapping[str, Any], name: str) -> str:
 def for_each(
     ids: Iterable[str], change: Callable[[str], Mapping[str, Any]]
 ) -> list[Mapping[str, Any]]:
-    """Change messages one by one, and tell of each that could not be; return those that were.
+    """Change messages one by one, and print the errors; return the changed ones.
 
-    The only one of its kind raises its error; of several the exit code tells that some failed.
+    A single message raises its error. If some of several fail, the exit code is 1.
     """
     names, done, failed = list(ids), list[Mapping[str, Any]](), 0
     for name in names:

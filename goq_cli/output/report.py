@@ -24,7 +24,7 @@ def print_report(report: Report, html: Path | None) -> None:
 
 
 def _print(report: Report) -> None:
-    """Print a report: for people with units, for pipes and programs as the columns' names say."""
+    """Print a report: with units on a terminal, plain values in a pipe, JSON with --json."""
     if SESSION.json:
         print_json(report.as_json())
         return

@@ -1,4 +1,4 @@
-"""A topic over time, for people: bars on a terminal, tab-separated fields for pipes."""
+"""A topic over time: bars on a terminal, tab-separated fields in a pipe."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _GAP = 2
 
 
 def print_history(history: TopicHistory) -> None:
-    """Print when there were messages, how many by day, and what happens now."""
+    """Print the first and last time, the messages a day, and the current rates."""
     rates, scheduled = history.rates, history.scheduled
     print_table(
         ("over time", "value"),
@@ -41,9 +41,9 @@ def print_history(history: TopicHistory) -> None:
 
 
 def bar(value: int, maximum: int, columns: int, *, plain: bool) -> str:
-    """Return a bar as long as its share of ``columns``; what is there at all is seen.
+    """Return a bar for a share of ``columns``; a share above 0 is always visible.
 
-    With ``plain`` it is made of characters that any terminal has.
+    ``plain`` uses ASCII characters.
     """
     if not value:
         return ""

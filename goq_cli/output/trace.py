@@ -1,8 +1,8 @@
-"""The life of a message as lines of text: what ``goq trace`` prints.
+"""Output of ``goq trace``: the timeline of a message.
 
-A step is its time, its name, and what is known of it. Steps of a copy, in dead letters and back,
-are set in and begin with the copy's id. Where several groups took the message, their names have
-one width, so that each group can be followed down the page.
+A step has a time, a name and details. Steps of a copy, to dead letters and back, are indented under
+the copy's id. Names of several groups are padded to one width, so that a group can be followed down
+the page.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _BOLD: Final = 1
 
 @dataclass(slots=True)
 class Style:
-    """How lines are to look: ``width`` 0 does not cut them."""
+    """The style of lines; ``width`` 0 never cuts them."""
 
     width: int = 0
     colour: bool = False
@@ -53,7 +53,7 @@ class Style:
         return f"\x1b[{code}m{text}\x1b[0m" if self.colour and code and text else text
 
     def line(self, *pieces: tuple[str, int]) -> str:
-        """Return pieces of text, each with its colour, as one line that is not too wide."""
+        """Return coloured pieces of text as one line, cut to the width."""
         left = self.width or sum(len(text) for text, _ in pieces)
         cut = sum(len(text) for text, _ in pieces) > left
         shown = ""
@@ -68,7 +68,7 @@ class Style:
 
 @dataclass(slots=True)
 class TimelinePrinter:
-    """Renders one trace; the widths only grow, so that steps which come later may follow."""
+    """Renders one trace; column widths only grow, so later steps can be appended."""
 
     trace: Json
     style: Style = field(default_factory=Style)
@@ -83,7 +83,7 @@ class TimelinePrinter:
         return str(self.trace["message"]["id"])
 
     def whole(self) -> Iterator[str]:
-        """Yield everything."""
+        """Yield all lines."""
         yield from self.head()
         yield ""
         yield from self.steps(self.trace["events"])
@@ -92,7 +92,7 @@ class TimelinePrinter:
         yield self._summary()
 
     def head(self) -> Iterator[str]:
-        """Yield what the message is."""
+        """Yield the header of the message."""
         message = self.trace["message"]
         yield self.style.line(("Message".ljust(_LABEL_CHARS), 0), (self._id, _BOLD))
         labelled = [
@@ -118,7 +118,7 @@ class TimelinePrinter:
             yield self.style.line((text, 0))
 
     def steps(self, events: Sequence[Json]) -> Iterator[str]:
-        """Yield a line for each of some events."""
+        """Yield a line for each event."""
         self._widen(events)
         for event in events:
             name, details = str(event["event"]), self._details(event)
@@ -130,7 +130,7 @@ class TimelinePrinter:
             )
 
     def incomplete(self) -> Iterator[str]:
-        """Yield what is not known, and why."""
+        """Yield the gaps of the trace and their reasons."""
         for gap in self.trace["incomplete"]:
             between = [
                 f"{word} {_time(gap[name])}"
@@ -154,7 +154,7 @@ class TimelinePrinter:
     def _details(self, event: Json) -> str:
         names = [name for name in _DETAILS if name in event]
         if event["event"] != "DELIVERED" and "attempt" in names:
-            names.remove("attempt")  # it is that of the delivery before
+            names.remove("attempt")  # the same as of the delivery before
         names += [name for name in event if name not in _DETAILS and name not in _UNTOLD]
         details = [f"id={event['id']}"] if self._indent(event) else []
         details += [self._detail(event, name) for name in names]
@@ -171,7 +171,7 @@ class TimelinePrinter:
         return f"{name}={_value(value)}"
 
     def _standing(self) -> Iterator[str]:
-        """Yield what is so now, and has no time."""
+        """Yield the current state, which has no time."""
         message = self.trace["message"]
         if "nodes" in message:
             yield self._now("REPLICATED", f"nodes=[{', '.join(map(_value, message['nodes']))}]")
@@ -216,17 +216,17 @@ def _second(time: str) -> str:
 
 
 def _until(until: str, now: str) -> str:
-    """Return when something ends: the time of day alone if that is on the day of ``now``."""
+    """Return an end time: the time of day alone on the day of ``now``."""
     return until[11:19] if until[:10] == now[:10] else _second(until)
 
 
 def _due(due: str, now: str) -> str:
-    """Return when something is due, in milliseconds, which is how finely goq keeps it."""
+    """Return a due time with milliseconds, the resolution of delays."""
     return due[11:23] if due[:10] == now[:10] else f"{due[:23]}Z"
 
 
 def _value(value: object) -> str:
-    """Return a value on one line, in quotes where its end could not be seen."""
+    """Return a value on one line, quoted if its end would be unclear."""
     if isinstance(value, list):
         return f"[{', '.join(_value(item) for item in value)}]"
     text = escaped(value)

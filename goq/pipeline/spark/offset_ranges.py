@@ -30,7 +30,7 @@ class Range(NamedTuple):
 
 
 def parse_offsets(text: str, field: str) -> str | Offsets:
-    """Return ``earliest``, ``latest``, or offsets by topic and partition; or raise ``InvalidInput``."""
+    """Return ``earliest``, ``latest``, or offsets by partition; raise ``InvalidInput``."""
     if text.lower() in ("earliest", "latest"):
         return text.lower()
     try:

@@ -87,7 +87,7 @@ class StagedTopic:
     def publish(
         self, partition: int, frames: Sequence[bytes], producer_id: int, sequence: int
     ) -> int:
-        """Publish frames with the producer's sequences from ``sequence`` on; return the next one."""
+        """Publish frames with sequences from ``sequence`` on; return the next one."""
         placed: list[tuple[int, bytes]] = []
         for frame in frames:
             marked, count = _marked(frame, ProducerMark(producer_id, 0, sequence))
@@ -126,7 +126,7 @@ class TopicLedger:
         return self._client.publish(self._topic, value, key=transaction, dedup_id=dedup_text)
 
     def _entries(self, transaction: str) -> list[LedgerEntry]:
-        """Return the entries of a transaction's latest batch, possibly after earlier ones, in order."""
+        """Return the entries of a transaction's latest batch, perhaps after earlier ones."""
         found: list[int] = []
         cursor: str | None = None
         while True:

@@ -82,7 +82,7 @@ class TransactionTarget(Protocol):
     def publish(
         self, partition: int, frames: Sequence[bytes], producer_id: int, sequence: int
     ) -> int:
-        """Publish frames with the producer's sequences from ``sequence`` on; return the next one."""
+        """Publish frames with sequences from ``sequence`` on; return the next one."""
         ...
 
 
