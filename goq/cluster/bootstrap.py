@@ -67,7 +67,7 @@ _FOLDER = "cluster"
 
 
 class _Membership(NamedTuple):
-    """What :meth:`ClusterBootstrap.open` opens, before there is a broker."""
+    """The parts that :meth:`ClusterBootstrap.open` opens, before there is a broker."""
 
     disk_id: DiskId
     machine: MetadataStateMachine

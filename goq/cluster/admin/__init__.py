@@ -1,4 +1,4 @@
-"""What operators see of a cluster and do to it.
+"""Administration of a cluster: the views and the operations of operators.
 
 cluster_view     the cluster as a member knows it
 standalone_view  a node without a cluster, shown as a cluster of one

@@ -1,4 +1,4 @@
-"""What makes a node count as alive, ready and fit to lead, and how it stops in order.
+"""Liveness of a node: heartbeats, disk health, readiness, and the handoff before a stop.
 
 heartbeat           the heartbeats of this node, and its session with the controller
 disk_health         whether the disk takes writes: a node whose disk fails leads nothing

@@ -1,4 +1,4 @@
-"""How a node becomes and stays a member of its cluster, and what it admits to have lost.
+"""Membership of a node in its cluster: admission, identity, registration and data loss.
 
 join            admission of new nodes, asked for and granted
 disk_identity   the id of a data folder

@@ -62,7 +62,7 @@ def decode_archive_request(data: bytes | memoryview) -> ArchiveRequest:
 
 
 class _SyncState:
-    """What is known of the archive of one replica."""
+    """The state of the archive of one replica."""
 
     def __init__(self) -> None:
         self.complete_to: tuple[int, ...] | None = None

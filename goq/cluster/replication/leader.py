@@ -240,9 +240,9 @@ class LeaderReplica:
                 self.logs, position.ends, position.epochs, self.progress.ends, strict=True
             )
         )
-        told = msgspec.structs.replace(messages.head, rewrites=rewrites)
+        messages_head = msgspec.structs.replace(messages.head, rewrites=rewrites)
         watermark = self.progress.high_watermark
-        head = PartitionUpdate(self.key, self.leader_epoch, watermark, told, events.head)
+        head = PartitionUpdate(self.key, self.leader_epoch, watermark, messages_head, events.head)
         end_offsets: LogOffsets | None = None
         if messages.end_offsets is not None and events.end_offsets is not None:
             end_offsets = LogOffsets(messages.end_offsets, events.end_offsets)

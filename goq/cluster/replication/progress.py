@@ -30,7 +30,7 @@ class LogOffsets(NamedTuple):
 
 
 class _Follower:
-    """What the leader knows of a replica on another node."""
+    """The leader's knowledge of a replica on another node."""
 
     def __init__(self, incarnation: int) -> None:
         self.incarnation = incarnation

@@ -33,7 +33,7 @@ _RETRY_S = 1.0
 
 
 class ReplicaAssignment(NamedTuple):
-    """What the cluster metadata says of a partition, as its replicas need it.
+    """The part of a partition's metadata that its replicas need.
 
     ``leader`` is None while no node can lead. ``version`` rises with every change of any of this.
     ``damaged`` replicas are known to have bad frames. ``incarnations`` are those of the replicas'
@@ -79,7 +79,7 @@ class ReplicaHost(Protocol):
         """Stop fetching a partition; on return nothing more is stored in it."""
 
     def start_serving(self, leader: LeaderReplica) -> None:
-        """Let followers fetch from a partition that is led here."""
+        """Serve a partition that is led here to followers."""
 
     def stop_serving(self, key: PartitionKey) -> None:
         """Refuse followers that fetch from a partition."""

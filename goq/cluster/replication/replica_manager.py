@@ -252,7 +252,7 @@ class ReplicaManager:
             _log.warning("the manifest lacks segments of %s: %s", key, error)
 
     def start_serving(self, leader: LeaderReplica) -> None:
-        """Let followers fetch from a partition that is led here."""
+        """Serve a partition that is led here to followers."""
         leader.on_new_data = self.fetch_server.on_new_data
         self.fetch_server.add_leader(leader)
 

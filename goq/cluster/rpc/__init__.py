@@ -3,7 +3,7 @@
 auth            signatures of calls and responses, replay protection
 server          authentication of callers, dispatch by path
 client          signed calls by URL and by node id
-frame_body         bodies that carry frames
+frame_body      bodies that carry frames
 replica_client  calls of replicas: fetch, repair, archive
 replica_server  handlers of those calls
 """

@@ -44,7 +44,7 @@ _PAUSE_MS_MAX = 30_000
 
 
 class _RepairState:
-    """What is known of one replica's damage besides what its logs say."""
+    """The state of one replica's repair, besides what its logs say."""
 
     def __init__(self) -> None:
         self.is_whole = False
