@@ -19,7 +19,7 @@ _SKIP_S: Final = 2.0
 _REFRESH_S: Final = 1.0
 
 
-class PartitionRef(NamedTuple):
+class TopicPartition(NamedTuple):
     """A partition of a topic."""
 
     topic: str
@@ -122,7 +122,7 @@ class ClusterMap:
         known = self._known.get(topic)
         return known.version if known is not None and known.version >= 0 else None
 
-    def leader(self, partition: PartitionRef) -> str | None:
+    def leader(self, partition: TopicPartition) -> str | None:
         """Return the leader of a partition, None where it is not known or does not answer."""
         known = self._known.get(partition.topic)
         url = None if known is None else known.leaders.get(partition.partition)
@@ -142,11 +142,11 @@ class ClusterMap:
             found = found[turn:] + found[:turn]
         return found
 
-    def url_for(self, partition: PartitionRef | None) -> str:
+    def url_for(self, partition: TopicPartition | None) -> str:
         """Return the node to ask: the leader if it is known."""
         return (self.leader(partition) if partition is not None else None) or self._current
 
-    def moved(self, partition: PartitionRef | None, leader: str | None) -> None:
+    def moved(self, partition: TopicPartition | None, leader: str | None) -> None:
         """Note that a node does not lead a partition, and the leader that it named, if any."""
         if partition is None or (known := self._known.get(partition.topic)) is None:
             return

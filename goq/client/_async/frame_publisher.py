@@ -14,7 +14,7 @@ import msgspec
 
 from goq.client._async.http import Http
 from goq.client._async.runtime import Worker
-from goq.client.cluster_map import PartitionRef
+from goq.client.cluster_map import TopicPartition
 from goq.client.errors import unreadable
 from goq.client.protocol import frames as wire
 from goq.client.protocol import routes
@@ -106,7 +106,7 @@ async def _indexes_by_leader(
     await http.find_leaders(topic)
     found: dict[str | None, list[int]] = {}
     for index, (partition, _) in enumerate(frames):
-        leader = http.cluster_map.leader(PartitionRef(topic, partition))
+        leader = http.cluster_map.leader(TopicPartition(topic, partition))
         found.setdefault(leader, []).append(index)
     return list(found.values())
 
@@ -139,7 +139,7 @@ class _FramesRequest:
             b"".join([piece for placed in self._frames for piece in wire.place(*placed)]),
             content_type=routes.FRAMES,
             repeatable=True,
-            partition=PartitionRef(self._topic, self._frames[0][0]) if self._frames else None,
+            partition=TopicPartition(self._topic, self._frames[0][0]) if self._frames else None,
         )
         try:
             return wire.decode_published(answer.body, len(self._frames))

@@ -18,7 +18,7 @@ from goq.client.cluster_map import (
     LEADER_HEADER,
     VERSION_HEADER,
     ClusterMap,
-    PartitionRef,
+    TopicPartition,
     decode_map,
 )
 from goq.client.errors import Answer, error_of_answer, failure_of_transport, unreadable
@@ -119,7 +119,7 @@ class Http:
         accept: bytes = routes.JSON,
         repeatable: bool,
         wait_ms: int = 0,
-        partition: PartitionRef | None = None,
+        partition: TopicPartition | None = None,
     ) -> Answer:
         """Return the answer, or raise its error. The node may hold it for ``wait_ms``.
 
@@ -211,7 +211,7 @@ class Http:
         self,
         attempt: Callable[[str], Awaitable[Outcome]],
         repeatable: bool,
-        partition: PartitionRef | None = None,
+        partition: TopicPartition | None = None,
     ) -> Outcome:
         attempts = self.attempts()
         while True:

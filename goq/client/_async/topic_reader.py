@@ -20,7 +20,7 @@ from goq import limits
 from goq.client._async.channel import Channel
 from goq.client._async.http import Http
 from goq.client._async.runtime import Worker
-from goq.client.cluster_map import PartitionRef
+from goq.client.cluster_map import TopicPartition
 from goq.client.delivery_options import DEFAULT_LANES
 from goq.client.errors import unreadable
 from goq.client.messages import DamagedRange, LogMessage, ReadBatch, messages_of
@@ -84,7 +84,7 @@ async def read(
         accept=routes.FRAMES,
         repeatable=True,
         wait_ms=wait_ms,
-        partition=PartitionRef(topic, partition),
+        partition=TopicPartition(topic, partition),
     )
     try:
         return wire.decode_read(answer.body, topic, partition)
@@ -106,7 +106,7 @@ async def read_events(http: Http, topic: str, partition: int, span: LogRange) ->
         target,
         accept=routes.FRAMES,
         repeatable=True,
-        partition=PartitionRef(topic, partition),
+        partition=TopicPartition(topic, partition),
     )
     try:
         return wire.decode_read(answer.body, topic, partition)

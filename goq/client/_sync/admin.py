@@ -132,7 +132,7 @@ class Admin(MessageAdmin, ClusterAdmin):
         partition: int | None = None,
         dry_run: bool = False,
     ) -> GroupResetResult:
-        """Let a group go on from another position; leases that it holds end.
+        """Move a group to another position; the leases that it holds end.
 
         ``to`` is ``earliest``, ``latest``, an offset, or a time as in ``-1h``. With an ``end``, in
         the same forms, the group gets nothing from there on until it is reset again. ``partition``

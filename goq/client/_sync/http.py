@@ -19,7 +19,7 @@ from goq.client.cluster_map import (
     LEADER_HEADER,
     VERSION_HEADER,
     ClusterMap,
-    PartitionRef,
+    TopicPartition,
     decode_map,
 )
 from goq.client.errors import Answer, error_of_answer, failure_of_transport, unreadable
@@ -120,7 +120,7 @@ class Http:
         accept: bytes = routes.JSON,
         repeatable: bool,
         wait_ms: int = 0,
-        partition: PartitionRef | None = None,
+        partition: TopicPartition | None = None,
     ) -> Answer:
         """Return the answer, or raise its error. The node may hold it for ``wait_ms``.
 
@@ -212,7 +212,7 @@ class Http:
         self,
         attempt: Callable[[str], Outcome],
         repeatable: bool,
-        partition: PartitionRef | None = None,
+        partition: TopicPartition | None = None,
     ) -> Outcome:
         attempts = self.attempts()
         while True:

@@ -41,7 +41,7 @@ OWN_ALONE: Final = (b"Goq-Local", b"true")
 
 @dataclass(frozen=True, slots=True)
 class ReceiveOptions:
-    """What a receive asks for; ``max_messages`` is also the credit of a stream."""
+    """The arguments of a receive; ``max_messages`` is also the credit of a stream."""
 
     max_messages: int
     wait_ms: int

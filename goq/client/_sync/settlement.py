@@ -13,7 +13,7 @@ from goq import limits
 from goq.client._sync.http import Http
 from goq.client._sync.runtime import Monitor, Worker, sleep
 from goq.client.arguments import Duration, wire_duration
-from goq.client.cluster_map import PartitionRef
+from goq.client.cluster_map import TopicPartition
 from goq.client.errors import unreadable
 from goq.client.messages import FailedReceipt, Settled
 from goq.client.protocol import frames as wire
@@ -59,7 +59,7 @@ class Settler:
     def _settle(
         self,
         verb: str,
-        partition: PartitionRef,
+        partition: TopicPartition,
         group: str,
         receipts: Sequence[str],
         details: Mapping[str, object],
@@ -93,15 +93,15 @@ class Settler:
 
     def _by_leader(
         self, topic: str, receipts: Sequence[str]
-    ) -> list[tuple[PartitionRef, Sequence[str]]]:
+    ) -> list[tuple[TopicPartition, Sequence[str]]]:
         """Return receipts by the leader of their partitions, each with one of the partitions."""
         if not receipts:
             return []
         if not self._http.cluster_map.is_cluster:
-            return [(PartitionRef(topic, _partition_of(receipts[0])), receipts)]
-        found: dict[str | None, tuple[PartitionRef, list[str]]] = {}
+            return [(TopicPartition(topic, _partition_of(receipts[0])), receipts)]
+        found: dict[str | None, tuple[TopicPartition, list[str]]] = {}
         for receipt in receipts:
-            partition = PartitionRef(topic, _partition_of(receipt))
+            partition = TopicPartition(topic, _partition_of(receipt))
             found.setdefault(self._http.cluster_map.leader(partition), (partition, []))[1].append(
                 receipt
             )

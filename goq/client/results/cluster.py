@@ -88,7 +88,7 @@ class PartitionReassignment(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterConfiguration(Result):
-    """What holds for the whole cluster.
+    """The configuration of the whole cluster.
 
     ``replication_factor`` is that of new topics. ``move_bytes_per_s`` bounds what each node sends
     for reassignments, 0 for no bound; ``moves_at_once`` bounds how many run at a time.
@@ -102,7 +102,7 @@ class ClusterConfiguration(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterDescription(Result):
-    """What all nodes agree on, as of ``version``, which rises with every change.
+    """The metadata that all nodes agree on, as of ``version``, which rises with every change.
 
     ``node`` is the node that answered; ``cluster`` is False where it is on its own.
     ``under_replicated`` and ``offline`` are partitions, as ``orders:3``. ``controller`` is None

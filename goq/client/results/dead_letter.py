@@ -69,7 +69,7 @@ class DeadLetterPage(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedriveResult(Result):
-    """What one call redrove, or with ``dry_run`` would redrive, in dead letters.
+    """The result of one redrive call, in dead letters; with ``dry_run`` nothing was moved.
 
     Of the ``matched`` ones ``redriven`` were put back. ``looped`` were redriven too often already,
     and ``lost`` cannot be read any more: both stay. ``next`` goes into ``after`` of the next call;
@@ -86,7 +86,7 @@ class RedriveResult(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PurgeResult(Result):
-    """What one call purged, or with ``dry_run`` would purge, in dead letters.
+    """The result of one purge call, in dead letters; with ``dry_run`` nothing was deleted.
 
     ``next`` goes into ``after`` of the next call; None when all are looked at.
     """

@@ -134,7 +134,7 @@ class GroupMembership(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionReset:
-    """What a reset did, or would do, in one partition.
+    """The effect of a reset on one partition.
 
     The group goes on at the offset ``to`` instead of ``cursor``. ``redelivers``, ``skips`` and
     ``voids`` count the messages that come again, that do not come, and whose lease ends.
@@ -153,7 +153,7 @@ class PartitionReset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupResetResult(Result):
-    """What a reset did, or with ``dry_run`` would do."""
+    """The result of a reset; with ``dry_run`` nothing was changed."""
 
     group: str
     dry_run: bool

@@ -39,7 +39,7 @@ class PartitionDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveSummary:
-    """What retention deleted of a topic and the archive holds; ``bytes`` on the archive's disk."""
+    """The archived part of a topic, which retention deleted; ``bytes`` is its size on disk."""
 
     segments: int
     messages: int

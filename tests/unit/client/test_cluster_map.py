@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from goq.client.cluster_map import ClusterMap, PartitionRef, _ClusterAnswer
+from goq.client.cluster_map import ClusterMap, TopicPartition, _ClusterAnswer
 
 A, B, C = (f"http://{name}:8080" for name in "abc")
-ORDERS_0, ORDERS_1 = PartitionRef("orders", 0), PartitionRef("orders", 1)
+ORDERS_0, ORDERS_1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 
 
 class Clock:
@@ -62,7 +62,7 @@ def test_a_partition_is_asked_of_its_leader_and_everything_else_of_any_node() ->
     assert known.url_for(ORDERS_0) == B
     assert known.url_for(ORDERS_1) == C
     assert known.url_for(None) == A
-    assert known.url_for(PartitionRef("others", 0)) == A
+    assert known.url_for(TopicPartition("others", 0)) == A
     assert known.leaders("orders") == [B, C]
 
 
