@@ -59,7 +59,7 @@ async def _rebuilt(copy: Copy, topic: str, group: str) -> Rebuilt:
         opened = broker.topic(topic)
         states = [canonical(state_of(partition)) for partition in opened.partitions]
         drained: dict[int, list[int]] = {}
-        while found := await opened.receive(group, options(7)):
+        while found := await opened.receiver.receive(group, options(7)):
             for delivery in found:
                 offsets = [offset for offset, _, _ in leased([delivery])]
                 drained.setdefault(delivery.partition, []).extend(offsets)

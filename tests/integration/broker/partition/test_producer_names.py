@@ -74,7 +74,7 @@ def test_a_numbered_batch_keeps_its_identity_and_is_named_too(tmp_path: Path) ->
                 view = frame(b"x", mark=ProducerMark(2**63 + 5, 0, first))
                 await topic.publisher.publish_frames([(0, view)], "shop")
             assert [h.producer_id for h in headers(partition)] == [2**63 + 5] * 2
-            assert state_of(partition).names == {2**63 + 5: "shop"}
+            assert state_of(partition).producer_names == {2**63 + 5: "shop"}
             await topic.publisher.publish_frames([(0, frame(b"y"))], "till")
             last = headers(partition)[-1]
             assert last.producer_id == named_producer("till").producer_id
@@ -157,7 +157,7 @@ def test_what_is_refused_names_nobody(tmp_path: Path) -> None:
             [refused] = await asyncio.gather(tell(topic, "shop", b"a"), return_exceptions=True)
             assert isinstance(refused, Exception)
             disk.heal()
-            assert (partition.is_online, state_of(partition).names) == (True, {})
+            assert (partition.is_online, state_of(partition).producer_names) == (True, {})
 
     run(main())
 
@@ -178,7 +178,7 @@ def test_the_names_of_old_messages_are_in_the_events_of_their_time(tmp_path: Pat
                 await quiet(partition)
                 clock.advance_ms(1000)
                 await partition.record([Reset("g", 0)])
-                state_of(partition).names.clear()  # as if so many others had come since
+                state_of(partition).producer_names.clear()  # as if so many others had come since
             assert len(event_log(partition).segments) == 4
             found = [partition.producer_name(header) for header in headers(partition)]
             assert found == ["first", "first", "second", "second", "third", "third"]
