@@ -63,7 +63,7 @@ class CompactionWorld(World):
             await asyncio.sleep(self.random.expovariate(1 / 0.2))
             for node in self.nodes.values():
                 try:
-                    compaction = node.partition(KEY).compaction
+                    compaction = node.partition(KEY).compactor
                     if await compaction.is_due(self.settings, means):
                         self.compacted += await compaction.run(self.settings, means)
                 except (GoqError, OSError):

@@ -228,7 +228,7 @@ class TraceTwin:
         policy = retry_policy(topic.settings)
         known = {"reason": reason} if reason else {}
         is_over = event == "EXPIRED"
-        if event == "REJECTED" or policy.gives_up(held.attempt):
+        if event == "REJECTED" or policy.is_last(held.attempt):
             self._ends(standing, topic.name, offset, event, group, is_over=is_over, **known)
             if policy.dead_letters:
                 step = self.tell(at, "DEAD_LETTERED", group=group)
