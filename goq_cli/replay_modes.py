@@ -36,7 +36,7 @@ class ReplayBounds:
     partition: int | None
     key: str | None
     include_deleted: bool
-    from_snapshot: str | None
+    as_of: str | None
 
     def resolved(self, client: Client) -> Replay:
         """Return the replay with absolute bounds, by the node's clock."""
@@ -49,7 +49,7 @@ class ReplayBounds:
             partition=self.partition,
             key=self.key,
             include_deleted=self.include_deleted,
-            from_snapshot=self.from_snapshot,
+            as_of=self.as_of,
         )
 
 
@@ -165,7 +165,7 @@ def resume_command(replay: Replay, into: str) -> str:
         "--to-offset": replay.to_offset,
         "--partition": replay.partition,
         "--key": None if replay.key is None else replay.key.decode(),
-        "--as-of": _written(replay.snapshot_us),
+        "--as-of": _written(replay.as_of_us),
         "--into": into,
     }
     for name, value in options.items():

@@ -26,7 +26,7 @@ REPLAYED_FROM: Final = "goq-replayed-from"
 class Replay:
     """Which messages of a topic: every bound is absolute, and the upper ones are excluded.
 
-    Times are microseconds since 1970. ``snapshot_us`` is the moment whose archive is read too.
+    Times are microseconds since 1970. ``as_of_us`` is the moment whose archive is read too.
     """
 
     topic: str
@@ -37,7 +37,7 @@ class Replay:
     partition: int | None = None
     key: bytes | None = None
     include_deleted: bool = False
-    snapshot_us: int | None = None
+    as_of_us: int | None = None
 
     def producer_id(self, target: str, partition: int) -> int:
         """Return the producer id of the copies from a partition, in the topic ``target``."""
@@ -59,7 +59,7 @@ class _Identity(msgspec.Struct, frozen=True):
     partition: int | None
     key: bytes | None
     include_deleted: bool
-    snapshot_us: int | None
+    as_of_us: int | None
 
     @classmethod
     def of(cls, replay: Replay) -> _Identity:
@@ -70,7 +70,7 @@ class _Identity(msgspec.Struct, frozen=True):
             replay.partition,
             replay.key,
             replay.include_deleted,
-            replay.snapshot_us,
+            replay.as_of_us,
         )
 
 

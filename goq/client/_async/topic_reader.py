@@ -42,7 +42,7 @@ class LogRange:
 
     In the ``background`` the node reads only as fast as its live traffic leaves room for. What
     retention has deleted is read from the archive with ``include_deleted``, or from what it held at
-    the time ``from_snapshot``.
+    the time ``as_of``.
     """
 
     from_offset: int | None = None
@@ -51,7 +51,7 @@ class LogRange:
     background: bool = False
     to_offset: int | None = None
     include_deleted: bool = False
-    from_snapshot: str | None = None
+    as_of: str | None = None
 
 
 async def read(
@@ -75,7 +75,7 @@ async def read(
         bytes=bytes_max,
         background="true" if span.background else None,
         include_deleted="true" if span.include_deleted else None,
-        as_of=span.from_snapshot,
+        as_of=span.as_of,
         wait=format_duration_ms(wait_ms) if wait_ms else None,
     )
     answer = await http.request(
@@ -254,7 +254,7 @@ class TopicReader:
                 )
             starts = {self._partition: starts[self._partition]}
         span = self._span
-        is_of_past = span.include_deleted or span.from_snapshot is not None
+        is_of_past = span.include_deleted or span.as_of is not None
         if span.from_offset is not None or span.from_time is not None or is_of_past:
             starts = dict.fromkeys(starts, span.from_offset)
         starts.update({p: offset for p, offset in self._starts.items() if p in starts})

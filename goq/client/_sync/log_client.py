@@ -135,14 +135,14 @@ class LogClient:
         partition: int | None = None,
         key: bytes | str | None = None,
         include_deleted: bool = False,
-        from_snapshot: Time | None = None,
+        as_of: Time | None = None,
     ) -> Replay:
         """Return a replay: which messages to read again, with absolute bounds. It reads nothing.
 
         The replay has the messages of all partitions, or of one, appended at or after ``from_time``
         and before ``to_time``, between the offsets if any are given, and with one key if one is
         given. It ends now, by the node's clock, where no earlier end is given. ``include_deleted``
-        adds what is archived now, ``from_snapshot`` what was archived at that time.
+        adds what is archived now, ``as_of`` what was archived at that time.
 
         Pass it to :meth:`read_replay` or :meth:`replay_into`. Raises ``TopicNotFound``,
         ``InvalidInput``.
@@ -157,7 +157,7 @@ class LogClient:
             partition=partition,
             key=key,
             include_deleted=include_deleted,
-            from_snapshot=from_snapshot,
+            as_of=as_of,
         )
 
     def read_replay(

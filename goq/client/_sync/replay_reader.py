@@ -26,7 +26,7 @@ def resolve_replay(
     partition: int | None = None,
     key: bytes | str | None = None,
     include_deleted: bool = False,
-    from_snapshot: Time | None = None,
+    as_of: Time | None = None,
 ) -> Replay:
     """Return a replay with absolute bounds, by the node's clock.
 
@@ -56,7 +56,7 @@ def resolve_replay(
         partition,
         key.encode() if isinstance(key, str) else key,
         include_deleted,
-        time_us(from_snapshot, "from_snapshot"),
+        time_us(as_of, "as_of"),
     )
 
 
@@ -79,7 +79,7 @@ def read_replay(
         background=True,
         to_offset=replay.to_offset,
         include_deleted=replay.include_deleted,
-        from_snapshot=_written(replay.snapshot_us),
+        as_of=_written(replay.as_of_us),
     )
     log = TopicReader(
         http,

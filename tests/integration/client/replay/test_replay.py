@@ -295,7 +295,7 @@ def test_another_replay_has_other_producers(source: str) -> None:
         replace(replay, key=b""),
         replace(replay, partition=0),
         replace(replay, include_deleted=True),
-        replace(replay, snapshot_us=7),
+        replace(replay, as_of_us=7),
         replace(replay, topic="other"),
     ]
     known = {each.producer_id("t", 0) for each in (replay, *others)}
@@ -425,12 +425,12 @@ def test_what_is_to_be_read_besides_is_told_to_the_node(
 
     monkeypatch.setattr("goq.client._sync.topic_reader.read", read)
     replay = client.replay(
-        source, from_time="-1h", include_deleted=True, from_snapshot="2025-01-15", partition=0
+        source, from_time="-1h", include_deleted=True, as_of="2025-01-15", partition=0
     )
     assert list(client.read_replay(replay)) == []
     (span,) = asked
     assert (span.include_deleted, span.background) == (True, True)
-    assert span.from_snapshot == "2025-01-15T00:00:00.000000Z"
+    assert span.as_of == "2025-01-15T00:00:00.000000Z"
     assert span.from_offset is None
 
 
