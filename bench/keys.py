@@ -15,8 +15,14 @@ import time
 from pathlib import Path
 
 from bench.disk import append_rate
-from goq.broker.search.finder import Search
-from goq.broker.search.partition_search import Budget, HeaderSource, KeySource, Source, Wanted
+from goq.broker.search.finder import TopicSearch
+from goq.broker.search.partition_search import (
+    HeaderSearch,
+    KeySearch,
+    MessageQuery,
+    PartitionSearch,
+    SearchBudget,
+)
 from goq.config.topic import Fsync
 from goq.frame.encoder import Columns, encode_frame
 from goq.frame.header import HEADER_BYTES, parse_header
@@ -119,17 +125,17 @@ def looking_up(disk: RealDisk, log: Log) -> None:
     memory, choose = KeyCache(), random.Random(2)
     index = KeyIndex(disk, log.reader, memory)
 
-    def search(wanted: Wanted, limit: int = 10) -> int:
-        source: Source
+    def search(wanted: MessageQuery, limit: int = 10) -> int:
+        source: PartitionSearch
         if wanted.header:
-            source = HeaderSource(0, index, wanted, 0, log.end_offset, no_pause)
+            source = HeaderSearch(0, index, wanted, 0, log.end_offset, no_pause)
         else:
-            source = KeySource(0, index, wanted, 0, log.end_offset, no_pause)
-        page = Search([source], limit, Budget(10**9, 10**12))
+            source = KeySearch(0, index, wanted, 0, log.end_offset, no_pause)
+        page = TopicSearch([source], limit, SearchBudget(10**9, 10**12))
         page.run(10**9)
         return len(page.found)
 
-    def measure(what: str, wanted: list[Wanted], limit: int = 10) -> None:
+    def measure(what: str, wanted: list[MessageQuery], limit: int = 10) -> None:
         times, found = [], 0
         for one in wanted:
             began_s = time.perf_counter()
@@ -140,14 +146,14 @@ def looking_up(disk: RealDisk, log: Log) -> None:
         print(f"{what}: p50 {p50:.2f} ms, p99 {p99:.2f} ms, {found / len(wanted):.1f} found")
 
     began_s = time.perf_counter()
-    search(Wanted(key=b"nobody"))
+    search(MessageQuery(key=b"nobody"))
     print(f"the first lookup after opening: {(time.perf_counter() - began_s) * 1000:.1f} ms")
     old = [n for n in choose.choices(range(DIFFERENT), k=500) if n % 1000]
-    measure("an old key of one message", [Wanted(key=b"old-%d" % n) for n in old])
-    measure("a key of none", [Wanted(key=b"none-%d" % n) for n in old])
-    measure("the newest 10 of very many", [Wanted(key=HOT)] * 100)
-    measure("the newest 100 of them", [Wanted(key=HOT)] * 20, 100)
-    measure("a header that none has", [Wanted(header=("a", b"b"))], 10)
+    measure("an old key of one message", [MessageQuery(key=b"old-%d" % n) for n in old])
+    measure("a key of none", [MessageQuery(key=b"none-%d" % n) for n in old])
+    measure("the newest 10 of very many", [MessageQuery(key=HOT)] * 100)
+    measure("the newest 100 of them", [MessageQuery(key=HOT)] * 20, 100)
+    measure("a header that none has", [MessageQuery(header=("a", b"b"))], 10)
     print(f"memory kept: {memory.size_bytes / 1e6:.1f} MB")
 
 

@@ -18,9 +18,9 @@ from pathlib import Path
 
 from bench.rows import Place, Row, Work
 from goq import limits
-from goq.broker.events.index import SpanIndex
+from goq.broker.events.index import EventIndex
 from goq.broker.events.index_blocks import BlockBuilder
-from goq.broker.events.search import Events, timeline_of
+from goq.broker.events.search import IndexedEventLog, timeline_of
 from goq.delivery.events.affected import PendingCopies
 from goq.delivery.events.event import (
     Acked,
@@ -63,7 +63,7 @@ def _events(count: int, each: int) -> Iterator[AnyEvent]:
 def _fill(folder: Path, count: int, each: int) -> tuple[Log, float]:
     """Write the events; return their log, and the us of the processor to index one."""
     log = Log.open(folder, RealDisk(), LogConfig(_NEVER, _NEVER))
-    spans = SpanIndex(RealDisk(), log.reader)
+    spans = EventIndex(RealDisk(), log.reader)
     builder, used_s, events = BlockBuilder(0, PendingCopies()), 0.0, 0
     found = _events(count, each)
     now_us = time.time_ns() // 1000
@@ -108,7 +108,7 @@ def _add(batch: WriteBatch, event: AnyEvent, now_us: int) -> int:
 
 def _trace_ms(log: Log, count: int) -> tuple[float, list[float]]:
     """Return how long the first trace took and, sorted, those of messages drawn by chance."""
-    events = Events(log.reader, SpanIndex(RealDisk(), log.reader), {})
+    events = IndexedEventLog(log.reader, EventIndex(RealDisk(), log.reader), {})
     draw, took_ms = random.Random(20_261_121), []
     for number in range(_TRACES + 1):
         offset = draw.randrange(count)

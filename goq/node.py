@@ -88,7 +88,7 @@ class Node:
             partitions=defaults.partitions,
             auto_create=config.auto_create_topics,
             is_member=self._bootstrap is not None,
-            kept_for_replicas=self._kept_for_replicas,
+            replica_start_offset=self._replica_start_offset,
             remote_target=None if self._bootstrap is None else self._bootstrap.remote_partition,
         )
         await self.broker.start()
@@ -114,7 +114,7 @@ class Node:
         if self.cluster is not None:
             self.cluster.start(self.url)
 
-    def _kept_for_replicas(self, partition: Partition) -> int | None:
+    def _replica_start_offset(self, partition: Partition) -> int | None:
         if self.cluster is None:
             return None
         return self.cluster.replicas.needed_from(*partition.identity)

@@ -18,14 +18,14 @@ from goq.broker.partition.failure_policy import dead_letter_settings
 from goq.broker.partition.partition import Partition
 from goq.broker.partition.publish_target import PublishTarget, TargetLookup
 from goq.broker.partition_context import SNAPSHOT_COST_BYTES, PartitionContext, PartitionId
-from goq.broker.retention.archiver import Archive
-from goq.broker.retention.compaction_manager import Compacting
-from goq.broker.retention.retention_manager import Keeper, KeptForReplicas
+from goq.broker.retention.archiver import Archiver
+from goq.broker.retention.compaction_manager import CompactionManager
+from goq.broker.retention.retention_manager import ReplicaStartOffset, RetentionManager
 from goq.broker.runtime.background import BackgroundReads
 from goq.broker.runtime.metrics import Histogram
 from goq.broker.runtime.tasks import Tasks
 from goq.broker.search.finder import Finder
-from goq.broker.search.key_index_builder import KeyMaking
+from goq.broker.search.key_index_builder import KeyIndexBuilder
 from goq.broker.topic.push_streams import PushStreams
 from goq.broker.topic.topic import DEFAULT_TIMES, Topic, TopicTimes
 from goq.clock import Clock
@@ -54,7 +54,7 @@ class Broker:
         defaults: TopicSettings,
         partitions: int,
         auto_create: bool,
-        kept_for_replicas: KeptForReplicas = lambda _partition: None,
+        replica_start_offset: ReplicaStartOffset = lambda _partition: None,
         is_member: bool = False,
         remote_target: TargetLookup | None = None,
         times: TopicTimes = DEFAULT_TIMES,
@@ -78,13 +78,13 @@ class Broker:
         self._snapshot_cost_bytes = snapshot_cost_bytes
         self.executor = ThreadPoolExecutor(limits.COMMIT_THREADS, thread_name_prefix="goq-disk")
         self._tasks = Tasks()
-        self.archive = Archive(topics_dir.with_name(ARCHIVE_DIR), disk, metadata, clock)
+        self.archive = Archiver(topics_dir.with_name(ARCHIVE_DIR), disk, metadata, clock)
         self.finder = Finder(self.archive, self.executor)
-        self._keys = KeyMaking(self.finder, self.executor, self._tasks, self._partition_of)
-        self.keeper: Keeper
-        self._kept_for_replicas = kept_for_replicas
+        self._keys = KeyIndexBuilder(self.finder, self.executor, self._tasks, self._partition_of)
+        self.retention_manager: RetentionManager
+        self._replica_start_offset = replica_start_offset
         self._keeping: asyncio.Task[None] | None = None
-        self.compacting = Compacting(self.topics, clock)
+        self.compaction_manager = CompactionManager(self.topics, clock)
         self._half_deleted: set[str] = set()
         self.write_seconds = Histogram()
         self.background = BackgroundReads(lambda: sum(self.write_seconds.counts))
@@ -108,12 +108,12 @@ class Broker:
             lambda: secrets.randbits(_PRODUCER_ID_BITS) or 1,
             self._snapshot_cost_bytes,
         )
-        self.keeper = Keeper(
+        self.retention_manager = RetentionManager(
             self.topics,
             self._context,
             self.metadata,
             self.archive,
-            kept_for_replicas=self._kept_for_replicas,
+            replica_start_offset=self._replica_start_offset,
         )
         self._disk.make_dir(self.topics_dir)
         rows = {row.name: row for row in await self.metadata.topics()}
@@ -125,8 +125,8 @@ class Broker:
         await self.archive.open(rows)
         await asyncio.gather(*(self._open(row) for row in rows.values()))
         self._started.set()
-        self._keeping = self._tasks.start(self.keeper.run())
-        self.compacting.start(self._tasks)
+        self._keeping = self._tasks.start(self.retention_manager.run())
+        self.compaction_manager.start(self._tasks)
 
     def _partitions_in(self, name: str) -> int:
         """Return how many partitions a topic's folder holds, 0 if it is no such folder."""
@@ -167,7 +167,7 @@ class Broker:
             for group in partition.group_names:
                 topic.groups.setdefault(group, {})
         self.topics[row.name] = topic
-        self.keeper.wake_topic(topic)
+        self.retention_manager.wake_topic(topic)
         return topic
 
     async def _open_partitions(self, topic: Topic, partitions: int) -> None:
@@ -253,8 +253,8 @@ class Broker:
         await self.metadata.put_topic(TopicRow(topic.name, partitions, settings.written()))
         topic.configure(settings)
         await self._open_partitions(topic, partitions)
-        self.keeper.wake_topic(topic)
-        self.compacting.wake()
+        self.retention_manager.wake_topic(topic)
+        self.compaction_manager.wake()
 
     async def _target(self, source: Topic, name: str, number: int) -> PublishTarget:
         """Return the partition that messages of ``source`` leave for, made if there is none."""
@@ -316,8 +316,8 @@ class Broker:
                     topic.forget_group(group)
                 elif groups[group] != topic.groups.get(group):
                     topic.configure_group(group, groups[group])
-            self.keeper.wake_topic(topic)
-            self.compacting.wake()
+            self.retention_manager.wake_topic(topic)
+            self.compaction_manager.wake()
 
     async def drop(self, name: str) -> None:
         """Delete the files of a topic that all nodes have agreed is no more."""
@@ -333,7 +333,7 @@ class Broker:
         await asyncio.get_running_loop().run_in_executor(
             self.executor, self._disk.remove_dir, directory
         )
-        await self.archive.delete(name)
+        await self.archive.delete_topic(name)
         await self.metadata.delete_topic(name)
         self._half_deleted.discard(name)
 
@@ -353,7 +353,7 @@ class Broker:
         own = {name: chosen[name] for name in {*known, *flatten(settings)}}
         await self.metadata.put_group(topic.name, group, own)
         topic.configure_group(group, own)
-        self.keeper.wake_topic(topic)
+        self.retention_manager.wake_topic(topic)
 
     def _check_new_group(self, topic: Topic, group: str) -> None:
         check_name(group, "group")
@@ -366,11 +366,11 @@ class Broker:
             await partition.delete_group(group)
         await self.metadata.delete_group(topic.name, group)
         topic.forget_group(group)
-        self.keeper.wake_topic(topic)
+        self.retention_manager.wake_topic(topic)
 
     async def apply_retention(self) -> None:
         """Seal segments that are old enough and delete those that are past retention, now."""
-        await self.keeper.apply()
+        await self.retention_manager.apply()
 
     def _sealed(self, identity: PartitionId, log: str, segment: Segment) -> None:
         row = SegmentRow(
@@ -384,10 +384,10 @@ class Broker:
         )
         self._tasks.start(self.metadata.put_segment(row))
         if log == "messages":
-            self._keys.sealed(identity, segment)
+            self._keys.on_seal(identity, segment)
         if identity.topic in self.topics:
-            self.keeper.wake(identity)
-        self.compacting.wake()
+            self.retention_manager.wake(identity)
+        self.compaction_manager.wake()
 
     def _partition_of(self, identity: PartitionId) -> Partition | None:
         topic = self.topics.get(identity.topic)
@@ -398,7 +398,7 @@ class Broker:
         if self._keeping is not None:
             self._keeping.cancel()
         self.finder.stop()
-        await self.compacting.stop()
+        await self.compaction_manager.stop()
         await asyncio.gather(*(topic.stop_departures() for topic in self.topics.values()))
         async with self._changing:  # whoever makes a topic for what leaves has made it then
             await self._close_topics()

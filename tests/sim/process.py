@@ -71,7 +71,7 @@ class Process(Home):
                 partitions=config.defaults.partitions,
                 auto_create=False,
                 is_member=True,
-                kept_for_replicas=self._kept_for_replicas,
+                replica_start_offset=self._replica_start_offset,
                 remote_target=bootstrap.remote_partition,
             )
             await broker.start()
@@ -84,7 +84,7 @@ class Process(Home):
             return
         self.is_ready = True
 
-    def _kept_for_replicas(self, partition: Partition) -> int | None:
+    def _replica_start_offset(self, partition: Partition) -> int | None:
         cluster_node = getattr(self, "cluster_node", None)
         return cluster_node and cluster_node.replicas.needed_from(*partition.identity)
 

@@ -23,8 +23,8 @@ from goq.api.schemas.dead_letters import (
 )
 from goq.api.views.merge_pages import PAGE_MESSAGES, merge_by_offset
 from goq.broker.broker import Broker
-from goq.broker.dlq.redrive import Taking, purge, redrive
-from goq.broker.dlq.search import DeadLetterSearch, Found, Wanted
+from goq.broker.dlq.redrive import RemovalRequest, purge, redrive
+from goq.broker.dlq.search import DeadLetterQuery, DeadLetterSearch, FoundDeadLetter
 from goq.broker.topic.topic import Topic
 from goq.delivery.events.event import Cause
 from goq.errors import InvalidInput, TooLarge, TopicNotFound
@@ -143,11 +143,11 @@ class DeadLetterRoutes:
         _check_partition(place.dead, wanted)
         target = self._target(asked.to or place.origin, place.dead)
         after = _position(asked.after, place.dead.name)
-        taking = Taking(wanted, after, asked.max_messages, asked.dry_run, asked.force)
+        taking = RemovalRequest(wanted, after, asked.max_messages, asked.dry_run, asked.force)
         took = await redrive(place.dead, target, self._broker.clock.wall_ms(), taking)
         at = _id(place.dead.name, took.next)
         return json_response(
-            RedriveOut(asked.dry_run, took.matched, took.done, took.looped, took.lost, at)
+            RedriveOut(asked.dry_run, took.matched, took.removed, took.looped, took.lost, at)
         )
 
     async def purge(self, request: Request, name: str) -> Response:
@@ -164,9 +164,9 @@ class DeadLetterRoutes:
             return json_response(PurgeOut(dry_run, 0, 0))
         _check_partition(place.dead, wanted)
         after = _position(query.get("after"), place.dead.name)
-        took = await purge(place.dead, Taking(wanted, after, messages_max, dry_run))
+        took = await purge(place.dead, RemovalRequest(wanted, after, messages_max, dry_run))
         at = _id(place.dead.name, took.next)
-        return json_response(PurgeOut(dry_run, took.matched, took.done, at))
+        return json_response(PurgeOut(dry_run, took.matched, took.removed, at))
 
     def _place(self, name: str) -> _Place:
         """Return the dead-letter topic of ``name``, or the topic itself if it is one."""
@@ -187,7 +187,7 @@ class DeadLetterRoutes:
 
     def _wanted(
         self, fields: Mapping[str, str], ids: Sequence[str], partition: int | None
-    ) -> Wanted:
+    ) -> DeadLetterQuery:
         now_us = self._broker.clock.wall_us()
         times = {
             name: time_us(fields[name], name, now_us) if name in fields else None
@@ -202,7 +202,7 @@ class DeadLetterRoutes:
             raise TooLarge(f"{len(ids)} ids are over the limit of {_IDS_MAX}", field="ids")
         for text in ids:
             _parse_id(text, "ids")
-        return Wanted(
+        return DeadLetterQuery(
             group=fields.get("group"),
             reason=fields.get("reason"),
             cause=cause,
@@ -214,8 +214,8 @@ class DeadLetterRoutes:
         )
 
 
-def _letter(topic: Topic, found: Found) -> DeadLetterOut:
-    letter, life = found.letter, found.letter.life
+def _letter(topic: Topic, found: FoundDeadLetter) -> DeadLetterOut:
+    letter, origin = found.letter, found.letter.origin
     settings = topic.settings
     out = DeadLetterOut(
         id=str(MessageId(topic.name, found.partition, found.offset)),
@@ -225,18 +225,18 @@ def _letter(topic: Topic, found: Found) -> DeadLetterOut:
         priority=settings.lane_name(settings.default_lane),
         redrives=letter.redrives,
         lost=letter.lost or None,
-        earlier=letter.earlier,
+        earlier=letter.earlier_origins,
     )
     put_message(out, msgspec.structs.replace(found.message, headers=letter.headers))
     put_delivery(out, found.message, settings)
-    if life is not None:
-        out.origin, out.group, out.attempts = life.id, life.group, life.attempts
-        out.cause, out.reason, out.died_at = life.cause, life.reason or None, life.time
-        out.published_at, out.failures = life.published or None, life.failures
+    if origin is not None:
+        out.origin, out.group, out.attempts = origin.id, origin.group, origin.attempts
+        out.cause, out.reason, out.died_at = origin.cause, origin.reason or None, origin.time
+        out.published_at, out.failures = origin.published or None, origin.failures
     return out
 
 
-def _check_partition(dead: Topic, wanted: Wanted) -> None:
+def _check_partition(dead: Topic, wanted: DeadLetterQuery) -> None:
     """Raise ``PartitionNotFound``, or ``NotLeader`` if another node leads it."""
     if wanted.partition is not None:
         dead.partitions[wanted.partition]

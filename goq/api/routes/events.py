@@ -14,7 +14,7 @@ from goq.api.codec.request import query_flag, query_int, wants_frames
 from goq.api.router import Parameter, Route
 from goq.api.routing_policy import ToPartitionLeader, partition_of_query
 from goq.broker.broker import Broker
-from goq.broker.retention.tiered_log import whole_logs
+from goq.broker.retention.tiered_log import tiered_logs
 from goq.delivery.events.frame_codec import StoredEvent, decode_event_frame
 from goq.errors import InvalidFrame, InvalidInput
 from goq.http.message import Request, Response
@@ -77,7 +77,7 @@ class EventRoutes:
         background = query_flag(request, "background")
         whole = None
         if query_flag(request, "include_deleted"):
-            whole = whole_logs(self._broker.archive, partition).events
+            whole = tiered_logs(self._broker.archive, partition).events
         reader, end = whole or partition.event_reader, partition.event_end_offset
         start = reader.segments[0].base_offset
         offset = max(start, asked)

@@ -28,7 +28,7 @@ from goq.api.routing_policy import ToPartitionLeader, partition_of_query
 from goq.api.schemas.messages import MessagesOut, Publish, PublishedOut, PublishOut
 from goq.api.views.log_read import RangeRead, RangeReader, damaged_json, read_skipping_compacted
 from goq.broker.broker import Broker
-from goq.broker.retention.tiered_log import Past
+from goq.broker.retention.tiered_log import ArchiveView
 from goq.broker.topic.publisher import PublishedFrame, PublishedMessage
 from goq.broker.topic.topic import Topic
 from goq.errors import InvalidInput
@@ -178,13 +178,13 @@ class MessageRoutes:
                 break
         return json_response(MessagesOut(found.messages, stop, damaged_json(number, reading, stop)))
 
-    def _past(self, request: Request) -> Past | None:
+    def _past(self, request: Request) -> ArchiveView | None:
         """Return what is to be read besides the live log, None if nothing."""
         text, snapshot_us = request.query.get("as_of"), None
         if text is not None:
             snapshot_us = time_us(text, "as_of", self._broker.clock.wall_us())
         asked = query_flag(request, "include_deleted") or text is not None
-        return Past(self._broker.archive, snapshot_us) if asked else None
+        return ArchiveView(self._broker.archive, snapshot_us) if asked else None
 
     def _times(self, request: Request) -> TimeRange | None:
         """Return the times asked for, None if there are none."""

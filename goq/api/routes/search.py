@@ -16,8 +16,8 @@ from goq.api.routing_policy import Document, MergeContext, ToAllLeaders
 from goq.api.schemas.trace import TraceOut
 from goq.api.views.merge_pages import merge_newest_first
 from goq.broker.broker import Broker
-from goq.broker.search.finder import FoundPage
-from goq.broker.search.partition_search import TIME_US_MAX, TIME_US_MIN, Wanted
+from goq.broker.search.finder import SearchPage
+from goq.broker.search.partition_search import TIME_US_MAX, TIME_US_MIN, MessageQuery
 from goq.errors import InvalidInput, MessageNotFound
 from goq.frame.hashes import dedup_hash
 from goq.http.message import LOCAL, Request, Response
@@ -105,11 +105,11 @@ class SearchRoutes:
         merged = merge_newest_first(documents, int(asked.query.get("limit", _LIMIT)))
         if not merged["traces"] and merged["next"] is None and "cursor" not in asked.query:
             counts = [sum(d[name] for d in documents) for name in _COUNTS]
-            page, wanted = FoundPage([], None, *counts), self._wanted(asked.query)
+            page, wanted = SearchPage([], None, *counts), self._wanted(asked.query)
             raise MessageNotFound(_nothing(asked.query, asked.path[0], wanted, page))
         return merged
 
-    def _wanted(self, query: Mapping[str, str]) -> Wanted:
+    def _wanted(self, query: Mapping[str, str]) -> MessageQuery:
         given = [name for name in _SELECTORS if name in query]
         if len(given) != 1:
             raise InvalidInput(
@@ -126,11 +126,11 @@ class SearchRoutes:
         match given[0]:
             case "dedup_id":
                 hashed = dedup_hash(check_dedup_text(value, field="dedup_id"))
-                return Wanted(dedup_id=hashed, from_us=times[0], to_us=times[1])
+                return MessageQuery(dedup_id=hashed, from_us=times[0], to_us=times[1])
             case "header":
-                return Wanted(header=_header(value), from_us=times[0], to_us=times[1])
+                return MessageQuery(header=_header(value), from_us=times[0], to_us=times[1])
         key = value.encode() if given[0] == "key" else _from_base64(value)
-        return Wanted(key=key, from_us=times[0], to_us=times[1])
+        return MessageQuery(key=key, from_us=times[0], to_us=times[1])
 
 
 def _header(text: str) -> tuple[str, bytes]:
@@ -149,7 +149,7 @@ def _from_base64(text: str) -> bytes:
         ) from None
 
 
-def _nothing(query: Mapping[str, str], topic: str, wanted: Wanted, page: FoundPage) -> str:
+def _nothing(query: Mapping[str, str], topic: str, wanted: MessageQuery, page: SearchPage) -> str:
     """Return what was looked for and where, for one who did not find it."""
     what = "no message"
     if wanted.header is not None:

@@ -26,7 +26,7 @@ from goq.api.views.merge import is_shown_by_all, merge_history, merge_topic, mer
 from goq.broker.broker import Broker
 from goq.broker.partition.delayed_reader import DelayedMessage, DelayedReader
 from goq.broker.partition.partition import Partition
-from goq.broker.retention.daily_counts import bounds_us, by_day, day_starts
+from goq.broker.retention.daily_counts import bounds_us, daily_volumes, day_starts
 from goq.broker.topic.topic import Topic
 from goq.http.message import Request, Response
 from goq.model import check_name
@@ -159,7 +159,7 @@ class TopicRoutes:
             settings=topic.settings.written(),
         )
         here = {partition.identity.number for partition in topic.partitions}
-        archived = self._broker.archive.of_topic(topic.name, here)
+        archived = self._broker.archive.topic_totals(topic.name, here)
         if archived is not None:
             first_us = archived.first_time_us
             out.archived = ArchivedOut(
@@ -237,7 +237,7 @@ class HistoryRoutes:
         first_us = min(first for first, _ in bounds)
         starts_us = day_starts(first_us, self._broker.clock.wall_us(), days)
         amounts = [
-            await partition.in_thread(partial(by_day, partition.message_reader, starts_us))
+            await partition.in_thread(partial(daily_volumes, partition.message_reader, starts_us))
             for partition in partitions
         ]
         return HistoryOut(

@@ -12,8 +12,8 @@ from goq.api.routing_policy import ToPartitionLeader, partition_of_message
 from goq.api.schemas.messages import MessageOut
 from goq.api.schemas.trace import StepOut, TracedMessageOut, TraceGapOut, TraceOut
 from goq.broker.broker import Broker
-from goq.broker.trace.trace import Trace, Traced, TracedStep
-from goq.broker.trace.tracer import LIVE, Tracing
+from goq.broker.trace.trace import MessageHistory, Trace, TracedStep
+from goq.broker.trace.tracer import LIVE, Tracer
 from goq.config.topic import TopicSettings
 from goq.delivery.trace.steps import StepName, TraceGap
 from goq.http.message import Request, Response
@@ -29,7 +29,7 @@ class TraceRoutes:
     def __init__(self, broker: Broker, node_id: str) -> None:
         self._broker = broker
         self._node_id = node_id
-        self._tracing = Tracing(broker)
+        self._tracer = Tracer(broker)
 
     def routes(self) -> list[Route]:
         """Return the declarations."""
@@ -60,12 +60,12 @@ class TraceRoutes:
         message_id = MessageId.parse(text)
         wait_ms = duration_ms(request.query.get("wait", "0"), "wait", limits.WAIT_MS_MAX)
         seen = query_int(request, "seen", 0)
-        trace = await self._tracing.follow(message_id, seen=seen, wait_ms=wait_ms)
+        trace = await self._tracer.follow(message_id, seen=seen, wait_ms=wait_ms)
         return json_response(self._out(trace))
 
     async def traced(self, message_id: MessageId) -> TraceOut:
         """Return the trace of a message; raise ``MessageNotFound``."""
-        return self._out(await self._tracing.trace(message_id))
+        return self._out(await self._tracer.trace(message_id))
 
     def _out(self, trace: Trace) -> TraceOut:
         broker, took_us = self._broker, trace.publish_to_ack_us
@@ -85,7 +85,7 @@ class TraceRoutes:
         )
 
 
-def message_out(traced: Traced, settings: TopicSettings) -> TracedMessageOut:
+def message_out(traced: MessageHistory, settings: TopicSettings) -> TracedMessageOut:
     """Return the known fields of a message, without its value."""
     topic, partition, offset = traced.id
     out = TracedMessageOut(

@@ -6,7 +6,7 @@ import msgspec
 
 from goq.api.schemas.base import Input
 from goq.api.schemas.messages import MessageOut
-from goq.broker.outbox.dead_letter_headers import FailedAttempt, Life
+from goq.broker.outbox.dead_letter_headers import DeadLetterOrigin, FailedAttempt
 
 
 class Redrive(Input):
@@ -48,7 +48,7 @@ class DeadLetterOut(MessageOut, kw_only=True):
     redrives: int = 0
     lost: str | None = None
     failures: list[FailedAttempt] = msgspec.field(default_factory=list)
-    earlier: list[Life] = msgspec.field(default_factory=list)
+    earlier: list[DeadLetterOrigin] = msgspec.field(default_factory=list)
 
 
 class DeadLettersOut(msgspec.Struct):

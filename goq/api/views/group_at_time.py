@@ -12,8 +12,8 @@ from goq.api.views.group import or_unset
 from goq.api.views.merge import group_unknown_at
 from goq.broker.group.state_at_time import GroupAtTime, earliest_us, group_at, not_kept
 from goq.broker.partition.partition import Partition
-from goq.broker.retention.archiver import Archive
-from goq.broker.retention.tiered_log import whole_logs
+from goq.broker.retention.archiver import Archiver
+from goq.broker.retention.tiered_log import tiered_logs
 from goq.broker.topic.topic import Topic
 from goq.clock import Clock
 from goq.errors import CorruptData, InvalidInput
@@ -24,7 +24,7 @@ from goq.units import format_time_us
 class GroupAtTimeView:
     """Groups at earlier times; one at a time is rebuilt, which leaves threads for other work."""
 
-    def __init__(self, clock: Clock, archive: Archive) -> None:
+    def __init__(self, clock: Clock, archive: Archiver) -> None:
         self._clock = clock
         self._archive = archive
         self._rebuilding = asyncio.Lock()
@@ -59,7 +59,7 @@ class GroupAtTimeView:
         self, partitions: Sequence[Partition], name: str, at_us: int
     ) -> list[GroupAtTime]:
         """Return the group in each partition, from live events and archived ones without a gap."""
-        whole = [whole_logs(self._archive, each, is_unbroken=True) for each in partitions]
+        whole = [tiered_logs(self._archive, each, is_unbroken=True) for each in partitions]
         try:
             return await self._told_by(whole, name, at_us)
         except (CorruptData, OSError):  # an unreadable archive does not hide live events

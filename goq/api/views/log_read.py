@@ -17,7 +17,7 @@ from goq.api.codec.messages import (
 )
 from goq.api.schemas.messages import MessageOut, MessagesOut
 from goq.broker.partition.partition import Partition
-from goq.broker.retention.tiered_log import Past, WholeReader
+from goq.broker.retention.tiered_log import ArchiveView, TieredLogReader
 from goq.broker.runtime.background import BackgroundReads
 from goq.broker.topic.topic import Topic
 from goq.frame.slice import slice_frame
@@ -89,7 +89,7 @@ class RangeRead:
     wait_ms: int
     as_frames: bool
     background: bool
-    past: Past | None = None
+    past: ArchiveView | None = None
     """If set, archived messages are read, too."""
     bytes_max: int | None = None
     """If set, the answer ends before a frame that would exceed it, unless it is the first frame."""
@@ -114,9 +114,9 @@ class _Piece:
         bytes_max = min(bounds.bytes_max, asked.bytes_max or bounds.bytes_max)
         bounds = bounds._replace(messages_max=limit, bytes_max=bytes_max)
         reader, start = partition.message_reader, asked.offset
-        whole: WholeReader | None = None
+        whole: TieredLogReader | None = None
         if asked.past is not None:
-            whole, start, end = asked.past.opened(partition, start, end)
+            whole, start, end = asked.past.open_reader(partition, start, end)
             reader = whole
         self.end = end
         self.reading = read_time_range(reader, asked.times, start, end, bounds)

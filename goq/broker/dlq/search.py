@@ -1,6 +1,6 @@
-"""Finding dead letters: those in the log of a topic of dead letters that nobody took away.
+"""Search for dead letters: messages of a dead-letter topic that were neither redriven nor purged.
 
-A search reads the log; it looks at so many messages and no more, and says where to go on.
+A search reads the log. It reads a bounded number of messages and returns where to continue.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from goq.errors import InvalidInput
 from goq.model import Message, MessageId
 from goq.units import parse_time_us
 
-_READ_MESSAGES = 1_000
-_READ_BYTES = 4 * limits.MIB
+_PAGE_MESSAGES = 1_000
+_PAGE_BYTES = 4 * limits.MIB
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """Which dead letters are meant; None, or no ids, is any.
+class DeadLetterQuery:
+    """The conditions for a dead letter. None, or an empty set of ids, matches every letter.
 
-    ``reason`` is a part of it. Times are when they died, from the first up to before the second,
-    in microseconds. Ids are of the dead letters, or of the messages that they were.
+    ``reason`` matches a substring. Times are when the message was dead-lettered, in microseconds;
+    ``to_us`` is exclusive. An id is that of the dead letter or of its original message.
     """
 
     group: str | None = None
@@ -38,20 +38,24 @@ class Wanted:
     ids: frozenset[str] = frozenset()
     partition: int | None = None
 
-    def takes(self, message_id: str, key: bytes | None, letter: DeadLetter) -> bool:
-        """Return whether a dead letter is among them."""
-        life = letter.life
+    def matches(self, message_id: str, key: bytes | None, letter: DeadLetter) -> bool:
+        """Return whether a dead letter matches."""
+        origin = letter.origin
         if self.key is not None and key != self.key:
             return False
-        if self.ids and message_id not in self.ids and (life is None or life.id not in self.ids):
+        if (
+            self.ids
+            and message_id not in self.ids
+            and (origin is None or origin.id not in self.ids)
+        ):
             return False
-        if life is None:
+        if origin is None:
             return (self.group, self.reason, self.cause, self.from_us, self.to_us) == (None,) * 5
         return (
-            (self.group is None or life.group == self.group)
-            and (self.reason is None or self.reason in life.reason)
-            and (self.cause is None or life.cause == self.cause)
-            and ((self.from_us is None and self.to_us is None) or self._died_within(life.time))
+            (self.group is None or origin.group == self.group)
+            and (self.reason is None or self.reason in origin.reason)
+            and (self.cause is None or origin.cause == self.cause)
+            and ((self.from_us is None and self.to_us is None) or self._died_within(origin.time))
         )
 
     def _died_within(self, time: str) -> bool:
@@ -62,8 +66,8 @@ class Wanted:
         return (self.from_us or 0) <= died_us and (self.to_us is None or died_us < self.to_us)
 
 
-class Found(NamedTuple):
-    """A dead letter, and where it lies."""
+class FoundDeadLetter(NamedTuple):
+    """A dead letter and its position."""
 
     partition: int
     offset: int
@@ -73,36 +77,38 @@ class Found(NamedTuple):
 
 
 class _Page(NamedTuple):
-    found: list[Found]
+    found: list[FoundDeadLetter]
     next_offset: int
     messages: int
     size_bytes: int
 
 
 class DeadLetterSearch:
-    """A search through the partitions of a topic in order, behind a position.
+    """A search through the partitions of a topic in order, after a position.
 
-    When :meth:`run` has ended, ``next`` is the position to go on behind, None at the end.
+    When :meth:`run` has ended, ``next`` is the position to continue after, None at the end.
     """
 
-    def __init__(self, topic: Topic, wanted: Wanted, after: tuple[int, int] = (-1, -1)) -> None:
+    def __init__(
+        self, topic: Topic, query: DeadLetterQuery, after: tuple[int, int] = (-1, -1)
+    ) -> None:
         self.next: tuple[int, int] | None = after
         self._topic = topic
-        self._wanted = wanted
+        self._query = query
         self._after = after
         self._messages_left = limits.DEAD_LETTERS_SCANNED_MAX
         self._bytes_left = limits.DEAD_LETTERS_SCANNED_BYTES_MAX
-        self._only = self._offsets()
+        self._only_offsets = self._offsets_by_partition()
 
-    async def run(self) -> AsyncGenerator[Found, None]:
-        """Yield what is wanted; whoever has enough stops, and notes in ``next`` where."""
+    async def run(self) -> AsyncGenerator[FoundDeadLetter, None]:
+        """Yield the matching letters. A caller that stops early sets ``next`` itself."""
         first, behind = reached = self._after
         for partition in self._topic.partitions:
             number = partition.identity.number
-            if number < first or self._wanted.partition not in (None, number):
+            if number < first or self._query.partition not in (None, number):
                 continue
             at = behind + 1 if number == first else 0
-            while (run := self._run(partition, at)) is not None:
+            while (run := self._next_range(partition, at)) is not None:
                 if self._messages_left <= 0 or self._bytes_left <= 0:
                     self.next = reached
                     return
@@ -115,36 +121,36 @@ class DeadLetterSearch:
                 reached = (number, at - 1)
         self.next = None
 
-    def _offsets(self) -> dict[int, list[int]] | None:
-        """Return the only places to look at, by partition, where all ids are of this topic."""
-        places: dict[int, list[int]] = {}
-        for text in self._wanted.ids:
+    def _offsets_by_partition(self) -> dict[int, list[int]] | None:
+        """Return the only offsets to read, by partition, if all ids are in this topic."""
+        offsets: dict[int, list[int]] = {}
+        for text in self._query.ids:
             topic, partition, offset = MessageId.parse(text)
             if topic != self._topic.name:
                 return None
-            places.setdefault(partition, []).append(offset)
-        return {number: sorted(some) for number, some in places.items()} or None
+            offsets.setdefault(partition, []).append(offset)
+        return {number: sorted(some) for number, some in offsets.items()} or None
 
-    def _run(self, partition: Partition, at: int) -> tuple[int, int] | None:
-        """Return the next messages to look at from an offset on."""
-        if self._only is None:
+    def _next_range(self, partition: Partition, at: int) -> tuple[int, int] | None:
+        """Return the next range of messages to read from ``at`` on."""
+        if self._only_offsets is None:
             return partition.next_uncancelled(at)
         at = max(at, partition.start_offset)
-        for offset in self._only.get(partition.identity.number, ()):
+        for offset in self._only_offsets.get(partition.identity.number, ()):
             if at <= offset < partition.end_offset and not partition.is_cancelled(offset):
                 return offset, offset + 1
         return None
 
     async def _read(self, partition: Partition, start: int, end: int) -> _Page:
-        end = min(end, start + _READ_MESSAGES)
+        end = min(end, start + min(_PAGE_MESSAGES, self._messages_left))
         return await partition.in_thread(lambda: self._page(partition, start, end))
 
     def _page(self, partition: Partition, start: int, end: int) -> _Page:
         number = partition.identity.number
         reading = partition.message_reader.read(
-            start, end, messages_max=end - start, bytes_max=_READ_BYTES
+            start, end, messages_max=end - start, bytes_max=_PAGE_BYTES
         )
-        found: list[Found] = []
+        found: list[FoundDeadLetter] = []
         size_bytes = 0
         for view in reading.frames:
             base = view.header.base_offset
@@ -157,10 +163,10 @@ class DeadLetterSearch:
                     continue
                 letter = read_dead_letter(message.headers)
                 message_id = str(MessageId(self._topic.name, number, offset))
-                if self._wanted.takes(message_id, message.key, letter):
+                if self._query.matches(message_id, message.key, letter):
                     time_us = view.header.append_time_us
-                    found.append(Found(number, offset, time_us, message, letter))
+                    found.append(FoundDeadLetter(number, offset, time_us, message, letter))
         next_offset = min(reading.next_offset, end)
         if next_offset <= start:
-            next_offset = end  # the log was cut meanwhile
+            next_offset = end  # the log was truncated in the meantime
         return _Page(found, next_offset, next_offset - start, size_bytes)

@@ -1,1 +1,9 @@
-"""Events."""
+"""The events of a partition: its second log, the index of that log, and the replay of its state.
+
+writer        applies events to the state and queues them for the event log; writes snapshots
+live_index    indexes events as they are written, and wakes requests that wait for an event
+index         the sparse index over sealed and live segments of the event log
+index_blocks  builds the blocks of the index; the file format ``.spans``
+search        finds all events about one message through the index
+replay        reads events in order and rebuilds the state of a partition from them
+"""

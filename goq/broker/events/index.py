@@ -1,8 +1,9 @@
-"""The sparse index of all events that a reader reads: of sealed segments from their files.
+"""The sparse index over all events of a partition.
 
-In memory are a summary of each segment that was asked for, and the blocks of the latest few. The
-segments that still grow are indexed by :mod:`goq.broker.events.live_index`, which hands over what
-it has.
+Blocks of sealed segments come from their ``.spans`` files. Memory holds a summary of each segment
+that was looked up, and the blocks of the most recently used segments.
+:mod:`goq.broker.events.live_index` indexes the segments that still grow and passes their blocks to
+each lookup.
 """
 
 from __future__ import annotations
@@ -14,72 +15,81 @@ from pathlib import Path
 from typing import NamedTuple
 
 from goq import limits
-from goq.broker.events.index_blocks import Block, Interval, SegmentSpans, build_blocks
+from goq.broker.events.index_blocks import (
+    EventIndexBlock,
+    Interval,
+    SegmentEventIndex,
+    build_blocks,
+)
 from goq.storage.disk import Disk
 from goq.storage.log.reader import LogReader
 from goq.storage.log.segment import SPANS_SUFFIX, Segment
 
 
 class LiveBlocks(NamedTuple):
-    """The blocks of a segment that is not sealed, from ``sequence`` on, as they were recorded.
+    """The blocks of an unsealed segment from ``sequence`` on.
 
-    What lies before was there when the log was opened. ``end`` is up to where the log was durable
-    when this was taken: there may be blocks behind it.
+    Events before ``sequence`` were in the log when it was opened. ``end`` is the durable end of the
+    log at the time of the snapshot; there may be blocks behind it.
     """
 
     sequence: int
     end: int
-    blocks: Sequence[Block]
+    blocks: Sequence[EventIndexBlock]
 
 
-Live = Mapping[int, LiveBlocks]
-"""By the segment's first sequence."""
+LiveBlocksBySegment = Mapping[int, LiveBlocks]
+"""By the first sequence of the segment."""
 
 
-class SpanIndex:
-    """Finds in which events to look; its methods block on the disk and work from any thread."""
+class EventIndex:
+    """Finds the ranges of events to read. Methods block on the disk; any thread may call them."""
 
     def __init__(self, disk: Disk, reader: LogReader) -> None:
         self._disk = disk
         self._reader = reader
         self._lock = threading.Lock()
-        self._summaries: dict[Path, Block] = {}
-        self._loaded: OrderedDict[Path, SegmentSpans] = OrderedDict()
-        self._heads: dict[int, list[Block]] = {}
+        self._summaries: dict[Path, EventIndexBlock] = {}
+        self._loaded: OrderedDict[Path, SegmentEventIndex] = OrderedDict()
+        self._blocks_at_open: dict[int, list[EventIndexBlock]] = {}
 
-    def about(self, offset: int, live: Live) -> list[Interval]:
-        """Return the sequences at which there may be something about a message, in order.
+    def message_ranges(self, offset: int, live: LiveBlocksBySegment) -> list[Interval]:
+        """Return the ranges of sequences, in order, that may hold an event about a message.
 
-        Not what is found by time: its maturing, its deletion by retention.
+        Events that apply by time or by offset are excluded: maturity, and deletion by retention.
         """
 
-        def may_be(summary: Block) -> bool:
-            return summary.is_wide or any(low <= offset < high for low, high in summary.intervals)
+        def may_be(summary: EventIndexBlock) -> bool:
+            return summary.covers_all or any(
+                low <= offset < high for low, high in summary.intervals
+            )
 
-        return self._find(live, may_be, lambda spans: spans.about(offset))
+        return self._find(live, may_be, lambda spans: spans.message_ranges(offset))
 
-    def maturing(self, offset: int, due_ms: int, live: Live) -> list[Interval]:
-        """Return where the maturing of a message may be that is due at ``due_ms``."""
+    def maturity_ranges(
+        self, offset: int, due_ms: int, live: LiveBlocksBySegment
+    ) -> list[Interval]:
+        """Return the ranges where a message that is due at ``due_ms`` may have matured."""
 
-        def may_be(summary: Block) -> bool:
+        def may_be(summary: EventIndexBlock) -> bool:
             is_behind = summary.matured_ms >= due_ms and summary.matured_end > offset
-            return summary.is_wide or is_behind
+            return summary.covers_all or is_behind
 
-        return self._find(live, may_be, lambda spans: spans.maturing(offset, due_ms))
+        return self._find(live, may_be, lambda spans: spans.maturity_ranges(offset, due_ms))
 
-    def trimming(self, offset: int, live: Live) -> list[Interval]:
-        """Return where it may be that retention deleted a message."""
+    def trim_ranges(self, offset: int, live: LiveBlocksBySegment) -> list[Interval]:
+        """Return the ranges where retention may have deleted a message."""
 
-        def may_be(summary: Block) -> bool:
-            return summary.is_wide or summary.trimmed_to > offset
+        def may_be(summary: EventIndexBlock) -> bool:
+            return summary.covers_all or summary.trimmed_to > offset
 
-        return self._find(live, may_be, lambda spans: spans.trimming(offset))
+        return self._find(live, may_be, lambda spans: spans.trim_ranges(offset))
 
     def _find(
         self,
-        live: Live,
-        may_be: Callable[[Block], bool],
-        look: Callable[[SegmentSpans], list[Interval]],
+        live: LiveBlocksBySegment,
+        may_be: Callable[[EventIndexBlock], bool],
+        look: Callable[[SegmentEventIndex], list[Interval]],
     ) -> list[Interval]:
         segments = self._reader.segments
         self._forget_deleted(segments)
@@ -87,54 +97,56 @@ class SpanIndex:
         end = max((each.end for each in live.values()), default=None)
         for segment in segments:
             if end is not None and segment.base_offset >= end:
-                break  # begun since ``live`` was taken
+                break  # started after the snapshot ``live``
             growing = live.get(segment.base_offset)
             if growing is not None:
-                found += look(self._growing(segment, growing))
+                found += look(self._live_segment(segment, growing))
             elif segment.message_count and may_be(self._summary(segment)):
-                found += look(self._spans(segment))
+                found += look(self._segment_index(segment))
         return found
 
-    def _growing(self, segment: Segment, live: LiveBlocks) -> SegmentSpans:
+    def _live_segment(self, segment: Segment, live: LiveBlocks) -> SegmentEventIndex:
         blocks = list(live.blocks)
         if live.sequence > segment.base_offset:
-            blocks = [*self._head(segment.base_offset, live.sequence), *blocks]
+            blocks = [*self._opening_blocks(segment.base_offset, live.sequence), *blocks]
         blocks = [block for block in blocks if block.start < live.end]
-        return SegmentSpans.of(segment.base_offset, live.end, blocks)
+        return SegmentEventIndex.of(segment.base_offset, live.end, blocks)
 
-    def _head(self, start: int, end: int) -> list[Block]:
-        head = self._heads.get(start)
+    def _opening_blocks(self, start: int, end: int) -> list[EventIndexBlock]:
+        head = self._blocks_at_open.get(start)
         if head is None:
-            head = self._heads[start] = build_blocks(self._reader, start, end)
+            head = self._blocks_at_open[start] = build_blocks(self._reader, start, end)
         return head
 
-    def _summary(self, segment: Segment) -> Block:
+    def _summary(self, segment: Segment) -> EventIndexBlock:
         summary = self._summaries.get(segment.path)
-        return self._spans(segment).summary() if summary is None else summary
+        return self._segment_index(segment).summary() if summary is None else summary
 
-    def _spans(self, segment: Segment) -> SegmentSpans:
-        """Return the blocks of a sealed segment, made anew where the file is not sound."""
+    def _segment_index(self, segment: Segment) -> SegmentEventIndex:
+        """Return the blocks of a sealed segment. Rebuild them if the file is missing or damaged."""
         with self._lock:
             spans = self._loaded.get(segment.path)
             if spans is not None:
                 self._loaded.move_to_end(segment.path)
                 return spans
-        spans = self._stored(segment)
+        spans = self._read_file(segment)
         if spans is None:
             start, end = segment.base_offset, segment.end_offset
-            spans = SegmentSpans.of(start, end, build_blocks(self._reader, start, end))
+            spans = SegmentEventIndex.of(start, end, build_blocks(self._reader, start, end))
             self._write(segment, spans)
-        self._keep(segment, spans)
+        self._cache(segment, spans)
         return spans
 
-    def _stored(self, segment: Segment) -> SegmentSpans | None:
+    def _read_file(self, segment: Segment) -> SegmentEventIndex | None:
         path = segment.path.with_suffix(SPANS_SUFFIX)
         try:
-            return SegmentSpans.unpack(self._disk.read(path, 0, self._disk.size(path)), segment)
+            return SegmentEventIndex.unpack(
+                self._disk.read(path, 0, self._disk.size(path)), segment
+            )
         except OSError:
             return None
 
-    def _keep(self, segment: Segment, spans: SegmentSpans) -> None:
+    def _cache(self, segment: Segment, spans: SegmentEventIndex) -> None:
         with self._lock:
             self._summaries[segment.path] = spans.summary()
             self._loaded[segment.path] = spans
@@ -147,19 +159,19 @@ class SpanIndex:
                 there = {segment.path for segment in segments}
                 self._summaries = {p: s for p, s in self._summaries.items() if p in there}
 
-    def seal(self, segment: Segment, blocks: Sequence[Block] | None) -> None:
-        """Write the file of a segment that has just been sealed; None for blocks not known."""
+    def seal(self, segment: Segment, blocks: Sequence[EventIndexBlock] | None) -> None:
+        """Write the index file of a segment that was just sealed. ``blocks`` is None if unknown."""
         start, end = segment.base_offset, segment.end_offset
         if blocks is None:
             blocks = build_blocks(self._reader, start, end)
-        self._heads.pop(start, None)
-        self._write(segment, SegmentSpans.of(start, end, blocks))
+        self._blocks_at_open.pop(start, None)
+        self._write(segment, SegmentEventIndex.of(start, end, blocks))
 
-    def _write(self, segment: Segment, spans: SegmentSpans) -> None:
+    def _write(self, segment: Segment, spans: SegmentEventIndex) -> None:
         path = segment.path.with_suffix(SPANS_SUFFIX)
         try:
             self._disk.replace(path, spans.pack(segment.size_bytes))
             if segment not in self._reader.segments:
-                self._disk.remove(path)  # the segment was deleted meanwhile
+                self._disk.remove(path)  # the segment was deleted in the meantime
         except OSError:
-            return  # it is made anew when it is asked for
+            return  # the next lookup rebuilds it

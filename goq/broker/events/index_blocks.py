@@ -1,15 +1,15 @@
-"""Where in a partition's events to look for one message: a sparse index, by blocks of frames.
+"""The blocks of the sparse event index, and the ``.spans`` file that stores them.
 
-For each block of about 8 KiB it says which offsets the events in it speak of, by a few intervals
-that cover them all; whether something in it may concern any message; how far messages had matured
-in it, and up to where retention had deleted. So it may send a reader to a block in vain, and never
-past one.
+A block covers frames of about 8 KiB in total. It stores at most a few intervals that cover every
+offset in its events; whether an event in it may affect any message; the highest maturity time in
+it; and the highest offset up to which retention deleted. A lookup may therefore read a block in
+vain. A lookup never misses a block.
 
 The file of a sealed segment, ``00000000000000045678.spans``, holds little-endian ``i64``: a magic
-number; the segment's first sequence, its end and its size; how many blocks and intervals there are;
-the blocks by column (start, wide, matured_ms, matured_end, trimmed_to); the intervals by column
-(block, low, high); and a CRC32C of all before it. It carries no authority: one that is missing,
-stale or damaged is made anew from the segment.
+number; the first sequence, the end and the size of the segment; the number of blocks and of
+intervals; the blocks by column (start, wide, matured_ms, matured_end, trimmed_to); the intervals by
+column (block, low, high); and a CRC32C of all bytes before it. The file is derived data. A missing,
+stale or damaged file is rebuilt from the segment.
 """
 
 from __future__ import annotations
@@ -39,22 +39,22 @@ from goq.storage.log.segment import Segment
 
 Interval = tuple[int, int]
 INTERVALS_MAX = 8
-_GATHERED_MAX = 48
-_SLACK = 64  # offsets between neighbours that are not worth an interval of their own
+_PENDING_MAX = 48
+_SLACK = 64  # offsets: intervals closer than this become one
 _NOWHERE = 2**62
 
 
-class Cover:
-    """Grows by stretches of offsets; at most so many intervals hold all of them, and some more.
+class IntervalSet:
+    """Covers added ranges of offsets with at most :data:`INTERVALS_MAX` intervals.
 
-    The stretch that comes next is nearly always near the last one: that one interval grows at the
-    cost of two comparisons, and what is elsewhere gathers until it is joined.
+    The next range is nearly always close to the last one. That interval grows at the cost of two
+    comparisons. Other intervals are collected and merged later.
     """
 
-    __slots__ = ("_gathered", "high", "low")
+    __slots__ = ("_pending", "high", "low")
 
     def __init__(self) -> None:
-        self._gathered: list[Interval] = []
+        self._pending: list[Interval] = []
         self.low = _NOWHERE
         self.high = -_NOWHERE
 
@@ -67,19 +67,21 @@ class Cover:
                 self.high = end
             return
         if self.low < self.high:
-            self._gathered.append((self.low, self.high))
-            if len(self._gathered) >= _GATHERED_MAX:
-                self._gathered = joined(self._gathered)
+            self._pending.append((self.low, self.high))
+            if len(self._pending) >= _PENDING_MAX:
+                self._pending = merge_intervals(self._pending)
         self.low, self.high = start, end
 
     def intervals(self) -> list[Interval]:
-        """Return the intervals, in order and apart."""
+        """Return the intervals, sorted and disjoint."""
         last = [(self.low, self.high)] if self.low < self.high else []
-        return joined([*self._gathered, *last])
+        return merge_intervals([*self._pending, *last])
 
 
-def joined(intervals: Iterable[Interval], count_max: int = INTERVALS_MAX) -> list[Interval]:
-    """Return at most ``count_max`` intervals over all of these: the smallest gaps are closed."""
+def merge_intervals(
+    intervals: Iterable[Interval], count_max: int = INTERVALS_MAX
+) -> list[Interval]:
+    """Return at most ``count_max`` sorted intervals over all of these; close the smallest gaps."""
     apart: list[Interval] = []
     for start, end in sorted(intervals):
         if apart and start <= apart[-1][1] + _SLACK:
@@ -104,127 +106,130 @@ _MAGIC: Final = int.from_bytes(b"goqspan\x01", "little")
 _HEAD_WORDS: Final = 6
 _BLOCK_COLUMNS: Final = 5
 _INTERVAL_COLUMNS: Final = 3
-_EVENTS_IN_BLOCK: Final = 64  # of one that is made by reading
+_EVENTS_IN_BLOCK: Final = 64  # of a block that is built from a segment
 
 
-class Lost(NamedTuple):
+class UnreadableEvents(NamedTuple):
     """Events from ``sequence`` up to ``end`` that cannot be read."""
 
     sequence: int
     end: int
 
 
-class Block(NamedTuple):
-    """What some frames of events speak of, the first of them at ``start``.
+class EventIndexBlock(NamedTuple):
+    """The index entry of some frames of events. ``start`` is the sequence of the first event.
 
-    ``matured_ms`` and ``matured_end`` are the highest of any maturing in it, ``trimmed_to`` that of
-    any trimming; 0 for none.
+    ``covers_all`` means that an event in the block may affect any message. ``matured_ms`` and
+    ``matured_end`` are the highest values of its ``Matured`` events, ``trimmed_to`` is the highest
+    value of its ``Trimmed`` events; 0 without such events.
     """
 
     start: int
-    is_wide: bool = False
+    covers_all: bool = False
     matured_ms: int = 0
     matured_end: int = 0
     trimmed_to: int = 0
     intervals: Sequence[Interval] = ()
 
 
-def events_between(reader: LogReader, start: int, end: int) -> Iterator[StoredEvent | Lost]:
-    """Yield the events of the frames that hold ``start`` up to ``end``, and what cannot be read."""
+def events_between(
+    reader: LogReader, start: int, end: int
+) -> Iterator[StoredEvent | UnreadableEvents]:
+    """Yield the events of the frames that hold ``start`` up to ``end``, and unreadable ranges."""
     while start < end:
         reading = reader.read(start, end, messages_max=end - start, bytes_max=limits.MIB)
         expected = start
         for view in reading.frames:
             header = view.header
             if header.base_offset > expected:
-                yield Lost(expected, header.base_offset)
+                yield UnreadableEvents(expected, header.base_offset)
             try:
                 yield from decode_event_frame(view)
             except InvalidFrame:
-                yield Lost(header.base_offset, header.end_offset)
+                yield UnreadableEvents(header.base_offset, header.end_offset)
             expected = header.end_offset
         after = max(reading.next_offset, expected)
         if after > expected or after <= start:
             after = after if after > start else end
-            yield Lost(expected, after)
+            yield UnreadableEvents(expected, after)
         start = after
 
 
 class BlockBuilder:
-    """Takes events in the order of their log, from a frame's beginning on."""
+    """Builds blocks from events in log order, from the start of a frame on."""
 
-    def __init__(self, sequence: int, leaving: PendingCopies) -> None:
-        self._done: list[Block] = []
-        self._leaving = leaving
+    def __init__(self, sequence: int, pending_copies: PendingCopies) -> None:
+        self._finished: list[EventIndexBlock] = []
+        self._pending_copies = pending_copies
         self._size_bytes = 0
         self._begin(sequence)
 
     def _begin(self, sequence: int) -> None:
-        self._cover = Cover()
-        self._open = Block(sequence)
+        self._intervals = IntervalSet()
+        self._block = EventIndexBlock(sequence)
         self._size_bytes = 0
 
     def add(self, event: AnyEvent, epoch: int, sequence: int) -> None:
-        """Take an event."""
-        stretches = WITH_OFFSETS.get(type(event))
-        if stretches is None:
+        """Add an event."""
+        offset_ranges = WITH_OFFSETS.get(type(event))
+        if offset_ranges is None:
             self._add_other(event)
             return
-        cover = self._cover.add
-        for each in stretches(event):
+        cover = self._intervals.add
+        for each in offset_ranges(event):
             cover(each[0], each[1])
         if type(event) is CopyQueued:
-            self._leaving.begin(event, epoch, sequence)
+            self._pending_copies.begin(event, epoch, sequence)
 
     def _add_other(self, event: AnyEvent) -> None:
-        block = self._open
+        block = self._block
         if isinstance(event, Matured):
-            self._open = block._replace(
+            self._block = block._replace(
                 matured_ms=max(block.matured_ms, event.up_to_ms),
                 matured_end=max(block.matured_end, event.end_offset),
             )
         elif isinstance(event, Trimmed):
-            self._open = block._replace(trimmed_to=max(block.trimmed_to, event.start_offset))
+            self._block = block._replace(trimmed_to=max(block.trimmed_to, event.start_offset))
         elif isinstance(event, CopyStored):
-            spans = self._leaving.end(event)
+            spans = self._pending_copies.end(event)
             if spans is None:
-                self.add_lost()
+                self.add_unreadable()
             for each in spans or ():
-                self._cover.add(each[0], each[1])
+                self._intervals.add(each[0], each[1])
         elif isinstance(event, SnapshotOutboxEntry):
-            self._leaving.restore(event.entry, event.event)
+            self._pending_copies.restore(event.entry, event.event)
         elif type(event) not in NO_MESSAGES:
-            self.add_lost()
+            self.add_unreadable()
 
-    def add_lost(self) -> None:
-        """Take note that what comes next may concern any message."""
-        self._open = self._open._replace(is_wide=True)
+    def add_unreadable(self) -> None:
+        """Mark the current block: its next event may affect any message."""
+        self._block = self._block._replace(covers_all=True)
 
     def end_frame(self, next_sequence: int, size_bytes: int) -> None:
-        """Take note that a frame has ended: here a block may."""
+        """Record the end of a frame. A full block ends here."""
         self._size_bytes += size_bytes
         if self._size_bytes >= limits.SPANS_BLOCK_BYTES:
-            self._done.append(self._whole())
+            self._finished.append(self._current_block())
             self._begin(next_sequence)
 
-    def blocks(self) -> list[Block]:
-        """Return all blocks, the one that is open last."""
-        return [*self._done, self._whole()]
+    def blocks(self) -> list[EventIndexBlock]:
+        """Return all blocks, the open block last."""
+        return [*self._finished, self._current_block()]
 
-    def _whole(self) -> Block:
-        return self._open._replace(intervals=self._cover.intervals())
+    def _current_block(self) -> EventIndexBlock:
+        return self._block._replace(intervals=self._intervals.intervals())
 
 
-def build_blocks(reader: LogReader, start: int, end: int) -> list[Block]:
-    """Read the events from ``start`` up to ``end``; blocks on the disk.
+def build_blocks(reader: LogReader, start: int, end: int) -> list[EventIndexBlock]:
+    """Read the events from ``start`` up to ``end`` and return their blocks. Blocks on the disk.
 
-    ``start`` is where a segment begins: so what leaves is known, or said not to be. Where frames
-    begin does not matter here: a block that begins within one is read with the whole of it.
+    ``start`` has to be the start of a segment: the outbox entries are then known, or marked as
+    unknown. A block may start inside a frame. Its reader reads the whole frame.
     """
     builder, taken = BlockBuilder(start, PendingCopies()), 0
     for found in events_between(reader, start, end):
-        if isinstance(found, Lost):
-            builder.add_lost()
+        if isinstance(found, UnreadableEvents):
+            builder.add_unreadable()
             continue
         builder.add(found.event, found.epoch, found.sequence)
         taken += 1
@@ -233,7 +238,7 @@ def build_blocks(reader: LogReader, start: int, end: int) -> list[Block]:
     return builder.blocks()
 
 
-class SegmentSpans:
+class SegmentEventIndex:
     """The blocks of one segment, or of a part of it, from ``start`` up to ``end``."""
 
     def __init__(self, start: int, end: int, blocks: Int64s, intervals: Int64s) -> None:
@@ -243,8 +248,8 @@ class SegmentSpans:
         self._intervals = intervals
 
     @classmethod
-    def of(cls, start: int, end: int, blocks: Sequence[Block]) -> SegmentSpans:
-        """Return the index that blocks make."""
+    def of(cls, start: int, end: int, blocks: Sequence[EventIndexBlock]) -> SegmentEventIndex:
+        """Return the index that consists of these blocks."""
         rows = [block[:_BLOCK_COLUMNS] for block in blocks]
         parts = [(n, *each) for n, block in enumerate(blocks) for each in block.intervals]
         return cls(
@@ -254,22 +259,22 @@ class SegmentSpans:
             np.array(parts, np.int64).reshape(-1, _INTERVAL_COLUMNS).T,
         )
 
-    def summary(self) -> Block:
-        """Return what all blocks together speak of."""
+    def summary(self) -> EventIndexBlock:
+        """Return one block that covers all blocks."""
         starts, wide, matured_ms, matured_end, trimmed_to = self._blocks
         if not len(starts):
-            return Block(self.start)
-        return Block(
+            return EventIndexBlock(self.start)
+        return EventIndexBlock(
             self.start,
             bool(wide.any()),
             int(matured_ms.max()),
             int(matured_end.max()),
             int(trimmed_to.max()),
-            joined(self._apart()),
+            merge_intervals(self._merged_intervals()),
         )
 
-    def _apart(self) -> list[Interval]:
-        """Return the intervals of all blocks, those that touch as one."""
+    def _merged_intervals(self) -> list[Interval]:
+        """Return the intervals of all blocks. Overlapping and adjacent intervals become one."""
         _, low, high = self._intervals
         if not len(low):
             return []
@@ -280,24 +285,24 @@ class SegmentSpans:
         lasts = high[[*breaks.tolist(), len(high) - 1]].tolist()
         return list(zip(firsts, lasts, strict=True))
 
-    def about(self, offset: int) -> list[Interval]:
-        """Return the sequences at which there may be something about a message, as ranges."""
+    def message_ranges(self, offset: int) -> list[Interval]:
+        """Return the ranges of sequences that may hold an event about a message."""
         numbers, low, high = self._intervals
         chosen = self._blocks[1] != 0
         chosen[numbers[(low <= offset) & (offset < high)]] = True
         return self._ranges(chosen)
 
-    def maturing(self, offset: int, due_ms: int) -> list[Interval]:
-        """Return where there may be the maturing of a message."""
+    def maturity_ranges(self, offset: int, due_ms: int) -> list[Interval]:
+        """Return the ranges of sequences where a message may have matured."""
         _, wide, matured_ms, matured_end, _ = self._blocks
         return self._ranges((wide != 0) | ((matured_ms >= due_ms) & (matured_end > offset)))
 
-    def trimming(self, offset: int) -> list[Interval]:
-        """Return where there may be the deletion of a message by retention."""
+    def trim_ranges(self, offset: int) -> list[Interval]:
+        """Return the ranges of sequences where retention may have deleted a message."""
         return self._ranges((self._blocks[1] != 0) | (self._blocks[4] > offset))
 
     def _ranges(self, chosen: npt.NDArray[np.bool_]) -> list[Interval]:
-        """Return the sequences of chosen blocks, those that follow each other as one."""
+        """Return the sequences of the chosen blocks. Adjacent blocks become one range."""
         found: list[Interval] = []
         starts = self._blocks[0]
         for number in np.flatnonzero(chosen).tolist():
@@ -310,15 +315,15 @@ class SegmentSpans:
         return found
 
     def pack(self, size_bytes: int) -> bytes:
-        """Return the bytes of the file of a segment so long."""
+        """Return the content of the index file of a segment of ``size_bytes`` bytes."""
         counts = self._blocks.shape[1], self._intervals.shape[1]
         head = np.array([_MAGIC, self.start, self.end, size_bytes, *counts], np.int64)
         data = np.concatenate([head, self._blocks.ravel(), self._intervals.ravel()]).tobytes()
         return data + crc32c(data).to_bytes(8, "little")
 
     @classmethod
-    def unpack(cls, data: bytes | memoryview, segment: Segment) -> SegmentSpans | None:
-        """Return what a file says, None unless it is sound and about the segment as it is."""
+    def unpack(cls, data: bytes | memoryview, segment: Segment) -> SegmentEventIndex | None:
+        """Return the index in a file, or None unless it is intact and matches the segment."""
         if len(data) < 8 * (_HEAD_WORDS + 1) or len(data) % 8:
             return None
         if int.from_bytes(data[-8:], "little") != crc32c(data[:-8]):

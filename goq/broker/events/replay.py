@@ -1,8 +1,8 @@
-"""A partition's events as its log has them: reading them, and rebuilding a state from them.
+"""Reads the events of a partition and rebuilds its state from them.
 
-From time to time the whole state is written as a snapshot at the head of a new segment, so that
-every segment but the first says all there is to know, and older ones may go when the messages that
-they speak of have gone.
+The event writer writes the whole state as a snapshot at the start of new segments. Every segment
+but the first is therefore sufficient for a rebuild. Older segments may be deleted once the messages
+that their events concern are deleted.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ from goq.storage.log.reader import LogReader
 
 
 def read_events(reader: LogReader, start: int, end: int) -> Iterator[StoredEvent | None]:
-    """Yield the events from ``start`` up to ``end``; None stands for those that are damaged."""
+    """Yield the events from ``start`` up to ``end``. None stands for damaged events.
+
+    Raises ``StorageFailed`` if the log cannot be read any further.
+    """
     sequence = start
     while sequence < end:
         reading = reader.read(sequence, end, bytes_max=limits.MIB)
@@ -50,9 +53,10 @@ def read_events(reader: LogReader, start: int, end: int) -> Iterator[StoredEvent
 
 
 class LostEvents(NamedTuple):
-    """Events that are damaged: their numbers, the end excluded, and the times of those around.
+    """Damaged events: their sequences (``end`` is exclusive) and the times of their neighbours.
 
-    A time is in microseconds, None where no event of a whole snapshot or after it is on that side.
+    A time is in microseconds, or None if no event of a complete snapshot or after it is on that
+    side.
     """
 
     start: int
@@ -61,11 +65,11 @@ class LostEvents(NamedTuple):
     to_us: int | None
 
 
-class Replayed(NamedTuple):
-    """A state that events led to.
+class ReplayResult(NamedTuple):
+    """The state that a replay produced.
 
-    ``messages_offset`` is how far into the messages its producers reach, ``lost`` what is missing
-    of the events since the snapshot that it began with.
+    ``messages_offset`` is the offset up to which the producer table is complete. ``lost`` lists the
+    damaged events since the snapshot that the replay started with.
     """
 
     state: PartitionState
@@ -73,12 +77,12 @@ class Replayed(NamedTuple):
     lost: list[LostEvents]
 
 
-class Rebuilt(NamedTuple):
-    """A state rebuilt from its events.
+class RebuildResult(NamedTuple):
+    """The state that a rebuild produced.
 
-    ``sequence`` is the first event that it took, ``messages_offset`` how far into the messages
-    its producers reach. ``repairs`` are the events that the log lacks for the state to agree with
-    the messages there are; they have been applied.
+    ``sequence`` is the first event that was read. ``messages_offset`` is the offset up to which the
+    producer table is complete. ``repairs`` are events that the log lacks for the state to match the
+    stored messages. They have been applied to the state.
     """
 
     state: PartitionState
@@ -93,12 +97,12 @@ def rebuild(
     start_offset: int,
     end_offset: int,
     is_sound: Callable[[int, int], bool] = lambda _start, _end: False,
-) -> Rebuilt:
-    """Return the state that the events in ``log`` lead to.
+) -> RebuildResult:
+    """Return the state that results from the events in ``log``.
 
-    ``start_offset`` and ``end_offset`` bound the messages there are; ``is_sound`` says whether
-    those between two offsets, which could not be read once, can be. Begins at the newest segment
-    that holds a whole snapshot; where none does, at the beginning.
+    ``start_offset`` and ``end_offset`` bound the stored messages. ``is_sound`` tells whether
+    messages between two offsets, once unreadable, are readable now. The rebuild starts at the
+    newest segment with a complete snapshot, otherwise at the start of the log.
     """
     for segment in reversed(log.segments):
         state = PartitionState(start_offset)
@@ -114,20 +118,20 @@ def rebuild(
     for event in repairs:
         state.apply(event, 0, 0)
     messages_offset = min(max(replayed.messages_offset, start_offset), end_offset)
-    return Rebuilt(state, segment.base_offset, messages_offset, repairs)
+    return RebuildResult(state, segment.base_offset, messages_offset, repairs)
 
 
 def replay(
     reader: LogReader, start: int, end: int, state: PartitionState, *, is_whole: bool
-) -> Replayed | None:
+) -> ReplayResult | None:
     """Apply the events from ``start`` up to ``end`` to a state.
 
-    With ``is_whole`` the state is what there was before ``start``. Without, ``start`` has to begin
-    a whole snapshot: if it does not, the answer is None, and the state is not to be used.
+    With ``is_whole`` the state is complete up to ``start``. Without it, a complete snapshot has to
+    start at ``start``; otherwise the result is None and the state must not be used.
     """
     messages_offset = 0
     snapshot: list[StoredEvent] = []
-    losses = _Losses(start)
+    losses = _LossTracker(start)
     for stored in read_events(reader, start, end):
         losses.follow(stored)
         if stored is None:
@@ -135,7 +139,7 @@ def replay(
         elif isinstance(stored.event, SnapshotStarted):
             snapshot = [stored]
         elif isinstance(stored.event, SNAPSHOT_PARTS):
-            if snapshot:  # else left over from one that is damaged
+            if snapshot:  # otherwise its start is damaged
                 snapshot.append(stored)
         elif isinstance(stored.event, SnapshotEnded):
             for each in snapshot:
@@ -143,18 +147,18 @@ def replay(
                 is_whole = True
                 if isinstance(each.event, SnapshotStarted):
                     messages_offset = each.event.messages_offset
-                    losses.found.clear()  # it says all there is to know
+                    losses.found.clear()  # the snapshot is complete
             snapshot = []
         elif is_whole:
-            snapshot = []  # a crash cut it short: what follows happened to the state before it
+            snapshot = []  # a crash cut it short: later events apply to the state before it
             state.apply(stored.event, stored.sequence, stored.epoch)
         else:
             return None
-    return Replayed(state, messages_offset, losses.up_to(end)) if is_whole else None
+    return ReplayResult(state, messages_offset, losses.up_to(end)) if is_whole else None
 
 
-class _Losses:
-    """Which events are missing among those that are read."""
+class _LossTracker:
+    """Collects the damaged events of a replay."""
 
     def __init__(self, start: int) -> None:
         self.found: list[LostEvents] = []
@@ -163,7 +167,7 @@ class _Losses:
         self._is_missing = False
 
     def follow(self, stored: StoredEvent | None) -> None:
-        """Take the next event, or note that there is damage."""
+        """Take the next event, or None for damage."""
         if stored is None:
             self._is_missing = True
             return
@@ -172,7 +176,7 @@ class _Losses:
         self._next, self._time_us = stored.sequence + 1, stored.time_us
 
     def up_to(self, end: int) -> list[LostEvents]:
-        """Return what is missing once all up to ``end`` was read."""
+        """Return the damaged events after all events up to ``end`` were read."""
         if self._is_missing:
             self._note(end, None)
         return self.found

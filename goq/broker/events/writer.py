@@ -1,7 +1,9 @@
-"""A partition's events: applied to the state at once, and queued for their log.
+"""The event writer of a partition.
 
-From time to time the whole state is written as a snapshot, at the head of a new segment where the
-active one is full, so that older events may go and opening stays quick.
+It applies each event to the state at once and queues the event for the event log.
+
+From time to time it writes the whole state as a snapshot. If the active segment is full, the
+snapshot starts a new segment. Older events may then be deleted, and opening stays fast.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from goq import limits
-from goq.broker.events.live_index import LiveSpans
+from goq.broker.events.live_index import LiveEventIndex
 from goq.broker.log.group_commit import Appended, GroupCommit
 from goq.broker.log.quorum import Quorum
 from goq.broker.partition_context import PartitionContext, PartitionId
@@ -23,11 +25,11 @@ from goq.storage.log.log import Log
 from goq.storage.log.segment import Segment
 
 _DEFERRED_MAX = 32
-_EVENTS_PER_ENTRY = 4  # of a snapshot that begins no segment
+_EVENTS_PER_ENTRY = 4  # of a snapshot that does not start a segment
 
 
 class EventWriter:
-    """The writer of a partition's events; ``on_event`` hears of each that was applied."""
+    """Writes the events of a partition. ``on_event`` is called for each event that was applied."""
 
     def __init__(
         self,
@@ -42,7 +44,7 @@ class EventWriter:
         on_failure: Callable[[GoqError], None],
     ) -> None:
         self.rebuilds_from = rebuilds_from
-        """The event that a rebuild would begin with."""
+        """The sequence of the event that a rebuild would start with."""
         self._state = state
         self._epoch = context.epoch
         self._on_event = on_event
@@ -52,7 +54,7 @@ class EventWriter:
         self._snapshot_weight = 0
         self._bytes_since_snapshot = 0
         self._snapshot_cost_bytes = context.snapshot_cost_bytes
-        self.spans = LiveSpans(
+        self.live_index = LiveEventIndex(
             log,
             state.outbox,
             context.epoch,
@@ -65,7 +67,7 @@ class EventWriter:
             context.clock,
             context.epoch,
             on_commit=lambda _committed: None,
-            on_seal=lambda segment: self._sealed(identity, segment, context),
+            on_seal=lambda segment: self._on_seal(identity, segment, context),
             on_failure=on_failure,
             quorum=quorum,
             write_seconds=context.write_seconds,
@@ -77,26 +79,26 @@ class EventWriter:
         return token_of(self._epoch, self._next_sequence + len(self._deferred))
 
     def record_later(self, event: AnyEvent) -> None:
-        """Apply an event that nobody waits for: it is written before what is recorded next.
+        """Apply an event without writing it yet. It is written before the next recorded event.
 
-        Until then a crash takes it back; so it must be one that would only happen again.
+        A crash before that loses the event, so it must be an event that would happen again.
         """
         self._state.apply(event, self._next_sequence + len(self._deferred), self._epoch)
         self._deferred.append(event)
-        if len(self._deferred) >= _DEFERRED_MAX or self.spans.is_watched(event):
+        if len(self._deferred) >= _DEFERRED_MAX or self.live_index.is_watched(event):
             self.record(())
 
     async def write_deferred(self) -> None:
-        """Return when what was recorded for later is durable."""
+        """Return when all deferred events are durable."""
         if self._deferred:
             await self.record(())
 
     def record(self, events: Sequence[AnyEvent]) -> asyncio.Future[Appended]:
-        """Apply events and queue them for the log; the future is done when they are durable."""
+        """Apply events and queue them for the log. The future completes when they are durable."""
         together = [*self._deferred, *events]
         view = encode_event_frame(together)
         done = self.commit.append(view)
-        self.spans.recorded(together, view.header.frame_bytes, done)
+        self.live_index.on_record(together, view.header.frame_bytes, done)
         self._next_sequence += len(self._deferred)
         self._deferred.clear()
         for event in events:
@@ -110,7 +112,7 @@ class EventWriter:
     def count_published(self, size_bytes: int) -> bool:
         """Count new messages; return whether so many came that a snapshot is worth its cost.
 
-        A snapshot says how far into the messages the state reaches.
+        A snapshot stores up to which message the state is complete.
         """
         self._bytes_since_snapshot += size_bytes
         cost_bytes = self._snapshot_cost_bytes * self._snapshot_weight
@@ -121,17 +123,17 @@ class EventWriter:
         self._record_snapshot(begins_segment=self._is_full())
 
     def record_last_snapshot(self) -> None:
-        """Write the whole state, if there is news, so that opening again is quick."""
+        """Write the whole state if it has changed, so that the next start is fast."""
         has_events = self._deferred or self._next_sequence > self._snapshot_sequence
         if self._bytes_since_snapshot or has_events:
             self._record_snapshot(begins_segment=False)
 
-    def _sealed(self, identity: PartitionId, segment: Segment, context: PartitionContext) -> None:
-        self.spans.sealed(segment)
+    def _on_seal(self, identity: PartitionId, segment: Segment, context: PartitionContext) -> None:
+        self.live_index.on_seal(segment)
         context.on_seal(identity, "events", segment)
 
     def _has_many_events(self) -> bool:
-        """Whether a snapshot is worth its cost: for a new segment, or to find the past quickly."""
+        """Whether a snapshot is worth its cost: for a new segment, or to read old states fast."""
         count = self._next_sequence - self._snapshot_sequence
         if self._is_full():
             return count >= max(limits.SNAPSHOT_EVENTS_MIN, self._snapshot_weight)
@@ -148,16 +150,16 @@ class EventWriter:
         done = self.commit.append(first, begins_segment=begins_segment)
         for view in others:
             done = self.commit.append(view)
-        self.spans.snapshot_recorded(len(events), begins_segment=begins_segment)
+        self.live_index.on_snapshot(len(events), begins_segment=begins_segment)
         if begins_segment:
             sequence = self._next_sequence
-            done.add_done_callback(lambda last: self._snapshot_done(last, sequence))
+            done.add_done_callback(lambda last: self._on_snapshot_written(last, sequence))
         self._next_sequence += len(events)
         self._snapshot_sequence = self._next_sequence
         self._snapshot_weight = sum(map(event_weight, events)) - len(events)
         self._bytes_since_snapshot = 0
 
-    def _snapshot_done(self, last: asyncio.Future[Appended], sequence: int) -> None:
-        """A segment that begins with a whole snapshot is all that a rebuild needs."""
+    def _on_snapshot_written(self, last: asyncio.Future[Appended], sequence: int) -> None:
+        """Let rebuilds start at this segment: it starts with a complete snapshot."""
         if not last.cancelled() and last.exception() is None:
             self.rebuilds_from = sequence

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from goq.broker.events.replay import Replayed, replay
+from goq.broker.events.replay import ReplayResult, replay
 from goq.broker.partition.delayed_reader import DelayedReader
 from goq.broker.partition.group_view import GroupCounts, GroupView
 from goq.delivery.events.event import Matured
@@ -175,7 +175,7 @@ def _state_at(
     return state, incomplete
 
 
-def replayed_to(events: LogReader, end: int) -> Replayed:
+def replayed_to(events: LogReader, end: int) -> ReplayResult:
     """Return the state after the events before ``end``, from the last whole snapshot on."""
     for start in _snapshots(events, end):
         replayed = replay(events, start, end, PartitionState(), is_whole=False)

@@ -1,8 +1,8 @@
-"""Making the frames that messages arrive in where they leave for.
+"""Builds the frames that hold the copies of outbox entries.
 
-A frame takes as many messages as its bounds allow, of one departure or of several that follow each
-other. Every message that left has its copy, so that the numbers of those behind it hold: one that
-cannot be read any more becomes an empty message whose headers say so.
+A frame takes as many messages as its bounds allow, from one entry or from consecutive entries.
+Every message has a copy, so that the sequence numbers of later copies stay valid. A message that
+cannot be read any more becomes an empty message whose headers give the reason.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 from goq import limits
 from goq.broker.outbox.dead_letter_headers import (
-    Life,
-    dead_headers,
+    DeadLetterOrigin,
+    dead_letter_headers_of,
     failed_attempts,
-    lost_headers,
+    placeholder_headers,
     redriven_headers,
 )
 from goq.broker.partition_context import PartitionId
@@ -35,7 +35,7 @@ _DELETED = "deleted by retention"
 _COMPACTED = "compacted away"
 
 
-class _Copy(NamedTuple):
+class _RecordCopy(NamedTuple):
     value: bytes | None
     key: bytes | None
     headers: list[Header]
@@ -49,8 +49,8 @@ class _Copy(NamedTuple):
         return 64 + len(self.value or b"") + len(self.key or b"") + names
 
 
-class Copies:
-    """Reads what leaves a partition; blocks on the disk."""
+class RecordCopier:
+    """Reads the messages of outbox entries. Methods block on the disk."""
 
     def __init__(self, source: PartitionId, messages: LogReader, default_lane: int) -> None:
         self._source = source
@@ -62,14 +62,14 @@ class Copies:
     def _start_offset(self) -> int:
         return self._messages.segments[0].base_offset
 
-    def frame(self, departures: Sequence[OutboxEntry], mark: ProducerMark) -> FrameView:
-        """Return a frame of the messages from number ``mark.first_sequence`` on.
+    def frame(self, entries: Sequence[OutboxEntry], mark: ProducerMark) -> FrameView:
+        """Return a frame of the copies from sequence number ``mark.first_sequence`` on.
 
-        The numbers of the departures follow each other.
+        The sequence numbers of the entries have to be consecutive.
         """
-        copies: list[_Copy] = []
+        copies: list[_RecordCopy] = []
         size_bytes = 0
-        for copy in self._copies(departures, mark.first_sequence):
+        for copy in self._copies(entries, mark.first_sequence):
             size_bytes += copy.size_bytes
             if copies and size_bytes > limits.OUTBOX_FRAME_BYTES:
                 break
@@ -78,13 +78,13 @@ class Copies:
                 break
         self._view = None
         frame = encode_frame(self._columns(copies), producer=mark)
-        if any(not departure.event.group for departure in departures):
+        if any(not entry.event.group for entry in entries):
             header = parse_header(frame)
             header = header._replace(attributes=header.attributes | Attribute.REDRIVEN)
             frame = header.pack() + frame[HEADER_BYTES:]
         return FrameView.parse(frame)
 
-    def _columns(self, copies: Sequence[_Copy]) -> Columns:
+    def _columns(self, copies: Sequence[_RecordCopy]) -> Columns:
         lanes = [self._default_lane if c.lane is None else c.lane for c in copies]
         return Columns(
             values=[c.value for c in copies],
@@ -99,22 +99,24 @@ class Copies:
             lanes=lanes if any(c.lane is not None for c in copies) else None,
         )
 
-    def _copies(self, departures: Sequence[OutboxEntry], sequence: int) -> Iterator[_Copy]:
-        for departure in departures:
-            number = departure.first_sequence
-            for start, end, attempt in departure.event.spans:
+    def _copies(self, entries: Sequence[OutboxEntry], sequence: int) -> Iterator[_RecordCopy]:
+        for entry in entries:
+            number = entry.first_sequence
+            for start, end, attempt in entry.event.spans:
                 first = start + max(0, sequence - number)
                 number += end - start
                 if first < end:
-                    yield from self._run(departure, first, end, attempt)
+                    yield from self._range_copies(entry, first, end, attempt)
 
-    def _run(self, departure: OutboxEntry, start: int, end: int, attempt: int) -> Iterator[_Copy]:
-        """Yield the copies of messages that share an attempt, in order of offset."""
+    def _range_copies(
+        self, entry: OutboxEntry, start: int, end: int, attempt: int
+    ) -> Iterator[_RecordCopy]:
+        """Yield the copies of messages with the same attempt, in offset order."""
         at = start
         while at < end:
-            view = self._at(at)
+            view = self._frame_at(at)
             if view is None:
-                yield self._lost(departure, at, attempt)
+                yield self._placeholder(entry, at, attempt)
                 at += 1
                 continue
             base = view.header.base_offset
@@ -124,13 +126,13 @@ class Copies:
             except (GoqError, ValueError, IndexError):
                 self._view = None
                 for offset in range(at, last):
-                    yield self._lost(departure, offset, attempt)
+                    yield self._placeholder(entry, offset, attempt)
             else:
-                yield from self._found(departure, view, found, at, attempt)
+                yield from self._readable_copies(entry, view, found, at, attempt)
             at = last
 
-    def _at(self, offset: int) -> FrameView | None:
-        """Return the frame that holds ``offset``, None where there is none to be read."""
+    def _frame_at(self, offset: int) -> FrameView | None:
+        """Return the frame that holds ``offset``, or None if it cannot be read."""
         if self._view is None or not _holds(self._view, offset):
             self._view = None
             if self._start_offset <= offset < self._messages.segments[-1].end_offset:
@@ -140,24 +142,24 @@ class Copies:
                         self._view = view
         return self._view
 
-    def _found(
-        self, departure: OutboxEntry, view: FrameView, found: Columns, start: int, attempt: int
-    ) -> Iterator[_Copy]:
+    def _readable_copies(
+        self, entry: OutboxEntry, view: FrameView, found: Columns, start: int, attempt: int
+    ) -> Iterator[_RecordCopy]:
         published = format_time_us(view.header.append_time_us)
         base = view.header.base_offset
         kept = view.kept(start - base, start - base + len(found.values))
         for index, value in enumerate(found.values):
             if not kept[index]:
-                yield self._lost(departure, start + index, attempt, _COMPACTED)
+                yield self._placeholder(entry, start + index, attempt, _COMPACTED)
                 continue
             headers = found.headers[index] if found.headers is not None else ()
-            if departure.event.group:
-                life = self._life(departure, start + index, attempt, published)
-                chosen = dead_headers(headers, life)
+            if entry.event.group:
+                origin = self._origin(entry, start + index, attempt, published)
+                chosen = dead_letter_headers_of(headers, origin)
             else:
-                is_origin = departure.event.topic + DEAD_LETTERS_SUFFIX == self._source.topic
+                is_origin = entry.event.topic + DEAD_LETTERS_SUFFIX == self._source.topic
                 chosen = redriven_headers(headers, is_origin=is_origin)
-            yield _Copy(
+            yield _RecordCopy(
                 value,
                 found.keys[index] if found.keys is not None else None,
                 chosen,
@@ -166,22 +168,26 @@ class Copies:
                 found.lanes[index] if found.lanes is not None else None,
             )
 
-    def _lost(self, departure: OutboxEntry, offset: int, attempt: int, why: str = "") -> _Copy:
+    def _placeholder(
+        self, entry: OutboxEntry, offset: int, attempt: int, why: str = ""
+    ) -> _RecordCopy:
         why = why or (_DELETED if 0 <= offset < self._start_offset else _DAMAGED)
-        life = self._life(departure, offset, attempt, "")
-        if departure.event.group:
-            return _Copy(b"", None, dead_headers((), life, lost=why))
-        return _Copy(b"", None, lost_headers(life.id, why))
+        origin = self._origin(entry, offset, attempt, "")
+        if entry.event.group:
+            return _RecordCopy(b"", None, dead_letter_headers_of((), origin, lost=why))
+        return _RecordCopy(b"", None, placeholder_headers(origin.id, why))
 
-    def _life(self, departure: OutboxEntry, offset: int, attempt: int, published: str) -> Life:
-        event = departure.event
+    def _origin(
+        self, entry: OutboxEntry, offset: int, attempt: int, published: str
+    ) -> DeadLetterOrigin:
+        event = entry.event
         if offset < 0:
             offset += LOST
         failures: tuple[Failure, ...] = ()
-        number = bisect_right(departure.histories, offset, key=_start) - 1
-        if number >= 0 and offset < departure.histories[number][1]:
-            failures = departure.histories[number][2]
-        return Life(
+        number = bisect_right(entry.histories, offset, key=_start) - 1
+        if number >= 0 and offset < entry.histories[number][1]:
+            failures = entry.histories[number][2]
+        return DeadLetterOrigin(
             id=str(MessageId(*self._source, offset)),
             group=event.group,
             attempts=attempt,

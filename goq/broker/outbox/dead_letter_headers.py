@@ -1,12 +1,12 @@
-"""What a dead letter says of itself: headers beside those that its producer gave it.
+"""The headers of a dead letter, in addition to the headers of its producer.
 
 ``goq-dead-id``, ``-group``, ``-attempts``, ``-cause``, ``-reason``, ``-time`` and ``-published``
-tell where it comes from and how it died; ``goq-dead-history`` is JSON: how its attempts failed, and
-how it died in earlier lives. ``goq-redrives`` counts how often it was put back, and
-``goq-redrive-group`` says for whom. ``goq-dead-lost`` marks one that could no longer be read.
+tell where it comes from and why it was dead-lettered. ``goq-dead-history`` is JSON: its failed
+attempts, and its earlier origins. ``goq-redrives`` counts its redrives, ``goq-redrive-group`` names
+the group that it was redriven for. ``goq-dead-lost`` marks a message that could no longer be read.
 
-They come on top of the headers that a message may have. In bytes the history gives way first, its
-oldest part before the newer, and then the reason.
+These headers do not count against the number of headers that a message may have. They share its
+limit in bytes: the history is cut first, oldest part first, then the reason.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class FailedAttempt(msgspec.Struct, omit_defaults=True):
     reason: str = ""
 
 
-class Life(msgspec.Struct, omit_defaults=True):
-    """How a message fared under one id, up to when a group gave it up; times are RFC 3339."""
+class DeadLetterOrigin(msgspec.Struct, omit_defaults=True):
+    """The message that a group gave up: its id, its attempts and the cause. Times are RFC 3339."""
 
     id: str
     group: str
@@ -61,18 +61,18 @@ class Life(msgspec.Struct, omit_defaults=True):
 
 class _History(msgspec.Struct, omit_defaults=True):
     failures: list[FailedAttempt] = []
-    earlier: list[Life] = []
+    earlier: list[DeadLetterOrigin] = []
 
 
 class DeadLetter(NamedTuple):
-    """What the headers of a dead letter say; ``headers`` are the others, its producer's.
+    """The content of the headers of a dead letter. ``headers`` are the headers of its producer.
 
-    ``life`` is None where it is none, but a message that was published among dead letters.
-    ``lost`` says why there is nothing but these headers, empty where there is more.
+    ``origin`` is None for a message that a producer published to the dead-letter topic. ``lost`` is
+    the reason why the message itself is missing, empty otherwise.
     """
 
-    life: Life | None
-    earlier: list[Life]
+    origin: DeadLetterOrigin | None
+    earlier_origins: list[DeadLetterOrigin]
     redrives: int
     lost: str
     headers: list[Header]
@@ -83,91 +83,97 @@ _encode = msgspec.json.Encoder().encode
 
 
 def read_dead_letter(headers: Sequence[Header]) -> DeadLetter:
-    """Return what headers say; whatever is not as a node writes it counts as not there."""
-    said: dict[str, bytes] = {}
+    """Return the content of the headers. A header with an invalid value counts as absent."""
+    values: dict[str, bytes] = {}
     own: list[Header] = []
     for name, value in headers:
         if name in _NAMES:
-            said[name] = value
+            values[name] = value
         else:
             own.append((name, value))
     history = _History()
-    if _HISTORY in said:
+    if _HISTORY in values:
         try:
-            history = _decode_history(said[_HISTORY])
+            history = _decode_history(values[_HISTORY])
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             history = _History()
-    life = None
-    if _ID in said:
-        life = Life(
-            id=_text(said, _ID),
-            group=_text(said, _GROUP),
-            attempts=_number(said, _ATTEMPTS),
-            cause=_text(said, _CAUSE),
-            time=_text(said, _TIME),
-            reason=_text(said, _REASON),
-            published=_text(said, _PUBLISHED),
+    origin = None
+    if _ID in values:
+        origin = DeadLetterOrigin(
+            id=_text(values, _ID),
+            group=_text(values, _GROUP),
+            attempts=_number(values, _ATTEMPTS),
+            cause=_text(values, _CAUSE),
+            time=_text(values, _TIME),
+            reason=_text(values, _REASON),
+            published=_text(values, _PUBLISHED),
             failures=history.failures,
         )
-    return DeadLetter(life, history.earlier, _number(said, _REDRIVES), _text(said, _LOST), own)
+    return DeadLetter(
+        origin, history.earlier, _number(values, _REDRIVES), _text(values, _LOST), own
+    )
 
 
-def dead_headers(headers: Sequence[Header], life: Life, *, lost: str = "") -> list[Header]:
-    """Return the headers of a message that has died; an earlier life of it becomes history."""
+def dead_letter_headers_of(
+    headers: Sequence[Header], origin: DeadLetterOrigin, *, lost: str = ""
+) -> list[Header]:
+    """Return the headers of a new dead letter. Its former origin becomes part of its history."""
     former = read_dead_letter(headers)
-    earlier = [*former.earlier, *([former.life] if former.life else [])]
+    earlier = [*former.earlier_origins, *([former.origin] if former.origin else [])]
     found = [
         *former.headers,
-        (_ID, life.id.encode()),
-        (_GROUP, life.group.encode()),
-        (_ATTEMPTS, b"%d" % life.attempts),
-        (_CAUSE, life.cause.encode()),
-        (_TIME, life.time.encode()),
+        (_ID, origin.id.encode()),
+        (_GROUP, origin.group.encode()),
+        (_ATTEMPTS, b"%d" % origin.attempts),
+        (_CAUSE, origin.cause.encode()),
+        (_TIME, origin.time.encode()),
     ]
-    if life.published:
-        found.append((_PUBLISHED, life.published.encode()))
+    if origin.published:
+        found.append((_PUBLISHED, origin.published.encode()))
     if lost:
         found.append((_LOST, lost.encode()))
     if former.redrives:
         found.append((_REDRIVES, b"%d" % former.redrives))
-    if life.reason and (reason := _cut(life.reason, _room(found, _REASON))):
+    if origin.reason and (reason := _cut(origin.reason, _bytes_left(found, _REASON))):
         found.append((_REASON, reason))
-    room = min(_room(found, _HISTORY), limits.DEAD_HISTORY_BYTES_MAX)
-    if history := _fitting(life.failures, earlier[-limits.DEAD_LIVES_REMEMBERED :], room):
+    room = min(_bytes_left(found, _HISTORY), limits.DEAD_HISTORY_BYTES_MAX)
+    if history := _encode_history(origin.failures, earlier[-limits.DEAD_LIVES_REMEMBERED :], room):
         found.append((_HISTORY, history))
     return found
 
 
 def redriven_headers(headers: Sequence[Header], *, is_origin: bool) -> list[Header]:
-    """Return the headers of a dead letter that is put back.
+    """Return the headers of a dead letter that is redriven.
 
-    Where it came from it is for the group alone that gave it up.
+    In its original topic it is delivered only to the group that gave it up.
     """
     letter = read_dead_letter(headers)
     found = [h for h in headers if h[0] not in (_REDRIVES, REDRIVE_GROUP_HEADER)]
     found.append((_REDRIVES, b"%d" % (letter.redrives + 1)))
     if letter.lost:
         found.append((REDRIVE_GROUP_HEADER, b""))
-    elif is_origin and letter.life is not None:
-        found.append((REDRIVE_GROUP_HEADER, letter.life.group.encode()))
+    elif is_origin and letter.origin is not None:
+        found.append((REDRIVE_GROUP_HEADER, letter.origin.group.encode()))
     return found
 
 
-def lost_headers(life_id: str, lost: str) -> list[Header]:
-    """Return the headers of what stands for a dead letter that was lost: it is for no group."""
+def placeholder_headers(life_id: str, lost: str) -> list[Header]:
+    """Return the headers of the placeholder for a lost dead letter. No group receives it."""
     return [(_ID, life_id.encode()), (_LOST, lost.encode()), (REDRIVE_GROUP_HEADER, b"")]
 
 
 def failed_attempts(failures: Sequence[Failure]) -> list[FailedAttempt]:
-    """Return failures as a dead letter tells them."""
+    """Return failures in the form of the history header."""
     return [
         FailedAttempt(format_time_us(f.time_ms * 1000), f.cause, f.consumer, f.reason)
         for f in map(Failure._make, failures)
     ]
 
 
-def _fitting(failures: list[FailedAttempt], earlier: list[Life], room: int) -> bytes:
-    """Return as much of a history as there is room for, the newest of it."""
+def _encode_history(
+    failures: list[FailedAttempt], earlier: list[DeadLetterOrigin], room: int
+) -> bytes:
+    """Return as much of the history as fits into ``room`` bytes, newest part first."""
     while failures or earlier:
         encoded = _encode(_History(failures, earlier))
         if len(encoded) <= room:
@@ -176,7 +182,7 @@ def _fitting(failures: list[FailedAttempt], earlier: list[Life], room: int) -> b
     return b""
 
 
-def _room(headers: Sequence[Header], name: str) -> int:
+def _bytes_left(headers: Sequence[Header], name: str) -> int:
     used = sum(len(known.encode()) + len(value) for known, value in headers)
     return limits.HEADERS_BYTES_MAX - used - len(name)
 
@@ -185,10 +191,10 @@ def _cut(text: str, size_bytes: int) -> bytes:
     return text.encode()[: max(0, size_bytes)].decode(errors="ignore").encode()
 
 
-def _text(said: dict[str, bytes], name: str) -> str:
-    return said.get(name, b"").decode(errors="replace")
+def _text(values: dict[str, bytes], name: str) -> str:
+    return values.get(name, b"").decode(errors="replace")
 
 
-def _number(said: dict[str, bytes], name: str) -> int:
-    text = said.get(name, b"")
+def _number(values: dict[str, bytes], name: str) -> int:
+    text = values.get(name, b"")
     return int(text) if text.isdigit() and len(text) < 10 else 0

@@ -16,7 +16,7 @@ import contextlib
 from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple, TypeVar
 
-from goq.broker.events.live_index import LiveSpans
+from goq.broker.events.live_index import LiveEventIndex
 from goq.broker.events.writer import EventWriter
 from goq.broker.log.group_commit import Appended
 from goq.broker.partition.appender import Appender
@@ -220,9 +220,9 @@ class Partition:
         return self._events.reader
 
     @property
-    def spans(self) -> LiveSpans:
+    def live_event_index(self) -> LiveEventIndex:
         """The index of the events, by message."""
-        return self._writer.spans
+        return self._writer.live_index
 
     def read(self, offset: int, *, messages_max: int, wait: bool = True) -> ReadResult:
         """Read whole frames of committed messages; damage met is recorded as an event."""

@@ -1,1 +1,8 @@
-"""Retention."""
+"""Retention, compaction and the archive of the logs of a node.
+
+retention_manager   seals and deletes segments when they are due
+archiver            writes compressed segments to the archive before retention deletes them
+tiered_log          reads the archive and the live log as one log
+compaction_manager  starts compaction passes of topics with ``cleanup: compact``
+daily_counts        counts messages and bytes per UTC day
+"""

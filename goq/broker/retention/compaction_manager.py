@@ -1,5 +1,7 @@
-"""When the topics of a node are compacted: one pass at a time, when a segment is sealed that makes
-it worth while, and when a tombstone's time is over. In between nothing runs.
+"""The compaction manager of a node: decides when topics with ``cleanup: compact`` are compacted.
+
+It runs one pass at a time: when a sealed segment makes a pass worthwhile, and when a tombstone
+expires. Between passes nothing runs.
 """
 
 from __future__ import annotations
@@ -22,11 +24,11 @@ from goq.storage.disk import is_full
 
 _log = logging.getLogger("goq.broker")
 _SECRET_BYTES = 32
-_AGAIN_S = 60.0  # after a pass that failed
+_RETRY_S = 60.0  # after a failed pass
 
 
-class Compacting:
-    """Looks after the topics with ``cleanup: compact``."""
+class CompactionManager:
+    """Starts the compaction passes of all topics with ``cleanup: compact``."""
 
     def __init__(
         self,
@@ -39,51 +41,51 @@ class Compacting:
         self._clock = clock
         self._keys_max = keys_max
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="goq-compact")
-        self._wanted = asyncio.Event()
+        self._woken = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._working = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     def start(self, tasks: Tasks) -> None:
-        """Begin to look after them."""
-        self._wanted.set()
+        """Start the background task."""
+        self._woken.set()
         self._task = tasks.start(self._run())
 
     def wake(self) -> None:
-        """Look whether something is to be done: a segment was sealed, a setting was changed."""
-        self._wanted.set()
+        """Check whether a pass is due: a segment was sealed, or settings were changed."""
+        self._woken.set()
 
     async def stop(self) -> None:
-        """End what is under way, and begin nothing more."""
+        """Stop the current pass and start no other."""
         stopping = [p.compactor.stop() for t in self._topics.values() for p in t.partitions]
-        await asyncio.gather(*stopping)  # first: cancelling would not end the thread
+        await asyncio.gather(*stopping)  # before cancel(), which would not stop the thread
         if self._task is not None:
             self._task.cancel()
         self._executor.shutdown(wait=False)
 
     async def apply(self) -> int:
-        """Compact what is due now; return how many messages were taken away."""
-        taken = 0
-        async with self._working:
+        """Compact what is due now; return the number of removed messages."""
+        removed = 0
+        async with self._lock:
             for topic, partition in list(self._partitions()):
-                taken += await self._compact(topic, partition)
-        return taken
+                removed += await self._compact(topic, partition)
+        return removed
 
     async def _run(self) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._due_in_s()):
-                    await self._wanted.wait()
-            self._wanted.clear()
+                    await self._woken.wait()
+            self._woken.clear()
             await self.apply()
 
     def _due_in_s(self) -> float | None:
-        """Return how long it is until the first tombstone may go, None if there is none."""
+        """Return the time until the first tombstone expires, or None if there is none."""
         dues = [p.compactor.due_us(t.settings) for t, p in self._partitions()]
         due_us = min((due for due in dues if due is not None), default=None)
         if due_us is None:
             return None
         left_s = (due_us - self._clock.wall_us()) / 1_000_000
-        return left_s if left_s > 0 else _AGAIN_S  # it was tried just now
+        return left_s if left_s > 0 else _RETRY_S  # the last pass was just now
 
     def _partitions(self) -> Iterator[tuple[Topic, Partition]]:
         for topic in self._topics.values():
@@ -92,21 +94,21 @@ class Compacting:
                     yield topic, partition
 
     async def _compact(self, topic: Topic, partition: Partition) -> int:
-        """Make passes until none is due, or one gets no further; failures are for the next time."""
-        compaction, taken, before = partition.compactor, 0, -1
-        means = CompactionResources(
+        """Run passes until none is due or one makes no progress. Failures are retried later."""
+        compactor, removed, before = partition.compactor, 0, -1
+        resources = CompactionResources(
             self._executor, secrets.token_bytes(_SECRET_BYTES), self._keys_max
         )
         try:
-            while await compaction.is_due(topic.settings, means):
-                progress = compaction.progress
+            while await compactor.is_due(topic.settings, resources):
+                progress = compactor.progress
                 if progress is None or progress.compacted_to == before:
                     break
                 before = progress.compacted_to
-                taken += await compaction.run(topic.settings, means)
-        except Exception as error:  # whatever it is, the others are still to be compacted
+                removed += await compactor.run(topic.settings, resources)
+        except Exception as error:  # the other partitions must go on
             if isinstance(error, OSError) and is_full(error):
-                _log.warning("no room on the disk to compact %s", partition.identity)
+                _log.warning("the disk is full: %s is not compacted", partition.identity)
             elif partition.is_online and not topic.is_closed:
                 _log.exception("compaction failed in %s", partition.identity)
-        return taken
+        return removed

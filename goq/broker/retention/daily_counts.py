@@ -1,8 +1,8 @@
-"""What a partition's log holds by day, told by its indexes: a few reads a day, however much it is.
+"""The messages and bytes of a partition's log per day, from its indexes, with a few reads per day.
 
-Days are those of UTC, and divide a log in its own order: a day begins with the first message
-appended at or after its midnight. What a clock that was set back dates before that midnight, but
-was appended behind, counts to the day.
+Days are UTC days and divide the log in offset order. A day starts at the first message appended at
+or after its midnight. A message behind it counts to the same day, even if a clock that was set back
+gave it an earlier time.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from goq.storage.log.time_lookup import read_backward, retry_deleted
 DAY_US = 86_400_000_000
 
 
-class Amount(NamedTuple):
-    """Messages, and the bytes of the frames that they are stored in."""
+class LogVolume(NamedTuple):
+    """Messages, and the bytes of their frames."""
 
     messages: int
     size_bytes: int
 
 
 def day_starts(first_us: int, now_us: int, days: int) -> list[int]:
-    """Return the midnights with which the last ``days`` days begin, none before the first."""
+    """Return the midnights of the last ``days`` days, none before the day of the first message."""
     today_us = now_us // DAY_US * DAY_US
     start_us = min(max(first_us // DAY_US * DAY_US, today_us - (days - 1) * DAY_US), today_us)
     return list(range(start_us, today_us + 1, DAY_US))
 
 
 def bounds_us(messages: LogReader) -> tuple[int, int] | None:
-    """Return when the first and the last message were appended, by the log's order.
+    """Return the append times of the first and the last message, in offset order.
 
-    None where there is none that can be read. Blocks on the disk.
+    Returns None if there is no readable message. Blocks on the disk.
     """
     return retry_deleted([messages], lambda: _bounds_us(messages))
 
@@ -50,32 +50,34 @@ def _bounds_us(messages: LogReader) -> tuple[int, int] | None:
     return None
 
 
-def by_day(messages: LogReader, starts_us: Sequence[int]) -> list[Amount]:
-    """Return what was appended on each of the days that begin then, the last up to the end.
+def daily_volumes(messages: LogReader, starts_us: Sequence[int]) -> list[LogVolume]:
+    """Return the volume of each day that starts at these times. The last day ends with the log.
 
     Blocks on the disk.
     """
-    return retry_deleted([messages], lambda: _by_day(messages, starts_us))
+    return retry_deleted([messages], lambda: _daily_volumes(messages, starts_us))
 
 
-def _by_day(messages: LogReader, starts_us: Sequence[int]) -> list[Amount]:
+def _daily_volumes(messages: LogReader, starts_us: Sequence[int]) -> list[LogVolume]:
     segments, before_bytes = messages.segments, 0
     begins: dict[int, int] = {}
     for segment in segments:
         begins[segment.base_offset] = before_bytes
         before_bytes += segment.size_bytes
-    end = Amount(segments[-1].end_offset, before_bytes)
-    places = [_place(messages, start_us, begins, end) for start_us in starts_us]
+    end = LogVolume(segments[-1].end_offset, before_bytes)
+    volumes = [_volume_before(messages, start_us, begins, end) for start_us in starts_us]
     return [
-        Amount(later.messages - place.messages, later.size_bytes - place.size_bytes)
-        for place, later in pairwise([*places, end])
+        LogVolume(later.messages - start.messages, later.size_bytes - start.size_bytes)
+        for start, later in pairwise([*volumes, end])
     ]
 
 
-def _place(messages: LogReader, time_us: int, begins: dict[int, int], end: Amount) -> Amount:
-    """Return the first offset of a time, and how many bytes of the log are before it."""
+def _volume_before(
+    messages: LogReader, time_us: int, begins: dict[int, int], end: LogVolume
+) -> LogVolume:
+    """Return the volume of the log before a time."""
     offset = messages.offset_for_time(time_us, end.messages)
     if offset >= end.messages:
         return end
     segment, position, _ = messages.locate(offset)
-    return Amount(offset, begins.get(segment.base_offset, 0) + position)
+    return LogVolume(offset, begins.get(segment.base_offset, 0) + position)

@@ -1,10 +1,9 @@
-"""A partition's log with what of it is archived, read as one.
+"""A partition's archive and its live log, read as one log.
 
-The archived segments come first, then the live ones, and each offset is read from one of them:
-what is in the live log is never taken from the archive. Retention may move segments in the middle
-of a reading. What has left the live log was in the archive before, so nothing is missed; and who
-reads goes on by offset, so nothing comes twice. What was deleted while the topic kept no archive
-is gone, and passed over.
+Archived segments come first, then live segments. Each offset has one source: an offset in the live
+log is never read from the archive. Retention may move segments during a read. A segment is in the
+archive before it leaves the live log, so no message is missed. A read continues by offset, so no
+message comes twice. Segments that were deleted while the topic had no archive are skipped.
 """
 
 from __future__ import annotations
@@ -16,23 +15,23 @@ from typing import NamedTuple
 
 from goq.broker.partition.partition import Partition
 from goq.broker.partition_context import PartitionId
-from goq.broker.retention.archiver import Archive
+from goq.broker.retention.archiver import Archiver
 from goq.storage.log.reader import LogReader
 from goq.storage.log.segment import Segment
 from goq.storage.node_db import ArchiveRow
 
 
-class WholeReader(LogReader):
-    """Reads archived and live segments of one log; from any thread, blocking on the disk.
+class TieredLogReader(LogReader):
+    """Reads the archived and live segments of one log, from any thread. Blocks on the disk.
 
-    A reader knows what there is at any moment, and is cheap to make; let go of it when the
-    partition is closed. ``damage`` is what was met in archived and live segments alike. With
-    ``is_unbroken`` it begins behind the last gap.
+    A reader always sees the current segments and is cheap to create. Discard it when the partition
+    is closed. ``damage`` lists the damage that was found in archived and live segments. With
+    ``is_unbroken`` the log starts behind its last gap.
     """
 
     def __init__(
         self,
-        archive: Archive,
+        archive: Archiver,
         identity: PartitionId,
         log: str,
         live: LogReader,
@@ -53,20 +52,20 @@ class WholeReader(LogReader):
     @property
     def segments(self) -> Sequence[Segment]:
         """The segments in order, as they are now."""
-        live = self.live.segments  # before the rows: what has left these is among those
+        live = self.live.segments  # before the rows: a segment that left is in the archive
         rows = self._archive.rows(self._identity, self._log)
         known = self._known
         if known is None or known[0] is not live or known[1] is not rows:
             start_offset = live[0].base_offset
             archived = [self._segment(row) for row in rows if row.base_offset < start_offset]
             if self._is_unbroken:
-                archived = _behind_gaps(archived, start_offset)
+                archived = _after_last_gap(archived, start_offset)
             known = self._known = (live, rows, [*archived, *live])
         return known[2]
 
     @segments.setter
     def segments(self, _segments: Sequence[Segment]) -> None:
-        """Do nothing: which there are is looked up."""
+        """The current segments, in order."""
 
     @property
     def start_offset(self) -> int:
@@ -81,9 +80,9 @@ class WholeReader(LogReader):
         return offset
 
     def gaps(self, start: int, end: int) -> list[tuple[int, int]]:
-        """Return the offsets from ``start`` up to ``end`` that lie between segments.
+        """Return the offset ranges from ``start`` up to ``end`` that lie between segments.
 
-        They were deleted while the topic kept no archive.
+        They were deleted while the topic had no archive.
         """
         segments = self.segments
         between = ((a.end_offset, b.base_offset) for a, b in pairwise(segments))
@@ -92,7 +91,7 @@ class WholeReader(LogReader):
     def start_at(self, time_us: int) -> int:
         """Return the first offset that had not been deleted at a time.
 
-        What was deleted later and not archived is not there.
+        Segments that were deleted later without an archive are not included.
         """
         for row in self._archive.rows(self._identity, self._log):
             if row.archived_at_us > time_us and row.base_offset < self.live.segments[0].base_offset:
@@ -113,48 +112,51 @@ class WholeReader(LogReader):
         return segment
 
 
-class Past(NamedTuple):
-    """What is read besides the live log: all that is archived.
+class ArchiveView(NamedTuple):
+    """A read that includes the archive.
 
-    With ``snapshot_us``, the log as it stood at that time: from the first message that was kept
-    then up to the last that had been appended.
+    With ``snapshot_us`` the log is read as of that time: from the first message that was retained
+    then, up to the last message that had been appended.
     """
 
-    archive: Archive
+    archive: Archiver
     snapshot_us: int | None = None
 
-    def opened(
+    def open_reader(
         self, partition: Partition, offset: int, end_offset: int
-    ) -> tuple[WholeReader, int, int]:
-        """Return a reader of messages, and the offsets within which it is to read; in a thread."""
-        reader = whole_logs(self.archive, partition).messages
+    ) -> tuple[TieredLogReader, int, int]:
+        """Return a reader of messages and the offsets to read within. Blocks on the disk."""
+        reader = tiered_logs(self.archive, partition).messages
         if self.snapshot_us is not None:
             offset = max(offset, reader.start_at(self.snapshot_us))
             end_offset = reader.offset_for_time(self.snapshot_us + 1, end_offset)
         return reader, max(offset, reader.start_offset), end_offset
 
 
-class WholeLogs(NamedTuple):
+class TieredLogs(NamedTuple):
     """Both logs of a partition."""
 
-    messages: WholeReader
-    events: WholeReader
+    messages: TieredLogReader
+    events: TieredLogReader
 
 
-def whole_logs(archive: Archive, partition: Partition, *, is_unbroken: bool = False) -> WholeLogs:
-    """Return readers of a partition's logs that begin with what is archived.
+def tiered_logs(
+    archive: Archiver, partition: Partition, *, is_unbroken: bool = False
+) -> TieredLogs:
+    """Return readers of both logs of a partition, archive included.
 
-    With ``is_unbroken`` behind the last gap that retention left while the topic kept no archive.
+    With ``is_unbroken`` each log starts behind the last gap that retention left while the topic had
+    no archive.
     """
-    whole = partial(WholeReader, archive, partition.identity, is_unbroken=is_unbroken)
-    return WholeLogs(
-        whole("messages", partition.message_reader, has_columns=True),
-        whole("events", partition.event_reader, has_columns=False),
+    reader = partial(TieredLogReader, archive, partition.identity, is_unbroken=is_unbroken)
+    return TieredLogs(
+        reader("messages", partition.message_reader, has_columns=True),
+        reader("events", partition.event_reader, has_columns=False),
     )
 
 
-def _behind_gaps(archived: Sequence[Segment], end_offset: int) -> list[Segment]:
-    """Return the last of some segments, of which each continues another, up to ``end_offset``."""
+def _after_last_gap(archived: Sequence[Segment], end_offset: int) -> list[Segment]:
+    """Return the longest run of contiguous segments that ends at ``end_offset``."""
     number = len(archived)
     while number and archived[number - 1].end_offset == end_offset:
         number -= 1

@@ -1,1 +1,7 @@
-"""Search."""
+"""Search for messages by key, by dedup id or by header.
+
+finder             searches the partitions of a topic and merges the results, newest first
+partition_search   searches one partition backwards, in steps
+cursor             the text form of the position where a search continues
+key_index_builder  builds the ``.keys`` files of sealed segments in the background
+"""

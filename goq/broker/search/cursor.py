@@ -1,7 +1,7 @@
-"""Where a search goes on: for each partition that has more, the offset that it got down to.
+"""The cursor of a search: for each partition with more messages, the offset to continue before.
 
-Written as text for URLs: base64 of the partitions, each as its distance from the one before it,
-and the offsets, all as varints.
+Its text form is URL-safe base64 of varints: for each partition the distance to the previous
+partition, and the offset.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _OFFSET_MAX = 2**63 - 1
 
 
 def write_cursor(bounds: Mapping[int, int]) -> str:
-    """Return the text of a cursor: partitions, and the offset before which each goes on."""
+    """Return the text of a cursor: partitions, and the offset before which each continues."""
     numbers: list[int] = []
     before = 0
     for partition in sorted(bounds):
@@ -27,27 +27,27 @@ def write_cursor(bounds: Mapping[int, int]) -> str:
 
 
 def read_cursor(text: str) -> dict[int, int]:
-    """Return what a cursor's text says; raise ``InvalidInput`` for any other text."""
+    """Return the offsets by partition. Raises ``InvalidInput`` unless the text is a cursor."""
     try:
         padded = text + "=" * (-len(text) % 4)
         data = base64.b64decode(padded.encode("ascii"), altchars=b"-_", validate=True)
         numbers = list(_numbers(data))
     except (binascii.Error, ValueError):
-        raise _not_a_cursor(text) from None
+        raise _invalid_cursor(text) from None
     bounds: dict[int, int] = {}
     partition = 0
     for distance, bound in zip(numbers[::2], numbers[1::2], strict=False):
         partition += distance
         bounds[partition] = bound
-    is_ours = not len(numbers) % 2 and numbers and write_cursor(bounds) == text
-    if not is_ours or partition >= limits.PARTITIONS_PER_TOPIC_MAX:
-        raise _not_a_cursor(text)
+    is_canonical = not len(numbers) % 2 and numbers and write_cursor(bounds) == text
+    if not is_canonical or partition >= limits.PARTITIONS_PER_TOPIC_MAX:
+        raise _invalid_cursor(text)
     return bounds
 
 
-def _not_a_cursor(text: str) -> InvalidInput:
+def _invalid_cursor(text: str) -> InvalidInput:
     return InvalidInput(
-        f"{text[:50]!r} is not a cursor; give back the next of an answer as it is", field="cursor"
+        f"{text[:50]!r} is not a cursor; send the next of an answer unchanged", field="cursor"
     )
 
 

@@ -1,4 +1,4 @@
-"""Finding messages of a topic by key, by dedup id or by a header, the newest first."""
+"""Search of a topic by key, by dedup id or by a header, newest messages first."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from typing import NamedTuple
 from goq import limits
 from goq.broker.partition.partition import Partition
 from goq.broker.partition_context import PartitionId
-from goq.broker.retention.archiver import Archive
-from goq.broker.retention.tiered_log import WholeReader, whole_logs
+from goq.broker.retention.archiver import Archiver
+from goq.broker.retention.tiered_log import TieredLogReader, tiered_logs
 from goq.broker.runtime.background import ThreadThrottle
 from goq.broker.search.cursor import read_cursor, write_cursor
 from goq.broker.search.partition_search import (
     TIME_US_MAX,
     TIME_US_MIN,
-    Budget,
-    Found,
-    HeaderSource,
-    KeySource,
-    Source,
-    Wanted,
-    piece_for,
+    FoundMessage,
+    HeaderSearch,
+    KeySearch,
+    MessageQuery,
+    PartitionSearch,
+    SearchBudget,
+    chunk_for,
 )
 from goq.broker.topic.topic import Topic
 from goq.errors import PartitionOffline, TooManyRequests
@@ -34,18 +34,18 @@ from goq.storage.key_index.index import KeyIndex
 from goq.storage.key_index.lookup import Pause
 from goq.storage.key_index.sealed_keys import KeyCache
 
-_STEPS_AT_ONCE = 64
-_SEARCH_REST = 0.1  # of the time that it works
+_STEPS_PER_CALL = 64
+_REST_FACTOR = 0.1  # of the working time
 
 
-class FoundPage(NamedTuple):
-    """What a search found; ``next`` is where it goes on, None at the end.
+class SearchPage(NamedTuple):
+    """One page of results. ``next`` is the cursor of the next page, None at the end.
 
-    ``searched`` counts the messages that the whole search is about, ``unreadable`` the places
-    where it might have found something and could not read.
+    ``searched`` counts the messages in the range of the search. ``unreadable`` counts places that
+    may hold a match and could not be read.
     """
 
-    found: list[Found]
+    found: list[FoundMessage]
     next: str | None
     searched: int
     partitions: int
@@ -53,71 +53,74 @@ class FoundPage(NamedTuple):
 
 
 @dataclass(slots=True)
-class Search:
-    """A search under way. The sources are asked newest first, until there is enough.
+class TopicSearch:
+    """A running search over several partitions, newest first, until the page is full.
 
-    When the budget is spent, what was found until then is given out; so each page gets on, and
-    only within a page is it certain that the newest come first.
+    When the budget is spent, the page ends with the results found so far. So every page makes
+    progress. The order newest first is guaranteed only within a page.
     """
 
-    sources: Sequence[Source]
+    searches: Sequence[PartitionSearch]
     limit: int
-    budget: Budget
-    found: list[Found] = field(default_factory=list)
+    budget: SearchBudget
+    found: list[FoundMessage] = field(default_factory=list)
     _heap: list[tuple[int, int]] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._heap = [self._entry(number) for number in range(len(self.sources))]
+        self._heap = [self._heap_entry(number) for number in range(len(self.searches))]
         heapq.heapify(self._heap)
 
     def run(self, steps: int) -> bool:
-        """Go on for so many steps; return whether the page is done."""
+        """Take up to ``steps`` steps; return whether the page is complete."""
         while self._heap and len(self.found) < self.limit:
             number = self._heap[0][1]
-            source = self.sources[number]
-            if source.found:
-                self.found.append(source.found.popleft())
-            elif source.is_done or self.budget.is_spent:
-                heapq.heappop(self._heap)  # what the others have found is not looked for again
+            search = self.searches[number]
+            if search.found:
+                self.found.append(search.found.popleft())
+            elif search.is_done or self.budget.is_spent:
+                heapq.heappop(self._heap)  # results of other partitions still count
                 continue
             elif steps <= 0:
                 return False
             else:
-                source.step(self.budget)
+                search.step(self.budget)
                 steps -= 1
-            heapq.heapreplace(self._heap, self._entry(number))
+            heapq.heapreplace(self._heap, self._heap_entry(number))
         return True
 
-    def _entry(self, number: int) -> tuple[int, int]:
-        source = self.sources[number]
-        return -(source.found[0].time_us if source.found else source.time_us), number
+    def _heap_entry(self, number: int) -> tuple[int, int]:
+        search = self.searches[number]
+        return -(search.found[0].time_us if search.found else search.time_us), number
 
     def bounds(self) -> dict[int, int]:
-        """Return where it goes on in each partition that may have more."""
+        """Return the offset to continue before, for each partition that may have more."""
         return {
-            source.number: source.found[0].offset + 1 if source.found else source.bound
-            for source in self.sources
-            if source.found or not source.is_done
+            search.number: search.found[0].offset + 1 if search.found else search.bound
+            for search in self.searches
+            if search.found or not search.is_done
         }
 
 
 class Finder:
-    """Searches the topics of a node: few at a time, each in a thread."""
+    """Searches the topics of a node. Few searches run at a time, each in a thread."""
 
-    def __init__(self, archive: Archive, executor: Executor) -> None:
+    def __init__(self, archive: Archiver, executor: Executor) -> None:
         self.is_stopped = False
         self._archive = archive
         self._executor = executor
-        self._memory = KeyCache()
+        self._cache = KeyCache()
         self._indexes: dict[PartitionId, KeyIndex] = {}
-        self._turns = asyncio.Semaphore(limits.SEARCHES_MAX)
+        self._slots = asyncio.Semaphore(limits.SEARCHES_MAX)
         self._waiting = 0
 
-    async def find(self, topic: Topic, wanted: Wanted, limit: int, cursor: str | None) -> FoundPage:
-        """Return up to ``limit`` messages, the newest first, and where to go on.
+    async def find(
+        self, topic: Topic, query: MessageQuery, limit: int, cursor: str | None
+    ) -> SearchPage:
+        """Return up to ``limit`` messages, newest first, and the cursor of the next page.
 
-        A page may have fewer, even none, and still not be the last: a search looks only so far.
-        Raises ``PartitionOffline`` where not all can be searched, ``TooManyRequests``.
+        A page may be short or even empty without being the last: the work per page is bounded.
+        Raises ``PartitionOffline`` if a partition cannot be searched, ``TooManyRequests`` if too
+        many searches wait, and ``InvalidInput`` for a bad cursor.
         """
         bounds = None if cursor is None else read_cursor(cursor)
         for partition in topic.partitions:
@@ -127,85 +130,85 @@ class Finder:
                     " its messages can be searched; goq doctor says why"
                 )
         if self._waiting >= limits.SEARCHES_WAITING_MAX:
-            raise TooManyRequests("too many searches wait for their turn", retry_after_ms=1000)
+            raise TooManyRequests("too many searches are waiting", retry_after_ms=1000)
         self._waiting += 1
         try:
-            async with self._turns:
-                return await self._find(topic.partitions.here(), wanted, limit, bounds)
+            async with self._slots:
+                return await self._find(topic.partitions.here(), query, limit, bounds)
         finally:
             self._waiting -= 1
 
     async def _find(
         self,
         partitions: Sequence[Partition],
-        wanted: Wanted,
+        query: MessageQuery,
         limit: int,
         bounds: dict[int, int] | None,
-    ) -> FoundPage:
+    ) -> SearchPage:
         loop = asyncio.get_running_loop()
         is_over = threading.Event()
-        pause = ThreadThrottle(_SEARCH_REST, lambda: self.is_stopped or is_over.is_set())
+        pause = ThreadThrottle(_REST_FACTOR, lambda: self.is_stopped or is_over.is_set())
         ranges = [r for p in partitions for r in self._ranges(p, bounds)]
         messages, size_bytes = limits.SEARCH_CANDIDATES_MAX, limits.SEARCH_SCANNED_BYTES_MAX
-        if wanted.header is not None:
+        if query.header is not None:
             messages = limits.SEARCH_SCANNED_MESSAGES_MAX
-        budget = Budget(messages, size_bytes)
-        piece = piece_for(len(ranges), budget)
+        budget = SearchBudget(messages, size_bytes)
+        chunk = chunk_for(len(ranges), budget)
 
-        def begin() -> Search:
-            sources = [_source(one, wanted, pause, piece) for one in ranges]
-            return Search(sources, limit, budget)
+        def begin() -> TopicSearch:
+            searches = [_partition_search(one, query, pause, chunk) for one in ranges]
+            return TopicSearch(searches, limit, budget)
 
         try:
             search = await loop.run_in_executor(self._executor, begin)
-            while not await loop.run_in_executor(self._executor, search.run, _STEPS_AT_ONCE):
+            while not await loop.run_in_executor(self._executor, search.run, _STEPS_PER_CALL):
                 pass
         finally:
-            is_over.set()  # for the thread, if nobody waits for it any more
+            is_over.set()  # stops the thread if the request was cancelled
         left = search.bounds()
-        return FoundPage(
+        return SearchPage(
             search.found,
             write_cursor(left) if left else None,
             sum(one.end - one.start for one in ranges),
             len(partitions),
-            sum(source.unreadable for source in search.sources),
+            sum(search.unreadable for search in search.searches),
         )
 
-    def _ranges(self, partition: Partition, bounds: dict[int, int] | None) -> list[_Range]:
-        """Return the offsets of a partition that a page is about, none where it is done."""
+    def _ranges(self, partition: Partition, bounds: dict[int, int] | None) -> list[_OffsetRange]:
+        """Return the offsets of a partition to search for this page; empty if it is finished."""
         number, end = partition.identity.number, partition.end_offset
         if bounds is not None:
             end = min(end, bounds.get(number, 0))
         index = self.index_of(partition)
         start = index.reader.segments[0].base_offset
-        return [_Range(number, index, start, end)] if start < end else []
+        return [_OffsetRange(number, index, start, end)] if start < end else []
 
     def index_of(self, partition: Partition) -> KeyIndex:
-        """Return what finds a partition's messages, archived and live, as long as it is open."""
+        """Return the key index of an open partition, archive included."""
         index = self._indexes.get(partition.identity)
         known = None if index is None else index.reader
         if (
             index is None
-            or not isinstance(known, WholeReader)
+            or not isinstance(known, TieredLogReader)
             or known.live is not partition.message_reader
         ):
-            reader = whole_logs(self._archive, partition).messages
-            index = KeyIndex(self._archive.disk, reader, self._memory)
+            reader = tiered_logs(self._archive, partition).messages
+            index = KeyIndex(self._archive.disk, reader, self._cache)
             self._indexes[partition.identity] = index
         return index
 
     def forget(self, topic: str) -> None:
-        """Let go of a topic that was deleted."""
+        """Drop the indexes of a deleted topic."""
         for identity in [key for key in self._indexes if key.topic == topic]:
             del self._indexes[identity]
 
     def stop(self) -> None:
-        """Let searches end early, with ``ShuttingDown``."""
+        """End running searches early, with ``ShuttingDown``."""
         self.is_stopped = True
 
 
-class _Range(NamedTuple):
-    """Offsets of one partition."""
+class _OffsetRange(NamedTuple):
+    """A range of offsets of one partition."""
 
     partition: int
     keys: KeyIndex
@@ -213,12 +216,14 @@ class _Range(NamedTuple):
     end: int
 
 
-def _source(searched: _Range, wanted: Wanted, pause: Pause, piece: Budget) -> Source:
+def _partition_search(
+    searched: _OffsetRange, query: MessageQuery, pause: Pause, chunk: SearchBudget
+) -> PartitionSearch:
     number, keys, start, end = searched
-    if wanted.from_us != TIME_US_MIN:
-        start = max(start, min(end, keys.reader.offset_for_time(wanted.from_us, end)))
-    if wanted.header is None:
-        return KeySource(number, keys, wanted, start, end, pause)
-    if wanted.to_us != TIME_US_MAX:
-        end = max(start, keys.reader.offset_for_time(wanted.to_us, end))
-    return HeaderSource(number, keys, wanted, start, end, pause, piece)
+    if query.from_us != TIME_US_MIN:
+        start = max(start, min(end, keys.reader.offset_for_time(query.from_us, end)))
+    if query.header is None:
+        return KeySearch(number, keys, query, start, end, pause)
+    if query.to_us != TIME_US_MAX:
+        end = max(start, keys.reader.offset_for_time(query.to_us, end))
+    return HeaderSearch(number, keys, query, start, end, pause, chunk)

@@ -1,4 +1,4 @@
-"""Making the ``.keys`` files of segments that were sealed: in the background, one at a time."""
+"""Builds the ``.keys`` files of sealed segments in the background, one at a time."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from goq.errors import ShuttingDown
 from goq.storage.log.segment import Segment
 
 _log = logging.getLogger("goq.broker")
-_REST = 2.0  # twice as long as it works: nobody waits for it
+_REST_FACTOR = 2.0  # of the working time: no request waits for it
 
 
-class KeyMaking:
-    """What waits for its file. Whatever goes wrong, the first lookup makes it."""
+class KeyIndexBuilder:
+    """Builds the file of each sealed segment. After a failure the first lookup builds it."""
 
     def __init__(
         self,
@@ -36,17 +36,17 @@ class KeyMaking:
         self._tasks = tasks
         self._partition_of = partition_of
         self._waiting: deque[tuple[PartitionId, Segment]] = deque(maxlen=limits.KEYS_WAITING_MAX)
-        self._working: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None
 
-    def sealed(self, identity: PartitionId, segment: Segment) -> None:
-        """Note a sealed segment of messages; of too many the oldest are left to lookups."""
+    def on_seal(self, identity: PartitionId, segment: Segment) -> None:
+        """Queue a sealed segment of messages. Lookups build the oldest files of a full queue."""
         self._waiting.append((identity, segment))
-        if self._working is None or self._working.done():
-            self._working = self._tasks.start(self._work())
+        if self._task is None or self._task.done():
+            self._task = self._tasks.start(self._work())
 
     async def _work(self) -> None:
         loop = asyncio.get_running_loop()
-        pause = ThreadThrottle(_REST, lambda: self._finder.is_stopped)
+        pause = ThreadThrottle(_REST_FACTOR, lambda: self._finder.is_stopped)
         while self._waiting and not self._finder.is_stopped:
             identity, segment = self._waiting.popleft()
             partition = self._partition_of(identity)
@@ -56,4 +56,4 @@ class KeyMaking:
             try:
                 await loop.run_in_executor(self._executor, index.build, segment, pause)
             except (ShuttingDown, OSError) as error:
-                _log.info("keys of %s are made when they are looked up: %s", segment.path, error)
+                _log.info("keys of %s are indexed at the first lookup: %s", segment.path, error)

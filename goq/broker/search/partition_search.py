@@ -1,7 +1,7 @@
-"""Searching one partition backwards, a step at a time; all of it blocks on the disk.
+"""Search of one partition backwards, in steps. Every step blocks on the disk.
 
-A search through a topic takes one of these for each partition and asks whichever may have the
-newest message next, so that what it finds comes newest first over all of them.
+The search of a topic has one of these per partition. It steps the partition that may have the
+newest match, so that results come newest first over all partitions.
 """
 
 from __future__ import annotations
@@ -24,16 +24,20 @@ from goq.storage.log.reader import LogReader
 
 TIME_US_MIN: Final = -(2**63)
 TIME_US_MAX: Final = 2**63 - 1
-_PIECES_MIN = 4  # that each partition of many can be given before a search has to answer
-_UNREADABLE = (InvalidInput, ValueError, IndexError)  # of a frame that was never checked
+_CHUNKS_MIN = 4  # per partition and page
+_UNREADABLE = (
+    InvalidInput,
+    ValueError,
+    IndexError,
+)  # of a frame never validated
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """Which messages are meant: those with a key, or a dedup id, or a header; one of the three.
+class MessageQuery:
+    """The condition for a message: exactly one of a key, a dedup id or a header.
 
-    ``dedup_id`` is the 16 bytes that it is known by. Times are of appending, from the first up to
-    before the second, in microseconds.
+    ``dedup_id`` is the hash of 16 bytes that is stored. ``from_us`` and ``to_us`` bound the append
+    time in microseconds; ``to_us`` is exclusive.
     """
 
     key: bytes | None = None
@@ -42,13 +46,13 @@ class Wanted:
     from_us: int = TIME_US_MIN
     to_us: int = TIME_US_MAX
 
-    def takes_time(self, time_us: int) -> bool:
-        """Whether a message appended then may be meant."""
+    def matches_time(self, time_us: int) -> bool:
+        """Whether a message with this append time may match."""
         return self.from_us <= time_us < self.to_us
 
 
-class Found(NamedTuple):
-    """Where a message lies, and when it was appended."""
+class FoundMessage(NamedTuple):
+    """The position and the append time of a message."""
 
     partition: int
     offset: int
@@ -56,75 +60,75 @@ class Found(NamedTuple):
 
 
 @dataclass(slots=True)
-class Budget:
-    """How much a search may still look at before it has to answer."""
+class SearchBudget:
+    """The work that a search may still do before it has to answer."""
 
     messages: int
     size_bytes: int
 
     @property
     def is_spent(self) -> bool:
-        """Whether it is time to answer."""
+        """Whether the search has to answer now."""
         return self.messages <= 0 or self.size_bytes <= 0
 
 
-_PIECE: Final = Budget(50_000, 2 * limits.MIB)
+_CHUNK: Final = SearchBudget(50_000, 2 * limits.MIB)
 
 
-def piece_for(partitions: int, budget: Budget) -> Budget:
-    """Return how much of a partition to look at in a step, if all are to have several."""
-    share = max(1, _PIECES_MIN * partitions)
-    return Budget(
-        max(1, min(_PIECE.messages, budget.messages // share)),
-        max(1, min(_PIECE.size_bytes, budget.size_bytes // share)),
+def chunk_for(partitions: int, budget: SearchBudget) -> SearchBudget:
+    """Return the work per step that lets every partition take several steps."""
+    share = max(1, _CHUNKS_MIN * partitions)
+    return SearchBudget(
+        max(1, min(_CHUNK.messages, budget.messages // share)),
+        max(1, min(_CHUNK.size_bytes, budget.size_bytes // share)),
     )
 
 
-class Source(Protocol):
-    """One partition's part of a search.
+class PartitionSearch(Protocol):
+    """The search of one partition.
 
-    ``found`` holds what was found and not taken yet, the newest first. Everything from ``bound``
-    on has been looked at; what is before it was appended at ``time_us`` or earlier, as far as
-    clocks go. ``unreadable`` counts places where something may be that cannot be read.
+    ``found`` holds results that were not taken yet, newest first. All offsets from ``bound`` on
+    have been searched. Messages before ``bound`` were appended at ``time_us`` or earlier, as far as
+    clocks are right. ``unreadable`` counts places that may hold a match and cannot be read.
     """
 
     number: int
-    found: deque[Found]
+    found: deque[FoundMessage]
     bound: int
     time_us: int
     is_done: bool
     unreadable: int
 
-    def step(self, budget: Budget) -> None:
-        """Look a little further back."""
+    def step(self, budget: SearchBudget) -> None:
+        """Search a little further back."""
         ...
 
 
-class KeySource:
-    """Looks at the messages that the index names; see :class:`Source`."""
+class KeySearch:
+    """Reads the messages that the key index names; see :class:`PartitionSearch`."""
 
     def __init__(
-        self, number: int, index: KeyIndex, wanted: Wanted, start: int, end: int, pause: Pause
+        self, number: int, index: KeyIndex, query: MessageQuery, start: int, end: int, pause: Pause
     ) -> None:
         self.number = number
-        self.found = deque[Found]()
+        self.found = deque[FoundMessage]()
         self.bound = end
         self.time_us = newest_time_us(index.reader)
         self.is_done = False
         self.unreadable = 0
         self._reader = index.reader
-        self._wanted = wanted
+        self._query = query
         self._view: FrameView | None = None
-        if wanted.key is not None:
-            table, hashed = KeyTable.KEYS, key_hash(wanted.key)
+        if query.key is not None:
+            table, hashed = KeyTable.KEYS, key_hash(query.key)
         else:
-            assert wanted.dedup_id is not None
-            table, hashed = KeyTable.DEDUP_IDS, int.from_bytes(wanted.dedup_id[:8], "little")
-        lookup = KeyLookup(table, hashed, start, end, wanted.from_us, wanted.to_us)
+            assert query.dedup_id is not None
+            table, hashed = KeyTable.DEDUP_IDS, int.from_bytes(query.dedup_id[:8], "little")
+        lookup = KeyLookup(table, hashed, start, end, query.from_us, query.to_us)
         self._candidates = index.offsets(lookup, pause)
 
-    def step(self, budget: Budget) -> None:
-        """Look at the next message that it may be."""
+    def step(self, budget: SearchBudget) -> None:
+        """Read the next candidate."""
         offset = next(self._candidates, None)
         if offset is None:
             self.is_done = True
@@ -135,11 +139,11 @@ class KeySource:
         if view is None:
             return
         time_us = view.header.append_time_us
-        if self._wanted.takes_time(time_us) and self._is_wanted(view, offset):
+        if self._query.matches_time(time_us) and self._matches(view, offset):
             self.time_us = time_us
-            self.found.append(Found(self.number, offset, time_us))
+            self.found.append(FoundMessage(self.number, offset, time_us))
 
-    def _frame(self, offset: int, budget: Budget) -> FrameView | None:
+    def _frame(self, offset: int, budget: SearchBudget) -> FrameView | None:
         view = self._view
         if view is None or not view.header.base_offset <= offset < view.header.end_offset:
             frames = self._reader.read(offset, offset + 1, messages_max=1).frames
@@ -150,60 +154,60 @@ class KeySource:
             budget.size_bytes -= view.header.frame_bytes
         return view
 
-    def _is_wanted(self, view: FrameView, offset: int) -> bool:
-        row, wanted = offset - view.header.base_offset, self._wanted
+    def _matches(self, view: FrameView, offset: int) -> bool:
+        row, query = offset - view.header.base_offset, self._query
         try:
-            if wanted.key is not None:
-                return has_key(view, row, wanted.key)
-            return wanted.dedup_id is not None and has_dedup_id(view, row, wanted.dedup_id)
+            if query.key is not None:
+                return has_key(view, row, query.key)
+            return query.dedup_id is not None and has_dedup_id(view, row, query.dedup_id)
         except _UNREADABLE:
             self.unreadable += 1
             return False
 
 
-class HeaderSource:
-    """Looks at all messages, a piece of the log at a time; see :class:`Source`.
+class HeaderSearch:
+    """Reads all messages, one chunk of the log at a time; see :class:`PartitionSearch`.
 
-    A piece is at most about 2 MiB and 50,000 messages, less where there are many partitions.
+    A chunk is at most about 2 MiB and 50,000 messages, less with many partitions.
     """
 
     def __init__(
         self,
         number: int,
         index: KeyIndex,
-        wanted: Wanted,
+        query: MessageQuery,
         start: int,
         end: int,
         pause: Pause,
-        piece: Budget = _PIECE,
+        chunk: SearchBudget = _CHUNK,
     ) -> None:
         self.number = number
-        self.found = deque[Found]()
+        self.found = deque[FoundMessage]()
         self.bound = end
         self.time_us = newest_time_us(index.reader)
         self.is_done = start >= end
         self.unreadable = 0
         self._disk = index.disk
         self._reader = index.reader
-        self._wanted = wanted
+        self._query = query
         self._start = start
         self._pause = pause
-        self._piece = piece
+        self._chunk = chunk
 
-    def step(self, budget: Budget) -> None:
-        """Look at the next piece of the log."""
+    def step(self, budget: SearchBudget) -> None:
+        """Read the next chunk of the log."""
         before = self._reader.segments
         try:
-            start = self._piece_start()
+            start = self._chunk_start()
         except FileNotFoundError:
             if self._is_at_start() or before is not self._reader.segments:
-                return  # deleted, archived or compacted meanwhile
+                return  # deleted, archived or compacted in the meantime
             raise
         at, end = start, self.bound
-        found: list[Found] = []
+        found: list[FoundMessage] = []
         while at < end:
             self._pause()
-            reading = self._reader.read(at, end, bytes_max=self._piece.size_bytes)
+            reading = self._reader.read(at, end, bytes_max=self._chunk.size_bytes)
             self.unreadable += len(reading.damage)
             for view in reading.frames:
                 found += self._found_in(view, start, end)
@@ -211,7 +215,7 @@ class HeaderSource:
             if reading.frames and at == start:
                 self.time_us = reading.frames[0].header.append_time_us
             if reading.next_offset <= at:
-                break  # the log was cut meanwhile
+                break  # the log was truncated in the meantime
             at = reading.next_offset
         budget.messages -= end - start
         self.found.extend(reversed(found))
@@ -222,36 +226,38 @@ class HeaderSource:
         self.is_done = self.bound <= max(self._start, self._reader.segments[0].base_offset)
         return self.is_done
 
-    def _piece_start(self) -> int:
-        """Return the offset from which on so much of the log lies before ``bound``, by its index.
+    def _chunk_start(self) -> int:
+        """Return the start of the next chunk, by the sparse index.
 
-        It is before ``bound``, and in the same segment as what comes before that.
+        It is before ``bound`` and in the same segment as the offset before ``bound``.
         """
         last = self.bound - 1
         segments = self._reader.segments
         segment = next((s for s in reversed(segments) if s.base_offset <= last), segments[0])
         index = segment.load_index(self._disk)
-        lowest = max(self._start, segment.base_offset, last - self._piece.messages + 1)
-        target = index.before_offset(last).position - self._piece.size_bytes
+        lowest = max(self._start, segment.base_offset, last - self._chunk.messages + 1)
+        target = index.before_offset(last).position - self._chunk.size_bytes
         offsets = range(lowest, last)
         return lowest + bisect_left(offsets, target, key=lambda o: index.before_offset(o).position)
 
-    def _found_in(self, view: FrameView, start: int, end: int) -> list[Found]:
+    def _found_in(self, view: FrameView, start: int, end: int) -> list[FoundMessage]:
         header = view.header
-        if not header.attributes & Attribute.HEADERS or not self._wanted.takes_time(
+        if not header.attributes & Attribute.HEADERS or not self._query.matches_time(
             header.append_time_us
         ):
             return []
-        assert self._wanted.header is not None
+        assert self._query.header is not None
         try:
-            rows = rows_with_header(view, *self._wanted.header)
+            rows = rows_with_header(view, *self._query.header)
         except _UNREADABLE:
             self.unreadable += 1
             return []
         offsets = [header.base_offset + row for row in rows]
-        return [Found(self.number, o, header.append_time_us) for o in offsets if start <= o < end]
+        return [
+            FoundMessage(self.number, o, header.append_time_us) for o in offsets if start <= o < end
+        ]
 
 
 def newest_time_us(reader: LogReader) -> int:
-    """Return a time before which everything was appended that a reader has."""
+    """Return a time that no message of a reader was appended after."""
     return max(segment.time_us for segment in reader.segments[-1:])

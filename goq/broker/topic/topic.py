@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from goq.broker.group.coordinator import Coordinator
-from goq.broker.outbox.worker import DEFAULT_RETRY, Departures, RetryPause
+from goq.broker.outbox.worker import DEFAULT_RETRY_BACKOFF, OutboxWorker, RetryBackoff
 from goq.broker.partition.loader import (
     LoadedPartition,
     PartitionLogs,
@@ -50,7 +50,7 @@ class TopicTimes:
 
     reopen_delay_s: float = 1.0
     """Before a partition is opened again whose latest events were lost."""
-    outbox_retry: RetryPause = DEFAULT_RETRY
+    outbox_retry: RetryBackoff = DEFAULT_RETRY_BACKOFF
 
 
 DEFAULT_TIMES = TopicTimes()
@@ -107,7 +107,7 @@ class Topic:
         self._tasks = tasks
         self._targets = targets
         self._times = times
-        self._departures: dict[int, Departures] = {}
+        self._departures: dict[int, OutboxWorker] = {}
         self._closing = asyncio.Event()
         self._reopening: list[asyncio.Task[None]] = []
 
@@ -185,7 +185,7 @@ class Topic:
         partition = Partition(
             identity, loaded, context, callbacks, self.settings, self.stats, quorums
         )
-        departures = Departures(
+        departures = OutboxWorker(
             partition,
             partial(self._targets, self),
             context,

@@ -1,4 +1,4 @@
-"""A trace, put together from the lives of a message and of its copies."""
+"""A trace: the histories of a message and of its copies, merged by time."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from goq.model import DEAD_LETTERS_SUFFIX, Message, MessageId
 _CUT = "there are more copies than a trace follows"
 
 
-class Traced(NamedTuple):
-    """One message of a trace. ``message`` is None, and so what it told, where it is not there.
+class MessageHistory(NamedTuple):
+    """The history of one message of a trace. ``message`` is None if the message cannot be read.
 
     ``retained_until_us`` is the time before which retention by age does not delete it.
     """
@@ -33,7 +33,7 @@ class Traced(NamedTuple):
 
 
 class TracedStep(NamedTuple):
-    """A step of the message ``id``; ``to`` and ``origin`` are the ids of copies."""
+    """A step of the message ``id``. ``to`` and ``origin`` are the ids of copies."""
 
     id: MessageId
     step: Step
@@ -43,32 +43,32 @@ class TracedStep(NamedTuple):
 
 
 class Trace(NamedTuple):
-    """All that is known of a message and of its copies, in the order of time."""
+    """The known steps of a message and of its copies, in time order."""
 
-    message: Traced
-    copies: Sequence[Traced]
+    message: MessageHistory
+    copies: Sequence[MessageHistory]
     steps: Sequence[TracedStep]
     incomplete: Sequence[TraceGap]
 
     @property
     def attempts(self) -> int:
-        """Deliveries, but for those that never left the node."""
+        """The number of deliveries, without those that never left the node."""
         return sum(each.timeline.attempts for each in (self.message, *self.copies))
 
     @property
     def publish_to_ack_us(self) -> int | None:
-        """How long it took from the first publish to the first ack, None where one is not known."""
+        """The time from the first publish to the first ack, or None if either is unknown."""
         began_us = _first(self.steps, StepName.PUBLISHED)
         ended_us = _first(self.steps, StepName.ACKNOWLEDGED)
         return None if began_us is None or ended_us is None else ended_us - began_us
 
 
 Links = dict[MessageId, dict[int, MessageId]]
-"""The copies of each message, by the number of the step that says so."""
+"""The copies of each message, by the number of the step that made the copy."""
 
 
-def linked(asked: MessageId, links: Links) -> set[MessageId]:
-    """Return the message and all that it is a copy of, or that are copies of it."""
+def linked_messages(asked: MessageId, links: Links) -> set[MessageId]:
+    """Return the message, its origins and its copies, directly or indirectly."""
     near: dict[MessageId, set[MessageId]] = {}
     for origin, copies in links.items():
         for copy in copies.values():
@@ -82,8 +82,8 @@ def linked(asked: MessageId, links: Links) -> set[MessageId]:
     return reached
 
 
-def in_order(chosen: Sequence[Traced], links: Links) -> list[Traced]:
-    """Return messages with each behind what it is a copy of."""
+def order_by_origin(chosen: Sequence[MessageHistory], links: Links) -> list[MessageHistory]:
+    """Return the messages, each after the message that it is a copy of."""
     origins = _origins(links)
     depths: dict[MessageId, int] = {}
     for each in chosen:
@@ -98,15 +98,17 @@ def _origins(links: Links) -> dict[MessageId, MessageId]:
     return {copy: origin for origin, copies in links.items() for copy in copies.values()}
 
 
-def put_together(asked: Traced, messages: Sequence[Traced], links: Links, *, is_cut: bool) -> Trace:
-    """Return the trace that messages make, each of which stands behind what it is a copy of.
+def build_trace(
+    asked: MessageHistory, messages: Sequence[MessageHistory], links: Links, *, is_cut: bool
+) -> Trace:
+    """Return the trace of these messages. Each message has to come after its origin.
 
-    ``is_cut`` where there are more.
+    ``is_cut`` means that there are more copies than these.
     """
     origins = _origins(links)
-    told = [
+    steps = [
         [
-            _told(each, number, step, links, origins)
+            _traced_step(each, number, step, links, origins)
             for number, step in enumerate(each.timeline.steps)
         ]
         for each in messages
@@ -117,32 +119,36 @@ def put_together(asked: Traced, messages: Sequence[Traced], links: Links, *, is_
     return Trace(
         asked,
         [each for each in messages if each is not asked],
-        list(merge(*told, key=lambda each: each.step.time_us)),
+        list(merge(*steps, key=lambda each: each.step.time_us)),
         list(incomplete),
     )
 
 
-def _told(
-    traced: Traced, number: int, step: Step, links: Links, origins: dict[MessageId, MessageId]
+def _traced_step(
+    history: MessageHistory,
+    number: int,
+    step: Step,
+    links: Links,
+    origins: dict[MessageId, MessageId],
 ) -> TracedStep:
-    to = links.get(traced.id, {}).get(number)
+    to = links.get(history.id, {}).get(number)
     if step.name is not StepName.PUBLISHED:
-        return TracedStep(traced.id, step, to)
-    origin = origins.get(traced.id) or _claimed_origin(traced)
-    return TracedStep(traced.id, step, to, origin, None if origin else traced.producer)
+        return TracedStep(history.id, step, to)
+    origin = origins.get(history.id) or _claimed_origin(history)
+    return TracedStep(history.id, step, to, origin, None if origin else history.producer)
 
 
 def _first(steps: Sequence[TracedStep], name: StepName) -> int | None:
     return next((each.step.time_us for each in steps if each.step.name is name), None)
 
 
-def _claimed_origin(traced: Traced) -> MessageId | None:
-    """Return where a dead letter comes from by its headers; other messages may claim anything."""
-    if traced.message is None or traced.is_redriven:
+def _claimed_origin(history: MessageHistory) -> MessageId | None:
+    """Return the origin of a dead letter by its headers. Headers of other messages do not count."""
+    if history.message is None or history.is_redriven:
         return None
-    life = read_dead_letter(traced.message.headers).life
+    claimed = read_dead_letter(history.message.headers).origin
     with suppress(InvalidInput):
-        origin = MessageId.parse(life.id) if life is not None else None
-        if origin is not None and origin.topic + DEAD_LETTERS_SUFFIX == traced.id.topic:
+        origin = MessageId.parse(claimed.id) if claimed is not None else None
+        if origin is not None and origin.topic + DEAD_LETTERS_SUFFIX == history.id.topic:
             return origin
     return None

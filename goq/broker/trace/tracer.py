@@ -1,8 +1,9 @@
-"""The trace of a message: its own life, and that of its copies in dead letters and back.
+"""Traces a message: its own history, and the history of its copies in dead-letter topics and back.
 
-What blocks runs in the partition's threads. Each message is looked for in what is live and in the
-archive. Copies are followed by the offsets that departures were given, and backwards by what the
-headers of a copy say of its origin, which counts only where the origin's events lead to the copy.
+Blocking work runs in the threads of the partition. Each message is searched in the live log and in
+the archive. Copies are followed forwards by the offsets in ``CopyStored`` events. They are followed
+backwards by the headers of the copy. An origin in headers counts only if the events of the origin
+lead to the copy.
 """
 
 from __future__ import annotations
@@ -14,12 +15,25 @@ from functools import partial
 
 from goq import limits
 from goq.broker.broker import Broker
-from goq.broker.events.search import Events, before_first, timeline_of
+from goq.broker.events.search import IndexedEventLog, gap_before_first, timeline_of
 from goq.broker.outbox.dead_letter_headers import read_dead_letter
 from goq.broker.partition.partition import Partition
-from goq.broker.trace.copyplace import place_of_copy
-from goq.broker.trace.sources import Source, Sources, first_event, frame_of, last_time_us
-from goq.broker.trace.trace import Links, Trace, Traced, in_order, linked, put_together
+from goq.broker.trace.sources import (
+    TraceSource,
+    TraceSources,
+    find_copy,
+    find_frame,
+    first_event,
+    last_time_us,
+)
+from goq.broker.trace.trace import (
+    Links,
+    MessageHistory,
+    Trace,
+    build_trace,
+    linked_messages,
+    order_by_origin,
+)
 from goq.delivery.events.event import SnapshotStarted
 from goq.delivery.trace.steps import PublishRecord
 from goq.delivery.trace.timeline import Timeline
@@ -33,17 +47,17 @@ LIVE, _ARCHIVED = "live", "archived"
 _DELETED, _COMPACTED, _DAMAGED = "deleted", "compacted", "damaged"
 
 
-class Tracing:
+class Tracer:
     """Traces messages of all topics."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._sources = Sources(broker.archive)
+        self._sources = TraceSources(broker.archive)
 
     async def follow(self, message_id: MessageId, *, seen: int, wait_ms: int) -> Trace:
         """Return the trace once it has more than ``seen`` steps, or after ``wait_ms``.
 
-        Raises what :meth:`trace` does, and ``TooManyRequests`` where too many wait.
+        Raises what :meth:`trace` raises, and ``TooManyRequests`` if too many requests wait.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + wait_ms / 1000
@@ -52,9 +66,9 @@ class Tracing:
         new = {message_id}
         with ExitStack() as watches:
             while True:
-                for each in new if wait_ms else ():  # before it is read, so that nothing is missed
-                    spans = self._partition(each).spans
-                    watches.enter_context(spans.watching(each.offset, news))
+                for each in new if wait_ms else ():  # before the read, so that no event is missed
+                    spans = self._partition(each).live_event_index
+                    watches.enter_context(spans.watch(each.offset, news))
                 watched |= new
                 news.clear()
                 trace = await self.trace(message_id)
@@ -70,10 +84,10 @@ class Tracing:
     async def trace(self, message_id: MessageId) -> Trace:
         """Return the trace of a message.
 
-        Raises ``MessageNotFound``, which says what is known, ``TopicNotFound`` and
+        Raises ``MessageNotFound``, whose message tells what is known, ``TopicNotFound`` and
         ``PartitionNotFound``.
         """
-        asked = await self._one(message_id)
+        asked = await self._history_of(message_id)
         found = {message_id: asked}
         links: Links = {}
         waiting, is_cut = [asked], False
@@ -86,17 +100,17 @@ class Tracing:
                 if len(found) >= limits.TRACE_COPIES_MAX:
                     is_cut = True
                     break
-                with suppress(GoqError):  # gone with its topic, or deleted: nothing to add
-                    found[near] = await self._one(near)
+                with suppress(GoqError):  # deleted, alone or with its topic
+                    found[near] = await self._history_of(near)
                     waiting.append(found[near])
-        together = linked(message_id, links)
+        together = linked_messages(message_id, links)
         chosen = [each for each in found.values() if each.id in together]
-        return put_together(asked, in_order(chosen, links), links, is_cut=is_cut)
+        return build_trace(asked, order_by_origin(chosen, links), links, is_cut=is_cut)
 
     def _partition(self, message_id: MessageId) -> Partition:
         return self._broker.topic(message_id.topic).partitions[message_id.partition]
 
-    async def _one(self, message_id: MessageId) -> Traced:
+    async def _history_of(self, message_id: MessageId) -> MessageHistory:
         partition = self._partition(message_id)
         await partition.write_deferred()
         if message_id.offset >= partition.end_offset:
@@ -112,40 +126,42 @@ class Tracing:
     def _read(
         self,
         partition: Partition,
-        source: Source,
+        source: TraceSource,
         message_id: MessageId,
         age_ms: int | None,
-    ) -> Traced:
+    ) -> MessageHistory:
         offset, logs = message_id.offset, [source.events]
-        view, is_there = frame_of(source, offset)
+        view, is_there = find_frame(source, offset)
         if view is None:
             timeline = timeline_of(logs, offset, None, is_deleted=not is_there)
             if not is_there:
-                _check_is_told(partition, logs, message_id, timeline)
-            self._tell_beginning(partition, source, timeline)
+                _check_known(partition, logs, message_id, timeline)
+            self._add_first_gap(partition, source, timeline)
             self._add_archived(partition, timeline)
             state = _DAMAGED if is_there else _DELETED
-            return Traced(message_id, state, None, None, None, False, None, timeline)
+            return MessageHistory(message_id, state, None, None, None, False, None, timeline)
         header, index = view.header, offset - view.header.base_offset
         producer = partition.producer_name(header, source.events.reader)
         if view.removed_rows is not None and view.removed_rows.has(index):
-            time_us = None if _may_be_joined(view) else header.append_time_us
+            time_us = None if _may_be_merged(view) else header.append_time_us
             published = None if time_us is None else PublishRecord(offset, time_us)
             timeline = timeline_of(logs, offset, published)
             timeline.add_compacted()
-            self._tell_beginning(partition, source, timeline, is_gone=True)
+            self._add_first_gap(partition, source, timeline, is_gone=True)
             self._add_archived(partition, timeline)
-            return Traced(message_id, _COMPACTED, None, time_us, producer, False, None, timeline)
+            return MessageHistory(
+                message_id, _COMPACTED, None, time_us, producer, False, None, timeline
+            )
         (message,) = view.messages(index, index + 1)
         is_delayed = message.deliver_at_ms > header.append_time_us // 1000
         due_ms = message.deliver_at_ms if is_delayed else 0
         published = PublishRecord(offset, header.append_time_us, due_ms)
         timeline, until_us = timeline_of(logs, offset, published), None
-        self._tell_beginning(partition, source, timeline)
+        self._add_first_gap(partition, source, timeline)
         is_archived = self._add_archived(partition, timeline)
         if age_ms is not None and not is_archived:
             until_us = last_time_us(source.messages, offset, header.append_time_us) + age_ms * 1000
-        return Traced(
+        return MessageHistory(
             message_id,
             _ARCHIVED if is_archived else LIVE,
             message,
@@ -156,46 +172,51 @@ class Tracing:
             timeline,
         )
 
-    def _tell_beginning(
-        self, partition: Partition, source: Source, timeline: Timeline, *, is_gone: bool = False
+    def _add_first_gap(
+        self,
+        partition: Partition,
+        source: TraceSource,
+        timeline: Timeline,
+        *,
+        is_gone: bool = False,
     ) -> None:
-        """Say what lacks at the beginning of the events: those of live messages are all kept."""
-        gap = before_first(source.events)
+        """Add the gap at the start of the event log. Events of live messages are all retained."""
+        gap = gap_before_first(source.events)
         is_gone = is_gone or timeline.offset < partition.log_start_offset
         if gap is not None and is_gone:
             timeline.add_gap(gap.from_us, gap.to_us, gap.reason)
 
     def _add_archived(self, partition: Partition, timeline: Timeline) -> bool:
-        """Tell of a message that is in the archive alone; return whether it is."""
+        """Add the archive step if the message is only in the archive; return whether it is."""
         time_us = self._sources.archived_at_us(partition, timeline.offset)
         if time_us is not None:
             timeline.add_archived(time_us)
         return time_us is not None
 
-    async def _copies_of(self, traced: Traced) -> dict[int, MessageId]:
-        """Return where the copies of a message are, by the number of the step that says so."""
+    async def _copies_of(self, history: MessageHistory) -> dict[int, MessageId]:
+        """Return the copies of a message, by the number of the step that made each copy."""
         found: dict[int, MessageId] = {}
-        for number, step in enumerate(traced.timeline.steps):
+        for number, step in enumerate(history.timeline.steps):
             copy = step.copy
             if copy is None or copy.offset < 0:
                 continue
             if len(found) >= limits.TRACE_COPIES_MAX:
-                break  # that is one more than is followed
+                break  # one more than a trace follows
             with suppress(GoqError):
                 target = self._broker.topic(copy.topic).partitions[copy.partition]
                 source = self._sources.of(target)
                 end = target.end_offset
-                place = partial(place_of_copy, [source.messages], end, copy.offset, copy.number)
+                place = partial(find_copy, [source.messages], end, copy.offset, copy.number)
                 offset = await source.run(place)
                 if offset is not None:
                     found[number] = MessageId(copy.topic, copy.partition, offset)
         return found
 
 
-def _check_is_told(
-    partition: Partition, logs: Sequence[Events], message_id: MessageId, timeline: Timeline
+def _check_known(
+    partition: Partition, logs: Sequence[IndexedEventLog], message_id: MessageId, timeline: Timeline
 ) -> None:
-    """Raise ``MessageNotFound`` for a message that is gone, and its events with it."""
+    """Raise ``MessageNotFound`` for a message that is deleted together with its events."""
     first = first_event(logs)
     start_offset = partition.start_offset
     is_older = (
@@ -208,26 +229,26 @@ def _check_is_told(
     topic, number = partition.identity
     when = f" before {format_time_us(first.time_us)}" if first is not None and is_older else ""
     raise MessageNotFound(
-        f"{message_id} is gone: retention deleted it{when}, and what had happened to it;"
+        f"{message_id} is gone: retention deleted it{when}, with its history;"
         f" {topic}:{number} begins at offset {start_offset}",
         field="id",
     )
 
 
-def _may_be_joined(view: FrameView) -> bool:
-    """Whether compaction may have made one of several frames, and so given it a later time."""
+def _may_be_merged(view: FrameView) -> bool:
+    """Whether compaction may have merged several frames into one, which has a later time."""
     count = view.header.message_count
     return count > 1 and not view.header.producer_id and not any(view.kept(0, count))
 
 
-def _origins_of(traced: Traced) -> list[MessageId]:
-    """Return where a message may have come from, as its headers say."""
-    if traced.message is None or not traced.message.headers:
+def _origins_of(history: MessageHistory) -> list[MessageId]:
+    """Return the possible origins of a message, from its headers."""
+    if history.message is None or not history.message.headers:
         return []
-    letter = read_dead_letter(traced.message.headers)
-    lives = [*letter.earlier, *([letter.life] if letter.life is not None else [])]
+    letter = read_dead_letter(history.message.headers)
+    origins = [*letter.earlier_origins, *([letter.origin] if letter.origin is not None else [])]
     found = []
-    for life in lives[-limits.DEAD_LIVES_REMEMBERED :]:
+    for each in origins[-limits.DEAD_LIVES_REMEMBERED :]:
         with suppress(InvalidInput):
-            found.append(MessageId.parse(life.id))
+            found.append(MessageId.parse(each.id))
     return found

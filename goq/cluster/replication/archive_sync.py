@@ -17,7 +17,7 @@ import msgspec
 
 from goq import limits
 from goq.broker.partition_context import PartitionId
-from goq.broker.retention.archiver import Archive
+from goq.broker.retention.archiver import Archiver
 from goq.cluster.replication.protocol import PartitionKey
 from goq.cluster.replication.replica import Replica
 from goq.cluster.replication.segment_manifest import LOGS
@@ -76,7 +76,7 @@ class ArchiveSync:
 
     def __init__(
         self,
-        archive: Archive,
+        archive: Archiver,
         replicas: Iterable[Replica],
         settings_of: Callable[[str], TopicSettings],
         sources: Callable[[Replica], Sequence[str]],
@@ -169,7 +169,7 @@ class ArchiveSync:
             request = ArchiveRequest(key, which, row.base_offset, True, position)
             return await self._call(node, request)
 
-        await self._archive.copy(row, read_piece)
+        await self._archive.copy_segment(row, read_piece)
         _log.info("fetched the archive of offsets %d to %d of %s from %s", *row[3:5], key, node)
 
     async def answer(self, request: ArchiveRequest) -> bytes:
@@ -181,7 +181,9 @@ class ArchiveSync:
             return msgspec.msgpack.encode(rows[number : number + limits.ARCHIVE_ROWS_MAX])
         if number == len(rows) or rows[number].base_offset != request.start:
             raise CorruptData(f"no segment of the archive begins at offset {request.start}")
-        return await self._archive.piece(rows[number], request.position, limits.FETCH_BYTES_MAX)
+        return await self._archive.read_chunk(
+            rows[number], request.position, limits.FETCH_BYTES_MAX
+        )
 
 
 def decode_rows(data: bytes | memoryview) -> list[ArchiveRow]:

@@ -295,7 +295,7 @@ class BrokerTopics:
         """Open a partition to clients."""
         topic = self._broker.topic(key.topic)
         await topic.lead(key.number, logs, leadership)
-        self._broker.keeper.wake_topic(topic)
+        self._broker.retention_manager.wake_topic(topic)
 
     async def close_partition(self, key: PartitionKey, reason: GoqError) -> None:
         """Close a partition to clients, and its logs."""

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 
 from goq.broker.metadata import MetadataStore
 from goq.broker.partition_context import PartitionId
-from goq.broker.retention.archiver import Archive
-from goq.broker.retention.tiered_log import WholeReader
+from goq.broker.retention.archiver import Archiver
+from goq.broker.retention.tiered_log import TieredLogReader
 from goq.clock import Clock
 from goq.cluster.replication.protocol import PartitionKey
 from goq.config.topic import TopicSettings
@@ -33,7 +33,7 @@ class SegmentManifest:
     def __init__(
         self,
         metadata: MetadataStore,
-        archive: Archive,
+        archive: Archiver,
         clock: Clock,
         settings_of: Callable[[str], TopicSettings],
     ) -> None:
@@ -77,10 +77,12 @@ class SegmentManifest:
     async def archive_segment(self, key: PartitionKey, log: str, segment: Segment) -> None:
         """Archive a segment before its deletion, if its topic wants that."""
         if self.is_archived(key):
-            await self._archive.take(PartitionId(key.topic, key.number), log, segment)
+            await self._archive.archive_segment(PartitionId(key.topic, key.number), log, segment)
 
     def tiered_reader(self, key: PartitionKey, which: int, log: Log) -> LogReader:
         """Return a reader of a log and of its archived part; it blocks on the disk."""
         identity = PartitionId(key.topic, key.number)
         columns = log.config.columns
-        return WholeReader(self._archive, identity, LOGS[which], log.reader, has_columns=columns)
+        return TieredLogReader(
+            self._archive, identity, LOGS[which], log.reader, has_columns=columns
+        )

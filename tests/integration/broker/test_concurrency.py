@@ -17,15 +17,15 @@ from goq import limits
 from goq.api.schemas.groups import GroupOut
 from goq.api.views.group_at_time import GroupAtTimeView
 from goq.broker.broker import Broker
-from goq.broker.dlq.redrive import Taking, redrive
-from goq.broker.dlq.search import Wanted as DeadWanted
-from goq.broker.retention.tiered_log import whole_logs
-from goq.broker.search.finder import Search
-from goq.broker.search.partition_search import Wanted
+from goq.broker.dlq.redrive import RemovalRequest, redrive
+from goq.broker.dlq.search import DeadLetterQuery
+from goq.broker.retention.tiered_log import tiered_logs
+from goq.broker.search.finder import TopicSearch
+from goq.broker.search.partition_search import MessageQuery
 from goq.broker.topic.publisher import RoutedMessage
 from goq.broker.topic.topic import Topic
 from goq.broker.trace.trace import Trace
-from goq.broker.trace.tracer import Tracing
+from goq.broker.trace.tracer import Tracer
 from goq.clock import ManualClock
 from goq.errors import CorruptData, GroupNotFound, HistoryNotRetained, MessageNotFound
 from goq.model import Message, MessageId, Receipt
@@ -72,8 +72,8 @@ class World:
         async with broker_on(
             self.path, clock=self.clock, metadata=self.metadata, **settings
         ) as broker:
-            assert broker.compacting._task is not None
-            broker.compacting._task.cancel()
+            assert broker.compaction_manager._task is not None
+            broker.compaction_manager._task.cancel()
             yield broker
 
 
@@ -120,7 +120,7 @@ def names(trace: Trace) -> list[str]:
 
 
 async def trace_of(broker: Broker, offset: int, topic: str = "t") -> Trace:
-    return await Tracing(broker).trace(MessageId(topic, 0, offset))
+    return await Tracer(broker).trace(MessageId(topic, 0, offset))
 
 
 WHOLE_LIFE = ["PUBLISHED", "DELIVERED", "ACKNOWLEDGED", "ARCHIVED"]
@@ -277,7 +277,7 @@ def test_a_message_in_a_damaged_archive_is_told_of_as_damaged(
                     assert names(trace) == WHOLE_LIFE[1:]
                 else:
                     assert names(trace) == WHOLE_LIFE
-            found = await broker.finder.find(broker.topic("t"), Wanted(key=b"k0"), 10, None)
+            found = await broker.finder.find(broker.topic("t"), MessageQuery(key=b"k0"), 10, None)
             assert [each.offset for each in found.found] == [4, 0]
             assert found.unreadable == (harm is Path.unlink)
 
@@ -344,7 +344,7 @@ def test_steps_that_were_deleted_while_the_archive_was_off_are_said_to_lack(
     run(main())
 
 
-async def pages(broker: Broker, wanted: Wanted, limit: int) -> list[int]:
+async def pages(broker: Broker, wanted: MessageQuery, limit: int) -> list[int]:
     """Return the offsets that all pages of a search have."""
     found: list[int] = []
     cursor = None
@@ -357,8 +357,8 @@ async def pages(broker: Broker, wanted: Wanted, limit: int) -> list[int]:
             return found
 
 
-BY_KEY, BY_HEADER = Wanted(key=b"k"), Wanted(header=("h", b"1"))
-BY_DEDUP_ID = Wanted(dedup_id=b"d" * 16)
+BY_KEY, BY_HEADER = MessageQuery(key=b"k"), MessageQuery(header=("h", b"1"))
+BY_DEDUP_ID = MessageQuery(dedup_id=b"d" * 16)
 
 
 async def searchable(world: World, broker: Broker) -> None:
@@ -374,7 +374,9 @@ async def searchable(world: World, broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("wanted", [BY_KEY, BY_HEADER, BY_DEDUP_ID])
-def test_searches_go_on_from_the_live_log_into_the_archive(tmp_path: Path, wanted: Wanted) -> None:
+def test_searches_go_on_from_the_live_log_into_the_archive(
+    tmp_path: Path, wanted: MessageQuery
+) -> None:
     async def main() -> None:
         world = World(tmp_path)
         settings = {**ARCHIVE, "retention__age": "none", "dedup__window": "none"}
@@ -392,7 +394,7 @@ def test_searches_go_on_from_the_live_log_into_the_archive(tmp_path: Path, wante
         async with world.broker(**settings) as broker:
             assert await pages(broker, wanted, 3) == expected
             from_us = ManualClock().wall_us() + 10 * HOUR_MS * 1000
-            later = Wanted(wanted.key, wanted.dedup_id, wanted.header, from_us)
+            later = MessageQuery(wanted.key, wanted.dedup_id, wanted.header, from_us)
             assert await pages(broker, later, 3) == [o for o in expected if o >= 10]
 
     run(main())
@@ -401,7 +403,7 @@ def test_searches_go_on_from_the_live_log_into_the_archive(tmp_path: Path, wante
 @pytest.mark.parametrize("wanted", [BY_KEY, BY_HEADER, BY_DEDUP_ID])
 @pytest.mark.parametrize("moved_at", range(9))
 def test_what_is_archived_in_the_middle_of_a_search_is_found_once(
-    tmp_path: Path, wanted: Wanted, moved_at: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, wanted: MessageQuery, moved_at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def main() -> None:
         world = World(tmp_path)
@@ -411,9 +413,9 @@ def test_what_is_archived_in_the_middle_of_a_search_is_found_once(
             await broker.alter_topic("t", {"retention.age": "16h"})
             await broker.apply_retention()
             loop, steps = asyncio.get_running_loop(), 0
-            run_on = Search.run
+            run_on = TopicSearch.run
 
-            def run_and_move(search: Search, _steps: int) -> bool:
+            def run_and_move(search: TopicSearch, _steps: int) -> bool:
                 nonlocal steps
                 steps += 1
                 if steps == moved_at:
@@ -424,7 +426,7 @@ def test_what_is_archived_in_the_middle_of_a_search_is_found_once(
                 await broker.alter_topic("t", {"retention.age": "1h"})
                 await broker.apply_retention()
 
-            monkeypatch.setattr(Search, "run", run_and_move)
+            monkeypatch.setattr(TopicSearch, "run", run_and_move)
             assert await pages(broker, wanted, 5) == list(range(0, 24, 3))[::-1]
 
     run(main())
@@ -538,7 +540,7 @@ def test_what_is_archived_while_it_is_traced_is_not_taken_for_deleted(
             topic = await broker.create_topic("t")
             await put(topic, b"x")
             await take(topic)
-            partition, tracing = topic.partitions[0], Tracing(broker)
+            partition, tracing = topic.partitions[0], Tracer(broker)
             in_thread = partition.in_thread
 
             async def retire_first(work: Callable[[], Any]) -> Any:
@@ -575,7 +577,7 @@ def test_a_compacted_message_is_told_of_and_is_not_found_any_more(tmp_path: Path
             await sealed_keys(topic, b"k", b"k")
             assert await pages(broker, BY_KEY, 10) == [4, 3, 2, 0]
             world.clock.advance_ms(5)
-            await broker.compacting.apply()
+            await broker.compaction_manager.apply()
             await quiet(topic.partitions[0])
         async with world.broker(**COMPACT) as broker:
             for wanted in (BY_KEY, BY_HEADER):
@@ -594,7 +596,7 @@ def test_a_compacted_message_is_told_of_and_is_not_found_any_more(tmp_path: Path
 @pytest.mark.parametrize("wanted", [BY_KEY, BY_HEADER])
 @pytest.mark.parametrize("at", range(1, 9))
 def test_a_search_over_segments_that_are_compacted_meanwhile_finds_what_stays(
-    tmp_path: Path, at: int, wanted: Wanted, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, at: int, wanted: MessageQuery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def main() -> None:
         world = World(tmp_path)
@@ -602,17 +604,17 @@ def test_a_search_over_segments_that_are_compacted_meanwhile_finds_what_stays(
             topic = await broker.create_topic("t")
             for number in range(6):
                 await sealed_keys(topic, b"k", b"l%d" % number, b"k")
-            loop, steps, run_on = asyncio.get_running_loop(), 0, Search.run
+            loop, steps, run_on = asyncio.get_running_loop(), 0, TopicSearch.run
 
-            def run_and_compact(search: Search, _steps: int) -> bool:
+            def run_and_compact(search: TopicSearch, _steps: int) -> bool:
                 nonlocal steps
                 steps += 1
                 if steps == at:
-                    work = broker.compacting.apply()
+                    work = broker.compaction_manager.apply()
                     asyncio.run_coroutine_threadsafe(work, loop).result()
                 return run_on(search, 1)
 
-            monkeypatch.setattr(Search, "run", run_and_compact)
+            monkeypatch.setattr(TopicSearch, "run", run_and_compact)
             found = await pages(broker, wanted, 4)
             stay = {17} if wanted is BY_KEY else {17, *range(1, 18, 3)}
             assert stay <= set(found)
@@ -630,7 +632,7 @@ def test_a_topic_that_was_compacted_may_be_archived(tmp_path: Path) -> None:
             for _ in range(2):
                 await sealed_keys(topic, b"k", b"l", b"k")
                 await take(topic)
-                await broker.compacting.apply()
+                await broker.compaction_manager.apply()
             assert message_log(topic.partitions[0]).segments[0].path.name.count(".") == 2
             await broker.alter_topic(
                 "t", {"cleanup": "delete", "archive": "true", "retention.age": "1h"}
@@ -647,7 +649,7 @@ def test_a_topic_that_was_compacted_may_be_archived(tmp_path: Path) -> None:
         for offset in range(4):
             assert names(await trace_of(broker, offset))[-2:] == ["COMPACTED", "ARCHIVED"]
         assert await pages(broker, BY_KEY, 2) == [5]
-        reader = whole_logs(broker.archive, broker.topic("t").partitions[0]).messages
+        reader = tiered_logs(broker.archive, broker.topic("t").partitions[0]).messages
         assert not reader.read(0, 6).damage
 
     run(main())
@@ -664,7 +666,7 @@ def test_the_past_of_a_group_is_the_same_after_a_compaction(tmp_path: Path) -> N
             at_us, before = world.clock.wall_us(), await group_now(broker, world.clock)
             world.clock.advance_ms(1000)
             await sealed_keys(topic, b"k", b"k")
-            assert await broker.compacting.apply()
+            assert await broker.compaction_manager.apply()
             await take(topic)
             found = await group_at(broker, at_us)
             (incomplete,) = found.incomplete
@@ -689,7 +691,7 @@ def test_the_past_of_what_was_scheduled_and_is_compacted_says_what_is_not_known(
             at_us, before = world.clock.wall_us(), await group_now(broker, world.clock)
             world.clock.advance_ms(1000)
             await sealed_keys(topic, b"k")
-            assert await broker.compacting.apply()
+            assert await broker.compaction_manager.apply()
             found = await group_at(broker, at_us)
             assert (before.scheduled, found.lag + found.scheduled) == (1, 2)
             assert found.incomplete
@@ -712,7 +714,7 @@ def test_a_message_that_is_compacted_longer_than_its_events_has_no_steps_and_say
                 world.clock.advance_ms(1000)
             await topic.partitions[0].trimmer.roll()
             await put(topic, b"x", key=b"k")
-            await broker.compacting.apply()
+            await broker.compaction_manager.apply()
             await broker.apply_retention()
             assert event_log(topic.partitions[0]).start_offset > 0
             trace = await trace_of(broker, 0)
@@ -736,7 +738,7 @@ def test_ranges_of_time_leave_out_what_is_gone(tmp_path: Path) -> None:
                 times.append(world.clock.wall_us())
                 await sealed_keys(topic, b"k", b"l%d" % number)
                 world.clock.advance_ms(1000)
-            await broker.compacting.apply()
+            await broker.compaction_manager.apply()
             reader = topic.partitions[0].message_reader
             for first in range(6):
                 for last in range(first, 7):
@@ -854,7 +856,7 @@ class Everything:
             self.world.clock.advance_ms(self.chance.choice((1000, HOUR_MS)))
             await broker.apply_retention()
         elif kind == "compact":
-            await broker.compacting.apply()
+            await broker.compaction_manager.apply()
         elif kind == "reset":
             end = partition.end_offset
             start = self.chance.randint(state_of(partition).start_offset, end)
@@ -862,7 +864,7 @@ class Everything:
             await partition.reset(group, start, bound)
         elif topic.name + ".dlq" in broker.topics:
             dead = broker.topic(topic.name + ".dlq")
-            await redrive(dead, topic, 0, Taking(DeadWanted(), (-1, -1), 10))
+            await redrive(dead, topic, 0, RemovalRequest(DeadLetterQuery(), (-1, -1), 10))
             await settled(dead)
         self.world.clock.advance_ms(self.chance.randint(1, 2000))
 
@@ -896,7 +898,7 @@ class Everything:
         for name in TOPICS:
             if name in broker.topics:
                 await settled(broker.topic(name))
-        tracing = Tracing(broker)
+        tracing = Tracer(broker)
         for message_id, value in self.values.items():
             trace = await tracing.trace(message_id)
             told, is_acked = trace.message, message_id in self.acked
@@ -917,7 +919,7 @@ class Everything:
                 assert told.message.value == value
         for topic in (name for name in TOPICS if name in broker.topics):
             partition = broker.topic(topic).partitions[0]
-            reader = whole_logs(broker.archive, partition).messages
+            reader = tiered_logs(broker.archive, partition).messages
             found = await broker.archive.in_thread(partial(all_values, reader))
             there = {i.offset: v for i, v in self.values.items() if i.topic == topic}
             assert set(found) <= set(range(partition.end_offset))

@@ -399,7 +399,7 @@ def test_the_ledger_knows_what_was_done_after_it_was_compacted(
         broker = node.node.broker
         assert broker is not None
         node.on_loop(broker.topics[f"{topic}.commits"].partitions[0].trimmer.roll)
-        node.on_loop(broker.compacting.apply)
+        node.on_loop(broker.compaction_manager.apply)
         assert len(list(client.read_log(f"{topic}.commits"))) == 1
         for batch in (2, 1, 3):
             values = [f"v{batch}".encode()]

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from goq.broker.broker import Broker
 from goq.broker.log.frame_cache import FrameCache
-from goq.broker.outbox.worker import RetryPause
+from goq.broker.outbox.worker import RetryBackoff
 from goq.broker.partition.leases import LeasedBatch
 from goq.broker.partition.loader import LoadedPartition, open_partition
 from goq.broker.partition.partition import Partition
@@ -219,7 +219,7 @@ class MemoryMetadata:
         return
 
 
-QUICK = TopicTimes(reopen_delay_s=0.001, outbox_retry=RetryPause(0.001, 0.05))
+QUICK = TopicTimes(reopen_delay_s=0.001, outbox_retry=RetryBackoff(0.001, 0.05))
 """Repeats what failed at once, for tests that break the disk."""
 
 

@@ -13,7 +13,7 @@ from copy import deepcopy
 from pathlib import Path
 
 from goq.broker.broker import Broker
-from goq.broker.dlq.search import DeadLetterSearch, Wanted
+from goq.broker.dlq.search import DeadLetterQuery, DeadLetterSearch
 from goq.broker.group.message_changes import MessageChanges
 from goq.broker.outbox.dead_letter_headers import read_dead_letter
 from goq.broker.partition.partition import Partition
@@ -219,10 +219,10 @@ class Life:
         log = [m for partition in self.topic.partitions for m in _log(partition)]
         dead = []
         if (graves := self.broker.topics.get(TOPIC + ".dlq")) is not None:
-            async for found in DeadLetterSearch(graves, Wanted()).run():
-                life = read_dead_letter(found.message.headers).life
-                assert life is not None
-                dead.append(tuple(MessageId.parse(life.id)[1:]))
+            async for found in DeadLetterSearch(graves, DeadLetterQuery()).run():
+                origin = read_dead_letter(found.message.headers).origin
+                assert origin is not None
+                dead.append(tuple(MessageId.parse(origin.id)[1:]))
         ledger = self.ledger
         ledger.check_deliveries(log)
         ledger.check_times()

@@ -7,8 +7,8 @@ from typing import cast
 
 from goq.broker.metadata import MetadataStore
 from goq.broker.partition_context import PartitionId
-from goq.broker.retention.archiver import Archive
-from goq.broker.retention.tiered_log import WholeReader
+from goq.broker.retention.archiver import Archiver
+from goq.broker.retention.tiered_log import TieredLogReader
 from goq.clock import ManualClock
 from goq.storage.log.log import Log
 from goq.storage.log.segment import list_segments
@@ -22,19 +22,19 @@ ARCHIVE = Path("/data/archive")
 LOGS = ("messages", "events")
 
 
-def archive_of(disk: SimulatedDisk, manifest: SimManifest, executor: SimExecutor) -> Archive:
+def archive_of(disk: SimulatedDisk, manifest: SimManifest, executor: SimExecutor) -> Archiver:
     """Return a node's archive as it is on its disk."""
     store = cast(MetadataStore, manifest)
-    archive = Archive(ARCHIVE, disk, store, ManualClock(), executor=executor)
+    archive = Archiver(ARCHIVE, disk, store, ManualClock(), executor=executor)
     for row in manifest.archive.values():
         archive._add(row)
     return archive
 
 
-def whole_log(disk: SimulatedDisk, archive: Archive, name: str) -> dict[int, bytes]:
+def whole_log(disk: SimulatedDisk, archive: Archiver, name: str) -> dict[int, bytes]:
     """Return each frame of a log, archived or live, by its first offset; all of them are sound."""
     log = Log.open(FOLDER / name, disk)
-    reader = WholeReader(archive, PartitionId("t", 0), name, log)
+    reader = TieredLogReader(archive, PartitionId("t", 0), name, log)
     frames: dict[int, bytes] = {}
     offset = reader.start_offset
     while offset < log.end_offset:

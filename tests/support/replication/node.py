@@ -14,8 +14,8 @@ from goq.broker.metadata import MetadataStore
 from goq.broker.partition.loader import PartitionLogs
 from goq.broker.partition.partition import Partition
 from goq.broker.partition_context import PartitionContext, PartitionId
-from goq.broker.retention.archiver import Archive
-from goq.broker.retention.retention_manager import Keeper
+from goq.broker.retention.archiver import Archiver
+from goq.broker.retention.retention_manager import RetentionManager
 from goq.broker.runtime.metrics import Histogram
 from goq.broker.runtime.tasks import Tasks
 from goq.broker.topic.topic import Leadership, Topic
@@ -89,7 +89,7 @@ class SimNode:
         executor = SimExecutor(loop, random, lambda: self.is_dead)
         self.manifest = manifest
         store = cast(MetadataStore, manifest)  # as far as segments go
-        self.archive = Archive(Path("/data/archive"), disk, store, self.clock, executor=executor)
+        self.archive = Archiver(Path("/data/archive"), disk, store, self.clock, executor=executor)
         ids = iter(range(random.getrandbits(40), 2**62))
         self._partition_context = PartitionContext(
             disk,
@@ -103,12 +103,12 @@ class SimNode:
             random.random,
             lambda: next(ids),
         )
-        self.keeper = Keeper(
+        self.retention_manager = RetentionManager(
             self.topics,
             self._partition_context,
             store,
             self.archive,
-            kept_for_replicas=lambda partition: self.replicas.needed_from(*partition.identity),
+            replica_start_offset=lambda partition: self.replicas.needed_from(*partition.identity),
         )
         self.replicas = ReplicaManager(
             name,
@@ -136,7 +136,7 @@ class SimNode:
         """Come to life."""
         self._agreement.join(self.name, self._agree)
         self.spawn(self.archive.open(["t"]))
-        self.spawn(self.keeper.run())
+        self.spawn(self.retention_manager.run())
         self.spawn(self.archives.run())
         self.spawn(self._check())
         self.spawn(self.repairs.scrub())
@@ -262,7 +262,7 @@ class SimNode:
             )
         )
         if identity.topic in self.topics:
-            self.keeper.wake(identity)
+            self.retention_manager.wake(identity)
 
     def settings(self, _topic: str) -> TopicSettings:
         return self._settings
@@ -277,7 +277,7 @@ class SimNode:
                 key.topic, self._settings, directory, self._partition_context, Tasks(), _nowhere
             )
         await topic.lead(key.number, logs, leadership)
-        self.keeper.wake_topic(topic)
+        self.retention_manager.wake_topic(topic)
 
     async def close_partition(self, key: PartitionKey, reason: GoqError) -> None:
         await self.topics[key.topic].resign(key.number, reason)

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from goq.broker.broker import Broker
-from goq.broker.dlq.redrive import Taking, redrive
-from goq.broker.dlq.search import Wanted
+from goq.broker.dlq.redrive import RemovalRequest, redrive
+from goq.broker.dlq.search import DeadLetterQuery
 from goq.broker.group.message_changes import MessageChanges
 from goq.broker.outbox.dead_letter_headers import read_dead_letter
 from goq.broker.partition.failure_policy import retry_policy
@@ -377,7 +377,7 @@ class TraceTwin:
         dead = self._topic(DEAD)
         before = set(state_of(dead.partitions[0]).cancelled.present(0, self.ends[DEAD]))
         gone = {o for start, end in before for o in range(start, end)}
-        taking = Taking(Wanted(), (-1, -1), self.chance.choice((1, 3, 100)))
+        taking = RemovalRequest(DeadLetterQuery(), (-1, -1), self.chance.choice((1, 3, 100)))
         await redrive(dead, self._topic(), self.clock.wall_ms(), taking)
         await until(lambda: not dead.partitions[0].departures)
         runs = state_of(dead.partitions[0]).cancelled.present(0, self.ends[DEAD])
@@ -399,12 +399,12 @@ class TraceTwin:
         for offset in range(self.ends[DEAD], partition.end_offset):
             (view,) = partition.message_reader.read(offset, offset + 1, messages_max=1).frames
             index = offset - view.header.base_offset
-            life = read_dead_letter(view.headers(index, index + 1)[0]).life
-            assert life is not None
+            died = read_dead_letter(view.headers(index, index + 1)[0]).origin
+            assert died is not None
             number = next(
                 n
                 for n, (_, origin, group) in enumerate(self._leaving)
-                if (str(origin), group) == (life.id, life.group)
+                if (str(origin), group) == (died.id, died.group)
             )
             step, origin, _ = self._leaving.pop(number)
             step["to"] = self._id(DEAD, offset)

@@ -32,7 +32,7 @@ def compact(node: RunningNode, topic: str) -> None:
     broker = node.node.broker
     assert broker is not None
     node.on_loop(broker.topics[topic].partitions[0].trimmer.roll)
-    node.on_loop(broker.compacting.apply)
+    node.on_loop(broker.compaction_manager.apply)
 
 
 def read(node: RunningNode, topic: str, query: str = "") -> dict[str, Any]:

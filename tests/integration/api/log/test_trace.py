@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from goq import limits
-from goq.broker.events.live_index import LiveSpans
+from goq.broker.events.live_index import LiveEventIndex
 from tests.support.api.calls import publish, receive, settle
 from tests.support.api.delivery import cancel, change
 from tests.support.eventually import eventually
@@ -32,7 +32,7 @@ def one(node: RunningNode, topic: str, value: str = "x", **fields: Any) -> str:
 
 def watches(node: RunningNode, topic: str) -> int:
     assert node.node.broker is not None
-    spans: LiveSpans = node.node.broker.topic(topic).partitions[0].spans
+    spans: LiveEventIndex = node.node.broker.topic(topic).partitions[0].live_event_index
     return node.on_loop(lambda: spans._watch_count)
 
 

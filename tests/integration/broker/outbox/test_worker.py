@@ -13,8 +13,8 @@ import pytest
 
 from goq import limits
 from goq.broker.broker import Broker
-from goq.broker.dlq.redrive import Taking, Took, purge, redrive
-from goq.broker.dlq.search import DeadLetterSearch, Found, Wanted
+from goq.broker.dlq.redrive import RemovalRequest, RemovalResult, purge, redrive
+from goq.broker.dlq.search import DeadLetterQuery, DeadLetterSearch, FoundDeadLetter
 from goq.broker.outbox.dead_letter_headers import read_dead_letter
 from goq.broker.partition.leases import LeasedBatch
 from goq.broker.partition.partition import Partition
@@ -42,7 +42,7 @@ from tests.support.broker.partition_internals import state_of
 from tests.support.eventually import until
 from tests.support.storage.disk import SimulatedDisk
 
-ALL = Taking(Wanted(), (-1, -1), 10_000)
+ALL = RemovalRequest(DeadLetterQuery(), (-1, -1), 10_000)
 
 
 async def reject_all(topic: Topic, found: list[LeasedBatch], reason: str = "bad") -> int:
@@ -50,11 +50,11 @@ async def reject_all(topic: Topic, found: list[LeasedBatch], reason: str = "bad"
     return done
 
 
-async def died(broker: Broker, count: int, name: str = "t") -> list[Found]:
+async def died(broker: Broker, count: int, name: str = "t") -> list[FoundDeadLetter]:
     """Wait for so many dead letters, and for nothing to be on its way any more."""
     await settled(broker)
     topic = broker.topics.get(f"{name}.dlq")
-    found = [f async for f in DeadLetterSearch(topic, Wanted()).run()] if topic else []
+    found = [f async for f in DeadLetterSearch(topic, DeadLetterQuery()).run()] if topic else []
     assert len(found) == count
     return found
 
@@ -63,11 +63,11 @@ async def settled(broker: Broker) -> None:
     await until(lambda: not any(p.departures for t in broker.topics.values() for p in t.partitions))
 
 
-async def put_back(broker: Broker, taking: Taking = ALL) -> Took:
+async def put_back(broker: Broker, taking: RemovalRequest = ALL) -> RemovalResult:
     return await redrive(broker.topic("t.dlq"), broker.topic("t"), 0, taking)
 
 
-def values(found: list[Found]) -> list[bytes | None]:
+def values(found: list[FoundDeadLetter]) -> list[bytes | None]:
     return [each.message.value for each in found]
 
 
@@ -76,7 +76,9 @@ async def copies(broker: Broker) -> Counter[bytes]:
     count: Counter[bytes] = Counter()
     dead = broker.topics.get("t.dlq")
     if dead is not None:
-        count.update([f.message.value or b"" async for f in DeadLetterSearch(dead, Wanted()).run()])
+        count.update(
+            [f.message.value or b"" async for f in DeadLetterSearch(dead, DeadLetterQuery()).run()]
+        )
     partition = broker.topic("t").partitions[0]
     for view in partition.read(0, messages_max=10_000).frames:
         messages = view.messages(0, view.header.message_count)
@@ -101,9 +103,9 @@ async def _live(broker: Broker) -> None:
     found = await topic.receiver.receive("g", options(3))
     await reject_all(topic, found)
     await settled(broker)
-    await put_back(broker, Taking(Wanted(), (-1, -1), 4))
+    await put_back(broker, RemovalRequest(DeadLetterQuery(), (-1, -1), 4))
     await settled(broker)
-    await purge(broker.topic("t.dlq"), Taking(Wanted(), (-1, -1), 1, dry_run=True))
+    await purge(broker.topic("t.dlq"), RemovalRequest(DeadLetterQuery(), (-1, -1), 1, dry_run=True))
     found = await topic.receiver.receive("g", options(1))
     await reject_all(topic, found)
     await settled(broker)
@@ -229,8 +231,8 @@ def test_what_was_under_way_goes_on_when_the_node_starts_again(
         metadata.before = lambda _change: None
         async with quick_broker_on(tmp_path, metadata=metadata) as broker:
             [letter] = await died(broker, 1)
-            assert letter.letter.life
-            assert letter.letter.life.reason == "bad"
+            assert letter.letter.origin
+            assert letter.letter.origin.reason == "bad"
 
     run(main())
 
@@ -302,13 +304,13 @@ def test_a_message_that_cannot_be_read_any_more_leaves_a_trace(tmp_path: Path) -
             found = await died(broker, 3)
             assert values(found) == [b"a" * 1000, b"", b"c" * 1000]
             assert [each.letter.lost for each in found] == ["", "damaged", ""]
-            assert [each.letter.life.id for each in found if each.letter.life] == [
+            assert [each.letter.origin.id for each in found if each.letter.origin] == [
                 "t:0:0",
                 "t:0:1",
                 "t:0:2",
             ]
             took = await put_back(broker)
-            assert (took.matched, took.done, took.lost) == (3, 2, 1)
+            assert (took.matched, took.removed, took.lost) == (3, 2, 1)
             await died(broker, 1)
 
     run(main())
@@ -487,7 +489,7 @@ def test_many_dead_letters_share_frames_and_large_ones_do_not(tmp_path: Path) ->
             await reject_all(topic, await topic.receiver.receive("g", options(3, bytes_max=2**26)))
             await settled(broker)
             took = await put_back(broker)
-            assert took.done == 3003
+            assert took.removed == 3003
             await settled(broker)
             await until(lambda: topic.partitions[0].end_offset == 6006)
 
@@ -504,9 +506,9 @@ def test_two_redrives_at_once_put_nothing_back_twice(tmp_path: Path) -> None:
             took = await asyncio.gather(
                 *(put_back(broker) for _ in range(3)), purge(broker.topic("t.dlq"), ALL)
             )
-            assert sum(each.done for each in took) == 50
+            assert sum(each.removed for each in took) == 50
             await settled(broker)
-            back = took[0].done + took[1].done + took[2].done
+            back = took[0].removed + took[1].removed + took[2].removed
             assert sum((await copies(broker)).values()) == back
 
     run(main())
@@ -525,9 +527,9 @@ def test_a_message_that_expires_after_an_attempt_dies_with_its_past(tmp_path: Pa
             clock.advance_ms(2000)
             assert await topic.receiver.receive("g", options()) == []
             [letter] = await died(broker, 1)
-            assert letter.letter.life
-            assert (letter.letter.life.cause, letter.letter.life.attempts) == ("ttl", 1)
-            assert [f.reason for f in letter.letter.life.failures] == ["busy"]
+            assert letter.letter.origin
+            assert (letter.letter.origin.cause, letter.letter.origin.attempts) == ("ttl", 1)
+            assert [f.reason for f in letter.letter.origin.failures] == ["busy"]
 
     run(main())
 
@@ -546,8 +548,8 @@ def test_each_of_many_tells_its_own_past(tmp_path: Path) -> None:
             found = await topic.receiver.receive("g", options(20))
             await reject_all(topic, found)
             for letter in await died(broker, 20):
-                assert letter.letter.life
-                reasons = [f.reason for f in letter.letter.life.failures]
+                assert letter.letter.origin
+                reasons = [f.reason for f in letter.letter.origin.failures]
                 firsts = max(0, min(9, letter.offset + 1 - 11))
                 assert reasons == ["first"] * firsts + ["later"] * (9 - firsts) + ["bad"]
 

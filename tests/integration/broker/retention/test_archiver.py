@@ -13,7 +13,7 @@ import pytest
 from goq import limits
 from goq.broker.broker import Broker
 from goq.broker.partition.partition import Partition
-from goq.broker.retention.tiered_log import Past, WholeReader, whole_logs
+from goq.broker.retention.tiered_log import ArchiveView, TieredLogReader, tiered_logs
 from goq.clock import ManualClock
 from goq.errors import GoqError, TopicExists
 from goq.frame.view import FrameView
@@ -54,7 +54,7 @@ def values_of(frames: list[FrameView]) -> list[bytes]:
     return [v or b"" for f in frames for v in f.values(0, f.header.message_count)]
 
 
-def read_all(reader: WholeReader, end: int) -> list[bytes]:
+def read_all(reader: TieredLogReader, end: int) -> list[bytes]:
     values, offset = [], reader.start_offset
     while offset < end:
         reading = reader.read(offset, end)
@@ -74,11 +74,11 @@ def test_what_is_deleted_is_read_from_the_archive(tmp_path: Path) -> None:
             await broker.apply_retention()
             (partition,) = broker.topic("t").partitions
             assert partition.log_start_offset == 9
-            reader = whole_logs(broker.archive, partition).messages
+            reader = tiered_logs(broker.archive, partition).messages
             assert reader.start_offset == 0
             assert read_all(reader, partition.end_offset) == values
             assert [row.base_offset for row in metadata.archive.values()] == [0, 3, 6]
-            found = broker.archive.of_topic("t")
+            found = broker.archive.topic_totals("t")
             assert found is not None
             assert (found.segments, found.messages) == (3, 9)
             stored = sorted(p.name for p in (tmp_path / "archive/t/0/messages").iterdir())
@@ -87,7 +87,7 @@ def test_what_is_deleted_is_read_from_the_archive(tmp_path: Path) -> None:
             assert f"{0:020}.columns" in stored
         async with quick_broker_on(tmp_path, clock=clock, metadata=metadata, **SETTINGS) as broker:
             (partition,) = broker.topic("t").partitions
-            reader = whole_logs(broker.archive, partition).messages
+            reader = tiered_logs(broker.archive, partition).messages
             assert read_all(reader, partition.end_offset) == values
             assert reader.offset_for_time(ManualClock().wall_us() + HOUR_MS * 1000, 12) == 3
             rows = [r.offsets.tolist() for r in reader.rows(0, 12)]
@@ -99,7 +99,7 @@ def test_what_is_deleted_is_read_from_the_archive(tmp_path: Path) -> None:
 async def check_whole(broker: Broker, values: list[bytes], directory: Path, disk: Disk) -> None:
     """Everything is there, live or archived; the files are those of the manifest, and whole."""
     (partition,) = broker.topic("t").partitions
-    messages, events = whole_logs(broker.archive, partition)
+    messages, events = tiered_logs(broker.archive, partition)
     assert read_all(messages, partition.end_offset) == values
     assert messages.start_offset == 0
     assert events.start_offset == 0
@@ -201,7 +201,7 @@ async def archived_topic(broker: Broker, clock: ManualClock, name: str = "t") ->
 
 def read_here(broker: Broker, name: str = "t") -> list[bytes]:
     (partition,) = broker.topic(name).partitions
-    return read_all(whole_logs(broker.archive, partition).messages, partition.end_offset)
+    return read_all(tiered_logs(broker.archive, partition).messages, partition.end_offset)
 
 
 def test_a_manifest_that_lost_its_rows_is_made_anew_from_the_files(tmp_path: Path) -> None:
@@ -253,7 +253,7 @@ def test_a_topic_that_is_deleted_takes_its_archive_with_it(tmp_path: Path) -> No
             await broker.delete_topic("t")
             assert not (tmp_path / "archive/t").exists()
             assert {key[0] for key in metadata.archive} == {"other"}
-            assert broker.archive.of_topic("t") is None
+            assert broker.archive.topic_totals("t") is None
             assert read_here(broker, "other") == other
             values = await archived_topic(broker, clock)
             assert read_here(broker) == values
@@ -274,7 +274,7 @@ def test_what_was_deleted_without_an_archive_is_passed_over(tmp_path: Path) -> N
             await broker.apply_retention()
             (partition,) = broker.topic("t").partitions
             assert partition.log_start_offset == 21
-            reader = whole_logs(broker.archive, partition).messages
+            reader = tiered_logs(broker.archive, partition).messages
             assert read_all(reader, 24) == values[:9] + values[15:]
             assert reader.first_from(4) == 4
             assert reader.first_from(9) == reader.first_from(11) == 15
@@ -302,7 +302,7 @@ def test_reading_goes_on_without_gap_or_doubling_while_segments_are_archived(
             clock.advance_ms(-100 * HOUR_MS)
             values = await fill(broker, clock, 12)
             clock.advance_ms(-11 * HOUR_MS)
-            reader = whole_logs(broker.archive, partition).messages
+            reader = tiered_logs(broker.archive, partition).messages
             seen, offset = list[bytes](), 0
             while offset < len(values):
                 reading = reader.read(offset, len(values), messages_max=1)
@@ -339,15 +339,15 @@ def test_a_segment_that_was_archived_and_not_deleted_is_not_archived_twice(tmp_p
             clock.advance_ms(HOUR_MS)
             (partition,) = broker.topic("t").partitions
             first = message_log(partition).segments[0]
-            row = await broker.archive.take(partition.identity, "messages", first)
+            row = await broker.archive.archive_segment(partition.identity, "messages", first)
             clock.advance_ms(HOUR_MS)
             written = disk.count("append", ".part")
-            again = await broker.archive.take(partition.identity, "messages", first)
+            again = await broker.archive.archive_segment(partition.identity, "messages", first)
             assert disk.count("append", ".part") == written
             assert again == row._replace(archived_at_us=clock.now_us)
             path = tmp_path / f"archive/t/0/messages/{0:020}.log.zst"
             path.write_bytes(path.read_bytes()[:-1] + b"x")
-            assert await broker.archive.take(partition.identity, "messages", first)
+            assert await broker.archive.archive_segment(partition.identity, "messages", first)
             assert disk.count("append", ".part") > written
             assert read_here(broker) == values
             await broker.alter_topic("t", {"retention.age": "1h"})
@@ -365,7 +365,7 @@ def test_damage_in_the_archive_is_reported_by_readers_of_the_whole_log(tmp_path:
             values = await archived_topic(broker, clock)
             (tmp_path / f"archive/t/0/messages/{3:020}.log.zst").unlink()
             (partition,) = broker.topic("t").partitions
-            reader = whole_logs(broker.archive, partition).messages
+            reader = tiered_logs(broker.archive, partition).messages
             reading = reader.read(0, 12)
             assert values_of(reading.frames) == values[:3] + values[6:]
             assert [(d.start_offset, d.end_offset) for d in reading.damage] == [(3, 6)]
@@ -383,7 +383,7 @@ def test_a_node_that_stops_breaks_off_what_it_archives(tmp_path: Path) -> None:
             values = await fill(broker, clock, 2)
             clock.advance_ms(HOUR_MS)
             disk.hold(".log.zst.part", operation="append")
-            broker.keeper.wake_topic(broker.topic("t"))
+            broker.retention_manager.wake_topic(broker.topic("t"))
             await until(disk.holding.is_set)
             broker.archive._closing.set()
             disk.release()
@@ -418,13 +418,13 @@ def test_a_snapshot_has_what_was_kept_at_its_time_and_nothing_later(tmp_path: Pa
                 kept.append((clock.now_us - 1, values[partition.log_start_offset :]))
             assert [len(then) for _, then in kept] == [1, 2, 3, 3, 4, 5, 3, 4]
             for time_us, then in kept:
-                past = Past(broker.archive, time_us)
-                reader, start, end = past.opened(partition, 0, partition.end_offset)
+                past = ArchiveView(broker.archive, time_us)
+                reader, start, end = past.open_reader(partition, 0, partition.end_offset)
                 assert values_of(reader.read(start, end).frames) == then
-                _, start, _ = past.opened(partition, start + 1, end)
+                _, start, _ = past.open_reader(partition, start + 1, end)
                 assert values_of(reader.read(start, end).frames) == then[1:]
-            past = Past(broker.archive, kept[0][0] - 2 * HOUR_MS * 1000)
-            _, start, end = past.opened(partition, 0, partition.end_offset)
+            past = ArchiveView(broker.archive, kept[0][0] - 2 * HOUR_MS * 1000)
+            _, start, end = past.open_reader(partition, 0, partition.end_offset)
             assert start == end == 0
 
     run(main())

@@ -46,8 +46,8 @@ COMPACT = {"cleanup": "compact", "segment__bytes": "64KiB", "compaction__tombsto
 async def by_hand(path: Path, **given: Any) -> AsyncIterator[Broker]:
     """Run a broker that compacts only when it is told to."""
     async with broker_on(path, **given) as broker:
-        assert broker.compacting._task is not None
-        broker.compacting._task.cancel()
+        assert broker.compaction_manager._task is not None
+        broker.compaction_manager._task.cancel()
         yield broker
 
 
@@ -95,7 +95,7 @@ async def got(topic: Topic, group: str, count: int = 10) -> list[tuple[int, byte
 
 
 async def compacted(broker: Broker) -> int:
-    return await broker.compacting.apply()
+    return await broker.compaction_manager.apply()
 
 
 def test_the_newest_message_of_a_key_stays_at_its_offset(tmp_path: Path) -> None:
@@ -138,11 +138,11 @@ def test_a_tombstone_stays_for_its_time_and_goes_at_it(tmp_path: Path) -> None:
             assert served(topic) == {1: (b"a", None), 2: (b"b", b"1")}
             clock.advance_ms(3_600_000 - 1)
             assert await compacted(broker) == 0
-            assert broker.compacting._due_in_s() == pytest.approx(0.001)
+            assert broker.compaction_manager._due_in_s() == pytest.approx(0.001)
             clock.advance_ms(1)
             assert await compacted(broker) == 1
             assert served(topic) == {2: (b"b", b"1")}
-            assert broker.compacting._due_in_s() is None
+            assert broker.compaction_manager._due_in_s() is None
 
     run(work())
 
@@ -522,7 +522,7 @@ def test_retries_and_what_is_held_back_are_passed_over_when_they_are_gone(
 def test_more_keys_than_there_is_memory_for_take_more_passes(tmp_path: Path) -> None:
     async def work() -> None:
         async with by_hand(tmp_path, **COMPACT) as broker:
-            broker.compacting._keys_max = 3
+            broker.compaction_manager._keys_max = 3
             topic = await broker.create_topic("t")
             await put(topic, *[(b"%d" % (n % 10), b"%d" % n) for n in range(30)])
             await seal(topic)

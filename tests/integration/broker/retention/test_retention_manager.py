@@ -12,7 +12,11 @@ import pytest
 
 from goq.broker.broker import Broker
 from goq.broker.partition.partition import Partition
-from goq.broker.retention.retention_manager import Keeper, first_unread, keep_from
+from goq.broker.retention.retention_manager import (
+    RetentionManager,
+    first_protected_offset,
+    retained_from,
+)
 from goq.broker.topic.topic import Topic
 from goq.clock import ManualClock
 from goq.config.topic import TopicSettings
@@ -27,7 +31,7 @@ HOUR_MS = 3_600_000
 
 
 class Pauses:
-    """The keeper's sleep, which ends when the test says so or when the keeper is woken."""
+    """The manager's sleep, which ends when the test says so or when the manager is woken."""
 
     def __init__(self, clock: ManualClock) -> None:
         self.clock = clock
@@ -45,7 +49,7 @@ class Pauses:
         self.is_over.clear()
 
     async def next(self) -> float:
-        """Return how long the keeper sleeps after the pause before."""
+        """Return how long the manager sleeps after the pause before."""
         count = len(self.lengths)
         await until(lambda: len(self.lengths) > count)
         return self.lengths[-1]
@@ -57,28 +61,28 @@ class Pauses:
         return await self.next()
 
 
-async def with_keeper(
+async def with_retention_manager(
     broker: Broker,
     clock: ManualClock,
     work: Callable[[Pauses], Awaitable[None]],
-    kept_for_replicas: Callable[[Partition], int | None] = lambda _partition: None,
+    replica_start_offset: Callable[[Partition], int | None] = lambda _partition: None,
 ) -> None:
-    """Run a keeper whose sleep the test ends, in the place of the broker's own."""
+    """Run a manager whose sleep the test ends, in the place of the broker's own."""
     assert broker._keeping is not None
     assert broker._context is not None
     broker._keeping.cancel()
     pauses = Pauses(clock)
-    broker.keeper = keeper = Keeper(
+    broker.retention_manager = manager = RetentionManager(
         broker.topics,
         broker._context,
         broker.metadata,
         broker.archive,
-        kept_for_replicas=kept_for_replicas,
+        replica_start_offset=replica_start_offset,
         wait=pauses.wait,
     )
     for topic in broker.topics.values():
-        keeper.wake_topic(topic)
-    task = asyncio.ensure_future(keeper.run())
+        manager.wake_topic(topic)
+    task = asyncio.ensure_future(manager.run())
     try:
         await pauses.next()
         await work(pauses)
@@ -107,7 +111,7 @@ def test_a_message_of_an_idle_topic_goes_when_it_is_too_old_and_not_before(tmp_p
                 assert 3600 * SECOND_US < deleted_us < 3601 * SECOND_US
                 assert len(pauses.lengths) < 80
 
-            await with_keeper(broker, clock, work)
+            await with_retention_manager(broker, clock, work)
 
     run(main())
 
@@ -126,7 +130,7 @@ def test_a_clock_that_is_set_forward_is_noticed_within_a_minute(tmp_path: Path) 
                 await pauses.end()
                 assert topic.partitions[0].log_start_offset == 1
 
-            await with_keeper(broker, clock, work)
+            await with_retention_manager(broker, clock, work)
 
     run(main())
 
@@ -144,7 +148,7 @@ def test_nothing_is_looked_at_while_nothing_is_due(tmp_path: Path) -> None:
                     assert await pauses.end() == 60
                 assert len(disk.operations) == before
 
-            await with_keeper(broker, clock, work)
+            await with_retention_manager(broker, clock, work)
 
     run(main())
 
@@ -169,7 +173,7 @@ def test_a_sealed_segment_changed_settings_and_new_topics_wake_the_keeper(tmp_pa
                 await broker.alter_topic("other", {"segment.age": "7s"})
                 await until(lambda: pauses.lengths[-1] == 7)
 
-            await with_keeper(broker, clock, work)
+            await with_retention_manager(broker, clock, work)
 
     run(main())
 
@@ -191,7 +195,7 @@ def test_what_replicas_need_is_kept(tmp_path: Path) -> None:
                 await pauses.end()
                 assert topic.partitions[0].log_start_offset == 3
 
-            await with_keeper(broker, clock, work, lambda _partition: needed[0])
+            await with_retention_manager(broker, clock, work, lambda _partition: needed[0])
 
     run(main())
 
@@ -304,7 +308,7 @@ def test_the_first_unread_is_what_looking_at_every_message_finds(seed: int, tmp_
                         await ack(topic, group, found)
                     elif kind < 0.9:
                         await nack(topic, group, found, 1000)
-                assert first_unread(topic, partition) == naive(topic, partition)
+                assert first_protected_offset(topic, partition) == naive(topic, partition)
 
     run(main())
 
@@ -330,9 +334,9 @@ def test_what_is_kept_is_what_deleting_one_by_one_leaves(seed: int) -> None:
         if not is_old and not is_much:
             break
         del left[0]
-    assert keep_from(segments, settings, now_us) == left[0].base_offset
+    assert retained_from(segments, settings, now_us) == left[0].base_offset
     compacted = TopicSettings().changed({"cleanup": "compact", "retention.bytes": "64KiB"})
-    assert keep_from(segments, compacted, now_us + 10**15) == 0
+    assert retained_from(segments, compacted, now_us + 10**15) == 0
 
 
 def test_without_room_for_the_archive_nothing_is_deleted_and_one_warning_given(
@@ -350,12 +354,12 @@ def test_without_room_for_the_archive_nothing_is_deleted_and_one_warning_given(
                 await until(lambda: topic.stats.retention_stalls > 0)
                 await pauses.end()
                 assert partition.log_start_offset == 0
-                assert caplog.text.count("no room on the disk") == 1
+                assert caplog.text.count("the disk is full") == 1
                 assert topic.stats.retention_stalls >= 2
                 disk.heal()
                 await pauses.end()
                 await until(lambda: partition.log_start_offset == 5)
 
-            await with_keeper(broker, clock, work)
+            await with_retention_manager(broker, clock, work)
 
     run(main())

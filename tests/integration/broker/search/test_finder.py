@@ -14,8 +14,8 @@ import pytest
 from goq import limits
 from goq.broker.broker import Broker
 from goq.broker.runtime.background import ThreadThrottle
-from goq.broker.search.finder import Finder, FoundPage, Search
-from goq.broker.search.partition_search import Budget, Found, Wanted
+from goq.broker.search.finder import Finder, SearchPage, TopicSearch
+from goq.broker.search.partition_search import FoundMessage, MessageQuery, SearchBudget
 from goq.broker.topic.publisher import RoutedMessage
 from goq.broker.topic.topic import Topic
 from goq.clock import ManualClock
@@ -50,7 +50,7 @@ def random_message(random: Random) -> Message:
     )
 
 
-async def filled(broker: Broker, clock: ManualClock, seed: int) -> tuple[Topic, list[Found]]:
+async def filled(broker: Broker, clock: ManualClock, seed: int) -> tuple[Topic, list[FoundMessage]]:
     """Return a topic of messages, and where each lies."""
     random = Random(seed)
     topic = await broker.create_topic("t", 3)
@@ -67,21 +67,21 @@ async def filled(broker: Broker, clock: ManualClock, seed: int) -> tuple[Topic, 
         for view in reading.frames:
             header = view.header
             found += [
-                Found(partition.identity.number, o, header.append_time_us)
+                FoundMessage(partition.identity.number, o, header.append_time_us)
                 for o in range(header.base_offset, header.end_offset)
             ]
     return topic, found
 
 
-def message_at(topic: Topic, place: Found) -> Message:
+def message_at(topic: Topic, place: FoundMessage) -> Message:
     (view,) = topic.partitions[place.partition].read(place.offset, messages_max=1).frames
     row = place.offset - view.header.base_offset
     (message,) = view.messages(row, row + 1)
     return message
 
 
-def is_wanted(message: Message, time_us: int, wanted: Wanted) -> bool:
-    if not wanted.takes_time(time_us):
+def is_wanted(message: Message, time_us: int, wanted: MessageQuery) -> bool:
+    if not wanted.matches_time(time_us):
         return False
     if wanted.key is not None:
         return message.key == wanted.key
@@ -91,10 +91,10 @@ def is_wanted(message: Message, time_us: int, wanted: Wanted) -> bool:
 
 
 async def pages(
-    finder: Finder, topic: Topic, wanted: Wanted, limit: int, pages_max: int = 1000
-) -> list[Found]:
+    finder: Finder, topic: Topic, wanted: MessageQuery, limit: int, pages_max: int = 1000
+) -> list[FoundMessage]:
     """Return what all pages together have."""
-    found: list[Found] = []
+    found: list[FoundMessage] = []
     cursor = None
     for _ in range(pages_max):
         page = await finder.find(topic, wanted, limit, cursor)
@@ -107,7 +107,7 @@ async def pages(
     raise AssertionError("the search does not end")
 
 
-def assert_newest_first(found: list[Found]) -> None:
+def assert_newest_first(found: list[FoundMessage]) -> None:
     assert [f.time_us for f in found] == sorted((f.time_us for f in found), reverse=True)
     for number in {f.partition for f in found}:
         offsets = [f.offset for f in found if f.partition == number]
@@ -132,11 +132,11 @@ def test_searches_find_what_a_look_at_every_message_finds(
             times = sorted(place.time_us for place in places)
             low_us, high_us = times[len(times) // 4], times[len(times) // 2]
             for wanted in (
-                *(Wanted(key=key) for key in (b"", b"a", b"c")),
-                Wanted(key=b"a", from_us=low_us, to_us=high_us),
-                Wanted(dedup_id=some_id),
-                *(Wanted(header=("h", value)) for value in (b"1", b"2", b"", b"3")),
-                Wanted(header=("g", b"1"), from_us=low_us, to_us=high_us),
+                *(MessageQuery(key=key) for key in (b"", b"a", b"c")),
+                MessageQuery(key=b"a", from_us=low_us, to_us=high_us),
+                MessageQuery(dedup_id=some_id),
+                *(MessageQuery(header=("h", value)) for value in (b"1", b"2", b"", b"3")),
+                MessageQuery(header=("g", b"1"), from_us=low_us, to_us=high_us),
             ):
                 for limit in (1, 4, 1000):
                     found = await pages(broker.finder, topic, wanted, limit)
@@ -158,7 +158,7 @@ def test_keys_whose_hashes_are_the_same_are_told_apart(tmp_path: Path) -> None:
             frame = with_key_hashes(encode_frame(Columns([b""] * 4, keys=keys)), [hashed] * 4)
             await topic.publisher.publish_frames([(0, FrameView.parse(frame))])
             for _ in range(2):
-                page = await broker.finder.find(topic, Wanted(key=b"wanted"), 10, None)
+                page = await broker.finder.find(topic, MessageQuery(key=b"wanted"), 10, None)
                 assert [found.offset for found in page.found] == [3, 1]
                 await topic.partitions[0].trimmer.roll()
 
@@ -166,11 +166,11 @@ def test_keys_whose_hashes_are_the_same_are_told_apart(tmp_path: Path) -> None:
 
 
 def test_a_page_counts_what_it_searched(tmp_path: Path) -> None:
-    async def main() -> FoundPage:
+    async def main() -> SearchPage:
         async with broker_on(tmp_path, partitions=2) as broker:
             topic = await broker.create_topic("t")
             await publish_messages(topic, 1, [Message(b"v", b"k")] * 5)
-            return await broker.finder.find(topic, Wanted(key=b"x"), 10, None)
+            return await broker.finder.find(topic, MessageQuery(key=b"x"), 10, None)
 
     assert run(main()) == ([], None, 5, 2, 0)
 
@@ -181,13 +181,13 @@ def test_a_message_that_cannot_be_read_is_counted_and_not_found(tmp_path: Path) 
             topic = await broker.create_topic("t")
             for value in (b"first", b"second"):
                 await publish_messages(topic, 0, [Message(value * 10, b"k", (("h", b"1"),))])
-            wanted = Wanted(key=b"k")
+            wanted = MessageQuery(key=b"k")
             assert len((await broker.finder.find(topic, wanted, 10, None)).found) == 2
             segment = message_log(topic.partitions[0]).active
             data = bytearray(segment.path.read_bytes())
             data[100] ^= 1
             segment.path.write_bytes(data)
-            for asked in (wanted, Wanted(header=("h", b"1"))):
+            for asked in (wanted, MessageQuery(header=("h", b"1"))):
                 page = await broker.finder.find(topic, asked, 10, None)
                 assert [found.offset for found in page.found] == [1]
                 assert page.unreadable == 1
@@ -207,7 +207,7 @@ def test_a_clock_that_was_set_back_hides_no_message(tmp_path: Path) -> None:
                 await publish_messages(topic, 0, [Message(b"v", b"k")])
             for from_us in times:
                 for to_us in times:
-                    wanted = Wanted(key=b"k", from_us=from_us, to_us=to_us)
+                    wanted = MessageQuery(key=b"k", from_us=from_us, to_us=to_us)
                     page = await broker.finder.find(topic, wanted, 10, None)
                     offsets = {o for o, t in enumerate(times) if from_us <= t < to_us}
                     assert {found.offset for found in page.found} == offsets
@@ -224,7 +224,7 @@ def test_no_search_pretends_to_know_a_partition_that_is_offline(tmp_path: Path) 
             with pytest.raises(GoqError):
                 await publish_messages(topic, 0, [Message(b"v", b"k")])
             with pytest.raises(PartitionOffline, match="partition 0 of t"):
-                await broker.finder.find(topic, Wanted(key=b"k"), 10, None)
+                await broker.finder.find(topic, MessageQuery(key=b"k"), 10, None)
             disk.heal()
 
     run(main())
@@ -235,7 +235,7 @@ def test_a_cursor_that_is_none_is_refused(tmp_path: Path) -> None:
         async with broker_on(tmp_path) as broker:
             topic = await broker.create_topic("t")
             with pytest.raises(InvalidInput):
-                await broker.finder.find(topic, Wanted(key=b"k"), 10, "nonsense")
+                await broker.finder.find(topic, MessageQuery(key=b"k"), 10, "nonsense")
 
     run(main())
 
@@ -249,7 +249,7 @@ def test_so_many_searches_wait_and_no_more(tmp_path: Path, monkeypatch: pytest.M
             topic = await broker.create_topic("t")
             await publish_messages(topic, 0, [Message(b"v", b"k")])
             disk.hold("messages", operation="read")
-            wanted = Wanted(key=b"k")
+            wanted = MessageQuery(key=b"k")
             waiting = [
                 asyncio.ensure_future(broker.finder.find(topic, wanted, 1, None)) for _ in range(4)
             ]
@@ -272,7 +272,7 @@ def test_a_search_that_nobody_waits_for_ends(tmp_path: Path) -> None:
                 await publish_messages(topic, 0, [Message(b"v", b"k", (("h", b"1"),))])
             disk.hold("messages", operation="read")
             search = asyncio.ensure_future(
-                broker.finder.find(topic, Wanted(header=("h", b"1")), 1, None)
+                broker.finder.find(topic, MessageQuery(header=("h", b"1")), 1, None)
             )
             await until(disk.holding.is_set)
             search.cancel()
@@ -295,7 +295,7 @@ def test_the_file_of_a_sealed_segment_is_made_without_a_lookup(tmp_path: Path) -
                 await publish_messages(topic, 0, [Message(b"v", b"k")])
                 await topic.partitions[0].trimmer.roll()
             await until(lambda: len(keys_of(topic)) == 3)
-            page = await broker.finder.find(topic, Wanted(key=b"k"), 10, None)
+            page = await broker.finder.find(topic, MessageQuery(key=b"k"), 10, None)
             assert [found.offset for found in page.found] == [2, 1, 0]
 
     run(main())
@@ -313,7 +313,7 @@ def test_a_file_that_cannot_be_made_is_nobodys_failure(
             await topic.partitions[0].trimmer.roll()
             await until(lambda: disk.count("open", ".keys") > 0)
             await publish_messages(topic, 0, [Message(b"v", b"k")])
-            page = await broker.finder.find(topic, Wanted(key=b"k"), 10, None)
+            page = await broker.finder.find(topic, MessageQuery(key=b"k"), 10, None)
             assert [found.offset for found in page.found] == [1, 0]
             disk.heal()
 
@@ -349,7 +349,7 @@ def test_a_topic_that_was_deleted_and_made_again_is_searched_anew(tmp_path: Path
                 topic = await broker.create_topic("t")
                 await publish_messages(topic, 0, [Message(b"v", key)])
                 for asked in (b"first", b"second"):
-                    page = await broker.finder.find(topic, Wanted(key=asked), 10, None)
+                    page = await broker.finder.find(topic, MessageQuery(key=asked), 10, None)
                     assert len(page.found) == (asked == key)
                 await broker.delete_topic("t")
 
@@ -371,6 +371,6 @@ def test_a_pace_rests_a_share_of_the_time_and_ends_when_told() -> None:
 
 
 def test_a_search_without_partitions_is_done() -> None:
-    search = Search([], 10, Budget(1, 1))
+    search = TopicSearch([], 10, SearchBudget(1, 1))
     assert search.run(1)
     assert search.bounds() == {}

@@ -9,12 +9,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from goq import limits
-from goq.broker.dlq.redrive import Taking, redrive
-from goq.broker.dlq.search import Wanted
+from goq.broker.dlq.redrive import RemovalRequest, redrive
+from goq.broker.dlq.search import DeadLetterQuery
 from goq.broker.topic.publisher import RoutedMessage
 from goq.broker.topic.topic import Topic
 from goq.broker.trace.trace import Trace
-from goq.broker.trace.tracer import Tracing
+from goq.broker.trace.tracer import Tracer
 from goq.clock import ManualClock
 from goq.errors import MessageNotFound, TopicNotFound
 from goq.model import Message, MessageId
@@ -50,7 +50,7 @@ def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def check(twin: TraceTwin) -> None:
-    tracing = Tracing(twin.broker)
+    tracing = Tracer(twin.broker)
     for message_id, expected in twin.steps.items():
         trace = await tracing.trace(message_id)
         own = [each for each in trace.steps if each.id == message_id]
@@ -112,7 +112,7 @@ def test_a_deleted_message_is_told_of_as_long_as_its_events_are_there(tmp_path: 
             await roll(topic)
             clock.advance_ms(1000)
             await publish(topic, b"new")
-            tracing, old = Tracing(broker), MessageId(TOPIC, 0, 0)
+            tracing, old = Tracer(broker), MessageId(TOPIC, 0, 0)
             trace = await tracing.trace(old)
             assert (
                 trace.message.retained_until_us == clock.wall_us() - 1_000_000 + 7 * DAY_MS * 1000
@@ -148,7 +148,7 @@ def test_a_message_deleted_before_its_events_is_not_found_and_that_says_when(
             events = event_log(topic.partitions[0])
             assert events.start_offset > 0
             with pytest.raises(MessageNotFound, match="retention deleted it before 20") as raised:
-                await Tracing(broker).trace(MessageId(TOPIC, 0, 0))
+                await Tracer(broker).trace(MessageId(TOPIC, 0, 0))
             assert f"begins at offset {state_of(topic.partitions[0]).start_offset}" in str(
                 raised.value
             )
@@ -165,7 +165,7 @@ def test_the_time_until_which_it_is_kept_is_that_of_its_segment(tmp_path: Path) 
             began_us = clock.wall_us()
             clock.advance_ms(5000)
             await publish(topic, b"second")
-            tracing = Tracing(broker)
+            tracing = Tracer(broker)
             first = MessageId(TOPIC, 0, 0)
             assert (await tracing.trace(first)).message.retained_until_us is None
             await broker.alter_topic(TOPIC, {"retention.age": "1d"})
@@ -187,7 +187,7 @@ def test_a_message_that_was_due_when_it_came_was_not_scheduled(tmp_path: Path) -
             now_ms = broker.clock.wall_ms()
             placed = [RoutedMessage(0, Message(b"x", deliver_at_ms=now_ms + n)) for n in (-5, 0, 1)]
             await topic.publisher.publish_messages(placed)
-            found = [names(await Tracing(broker).trace(MessageId(TOPIC, 0, n))) for n in range(3)]
+            found = [names(await Tracer(broker).trace(MessageId(TOPIC, 0, n))) for n in range(3)]
             assert found == [["PUBLISHED"], ["PUBLISHED"], ["PUBLISHED", "SCHEDULED"]]
 
     run(main())
@@ -205,10 +205,10 @@ def test_a_damaged_message_has_the_steps_that_its_events_tell(tmp_path: Path) ->
         data = path.read_bytes()
         path.write_bytes(data.replace(b"a" * 50, b"a" * 49 + b"c"))
         async with broker_on(tmp_path, metadata=metadata) as broker:
-            trace = await Tracing(broker).trace(MessageId(TOPIC, 0, 0))
+            trace = await Tracer(broker).trace(MessageId(TOPIC, 0, 0))
             assert names(trace) == ["DELIVERED", "ACKNOWLEDGED"]
             assert trace.message.state == "damaged"
-            assert names(await Tracing(broker).trace(MessageId(TOPIC, 0, 1)))[0] == "PUBLISHED"
+            assert names(await Tracer(broker).trace(MessageId(TOPIC, 0, 1)))[0] == "PUBLISHED"
 
     run(main())
 
@@ -241,7 +241,7 @@ def test_copies_are_found_between_those_of_others(
             await left(topic)
             copies = []
             for offset in range(12):
-                trace = await Tracing(broker).trace(MessageId(TOPIC, 0, offset))
+                trace = await Tracer(broker).trace(MessageId(TOPIC, 0, offset))
                 (copy,) = trace.copies
                 assert copy.message is not None
                 assert copy.message.value == b"%d" % offset
@@ -264,9 +264,9 @@ def test_a_life_of_many_deaths_is_followed_up_to_a_bound(
                 await reject_all(topic, "g", 1)
                 await left(topic)
                 dead = broker.topic(TOPIC + ".dlq")
-                await redrive(dead, topic, 0, Taking(Wanted(), (-1, -1), 10))
+                await redrive(dead, topic, 0, RemovalRequest(DeadLetterQuery(), (-1, -1), 10))
                 await left(dead)
-            tracing, first, last = Tracing(broker), MessageId(TOPIC, 0, 0), MessageId(TOPIC, 0, 4)
+            tracing, first, last = Tracer(broker), MessageId(TOPIC, 0, 0), MessageId(TOPIC, 0, 4)
             trace = await tracing.trace(first)
             assert len(trace.copies) == 8
             assert names(trace).count("REDRIVEN") == names(trace).count("DEAD_LETTERED") == 4
@@ -291,10 +291,10 @@ def test_where_the_dead_letters_are_gone_the_message_is_still_told_of(tmp_path: 
             await reject_all(topic, "g", 1)
             await left(topic)
             await broker.delete_topic(TOPIC + ".dlq")
-            trace = await Tracing(broker).trace(MessageId(TOPIC, 0, 0))
+            trace = await Tracer(broker).trace(MessageId(TOPIC, 0, 0))
             assert names(trace) == ["PUBLISHED", "DELIVERED", "REJECTED", "DEAD_LETTERED"]
             assert trace.steps[-1].to is None
             with pytest.raises(TopicNotFound):
-                await Tracing(broker).trace(MessageId(TOPIC + ".dlq", 0, 0))
+                await Tracer(broker).trace(MessageId(TOPIC + ".dlq", 0, 0))
 
     run(main())

@@ -10,8 +10,8 @@ from random import Random
 import pytest
 
 from goq import limits
-from goq.broker.events.index import SpanIndex
-from goq.broker.events.search import Events, timeline_of
+from goq.broker.events.index import EventIndex
+from goq.broker.events.search import IndexedEventLog, timeline_of
 from goq.clock import ManualClock
 from goq.delivery.trace.steps import PublishRecord, Step
 from goq.delivery.trace.timeline import Timeline
@@ -57,7 +57,7 @@ def timelines(partition: Path, messages: list[PublishRecord]) -> list[Timeline]:
     disk = RealDisk()
     log = Log.open(partition / "events", disk, NEVER)
     try:
-        events = Events(log.reader, SpanIndex(disk, log.reader), {})
+        events = IndexedEventLog(log.reader, EventIndex(disk, log.reader), {})
         return [timeline_of([events], each.offset, each) for each in messages]
     finally:
         log.close()

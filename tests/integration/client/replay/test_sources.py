@@ -15,7 +15,9 @@ from tests.support.node.running_node import RunningNode, running_node
 @pytest.fixture(scope="module")
 def node() -> Iterator[RunningNode]:
     with running_node() as node:
-        node.on_loop(lambda: node.node.broker.compacting._task.cancel())  # only when it is told to
+        node.on_loop(
+            lambda: node.node.broker.compaction_manager._task.cancel()
+        )  # only when it is told to
         yield node
 
 
@@ -49,7 +51,7 @@ def test_what_compaction_left_is_replayed_once(node: RunningNode, client: Client
     fill(node, client, "kept", 6)
     before = client.replay("kept", from_offset=0)
     assert client.replay_into(before, "whole").stored == 30
-    node.on_loop(lambda: node.node.broker.compacting.apply())
+    node.on_loop(lambda: node.node.broker.compaction_manager.apply())
     left = [str(message.id) for message in client.read_log("kept")]
     assert len(left) == 2 * 6 + 2
     assert client.replay_into(before, "whole").stored == 0
@@ -57,7 +59,7 @@ def test_what_compaction_left_is_replayed_once(node: RunningNode, client: Client
     assert client.replay_into(after, "left").stored == len(left)
     assert origins(client, "left") == left
     fill(node, client, "kept", 6)
-    node.on_loop(lambda: node.node.broker.compacting.apply())
+    node.on_loop(lambda: node.node.broker.compaction_manager.apply())
     again = client.replay_into(after, "left")
     assert (again.stored, origins(client, "left")) == (0, left)
 

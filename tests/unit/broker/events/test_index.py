@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from goq import limits
-from goq.broker.events.index import SpanIndex
-from goq.broker.events.live_index import LiveSpans
-from goq.broker.events.search import Events, timeline_of
+from goq.broker.events.index import EventIndex
+from goq.broker.events.live_index import LiveEventIndex
+from goq.broker.events.search import IndexedEventLog, timeline_of
 from goq.delivery.events.event import (
     Acked,
     AnyEvent,
@@ -67,7 +67,7 @@ class AtOnce(Executor):
 
 
 class History:
-    """Events by chance in a log that is indexed as a partition does it."""
+    """Random events in a log that is indexed as a partition does it."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
@@ -81,7 +81,7 @@ class History:
         outbox = Outbox()
         for number, event in self.leaving.items():
             outbox.restore_entry(SnapshotOutboxEntry(number, 0, event, []))
-        self.live = LiveSpans(self.log, outbox, EPOCH, self.disk, AtOnce())
+        self.live = LiveEventIndex(self.log, outbox, EPOCH, self.disk, AtOnce())
 
     def reopen(self) -> None:
         self.log.close()
@@ -95,7 +95,7 @@ class History:
             if isinstance(event, CopyQueued):
                 self.leaving[token_of(EPOCH, number)] = event
         view = encode_event_frame(events)
-        self.live.recorded(events, view.header.frame_bytes, None)  # type: ignore[arg-type]
+        self.live.on_record(events, view.header.frame_bytes, None)  # type: ignore[arg-type]
         self._append(events, roll=False)
 
     def roll(self) -> None:
@@ -105,7 +105,7 @@ class History:
             for number, event in self.leaving.items():
                 events.append(SnapshotOutboxEntry(number, 0, event, []))
             events.append(SnapshotEnded())
-        self.live.snapshot_recorded(len(events), begins_segment=bool(self.log.active.size_bytes))
+        self.live.on_snapshot(len(events), begins_segment=bool(self.log.active.size_bytes))
         self._append(events, roll=True)
 
     def _append(self, events: list[AnyEvent], *, roll: bool) -> None:
@@ -116,7 +116,7 @@ class History:
         self.log.write(batch)
         sealed = self.log.commit(batch)
         if sealed is not None:
-            self.live.sealed(sealed)
+            self.live.on_seal(sealed)
         self.stored += [
             StoredEvent(sequence, EPOCH, time_us, event)
             for sequence, event in enumerate(events, first)
@@ -165,8 +165,8 @@ class History:
             return CopyStored(number, self.chance.randrange(OFFSETS))
         return self.chance.choice(some)
 
-    def check(self, spans: SpanIndex, live: Any) -> None:
-        events = Events(self.log.reader, spans, live)
+    def check(self, spans: EventIndex, live: Any) -> None:
+        events = IndexedEventLog(self.log.reader, spans, live)
         for _ in range(25):
             offset = self.chance.randrange(OFFSETS)
             due_ms = self.chance.choice((0, 5, 40))
@@ -210,7 +210,7 @@ def test_what_the_index_finds_is_what_looking_at_every_event_finds(seed: int) ->
             history.reopen()
         else:
             history.record()
-    history.check(history.live.index, history.live.live())
+    history.check(history.live.index, history.live.live_blocks())
     paths = [s.path.with_suffix(SPANS_SUFFIX) for s in history.log.segments[:-1]]
     files = {path: history.disk.read_all(path) for path in paths if path in history.disk.paths()}
     for path, data in files.items():
@@ -218,10 +218,10 @@ def test_what_the_index_finds_is_what_looking_at_every_event_finds(seed: int) ->
         history.disk.delete(path)
         if changed is not None:
             history.disk.put(path, changed)
-    history.check(SpanIndex(history.disk, history.log.reader), history.live.live())
+    history.check(EventIndex(history.disk, history.log.reader), history.live.live_blocks())
     history.reopen()
-    history.check(history.live.index, history.live.live())
-    history.check(SpanIndex(history.disk, history.log.reader), {})
+    history.check(history.live.index, history.live.live_blocks())
+    history.check(EventIndex(history.disk, history.log.reader), {})
 
 
 def test_the_file_is_written_when_a_segment_is_sealed_and_goes_with_it() -> None:
@@ -249,7 +249,7 @@ def test_a_file_that_cannot_be_written_is_nobodys_failure() -> None:
     history.disk.replace = full  # type: ignore[method-assign]
     history.roll()
     history.record()
-    history.check(history.live.index, history.live.live())
+    history.check(history.live.index, history.live.live_blocks())
     assert not [path for path in history.disk.paths() if path.suffix == SPANS_SUFFIX]
 
 

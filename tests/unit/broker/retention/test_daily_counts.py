@@ -6,7 +6,13 @@ import random
 
 import pytest
 
-from goq.broker.retention.daily_counts import DAY_US, Amount, bounds_us, by_day, day_starts
+from goq.broker.retention.daily_counts import (
+    DAY_US,
+    LogVolume,
+    bounds_us,
+    daily_volumes,
+    day_starts,
+)
 from goq.broker.runtime.metrics import RecentTotals, TopicStats, Totals
 from goq.storage.log.log import Log, LogConfig
 from tests.support.storage.disk import SimulatedDisk
@@ -50,8 +56,8 @@ def test_days_are_counted_as_a_list_counts_them(seed: int) -> None:
     starts = day_starts(times[0], time_us, 14)
     places = [next((i for i, t in enumerate(times) if t >= start), len(times)) for start in starts]
     ends = [*places[1:], len(times)]
-    assert by_day(log.reader, starts) == [
-        Amount(3 * (end - place), len(FRAME) * (end - place))
+    assert daily_volumes(log.reader, starts) == [
+        LogVolume(3 * (end - place), len(FRAME) * (end - place))
         for place, end in zip(places, ends, strict=True)
     ]
     assert bounds_us(log.reader) == (times[0], times[-1])
@@ -63,7 +69,11 @@ def test_a_day_begins_at_midnight_to_the_microsecond() -> None:
         append(log, [FRAME], time_us=time_us)
     size = len(FRAME)
     starts = [TODAY_US - DAY_US, TODAY_US, TODAY_US + DAY_US]
-    assert by_day(log.reader, starts) == [Amount(3, size), Amount(6, 2 * size), Amount(0, 0)]
+    assert daily_volumes(log.reader, starts) == [
+        LogVolume(3, size),
+        LogVolume(6, 2 * size),
+        LogVolume(0, 0),
+    ]
 
 
 def test_what_retention_deleted_is_not_counted() -> None:
@@ -71,14 +81,14 @@ def test_what_retention_deleted_is_not_counted() -> None:
     for number in range(3):
         append(log, [FRAME], time_us=TODAY_US + number)
     log.remove(log.detach_before(6))
-    assert by_day(log.reader, [TODAY_US]) == [Amount(3, len(FRAME))]
+    assert daily_volumes(log.reader, [TODAY_US]) == [LogVolume(3, len(FRAME))]
     assert bounds_us(log.reader) == (TODAY_US + 2, TODAY_US + 2)
 
 
 def test_an_empty_log_has_no_first_message() -> None:
     log = Log.open(DIRECTORY, SimulatedDisk(), LogConfig())
     assert bounds_us(log.reader) is None
-    assert by_day(log.reader, [TODAY_US]) == [Amount(0, 0)]
+    assert daily_volumes(log.reader, [TODAY_US]) == [LogVolume(0, 0)]
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -13,7 +13,7 @@ from goq import limits
 from goq.broker.metadata import MetadataStore
 from goq.broker.partition.loader import PartitionLogs, open_logs
 from goq.broker.partition_context import PartitionId
-from goq.broker.retention.archiver import Archive
+from goq.broker.retention.archiver import Archiver
 from goq.clock import ManualClock
 from goq.cluster.replication.archive_sync import (
     ArchiveRequest,
@@ -45,7 +45,7 @@ class Node:
         self.settings = TopicSettings(archive=True)
         self.manifest = SimManifest()
         store = cast(MetadataStore, self.manifest)
-        self.archive = Archive(Path("/data/archive"), self.disk, store, ManualClock())
+        self.archive = Archiver(Path("/data/archive"), self.disk, store, ManualClock())
         self.logs: PartitionLogs = open_logs(Path("/data/topics/t/0"), self.disk, self.settings)
 
     def publish(self, segments: int) -> None:
@@ -57,7 +57,7 @@ class Node:
         """Archive and delete all but some segments."""
         messages = self.logs.messages
         for segment in messages.segments[:-keep]:
-            await self.archive.take(IDENTITY, "messages", segment)
+            await self.archive.archive_segment(IDENTITY, "messages", segment)
             messages.remove(messages.detach_before(segment.end_offset))
 
     def follows(self, others: dict[str, ArchiveSync], broken: bytes | None = None) -> ArchiveSync:

@@ -7,7 +7,7 @@ from typing import get_args
 from hypothesis import given
 from hypothesis import strategies as st
 
-from goq.broker.events.index_blocks import INTERVALS_MAX, Cover
+from goq.broker.events.index_blocks import INTERVALS_MAX, IntervalSet
 from goq.delivery.events.affected import (
     ANY_OFFSET,
     NO_MESSAGES,
@@ -80,7 +80,7 @@ def test_what_has_arrived_are_the_messages_of_its_departure() -> None:
     )
 )
 def test_a_cover_holds_all_in_few_intervals(stretches: list[tuple[int, int]]) -> None:
-    cover = Cover()
+    cover = IntervalSet()
     for start, end in stretches:
         cover.add(start, end)
     intervals = cover.intervals()

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from goq import limits
-from goq.broker.retention.retention_manager import keep_from
+from goq.broker.retention.retention_manager import retained_from
 from goq.config.topic import TopicSettings
 from goq.storage.log.log import Log, LogConfig
 from goq.storage.log.sparse_index import IndexEntry, SparseIndex
@@ -99,7 +99,7 @@ def test_retention_keeps_what_it_should() -> None:
 
     def kept(now_us: int, **settings: int | None) -> int:
         chosen = {"retention_age_ms": None, "retention_bytes": None} | settings
-        return keep_from(log.segments, TopicSettings(**chosen), now_us)  # type: ignore[arg-type]
+        return retained_from(log.segments, TopicSettings(**chosen), now_us)  # type: ignore[arg-type]
 
     assert kept(day) == 0
     assert kept(3_000_001, retention_age_ms=1000) == 30
