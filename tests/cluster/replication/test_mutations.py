@@ -8,7 +8,7 @@ import pytest
 
 from goq import limits
 from goq.broker.log.admission import Admission
-from goq.broker.partition import partition
+from goq.broker.partition import appender
 from goq.cluster.replication.follower import FollowerReplica
 from goq.cluster.replication.leader import LeaderReplica
 from goq.cluster.replication.progress import LogOffsets, ReplicaProgress
@@ -76,7 +76,7 @@ def _forgets_numbers_that_are_not_safe_yet(patch: Patch) -> None:
         def __init__(self, *args: object, is_ahead: bool) -> None:
             super().__init__(*args, is_ahead=False)  # type: ignore[arg-type]
 
-    patch.setattr(partition, "Admission", Forgetful)
+    patch.setattr(appender, "Admission", Forgetful)
 
 
 def _refuses_though_it_may_be_deposed(patch: Patch) -> None:

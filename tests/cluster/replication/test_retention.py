@@ -41,8 +41,8 @@ class RetentionWorld(World):
     def _are_equal(self) -> bool:
         """Whether followers have deleted what their leader has."""
         followed = [node.replicas.get(KEY) for node in self.nodes.values()]
-        following = [r.following for r in followed if r is not None and r.following is not None]
-        is_deleted = all(following.surplus() is None for following in following)
+        following = [r.as_follower for r in followed if r is not None and r.as_follower is not None]
+        is_deleted = all(following.expired_segment() is None for following in following)
         return len(following) == len(NAMES) - 1 and is_deleted and self._is_archived()
 
     def _is_archived(self) -> bool:
