@@ -193,7 +193,7 @@ class Checks:
         )  # fmt: skip
         directory = leader.broker.topics_dir / TOPIC / str(number)
         rebuilt = open_partition(directory, context, SETTINGS)
-        return bool(canonical(rebuilt.state) == canonical(live.state))
+        return bool(canonical(rebuilt.state) == canonical(live._state))
 
     def logs(self) -> None:
         """Check, when all nodes have stopped, that all have what was acknowledged, each once.

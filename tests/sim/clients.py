@@ -81,9 +81,9 @@ class Clients:
 
     async def _until_stored(self, number: int, view: FrameView) -> int:
         async def publish(process: Process) -> Appended:
-            target = process.broker.topic(TOPIC).target(number)
-            target.appender.check_publish(view.header.frame_bytes)
-            return await target.appender.publish(view)
+            target = process.broker.topic(TOPIC).publisher.target(number)
+            target.check_publish(view.header.frame_bytes)
+            return await target.publish(view)
 
         while True:
             try:
