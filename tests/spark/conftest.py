@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.node.fixtures import node, topic
+from tests.support.pipeline.spark_settings import QUICK
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,8 +33,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session = spark_session(
         "local[2,2]",  # a task may fail once
         {
-            "spark.sql.shuffle.partitions": "2",
-            "spark.sql.codegen.wholeStage": "false",  # compiling takes longer than small queries
+            **QUICK,
             "spark.driver.memory": "1g",
             "spark.local.dir": str(tmp_path_factory.mktemp("spark")),
             "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),

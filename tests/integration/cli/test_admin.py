@@ -13,7 +13,6 @@ from tests.support.cli.command import GOQ, Run
 from tests.support.delivery.members_model import FakeHost
 from tests.support.eventually import eventually
 from tests.support.node.running_node import RunningNode
-from tests.support.paths import REPOSITORY
 
 
 def test_topics_are_created_shown_altered_listed_and_deleted(goq: Run, topic: str) -> None:
@@ -172,11 +171,6 @@ def test_every_command_and_option_has_help() -> None:
     for name in COMMANDS:
         done = subprocess.run([*GOQ, name, "--help"], capture_output=True, check=True)
         assert len(done.stdout) > 100, name
-
-
-def test_the_reference_of_the_command_line_is_up_to_date() -> None:
-    tool = REPOSITORY / "tools" / "cli_docs.py"
-    subprocess.run([sys.executable, str(tool), "--check"], check=True)
 
 
 def test_a_group_that_shares_partitions_is_shown_with_its_members(

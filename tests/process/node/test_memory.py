@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,24 +10,17 @@ import pytest
 
 from goq import limits
 from tests.support.api import frames as f
+from tests.support.node.node_process import NodeProcess
 
 MIB = limits.MIB
 GROWTH_BYTES_MAX = 64 * MIB
 PEAK_GROWTH_BYTES_MAX = 400 * MIB  # of one body of 32 MiB, decoded and checked
-SCRIPT = """
-import sys
-from pathlib import Path
-from goq.config.node import Config
-from goq.node import run
-run(Config(broker={"data_dir": Path(sys.argv[1]), "listen": "127.0.0.1:0"}),
-    lambda url: print(url, flush=True))
-"""
 
 
 class Served:
-    def __init__(self, process: subprocess.Popen[str], url: str) -> None:
-        self.process = process
-        self._connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=60)
+    def __init__(self, node: NodeProcess) -> None:
+        self.node = node
+        self._connection = http.client.HTTPConnection("127.0.0.1", node.port, timeout=60)
 
     def post(self, path: str, body: bytes, content_type: str) -> int:
         self._connection.request("POST", path, body, {"Content-Type": content_type})
@@ -41,7 +32,7 @@ class Served:
         self._connection.close()
 
     def status_bytes(self, name: str) -> int:
-        for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
+        for line in Path(f"/proc/{self.node.pid}/status").read_text().splitlines():
             if line.startswith(f"{name}:"):
                 return int(line.split()[1]) * 1024
         raise AssertionError(name)
@@ -49,17 +40,11 @@ class Served:
 
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[Served]:
-    with subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, str(tmp_path / "data")], stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        running = Served(process, process.stdout.readline().strip())
-        try:
-            yield running
-        finally:
-            running.close()
-            process.terminate()
-        assert process.wait(15) == 0
+    with NodeProcess(tmp_path / "data") as node:
+        running = Served(node)
+        yield running
+        running.close()
+        assert node.stop() == 0
 
 
 def hostile() -> list[tuple[str, bytes, str]]:

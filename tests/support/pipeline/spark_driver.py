@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.support.paths import REPOSITORY
+from tests.support.pipeline.spark_settings import QUICK
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -122,6 +123,7 @@ def main(server: str, source: str, sink: str, checkpoint: str, batch: str) -> in
 
     folder = Path(checkpoint)
     settings = {
+        **QUICK,
         "spark.driver.memory": "512m",
         "spark.local.dir": str(folder.with_name("local")),
         "spark.sql.warehouse.dir": str(folder.with_name("warehouse")),
