@@ -34,7 +34,7 @@ from goq.delivery.events.frame_codec import encode_event_frame
 from goq.delivery.trace.steps import PublishRecord, StepName
 from goq.storage.disk import RealDisk
 from goq.storage.log.log import Log, LogConfig
-from goq.storage.log.write_batch import WriteBatch
+from goq.storage.log.segment import WriteBatch
 
 MESSAGES = 1_000_000
 FULL = 10_000_000

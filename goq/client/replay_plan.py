@@ -51,7 +51,7 @@ class Replay:
 
 
 class _Identity(msgspec.Struct, frozen=True):
-    """The identity of a replay: its fields never change their order."""
+    """The identity of a replay: names and order of its fields are hashed, and never change."""
 
     topic: str
     times: tuple[int | None, int | None]
@@ -59,7 +59,7 @@ class _Identity(msgspec.Struct, frozen=True):
     partition: int | None
     key: bytes | None
     include_deleted: bool
-    as_of_us: int | None
+    snapshot_us: int | None
 
     @classmethod
     def of(cls, replay: Replay) -> _Identity:

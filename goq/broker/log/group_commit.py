@@ -27,8 +27,7 @@ from goq.frame.encoder import DuplicateRow
 from goq.frame.view import FrameView
 from goq.model import Acks
 from goq.storage.log.log import Log
-from goq.storage.log.segment import Segment
-from goq.storage.log.write_batch import WriteBatch
+from goq.storage.log.segment import Segment, WriteBatch
 
 T = TypeVar("T")
 

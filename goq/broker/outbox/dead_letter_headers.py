@@ -17,7 +17,7 @@ from typing import NamedTuple
 import msgspec
 
 from goq import limits
-from goq.broker.log.frame_fetch import REDRIVE_GROUP_HEADER
+from goq.broker.log.frame_cache import REDRIVE_GROUP_HEADER
 from goq.delivery.events.event import Failure
 from goq.model import Header
 from goq.units import format_time_us

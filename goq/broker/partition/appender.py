@@ -16,7 +16,7 @@ from goq.broker.log.admission import Admission
 from goq.broker.log.group_commit import Appended, CommittedFrames, GroupCommit
 from goq.broker.log.quorum import Quorum
 from goq.broker.partition.loader import LoadedPartition
-from goq.broker.partition.ready_state_manager import ReadyStateManager
+from goq.broker.partition.ready_state import ReadyStateManager
 from goq.broker.partition_context import Availability, PartitionCallbacks, PartitionContext
 from goq.broker.runtime.metrics import TopicStats
 from goq.delivery.dedup.producer_table import ProducerTable
@@ -24,8 +24,7 @@ from goq.delivery.events.event import Named, SnapshotProducers
 from goq.errors import GoqError
 from goq.frame.view import FrameView
 from goq.model import Acks
-from goq.storage.column_index.extract import ROW_ATTRIBUTES, rows_of
-from goq.storage.column_index.rows import ColumnRows
+from goq.storage.column_index.rows import ROW_ATTRIBUTES, ColumnRows, rows_of
 
 
 class Appender:

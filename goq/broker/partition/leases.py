@@ -14,12 +14,11 @@ from typing import NamedTuple
 
 from goq import limits
 from goq.broker.events.writer import EventWriter
-from goq.broker.log.frame_cache import PartitionFrames
-from goq.broker.log.frame_fetch import FrameFetch, UncachedMessages
+from goq.broker.log.frame_cache import FrameFetch, PartitionFrames, UncachedMessages
 from goq.broker.log.group_commit import Appended
 from goq.broker.partition.failure_policy import failure_context
 from goq.broker.partition.loader import LoadedPartition
-from goq.broker.partition.ready_state_manager import ReadyStateManager
+from goq.broker.partition.ready_state import ReadyStateManager
 from goq.broker.partition_context import Availability, PartitionCallbacks, PartitionContext
 from goq.config.topic import Ordering, TopicSettings
 from goq.delivery.events.event import Cause, CopyQueued, Leased, Range, Skipped, Span

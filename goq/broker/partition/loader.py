@@ -26,7 +26,7 @@ from goq.delivery.partition_state import PartitionState
 from goq.errors import CorruptData, GoqError
 from goq.frame.header import Attribute
 from goq.frame.view import FrameView
-from goq.storage.column_index.extract import rows_of
+from goq.storage.column_index.rows import rows_of
 from goq.storage.disk import Disk
 from goq.storage.log.log import Log, LogConfig
 

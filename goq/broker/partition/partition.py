@@ -26,7 +26,7 @@ from goq.broker.partition.group_view import GroupCounts, GroupView, MessageStatu
 from goq.broker.partition.leases import Leases
 from goq.broker.partition.loader import LoadedPartition, events_config, messages_config
 from goq.broker.partition.producer_names import recorded_name
-from goq.broker.partition.ready_state_manager import ReadyStateManager
+from goq.broker.partition.ready_state import ReadyStateManager
 from goq.broker.partition.timers import Timers
 from goq.broker.partition.trimmer import Trimmer
 from goq.broker.partition_context import (
@@ -96,7 +96,13 @@ class Partition:
         self.availability = Availability(identity)
         self._loop = asyncio.get_running_loop()
         self.ready_manager = ReadyStateManager(
-            loaded, context, self.availability, settings, on_rebuilt=self._on_rebuilt
+            loaded.ready,
+            loaded.messages,
+            loaded.state,
+            context,
+            self.availability,
+            settings,
+            on_rebuilt=self._on_rebuilt,
         )
         self._writer = EventWriter(
             identity,

@@ -1,18 +1,23 @@
-"""What a partition keeps in memory about messages, derived from its logs: which wait for their
-time, and in which ready queue the others stand.
+"""Ready state of a partition: its delayed messages and its ready queues, in memory.
 
-Nothing here is written down. It is built from the columns of the messages and the state, and
-follows both: what is published, what matures, what is moved.
+It is derived from the columns of the messages and the delivery state, and follows both: messages
+are published, mature and move. Nothing of it is stored. It is rebuilt when the settings change
+lanes or tenants, and when a group needs messages that the queues have dropped. The rebuild reads
+the log in a thread; until it ends, no message is received or matures, and no single message
+changes.
 """
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
+from goq.broker.partition_context import Availability, PartitionContext
 from goq.config.topic import TopicSettings
 from goq.delivery.delay.delayed_messages import DelayedMessages, DueMessages, LoadRequest
 from goq.delivery.events.event import Matured
@@ -22,6 +27,7 @@ from goq.delivery.partition_state import PartitionState
 from goq.delivery.queues.fair_scheduler import FairScheduler
 from goq.delivery.queues.policy import SchedulingPolicy, TenantNumbers
 from goq.delivery.queues.ready_queues import ReadyQueues
+from goq.errors import TooManyRequests
 from goq.storage.column_index.rows import ColumnRows
 from goq.storage.log.log import Log
 
@@ -266,3 +272,87 @@ def _tags(lanes: _Int64s, tenants: _Int64s) -> _Int64s:
 def _offsets(runs: Iterable[tuple[int, int]]) -> Iterator[int]:
     for start, end in runs:
         yield from range(start, end)
+
+
+class ReadyStateManager:
+    """The current ready state of a partition; ``on_rebuilt`` is called when another replaced it."""
+
+    def __init__(
+        self,
+        ready: ReadyState,
+        messages: Log,
+        state: PartitionState,
+        context: PartitionContext,
+        availability: Availability,
+        settings: TopicSettings,
+        *,
+        on_rebuilt: Callable[[], None],
+    ) -> None:
+        self.current = ready
+        self._messages = messages
+        self._state = state
+        self._context = context
+        self._availability = availability
+        self._settings = settings
+        self._on_rebuilt = on_rebuilt
+        self._rebuilding: asyncio.Task[None] | None = None
+
+    @property
+    def is_rebuilding(self) -> bool:
+        """Whether a rebuild is under way."""
+        return self._rebuilding is not None
+
+    def is_ready_for(self, group_name: str) -> bool:
+        """Whether a group can receive; if not, wait for :meth:`rebuilt`."""
+        if self._availability.error is None:
+            group = self._state.ensure_group(group_name)
+            if self.current.lacks(group):
+                self._start()
+        return self._rebuilding is None
+
+    async def rebuilt(self) -> None:
+        """Return when the ready state fits; raise why it cannot be rebuilt."""
+        if self._rebuilding is not None:
+            await asyncio.shield(self._rebuilding)
+
+    def check_changeable(self) -> None:
+        """Raise ``TooManyRequests`` while no single message may be changed."""
+        self._availability.check()
+        if self._rebuilding is not None:
+            raise TooManyRequests("the partition is being rebuilt", retry_after_ms=100)
+
+    def configure(self, settings: TopicSettings) -> None:
+        """Take over changed settings, with a rebuild where they ask for one."""
+        self._settings = settings
+        if not self.current.follows(settings):
+            self._start()
+
+    async def close(self) -> None:
+        """Wait for a rebuild that is under way."""
+        if self._rebuilding is not None:
+            await asyncio.wait([self._rebuilding])
+
+    def _start(self) -> None:
+        if self._rebuilding is None:
+            self._rebuilding = self._context.tasks.start(self._rebuild())
+
+    async def _rebuild(self) -> None:
+        messages, state = self._messages, self._state
+        try:
+            end = state.end_offset
+            start = first_unfinished(messages, state)
+            build = partial(ReadyState.build, start=start, end=end)
+            now_ms = self._context.clock.wall_ms()
+            new = await asyncio.get_running_loop().run_in_executor(
+                self._context.executor, build, messages, state, self._settings, now_ms
+            )
+            new.extend(messages, end, state.end_offset, now_ms)
+            for group in state.groups.values():
+                group.restart_reading()
+                group.restore_attributes(new.renumbered(group.attributes, self.current))
+            self.current = new
+        finally:
+            self._rebuilding = None
+        self._on_rebuilt()
+        if not self.current.follows(self._settings):
+            self._start()

@@ -13,7 +13,7 @@ from itertools import islice
 from goq.broker.events.writer import EventWriter
 from goq.broker.partition.leases import Leases
 from goq.broker.partition.loader import LoadedPartition
-from goq.broker.partition.ready_state_manager import ReadyStateManager
+from goq.broker.partition.ready_state import ReadyStateManager
 from goq.broker.partition_context import Availability, PartitionCallbacks, PartitionContext
 from goq.broker.runtime.metrics import TopicStats
 from goq.delivery.delay.delayed_messages import LoadRequest

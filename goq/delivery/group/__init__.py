@@ -1,10 +1,9 @@
 """The progress of one group in one partition.
 
 group           the group: leases, retries, offsets that were taken
-attempt_ranges  ranges of offsets with an attempt and a time, for leases and retries
+attempt_ranges  ranges of offsets with an attempt and a time, and the retries kept in them
 offset_set      a set of offsets, dense below a floor
 key_locks       locked keys, and the messages held back behind them
 tenant_cap      deliveries that wait for room under a tenant's cap
-retries         messages that wait for another attempt
 retry_policy    backoff and the number of attempts
 """

@@ -19,10 +19,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from goq.delivery.events.event import Range, Span
-from goq.delivery.group.attempt_ranges import AttemptRange, AttemptRanges, gaps
+from goq.delivery.group.attempt_ranges import AttemptRange, AttemptRanges, Retries, gaps
 from goq.delivery.group.key_locks import KeyLocks, MessageAttributes
 from goq.delivery.group.offset_set import NO_CEILING, OffsetSet
-from goq.delivery.group.retries import Retries
 from goq.delivery.group.tenant_cap import TenantCap
 
 DEFAULT_LANE = -1

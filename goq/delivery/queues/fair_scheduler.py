@@ -25,9 +25,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
-from goq.delivery.queues.cursors import IS_ACTIVE, IS_PARKED, Cursors
 from goq.delivery.queues.policy import NO_TENANT, SchedulingPolicy, TenantNumbers
-from goq.delivery.queues.ready_queues import ReadyQueues
+from goq.delivery.queues.ready_queues import IS_ACTIVE, IS_PARKED, Cursors, ReadyQueues
 from goq.delivery.queues.starvation_bound import StarvationBound
 from goq.delivery.queues.weighted_sharing import (
     UNIT,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from heapq import heappop, heappush, heapreplace
 
-from goq.delivery.queues.cursors import IS_WATCHED, Cursors
+from goq.delivery.queues.ready_queues import IS_WATCHED, Cursors
 
 _SLOT_BITS = 32
 

@@ -27,9 +27,14 @@ from goq.storage.column_index.block import (
     unpack_dedup_rows,
     unpack_rows,
 )
-from goq.storage.column_index.extract import read_frames
 from goq.storage.column_index.file import ColumnFile
-from goq.storage.column_index.rows import ColumnRows, ColumnsBuilder, DedupIdRows, FrameRows
+from goq.storage.column_index.rows import (
+    ColumnRows,
+    ColumnsBuilder,
+    DedupIdRows,
+    FrameRows,
+    read_frames,
+)
 from goq.storage.disk import Disk
 from goq.storage.scanner import ScannedFrame, Scanner
 

@@ -1,8 +1,7 @@
 """An append-only log of frames, as segments in a directory.
 
 log                the log: append, roll, truncate, delete
-write_batch        the frames that one commit writes and syncs together
-segment            one file of the log, its index, its generations
+segment            one file of the log, its generations, the batch that a commit writes
 sparse_index       offset and time index of a segment
 recovery_point     what is durable, and where recovery starts to scan
 recovery           opening a log after a crash, a power cut or damage

@@ -26,9 +26,8 @@ from goq.storage.disk import Disk, File, is_full
 from goq.storage.log.reader import LogReader
 from goq.storage.log.recovery import RecoveredLog, recover
 from goq.storage.log.recovery_point import Checkpoint, DurableEnd
-from goq.storage.log.segment import RewriteHistory, Segment
+from goq.storage.log.segment import RewriteHistory, Segment, WriteBatch
 from goq.storage.log.sparse_index import IndexEntry
-from goq.storage.log.write_batch import WriteBatch
 from goq.storage.scanner import Damage
 
 _OFFSET_MAX = 2**63 - 1

@@ -14,8 +14,7 @@ from goq.config.topic import Fsync
 from goq.errors import StorageFailed
 from goq.frame.encoder import Columns, encode_frame
 from goq.frame.view import FrameView
-from goq.storage.column_index.extract import dedup_rows_of, rows_of
-from goq.storage.column_index.rows import ColumnsBuilder
+from goq.storage.column_index.rows import ColumnsBuilder, dedup_rows_of, rows_of
 from goq.storage.disk import RealDisk
 from goq.storage.log.log import Log, LogConfig
 from tests.support.storage.columns import START_MS, Row, expected, part_of, random_frame, said_by
