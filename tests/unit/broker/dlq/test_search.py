@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from goq.broker.log.frame_fetch import REDRIVE_GROUP_HEADER
 from hypothesis import given
 from hypothesis import strategies as st
 
 from goq import limits
 from goq.broker.dlq.search import DeadLetterQuery
+from goq.broker.log.frame_cache import REDRIVE_GROUP_HEADER
 from goq.broker.outbox.dead_letter_headers import (
     DeadLetterOrigin,
     FailedAttempt,
