@@ -113,7 +113,7 @@ def _give_up(pair: Pair, rng: random.Random) -> None:
         pair.give_back_all(group, lease.token)
     elif lease is not None:
         spans = [(p.start, p.end, p.attempt) for p in lease.parts if rng.random() < 0.8]
-        pair.undo(group, lease.token, spans)
+        pair.release_undelivered(group, lease.token, spans)
 
 
 def _move_clock(pair: Pair, rng: random.Random) -> None:

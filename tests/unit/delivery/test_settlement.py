@@ -60,7 +60,7 @@ def test_a_receipt_is_void_for_the_part_that_is_not_leased_and_good_for_the_rest
     assert [(r.start, r.end) for r in answer.void] == [(0, 2), (4, 6), (8, 10), (4, 6)]
     for event in answer.events:
         state.apply(event, 1, 1)
-    assert acknowledge(state, "g", [receipt(2, 4)]).lost == [receipt(2, 4)]
+    assert acknowledge(state, "g", [receipt(2, 4)]).void == [receipt(2, 4)]
 
 
 def test_an_extension_gives_only_the_named_messages_another_deadline() -> None:

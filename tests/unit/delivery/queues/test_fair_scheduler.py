@@ -141,9 +141,9 @@ def test_a_lower_lane_waits_until_those_above_are_empty_and_is_then_complete(
     group = partition.group()
     for _ in range(5):
         for lane in (2, 0, 1):
-            partition.appender.publish(count=3, lane=lane)
+            partition.publish(count=3, lane=lane)
     assert group.lanes(17) == [0] * 15 + [1] * 2
-    partition.appender.publish(lane=0)
+    partition.publish(lane=0)
     assert group.lanes(100) == [0] + [1] * 13 + [2] * 15
     assert sorted(offset for _, _, offset in group.taken) == list(range(partition.end))
 
@@ -151,7 +151,7 @@ def test_a_lower_lane_waits_until_those_above_are_empty_and_is_then_complete(
 def test_retries_of_a_lane_come_before_its_fresh_messages(partition: Partition) -> None:
     group = partition.group()
     for lane in range(3):
-        partition.appender.publish(count=2, lane=lane)
+        partition.publish(count=2, lane=lane)
     group.waiting.update({1: 2, 3: 1})
     names = [(lane, name) for lane, name, _ in group.take(100)]
     fresh = [[(lane, "")] * 2 for lane in range(3)]
@@ -161,7 +161,7 @@ def test_retries_of_a_lane_come_before_its_fresh_messages(partition: Partition) 
 def test_all_256_lanes_take_part(partition: Partition) -> None:
     group = partition.group()
     for lane in reversed(range(limits.LANES_MAX)):
-        partition.appender.publish(lane=lane)
+        partition.publish(lane=lane)
     assert group.lanes(1000) == list(range(limits.LANES_MAX))
 
 
@@ -169,7 +169,7 @@ def test_all_256_lanes_take_part(partition: Partition) -> None:
 def test_weights_share_exactly_whatever_the_batches(partition: Partition, batch: int) -> None:
     group = partition.group(lane_weights=(8, 3))
     for lane in (0, 1, 2):
-        partition.appender.publish(count=2000, lane=lane)
+        partition.publish(count=2000, lane=lane)
     while len(group.taken) < 1200:
         group.take(min(batch, 1200 - len(group.taken)))
         cycles = -(-len(group.taken) // 12)
@@ -180,8 +180,8 @@ def test_weights_share_exactly_whatever_the_batches(partition: Partition, batch:
 
 def test_retries_count_in_the_share_of_their_lane(partition: Partition) -> None:
     group = partition.group(lane_weights=(3, 1))
-    partition.appender.publish(count=100, lane=0)
-    partition.appender.publish(count=100, lane=1)
+    partition.publish(count=100, lane=0)
+    partition.publish(count=100, lane=1)
     group.waiting[1] = 10
     assert Counter(group.lanes(40)) == {0: 30, 1: 10}
     assert group.waiting[1] == 0
@@ -189,16 +189,16 @@ def test_retries_count_in_the_share_of_their_lane(partition: Partition) -> None:
 
 def test_an_idle_lane_leaves_its_share_to_others_and_saves_nothing(partition: Partition) -> None:
     group = partition.group(lane_weights=(8, 3, 1))
-    partition.appender.publish(count=1000, lane=2)
+    partition.publish(count=1000, lane=2)
     assert group.lanes(500) == [2] * 500
-    partition.appender.publish(count=1000, lane=0)
+    partition.publish(count=1000, lane=0)
     assert Counter(group.lanes(8 + 90)) == {0: 8 + 80, 2: 10}
 
 
 def test_a_message_over_the_bound_goes_before_lane_0(partition: Partition) -> None:
     group = partition.group(starvation_ms=30_000)
-    partition.appender.publish(lane=2, now_ms=1000)
-    partition.appender.publish(count=10, lane=0, now_ms=31_000)
+    partition.publish(lane=2, now_ms=1000)
+    partition.publish(count=10, lane=0, now_ms=31_000)
     assert group.lanes(1, now_ms=31_000) == [0]
     assert group.lanes(2, now_ms=31_001) == [2, 0]
 
@@ -207,8 +207,8 @@ def test_those_over_the_bound_go_oldest_first(partition: Partition) -> None:
     group = partition.group(starvation_ms=1000)
     order = [(2, "a", 100), (1, "b", 300), (2, "c", 500), (3, "a", 700), (1, "a", 900)]
     for lane, name, now_ms in order:
-        partition.appender.publish(name, lane=lane, now_ms=now_ms)
-    partition.appender.publish("z", count=100, lane=0, now_ms=5000)
+        partition.publish(name, lane=lane, now_ms=now_ms)
+    partition.publish("z", count=100, lane=0, now_ms=5000)
     taken = [group.take(2, now_ms=5000) for _ in order]
     assert [pair[0][:2] for pair in taken] == [(lane, name) for lane, name, _ in order]
     assert all(pair[1][0] == 0 for pair in taken)
@@ -219,8 +219,8 @@ def test_the_usual_order_keeps_half_when_all_is_over_the_bound(
     partition: Partition, batch: int
 ) -> None:
     group = partition.group(starvation_ms=1000)
-    partition.appender.publish(count=1000, lane=1, now_ms=0)
-    partition.appender.publish(count=1000, lane=0, now_ms=90_000)
+    partition.publish(count=1000, lane=1, now_ms=0)
+    partition.publish(count=1000, lane=0, now_ms=90_000)
     lanes = [lane for _ in range(200 // batch) for lane in group.lanes(batch, now_ms=90_000)]
     assert Counter(lanes) == {0: 100, 1: 100}
     assert lanes[0] == 1
@@ -229,9 +229,9 @@ def test_the_usual_order_keeps_half_when_all_is_over_the_bound(
 
 def test_only_those_over_the_bound_go_ahead_of_their_run(partition: Partition) -> None:
     group = partition.group(starvation_ms=1000)
-    partition.appender.publish(count=2, lane=1, now_ms=0)
-    partition.appender.publish(count=8, lane=1, now_ms=5000)
-    partition.appender.publish(count=10, lane=0, now_ms=5000)
+    partition.publish(count=2, lane=1, now_ms=0)
+    partition.publish(count=8, lane=1, now_ms=5000)
+    partition.publish(count=10, lane=0, now_ms=5000)
     assert partition.ready.entry_count == 2
     assert group.lanes(10, now_ms=5500) == [1, 1] + [0] * 8
 
@@ -240,18 +240,18 @@ def test_a_message_that_comes_over_the_bound_goes_next_when_none_was_before(
     partition: Partition,
 ) -> None:
     group = partition.group(starvation_ms=1000)
-    partition.appender.publish("a", count=5, lane=1, now_ms=0)
-    partition.appender.publish("b", count=2, lane=0, now_ms=5000)
+    partition.publish("a", count=5, lane=1, now_ms=0)
+    partition.publish("b", count=2, lane=0, now_ms=5000)
     assert group.names(9, now_ms=5000) == "aaaaabb"
-    partition.appender.publish("c", lane=1, now_ms=6000)
-    partition.appender.publish("d", count=9, lane=0, now_ms=8000)
+    partition.publish("c", lane=1, now_ms=6000)
+    partition.publish("d", count=9, lane=0, now_ms=8000)
     assert group.names(2, now_ms=8000) == "cd"
 
 
 def test_with_nothing_else_to_do_all_over_the_bound_are_taken(partition: Partition) -> None:
     group = partition.group(starvation_ms=1000)
-    partition.appender.publish("a", count=50, lane=1)
-    partition.appender.publish("b", count=50, lane=2)
+    partition.publish("a", count=50, lane=1)
+    partition.publish("b", count=50, lane=2)
     assert len(group.take(1000, now_ms=9000)) == 100
 
 
@@ -262,17 +262,17 @@ def test_no_message_waits_longer_than_the_bound_while_consumers_are_fast_enough(
     for now_ms in range(0, 4000, 100):
         for lane in [0] * 10 + [1, 2]:
             published_ms[partition.end] = now_ms
-            partition.appender.publish(f"t{partition.end % 7}", lane=lane, now_ms=now_ms)
+            partition.publish(f"t{partition.end % 7}", lane=lane, now_ms=now_ms)
         for lane, _, offset in group.take(10, now_ms):
             assert lane == 0 or now_ms - published_ms[offset] <= bound_ms + 200
 
 
 def test_a_starving_message_of_a_capped_tenant_goes_when_it_may(partition: Partition) -> None:
     group = partition.group(starvation_ms=1000, tenant_in_flight_max=1)
-    partition.appender.publish("a", lane=2, count=3)
-    partition.appender.publish("b", lane=1, now_ms=5000)
+    partition.publish("a", lane=2, count=3)
+    partition.publish("b", lane=1, now_ms=5000)
     assert group.names(10, now_ms=5000) == "ab"
-    partition.appender.publish("c", lane=0, now_ms=5000)
+    partition.publish("c", lane=0, now_ms=5000)
     group.end("a")
     assert group.names(1, now_ms=5000) == "a"
     assert group.names(10, now_ms=5000) == "c"
@@ -282,17 +282,17 @@ def test_a_million_messages_of_one_tenant_delay_another_by_one_message(
     partition: Partition,
 ) -> None:
     group = partition.group()
-    partition.appender.publish("a", count=1_000_000)
+    partition.publish("a", count=1_000_000)
     assert group.names(3) == "aaa"
-    partition.appender.publish("b")
-    partition.appender.publish("c")
+    partition.publish("b")
+    partition.publish("c")
     assert group.names(4) in ("abca", "bcaa")
 
 
 def test_each_waits_one_message_of_every_other(partition: Partition) -> None:
     group = partition.group()
     for n in range(100):
-        partition.appender.publish(chr(200 + n), count=50)
+        partition.publish(chr(200 + n), count=50)
     first = group.names(100)
     assert len(set(first)) == 100
     assert group.names(1) + group.names(60) + group.names(39) == first
@@ -301,15 +301,15 @@ def test_each_waits_one_message_of_every_other(partition: Partition) -> None:
 def test_weights_of_tenants_are_messages_in_each_round(partition: Partition) -> None:
     group = partition.group(tenant_weights={"a": 2, "c": 0.5})
     for name in "abc":
-        partition.appender.publish(name, count=100)
+        partition.publish(name, count=100)
     assert group.names(14) == "aabc" + "aab" + "aabc" + "aab"
 
 
 @pytest.mark.parametrize("weight", [0.001, 0.3, 1.7, 33.333, 1000])
 def test_any_weight_is_kept_to_in_the_long_run(partition: Partition, weight: float) -> None:
     group = partition.group(tenant_weights={"b": weight})
-    partition.appender.publish("a", count=50_000)
-    partition.appender.publish("b", count=50_000)
+    partition.publish("a", count=50_000)
+    partition.publish("b", count=50_000)
     counts = Counter(group.names(20_000))
     assert counts["b"] == pytest.approx(weight * counts["a"], abs=weight + 1)
 
@@ -318,15 +318,15 @@ def test_small_weights_alone_cost_no_more_turns_than_others(partition: Partition
     names = [chr(200 + n) for n in range(50)]
     group = partition.group(tenant_weights=dict.fromkeys(names, 0.001))
     for name in names:
-        partition.appender.publish(name, count=10)
+        partition.publish(name, count=10)
     assert _calls(lambda: group.take(100)) < 100 * 40
     assert set(Counter(name for _, name, _ in group.taken).values()) == {2}
 
 
 def test_messages_without_a_tenant_are_one_more_tenant(partition: Partition) -> None:
     group = partition.group()
-    partition.appender.publish("", count=100)
-    partition.appender.publish("a", count=100)
+    partition.publish("", count=100)
+    partition.publish("a", count=100)
     counts = Counter(name for _, name, _ in group.take(100))
     assert counts == {"": 50, "a": 50}
 
@@ -335,22 +335,22 @@ def test_a_tenant_that_is_refilled_again_and_again_gets_no_more_turns(
     partition: Partition,
 ) -> None:
     group = partition.group()
-    partition.appender.publish("a", count=1000)
-    partition.appender.publish("b", count=1000)
+    partition.publish("a", count=1000)
+    partition.publish("b", count=1000)
     taken = ""
     for _ in range(300):
         if taken[-1:] in ("", "x"):
-            partition.appender.publish("x")
+            partition.publish("x")
         taken += group.names(1)
     assert max(Counter(taken).values()) - min(Counter(taken).values()) <= 3
 
 
 def test_a_stream_of_new_tenants_does_not_hold_up_those_who_wait(partition: Partition) -> None:
     group = partition.group()
-    partition.appender.publish("a", count=1000)
+    partition.publish("a", count=1000)
     for n in range(200):
         for m in range(3):
-            partition.appender.publish(f"new-{n}-{m}")
+            partition.publish(f"new-{n}-{m}")
         group.take(3)
         partition.ready.release()
     assert sum(name == "a" for _, name, _ in group.taken) > 5
@@ -360,8 +360,8 @@ def test_a_stream_of_new_tenants_does_not_hold_up_those_who_wait(partition: Part
 def test_a_tenant_has_no_more_out_than_its_cap(partition: Partition, already: int) -> None:
     group = partition.group(tenant_in_flight_max=3)
     group.out[partition.tenants.number("a")] = already
-    partition.appender.publish("a", count=10)
-    partition.appender.publish("b", count=10)
+    partition.publish("a", count=10)
+    partition.publish("b", count=10)
     taken = Counter(group.names(100))
     assert taken == Counter({"a": max(0, 3 - already), "b": 3})
     assert group.names(100) == ""
@@ -369,8 +369,8 @@ def test_a_tenant_has_no_more_out_than_its_cap(partition: Partition, already: in
 
 def test_a_capped_tenant_goes_on_when_one_of_its_messages_ends(partition: Partition) -> None:
     group = partition.group(tenant_in_flight_max=2)
-    partition.appender.publish("a", count=10)
-    partition.appender.publish("a", count=10, lane=1)
+    partition.publish("a", count=10)
+    partition.publish("a", count=10, lane=1)
     assert group.names(100) == "aa"
     for _ in range(9):
         group.end("a")
@@ -386,17 +386,17 @@ def test_what_arrives_for_a_capped_tenant_costs_nothing(
 ) -> None:
     group = partition.group(tenant_in_flight_max=1, starvation_ms=starvation_ms)
     for n in range(200):
-        partition.appender.publish("a", now_ms=1000 * n)
-        partition.appender.publish("b", now_ms=1000 * n)
+        partition.publish("a", now_ms=1000 * n)
+        partition.publish("b", now_ms=1000 * n)
         group.take(10, now_ms=1000 * n)
     assert sorted(len(slots) for slots in group.scheduler._parked.values()) == [1, 1]
 
 
 def test_a_capped_tenant_costs_nothing_while_others_are_served(partition: Partition) -> None:
     group = partition.group(tenant_in_flight_max=5)
-    partition.appender.publish("b", count=1000)
+    partition.publish("b", count=1000)
     for n in range(500):
-        partition.appender.publish(f"t{n}", count=6)
+        partition.publish(f"t{n}", count=6)
     group.take(10_000)
     assert len(group.taken) == 501 * 5
     group.end("b", 3)
@@ -405,8 +405,8 @@ def test_a_capped_tenant_costs_nothing_while_others_are_served(partition: Partit
 
 def test_a_source_that_is_full_goes_on_where_it_stopped(partition: Partition) -> None:
     group = partition.group()
-    partition.appender.publish("a", count=5)
-    partition.appender.publish("b", count=5)
+    partition.publish("a", count=5)
+    partition.publish("b", count=5)
     for _ in range(20):
         group.budget = 1
         group.take(10)
@@ -416,7 +416,7 @@ def test_a_source_that_is_full_goes_on_where_it_stopped(partition: Partition) ->
 
 def test_a_source_that_retries_have_filled_is_offered_nothing_more(partition: Partition) -> None:
     group = partition.group()
-    partition.appender.publish(count=5)
+    partition.publish(count=5)
     group.waiting[0] = 5
     group.budget = 3
     assert group.take(10) == [(0, "retry", -1)] * 3
@@ -425,8 +425,8 @@ def test_a_source_that_retries_have_filled_is_offered_nothing_more(partition: Pa
 
 def test_groups_have_each_their_own_way(partition: Partition) -> None:
     one, other = partition.group(), partition.group(lane_weights=(1, 1))
-    partition.appender.publish(count=4, lane=1)
-    partition.appender.publish(count=4, lane=0)
+    partition.publish(count=4, lane=1)
+    partition.publish(count=4, lane=0)
     assert one.lanes(6) == [0] * 4 + [1] * 2
     assert other.lanes(8) == [0, 1] * 4
     assert one.lanes(8) == [1, 1]
@@ -436,7 +436,7 @@ def test_groups_have_each_their_own_way(partition: Partition) -> None:
 
 def test_what_lies_before_the_floor_is_never_offered(partition: Partition) -> None:
     for offset in range(20_000):
-        partition.appender.publish(lane=offset % 2)
+        partition.publish(lane=offset % 2)
     group = partition.group(floor_offset=15_001)
     assert _calls(lambda: group.take(2)) < 60
     group.take(10**6)
@@ -445,8 +445,8 @@ def test_what_lies_before_the_floor_is_never_offered(partition: Partition) -> No
 
 def test_deleted_messages_are_not_offered(partition: Partition) -> None:
     group = partition.group()
-    partition.appender.publish(count=10)
-    partition.appender.publish("a", count=10)
+    partition.publish(count=10)
+    partition.publish("a", count=10)
     group.take(2)
     partition.ready.trim(15)
     assert [offset for _, _, offset in group.take(100)] == list(range(15, 20))
@@ -455,7 +455,7 @@ def test_deleted_messages_are_not_offered(partition: Partition) -> None:
 def test_a_run_that_grows_is_offered_to_its_end(partition: Partition) -> None:
     group = partition.group()
     for _ in range(10):
-        partition.appender.publish(count=3)
+        partition.publish(count=3)
         assert len(group.take(100)) == 3
         partition.ready.release()
     assert partition.ready.entry_count == 1
@@ -466,7 +466,7 @@ def test_a_matured_message_is_offered_though_all_before_it_was_forgotten(
 ) -> None:
     group = partition.group()
     for lane in range(20):
-        partition.appender.publish("a", count=5, lane=lane)
+        partition.publish("a", count=5, lane=lane)
         group.take(100)
         partition.ready.release()
     partition.ready.add(3, partition.tenants.number("a"), 2, 3, 0)
@@ -476,7 +476,7 @@ def test_a_matured_message_is_offered_though_all_before_it_was_forgotten(
 def test_new_rules_hold_from_the_next_call_and_repeat_nothing(partition: Partition) -> None:
     group = partition.group(tenant_in_flight_max=1)
     for name in "ab":
-        partition.appender.publish(name, count=10)
+        partition.publish(name, count=10)
     assert group.names(100) == "ab"
     group.scheduler.set_policy(SchedulingPolicy(tenant_weights={"a": 3}))
     assert group.names(8) == "aaabaaab"
@@ -504,7 +504,7 @@ def test_rules_out_of_bounds_are_refused(policy: dict[str, Any]) -> None:
 
 def test_a_large_run_is_offered_whole(partition: Partition) -> None:
     group = partition.group()
-    partition.appender.publish(count=60_000)
+    partition.publish(count=60_000)
     group.take(10_000)
     assert group.offers == [(0, 60_000)]
     assert _calls(lambda: group.take(10_000)) < 60
@@ -513,7 +513,7 @@ def test_a_large_run_is_offered_whole(partition: Partition) -> None:
 def test_a_group_that_takes_nothing_costs_nothing(partition: Partition) -> None:
     group = partition.group()
     for offset in range(5000):
-        partition.appender.publish(f"t{offset % 100}")
+        partition.publish(f"t{offset % 100}")
     assert len(group.scheduler._cursors) == 0
     assert len(partition.ready.arrivals) <= 100
     assert len(group.take(10_000)) == 5000
@@ -522,9 +522,9 @@ def test_a_group_that_takes_nothing_costs_nothing(partition: Partition) -> None:
 def test_a_group_far_behind_finds_everything(partition: Partition) -> None:
     slow, fast = partition.group(), partition.group()
     slow.take(1)
-    partition.appender.publish("early", lane=3)
+    partition.publish("early", lane=3)
     for n in range(1, 10_000):
-        partition.appender.publish(f"t{n % 50}")
+        partition.publish(f"t{n % 50}")
         fast.take(1)
     assert len(partition.ready.arrivals) < 2000
     assert len(slow.take(20_000)) == 10_000
@@ -581,7 +581,7 @@ def test_tenants_without_messages_are_forgotten() -> None:
     for _ in range(4000):
         ready.release()
     assert len(ready) == ready.entry_count == 0
-    group.partition.appender.publish("new")
+    group.partition.publish("new")
     ready.release()
     assert group.names(10) == "new"
 

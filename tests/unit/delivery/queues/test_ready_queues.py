@@ -23,18 +23,18 @@ class Progress:
     def __init__(self, ready: ReadyQueues) -> None:
         self.ready = ready
         self.passed_runs: dict[int, int] = {}
-        ready.join(self)
+        ready.add_reader(self)
 
     def pass_all(self) -> None:
         for queue in self.ready:
             self.passed_runs[queue.slot] = queue.end
 
-    def passed(self, slot: int) -> int:
+    def first_needed_run(self, slot: int) -> int:
         queue = self.ready.slots[slot]
         assert queue is not None
         return self.passed_runs.get(slot, queue.first)
 
-    def forget(self, slot: int) -> None:
+    def on_queue_removed(self, slot: int) -> None:
         self.passed_runs.pop(slot, None)
 
 
@@ -232,7 +232,7 @@ def test_a_reader_that_leaves_holds_nothing_back() -> None:
     fast, slow = Progress(ready), Progress(ready)
     add_rows(ready, [(offset, 0, 1 + offset % 2) for offset in range(20)])
     fast.pass_all()
-    ready.leave(slow)
+    ready.remove_reader(slow)
     sweep(ready)
     assert ready.entry_count == 0
 

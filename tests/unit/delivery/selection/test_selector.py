@@ -103,7 +103,7 @@ def test_what_was_taken_back_unseen_does_not_end_a_receive_in_order() -> None:
     pair = published(*[Message(1)] * 4, orderings={"g": Ordering.PARTITION})
     token = pair.receive("g", 2, 1000)
     assert token is not None
-    pair.undo("g", token, [(0, 2, 1)])
+    pair.release_undelivered("g", token, [(0, 2, 1)])
     assert receive(pair) == [0, 1, 2, 3]
 
 
