@@ -17,7 +17,7 @@ from goq.broker.metadata import MetadataStore
 from goq.broker.partition.failure_policy import dead_letter_settings
 from goq.broker.partition.partition import Partition
 from goq.broker.partition.publish_target import PublishTarget, TargetLookup
-from goq.broker.partition_context import SNAPSHOT_COST_BYTES, PartitionContext, PartitionId
+from goq.broker.partition_context import PartitionContext, PartitionId
 from goq.broker.retention.archiver import Archiver
 from goq.broker.retention.compaction_manager import CompactionManager
 from goq.broker.retention.retention_manager import ReplicaStartOffset, RetentionManager
@@ -30,6 +30,7 @@ from goq.broker.topic.push_streams import PushStreams
 from goq.broker.topic.topic import DEFAULT_TIMES, Topic, TopicTimes
 from goq.clock import Clock
 from goq.config.topic import TopicSettings, flatten
+from goq.delivery.snapshot import DEFAULT_SNAPSHOT_LIMITS, SnapshotLimits
 from goq.errors import InvalidInput, ShuttingDown, TooManyRequests, TopicExists, TopicNotFound
 from goq.model import DEAD_LETTERS_SUFFIX, check_name
 from goq.storage.archive.manifest import ARCHIVE_DIR
@@ -58,7 +59,7 @@ class Broker:
         is_member: bool = False,
         remote_target: TargetLookup | None = None,
         times: TopicTimes = DEFAULT_TIMES,
-        snapshot_cost_bytes: int = SNAPSHOT_COST_BYTES,
+        snapshot_limits: SnapshotLimits = DEFAULT_SNAPSHOT_LIMITS,
     ) -> None:
         """``is_member`` says that other nodes have replicas: then what topics there are is for
         all to agree on, and somebody else opens the partitions that this node leads.
@@ -75,7 +76,7 @@ class Broker:
         self._is_member = is_member
         self._remote_target = remote_target
         self._times = times
-        self._snapshot_cost_bytes = snapshot_cost_bytes
+        self._snapshot_limits = snapshot_limits
         self.executor = ThreadPoolExecutor(limits.COMMIT_THREADS, thread_name_prefix="goq-disk")
         self._tasks = Tasks()
         self.archive = Archiver(topics_dir.with_name(ARCHIVE_DIR), disk, metadata, clock)
@@ -106,7 +107,7 @@ class Broker:
             self._tasks,
             random.Random().random,
             lambda: secrets.randbits(_PRODUCER_ID_BITS) or 1,
-            self._snapshot_cost_bytes,
+            self._snapshot_limits,
         )
         self.retention_manager = RetentionManager(
             self.topics,

@@ -17,13 +17,11 @@ from goq.broker.runtime.metrics import Histogram
 from goq.broker.runtime.tasks import Tasks
 from goq.clock import Clock
 from goq.config.topic import TopicSettings
+from goq.delivery.snapshot import DEFAULT_SNAPSHOT_LIMITS, SnapshotLimits
 from goq.errors import GoqError, PartitionOffline
 from goq.storage.disk import Disk
 from goq.storage.log.segment import Segment
 from goq.storage.scanner import Damage
-
-SNAPSHOT_COST_BYTES = 1024
-"""New messages that each entry of a snapshot of the state has to wait for."""
 
 
 class PartitionId(NamedTuple):
@@ -60,7 +58,7 @@ class PartitionContext:
     """Draws a number from 0 to below 1."""
     new_id: Callable[[], int]
     """Draws a producer id that no other producer has."""
-    snapshot_cost_bytes: int = SNAPSHOT_COST_BYTES
+    snapshot_limits: SnapshotLimits = DEFAULT_SNAPSHOT_LIMITS
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,11 @@ A large state comes in many events, so that each frame of them stays well within
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
+from goq import limits
 from goq.delivery.events.event import (
     AnyEvent,
     Failure,
@@ -26,13 +28,31 @@ if TYPE_CHECKING:
     from goq.delivery.partition_state import PartitionState
 
 T = TypeVar("T")
-_PARTS_MAX = 5_000  # well within a frame, with names as long as allowed
 _BITMAPS_MAX = 2_000  # half a KiB each
 _MARKS_MAX = 20_000
 _NAMES_MAX = 4_000
 
 
-def snapshot_of(state: PartitionState, messages_offset: int) -> list[AnyEvent]:
+@dataclass(frozen=True, slots=True)
+class SnapshotLimits:
+    """How large the pieces of a snapshot may be, and what an entry of it may cost."""
+
+    ranges_max: int = 5_000
+    """Ranges in one event: well within a frame, with names as long as allowed."""
+    frame_weight_max: int = 5_000
+    """Entries in one frame, about."""
+    entry_cost_bytes: int = limits.KIB
+    """New messages that each entry of a snapshot has to wait for."""
+
+
+DEFAULT_SNAPSHOT_LIMITS = SnapshotLimits()
+
+
+def snapshot_of(
+    state: PartitionState,
+    messages_offset: int,
+    snapshot_limits: SnapshotLimits = DEFAULT_SNAPSHOT_LIMITS,
+) -> list[AnyEvent]:
     """Return events that rebuild the state from nothing.
 
     ``messages_offset`` says how far into the messages the producers' table reaches.
@@ -52,7 +72,7 @@ def snapshot_of(state: PartitionState, messages_offset: int) -> list[AnyEvent]:
     events += _marks(state)
     events += outbox.snapshot()
     for group in state.groups.values():
-        events += _group(group)
+        events += _group(group, snapshot_limits.ranges_max)
     events.append(state.producers.snapshot())
     events += (
         SnapshotProducers([], batch) for batch in _batches(state.producer_names.items(), _NAMES_MAX)
@@ -105,7 +125,7 @@ def restore_producers(state: PartitionState, snapshot: SnapshotProducers) -> Non
     state.producer_names.update(snapshot.names)
 
 
-def _group(group: Group) -> Iterator[AnyEvent]:
+def _group(group: Group, ranges_max: int) -> Iterator[AnyEvent]:
     floor, full, partial = group.taken.encode()
     end_offset = -1 if group.end_offset is None else group.end_offset
     yield SnapshotGroup(group.name, floor, full, end_offset=end_offset, dead=group.dead_count)
@@ -116,11 +136,11 @@ def _group(group: Group) -> Iterator[AnyEvent]:
         for lease in group.leases.values()
         for part in lease.parts
     )
-    for leased in _batches(held, _PARTS_MAX):
+    for leased in _batches(held, ranges_max):
         table = _FailureTable()
         leases = [(token, consumer, [table.span(part)]) for token, consumer, part in leased]
         yield SnapshotGroup(group.name, floor, leases=leases, failures=table.rows)
-    for waiting in _batches(group.retries, _PARTS_MAX):
+    for waiting in _batches(group.retries, ranges_max):
         table = _FailureTable()
         retries = [table.span(part) for part in waiting]
         yield SnapshotGroup(group.name, floor, retries=retries, failures=table.rows)

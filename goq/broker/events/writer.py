@@ -53,7 +53,7 @@ class EventWriter:
         self._snapshot_sequence = log.end_offset
         self._snapshot_weight = 0
         self._bytes_since_snapshot = 0
-        self._snapshot_cost_bytes = context.snapshot_cost_bytes
+        self._snapshot_limits = context.snapshot_limits
         self.live_index = LiveEventIndex(
             log,
             state.outbox,
@@ -115,7 +115,7 @@ class EventWriter:
         A snapshot stores up to which message the state is complete.
         """
         self._bytes_since_snapshot += size_bytes
-        cost_bytes = self._snapshot_cost_bytes * self._snapshot_weight
+        cost_bytes = self._snapshot_limits.entry_cost_bytes * self._snapshot_weight
         return self._bytes_since_snapshot > limits.CHECKPOINT_INTERVAL_BYTES + cost_bytes
 
     def record_snapshot(self) -> None:
@@ -145,8 +145,8 @@ class EventWriter:
     def _record_snapshot(self, *, begins_segment: bool) -> None:
         if self._deferred:
             self.record(())
-        events = snapshot_of(self._state, self._state.end_offset)
-        first, *others = snapshot_frames(events)
+        events = snapshot_of(self._state, self._state.end_offset, self._snapshot_limits)
+        first, *others = snapshot_frames(events, self._snapshot_limits.frame_weight_max)
         done = self.commit.append(first, begins_segment=begins_segment)
         for view in others:
             done = self.commit.append(view)

@@ -29,7 +29,6 @@ from goq.frame.view import FrameView
 _LENGTH_BYTES = 8
 _LIST_HEAD_BYTES = {b"\xdc": 3, b"\xdd": 5}  # of a long MessagePack array; a short one has 1
 _SNAPSHOT_TAG = bytes([int(str(SnapshotStarted.__struct_config__.tag))])
-_SNAPSHOT_FRAME_WEIGHT = 5_000
 
 
 class StoredEvent(NamedTuple):
@@ -48,14 +47,14 @@ def encode_event_frame(events: Sequence[AnyEvent]) -> FrameView:
     return FrameView.parse(assemble_frame(parts, count=len(events), attributes=Attribute.EVENTS))
 
 
-def snapshot_frames(events: Sequence[AnyEvent]) -> Iterator[FrameView]:
-    """Yield the frames of a snapshot, each well within the limits of a frame."""
+def snapshot_frames(events: Sequence[AnyEvent], weight_max: int) -> Iterator[FrameView]:
+    """Yield the frames of a snapshot, each of about ``weight_max`` entries."""
     some: list[AnyEvent] = []
     weight = 0
     for event in events:
         some.append(event)
         weight += event_weight(event)
-        if weight >= _SNAPSHOT_FRAME_WEIGHT:
+        if weight >= weight_max:
             yield encode_event_frame(some)
             some, weight = [], 0
     if some:

@@ -19,7 +19,7 @@ from goq.broker.outbox.worker import RetryBackoff
 from goq.broker.partition.leases import LeasedBatch
 from goq.broker.partition.loader import LoadedPartition, open_partition
 from goq.broker.partition.partition import Partition
-from goq.broker.partition_context import SNAPSHOT_COST_BYTES, PartitionContext
+from goq.broker.partition_context import PartitionContext
 from goq.broker.runtime.metrics import Histogram
 from goq.broker.runtime.tasks import Tasks
 from goq.broker.topic.publisher import RoutedMessage
@@ -27,6 +27,7 @@ from goq.broker.topic.receiver import ReceiveRequest
 from goq.broker.topic.topic import DEFAULT_TIMES, Topic, TopicTimes
 from goq.clock import ManualClock
 from goq.config.topic import TopicSettings
+from goq.delivery.snapshot import DEFAULT_SNAPSHOT_LIMITS, SnapshotLimits
 from goq.frame.encoder import Columns, ProducerMark, encode_frame
 from goq.frame.view import FrameView
 from goq.model import Message, Receipt
@@ -232,7 +233,7 @@ async def broker_on(
     clock: ManualClock | None = None,
     partitions: int = 1,
     times: TopicTimes = DEFAULT_TIMES,
-    snapshot_cost_bytes: int = SNAPSHOT_COST_BYTES,
+    snapshot_limits: SnapshotLimits = DEFAULT_SNAPSHOT_LIMITS,
     **settings: str | int,
 ) -> AsyncIterator[Broker]:
     """Run a broker whose topics lie under ``path``; settings as people write them."""
@@ -251,7 +252,7 @@ async def broker_on(
         partitions=partitions,
         auto_create=True,
         times=times,
-        snapshot_cost_bytes=snapshot_cost_bytes,
+        snapshot_limits=snapshot_limits,
     )
     await broker.start()
     try:

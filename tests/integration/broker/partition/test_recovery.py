@@ -13,9 +13,9 @@ import pytest
 from goq import limits
 from goq.broker.partition.leases import LeasedBatch
 from goq.broker.partition.partition import Partition
-from goq.broker.partition_context import SNAPSHOT_COST_BYTES
 from goq.broker.topic.topic import Topic
 from goq.clock import ManualClock
+from goq.delivery.snapshot import DEFAULT_SNAPSHOT_LIMITS, SnapshotLimits
 from goq.frame.encoder import ProducerMark
 from goq.model import Receipt
 from tests.support.broker.harness import (
@@ -92,8 +92,6 @@ def test_a_copy_of_the_folder_opens_with_the_state_that_is_live(
         monkeypatch.setattr(limits, "EVENT_SEGMENT_BYTES", 1500)
         monkeypatch.setattr(limits, "SNAPSHOT_EVENTS_MIN", 3)
         monkeypatch.setattr(limits, "CHECKPOINT_INTERVAL_BYTES", 2000)
-        monkeypatch.setattr("goq.delivery.events.frame_codec._SNAPSHOT_FRAME_WEIGHT", 3)
-        monkeypatch.setattr("goq.delivery.snapshot._PARTS_MAX", 2)
 
     async def main() -> None:
         clock, held, metadata = ManualClock(), list[LeasedBatch](), MemoryMetadata()
@@ -102,7 +100,7 @@ def test_a_copy_of_the_folder_opens_with_the_state_that_is_live(
                 tmp_path,
                 clock=clock,
                 metadata=metadata,
-                snapshot_cost_bytes=1 if seed % 2 else SNAPSHOT_COST_BYTES,
+                snapshot_limits=SnapshotLimits(2, 3, 1) if seed % 2 else DEFAULT_SNAPSHOT_LIMITS,
                 fsync="never",
             ) as broker:
                 topic = await broker.topic_for_publish("t")
@@ -184,8 +182,9 @@ async def _check_ledger(topic: Topic, ledger: _Ledger) -> None:
         assert left - tried <= seen <= left
 
 
-def _crash_rounds(seed: int, rounds: int) -> _Ledger:
+def _crash_rounds(seed: int, rounds: int, frame_weight_max: int) -> _Ledger:
     rng, ledger = random.Random(seed), _Ledger()
+    small = SnapshotLimits(frame_weight_max=frame_weight_max)
 
     async def main() -> None:
         disk, metadata = SimulatedDisk(random.Random(seed)), MemoryMetadata()
@@ -193,14 +192,18 @@ def _crash_rounds(seed: int, rounds: int) -> _Ledger:
         for _ in range(rounds):
             disk.crash_at = disk.operations + rng.randint(20, 90)
             try:
-                async with quick_broker_on(base, disk=disk, metadata=metadata) as broker:
+                async with quick_broker_on(
+                    base, disk=disk, metadata=metadata, snapshot_limits=small
+                ) as broker:
                     topic = await broker.topic_for_publish("t")
                     await _use(topic, ledger, rng)
             except Exception as error:
                 if isinstance(error, AssertionError) or not disk._crashing:
                     raise
             disk.crash(power=rng.random() < 0.7)
-            async with quick_broker_on(base, disk=disk.copy(), metadata=_copy(metadata)) as broker:
+            async with quick_broker_on(
+                base, disk=disk.copy(), metadata=_copy(metadata), snapshot_limits=small
+            ) as broker:
                 if "t" in broker.topics:
                     await _check_ledger(broker.topics["t"], ledger)
 
@@ -221,8 +224,8 @@ def test_after_any_crash_what_was_acknowledged_holds(
     if seed % 2:
         monkeypatch.setattr(limits, "EVENT_SEGMENT_BYTES", 1000)
         monkeypatch.setattr(limits, "SNAPSHOT_EVENTS_MIN", 3)
-        monkeypatch.setattr("goq.delivery.events.frame_codec._SNAPSHOT_FRAME_WEIGHT", 2)
-    ledger = _crash_rounds(seed, 8)
+    frame_weight_max = 2 if seed % 2 else DEFAULT_SNAPSHOT_LIMITS.frame_weight_max
+    ledger = _crash_rounds(seed, 8, frame_weight_max)
     assert len(ledger.stored) > 10
     assert ledger.acked
 
@@ -234,8 +237,7 @@ def test_after_very_many_crashes_what_was_acknowledged_holds(
 ) -> None:
     monkeypatch.setattr(limits, "EVENT_SEGMENT_BYTES", 1000)
     monkeypatch.setattr(limits, "SNAPSHOT_EVENTS_MIN", 3)
-    monkeypatch.setattr("goq.delivery.events.frame_codec._SNAPSHOT_FRAME_WEIGHT", 2)
-    _crash_rounds(seed, 15)
+    _crash_rounds(seed, 15, 2)
 
 
 def test_messages_published_after_a_power_cut_took_others_are_not_skipped(
@@ -386,13 +388,15 @@ def test_a_damaged_snapshot_falls_back_to_the_segment_before_it(tmp_path: Path) 
 
 
 def test_events_after_a_snapshot_that_a_crash_cut_short_are_not_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr("goq.delivery.events.frame_codec._SNAPSHOT_FRAME_WEIGHT", 1)
+    small = SnapshotLimits(frame_weight_max=1)
 
     async def main() -> None:
         metadata, disk = MemoryMetadata(), BrokenDisk()
-        async with quick_broker_on(tmp_path, metadata=metadata, disk=disk) as broker:
+        async with quick_broker_on(
+            tmp_path, metadata=metadata, disk=disk, snapshot_limits=small
+        ) as broker:
             topic = await broker.create_topic("t")
             await publish(topic, *[b"%d" % n for n in range(6)])
             await ack(topic, "g", await topic.receiver.receive("g", options(2)))
@@ -424,14 +428,16 @@ def test_events_after_a_snapshot_that_a_crash_cut_short_are_not_lost(
 
 
 def test_retention_keeps_the_events_that_a_rebuild_begins_with(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     """The newest segment of events begins with a snapshot that a crash cut short."""
-    monkeypatch.setattr("goq.delivery.events.frame_codec._SNAPSHOT_FRAME_WEIGHT", 1)
+    small = SnapshotLimits(frame_weight_max=1)
 
     async def main() -> None:
         metadata, clock = MemoryMetadata(), ManualClock()
-        async with quick_broker_on(tmp_path, metadata=metadata, clock=clock) as broker:
+        async with quick_broker_on(
+            tmp_path, metadata=metadata, clock=clock, snapshot_limits=small
+        ) as broker:
             topic = await broker.create_topic("t")
             partition = _small_segments(topic, 100)
             for _ in range(6):
