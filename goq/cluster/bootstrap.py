@@ -42,6 +42,7 @@ from goq.cluster.membership.registration import NodeRegistration
 from goq.cluster.metadata.broker_store import ReplicatedMetadataStore
 from goq.cluster.metadata.client import MetadataClient
 from goq.cluster.metadata.commands import RegisterNode
+from goq.cluster.metadata.state import MetadataState
 from goq.cluster.metadata.state_machine import MetadataStateMachine
 from goq.cluster.raft.driver import RaftSettings, RaftStatus
 from goq.cluster.raft.log.journal import FILE_NAME as JOURNAL
@@ -76,6 +77,10 @@ class _Membership(NamedTuple):
     rpc: RpcClient
     nodes: NodeClient
     leaders: PartitionLeaders
+
+    def state(self) -> MetadataState:
+        """Return the cluster metadata, as far as it is known here."""
+        return self.machine.state
 
 
 class ClusterBootstrap:
@@ -148,8 +153,8 @@ class ClusterBootstrap:
                 field="cluster.listen",
             ) from None
         metadata = MetadataClient(raft, machine)
-        nodes = NodeClient(lambda: metadata.state, rpc)
-        leaders = PartitionLeaders(name, lambda: metadata.state, nodes.call)
+        nodes = NodeClient(lambda: machine.state, rpc)
+        leaders = PartitionLeaders(name, lambda: machine.state, nodes.call)
         self._membership = _Membership(disk_id, machine, raft, metadata, rpc, nodes, leaders)
         return ReplicatedMetadataStore(local, metadata)
 
@@ -162,25 +167,23 @@ class ClusterBootstrap:
         """Build the parts that work with the broker, which has been started."""
         base, name = self._membership, self._name
         assert base is not None
-        metadata, raft = base.metadata, base.raft
+        metadata, raft, state = base.metadata, base.raft, base.state
         controller = ControllerRunner(metadata, self._remove_member)
         heartbeats = HeartbeatSender(
             name,
             lambda: node.heartbeat(),
             controller.receive_heartbeat,
             base.nodes.call,
-            lambda: name in metadata.state.nodes,
+            lambda: name in state().nodes,
         )
         replicas, repairs, archives, disk_health = self._replication(broker, base, heartbeats)
         reconciler = Reconciler(broker, replicas, DurableTopics(self._disk, broker.topics_dir))
         data_loss = DataLoss(base.disk_id, replicas, broker.topics_dir)
-        replica_status = ReplicaStatus(replicas, lambda: metadata.state, base.nodes.call)
-        admission = AdmissionServer(raft, lambda: metadata.state)
+        replica_status = ReplicaStatus(replicas, state, base.nodes.call)
+        admission = AdmissionServer(raft, state)
         operations = ClusterOperations(metadata, replica_status, admission.add_member)
         lease_return = LeaseReturn(broker, base.leaders.call_leader)
-        replica_server = ReplicaServer(
-            replicas.fetch_server, repairs, archives, lambda: metadata.state
-        )
+        replica_server = ReplicaServer(replicas.fetch_server, repairs, archives, state)
         node = self._node = ClusterNode(
             name=name,
             incarnation=broker.epoch,
@@ -209,19 +212,12 @@ class ClusterBootstrap:
             archives=archives,
             heartbeats=heartbeats,
             disk_health=disk_health,
-            readiness=Readiness(name, broker.epoch, lambda: metadata.state),
+            readiness=Readiness(name, broker.epoch, state),
             handoff=LeadershipHandoff(broker, replicas, heartbeats, lambda: node.is_up),
             data_loss=data_loss,
             registration=self._registration(broker, base, data_loss, reconciler, heartbeats),
             reconciler=reconciler,
-            view=ClusterView(
-                name,
-                lambda: metadata.state,
-                lambda: raft.status,
-                replica_status,
-                operations,
-                repairs,
-            ),
+            view=ClusterView(name, state, lambda: raft.status, replica_status, operations, repairs),
             join=self._join(base),
         )
         self._on_raft_status(raft.status)

@@ -86,7 +86,7 @@ class ClusterNode:
         return known is not None and known.incarnation == self.incarnation and known.is_up
 
     def start(self, http_url: str) -> None:
-        """Take part in the cluster; the node listens on ``http_url``.
+        """Start to take part in the cluster; the node listens on ``http_url``.
 
         Raises ``UsageError`` if other nodes cannot reach that URL.
         """
@@ -123,13 +123,13 @@ class ClusterNode:
         await self.http_proxy.close()
 
     def on_raft_status(self, status: RaftStatus) -> None:
-        """Take a change of the Raft leader or members: the Raft leader runs the controller."""
+        """Pass on a change of the Raft leader or members; the Raft leader runs the controller."""
         self.readiness.on_raft_status(status)
         self.heartbeats.controller = status.leader
         self.controller.on_leadership_change(status.is_leader)
 
     def on_metadata_change(self) -> None:
-        """Take a change of the metadata."""
+        """Pass on a change of the metadata."""
         self._changed.set()
         self.controller.on_state_change()
         self.leaders.on_metadata_change()

@@ -140,7 +140,7 @@ class LeaderReplica:
             )
 
     def on_append(self, which: int, end_offset: int) -> None:
-        """Take the end of one of the logs on this node's disk."""
+        """Update the end of one of the logs on this node's disk."""
         ends = list(self.progress.ends)
         ends[which] = end_offset
         self.progress.on_local_append(LogOffsets(*ends))
@@ -148,7 +148,7 @@ class LeaderReplica:
         self._announce_high_watermark()
 
     def on_fetch(self, node: str, ends: LogOffsets, now_ms: int) -> None:
-        """Take the ends that a follower reports."""
+        """Update the ends that a follower reports."""
         self.progress.on_fetch(node, ends, now_ms)
         self._announce_high_watermark()
 

@@ -89,12 +89,12 @@ class ReplicaProgress:
         return len(self.in_sync) >= self.min_insync
 
     def on_local_append(self, ends: LogOffsets) -> None:
-        """Take the ends of this node's own logs on its disk."""
+        """Update the ends of this node's own logs on its disk."""
         self.ends = ends
         self._advance()
 
     def on_fetch(self, node: str, ends: LogOffsets, now_ms: int) -> None:
-        """Take the ends that another node reports by fetching; ignore a node without a replica.
+        """Update the ends that another node reports by fetching; ignore nodes without a replica.
 
         A replica that has less than before has lost what it reported. It is not caught up until it
         has everything again.

@@ -93,7 +93,7 @@ class ReplicaHost(Protocol):
         """Close a partition to clients, and its logs."""
 
     def on_storage_error(self, key: PartitionKey, error: Exception) -> None:
-        """Take an error: the disk cannot hold the replica now."""
+        """Report that the disk cannot hold the replica now."""
 
 
 class Replica:
@@ -256,7 +256,7 @@ class Replica:
         self._is_open_to_clients = True
 
     def on_in_sync_decided(self, assignment: ReplicaAssignment) -> None:
-        """Take over the in-sync set that the cluster decided on, if it is of this leadership.
+        """Adopt the in-sync set that the cluster decided on, if it is of this leadership.
 
         It may arrive before the rest of the metadata, and an older one after it.
         """

@@ -27,14 +27,15 @@ def archive_of(disk: SimulatedDisk, manifest: SimManifest, executor: SimExecutor
     store = cast(MetadataStore, manifest)
     archive = Archiver(ARCHIVE, disk, store, ManualClock(), executor=executor)
     for row in manifest.archive.values():
-        archive._add(row)
+        archive._add_row(row)
     return archive
 
 
 def whole_log(disk: SimulatedDisk, archive: Archiver, name: str) -> dict[int, bytes]:
     """Return each frame of a log, archived or live, by its first offset; all of them are sound."""
     log = Log.open(FOLDER / name, disk)
-    reader = TieredLogReader(archive, PartitionId("t", 0), name, log)
+    columns = log.config.columns
+    reader = TieredLogReader(archive, PartitionId("t", 0), name, log.reader, has_columns=columns)
     frames: dict[int, bytes] = {}
     offset = reader.start_offset
     while offset < log.end_offset:
