@@ -12,14 +12,14 @@ from goq.cluster.replication.archive_sync import is_covered
 from goq.config.topic import TopicSettings
 from goq.frame.view import FrameView
 from goq.storage.log.segment import list_segments
-from tests.support.replication.keeping import (
+from tests.support.replication.loop import SimExecutor
+from tests.support.replication.retention import (
     FOLDER,
     archive_of,
     archived_rows,
     check_manifest,
     whole_log,
 )
-from tests.support.replication.loop import SimExecutor
 from tests.support.replication.world import KEY, NAMES, World
 
 SETTINGS = replace(
