@@ -1,4 +1,27 @@
-"""goq: a message queue on a durable log."""
+"""goq: a message queue on a durable log.
+
+The first group is for programs that use goq, the second is the node from its edge to its disk, the
+third is shared by all.
+
+client    the client library, asynchronous and synchronous
+pipeline  export, reports and Spark
+
+node      the composition root of a running node
+http      the HTTP/1.1 server and client
+api       the HTTP API: routes, bodies, views, gateway, metrics
+cluster   replication, cluster metadata, and everything else that several nodes need
+broker    topics and partitions: publish, receive, retention, search, trace
+delivery  which group gets which message when, without I/O
+storage   logs, indexes, compaction and archive on the disk
+
+frame     the binary format of messages, on the wire and on the disk
+config    the configuration of a node and the settings of topics
+model     the values that every layer shares
+units     durations, sizes and times in the form that people write
+errors    the tree of all errors
+limits    all bounds
+clock     time, as a parameter
+"""
 
 from __future__ import annotations
 
@@ -23,7 +46,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import the public names when they are first used: a node never pays for the client."""
+    """Import a public name when it is first used: a node never imports the client."""
     if name not in _HOMES:
         raise AttributeError(f"module 'goq' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)

@@ -1,7 +1,7 @@
 """Time, as a parameter.
 
-Wall time says *when* (append times, deadlines, schedules); monotonic time says *how long* (timers,
-timeouts). Nothing below the composition root reads either by itself.
+Wall time is for points in time (append times, deadlines, due times); monotonic time is for
+durations (timers, timeouts). Nothing below the composition root reads a clock itself.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Where a component that needs time takes it from."""
+    """The source of wall time for a component."""
 
     def wall_us(self) -> int:
         """Return microseconds since the Unix epoch."""
@@ -35,17 +35,17 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that stands still until it is moved: for tests and simulations."""
+    """A clock that changes only when it is moved: for tests and simulations."""
 
     def __init__(self, now_us: int = 1_700_000_000_000_000) -> None:
         self.now_us = now_us
 
     def wall_us(self) -> int:
-        """Return the time it was last moved to, in microseconds."""
+        """Return the current setting, in microseconds."""
         return self.now_us
 
     def wall_ms(self) -> int:
-        """Return the time it was last moved to, in milliseconds, rounded down."""
+        """Return the current setting, in milliseconds, rounded down."""
         return self.now_us // 1000
 
     def advance_ms(self, step_ms: int) -> None:

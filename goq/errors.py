@@ -1,4 +1,4 @@
-"""Every error goq raises, in one tree.
+"""The tree of all errors that goq raises.
 
     GoqError
     ├── InvalidInput            400  the request or the data is wrong
@@ -29,11 +29,11 @@
     │   ├── PartitionOffline · ShuttingDown
     │   └── TimedOut            504
     └── CorruptData             500  stored bytes failed their check
-        └── StorageFailed           500  the disk failed under a log
+        └── StorageFailed       500  the disk failed under a log
 
-Each class fixes a stable ``code`` (the API's contract), the HTTP status it becomes, the exit
-code of a command that ends with it, and whether the same request may succeed if sent again.
-The message says what is wrong, where, and what to do.
+Each class has a stable ``code`` (part of the API), its HTTP status, the exit code of a command that
+ends with it, and whether the same request may succeed if sent again. The message says what is
+wrong, where, and what to do.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ from typing import ClassVar
 class GoqError(Exception):
     """Base of all errors that goq raises on purpose.
 
-    ``field`` names the part of the input at fault (``messages[3].key``), ``retry_after_ms`` how
-    long to wait before the same request is worth sending again.
+    ``field`` names the part of the input at fault (``messages[3].key``). ``retry_after_ms`` is how
+    long to wait before sending the same request again.
     """
 
     code: ClassVar[str] = "internal"
@@ -84,7 +84,7 @@ class TooLarge(InvalidInput):
 
 
 class UnsupportedMedia(InvalidInput):
-    """The body's content type is none that the route reads."""
+    """The route reads no body of this content type."""
 
     code = "unsupported_media_type"
     http_status = 415
@@ -135,7 +135,7 @@ class UsageError(GoqError):
 
 
 class NotFound(GoqError):
-    """The thing named does not exist."""
+    """The named thing does not exist."""
 
     code = "not_found"
     http_status = 404
@@ -185,7 +185,7 @@ class NodeNotFound(NotFound):
 
 
 class MessageCompacted(NotFound):
-    """Compaction took the message away: a newer one of its key is kept, or its key was deleted."""
+    """Compaction removed the message: a newer one of its key is kept, or its key was deleted."""
 
     code = "message_compacted"
     http_status = 410
@@ -198,7 +198,7 @@ class StreamNotFound(NotFound):
 
 
 class HistoryNotRetained(NotFound):
-    """The moment is before what the logs still tell of."""
+    """The time is before the history that the logs retain."""
 
     code = "history_not_retained"
 
@@ -212,7 +212,7 @@ class NotAllowed(GoqError):
 
 
 class Conflict(GoqError):
-    """The state of things contradicts the request."""
+    """The request contradicts the current state."""
 
     code = "conflict"
     http_status = 409
@@ -226,13 +226,13 @@ class TopicExists(Conflict):
 
 
 class LeaseLost(Conflict):
-    """The lease ended before this call: the message was or will be given to another."""
+    """The lease ended before this call: another consumer gets the message, or got it."""
 
     code = "lease_lost"
 
 
 class OutOfOrderSequence(Conflict):
-    """A producer's batch came out of its order; the one before it is missing."""
+    """A producer's batch is out of order: the batch before it is missing."""
 
     code = "out_of_order_sequence"
 
@@ -250,7 +250,7 @@ class DataDirLocked(Conflict):
 
 
 class Unavailable(GoqError):
-    """Not now; the same request may succeed later."""
+    """The request cannot be served now; the same request may succeed later."""
 
     code = "unavailable"
     http_status = 503
@@ -266,7 +266,7 @@ class TooManyRequests(Unavailable):
 
 
 class StorageFull(Unavailable):
-    """The disk has no room; nothing of the request was stored."""
+    """The disk is full; nothing of the request was stored."""
 
     code = "storage_full"
     http_status = 507
@@ -279,7 +279,7 @@ class PartitionOffline(Unavailable):
 
 
 class NotEnoughReplicas(Unavailable):
-    """Too few nodes have a replica that is in sync: nothing can be acknowledged."""
+    """Too few replicas are in sync: nothing can be acknowledged."""
 
     code = "not_enough_replicas"
 
@@ -298,7 +298,7 @@ class ShuttingDown(Unavailable):
 
 
 class TimedOut(Unavailable):
-    """No answer within the time allowed; whether the request took effect is not known."""
+    """No answer within the time allowed; whether the request took effect is unknown."""
 
     code = "timed_out"
     http_status = 504
@@ -313,7 +313,7 @@ class CorruptData(GoqError):
 
 
 class StorageFailed(CorruptData):
-    """The disk failed under a log: it takes nothing more until it is opened again."""
+    """The disk failed under a log: it accepts nothing more until it is opened again."""
 
     code = "storage_failed"
     retryable = True
@@ -324,4 +324,4 @@ def _family(root: type[GoqError]) -> list[type[GoqError]]:
 
 
 BY_CODE: dict[str, type[GoqError]] = {error.code: error for error in _family(GoqError)}
-"""Every error class by its code: how a client turns a problem answer back into its error."""
+"""Every error class by its code: a client finds the class for a problem answer here."""

@@ -1,4 +1,4 @@
-"""The values that every layer speaks of: names, ids, offset ranges, messages, receipts."""
+"""The values that every layer shares: names, ids, offset ranges, messages, receipts."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from goq import limits
 from goq.errors import InvalidInput, TooLarge
 
 DEAD_LETTERS_SUFFIX = ".dlq"
-"""What the topic of a topic's dead letters is called, behind the name of that topic."""
+"""The name of a topic's dead-letter topic is the topic's name and this suffix."""
 
 _NAME = re.compile(rf"(?!\.|__)[A-Za-z0-9._-]{{1,{limits.NAME_CHARS_MAX}}}")
 
 UNTERMINATED_HEADER = "goq-unterminated"
-"""Header on a line whose input ended without a delimiter: ``--raw`` then adds none either."""
+"""A header of the last line of an input without a final delimiter: ``--raw`` then writes none."""
 
 
 def check_name(name: str, what: str, *, field: str | None = None) -> str:
-    """Return ``name`` if it may name a topic or a group, else raise ``InvalidInput``.
+    """Return ``name`` if it may name a topic or a group. Raises ``InvalidInput``.
 
-    The longest name that a topic may have leaves room for that of its dead letters.
+    The longest name of a topic leaves room for the suffix of its dead letters.
     """
     if not _NAME.fullmatch(name.removesuffix(DEAD_LETTERS_SUFFIX) if what == "topic" else name):
         raise InvalidInput(
@@ -36,7 +36,7 @@ def check_name(name: str, what: str, *, field: str | None = None) -> str:
 
 
 class MessageId(NamedTuple):
-    """Where a message is: its own index. Written ``topic:partition:offset``."""
+    """The place of a message, which is also its index. Written ``topic:partition:offset``."""
 
     topic: str
     partition: int
@@ -47,7 +47,7 @@ class MessageId(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> MessageId:
-        """Parse from the right, so that a topic may hold anything that its name allows."""
+        """Parse a message id from the right, so that a topic may have any name that is allowed."""
         topic, partition, offset = _split_id(text)
         return cls(check_name(topic, "topic", field="id"), partition, offset)
 
@@ -74,8 +74,7 @@ class Receipt(NamedTuple):
     """The right to settle the messages from ``start`` up to ``end``, given with a lease.
 
     Written ``partition:token:start``, or ``partition:token:start+count`` for more than one. The
-    token is the fence: it names one lease for ever, and an ended lease has no successor with the
-    same token.
+    token is the fence: it names one lease for ever, and no later lease has the same token.
     """
 
     partition: int
@@ -89,7 +88,7 @@ class Receipt(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Receipt:
-        """Parse what ``str`` wrote; raise ``InvalidInput`` for anything else."""
+        """Parse what ``str`` wrote. Raises ``InvalidInput`` for anything else."""
         match = _RECEIPT.fullmatch(text)
         if match is None:
             raise InvalidInput(
@@ -110,9 +109,9 @@ class Message(msgspec.Struct, frozen=True):
     """One message as it is published or read.
 
     ``value`` None is a tombstone, ``key`` None a message without key; both differ from empty.
-    Headers keep their order and may repeat a name. ``lane`` None is the topic's default lane.
-    Times are milliseconds since 1970, 0 for none: not before ``deliver_at_ms``, not from
-    ``expires_at_ms`` on. ``dedup_id`` is the 16-byte hash of what the producer gave.
+    Headers keep their order and may repeat a name. ``lane`` None is the topic's default lane. Times
+    are milliseconds since 1970, 0 for none: delivered not before ``deliver_at_ms``, and not from
+    ``expires_at_ms`` on. ``dedup_id`` is the 16-byte hash of the producer's dedup id.
     """
 
     value: bytes | None
@@ -126,7 +125,7 @@ class Message(msgspec.Struct, frozen=True):
 
 
 def has_delivery_options(message: Message) -> bool:
-    """Whether a message says anything of when, to whom or whether it is delivered."""
+    """Return whether a message has any option of its delivery: lane, times, tenant or dedup id."""
     return (
         message.lane is not None
         or message.deliver_at_ms != 0
@@ -137,7 +136,7 @@ def has_delivery_options(message: Message) -> bool:
 
 
 def check_tenant(name: str, *, field: str) -> str:
-    """Return ``name`` if it may name a tenant, else raise ``InvalidInput``."""
+    """Return ``name`` if it may name a tenant. Raises ``InvalidInput``."""
     if not 1 <= len(name.encode("utf-8", "replace")) <= limits.TENANT_NAME_BYTES_MAX:
         raise InvalidInput(
             f"a tenant's name has 1 to {limits.TENANT_NAME_BYTES_MAX} bytes", field=field
@@ -146,7 +145,7 @@ def check_tenant(name: str, *, field: str) -> str:
 
 
 def check_client_id(name: str, *, field: str) -> str:
-    """Return ``name`` if a client may go by it, else raise ``InvalidInput``."""
+    """Return ``name`` if it may be a client id. Raises ``InvalidInput``."""
     if not 1 <= len(name) <= limits.CLIENT_ID_CHARS_MAX or not name.isprintable():
         raise InvalidInput(
             f"a client id has 1 to {limits.CLIENT_ID_CHARS_MAX} printable characters", field=field
@@ -157,14 +156,14 @@ def check_client_id(name: str, *, field: str) -> str:
 
 
 def check_dedup_text(text: str, *, field: str) -> str:
-    """Return ``text`` if it may be a dedup id, else raise ``InvalidInput``."""
+    """Return ``text`` if it may be a dedup id. Raises ``InvalidInput``."""
     if not 1 <= len(text.encode("utf-8", "replace")) <= limits.DEDUP_ID_BYTES_MAX:
         raise InvalidInput(f"a dedup id has 1 to {limits.DEDUP_ID_BYTES_MAX} bytes", field=field)
     return text
 
 
 def check_message(message: Message, *, field: str) -> None:
-    """Raise ``TooLarge`` or ``InvalidInput`` if a message is outside of the limits."""
+    """Check a message against the limits. Raises ``TooLarge`` or ``InvalidInput``."""
     if message.value is not None and len(message.value) > limits.VALUE_BYTES_MAX:
         raise TooLarge(
             f"a value of {len(message.value)} bytes is over the limit of {limits.VALUE_BYTES_MAX}",

@@ -1,4 +1,4 @@
-"""Durations, sizes and times as people write them, and back.
+"""Durations, sizes and times in the form that people write, and back.
 
 Durations: ``250ms``, ``30s``, ``5m``, ``1h30m``, ``7d``; a bare number is seconds. Sizes:
 ``64KiB``, ``10MB``, ``1GiB``; a bare number is bytes. Times: RFC 3339 with a zone, a date (its
@@ -69,7 +69,7 @@ def parse_size_bytes(text: str | int, *, field: str | None = None) -> int:
 
 
 def format_size_bytes(size_bytes: int) -> str:
-    """Return a size as configuration writes it when exact, else rounded for people."""
+    """Return a size as in the configuration when that is exact, else rounded."""
     for unit, factor in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if size_bytes >= factor:
             exact = size_bytes % factor == 0

@@ -294,7 +294,7 @@ class ClusterBootstrap:
     @property
     def _join_url(self) -> str | None:
         """The URL of a member to ask for admission, None for an initial node."""
-        return self._config.cluster.joins(self._name)
+        return self._config.cluster.join_url(self._name)
 
     def _spec(self, disk: str | None) -> str:
         """Return this node as a Raft member; one that joins names its disk, and it alone is it."""

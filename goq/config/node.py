@@ -1,4 +1,4 @@
-"""A node's configuration: file, then environment, then flags, the later winning.
+"""A node's configuration: a file, then the environment, then flags; later values win.
 
 ``config.example.yaml`` has every setting with its default. In the environment a setting is
 ``GOQ_SECTION__NAME``, as ``GOQ_BROKER__DATA_DIR``.
@@ -29,7 +29,7 @@ _ALL_ADDRESSES = ("0.0.0.0", "::")
 
 
 class BrokerConfig(BaseModel):
-    """The node itself."""
+    """The settings of the node itself."""
 
     model_config = _STRICT
 
@@ -50,7 +50,7 @@ class BrokerConfig(BaseModel):
     @classmethod
     def _is_given(cls, value: Path) -> Path:
         if value == Path():
-            raise ValueError("name a folder; it is made if there is none")
+            raise ValueError("name a folder; it is created if it does not exist")
         return value
 
     @field_validator("listen")
@@ -65,7 +65,7 @@ class BrokerConfig(BaseModel):
 
     @property
     def port(self) -> int:
-        """The port to listen on, 0 for any that is free."""
+        """The port to listen on, 0 for any free one."""
         return int(self.listen.rpartition(":")[2])
 
 
@@ -77,7 +77,7 @@ def _host_and_port(value: str) -> str:
 
 
 def _node_url(value: str) -> str:
-    """Check the URL of a node: its paths are goq's own."""
+    """Return a node's URL, checked. It has no path of its own: all paths are goq's."""
     problem = f"{value!r} is not the URL of a node, as in http://10.0.0.1:8080"
     try:
         url = urlsplit(value)
@@ -90,10 +90,10 @@ def _node_url(value: str) -> str:
 
 
 class ClusterTlsConfig(BaseModel):
-    """Certificates for what the nodes agree on: it is encrypted, and each node shows who it is.
+    """The certificates of the metadata log's transport: encryption, and the identity of each node.
 
-    PEM files. The certificate is signed by the authority in ``ca_file``, which should sign nothing
-    else, names the node's id as a DNS name, and is good for servers and clients.
+    PEM files. The authority in ``ca_file`` signs the certificate and should sign nothing else. The
+    certificate names the node's id as a DNS name, and is valid for servers and clients.
     """
 
     model_config = _STRICT
@@ -104,12 +104,12 @@ class ClusterTlsConfig(BaseModel):
 
 
 class ClusterConfig(BaseModel):
-    """The node as a member of a cluster; without ``listen`` it is on its own.
+    """The settings of a member of a cluster; without ``listen`` the node is standalone.
 
-    The first nodes of a cluster are told of each other by ``peers``, addresses by node id, this
-    node's among them; a later one is told by ``join`` the URL of any that runs. Who has both joins
+    The first nodes of a cluster find each other by ``peers``: addresses by node id, this node's
+    among them. A later node gets the URL of any running one by ``join``. A node with both joins
     only if it is not among the peers, so that one configuration serves all. Both count only until
-    the node has heard from the cluster: after that it knows the members itself.
+    the node has heard from the cluster: after that the metadata has the members.
     """
 
     model_config = _STRICT
@@ -141,7 +141,7 @@ class ClusterConfig(BaseModel):
     @field_validator("peers", mode="before")
     @classmethod
     def _are_by_id(cls, value: Any) -> Any:
-        """Take ``n1=HOST:PORT,n2=HOST:PORT`` as well as a mapping."""
+        """Accept ``n1=HOST:PORT,n2=HOST:PORT`` as well as a mapping."""
         if value == "none" or value is None:
             return {}
         if not isinstance(value, str):
@@ -160,13 +160,13 @@ class ClusterConfig(BaseModel):
             _host_and_port(address)
         return value
 
-    def joins(self, node_id: str) -> str | None:
-        """Return the URL of the node that is asked to let this one in, None if it has peers."""
+    def join_url(self, node_id: str) -> str | None:
+        """Return the URL of the node to ask for membership, None for a node among the peers."""
         return None if node_id in self.peers else self.join
 
     @property
     def is_member(self) -> bool:
-        """Whether the node is one of a cluster."""
+        """Whether the node is a member of a cluster."""
         return self.listen is not None
 
     @property
@@ -177,7 +177,7 @@ class ClusterConfig(BaseModel):
         return host.strip("[]"), int(port)
 
     def address_of(self, node_id: str) -> str | None:
-        """Return ``HOST:PORT`` where the others reach this node, None if nothing says it."""
+        """Return ``HOST:PORT`` at which other nodes reach this one, None if no setting says it."""
         if node_id in self.peers:
             return self.peers[node_id]
         host, port = self.address
@@ -190,10 +190,10 @@ class ClusterConfig(BaseModel):
 
 
 class DefaultsConfig(BaseModel):
-    """What a new topic gets where it is not told otherwise.
+    """The settings of new topics, where their creator gives none.
 
-    All sections hold topic settings, nested or dotted, and ``topic`` the count of partitions
-    besides.
+    All sections hold topic settings, nested or dotted; ``topic`` also holds the number of
+    partitions.
     """
 
     model_config = _STRICT
@@ -226,7 +226,7 @@ class DefaultsConfig(BaseModel):
 
     @property
     def partitions(self) -> int:
-        """How many partitions a new topic has."""
+        """The number of partitions of a new topic."""
         count = self.topic.get("partitions", DEFAULT_PARTITIONS)
         is_written = isinstance(count, str) and count.isascii() and count.isdigit()
         return int(count) if is_written and len(count) < 10 else count
@@ -243,7 +243,7 @@ _OWN_SECTIONS = tuple(name for name in DefaultsConfig.model_fields if name != "t
 
 
 class Config(BaseModel):
-    """Everything that a node can be told."""
+    """The whole configuration of a node."""
 
     model_config = _STRICT
 
@@ -256,29 +256,31 @@ class Config(BaseModel):
         cluster, me = self.cluster, self.broker.node_id
         if not cluster.is_member:
             if cluster.peers or cluster.join:
-                raise ValueError("cluster.listen: say where this node listens for the others")
+                raise ValueError(
+                    "cluster.listen: set the address for other nodes, as in 10.0.0.1:9090"
+                )
             return self
         if cluster.secret_file is None:
             raise ValueError(
-                "cluster.secret_file: nodes prove themselves to each other by a secret; make one"
+                "cluster.secret_file: nodes authenticate each other by a shared secret; make one"
                 " for all with: openssl rand -hex 32 > cluster.secret"
             )
         if cluster.peers and me not in cluster.peers and not cluster.join:
             names = ", ".join(sorted(cluster.peers))
             raise ValueError(
-                f"cluster.peers: this node, {me}, is not among {names}; if it comes later,"
-                " say by cluster.join whom it asks"
+                f"cluster.peers: this node, {me}, is not among {names}; if it joins"
+                " later, set cluster.join to the URL of a running node"
             )
         if cluster.address_of(me) is None:
             raise ValueError(
-                f"cluster.advertise: others cannot reach this node at {cluster.listen}; say where"
-                " they can: http://HOST:PORT"
+                f"cluster.advertise: other nodes cannot reach this node at {cluster.listen}; set"
+                " the URL at which they can: http://HOST:PORT"
             )
         return self
 
 
 class _Environment(BaseSettings):
-    """Which variables there are; :func:`load_config` reads them and checks what they say."""
+    """The environment variables that exist; :func:`load_config` reads and checks them."""
 
     model_config = SettingsConfigDict(env_prefix="GOQ_", env_nested_delimiter="__")
 
@@ -290,12 +292,12 @@ class _Environment(BaseSettings):
 def load_config(path: Path | None, flags: Mapping[str, Any]) -> Config:
     """Return the configuration from a file, the environment and ``flags`` (dotted names).
 
-    Raises ``UsageError`` naming the setting and what is wrong with it.
+    Raises ``UsageError`` with the setting and what is wrong with it.
     """
     written = _read_file(path) if path is not None else {}
-    written = _laid_over(written, _read_environment())
+    written = _merge(written, _read_environment())
     for key, value in flags.items():
-        written = _laid_over(written, _nested(key, value))
+        written = _merge(written, _nested(key, value))
     try:
         return Config(**written)
     except ValidationError as error:
@@ -335,7 +337,7 @@ def _read_environment() -> dict[str, Any]:
 
 
 def _nested(key: str, value: Any) -> dict[str, Any]:
-    """Return a setting by its dotted name as the file would have it."""
+    """Return a setting by its dotted name in the form of the file."""
     section, _, rest = key.partition(".")
     if section not in Config.model_fields or not rest:
         raise UsageError(
@@ -346,13 +348,13 @@ def _nested(key: str, value: Any) -> dict[str, Any]:
     return dict(value)
 
 
-def _laid_over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``below`` with what ``above`` says put in or added at the end."""
+def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``below`` with the values of ``above`` in their place or added at the end."""
     merged = dict(below)
     for key, value in above.items():
-        known = merged.pop(key, None)  # so that the later said comes later
+        known = merged.pop(key, None)  # a later value also comes later in order
         merged[key] = (
-            _laid_over(known, value)
+            _merge(known, value)
             if isinstance(known, Mapping) and isinstance(value, Mapping)
             else value
         )

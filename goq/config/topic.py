@@ -1,9 +1,8 @@
 """A topic's settings: their names, defaults and bounds.
 
-Settings are written as dotted keys (``retention.age=7d``) or as nested mappings of the same
-names; both mean the same. Unknown names and values out of bounds raise ``InvalidInput`` naming
-the key. A group may override those under ``delivery``, named without that prefix, and those of
-:data:`_GROUP_SETTINGS_ELSEWHERE`, named in full.
+Settings are written as dotted keys (``retention.age=7d``) or as nested mappings of the same names;
+both mean the same. An unknown name or a value out of bounds raises ``InvalidInput`` with the key. A
+group may override the settings under ``delivery`` and a few others.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _YEAR_MS = 365 * 86_400_000
 
 
 class Fsync(StrEnum):
-    """When a write is made durable, and so what an acknowledgement promises."""
+    """When a write becomes durable: the promise of an acknowledgement."""
 
     ALWAYS = "always"
     INTERVAL = "interval"
@@ -43,14 +42,14 @@ class Fsync(StrEnum):
 
 
 class Cleanup(StrEnum):
-    """What becomes of old messages: all of them go by age and size, or all but the newest a key."""
+    """How old messages are removed: all by age and size, or all but the newest of each key."""
 
     DELETE = "delete"
     COMPACT = "compact"
 
 
 class Ordering(StrEnum):
-    """What a group keeps in order: each key, nothing, or each whole partition."""
+    """The order that a group keeps: of each key, none, or of each whole partition."""
 
     KEY = "key"
     NONE = "none"
@@ -59,7 +58,7 @@ class Ordering(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TopicSettings:
-    """What may be set on a topic. None means unlimited, or none."""
+    """The settings of a topic. None means unlimited, or none."""
 
     retention_age_ms: int | None = 7 * 86_400_000
     retention_bytes: int | None = 10 * limits.GIB
@@ -90,13 +89,13 @@ class TopicSettings:
 
     @property
     def default_lane(self) -> int:
-        """The lane of a message that names none: ``normal``, or else the middle one."""
+        """The lane of a message without a priority: ``normal``, or else the middle one."""
         if "normal" in self.lanes:
             return self.lanes.index("normal")
         return (len(self.lanes) or limits.LANES_MAX) // 2
 
     def lane(self, priority: str | int, *, field: str) -> int:
-        """Return the number of a lane given by name or number; raise ``InvalidInput``."""
+        """Return the number of a lane given by name or number. Raises ``InvalidInput``."""
         if isinstance(priority, str) and priority in self.lanes:
             return self.lanes.index(priority)
         number = priority
@@ -112,11 +111,14 @@ class TopicSettings:
         )
 
     def lane_name(self, lane: int) -> str:
-        """Return how people call a lane: by its name, or its number where it has none."""
+        """Return a lane's name, or its number where it has no name."""
         return self.lanes[lane] if lane < len(self.lanes) else str(lane)
 
     def changed(self, written: Mapping[str, Any]) -> TopicSettings:
-        """Return these settings with the written ones parsed, checked and put in."""
+        """Return these settings with others, as written by people, in their place.
+
+        Raises ``InvalidInput`` for an unknown name or a value out of bounds.
+        """
         values: dict[str, Any] = {}
         for key, value in flatten(written).items():
             setting = _SETTINGS.get(key)
@@ -129,7 +131,10 @@ class TopicSettings:
         return replace(self, **values)
 
     def for_group(self, written: Mapping[str, Any]) -> TopicSettings:
-        """Return these settings with a group's own put in; raise ``InvalidInput`` for others."""
+        """Return these settings with a group's own in their place.
+
+        Raises ``InvalidInput`` for a setting that a group cannot have.
+        """
         values = flatten(written)
         for name in values:
             if name not in _GROUP_SETTINGS:
@@ -140,14 +145,14 @@ class TopicSettings:
         return self.changed({_GROUP_SETTINGS[name]: value for name, value in values.items()})
 
     def written(self) -> dict[str, str]:
-        """Return every setting by its dotted key, as people write it."""
+        """Return every setting by its dotted key, in the form that people write."""
         return {
             key: setting.kind.format(getattr(self, setting.attribute))
             for key, setting in _SETTINGS.items()
         }
 
     def written_for_group(self) -> dict[str, str]:
-        """Return the settings that a group may have its own of, named as a group names them."""
+        """Return the settings that a group can have, by a group's names for them."""
         written = self.written()
         return {name: written[key] for name, key in _GROUP_SETTINGS.items()}
 
@@ -158,7 +163,7 @@ class _Setting(NamedTuple):
 
 
 def group_setting_names() -> list[str]:
-    """Return the names of what may be set on a group."""
+    """Return the names of the settings that a group can have."""
     return list(_GROUP_SETTINGS)
 
 
@@ -212,4 +217,4 @@ _GROUP_SETTINGS: dict[str, str] = {
     for key in _SETTINGS
     if key.startswith(_DELIVERY_PREFIX) or key in _GROUP_SETTINGS_ELSEWHERE
 }
-"""The setting of a topic that each setting of a group overrides, by the group's name for it."""
+"""The topic setting that each group setting overrides, by the group's name for it."""

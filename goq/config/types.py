@@ -1,7 +1,7 @@
-"""The kinds of values that settings have: how each is parsed, checked and written.
+"""The types of settings: how their values are parsed, checked and formatted.
 
-A kind takes what people write (text, or the numbers, lists and mappings of YAML and JSON) and
-raises ``InvalidInput`` naming the setting. What ``format`` writes, ``parse`` reads back.
+A type parses what people write: text, or the numbers, lists and mappings of YAML and JSON. It
+raises ``InvalidInput`` with the name of the setting. ``parse`` reads back what ``format`` returns.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _LANE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,49}", re.ASCII)
 
 
 class Kind(NamedTuple, Generic[T]):
-    """How a setting is read from what people write, and written back."""
+    """The parser and the formatter of a setting."""
 
     parse: Callable[[Any, str], T]
     format: Callable[[T], str]
 
 
 def optional(kind: Kind[T]) -> Kind[T | None]:
-    """Return a kind that may also be ``none``."""
+    """Return a type that may also be ``none``."""
     return Kind(
         lambda value, field: None if value in (None, NONE) else kind.parse(value, field),
         lambda value: NONE if value is None else kind.format(value),
@@ -42,22 +42,22 @@ def optional(kind: Kind[T]) -> Kind[T | None]:
 
 
 def duration(low_ms: int, high_ms: int) -> Kind[int]:
-    """Return the kind of a duration within bounds, in milliseconds."""
+    """Return the type of a duration within bounds, in milliseconds."""
     return _bounded(parse_duration_ms, format_duration_ms, low_ms, high_ms)
 
 
 def size(low: int, high: int) -> Kind[int]:
-    """Return the kind of a size within bounds, in bytes."""
+    """Return the type of a size within bounds, in bytes."""
     return _bounded(parse_size_bytes, format_size_bytes, low, high)
 
 
 def count(low: int, high: int) -> Kind[int]:
-    """Return the kind of a whole number within bounds."""
+    """Return the type of a whole number within bounds."""
     return _bounded(_parse_count, str, low, high)
 
 
 def share(low: float, high: float) -> Kind[float]:
-    """Return the kind of a number within bounds."""
+    """Return the type of a number within bounds."""
 
     def parse(value: Any, field: str) -> float:
         number = _number(value, field)
@@ -71,7 +71,7 @@ def share(low: float, high: float) -> Kind[float]:
 
 
 def choice(kind: type[E]) -> Kind[E]:
-    """Return the kind of one word of an enumeration."""
+    """Return the type of one word of an enumeration."""
 
     def parse(value: Any, field: str) -> E:
         try:
@@ -172,7 +172,7 @@ tenant_weights: Kind[tuple[tuple[str, float], ...]] = Kind(
     _parse_shares,
     lambda shares: ",".join(f"{n}={_format_number(w)}" for n, w in shares) or NONE,
 )
-"""Shares of tenants by name; whoever is not named has 1."""
+"""Shares of tenants by name; a tenant without one has 1."""
 
 
 def _bounded(

@@ -109,7 +109,7 @@ def test_goq_takes_what_each_pod_is_told_and_the_first_pods_are_the_peers(
         assert config.cluster.peers.keys() == {other.broker.node_id for other in configs}
         assert config.cluster.peers[name] == f"{one.host}:{config.cluster.address[1]}"
         assert config.cluster.advertise == f"http://{one.host}:{config.broker.port}"
-        assert config.cluster.joins(name) is None
+        assert config.cluster.join_url(name) is None
         assert config.cluster.min_insync < len(configs)
 
 
@@ -119,7 +119,7 @@ def test_goq_takes_what_a_pod_beyond_the_first_is_told_and_has_it_join_one_of_th
     *first, later = kubernetes_nodes(stateful().spec.replicas + 1)
     config = config_of(later.arguments, later.environment, monkeypatch)
     name = config.broker.node_id
-    assert config.cluster.joins(name) == f"http://{first[0].host}:{config.broker.port}"
+    assert config.cluster.join_url(name) == f"http://{first[0].host}:{config.broker.port}"
     assert config.cluster.address_of(name) == f"{later.host}:{config.cluster.address[1]}"
 
 

@@ -251,9 +251,9 @@ def test_peers_in_the_environment_read_as_they_do_in_a_flag(
 
 def test_of_nodes_that_are_told_the_same_those_join_that_are_not_among_the_peers() -> None:
     told = {**MEMBER, "cluster.peers": "n1=h1:9,n2=h2:9", "cluster.join": "http://goq:8080/"}
-    assert load_config(None, told).cluster.joins("n1") is None
+    assert load_config(None, told).cluster.join_url("n1") is None
     later = load_config(None, {**told, "broker.node_id": "n3"}).cluster
-    assert later.joins("n3") == "http://goq:8080"
+    assert later.join_url("n3") == "http://goq:8080"
 
 
 @pytest.mark.parametrize(
