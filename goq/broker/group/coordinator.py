@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from goq import limits
-from goq.broker.group.membership import GroupHost, GroupMembers, Timers
+from goq.broker.group.membership import GroupHost, GroupMembers, MembershipTimers
 from goq.clock import Clock
 from goq.errors import Conflict, InvalidInput, MemberNotFound, TooLarge, TooManyRequests
 from goq.units import format_duration_ms
@@ -36,12 +36,12 @@ class Coordinator:
         clock: Clock,
         *,
         first_generation: int = 0,
-        timers: Timers | None = None,
+        timers: MembershipTimers | None = None,
     ) -> None:
         """``first_generation`` is to be higher than any before the node was started."""
         self._host = host
         self._clock = clock
-        self._timers: Timers = timers or asyncio.get_running_loop()
+        self._timers: MembershipTimers = timers or asyncio.get_running_loop()
         self._generation = first_generation
         self.groups: dict[str, GroupMembers] = {}
 

@@ -49,8 +49,8 @@ class Timer(Protocol):
         ...
 
 
-class Timers(Protocol):
-    """What members need of the event loop."""
+class MembershipTimers(Protocol):
+    """The timers of an event loop."""
 
     def time(self) -> float:
         """Return seconds on a clock that is never set."""
@@ -65,7 +65,7 @@ class GroupMembers:
     """The members of one group."""
 
     def __init__(
-        self, group: str, host: GroupHost, clock: Clock, timers: Timers, generation: int
+        self, group: str, host: GroupHost, clock: Clock, timers: MembershipTimers, generation: int
     ) -> None:
         """Begin with no members, and with the leases that are there already."""
         self.group = group

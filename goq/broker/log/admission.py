@@ -1,4 +1,4 @@
-"""What of a published frame is new to a partition: by its producer's numbers, by its dedup ids."""
+"""Drops duplicate frames and messages before append, by producer sequence and dedup id."""
 
 from __future__ import annotations
 

@@ -1,1 +1,6 @@
-"""Runtime."""
+"""Background work and counters of the broker.
+
+tasks       background tasks whose errors are logged
+background  reads at low priority, paced so that live traffic goes first
+metrics     counters, kept where things happen
+"""

@@ -1,4 +1,4 @@
-"""Counts that an operator watches, kept where things happen and read when they are asked for."""
+"""Counters of a node, kept where things happen and read on request."""
 
 from __future__ import annotations
 

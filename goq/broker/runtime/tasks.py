@@ -1,4 +1,4 @@
-"""Background work that must not vanish unseen."""
+"""Background tasks whose errors are logged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The partitions of a topic: how many there are, and those that are open on this node."""
+"""The partitions of a topic: their number, and the open ones on this node."""
 
 from __future__ import annotations
 
