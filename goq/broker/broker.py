@@ -1,4 +1,4 @@
-"""All topics of a node: creating, finding, changing, deleting, and keeping them in bounds."""
+"""The broker of a node: its topics, from start to close."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _PRODUCER_ID_BITS = 63
 
 
 class Broker:
-    """The topics of a node that runs."""
+    """The open topics of a running node."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class Broker:
         self._started = asyncio.Event()
 
     async def start(self) -> None:
-        """Recover every topic; afterwards the broker can be used."""
+        """Recover every topic; the broker is usable afterwards."""
         epoch = await self.metadata.next_epoch()
         self._context = PartitionContext(
             self._disk,
@@ -130,7 +130,7 @@ class Broker:
         self.compaction_manager.start(self._tasks)
 
     def _partitions_in(self, name: str) -> int:
-        """Return how many partitions a topic's folder holds, 0 if it is no such folder."""
+        """Return the number of partitions in a topic's folder; 0 for another folder."""
         try:
             check_name(name, "topic")
             names = self._disk.names(self.topics_dir / name)
@@ -139,7 +139,7 @@ class Broker:
         return 1 + max((int(n) for n in names if n.isascii() and n.isdecimal()), default=-1)
 
     async def _adopt(self, name: str, partitions: int) -> TopicRow:
-        """Take up a topic's folder that the database does not know: data is never just dropped."""
+        """Adopt a topic's folder that the database does not know: data is never dropped."""
         row = TopicRow(name, partitions, self._defaults.written())
         _log.warning(
             "topic %s has a folder but no entry in node.db: taken up with default settings", name
@@ -178,7 +178,7 @@ class Broker:
             await topic.open(partitions)
 
     def topic(self, name: str) -> Topic:
-        """Return a topic; raise ``TopicNotFound`` if there is none of this name."""
+        """Return a topic; raise ``TopicNotFound``."""
         topic = self.topics.get(name)
         if topic is None:
             raise TopicNotFound(
@@ -189,17 +189,17 @@ class Broker:
 
     @property
     def epoch(self) -> int:
-        """How often the node has been started."""
+        """The number of starts of the node."""
         assert self._context is not None
         return self._context.epoch
 
     def settings_for_publish(self, name: str) -> TopicSettings:
-        """Return a topic's settings, or those that it would be created with."""
+        """Return a topic's settings, or the defaults of a new topic."""
         topic = self.topics.get(name)
         return self._defaults if topic is None else topic.settings
 
     async def topic_for_publish(self, name: str) -> Topic:
-        """Return a topic, created if there is none and the node is set to do so."""
+        """Return a topic; create it if it is missing and the configuration allows it."""
         topic = self.topics.get(name)
         if topic is not None:
             return topic
@@ -213,7 +213,7 @@ class Broker:
     async def create_topic(
         self, name: str, partitions: int | None = None, settings: Mapping[str, Any] | None = None
     ) -> Topic:
-        """Create a topic; raise ``TopicExists`` if there is one of this name."""
+        """Create a topic; raise ``TopicExists``."""
         check_name(name, "topic", field="name")
         count = _check_partitions(self._partitions if partitions is None else partitions)
         chosen = self._defaults.changed(settings or {})
@@ -235,7 +235,7 @@ class Broker:
     async def alter_topic(
         self, name: str, settings: Mapping[str, Any], partitions: int | None = None
     ) -> Topic:
-        """Change settings, or add partitions; what is already stored stays where it is."""
+        """Change settings, or add partitions; stored messages stay where they are."""
         async with self._changing:
             topic = self.topic(name)
             chosen = topic.settings.changed(settings)
@@ -258,13 +258,13 @@ class Broker:
         self.compaction_manager.wake()
 
     async def _target(self, source: Topic, name: str, number: int) -> PublishTarget:
-        """Return the partition that messages of ``source`` leave for, made if there is none."""
+        """Return the target partition of copies from ``source``; create it if missing."""
         await self._started.wait()
         topic = self.topics.get(name)
         if topic is None or number >= topic.partitions.count:
             making = asyncio.ensure_future(self._make_target(source, name, number))
             making.add_done_callback(lambda done: done.cancelled() or done.exception())
-            topic = await asyncio.shield(making)  # nothing half made is left if its worker stops
+            topic = await asyncio.shield(making)  # a stopped worker leaves no half-created topic
         return topic.publisher.target(number)
 
     async def _make_target(self, source: Topic, name: str, number: int) -> Topic:
@@ -297,11 +297,11 @@ class Broker:
         await self._finish_deletion(name)
 
     def settings_of(self, row: TopicRow) -> TopicSettings:
-        """Return what the settings of a topic come to on this node."""
+        """Return the effective settings of a topic on this node."""
         return self._defaults.changed(row.settings)
 
     async def take_up(self, row: TopicRow, groups: Mapping[str, Mapping[str, str]]) -> None:
-        """Have a topic as all nodes have agreed on, with its groups."""
+        """Open or update a topic as the cluster metadata has it, with its groups."""
         async with self._changing:
             topic = self.topics.get(row.name)
             if topic is None:
@@ -321,7 +321,7 @@ class Broker:
             self.compaction_manager.wake()
 
     async def drop(self, name: str) -> None:
-        """Delete the files of a topic that all nodes have agreed is no more."""
+        """Delete the files of a topic that the cluster metadata no longer has."""
         async with self._changing:
             topic = self.topics.get(name)
             if topic is not None:
@@ -339,14 +339,14 @@ class Broker:
         self._half_deleted.discard(name)
 
     async def remember_group(self, topic: Topic, group: str) -> None:
-        """Note a group that is used for the first time."""
+        """Store a group at its first use."""
         if group not in topic.groups:
             self._check_new_group(topic, group)
             await self.metadata.put_group(topic.name, group, {})
             topic.groups.setdefault(group, {})
 
     async def configure_group(self, topic: Topic, group: str, settings: Mapping[str, Any]) -> None:
-        """Give a group settings of its own, over those it has."""
+        """Change settings of a group; others keep their values."""
         if group not in topic.groups:
             self._check_new_group(topic, group)
         known = topic.groups.get(group, {})
@@ -362,7 +362,7 @@ class Broker:
             raise TooManyRequests(f"a topic has at most {limits.GROUPS_PER_TOPIC_MAX} groups")
 
     async def delete_group(self, topic: Topic, group: str) -> None:
-        """Forget a group and its progress."""
+        """Delete a group and its progress."""
         for partition in topic.partitions:
             await partition.delete_group(group)
         await self.metadata.delete_group(topic.name, group)
@@ -370,7 +370,7 @@ class Broker:
         self.retention_manager.wake_topic(topic)
 
     async def apply_retention(self) -> None:
-        """Seal segments that are old enough and delete those that are past retention, now."""
+        """Seal old segments and delete those past retention, now."""
         await self.retention_manager.apply()
 
     def _sealed(self, identity: PartitionId, log: str, segment: Segment) -> None:
@@ -395,7 +395,7 @@ class Broker:
         return None if topic is None else topic.partitions.get(identity.number)
 
     async def close(self) -> None:
-        """Make everything durable and let go of it."""
+        """Make everything durable, then close it."""
         if self._keeping is not None:
             self._keeping.cancel()
         self.finder.stop()

@@ -1,7 +1,7 @@
-"""What topics and groups there are: the broker's side of the node's database.
+"""Metadata of topics, groups and segments: the broker's interface to the node's database.
 
-A :class:`MetadataStore` is given to the broker. A single node's keeps everything in its own
-``node.db``, by one thread that the event loop never waits for.
+The broker gets a :class:`MetadataStore`. That of a standalone node keeps everything in ``node.db``;
+one thread does the work, so the event loop never blocks.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SegmentKey = tuple[str, int, str, int]
 
 
 class MetadataStore(Protocol):
-    """Durable facts about topics, groups and segments; a change is durable on return."""
+    """The store of topics, groups and segments; a change is durable on return."""
 
     async def next_epoch(self) -> int:
         """Count a start of the node."""
@@ -74,12 +74,12 @@ class MetadataStore(Protocol):
         ...
 
     async def close(self) -> None:
-        """Finish what is under way."""
+        """Finish pending changes."""
         ...
 
 
 class LocalMetadata:
-    """Metadata of a node on its own."""
+    """The store of a standalone node."""
 
     def __init__(self, data_dir: Path) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="goq-node-db")
@@ -141,6 +141,6 @@ class LocalMetadata:
         return await self._run(self._db.archived)
 
     async def close(self) -> None:
-        """Finish what is under way and close the database."""
+        """Finish pending changes and close the database."""
         await self._run(self._db.close)
         self._thread.shutdown()

@@ -26,7 +26,7 @@ def dedup_window_us(settings: TopicSettings) -> int | None:
 
 
 class _Staged(NamedTuple):
-    """Ids of a frame that is being written."""
+    """The dedup ids of a frame that is being written."""
 
     ids: Ids
     offsets: Offsets
@@ -34,7 +34,7 @@ class _Staged(NamedTuple):
 
 
 class _Numbered(NamedTuple):
-    """A frame with numbers of its producer that is being written."""
+    """A frame with a producer sequence that is being written."""
 
     header: FrameHeader
     offset: int
@@ -42,14 +42,14 @@ class _Numbered(NamedTuple):
 
 
 class Admission:
-    """Decides on each frame before it is written; told afterwards what became of it.
+    """Admits each frame before it is written, and learns the outcome of the write afterwards.
 
-    Ids that are being written are neither new nor known: a frame that has one of them waits until
-    it is decided. So who is told of an original is told of something durable.
+    Ids that are being written are neither new nor known: a frame with such an id waits for the
+    outcome. So the original named to a duplicate is always durable.
 
-    ``read_frame`` returns the stored frame that begins at an offset. ``producers`` is the table of
-    the partition's state; ``is_ahead`` says that what is written enters that later, when other
-    nodes have it too, so that the intake needs one of its own.
+    ``read_frame`` returns the stored frame at an offset. ``producers`` is the producer table of the
+    partition's state. With ``is_ahead`` the state learns of frames only when other nodes have them,
+    so the admission keeps a table of its own.
     """
 
     def __init__(
@@ -71,14 +71,14 @@ class Admission:
         self._under_way: set[tuple[int, int]] = set()
 
     def configure(self, settings: TopicSettings) -> None:
-        """Take over a changed window."""
+        """Apply a changed window."""
         self._window.configure(dedup_window_us(settings))
 
     def admit(self, view: FrameView, next_offset: int, now_us: int) -> FrameView | Appended | None:
-        """Return what to append at ``next_offset``, where all of it is already, or None.
+        """Return the frame to append at ``next_offset``, the place of a duplicate, or None.
 
-        None says that it cannot be decided before what is being written is durable. Raises
-        ``ProducerFenced`` and ``OutOfOrderSequence``, see :class:`ProducerTable`.
+        None: undecided until the current write is durable. Raises ``ProducerFenced`` and
+        ``OutOfOrderSequence``, see :class:`ProducerTable`.
         """
         header = view.header
         known = self._producers.find(header)
@@ -103,7 +103,7 @@ class Admission:
         return drop_duplicates(view, left_out)
 
     def stage(self, view: FrameView, offset: int, time_us: int) -> None:
-        """Take note that a frame is being written."""
+        """Record a frame that is being written."""
         if self._is_ahead and view.header.sequenced_producer_id:
             self._numbered.append(_Numbered(view.header, offset, time_us))
         if self._window.window_us is None or not view.header.attributes & Attribute.DEDUP_ID:
@@ -113,7 +113,7 @@ class Admission:
         self._under_way.update(map(tuple, ids.tolist()))
 
     def settle(self, *, stored: bool) -> None:
-        """Remember the ids of what is durable now, or of nothing if writing it failed."""
+        """Remember the staged ids if they are durable; drop them if the write failed."""
         if stored:
             for numbered in self._numbered:
                 self._producers.add(*numbered)
@@ -125,7 +125,7 @@ class Admission:
 
 
 def _ids_of(view: FrameView) -> tuple[Offsets, Ids]:
-    """Return the rows that have a dedup id, and these."""
+    """Return the rows with a dedup id, and the ids."""
     column = view.column(Attribute.DEDUP_ID)
     assert column is not None
     ids = np.frombuffer(column, np.uint64).reshape(-1, 2)
@@ -136,9 +136,9 @@ def _ids_of(view: FrameView) -> tuple[Offsets, Ids]:
 def _repetitions(
     rows: Offsets, ids: Ids, found: dict[int, Original], next_offset: int, now_us: int
 ) -> list[DuplicateRow]:
-    """Return the messages to leave out, with their originals: stored ones, or in the frame itself.
+    """Return the duplicate rows with their originals, stored or in the frame itself.
 
-    An original in the frame lies where the frame's end is without those left out before it.
+    The offset of an original in the frame does not count the duplicates before it.
     """
     first: dict[tuple[int, ...], DuplicateRow] = {}
     left_out: list[DuplicateRow] = []

@@ -27,7 +27,7 @@ _SPREAD_ROW_BYTES = 64
 
 
 class CachedFrame:
-    """A frame with what a receive asks about its messages."""
+    """A frame with the attributes of its messages that a receive reads."""
 
     __slots__ = ("base_offset", "end_offset", "expires_ms", "keys", "removed_rows", "view")
 
@@ -43,7 +43,7 @@ class CachedFrame:
 
 
 class FrameCache:
-    """The frames of all partitions that were read lately."""
+    """The least recently used cache of frames of all partitions."""
 
     def __init__(self, bytes_max: int = limits.FRAME_CACHE_BYTES) -> None:
         self._bytes_max = bytes_max
@@ -51,11 +51,11 @@ class FrameCache:
         self._used: OrderedDict[tuple[PartitionFrames, int], int] = OrderedDict()
 
     def of_partition(self) -> PartitionFrames:
-        """Return a partition's own part of the cache."""
+        """Return the part of one partition."""
         return PartitionFrames(self)
 
     def note(self, owner: PartitionFrames, base_offset: int, frame_bytes: int) -> None:
-        """Count a frame that was put in, and let go of those used longest ago."""
+        """Count an added frame, and evict the least recently used ones."""
         self._used[owner, base_offset] = frame_bytes
         self._size_bytes += frame_bytes
         while self._size_bytes > self._bytes_max and len(self._used) > 1:
@@ -64,11 +64,11 @@ class FrameCache:
             oldest.drop(offset)
 
     def use(self, owner: PartitionFrames, base_offset: int) -> None:
-        """Note that a frame was of use."""
+        """Mark a frame as used."""
         self._used.move_to_end((owner, base_offset))
 
     def forget(self, owner: PartitionFrames, base_offset: int) -> None:
-        """Count a frame out that its owner dropped."""
+        """Count a removed frame."""
         self._size_bytes -= self._used.pop((owner, base_offset))
 
 
@@ -81,7 +81,7 @@ class PartitionFrames:
         self._frames: dict[int, CachedFrame] = {}
 
     def at(self, offset: int) -> CachedFrame | None:
-        """Return the frame that holds ``offset``, if it is here."""
+        """Return the cached frame that contains ``offset``, or None."""
         number = bisect_right(self._bases, offset) - 1
         if number < 0:
             return None
@@ -89,12 +89,12 @@ class PartitionFrames:
         return frame if offset < frame.end_offset else None
 
     def use(self, frame: CachedFrame) -> None:
-        """Note that a frame was of use: it stays for longer."""
+        """Mark a frame as used: it stays longer."""
         if frame.base_offset in self._frames:
             self._cache.use(self, frame.base_offset)
 
     def add(self, views: Sequence[FrameView]) -> None:
-        """Put in frames that were read."""
+        """Add frames."""
         for view in views:
             base = view.header.base_offset
             if base not in self._frames:
@@ -103,12 +103,12 @@ class PartitionFrames:
                 self._cache.note(self, base, _memory_bytes(view))
 
     def drop(self, base_offset: int) -> None:
-        """Let go of a frame, as the cache says."""
+        """Drop an evicted frame."""
         del self._frames[base_offset]
         del self._bases[bisect_right(self._bases, base_offset) - 1]
 
     def clear(self) -> None:
-        """Let go of all frames."""
+        """Drop all frames."""
         for base in self._bases:
             self._cache.forget(self, base)
         self._bases.clear()
@@ -116,19 +116,19 @@ class PartitionFrames:
 
 
 def _memory_bytes(view: FrameView) -> int:
-    """Return about what a frame takes; one that was compacted is spread over all its rows."""
+    """Return the approximate memory of a frame; a compacted one has all its rows in memory."""
     header = view.header
     spread_bytes = _SPREAD_ROW_BYTES if header.attributes & Attribute.REMOVED else 0
     return header.frame_bytes + spread_bytes * header.message_count
 
 
-_GONE_FRAME_COSTS_BYTES = 64 * 1024  # so that a receive passes over so many, then others work
+_GONE_FRAME_COSTS_BYTES = 64 * 1024  # bounds how many removed frames one receive skips
 REDRIVE_GROUP_HEADER = "goq-redrive-group"
 """Which group a dead letter that was put back is for."""
 
 
 class UncachedMessages(NamedTuple):
-    """Messages that have to be read from the device before they can be handed out."""
+    """Messages that must be read from the disk before they can be delivered."""
 
     offset: int
     messages: int
@@ -137,8 +137,8 @@ class UncachedMessages(NamedTuple):
 class FrameFetch:
     """The frames of one receive from one partition.
 
-    ``read`` is the log's, with bounds; ``on_damage`` is told of what cannot be read, and notes it
-    at once. ``missing`` says what was not in memory, if that ended the choice.
+    ``read`` is the log's bounded read. ``on_damage`` records unreadable ranges at once. ``missing``
+    are the uncached messages that ended the selection, if any.
     """
 
     def __init__(
@@ -159,11 +159,11 @@ class FrameFetch:
 
     @property
     def frames(self) -> list[FrameView]:
-        """The frames that were asked about, in the order they were."""
+        """The frames used so far, in order of use."""
         return list(self._frames.values())
 
     def facts(self, start: int, end: int) -> AttributeColumns | None:
-        """Return what is known of messages from ``start`` on; None when there is enough."""
+        """Return the attributes of messages from ``start`` on; None when the receive is full."""
         if self._bytes_left <= 0:
             return None
         frame = self._last
@@ -198,7 +198,7 @@ class FrameFetch:
         )
 
     def _pass_gone(self, frame: CachedFrame, start: int, end: int) -> AttributeColumns:
-        """Return the facts of messages that are gone; that much reading uses up the room too."""
+        """Return the attributes of removed messages; skipping them uses up the bound too."""
         header = frame.view.header
         share_bytes = (end - start) * header.frame_bytes // header.message_count
         is_whole = end - start == header.message_count
@@ -206,7 +206,7 @@ class FrameFetch:
         return AttributeColumns(end, is_gone=True)
 
     def _frame(self, start: int, end: int) -> CachedFrame | AttributeColumns | None:
-        """Return the frame with ``start``, from the cache or the log, or what there is instead."""
+        """Return the frame at ``start`` from the cache or the log, or the removed range there."""
         frame = self._cached.at(start)
         if frame is not None:
             return frame
@@ -228,7 +228,7 @@ class FrameFetch:
 
 
 def _is_empty(view: FrameView) -> bool:
-    """Whether all of a frame is gone: it is passed at once, and not asked about again."""
+    """Whether a frame has no messages left: it is skipped as a whole."""
     return view.removed_rows is not None and view.removed_rows.is_all
 
 
@@ -237,7 +237,7 @@ def _holds(view: FrameView, offset: int) -> bool:
 
 
 def _groups(view: FrameView, first: int, last: int) -> list[str | None]:
-    """Return the group that each message is for, None for all."""
+    """Return the group that each message is for; None for all groups."""
     return [
         next((value.decode() for name, value in headers if name == REDRIVE_GROUP_HEADER), None)
         for headers in view.headers(first, last)

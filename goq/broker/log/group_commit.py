@@ -1,10 +1,10 @@
 """Group commit: many appends to one log, one write and one sync for all of them.
 
-While a worker thread writes and syncs a batch, further appends gather; when it is done they are
-the next batch. So a lone append waits for one sync, and a crowd shares one. Every append is told
-the truth: its offset once it is durable as the log's setting says, and that on as many nodes as
-the log's quorum wants, or why it is not stored. What is on this node's disk alone is acknowledged
-to nobody but those who asked for no more, and shown to nobody.
+While a worker thread writes and syncs a batch, further appends gather and become the next batch. So
+a single append waits for one sync, and concurrent appends share one. An append completes with its
+offset once it is durable by the log's ``fsync`` setting on as many nodes as the quorum requires, or
+with the reason why it is not stored. A frame on this node's disk alone is acknowledged only to
+``Acks.LEADER``, and is not readable.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ T = TypeVar("T")
 
 
 class Appended(NamedTuple):
-    """Where a frame lies, and since when; ``duplicate`` if it had been there before.
+    """The offset and append time of a frame; ``duplicate`` if it was stored before.
 
-    ``left_out`` are its messages that were in the log already, in the order of their rows. Where
-    that is all of them nothing was appended, and the rest speaks of the first.
+    ``left_out`` are its duplicate messages, in the order of their rows. If all are duplicates,
+    nothing was appended, and the other fields are those of the first original.
     """
 
     offset: int
@@ -46,23 +46,23 @@ class Appended(NamedTuple):
 
 
 class AppendAdmission(Protocol):
-    """What decides on frames before they are written, and hears what became of them."""
+    """The admission of frames: decides before the write, and learns the outcome."""
 
     def admit(self, view: FrameView, next_offset: int, now_us: int) -> FrameView | Appended | None:
-        """Return what to append, where it lies already, or None: ask when the batch is written.
+        """Return the frame to append, the place of a duplicate, or None: ask again after the batch.
 
-        Raises ``GoqError``, to the frame's sender, where it may not be appended.
+        Raises ``GoqError`` for the frame's sender if it may not be appended.
         """
 
     def stage(self, view: FrameView, offset: int, time_us: int) -> None:
-        """Hear of a frame that is going to be written."""
+        """Record a frame that will be written."""
 
     def settle(self, *, stored: bool) -> None:
-        """Hear that everything staged is durable, or that none of it is stored."""
+        """Complete all staged frames: durable, or none stored."""
 
 
 class AdmitAll:
-    """Appends everything."""
+    """The admission of every frame."""
 
     def admit(self, view: FrameView, _next_offset: int, _now_us: int) -> FrameView:
         """Return the frame."""
@@ -95,7 +95,7 @@ class _Written(NamedTuple):
 
 
 class _Stored(NamedTuple):
-    """A batch that this node has on its disk."""
+    """A batch on the disk of this node."""
 
     end_offset: int
     size_bytes: int
@@ -109,9 +109,9 @@ CommittedFrames = Sequence[tuple[FrameView, Appended]]
 class GroupCommit:
     """The one writer of a log.
 
-    ``admission`` decides what of each frame is appended; ``quorum`` says how far the log is safe;
-    ``on_commit`` hears of the frames that are, in order; ``on_seal`` of every segment that was
-    sealed; ``on_failure`` of every failure: appends were lost, or the log itself.
+    ``admission`` filters frames; ``quorum`` gives the high watermark. ``on_commit`` gets the frames
+    below it, in order; ``on_seal`` every sealed segment; ``on_failure`` every failure of an append
+    or of the log.
     """
 
     def __init__(
@@ -140,10 +140,10 @@ class GroupCommit:
         self._loop = asyncio.get_running_loop()
         self._queue: deque[_Waiting | _Exclusive] = deque()
         self._queued_bytes = 0
-        self._stored: deque[_Stored] = deque()  # not safe yet
+        self._stored: deque[_Stored] = deque()  # above the high watermark
         self._stored_bytes = 0
         self._repeated: list[tuple[Appended, asyncio.Future[Appended]]] = []
-        self._doubtful: set[asyncio.Future[Appended]] = set()  # to be refused, if that is sure
+        self._doubtful: set[asyncio.Future[Appended]] = set()  # to be refused once that is certain
         self._high_watermark = log.end_offset
         self._busy = False
         self._idle = asyncio.Event()
@@ -152,33 +152,33 @@ class GroupCommit:
         self._released = False
         self._sync_wanted = False
         self._sync_armed = False
-        self._quorum = quorum  # None on a node on its own: what is on its disk is committed
+        self._quorum = quorum  # None on a standalone node: frames on its disk are committed
         if quorum is not None:
             quorum.follow(self._advance)
 
     @property
     def high_watermark(self) -> int:
-        """The offset before which everything is safe."""
+        """The high watermark: everything before it is committed."""
         return self._high_watermark
 
     def holders(self, offset: int) -> Sequence[str]:
-        """Return which nodes have an offset on their disks; none where there is one node alone."""
+        """Return the nodes that have an offset on disk; empty on a standalone node."""
         return () if self._quorum is None else self._quorum.holders(offset)
 
     @property
     def replicated_to(self) -> int:
-        """The offset before which the log is safe, and copied by all that copy it now."""
+        """The offset up to which the log is committed, and copied by all current followers."""
         if self._quorum is None:
             return self._high_watermark
         return min(self._high_watermark, self._quorum.copied_to())
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nothing is under way: all that was taken is safe, or was refused."""
+        """Whether nothing is under way: every append is committed or refused."""
         return not (self._busy or self._stored or self._doubtful)
 
     def check_room(self, frame_bytes: int) -> None:
-        """Raise ``TooManyRequests`` when too much is under way, or why nothing can be taken."""
+        """Raise ``TooManyRequests`` if too much is pending, or the error of a failed log."""
         if self._closed is not None:
             raise self._closed
         if self._quorum is not None:
@@ -197,9 +197,9 @@ class GroupCommit:
     def append(
         self, view: FrameView, *, begins_segment: bool = False, acks: Acks = Acks.QUORUM
     ) -> asyncio.Future[Appended]:
-        """Queue a frame; the future is done when it is safe, or says why it is not stored.
+        """Queue a frame; the future completes when it is committed, or with the error.
 
-        With ``Acks.LEADER`` this node alone is enough. Callers that can refuse a request call
+        With ``Acks.LEADER`` this node's disk is enough. Callers that can refuse a request call
         :meth:`check_room` first.
         """
         if self._closed is not None:
@@ -214,10 +214,10 @@ class GroupCommit:
         if not self._busy:
             self._busy = True
             self._idle.clear()
-            self._loop.call_soon(self._start)  # whoever else comes in this turn joins the batch
+            self._loop.call_soon(self._start)  # later appends of this turn join the batch
 
     def _start(self) -> None:
-        """Begin the next piece of work, or rest."""
+        """Start the next batch or exclusive work, if there is any."""
         written: list[_Written] = []
         try:
             batch = self._fill(written)
@@ -240,7 +240,7 @@ class GroupCommit:
             self._idle.set()
 
     def _fill(self, written: list[_Written]) -> WriteBatch | None:
-        """Take frames off the queue into a batch, None if there is nothing to write."""
+        """Move queued frames into a batch; None if there is nothing to write."""
         queue, batch = self._queue, None
         producers: set[int] = set()
         now_us = 0
@@ -249,7 +249,7 @@ class GroupCommit:
             header = view.header
             producer_id = header.sequenced_producer_id
             if producer_id in producers or (begins_segment and written):
-                break  # its turn comes when what is before it has been committed
+                break  # undecided until the frames before it are committed
             if batch is None:
                 now_us = self._clock.wall_us()
                 batch = self.log.begin(now_us, roll=begins_segment)
@@ -289,7 +289,7 @@ class GroupCommit:
                 work()
             except Exception as raised:  # even a bug must not leave the waiters hanging
                 error = raised
-            with contextlib.suppress(RuntimeError):  # the loop is gone: nobody waits any more
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nothing waits any more
                 self._loop.call_soon_threadsafe(then, error)
 
         self._executor.submit(job)
@@ -333,7 +333,7 @@ class GroupCommit:
             self._quorum.appended(end_offset)
 
     def _advance(self, high_watermark: int) -> None:
-        """Acknowledge and show what is safe now."""
+        """Acknowledge and publish the frames below the new high watermark."""
         self._high_watermark = max(self._high_watermark, high_watermark)
         stored = self._stored
         while stored and stored[0].end_offset <= high_watermark:
@@ -348,9 +348,9 @@ class GroupCommit:
                 self._answer_repetition(appended, done)
 
     def _refuse(self, done: asyncio.Future[Appended], error: GoqError) -> None:
-        """Tell a frame's sender that it is refused, once it is sure that this node may say so.
+        """Refuse a frame once it is certain that this node still leads.
 
-        What another leader has stored meanwhile is not known here, and the frame may follow that.
+        Another leader may have stored frames that this one follows.
         """
         if self._quorum is None:
             _reject(done, error)
@@ -363,7 +363,7 @@ class GroupCommit:
         _reject(done, error)
 
     def _answer_repetition(self, original: Appended, done: asyncio.Future[Appended]) -> None:
-        """Name the original of what came again, once that is safe itself."""
+        """Answer a duplicate with its original, once that is committed."""
         last = max([original.offset, *(row.offset for row in original.left_out)])
         if last < self._high_watermark:
             _resolve(done, original)
@@ -372,7 +372,7 @@ class GroupCommit:
 
     def _finish_exclusive(self, exclusive: _Exclusive, error: Exception | None) -> None:
         if error is None:
-            self._on_disk(self.log.end_offset)  # followers may have to follow this too
+            self._on_disk(self.log.end_offset)  # followers may need this end too
             _resolve(exclusive.done, None)
         else:
             _reject(exclusive.done, error)
@@ -394,7 +394,7 @@ class GroupCommit:
             self._start()
 
     def _fail(self, written: list[_Written], error: GoqError) -> None:
-        """Tell everyone who waits; after a failed sync nothing more is taken."""
+        """Fail all pending appends; after a failed sync the log takes no more."""
         waiting = [w.done for w in written] + [w.done for w in self._queue]
         self._queue.clear()
         self._queued_bytes = 0
@@ -411,7 +411,7 @@ class GroupCommit:
         self._on_failure(error)
 
     def _forget_stored(self, error: GoqError) -> None:
-        """Tell those who wait for other nodes that they will not hear of it here."""
+        """Fail the appends that wait for other nodes: their outcome is unknown here."""
         waiting = [each.done for stored in self._stored for each in stored.written]
         waiting += [done for _, done in self._repeated]
         waiting += self._doubtful
@@ -423,7 +423,7 @@ class GroupCommit:
             _reject(done, error)
 
     async def run_exclusive(self, work: Callable[[], None]) -> None:
-        """Run disk work on the log in a thread, after what is queued and before what comes."""
+        """Run disk work on the log in a thread, between the queued appends and later ones."""
         if self._closed is not None:
             raise self._closed
         done: asyncio.Future[None] = self._loop.create_future()
@@ -432,9 +432,9 @@ class GroupCommit:
         await done
 
     def abort(self, error: GoqError) -> None:
-        """Take nothing more and write nothing more; tell everyone who waits ``error``.
+        """Stop at once: take and write nothing more; fail pending appends with ``error``.
 
-        What is being written may be stored or not.
+        Frames that are being written may be stored or not.
         """
         self._closed = error
         kept = [each for each in self._queue if isinstance(each, _Exclusive)]
@@ -446,9 +446,9 @@ class GroupCommit:
         self._forget_stored(error)
 
     async def close(self) -> None:
-        """Take nothing more, let everything queued become durable, then close the log.
+        """Take nothing more, make queued frames durable, then close the log.
 
-        Who still waits for other nodes then is told that it is not known what becomes of it.
+        Appends that still wait for other nodes fail: their outcome is unknown.
         """
         self._closed = self._closed or ShuttingDown("the node is stopping; try another or later")
         while self._busy:
@@ -478,4 +478,4 @@ def _resolve(done: asyncio.Future[T], result: T) -> None:
 def _reject(done: asyncio.Future[Any], error: Exception) -> None:
     if not done.done():
         done.set_exception(error)
-        done.exception()  # a waiter that has gone must not make the loop complain
+        done.exception()  # a cancelled waiter must not cause a warning

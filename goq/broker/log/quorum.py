@@ -1,7 +1,7 @@
-"""What a log's writer waits for besides its own disk, before it acknowledges anything.
+"""The quorum of a log: what an acknowledgement waits for besides the local disk.
 
-A node on its own has nothing to wait for. In a cluster enough of a partition's replicas must have
-on disk what is acknowledged or shown; how far that is, is the log's *high watermark*.
+A standalone node has none. In a cluster enough replicas must have a frame on disk before it is
+acknowledged or readable; the offset up to which they have it is the *high watermark*.
 """
 
 from __future__ import annotations
@@ -11,25 +11,25 @@ from typing import Protocol
 
 
 class Quorum(Protocol):
-    """How far one log of a partition is on enough nodes; called on the event loop."""
+    """The quorum of one log of a partition; called on the event loop."""
 
     def follow(self, advance: Callable[[int], None]) -> None:
-        """Say whom to tell of each new high watermark: an offset, all before it is safe."""
+        """Set the callback for each new high watermark."""
 
     def check(self) -> None:
-        """Raise why nothing could be acknowledged if it were written now."""
+        """Raise the error if no append could be acknowledged now."""
 
     def appended(self, end_offset: int) -> None:
-        """Hear that the leader has everything before ``end_offset`` on its disk."""
+        """Record that the leader has everything before ``end_offset`` on disk."""
 
     def holders(self, offset: int) -> Sequence[str]:
-        """Return which nodes have an offset on their disks; none where there is one node alone."""
+        """Return the nodes that have an offset on disk; empty on a standalone node."""
 
     def confirm(self, then: Callable[[], None]) -> None:
-        """Call ``then`` once it is sure that no other node had begun to lead when this was asked.
+        """Call ``then`` once it is certain that no other node led at the time of this call.
 
-        Never, where one had.
+        It is never called if one did.
         """
 
     def copied_to(self) -> int:
-        """Return before which offset everybody has everything that copies the log now."""
+        """Return the offset up to which all current followers have copied the log."""

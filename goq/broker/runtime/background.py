@@ -1,9 +1,8 @@
-"""Reads that give way: reading old messages is never to be felt by those who handle new ones.
+"""Background reads: reads of old messages that do not delay live traffic.
 
-At most one such read is under way on a node, in a thread of its own and a small piece at a time.
-Between pieces is a pause. While there is live traffic it is three times as long as the piece took
-and never less than 20 ms, so that a quarter of the time is the most that background reads have;
-else there is none.
+A node runs at most one background read at a time, in a thread of its own, in small pieces. During
+live traffic the pause after a piece is three times the piece's duration, at least 20 ms, so
+background reads take at most a quarter of the time. Without live traffic there is no pause.
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ LATE_S: Final = 0.005
 
 
 class ReadPacer:
-    """Decides when the next piece may begin. All times are seconds of one clock that never jumps.
+    """Computes the start of the next piece. All times are seconds of a monotonic clock.
 
-    ``writes`` is how many writes the node's logs have seen: publishing, handing out and settling
-    all write, reading does not. So traffic is seen without a line of code on its way.
+    ``writes`` is the number of writes to the node's logs: publish, receive and settle write, reads
+    do not. So traffic is measured without code on its path.
     """
 
     def __init__(self) -> None:
@@ -42,23 +41,23 @@ class ReadPacer:
         self._next_s = float("-inf")
 
     def look(self, now_s: float, writes: int, late_s: float) -> None:
-        """Note how many writes there were so far, and how late the event loop is."""
+        """Record the number of writes so far, and the lag of the event loop."""
         if (self._writes is not None and writes != self._writes) or late_s >= LATE_S:
             self._busy_until_s = now_s + BUSY_FOR_S
         self._writes = writes
 
     def worked(self, now_s: float, seconds: float) -> None:
-        """Note that a piece which took so long has ended now."""
+        """Record the end and the duration of a piece."""
         pause_s = max(seconds * (1 - BUSY_SHARE) / BUSY_SHARE, PAUSE_S_MIN)
         self._next_s = now_s + (pause_s if now_s < self._busy_until_s else 0.0)
 
     def wait_s(self, now_s: float) -> float:
-        """Return how long it is until the next piece may begin."""
+        """Return the seconds until the next piece may start."""
         return max(0.0, self._next_s - now_s)
 
 
 class BackgroundReads:
-    """Runs pieces of background reads, one after the other in the order they were asked for."""
+    """Runs pieces of background reads, one at a time, in order of request."""
 
     def __init__(self, writes: Callable[[], int]) -> None:
         self._writes = writes
@@ -68,7 +67,7 @@ class BackgroundReads:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="goq-background")
 
     async def run(self, piece: Callable[[], T]) -> T:
-        """Run one piece when it is its turn; raise ``TooManyRequests`` if too many wait."""
+        """Run one piece in its turn; raise ``TooManyRequests`` if too many wait."""
         if self._asked > limits.BACKGROUND_READS_WAITING_MAX:
             raise TooManyRequests(
                 f"{limits.BACKGROUND_READS_WAITING_MAX} background reads wait for their turn;"
@@ -103,7 +102,7 @@ class BackgroundReads:
         self._pace.look(now_s, self._writes(), now_s - asked_s)
 
     def close(self) -> None:
-        """Let go of the thread, once what it does is done."""
+        """Stop the thread after its current piece."""
         self._thread.shutdown()
 
 
@@ -111,10 +110,10 @@ _REST_S_MAX = 0.05
 
 
 class ThreadThrottle:
-    """Called between pieces of work: rests for a share of the time that the last piece took.
+    """Called between pieces of work: sleeps for a share of the last piece's duration.
 
-    Even a rest of 0 lets threads go first that wait for the interpreter. Raises ``ShuttingDown``
-    once ``is_over`` says so: nobody wants the work any more.
+    Even a sleep of 0 lets waiting threads run first. Raises ``ShuttingDown`` once ``is_over`` is
+    true: the work is no longer needed.
     """
 
     def __init__(
@@ -132,7 +131,7 @@ class ThreadThrottle:
         self._began_s = clock()
 
     def __call__(self) -> None:
-        """Rest, or end the work."""
+        """Sleep, or end the work."""
         if self._is_over():
             raise ShuttingDown("the node is stopping; ask another, or this one later")
         worked_s = self._clock() - self._began_s

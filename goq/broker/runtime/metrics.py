@@ -20,7 +20,7 @@ class Totals(NamedTuple):
 
 
 class Rates(NamedTuple):
-    """What happened a second, on the average of the last ``window_s``."""
+    """Rates per second, averaged over the last ``window_s``."""
 
     published_per_s: float
     published_bytes_per_s: float
@@ -30,7 +30,7 @@ class Rates(NamedTuple):
 
 
 class RecentTotals:
-    """The counts at the beginnings of the last seconds in which something happened."""
+    """The counts at the start of the last active seconds."""
 
     __slots__ = ("_seconds", "second")
 
@@ -40,12 +40,12 @@ class RecentTotals:
         self._seconds: deque[tuple[int, Totals]] = deque(maxlen=_SECONDS)
 
     def note(self, second: int, totals: Totals) -> None:
-        """Take the counts before the first that happens in a second."""
+        """Record the counts before the first event of a second."""
         self.second = second
         self._seconds.append((second, totals))
 
     def rates(self, now_s: float, totals: Totals) -> Rates:
-        """Return the rates over the last seconds, the one under way included."""
+        """Return the rates over the last seconds, including the current one."""
         first = int(now_s) - (_SECONDS - 1)
         before = next((noted for second, noted in self._seconds if second >= first), totals)
         window_s = now_s - first
@@ -58,7 +58,7 @@ BUCKETS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0
 
 @dataclass(slots=True)
 class TopicCounts:
-    """What happened in a topic since the node started."""
+    """The counts of a topic since the node started."""
 
     published_messages: int = 0
     published_bytes: int = 0
@@ -74,18 +74,18 @@ class TopicCounts:
 
 @dataclass(slots=True)
 class TopicStats(TopicCounts):
-    """The same, and how it was of late."""
+    """The counts of a topic, and its recent rates."""
 
     _recent: RecentTotals = field(default_factory=RecentTotals, init=False)
 
     def begin(self, now_s: float) -> None:
-        """Be told the monotonic time before something is counted that has a rate."""
+        """Record the monotonic time before a rated event is counted."""
         second = int(now_s)
         if second != self._recent.second:
             self._recent.note(second, self._totals())
 
     def rates(self, now_s: float) -> Rates:
-        """Return how much happened a second of late."""
+        """Return the recent rates."""
         return self._recent.rates(now_s, self._totals())
 
     def _totals(self) -> Totals:
@@ -98,19 +98,19 @@ class TopicStats(TopicCounts):
 
 
 class Histogram:
-    """How often something took how long, by upper bound."""
+    """A histogram of durations, by upper bound."""
 
     def __init__(self) -> None:
         self.counts = [0] * (len(BUCKETS_S) + 1)
         self.sum_s = 0.0
 
     def observe(self, seconds: float) -> None:
-        """Count one."""
+        """Count one duration."""
         self.counts[bisect_left(BUCKETS_S, seconds)] += 1
         self.sum_s += seconds
 
     def cumulative(self) -> list[tuple[str, float]]:
-        """Return each bound with the count of all at or under it, as Prometheus wants them."""
+        """Return each bound with the cumulative count, for Prometheus."""
         total, pairs = 0, []
         for bound, count in zip((*map(str, BUCKETS_S), "+Inf"), self.counts, strict=True):
             total += count

@@ -11,7 +11,7 @@ _log = logging.getLogger("goq.broker")
 
 
 class Tasks:
-    """Tasks that are kept alive, and whose failures are logged."""
+    """A set of running tasks; failures are logged."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -29,6 +29,6 @@ class Tasks:
             _log.error("background work failed", exc_info=error)
 
     async def finish(self) -> None:
-        """Wait for what still runs."""
+        """Wait for the running tasks."""
         while self._tasks:
             await asyncio.wait(self._tasks)
