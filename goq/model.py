@@ -216,7 +216,7 @@ def _check_headers(headers: Sequence[Header], field: str) -> None:
 
 
 class Acks(StrEnum):
-    """What a publish waits for in a cluster: the in-sync replicas, or the leader alone."""
+    """The replicas that store a publish before its acknowledgement: in-sync set or leader."""
 
     QUORUM = "quorum"
     LEADER = "leader"

@@ -226,7 +226,7 @@ class Retries:
         return None
 
     def requeue(self, offset: int) -> None:
-        """Let a range come up again that was popped and not taken."""
+        """Push a range again that was popped and not taken."""
         part = self._ranges.at(offset)
         if part is not None:
             self._push(part)

@@ -328,7 +328,7 @@ class Group:
             self._free_tenant(attributes.tenant)
 
     def _requeue_retries(self, key: int) -> None:
-        """Let retries come up again that were passed over because of their key."""
+        """Requeue retries that were passed over because of their key."""
         for offset in self.locks.all_retries(key):
             self.retries.requeue(offset)
 

@@ -172,7 +172,7 @@ class Membership:
         return next_owner
 
     def pause(self, partition: int, consumer: str, now_ms: int) -> None:
-        """Let an owned partition move again: another consumer has messages of it outstanding."""
+        """Start moving an owned partition: another consumer has messages of it outstanding."""
         owner = self.owner(partition)
         if owner is not None:
             self._last_owners[partition] = consumer

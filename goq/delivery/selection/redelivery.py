@@ -50,7 +50,7 @@ class Selection:
         self.is_full = False
         """Whether the receive has enough, whatever was asked for."""
         self.seen: set[int] = set()
-        """The selected and skipped messages that may stand in a queue twice."""
+        """The selected and skipped messages that may be in a queue twice."""
         self._read_attributes = read_attributes
         self._tenants: dict[int, int] = {}
 
@@ -164,7 +164,7 @@ class Redelivery:
         return messages_max - left, True
 
     def finish(self) -> None:
-        """Let retries come up again that came up and were not touched."""
+        """Requeue retries that came up and were not touched."""
         for offset in self._untouched:
             self._group.retries.requeue(offset)
 
