@@ -1,1 +1,14 @@
-"""The node's HTTP interface: routes over the broker, JSON for people and frames for speed."""
+"""The node's HTTP interface: routes over the broker, JSON for people and frames for speed.
+
+app             the composition: routes, router, and in a cluster the gateway before it
+gateway         answers of several nodes, for a client that may ask any of them
+routing_policy  the nodes that answer a route when several lead the topic's partitions
+router          finds the route of each request, and counts the answers
+routes          declarations and handlers, a module for each resource
+schemas         JSON bodies of requests and answers
+codec           request bodies in, answers out, as JSON or as frames
+views           the broker's state for answers, and merges of the answers of several nodes
+errors          errors as RFC 9457 problem responses
+metrics         Prometheus text of a node and of its cluster
+openapi         the OpenAPI document and its page, made of the routes
+"""

@@ -28,7 +28,7 @@ TopicOf = Callable[[Sequence[str]], str | None]
 
 @dataclass(frozen=True, slots=True)
 class MergeContext:
-    """What a merge may need of a request."""
+    """The parts of a request that a merge may need."""
 
     path: Sequence[str]
     """The parameters of the path."""

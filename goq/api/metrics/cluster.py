@@ -21,7 +21,7 @@ _MS_PER_S = 1000
 
 
 class ClusterCounts(Protocol):
-    """What the metrics read of a cluster; a standalone node is a cluster of one."""
+    """The counts of a cluster in the metrics; a standalone node is a cluster of one."""
 
     node: str
     elections: int

@@ -14,7 +14,7 @@ from goq import limits
 
 
 class Heartbeat(NamedTuple):
-    """What a node reports about itself at intervals.
+    """The report of a node about itself, at intervals.
 
     ``deleted`` are ids of topics that are being deleted and of which the node has no files any
     more. ``damaged`` are the partitions, by topic id and number, with damaged frames here;
