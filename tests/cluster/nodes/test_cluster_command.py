@@ -25,6 +25,12 @@ WELL: dict[str, Any] = {
         {"id": "n1", "url": "http://n1", "status": "up", "incarnation": 1},
         {"id": "n2", "url": "http://n2", "status": "leaving", "incarnation": 1},
     ],
+    "settings": {
+        "replication_factor": 2,
+        "min_insync": 2,
+        "moves_at_once": 1,
+        "move_bytes_per_s": 0,
+    },
     "topics": [
         {
             "name": "t",
@@ -32,6 +38,7 @@ WELL: dict[str, Any] = {
                 {
                     "partition": 0,
                     "leader": "n1",
+                    "leader_epoch": 3,
                     "replicas": ["n1", "n2"],
                     "in_sync": ["n1", "n2"],
                     "offline": False,
