@@ -421,7 +421,7 @@ def test_what_is_gone_is_written_as_skipped_with_the_cause_and_the_swap_as_compa
 
 
 @pytest.mark.parametrize(
-    ("code", "said"), [(errno.ENOSPC, "no room"), (errno.EIO, "compaction failed")]
+    ("code", "said"), [(errno.ENOSPC, "the disk is full"), (errno.EIO, "compaction failed")]
 )
 def test_a_pass_that_fails_leaves_the_topic_as_it_was_and_the_next_one_does_it(
     code: int, said: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
