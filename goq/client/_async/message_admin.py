@@ -7,24 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from goq import limits
+from goq.client import results
 from goq.client._async.http import Http
 from goq.client.arguments import Time, as_bytes, as_time
 from goq.client.protocol import routes
-from goq.client.results.dead_letter import (
-    DeadLetterPage,
-    PurgeResult,
-    RedriveResult,
-    decode_dead_letter_page,
-    decode_purge,
-    decode_redrive,
-)
-from goq.client.results.message import (
-    MessageDescription,
-    MessagePage,
-    decode_message,
-    decode_message_page,
-)
-from goq.client.results.trace import MessageTrace, TracePage, decode_trace, decode_trace_page
 from goq.errors import InvalidInput
 from goq.model import MessageId
 
@@ -34,12 +20,14 @@ class AsyncMessageAdmin:
 
     _http: Http
 
-    async def get_message(self, message_id: str | MessageId) -> MessageDescription:
+    async def get_message(self, message_id: str | MessageId) -> results.message.MessageDescription:
         """Return a message with its state in all and for each group.
 
         Raises ``MessageNotFound``.
         """
-        return decode_message(await self._http.call("GET", routes.message(message_id)))
+        return results.message.decode_message(
+            await self._http.call("GET", routes.message(message_id))
+        )
 
     async def peek(
         self,
@@ -49,7 +37,7 @@ class AsyncMessageAdmin:
         state: str = "ready",
         limit: int = 10,
         after: str | None = None,
-    ) -> MessagePage:
+    ) -> results.message.MessagePage:
         """Return messages of a group in a state, or a topic's oldest, without leasing them.
 
         ``state`` is one of ``ready``, ``blocked``, ``leased``, ``retry``, ``scheduled``,
@@ -60,7 +48,7 @@ class AsyncMessageAdmin:
         if group is not None:
             path = f"{routes.group(topic, group)}/peek"
             target = routes.query(path, state=state, limit=limit, after=after)
-            return decode_message_page(await self._http.call("GET", target))
+            return results.message.decode_message_page(await self._http.call("GET", target))
         found: list[dict[str, Any]] = []
         for partition in (await self._http.call("GET", routes.topic(topic)))["partitions"]:
             target = routes.query(
@@ -68,7 +56,7 @@ class AsyncMessageAdmin:
             )
             found.extend((await self._http.call("GET", target))["messages"])
         found.sort(key=lambda item: (item["timestamp"], item["partition"], item["offset"]))
-        return decode_message_page({"messages": found[:limit], "next": None})
+        return results.message.decode_message_page({"messages": found[:limit], "next": None})
 
     async def list_scheduled(
         self,
@@ -77,7 +65,7 @@ class AsyncMessageAdmin:
         limit: int = 100,
         after: str | None = None,
         until: Time | None = None,
-    ) -> MessagePage:
+    ) -> results.message.MessagePage:
         """Return messages that wait for their time, the next one due first.
 
         ``until`` leaves out what is due at that time or later. ``next`` of the page goes into
@@ -86,22 +74,24 @@ class AsyncMessageAdmin:
         target = routes.query(
             routes.scheduled(topic), limit=limit, after=after, until=_query_time(until)
         )
-        return decode_message_page(await self._http.call("GET", target))
+        return results.message.decode_message_page(await self._http.call("GET", target))
 
     async def cancel_message(
         self, message_id: str | MessageId, *, reason: str | None = None
-    ) -> MessageDescription:
+    ) -> results.message.MessageDescription:
         """Deliver a message to no group that has not received it; return its state.
 
         ``reason`` is kept in the trace. Raises ``MessageNotFound``; ``Conflict`` if every group has
         finished it.
         """
         target = routes.query(routes.message(message_id), reason=reason)
-        return decode_message(await self._http.call("DELETE", target, repeatable=True))
+        return results.message.decode_message(
+            await self._http.call("DELETE", target, repeatable=True)
+        )
 
     async def set_message_priority(
         self, message_id: str | MessageId, priority: str | int
-    ) -> MessageDescription:
+    ) -> results.message.MessageDescription:
         """Move a waiting message to another lane, by its name or number; return its state.
 
         Raises ``MessageNotFound``; ``Conflict`` if the message does not wait.
@@ -110,7 +100,7 @@ class AsyncMessageAdmin:
 
     async def reschedule_message(
         self, message_id: str | MessageId, deliver_at: Time
-    ) -> MessageDescription:
+    ) -> results.message.MessageDescription:
         """Give a scheduled message another time, as ``+1h``; one in the past means now.
 
         Raises ``MessageNotFound``; ``Conflict`` if the message does not wait for its time.
@@ -119,7 +109,7 @@ class AsyncMessageAdmin:
 
     async def get_trace(
         self, message_id: str | MessageId, *, wait_ms: int = 0, seen: int = 0
-    ) -> MessageTrace:
+    ) -> results.trace.MessageTrace:
         """Return the life of a message, step by step.
 
         With ``wait_ms`` the node answers when there are more than ``seen`` events, or after that
@@ -130,7 +120,7 @@ class AsyncMessageAdmin:
             wait=f"{min(wait_ms, limits.WAIT_MS_MAX)}ms" if wait_ms else None,
             seen=seen or None,
         )
-        return decode_trace(await self._http.call("GET", target, wait_ms=wait_ms))
+        return results.trace.decode_trace(await self._http.call("GET", target, wait_ms=wait_ms))
 
     async def search_traces(
         self,
@@ -143,7 +133,7 @@ class AsyncMessageAdmin:
         to_time: Time | None = None,
         limit: int = 10,
         cursor: str | None = None,
-    ) -> TracePage:
+    ) -> results.trace.TracePage:
         """Return the traces of messages with a key, a dedup id or a header, the newest first.
 
         One of the three is given. The times bound when the messages were published. ``next`` of
@@ -164,7 +154,7 @@ class AsyncMessageAdmin:
             cursor=cursor,
         )
         answer = await self._http.call("GET", target, wait_ms=limits.WAIT_MS_MAX)
-        return decode_trace_page(answer)
+        return results.trace.decode_trace_page(answer)
 
     async def list_dead_letters(
         self,
@@ -174,7 +164,7 @@ class AsyncMessageAdmin:
         after: str | None = None,
         ids: Sequence[str] = (),
         **wanted: str | None,
-    ) -> DeadLetterPage:
+    ) -> results.dead_letter.DeadLetterPage:
         """Return dead letters, each with where it comes from and why it died.
 
         ``topic`` is the topic in which they died, or its dead-letter topic. All of these filters
@@ -184,7 +174,7 @@ class AsyncMessageAdmin:
         there may be more although a page is empty.
         """
         target = routes.query(routes.dead(topic), limit=limit, after=after, **_query(ids, wanted))
-        return decode_dead_letter_page(await self._http.call("GET", target))
+        return results.dead_letter.decode_dead_letter_page(await self._http.call("GET", target))
 
     async def redrive_dead_letters(
         self,
@@ -197,7 +187,7 @@ class AsyncMessageAdmin:
         dry_run: bool = False,
         force: bool = False,
         **wanted: str | None,
-    ) -> RedriveResult:
+    ) -> results.dead_letter.RedriveResult:
         """Put up to ``max_messages`` dead letters back into their topics, or into ``to``.
 
         Only the group that gave a message up gets it again. The filters are those of
@@ -212,7 +202,9 @@ class AsyncMessageAdmin:
         }
         body |= {"to": to, "after": after} | wanted
         given = {name: value for name, value in body.items() if value is not None}
-        return decode_redrive(await self._http.call("POST", routes.redrive(topic), given))
+        return results.dead_letter.decode_redrive(
+            await self._http.call("POST", routes.redrive(topic), given)
+        )
 
     async def purge_dead_letters(
         self,
@@ -223,7 +215,7 @@ class AsyncMessageAdmin:
         ids: Sequence[str] = (),
         dry_run: bool = False,
         **wanted: str | None,
-    ) -> PurgeResult:
+    ) -> results.dead_letter.PurgeResult:
         """Delete up to ``max_messages`` dead letters for good.
 
         The filters are those of :meth:`list_dead_letters`. ``next`` of the result goes into
@@ -236,13 +228,15 @@ class AsyncMessageAdmin:
             dry_run="true" if dry_run else None,
             **_query(ids, wanted),
         )
-        return decode_purge(await self._http.call("DELETE", target))
+        return results.dead_letter.decode_purge(await self._http.call("DELETE", target))
 
     async def _change(
         self, message_id: str | MessageId, change: dict[str, object]
-    ) -> MessageDescription:
+    ) -> results.message.MessageDescription:
         target = routes.message(message_id)
-        return decode_message(await self._http.call("PATCH", target, change, repeatable=True))
+        return results.message.decode_message(
+            await self._http.call("PATCH", target, change, repeatable=True)
+        )
 
 
 def _query(ids: Sequence[str], wanted: Mapping[str, str | None]) -> dict[str, str | None]:

@@ -7,27 +7,11 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+from goq.client import results
 from goq.client._sync.cluster_admin import ClusterAdmin
 from goq.client._sync.message_admin import MessageAdmin
 from goq.client.arguments import Time, as_time
 from goq.client.protocol import routes
-from goq.client.results.group import (
-    GroupDescription,
-    GroupMembership,
-    GroupResetResult,
-    decode_group,
-    decode_groups,
-    decode_membership,
-    decode_reset,
-)
-from goq.client.results.node import NodeHealth, NodeVersion, decode_health, decode_version
-from goq.client.results.topic import (
-    TopicDescription,
-    TopicHistory,
-    decode_topic,
-    decode_topic_history,
-    decode_topics,
-)
 
 
 class Admin(MessageAdmin, ClusterAdmin):
@@ -38,7 +22,7 @@ class Admin(MessageAdmin, ClusterAdmin):
         name: str,
         partitions: int | None = None,
         settings: Mapping[str, object] | None = None,
-    ) -> TopicDescription:
+    ) -> results.topic.TopicDescription:
         """Create a topic and return it.
 
         ``partitions`` defaults to the node's setting. ``settings`` are topic settings such as
@@ -52,27 +36,29 @@ class Admin(MessageAdmin, ClusterAdmin):
             body["partitions"] = partitions
         if settings is not None:
             body["settings"] = dict(settings)
-        return decode_topic(self._http.call("POST", routes.TOPICS, body))
+        return results.topic.decode_topic(self._http.call("POST", routes.TOPICS, body))
 
-    def list_topics(self) -> tuple[TopicDescription, ...]:
+    def list_topics(self) -> tuple[results.topic.TopicDescription, ...]:
         """Return all topics, by name."""
-        return decode_topics(self._http.call("GET", routes.TOPICS))
+        return results.topic.decode_topics(self._http.call("GET", routes.TOPICS))
 
-    def describe_topic(self, name: str) -> TopicDescription:
+    def describe_topic(self, name: str) -> results.topic.TopicDescription:
         """Return a topic: its partitions with their offsets, and its settings.
 
         Raises ``TopicNotFound``.
         """
-        return decode_topic(self._http.call("GET", routes.topic(name)))
+        return results.topic.decode_topic(self._http.call("GET", routes.topic(name)))
 
-    def get_topic_history(self, topic: str, days: int | None = None) -> TopicHistory:
+    def get_topic_history(
+        self, topic: str, days: int | None = None
+    ) -> results.topic.TopicHistory:
         """Return a topic's messages by day, its current rates, and what is scheduled in it.
 
         ``days`` is how many days of UTC to look back, today included; the node's default is 14.
         Raises ``TopicNotFound``.
         """
         target = routes.query(routes.history(topic), days=days)
-        return decode_topic_history(self._http.call("GET", target))
+        return results.topic.decode_topic_history(self._http.call("GET", target))
 
     def alter_topic(
         self,
@@ -80,7 +66,7 @@ class Admin(MessageAdmin, ClusterAdmin):
         *,
         settings: Mapping[str, object] | None = None,
         partitions: int | None = None,
-    ) -> TopicDescription:
+    ) -> results.topic.TopicDescription:
         """Change settings of a topic, or add partitions; return the topic.
 
         Settings that are not given stay. ``partitions`` is the new number: there can only be more,
@@ -91,7 +77,7 @@ class Admin(MessageAdmin, ClusterAdmin):
             body["settings"] = dict(settings)
         if partitions is not None:
             body["partitions"] = partitions
-        return decode_topic(
+        return results.topic.decode_topic(
             self._http.call("PATCH", routes.topic(name), body, repeatable=True)
         )
 
@@ -99,13 +85,13 @@ class Admin(MessageAdmin, ClusterAdmin):
         """Delete a topic with all its messages and groups. Raises ``TopicNotFound``."""
         self._http.call("DELETE", routes.topic(name))
 
-    def list_groups(self, topic: str) -> tuple[GroupDescription, ...]:
+    def list_groups(self, topic: str) -> tuple[results.group.GroupDescription, ...]:
         """Return the groups of a topic. Raises ``TopicNotFound``."""
-        return decode_groups(self._http.call("GET", routes.groups(topic)))
+        return results.group.decode_groups(self._http.call("GET", routes.groups(topic)))
 
     def describe_group(
         self, topic: str, group: str, *, as_of: Time | None = None
-    ) -> GroupDescription:
+    ) -> results.group.GroupDescription:
         """Return a group's progress: now, or as it was at the time ``as_of``.
 
         Raises ``GroupNotFound`` where there is none, or was none then, and ``HistoryNotRetained``
@@ -113,14 +99,16 @@ class Admin(MessageAdmin, ClusterAdmin):
         """
         time = None if as_of is None else as_time(as_of)
         target = routes.query(routes.group(topic, group), as_of=time)
-        return decode_group(self._http.call("GET", target))
+        return results.group.decode_group(self._http.call("GET", target))
 
-    def describe_members(self, topic: str, group: str) -> GroupMembership:
+    def describe_members(self, topic: str, group: str) -> results.group.GroupMembership:
         """Return the members of a group, the partitions of each, and the latest rebalances.
 
         Raises ``GroupNotFound``.
         """
-        return decode_membership(self._http.call("GET", routes.members(topic, group)))
+        return results.group.decode_membership(
+            self._http.call("GET", routes.members(topic, group))
+        )
 
     def reset_group(
         self,
@@ -131,7 +119,7 @@ class Admin(MessageAdmin, ClusterAdmin):
         end: str | int | datetime | None = None,
         partition: int | None = None,
         dry_run: bool = False,
-    ) -> GroupResetResult:
+    ) -> results.group.GroupResetResult:
         """Move a group to another position; the leases that it holds end.
 
         ``to`` is ``earliest``, ``latest``, an offset, or a time as in ``-1h``. With an ``end``, in
@@ -144,11 +132,13 @@ class Admin(MessageAdmin, ClusterAdmin):
         if partition is not None:
             body["partition"] = partition
         path = f"{routes.group(topic, group)}/reset"
-        return decode_reset(self._http.call("POST", path, body, repeatable=True))
+        return results.group.decode_reset(
+            self._http.call("POST", path, body, repeatable=True)
+        )
 
     def set_group_config(
         self, topic: str, group: str, settings: Mapping[str, object]
-    ) -> GroupDescription:
+    ) -> results.group.GroupDescription:
         """Give a group settings of its own, over those of its topic; return the group.
 
         The settings are those under ``delivery`` of a topic, such as ``{"max_attempts": 7}``. A
@@ -156,7 +146,9 @@ class Admin(MessageAdmin, ClusterAdmin):
         """
         body = {"settings": dict(settings)}
         target = routes.group(topic, group)
-        return decode_group(self._http.call("PUT", target, body, repeatable=True))
+        return results.group.decode_group(
+            self._http.call("PUT", target, body, repeatable=True)
+        )
 
     def delete_group(self, topic: str, group: str) -> None:
         """Delete a group with its progress: a group of this name begins anew.
@@ -165,10 +157,10 @@ class Admin(MessageAdmin, ClusterAdmin):
         """
         self._http.call("DELETE", routes.group(topic, group))
 
-    def get_version(self) -> NodeVersion:
+    def get_version(self) -> results.node.NodeVersion:
         """Return the versions that the node runs."""
-        return decode_version(self._http.call("GET", "/version"))
+        return results.node.decode_version(self._http.call("GET", "/version"))
 
-    def get_health(self) -> NodeHealth:
+    def get_health(self) -> results.node.NodeHealth:
         """Return the health of the node. Raises ``Unavailable`` where it is not ``ok``."""
-        return decode_health(self._http.call("GET", "/healthz"))
+        return results.node.decode_health(self._http.call("GET", "/healthz"))

@@ -6,18 +6,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from goq.client import results
 from goq.client._sync.http import Http
 from goq.client.protocol import routes
-from goq.client.results.cluster import (
-    ClusterConfiguration,
-    ClusterDescription,
-    LeaderElection,
-    PartitionReassignment,
-    decode_cluster,
-    decode_cluster_configuration,
-    decode_election,
-    decode_reassignments,
-)
 
 
 class ClusterAdmin:
@@ -27,13 +18,13 @@ class ClusterAdmin:
 
     def describe_cluster(
         self, topic: str | None = None, *, lag: bool = False
-    ) -> ClusterDescription:
+    ) -> results.cluster.ClusterDescription:
         """Return the nodes, and the leaders and replicas of all topics or of one.
 
         With ``lag`` also how far followers are behind, where their leader answers.
         """
         target = routes.query(routes.CLUSTER, topic=topic, lag="true" if lag else None)
-        return decode_cluster(self._http.call("GET", target))
+        return results.cluster.decode_cluster(self._http.call("GET", target))
 
     def add_node(self, node: str, address: str) -> None:
         """Add a node that is running and knows the others; ``address`` is ``host:port``.
@@ -56,10 +47,12 @@ class ClusterAdmin:
         target = routes.query(routes.node(node), fewer_replicas=fewer)
         self._http.call("DELETE", target, repeatable=True)
 
-    def rebalance(self, *, dry_run: bool = False) -> tuple[PartitionReassignment, ...]:
+    def rebalance(
+        self, *, dry_run: bool = False
+    ) -> tuple[results.cluster.PartitionReassignment, ...]:
         """Plan reassignments that even out the nodes; begin them unless it is a dry run."""
         answer = self._http.call("POST", f"{routes.CLUSTER}/rebalance", {"dry_run": dry_run})
-        return decode_reassignments(answer)
+        return results.cluster.decode_reassignments(answer)
 
     def reassign_partition(self, topic: str, partition: int, replicas: Sequence[str]) -> None:
         """Begin to move a partition to these nodes, the preferred leader first.
@@ -81,7 +74,7 @@ class ClusterAdmin:
         *,
         unclean: bool = False,
         dry_run: bool = False,
-    ) -> LeaderElection:
+    ) -> results.cluster.LeaderElection:
         """Elect a node in sync as leader of a partition: ``leader``, or the preferred replica.
 
         With ``unclean``, a partition whose in-sync replicas are all lost gets a leader that may
@@ -93,13 +86,15 @@ class ClusterAdmin:
             body["leader"] = leader
         if unclean:
             body |= {"unclean": True, "dry_run": dry_run}
-        return decode_election(self._http.call("POST", f"{routes.CLUSTER}/elections", body))
+        return results.cluster.decode_election(
+            self._http.call("POST", f"{routes.CLUSTER}/elections", body)
+        )
 
-    def set_cluster_config(self, **settings: int) -> ClusterConfiguration:
+    def set_cluster_config(self, **settings: int) -> results.cluster.ClusterConfiguration:
         """Change settings of the whole cluster, as ``min_insync=2``; return all of them.
 
         See :class:`~goq.client.ClusterConfiguration` for their names and units.
         """
         target = f"{routes.CLUSTER}/settings"
         answer = self._http.call("PATCH", target, settings, repeatable=True)
-        return decode_cluster_configuration(answer)
+        return results.cluster.decode_cluster_configuration(answer)

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from goq.client import results
 from goq.client._sync.http import Http
 from goq.client._sync.runtime import Worker
 from goq.client.cluster_map import TopicPartition
 from goq.client.errors import unreadable
 from goq.client.protocol import frames as wire
 from goq.client.protocol import routes
-from goq.client.results.topic import TopicDescription, decode_topic
 from goq.errors import InvalidFrame, TopicExists
 
 if TYPE_CHECKING:
@@ -43,23 +43,25 @@ class FramePublisher:
         """
         return post_frames(self._http, topic, frames)
 
-    def open_topic(self, name: str) -> TopicDescription:
+    def open_topic(self, name: str) -> results.topic.TopicDescription:
         """Return a topic that is about to be published to.
 
         A node that creates topics on publish creates it. Raises ``TopicNotFound`` otherwise.
         """
-        return decode_topic(self._http.call("PUT", routes.topic(name), repeatable=True))
+        return results.topic.decode_topic(
+            self._http.call("PUT", routes.topic(name), repeatable=True)
+        )
 
     def ensure_topic(
         self, name: str, partitions: int, settings: Mapping[str, object]
-    ) -> TopicDescription:
+    ) -> results.topic.TopicDescription:
         """Return a topic, created with these partitions and settings if it does not exist."""
         body = {"name": name, "partitions": partitions, "settings": dict(settings)}
         try:
             found = self._http.call("POST", routes.TOPICS, body, repeatable=True)
         except TopicExists:  # also the answer to a repeated request that had created it
             found = self._http.call("GET", routes.topic(name))
-        return decode_topic(found)
+        return results.topic.decode_topic(found)
 
     def next_sequences(self, topic: str, producer_id: int) -> dict[int, int]:
         """Return the producer's next sequence by partition, for the partitions that know it."""

@@ -8,24 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from goq import limits
+from goq.client import results
 from goq.client._sync.http import Http
 from goq.client.arguments import Time, as_bytes, as_time
 from goq.client.protocol import routes
-from goq.client.results.dead_letter import (
-    DeadLetterPage,
-    PurgeResult,
-    RedriveResult,
-    decode_dead_letter_page,
-    decode_purge,
-    decode_redrive,
-)
-from goq.client.results.message import (
-    MessageDescription,
-    MessagePage,
-    decode_message,
-    decode_message_page,
-)
-from goq.client.results.trace import MessageTrace, TracePage, decode_trace, decode_trace_page
 from goq.errors import InvalidInput
 from goq.model import MessageId
 
@@ -35,12 +21,14 @@ class MessageAdmin:
 
     _http: Http
 
-    def get_message(self, message_id: str | MessageId) -> MessageDescription:
+    def get_message(self, message_id: str | MessageId) -> results.message.MessageDescription:
         """Return a message with its state in all and for each group.
 
         Raises ``MessageNotFound``.
         """
-        return decode_message(self._http.call("GET", routes.message(message_id)))
+        return results.message.decode_message(
+            self._http.call("GET", routes.message(message_id))
+        )
 
     def peek(
         self,
@@ -50,7 +38,7 @@ class MessageAdmin:
         state: str = "ready",
         limit: int = 10,
         after: str | None = None,
-    ) -> MessagePage:
+    ) -> results.message.MessagePage:
         """Return messages of a group in a state, or a topic's oldest, without leasing them.
 
         ``state`` is one of ``ready``, ``blocked``, ``leased``, ``retry``, ``scheduled``,
@@ -61,7 +49,7 @@ class MessageAdmin:
         if group is not None:
             path = f"{routes.group(topic, group)}/peek"
             target = routes.query(path, state=state, limit=limit, after=after)
-            return decode_message_page(self._http.call("GET", target))
+            return results.message.decode_message_page(self._http.call("GET", target))
         found: list[dict[str, Any]] = []
         for partition in (self._http.call("GET", routes.topic(topic)))["partitions"]:
             target = routes.query(
@@ -69,7 +57,7 @@ class MessageAdmin:
             )
             found.extend((self._http.call("GET", target))["messages"])
         found.sort(key=lambda item: (item["timestamp"], item["partition"], item["offset"]))
-        return decode_message_page({"messages": found[:limit], "next": None})
+        return results.message.decode_message_page({"messages": found[:limit], "next": None})
 
     def list_scheduled(
         self,
@@ -78,7 +66,7 @@ class MessageAdmin:
         limit: int = 100,
         after: str | None = None,
         until: Time | None = None,
-    ) -> MessagePage:
+    ) -> results.message.MessagePage:
         """Return messages that wait for their time, the next one due first.
 
         ``until`` leaves out what is due at that time or later. ``next`` of the page goes into
@@ -87,22 +75,24 @@ class MessageAdmin:
         target = routes.query(
             routes.scheduled(topic), limit=limit, after=after, until=_query_time(until)
         )
-        return decode_message_page(self._http.call("GET", target))
+        return results.message.decode_message_page(self._http.call("GET", target))
 
     def cancel_message(
         self, message_id: str | MessageId, *, reason: str | None = None
-    ) -> MessageDescription:
+    ) -> results.message.MessageDescription:
         """Deliver a message to no group that has not received it; return its state.
 
         ``reason`` is kept in the trace. Raises ``MessageNotFound``; ``Conflict`` if every group has
         finished it.
         """
         target = routes.query(routes.message(message_id), reason=reason)
-        return decode_message(self._http.call("DELETE", target, repeatable=True))
+        return results.message.decode_message(
+            self._http.call("DELETE", target, repeatable=True)
+        )
 
     def set_message_priority(
         self, message_id: str | MessageId, priority: str | int
-    ) -> MessageDescription:
+    ) -> results.message.MessageDescription:
         """Move a waiting message to another lane, by its name or number; return its state.
 
         Raises ``MessageNotFound``; ``Conflict`` if the message does not wait.
@@ -111,7 +101,7 @@ class MessageAdmin:
 
     def reschedule_message(
         self, message_id: str | MessageId, deliver_at: Time
-    ) -> MessageDescription:
+    ) -> results.message.MessageDescription:
         """Give a scheduled message another time, as ``+1h``; one in the past means now.
 
         Raises ``MessageNotFound``; ``Conflict`` if the message does not wait for its time.
@@ -120,7 +110,7 @@ class MessageAdmin:
 
     def get_trace(
         self, message_id: str | MessageId, *, wait_ms: int = 0, seen: int = 0
-    ) -> MessageTrace:
+    ) -> results.trace.MessageTrace:
         """Return the life of a message, step by step.
 
         With ``wait_ms`` the node answers when there are more than ``seen`` events, or after that
@@ -131,7 +121,7 @@ class MessageAdmin:
             wait=f"{min(wait_ms, limits.WAIT_MS_MAX)}ms" if wait_ms else None,
             seen=seen or None,
         )
-        return decode_trace(self._http.call("GET", target, wait_ms=wait_ms))
+        return results.trace.decode_trace(self._http.call("GET", target, wait_ms=wait_ms))
 
     def search_traces(
         self,
@@ -144,7 +134,7 @@ class MessageAdmin:
         to_time: Time | None = None,
         limit: int = 10,
         cursor: str | None = None,
-    ) -> TracePage:
+    ) -> results.trace.TracePage:
         """Return the traces of messages with a key, a dedup id or a header, the newest first.
 
         One of the three is given. The times bound when the messages were published. ``next`` of
@@ -165,7 +155,7 @@ class MessageAdmin:
             cursor=cursor,
         )
         answer = self._http.call("GET", target, wait_ms=limits.WAIT_MS_MAX)
-        return decode_trace_page(answer)
+        return results.trace.decode_trace_page(answer)
 
     def list_dead_letters(
         self,
@@ -175,7 +165,7 @@ class MessageAdmin:
         after: str | None = None,
         ids: Sequence[str] = (),
         **wanted: str | None,
-    ) -> DeadLetterPage:
+    ) -> results.dead_letter.DeadLetterPage:
         """Return dead letters, each with where it comes from and why it died.
 
         ``topic`` is the topic in which they died, or its dead-letter topic. All of these filters
@@ -185,7 +175,7 @@ class MessageAdmin:
         there may be more although a page is empty.
         """
         target = routes.query(routes.dead(topic), limit=limit, after=after, **_query(ids, wanted))
-        return decode_dead_letter_page(self._http.call("GET", target))
+        return results.dead_letter.decode_dead_letter_page(self._http.call("GET", target))
 
     def redrive_dead_letters(
         self,
@@ -198,7 +188,7 @@ class MessageAdmin:
         dry_run: bool = False,
         force: bool = False,
         **wanted: str | None,
-    ) -> RedriveResult:
+    ) -> results.dead_letter.RedriveResult:
         """Put up to ``max_messages`` dead letters back into their topics, or into ``to``.
 
         Only the group that gave a message up gets it again. The filters are those of
@@ -213,7 +203,9 @@ class MessageAdmin:
         }
         body |= {"to": to, "after": after} | wanted
         given = {name: value for name, value in body.items() if value is not None}
-        return decode_redrive(self._http.call("POST", routes.redrive(topic), given))
+        return results.dead_letter.decode_redrive(
+            self._http.call("POST", routes.redrive(topic), given)
+        )
 
     def purge_dead_letters(
         self,
@@ -224,7 +216,7 @@ class MessageAdmin:
         ids: Sequence[str] = (),
         dry_run: bool = False,
         **wanted: str | None,
-    ) -> PurgeResult:
+    ) -> results.dead_letter.PurgeResult:
         """Delete up to ``max_messages`` dead letters for good.
 
         The filters are those of :meth:`list_dead_letters`. ``next`` of the result goes into
@@ -237,13 +229,15 @@ class MessageAdmin:
             dry_run="true" if dry_run else None,
             **_query(ids, wanted),
         )
-        return decode_purge(self._http.call("DELETE", target))
+        return results.dead_letter.decode_purge(self._http.call("DELETE", target))
 
     def _change(
         self, message_id: str | MessageId, change: dict[str, object]
-    ) -> MessageDescription:
+    ) -> results.message.MessageDescription:
         target = routes.message(message_id)
-        return decode_message(self._http.call("PATCH", target, change, repeatable=True))
+        return results.message.decode_message(
+            self._http.call("PATCH", target, change, repeatable=True)
+        )
 
 
 def _query(ids: Sequence[str], wanted: Mapping[str, str | None]) -> dict[str, str | None]:

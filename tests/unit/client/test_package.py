@@ -53,7 +53,8 @@ from goq import Client
 with Client() as q:
     q.producer("t")
 heavy = {"numpy", "asyncio", "rich", "pydantic", "pygments", "zstandard", "click", "anyio"}
-print(sorted(heavy & set(sys.modules)))
+results = {name for name in sys.modules if name.startswith("goq.client.results.")}
+print(sorted(heavy & set(sys.modules) | results))
 """
     result = subprocess.run(
         [sys.executable, "-c", script], cwd=REPOSITORY, capture_output=True, text=True, check=True
