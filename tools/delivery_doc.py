@@ -47,13 +47,22 @@ def _edges(rows: Iterable[Transition]) -> Iterator[str]:
 
 
 def _table(title: str, rows: Iterable[Transition]) -> Iterator[str]:
+    """Yield a table; rows of one reason that differ in one column only are one row."""
     yield f"| {title} | from | to | event |"
     yield "|---|---|---|---|"
+    merged: dict[tuple[object, ...], list[Transition]] = {}
     for row in rows:
-        every = len(row.sources) == len(MessageState)
-        sources = "any" if every else ", ".join(s for s in MessageState if s in row.sources) or "—"
-        event = f"`{row.event.__name__}`" if row.event is not None else "—"
-        yield f"| {row.why} | {sources} | {row.target or 'gone'} | {event} |"
+        unchanged = row.sources == (row.target,)
+        group = (row.why, row.event) if unchanged else (row.why, row.sources, row.target)
+        merged.setdefault(group, []).append(row)
+    for same in merged.values():
+        states = {state for row in same for state in row.sources}
+        every = len(states) == len(MessageState)
+        sources = "any" if every else ", ".join(s for s in MessageState if s in states) or "—"
+        target = same[0].target or "gone" if len({row.target for row in same}) == 1 else "the same"
+        events = ", ".join(f"`{row.event.__name__}`" for row in same if row.event is not None)
+        names = ", ".join(dict.fromkeys(events.split(", "))) or "—"
+        yield f"| {same[0].why} | {sources} | {target} | {names} |"
 
 
 def page() -> str:

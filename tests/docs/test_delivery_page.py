@@ -9,7 +9,6 @@ import sys
 from goq import limits
 from goq.broker.partition.failure_policy import retry_policy
 from goq.config.topic import TopicSettings
-from goq.delivery.delay.timer_wheel import TimerWheel
 from goq.delivery.events.transitions import TRANSITIONS, MessageState
 from goq.delivery.queues.weighted_sharing import LaneShares
 from tests.support.paths import REPOSITORY
@@ -41,30 +40,6 @@ def test_the_waits_before_a_retry_are_those_of_the_default_settings() -> None:
         assert policy.wait_ms(int(attempt), 0) == round(1000 * float(least_s))
         assert policy.wait_ms(int(attempt), 1) == round(1000 * float(most_s))
     assert policy.is_last(4)
-
-
-def test_the_message_with_a_delay_is_in_the_slots_of_the_wheel_that_the_page_says() -> None:
-    rows = re.findall(r"^\| ([\d,]+) \| ([01]) \| (.+) \| (.+) \| (.+) \|$", PAGE, re.MULTILINE)
-    assert len(rows) == 3
-    wheel = TimerWheel(1_000_000)
-    wheel.add(1_030_000, 1, 1)
-    for number, (at, due, width, slot, begins) in enumerate(rows):
-        assert number == 0 or wheel.next_ms() == _number(at)
-        assert len(wheel.pop_due(_number(at)).offsets) == int(due)
-        places = [(level.shift, s) for level in wheel._levels for s in level.slots]
-        if places:
-            [(shift, found)] = places
-            assert (1 << shift, found, found << shift) == (
-                _number(width.removesuffix(" ms")),
-                _number(slot),
-                _number(begins),
-            )
-        else:
-            assert (width, slot, begins) == ("—", "—", "—")
-
-
-def _number(text: str) -> int:
-    return int(text.replace(",", ""))
 
 
 def test_lanes_with_weights_of_8_3_and_1_get_as_many_of_twelve_messages() -> None:
