@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -53,16 +53,13 @@ def test_the_pictures_are_those_that_the_tool_draws(
         assert f"images/{name}" in text
 
 
-def test_the_questions_to_events_have_the_answers_of_the_page(
+def test_the_question_to_events_has_the_answer_of_the_page(
     spark: SparkSession, export: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = PAGE.read_text().split("\n## Asking what happened\n", 1)[1].split("\n## ", 1)[0]
-    blocks = re.findall(r"```python\n(.*?)```\n```text\n(.*?)```", asked, re.DOTALL)
-    said: dict[str, Any] = {"spark": spark}
-    assert len(blocks) == 2
-    for code, answer in blocks:
-        exec(code.replace("/home/me/lake", str(export)), said)
-        assert capsys.readouterr().out.strip() == answer.strip()
+    asked = PAGE.read_text().split("\n## What happened?\n", 1)[1].split("\n## ", 1)[0]
+    [(code, answer)] = re.findall(r"```python\n(.*?)```\n```text\n(.*?)```", asked, re.DOTALL)
+    exec(code.replace("/home/me/lake", str(export)), {"spark": spark})
+    assert capsys.readouterr().out.strip() == answer.strip()
 
 
 def test_the_made_up_traffic_is_accounted_for(spark: SparkSession, export: Path) -> None:

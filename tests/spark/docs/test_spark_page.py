@@ -57,11 +57,12 @@ def test_the_session_and_the_python_of_the_page_do_what_they_say(
     assert (total.value, total.key, total.priority, total.tenant) == (b"42", b"eu", "high", "acme")
 
 
-def test_the_tables_of_columns_are_the_schemas() -> None:
+def test_the_lists_of_columns_are_the_schemas() -> None:
     for name, schema in (("messages", MESSAGES), ("events", EVENTS), ("groups", GROUPS)):
-        told = re.findall(r"`(\w+)` (\w+)", re.sub(r"<[^`]*>", "", ddl_of(schema)))
-        assert [(c.strip("`"), t) for c, t, _ in rows(f"### {name}")] == [
-            (column, kind.lower()) for column, kind in told
+        columns = re.findall(r"`(\w+)` (\w+)", re.sub(r"<[^`]*>", "", ddl_of(schema)))
+        listed = TEXT.split(f"\n### {name}\n\n```text\n", 1)[1].split("```", 1)[0]
+        assert re.findall(r"^(\w+) +(\w+)", listed, re.MULTILINE) == [
+            (column, kind.lower()) for column, kind in columns
         ]
 
 
@@ -72,11 +73,11 @@ def test_the_table_of_events_is_complete() -> None:
 
 
 def test_the_tables_of_options_are_complete() -> None:
-    assert names("## Reading") == set(spark_options._KNOWN)
+    assert names("## Read a topic") == set(spark_options._KNOWN)
     behind_columns = TEXT.split("\nOther columns are refused", 1)[1]
     options = set(re.findall(r"^\| `(\w+)`", behind_columns, re.MULTILINE)) | {"token"}
     assert {name.lower() for name in options} >= set(sink_options._KNOWN)
-    assert names("## Writing") == set(sink_options.COLUMNS)
+    assert names("## Write messages") == set(sink_options.COLUMNS)
 
 
 def test_every_report_is_in_the_table() -> None:
