@@ -16,7 +16,7 @@ PAGE = DOCS / "trace.md"
 
 def test_the_session_and_the_program_of_the_page_run_as_written(tmp_path: Path) -> None:
     with terminal.shell(tmp_path) as shell:
-        assert terminal.run_session(PAGE, shell, tmp_path) == 13
+        assert terminal.run_session(PAGE, shell, tmp_path) == 12
         [code] = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
         code = code.replace("http://127.0.0.1:8080", shell["GOQ_SERVER"])
         command = [sys.executable, "-W", "error", "-c", f"{code}\nprint(newest.message.id)"]
