@@ -17,28 +17,22 @@ _CELL_CHARS_MAX = 60
 Topic = Annotated[
     str, typer.Argument(metavar="TOPIC", help="The topic they died in, or its TOPIC.dlq.")
 ]
-Group = Annotated[
-    str | None, typer.Option("--group", metavar="G", help="Only what this group gave up.")
-]
+Group = Annotated[str | None, typer.Option("--group", metavar="G", help="Given up by this group.")]
 Reason = Annotated[
-    str | None, typer.Option("--reason", metavar="TEXT", help="Only with this in the reason.")
+    str | None, typer.Option("--reason", metavar="TEXT", help="With this in the reason.")
 ]
 Cause = Annotated[
     str | None,
-    typer.Option("--cause", metavar="C", help="Only nacked, expired, rejected or ttl."),
+    typer.Option("--cause", metavar="C", help="nacked, expired, rejected or ttl."),
 ]
-Key = Annotated[str | None, typer.Option("--key", metavar="K", help="Only with this key.")]
-From = Annotated[
-    str | None, typer.Option("--from-time", metavar="T", help="Only what died from then on.")
-]
-To = Annotated[
-    str | None, typer.Option("--to-time", metavar="T", help="Only what died before then.")
-]
+Key = Annotated[str | None, typer.Option("--key", metavar="K", help="With this key.")]
+From = Annotated[str | None, typer.Option("--from-time", metavar="T", help="Died then or later.")]
+To = Annotated[str | None, typer.Option("--to-time", metavar="T", help="Died before then.")]
 Ids = Annotated[
     list[str] | None,
-    typer.Option("--id", metavar="ID", help="Only this message; repeatable."),
+    typer.Option("--id", metavar="ID", help="This message; repeatable."),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only print the effect.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
 

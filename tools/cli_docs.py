@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -17,16 +18,23 @@ from typer.testing import CliRunner
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "cli.md"
 INTRODUCTION = """# The command line
 
-Generated from `goq … --help` by `tools/cli_docs.py`.
+Written from `goq … --help` by `tools/cli_docs.py`. In a usage line `{…}` is required.
 
-Data goes to stdout, everything else to stderr. `--json` anywhere gives JSON: one document, or one
-object a line for streams, and errors as JSON objects on stderr. Tables and colour appear only on a
-terminal; a pipe gets tab-separated fields. Exit codes: 0 done · 1 failed in part · 2 usage · 3 not
-found · 4 not allowed · 5 unavailable or timed out · 6 conflict · 7 invalid data · 130 interrupted.
-
-Durations are written `250ms`, `30s`, `5m`, `1h30m`, `7d`; sizes `64KiB`, `10MB`, `1GiB`; times
-as RFC 3339 with a zone, a date, `now`, or relative to now as `-15m`.
-"""
+| everywhere | |
+|---|---|
+| `--help` | also of a command |
+| `--server URL` | repeatable; else `GOQ_SERVER`, the current context, `http://127.0.0.1:8080` |
+| `--token TOKEN` | sent to the node |
+| `--json` | one document, or one object a line for streams; errors as JSON objects on stderr |
+| stdout, stderr | data; everything else. Tables and colour appear only on a terminal; a pipe gets tab-separated fields |
+| exit codes | 0 done · 1 failed in part · 2 usage · 3 not found · 4 not allowed · 5 unavailable or timed out · 6 conflict · 7 invalid data · 130 interrupted |
+| durations | `250ms`, `30s`, `5m`, `1h30m`, `7d` |
+| sizes | `64KiB`, `10MB`, `1GiB` |
+| times | RFC 3339 with a zone, a date, `now`, or relative to now as `-15m` |
+"""  # noqa: E501
+# What the introduction says once: --help, the epilog, and arguments that only the usage names.
+_SAID_ONCE = re.compile(r"  --help +Show this message and exit\.|  [^-\s]\S*(?: +\[required\])?")
+_AS_ABOVE = "Options: as above."
 
 
 def render() -> str:
@@ -34,24 +42,43 @@ def render() -> str:
     from goq_cli.main import COMMANDS, build_app
 
     app = build_app(list(COMMANDS))
-    sections = [INTRODUCTION, _section(app, [])]
+    sections = [INTRODUCTION, _section(app, [], "")]
     for name in COMMANDS:
-        sections.append(_section(app, [name]))
         group = next((g for g in app.registered_groups if g.name == name), None)
-        if group is not None and group.typer_instance is not None:
-            for command in group.typer_instance.registered_commands:
-                word = command.name or command.callback.__name__  # type: ignore[union-attr]
-                sections.append(_section(app, [name, word]))
+        if group is None or group.typer_instance is None:
+            sections.append(_section(app, [name], ""))
+            continue
+        sections.append(f"## `goq {name}`\n\n{COMMANDS[name].capitalize()}.\n")
+        last = ""
+        for command in group.typer_instance.registered_commands:
+            word = command.name or command.callback.__name__  # type: ignore[union-attr]
+            sections.append(_section(app, [name, word], last))
+            if _AS_ABOVE not in sections[-1]:
+                last = sections[-1]
     return "\n".join(sections)
 
 
-def _section(app: typer.Typer, words: list[str]) -> str:
+def _section(app: typer.Typer, words: list[str], before: str) -> str:
+    """Return the help of a command, without the options that the section ``before`` has, too."""
     result = CliRunner().invoke(app, [*words, "--help"], prog_name="goq")
     if result.exit_code:
         raise SystemExit(f"goq {' '.join(words)} --help failed: {result.output}")
-    lines = "\n".join(line.rstrip() for line in result.output.strip().splitlines())
+    text = "\n".join(line.rstrip() for line in result.output.strip().splitlines())
+    parts = []
+    for part in text.split("\n\n  Everywhere: ")[0].split("\n\n"):
+        lines = part.splitlines()
+        if lines[0] in ("Arguments:", "Options:", "Commands:"):
+            lines[1:] = [line for line in lines[1:] if not _SAID_ONCE.fullmatch(line)]
+            if len(lines) == 1:
+                continue
+        parts.append("\n".join(lines))
+    if parts[-1].startswith("Options:") and f"\n\n{parts[-1]}\n```" in before:
+        known = [part for part in parts if part.startswith(("Arguments:", "Options:"))]
+        parts = [part for part in parts if part not in known or part not in before]
+        parts.append(_AS_ABOVE)
     heading = f"{'###' if len(words) > 1 else '##'} `{' '.join(['goq', *words])}`"
-    return f"{heading}\n\n```text\n{lines}\n```\n"
+    body = "\n\n".join(parts)
+    return f"{heading}\n\n```text\n{body}\n```\n"
 
 
 def main() -> int:

@@ -33,9 +33,7 @@ _CLEAR = "\x1b[2J\x1b[H"
 
 @app.command()
 def status(
-    watch: Annotated[
-        bool, typer.Option("--watch", help="Again every second, until Ctrl-C.")
-    ] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Every second, until Ctrl-C.")] = False,
     partitions: Annotated[
         bool, typer.Option("--partitions", help="List all, not only those in trouble.")
     ] = False,
@@ -110,7 +108,7 @@ def leave(
     node: Annotated[str, typer.Argument(metavar="NODE")],
     fewer_replicas: Annotated[
         bool,
-        typer.Option("--fewer-replicas", help="Also if the others are too few for all replicas."),
+        typer.Option("--fewer-replicas", help="Even if too few nodes remain for all replicas."),
     ] = False,
 ) -> None:
     """Decommission a node: move its replicas and leaderships away; return when it is removed.
@@ -156,7 +154,7 @@ def _wait_until_gone(client: Client, node: str) -> None:
 
 @app.command()
 def rebalance(
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say only what would move.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print the moves.")] = False,
 ) -> None:
     """Balance replicas and leaderships over the nodes, by few moves.
 
@@ -182,7 +180,7 @@ def move(
         str,
         typer.Option("--to", metavar="N1,N2,…", help="The replicas, the preferred leader first."),
     ] = "",
-    cancel: Annotated[bool, typer.Option("--cancel", help="Give the move up instead.")] = False,
+    cancel: Annotated[bool, typer.Option("--cancel", help="Cancel the move.")] = False,
 ) -> None:
     """Move a partition to other nodes; it stays in use."""
     from goq.errors import UsageError
@@ -205,7 +203,7 @@ def elect(
         str | None, typer.Option(metavar="NODE", help="Default: the preferred replica.")
     ] = None,
     unclean: Annotated[
-        bool, typer.Option("--unclean", help="A node that may lack messages: they are lost.")
+        bool, typer.Option("--unclean", help="Elect a node that may lack messages: they are lost.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
@@ -275,12 +273,12 @@ def set_settings(
 @app.command()
 def recover(
     data_dir: Annotated[
-        Path, typer.Option("--data-dir", metavar="DIR", help="Of the one node that goes on.")
+        Path, typer.Option("--data-dir", metavar="DIR", help="The folder of the one node.")
     ],
     yes: Annotated[
         bool,
         typer.Option(
-            "--yes-lose-what-others-had", help="Do it; without this, only say what would be lost."
+            "--yes-lose-what-others-had", help="Do it; else only print what would be lost."
         ),
     ] = False,
 ) -> None:

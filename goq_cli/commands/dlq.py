@@ -70,7 +70,7 @@ def list_letters(
 @app.command()
 def show(
     message_id: Annotated[
-        str, typer.Argument(metavar="ID", help="The dead letter's id, or the message's of before.")
+        str, typer.Argument(metavar="ID", help="Id of the dead letter, or its former id.")
     ],
 ) -> None:
     """Show a dead letter with its history of attempts."""
@@ -100,7 +100,7 @@ def redrive(
     topic: Topic,
     to: Annotated[
         str | None,
-        typer.Option(metavar="TOPIC", help="Into this topic; default where they came from."),
+        typer.Option(metavar="TOPIC", help="Into this topic; default their own."),
     ] = None,
     group: Group = None,
     reason: Reason = None,
@@ -113,10 +113,10 @@ def redrive(
         int | None, typer.Option(metavar="N", min=1, help="At most so many; default all.")
     ] = None,
     rate: Annotated[
-        float | None, typer.Option(metavar="N", min=0.001, help="At most so many a second.")
+        float | None, typer.Option(metavar="N", min=0.001, help="Messages a second at most.")
     ] = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Also what was put back too often already.")
+        bool, typer.Option("--force", help="Also what was redriven 10 times.")
     ] = False,
     dry_run: DryRun = False,
 ) -> None:

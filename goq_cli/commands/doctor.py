@@ -14,7 +14,7 @@ from goq_cli.session import SESSION
 
 def command(
     verify: Annotated[
-        bool, typer.Option("--verify", help="Check every byte of a data folder instead.")
+        bool, typer.Option("--verify", help="Check every byte of a data folder.")
     ] = False,
     data_dir: Annotated[
         Path, typer.Option(metavar="DIR", help="With --verify: which folder.")

@@ -28,30 +28,30 @@ def command(
     topics: Annotated[list[str], typer.Argument(metavar="TOPIC…")],
     to: Annotated[str, typer.Option(metavar="DIR", help="A folder, or a URI as s3://…")],
     from_time: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Not what was appended before.")
+        str | None, typer.Option(metavar="TIME", help="Appended then or later.")
     ] = None,
     to_time: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Only what was appended before.")
+        str | None, typer.Option(metavar="TIME", help="Appended before then.")
     ] = None,
     include_deleted: Annotated[
-        bool, typer.Option("--include-deleted", help="Also what retention has archived.")
+        bool, typer.Option("--include-deleted", help="Also archived messages.")
     ] = False,
     register: Annotated[
         tuple[str, str] | None,
-        typer.Option(metavar="iceberg CATALOG", help="Add the files to tables of a catalog, too."),
+        typer.Option(metavar="iceberg CATALOG", help="Also add the files to a catalog's tables."),
     ] = None,
     follow: Annotated[
-        bool, typer.Option("--follow", help="Go on exporting what comes, until interrupted.")
+        bool, typer.Option("--follow", help="Export new messages until interrupted.")
     ] = False,
     form: Annotated[
         str | None,
-        typer.Option("--decode", metavar="json", help="Values as typed columns beside them."),
+        typer.Option("--decode", metavar="json", help="Also decode values to typed columns."),
     ] = None,
     schema: Annotated[
         str | None,
         typer.Option(
             metavar="COLUMNS",
-            help="As 'id bigint, total double'; default: what the first messages have.",
+            help="As 'id bigint, total double'; default: by the first messages.",
         ),
     ] = None,
     engine: Annotated[

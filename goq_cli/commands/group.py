@@ -96,7 +96,7 @@ def reset(
     group: _Group,
     topic: _Topic,
     to: Annotated[str, typer.Option(help="earliest, latest, an offset, or a time.")],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print the effect.")] = False,
 ) -> None:
     """Reset a group to another position; its leases become void."""
     with SESSION.client() as client:

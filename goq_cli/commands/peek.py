@@ -39,7 +39,7 @@ _PAGE = 1000
 
 def command(
     topic: Annotated[str, typer.Argument(metavar="TOPIC")],
-    group: Annotated[str | None, typer.Option(metavar="G", help="Whose messages.")] = None,
+    group: Annotated[str | None, typer.Option(metavar="G", help="Messages of this group.")] = None,
     state: Annotated[str | None, typer.Option(help=f"With --group: {', '.join(STATES)}.")] = None,
     maximum: Annotated[int, typer.Option("--max", metavar="N", min=1)] = 10,
 ) -> None:

@@ -70,9 +70,7 @@ def command(
         bool, typer.Option("--null", "-0", help="The same as --delimiter '\\0'.")
     ] = False,
     key: Annotated[str | None, typer.Option(metavar="K", help="The key of every message.")] = None,
-    key_sep: Annotated[
-        str | None, typer.Option(metavar="S", help="What stands before S is the key.")
-    ] = None,
+    key_sep: Annotated[str | None, typer.Option(metavar="S", help="The key is before S.")] = None,
     header: Annotated[
         list[str], typer.Option(metavar="K=V", help="A header of every message; repeatable.")
     ] = [],  # noqa: B006
@@ -87,17 +85,17 @@ def command(
     ] = None,
     ttl: Annotated[
         str | None,
-        typer.Option(metavar="D", help="How long a message may wait once it is ready."),
+        typer.Option(metavar="D", help="How long a ready message may wait."),
     ] = None,
     tenant: Annotated[
-        str | None, typer.Option(metavar="T", help="Whose messages these are.")
+        str | None, typer.Option(metavar="T", help="The owner of the messages.")
     ] = None,
     partition: Annotated[int | None, typer.Option(metavar="N", help="Default: by key.")] = None,
     acks: Annotated[
         str | None,
         typer.Option(
             metavar="quorum|leader",
-            help="In a cluster: wait until enough nodes have a message, or one. Default quorum.",
+            help="In a cluster: wait for enough nodes, or for one. Default quorum.",
         ),
     ] = None,
     batch: Annotated[int, typer.Option(metavar="N", help="Messages a request at most.")] = 10_000,

@@ -30,16 +30,14 @@ def _register(name: str) -> None:
     def command(
         topics: Annotated[
             list[str] | None,
-            typer.Argument(metavar="[TOPIC…]", help="Default: all that are there."),
+            typer.Argument(metavar="[TOPIC…]", help="Default: all."),
         ] = None,
         source: Annotated[
             str, typer.Option("--from", metavar="DIR", help="What goq export wrote.")
         ] = "",
-        master: Annotated[
-            str, typer.Option(metavar="URL", help="The Spark master to work on.")
-        ] = "local[*]",
+        master: Annotated[str, typer.Option(metavar="URL", help="The Spark master.")] = "local[*]",
         html: Annotated[
-            Path | None, typer.Option(metavar="FILE", help="Write a page with charts, too.")
+            Path | None, typer.Option(metavar="FILE", help="Also write a page with charts.")
         ] = None,
     ) -> None:
         _report(name, topics or [], source, master, html)

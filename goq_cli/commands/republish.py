@@ -28,9 +28,9 @@ def command(
     query: Annotated[str, typer.Argument(metavar="QUERY", help="As SELECT * FROM messages …")],
     topics: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[TOPIC…]", help="What the tables have; of an export default all."),
+        typer.Argument(metavar="[TOPIC…]", help="Topics of the tables; of an export default all."),
     ] = None,
-    into: Annotated[str, typer.Option(metavar="TOPIC", help="Where they go.")] = "",
+    into: Annotated[str, typer.Option(metavar="TOPIC", help="The target topic.")] = "",
     source: Annotated[
         str, typer.Option("--from", metavar="DIR", help="What goq export wrote; else the node.")
     ] = "",
@@ -38,15 +38,13 @@ def command(
         str, typer.Option(metavar="ID", help="Happens once; default by query and topics.")
     ] = "",
     include_deleted: Annotated[
-        bool, typer.Option("--include-deleted", help="Of the node also what is archived.")
+        bool, typer.Option("--include-deleted", help="Of the node: archived messages, too.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print the effect.")] = False,
     master: Annotated[
         str, typer.Option(metavar="URL", help="The Spark master to work on.")
     ] = "local[*]",
-    html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write a page of what is said, too.")
-    ] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write a page.")] = None,
 ) -> None:
     """Publish messages chosen by a SQL query again, each exactly once, in order.
 

@@ -14,35 +14,35 @@ from goq_cli.session import SESSION
 
 def command(
     config: Annotated[Path | None, typer.Option(help="YAML; see config.example.yaml.")] = None,
-    data_dir: Annotated[Path | None, typer.Option(help="Where the data is kept.")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="The data folder.")] = None,
     listen: Annotated[str | None, typer.Option(metavar="HOST:PORT")] = None,
     node_id: Annotated[
-        str | None, typer.Option(metavar="NAME", help="What this node is called, for ever.")
+        str | None, typer.Option(metavar="NAME", help="Name of the node, for ever.")
     ] = None,
     cluster_listen: Annotated[
         str | None,
-        typer.Option(metavar="HOST:PORT", help="Be one of a cluster: listen here for the others."),
+        typer.Option(metavar="HOST:PORT", help="In a cluster: the address for other nodes."),
     ] = None,
     peers: Annotated[
         str | None,
-        typer.Option(
-            metavar="ID=HOST:PORT,…", help="All of the first nodes of a cluster, this one too."
-        ),
+        typer.Option(metavar="ID=HOST:PORT,…", help="All initial nodes, this one included."),
     ] = None,
     join: Annotated[
-        str | None, typer.Option(metavar="URL", help="Join the cluster of the node there.")
+        str | None, typer.Option(metavar="URL", help="Join the cluster of the node at URL.")
     ] = None,
     cluster_secret_file: Annotated[
         Path | None,
-        typer.Option(help="By what nodes prove themselves: openssl rand -hex 32 > FILE"),
+        typer.Option(help="Authenticates nodes: openssl rand -hex 32 > FILE"),
     ] = None,
     cluster_tls_cert_file: Annotated[
         Path | None,
-        typer.Option(help="With the next two: encrypt what the nodes agree on. PEM, of this node."),
+        typer.Option(help="With the next two: encrypts metadata. PEM, of this node."),
     ] = None,
-    cluster_tls_key_file: Annotated[Path | None, typer.Option(help="Of the certificate.")] = None,
+    cluster_tls_key_file: Annotated[
+        Path | None, typer.Option(help="The certificate's key.")
+    ] = None,
     cluster_tls_ca_file: Annotated[
-        Path | None, typer.Option(help="The authority of all nodes' certificates.")
+        Path | None, typer.Option(help="The authority of all certificates.")
     ] = None,
     settings: Annotated[
         list[str], typer.Option("--set", metavar="KEY=VALUE", help="Any setting, by dotted name.")

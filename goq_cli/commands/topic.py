@@ -74,7 +74,7 @@ def list_topics() -> None:
 @app.command()
 def show(
     name: _Name,
-    days: Annotated[int | None, typer.Option(help="Look back so many. Default: 14.")] = None,
+    days: Annotated[int | None, typer.Option(help="Days to look back. Default: 14.")] = None,
 ) -> None:
     """Show a topic: partitions, messages a day, current rates, settings.
 
@@ -94,7 +94,7 @@ def show(
 def alter(
     name: _Name,
     settings: _Settings = [],  # noqa: B006 - typer reads the default, nothing writes to it
-    partitions: Annotated[int | None, typer.Option(help="More than there are.")] = None,
+    partitions: Annotated[int | None, typer.Option(help="More than now.")] = None,
 ) -> None:
     """Change settings, or add partitions. More partitions move keys to other partitions."""
     with SESSION.client() as client:

@@ -61,29 +61,23 @@ def command(
         str, typer.Argument(metavar="ID|TOPIC", help="topic:partition:offset, or where to look.")
     ],
     key: Annotated[
-        str | None, typer.Option(metavar="K", help="The messages of TOPIC with this key.")
+        str | None, typer.Option(metavar="K", help="Messages of TOPIC with this key.")
     ] = None,
-    dedup_id: Annotated[
-        str | None, typer.Option(metavar="D", help="Those with this dedup id.")
-    ] = None,
-    header: Annotated[
-        str | None, typer.Option(metavar="K=V", help="Those with this header.")
-    ] = None,
+    dedup_id: Annotated[str | None, typer.Option(metavar="D", help="With this dedup id.")] = None,
+    header: Annotated[str | None, typer.Option(metavar="K=V", help="With this header.")] = None,
     from_time: Annotated[
-        str | None, typer.Option(metavar="T", help="Only what was published from then on.")
+        str | None, typer.Option(metavar="T", help="Published then or later.")
     ] = None,
-    to_time: Annotated[
-        str | None, typer.Option(metavar="T", help="Only what was published before then.")
-    ] = None,
+    to_time: Annotated[str | None, typer.Option(metavar="T", help="Published before then.")] = None,
     limit: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="At most so many messages; default 10.")
+        int | None, typer.Option(metavar="N", min=1, help="Messages at most; default 10.")
     ] = None,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on, and tell steps as they come.")
+        bool, typer.Option("--follow", "-f", help="Print new steps as they come.")
     ] = False,
     otlp: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="Send it as OpenTelemetry spans instead of printing it."),
+        typer.Option(metavar="URL", help="Send OpenTelemetry spans instead."),
     ] = None,
 ) -> None:
     """Print the life of a message, step by step.
