@@ -25,14 +25,17 @@ from goq.storage.scanner import Damage
 
 
 class PartitionId(NamedTuple):
-    """A partition's topic and number."""
+    """A partition's topic and number; as text ``orders:3``."""
 
     topic: str
     number: int
 
+    def __str__(self) -> str:
+        return f"{self.topic}:{self.number}"
+
 
 class Quorums(NamedTuple):
-    """What the writers of a partition's two logs wait for besides the local disk."""
+    """The quorums that the writers of the two logs wait for, in addition to the local disk."""
 
     messages: Quorum
     events: Quorum

@@ -124,7 +124,7 @@ class SingleMessageRoutes:
         """Raise ``MessageNotFound`` or ``MessageCompacted`` before anything is changed."""
         partition.check_exists(offset)
         reading = await read_log(partition, offset, offset + 1)
-        _check_not_gone(f"{topic.name}:{partition.identity.number}:{offset}", reading, offset)
+        _check_not_gone(f"{partition.identity}:{offset}", reading, offset)
 
     async def _status(self, topic: Topic, partition: Partition, offset: int) -> Response:
         partition.check_exists(offset)

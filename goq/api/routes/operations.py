@@ -112,7 +112,7 @@ class OperationRoutes:
         damaged: list[str] = []
         for topic in self._broker.topics.values():
             for partition in topic.partitions:
-                name = f"{topic.name}:{partition.identity.number}"
+                name = str(partition.identity)
                 if not partition.is_online:
                     offline.append(name)
                 if partition.message_damage or partition.event_damage:
