@@ -1,7 +1,7 @@
-"""The bounds of goq, all in one place. Units are last in the names.
+"""The limits of goq. Units are last in the names.
 
-Reaching a bound has a defined answer (413, 429, 431, 507 …), never growth of memory. A bound that
-a user may set is a default in the configuration; the bounds here always hold.
+A request over a limit gets a defined answer (413, 429, 431, 507 …); memory never grows without
+bound. Limits that a user can set are in the configuration; the limits here always hold.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ GROUPS_PER_TOPIC_MAX: Final = 10_000
 SEGMENT_BYTES_MIN: Final = 64 * KIB
 SEGMENT_BYTES_MAX: Final = 4 * GIB
 EVENT_SEGMENT_BYTES: Final = 4 * MIB
-SPANS_BLOCK_BYTES: Final = 8 * KIB
-SPANS_LOADED_MAX: Final = 32  # segments of a partition with an event index in memory
+EVENT_INDEX_BLOCK_BYTES: Final = 8 * KIB
+EVENT_INDEX_SEGMENTS_MAX: Final = 32  # of a partition, with their blocks in memory
 PRODUCERS_PER_PARTITION_MAX: Final = 10_000
 PRODUCER_BATCHES_REMEMBERED: Final = 5
 
@@ -123,7 +123,7 @@ REDRIVE_MESSAGES_MAX: Final = 10_000
 DEAD_LETTERS_SCANNED_MAX: Final = 50_000
 DEAD_LETTERS_SCANNED_BYTES_MAX: Final = 64 * MIB
 DEAD_HISTORY_BYTES_MAX: Final = 16 * KIB
-DEAD_LIVES_REMEMBERED: Final = 10
+DEAD_LETTER_ORIGINS_MAX: Final = 10  # earlier origins in the history of a dead letter
 OUTBOX_FRAME_BYTES: Final = 4 * MIB
 OUTBOX_FRAME_MESSAGES: Final = 2_000
 STREAM_IN_FLIGHT_MESSAGES_MAX: Final = 1_000_000

@@ -61,9 +61,9 @@ class Broker:
         times: TopicTimes = DEFAULT_TIMES,
         snapshot_limits: SnapshotLimits = DEFAULT_SNAPSHOT_LIMITS,
     ) -> None:
-        """``is_member`` says that other nodes have replicas: then what topics there are is for
-        all to agree on, and somebody else opens the partitions that this node leads.
-        ``remote_target`` finds the partitions that other nodes lead."""
+        """``is_member`` is true in a cluster: the cluster metadata define the topics, and the
+        replica manager opens the partitions that this node leads. ``remote_target`` finds
+        partitions that other nodes lead."""
         self.topics: dict[str, Topic] = {}
         self.streams = PushStreams()
         self.clock = clock
@@ -301,7 +301,7 @@ class Broker:
         return self._defaults.changed(row.settings)
 
     async def take_up(self, row: TopicRow, groups: Mapping[str, Mapping[str, str]]) -> None:
-        """Open or update a topic as the cluster metadata has it, with its groups."""
+        """Open or update a topic and its groups by the cluster metadata."""
         async with self._changing:
             topic = self.topics.get(row.name)
             if topic is None:
@@ -321,7 +321,7 @@ class Broker:
             self.compaction_manager.wake()
 
     async def drop(self, name: str) -> None:
-        """Delete the files of a topic that the cluster metadata no longer has."""
+        """Delete the files of a topic that the cluster metadata no longer contain."""
         async with self._changing:
             topic = self.topics.get(name)
             if topic is not None:
@@ -400,8 +400,8 @@ class Broker:
             self._keeping.cancel()
         self.finder.stop()
         await self.compaction_manager.stop()
-        await asyncio.gather(*(topic.stop_departures() for topic in self.topics.values()))
-        async with self._changing:  # whoever makes a topic for what leaves has made it then
+        await asyncio.gather(*(topic.stop_outbox() for topic in self.topics.values()))
+        async with self._changing:  # wait for the creation of a target topic
             await self._close_topics()
         await self._tasks.finish()
         self.archive.close()

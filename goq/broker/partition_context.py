@@ -1,7 +1,7 @@
-"""What a partition is given by its node and its topic, and what its parts share.
+"""The context of a partition: shared services of the node, callbacks of the topic, availability.
 
-:class:`PartitionContext` holds what all partitions of a node share. :class:`PartitionCallbacks`
-tell the topic what happens. :class:`Availability` says whether the partition can be used.
+:class:`PartitionContext` holds the services that all partitions of a node share.
+:class:`PartitionCallbacks` notify the topic. :class:`Availability` is the partition's status.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class Quorums(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PartitionContext:
-    """What every partition of a node shares.
+    """The services that all partitions of a node share.
 
-    ``epoch`` counts the starts of the node. A replicated partition has a context of its own, whose
+    ``epoch`` counts the starts of the node. A replicated partition has its own context, in which
     ``epoch`` is the leader epoch.
     """
 
@@ -58,35 +58,35 @@ class PartitionContext:
     frames: FrameCache
     tasks: Tasks
     random: Callable[[], float]
-    """Draws a number from 0 to below 1."""
+    """Returns a random number from 0 to below 1."""
     new_id: Callable[[], int]
-    """Draws a producer id that no other producer has."""
+    """Returns a new unique producer id."""
     snapshot_limits: SnapshotLimits = DEFAULT_SNAPSHOT_LIMITS
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionCallbacks:
-    """What a partition tells its topic."""
+    """The notifications of a partition to its topic."""
 
     on_ready: Callable[[str | None], None]
-    """There may be something to receive: for one group, or with None for all."""
+    """Messages may be ready: for one group, or with None for all groups."""
     on_failure: Callable[[], None]
-    """The partition went offline: its last decisions were lost to the disk."""
-    on_departing: Callable[[], None]
-    """A message is to leave for another topic."""
+    """The partition went offline: a disk fault lost its latest events."""
+    on_outbox_entry: Callable[[], None]
+    """The outbox has a new entry."""
     on_settled: Callable[[str | None, int | None, int], None]
-    """So many messages of a lease, by group and token, are no longer with their consumer. Without
-    a token: any of any lease. Without a group: of any group."""
+    """So many messages of a lease, by group and token, are no longer with their consumer. Without a
+    token any lease of the group may have lost messages, without a group any lease at all."""
     settings_of: Callable[[str], TopicSettings]
-    """The settings that hold for a group."""
+    """Returns the settings of a group."""
     on_disk_failure: Callable[[GoqError], None]
     """The disk is full, or has failed."""
     may_be_repaired: Callable[[Damage], bool]
-    """Whether another replica may have what is damaged; if so, that replica is going to lead."""
+    """Whether another replica may have the damaged data; if so, that replica will lead."""
 
 
 class Availability:
-    """Whether a partition can be used; ``error`` says why it cannot, None while it can."""
+    """The status of a partition; ``error`` is None while it is usable."""
 
     __slots__ = ("error", "identity")
 
@@ -95,12 +95,12 @@ class Availability:
         self.error: GoqError | None = None
 
     def check(self) -> None:
-        """Raise why the partition cannot be used, if so."""
+        """Raise the error unless the partition is usable."""
         if self.error is not None:
             raise self.error
 
     def take_offline(self, reason: str, *, retry_after_ms: int | None = None) -> GoqError:
-        """Refuse everything from now on; return the error, the first one where there are two."""
+        """Refuse all requests from now on; return the error. An earlier error stays."""
         self.error = self.error or PartitionOffline(
             f"partition {self.identity.number} of {self.identity.topic} {reason}",
             retry_after_ms=retry_after_ms,

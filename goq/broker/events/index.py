@@ -150,7 +150,7 @@ class EventIndex:
         with self._lock:
             self._summaries[segment.path] = spans.summary()
             self._loaded[segment.path] = spans
-            if len(self._loaded) > limits.SPANS_LOADED_MAX:
+            if len(self._loaded) > limits.EVENT_INDEX_SEGMENTS_MAX:
                 self._loaded.popitem(last=False)
 
     def _forget_deleted(self, segments: Sequence[Segment]) -> None:

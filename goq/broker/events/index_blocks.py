@@ -208,7 +208,7 @@ class BlockBuilder:
     def end_frame(self, next_sequence: int, size_bytes: int) -> None:
         """Record the end of a frame. A full block ends here."""
         self._size_bytes += size_bytes
-        if self._size_bytes >= limits.SPANS_BLOCK_BYTES:
+        if self._size_bytes >= limits.EVENT_INDEX_BLOCK_BYTES:
             self._finished.append(self._current_block())
             self._begin(next_sequence)
 
@@ -234,7 +234,7 @@ def build_blocks(reader: LogReader, start: int, end: int) -> list[EventIndexBloc
         builder.add(found.event, found.epoch, found.sequence)
         taken += 1
         if taken % _EVENTS_IN_BLOCK == 0:
-            builder.end_frame(found.sequence + 1, limits.SPANS_BLOCK_BYTES)
+            builder.end_frame(found.sequence + 1, limits.EVENT_INDEX_BLOCK_BYTES)
     return builder.blocks()
 
 

@@ -49,7 +49,7 @@ class LiveEventIndex:
             self._builder = BlockBuilder(self._sequence, self._pending_copies)
             self._builders[self._sequence] = (self._sequence, self._builder)
         self._sequence += event_count
-        self._builder.end_frame(self._sequence, limits.SPANS_BLOCK_BYTES)
+        self._builder.end_frame(self._sequence, limits.EVENT_INDEX_BLOCK_BYTES)
 
     def on_record(
         self, events: Sequence[AnyEvent], frame_bytes: int, done: asyncio.Future[Any]
@@ -103,7 +103,7 @@ class LiveEventIndex:
                 self._watches.pop(offset, None)
 
     def is_watched(self, event: AnyEvent) -> bool:
-        """Whether a request waits for a message that this event may concern."""
+        """Return whether a request waits for a message that this event may concern."""
         return any(self._may_affect(event, offset) for offset in self._watches)
 
     def _notify(self, events: Sequence[AnyEvent], done: asyncio.Future[Any]) -> None:

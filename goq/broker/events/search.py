@@ -172,7 +172,7 @@ class _DueTimes:
         return min((due_ms for _, due_ms in self._dues), default=None)
 
     def is_matured_by(self, stored: StoredEvent) -> bool:
-        """Whether the message matured with this event."""
+        """Return whether the message matured with this event."""
         event = stored.event
         if not isinstance(event, Matured) or event.end_offset <= self._offset:
             return False

@@ -25,7 +25,7 @@ from goq.storage.log.log import Log
 from goq.storage.log.segment import Segment
 
 _DEFERRED_MAX = 32
-_EVENTS_PER_ENTRY = 4  # of a snapshot that does not start a segment
+_EVENTS_PER_ENTRY = 4  # a snapshot that does not start a segment needs so many
 
 
 class EventWriter:
@@ -89,7 +89,7 @@ class EventWriter:
             self.record(())
 
     async def write_deferred(self) -> None:
-        """Return when all deferred events are durable."""
+        """Wait until all deferred events are durable."""
         if self._deferred:
             await self.record(())
 
@@ -110,9 +110,9 @@ class EventWriter:
         return done
 
     def count_published(self, size_bytes: int) -> bool:
-        """Count new messages; return whether so many came that a snapshot is worth its cost.
+        """Count the bytes of new messages; return whether a snapshot is due.
 
-        A snapshot stores up to which message the state is complete.
+        A snapshot stores the offset up to which the state is complete.
         """
         self._bytes_since_snapshot += size_bytes
         cost_bytes = self._snapshot_limits.entry_cost_bytes * self._snapshot_weight
@@ -133,7 +133,7 @@ class EventWriter:
         context.on_seal(identity, "events", segment)
 
     def _has_many_events(self) -> bool:
-        """Whether a snapshot is worth its cost: for a new segment, or to read old states fast."""
+        """Return whether a snapshot is due: to start a segment, or for fast reads of the past."""
         count = self._next_sequence - self._snapshot_sequence
         if self._is_full():
             return count >= max(limits.SNAPSHOT_EVENTS_MIN, self._snapshot_weight)
@@ -160,6 +160,6 @@ class EventWriter:
         self._bytes_since_snapshot = 0
 
     def _on_snapshot_written(self, last: asyncio.Future[Appended], sequence: int) -> None:
-        """Let rebuilds start at this segment: it starts with a complete snapshot."""
+        """Record that rebuilds can start at this segment: its snapshot is complete."""
         if not last.cancelled() and last.exception() is None:
             self.rebuilds_from = sequence

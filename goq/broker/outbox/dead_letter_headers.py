@@ -137,7 +137,9 @@ def dead_letter_headers_of(
     if origin.reason and (reason := _cut(origin.reason, _bytes_left(found, _REASON))):
         found.append((_REASON, reason))
     room = min(_bytes_left(found, _HISTORY), limits.DEAD_HISTORY_BYTES_MAX)
-    if history := _encode_history(origin.failures, earlier[-limits.DEAD_LIVES_REMEMBERED :], room):
+    if history := _encode_history(
+        origin.failures, earlier[-limits.DEAD_LETTER_ORIGINS_MAX :], room
+    ):
         found.append((_HISTORY, history))
     return found
 

@@ -72,7 +72,7 @@ class OutboxWorker:
     def wake(self) -> None:
         """Start to work if the outbox has entries."""
         is_idle = self._task is None or self._task.done()
-        if is_idle and not self._stopped and self._partition.departures:
+        if is_idle and not self._stopped and self._partition.outbox_entries:
             self._task = self._context.tasks.start(self._run())
 
     async def stop(self) -> None:
@@ -84,7 +84,7 @@ class OutboxWorker:
 
     async def _run(self) -> None:
         pause_s = self._retry.min_s
-        while self._partition.departures:
+        while self._partition.outbox_entries:
             if await self._publish_all():
                 pause_s = self._retry.min_s
                 continue
@@ -94,7 +94,7 @@ class OutboxWorker:
     async def _publish_all(self) -> bool:
         """Publish all entries; return whether none failed."""
         by_target: dict[tuple[str, int], list[OutboxEntry]] = {}
-        for entry in self._partition.departures:
+        for entry in self._partition.outbox_entries:
             event = entry.event
             by_target.setdefault((event.topic, event.partition), []).append(entry)
         try:

@@ -1,12 +1,12 @@
 """One partition: its message log, its event log, and the delivery state that follows from them.
 
 :class:`Partition` composes the parts, each of which owns its share of the work: the appender takes
-published frames, the leases serve consumers, the timers act on what becomes due, the ready state
-manager keeps what is derived. It applies each event to all of them and answers queries. No other
-package reads the state or the logs: callers ask the partition.
+published frames, the leases serve consumers, the timers handle due times, the ready state manager
+keeps the derived state. The partition applies each event to all of them and answers queries. No
+other package reads the state or the logs.
 
-Everything runs on the event loop except the writes. When events were lost to the disk, the state in
-memory is ahead of the log: the partition goes offline, and its topic opens it anew from the disk.
+Everything runs on the event loop except the writes. When a disk fault loses events, the state in
+memory is ahead of the log: the partition goes offline, and its topic loads it from the disk again.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ T = TypeVar("T")
 
 
 class ProducerProgress(NamedTuple):
-    """How far a producer got; ``offset`` is of its last message, None if that is forgotten."""
+    """A producer's position; ``offset`` is that of its last message, None if unknown."""
 
     epoch: int
     next_sequence: int
@@ -135,7 +135,7 @@ class Partition:
 
     @property
     def is_online(self) -> bool:
-        """Whether the partition can be used."""
+        """Whether the partition is usable."""
         return self.availability.error is None
 
     @property
@@ -145,18 +145,18 @@ class Partition:
 
     @property
     def has_failed_log(self) -> bool:
-        """Whether the message log has failed for good: reopening the partition cannot help."""
+        """Whether the message log has failed for good, so a reopen cannot help."""
         return bool(self._messages.failed)
 
     def check_room(self) -> None:
-        """Raise why no event can be taken now."""
+        """Raise an error if no event can be accepted now."""
         self.leases.check_room()
 
     def note_damage(self, damage: Damage) -> None:
-        """Record, as an event, damage that was met in reading.
+        """Record damage found by a read as an event.
 
-        Where another replica may have the messages they are not lost: nothing is recorded, and
-        this raises ``PartitionOffline`` until that replica leads.
+        If another replica may have the messages, they are not lost: nothing is recorded, and
+        ``PartitionOffline`` is raised until that replica leads.
         """
         self.check_repairable(damage)
         start, end = damage.start_offset, damage.end_offset
@@ -165,7 +165,7 @@ class Partition:
             self._writer.record([Corrupted(start, end, damage.reason)])
 
     def check_repairable(self, damage: Damage) -> None:
-        """Raise ``PartitionOffline`` for damage that another replica may not have."""
+        """Go offline and raise ``PartitionOffline`` if another replica may have the data."""
         if self._callbacks.may_be_repaired(damage):
             raise self.availability.take_offline(
                 "is damaged on this node; another is to lead it", retry_after_ms=1000
@@ -200,38 +200,38 @@ class Partition:
 
     @property
     def size_bytes(self) -> int:
-        """The bytes of all messages kept."""
+        """The size of the message log in bytes."""
         return self._messages.size_bytes
 
     @property
     def message_damage(self) -> Sequence[Damage]:
-        """The damage that was found in the message log."""
+        """The damage found in the message log."""
         return self._messages.damage
 
     @property
     def event_damage(self) -> Sequence[Damage]:
-        """The damage that was found in the event log."""
+        """The damage found in the event log."""
         return self._events.damage
 
-    # ReadResult
+    # Read
 
     @property
     def message_reader(self) -> LogReader:
-        """Reads the message log, from any thread; the same object while the partition is open."""
+        """The reader of the message log, for any thread; one object while the partition is open."""
         return self._messages.reader
 
     @property
     def event_reader(self) -> LogReader:
-        """Reads the event log, from any thread; the same object while the partition is open."""
+        """The reader of the event log, for any thread; one object while the partition is open."""
         return self._events.reader
 
     @property
     def live_event_index(self) -> LiveEventIndex:
-        """The index of the events, by message."""
+        """The index of events by message."""
         return self._writer.live_index
 
     def read(self, offset: int, *, messages_max: int, wait: bool = True) -> ReadResult:
-        """Read whole frames of committed messages; damage met is recorded as an event."""
+        """Read whole frames of committed messages; damage found is recorded as an event."""
         reading = self._messages.reader.read(
             offset, self._state.end_offset, messages_max=messages_max, wait=wait
         )
@@ -240,27 +240,27 @@ class Partition:
         return reading
 
     async def warm(self, offset: int, messages_max: int) -> None:
-        """Bring into memory, in a thread, what :meth:`read` would have had to wait for."""
+        """Read, in a thread, the messages into memory that :meth:`read` would block for."""
         reader, end_offset = self._messages.reader, self._state.end_offset
         with contextlib.suppress(OSError, IndexError):  # trimmed meanwhile, or the next read fails
             await self.in_thread(lambda: reader.read(offset, end_offset, messages_max=messages_max))
 
     async def in_thread(self, work: Callable[[], T]) -> T:
-        """Run work that blocks on the disk beside the event loop."""
+        """Run work that blocks on the disk in a thread."""
         return await self._loop.run_in_executor(self._context.executor, work)
 
     async def row(self, offset: int) -> ColumnRows | None:
-        """Return what the columns say of one message; None for one in a plain frame."""
+        """Return the columns of one message; None for a message in a plain frame."""
         reader = self._messages.reader
         return await self.in_thread(lambda: next(reader.rows(offset, offset + 1), None))
 
     @property
     def delayed_count(self) -> int:
-        """The number of messages that wait for their time."""
+        """The number of delayed messages."""
         return self.ready_manager.current.schedule.count
 
     async def read_delayed(self, work: Callable[[DelayedReader], T]) -> T:
-        """Run, in a thread, a query about the messages that wait for their time."""
+        """Run a query of the delayed messages in a thread."""
         reader = DelayedReader(self._messages.reader, self._state)
         return await self._loop.run_in_executor(self._context.executor, work, reader)
 
@@ -268,24 +268,24 @@ class Partition:
 
     @property
     def group_names(self) -> Collection[str]:
-        """The groups that something has happened to in this partition."""
+        """The groups with events in this partition."""
         return self._state.groups.keys()
 
     def group(self, name: str) -> GroupView:
-        """Return a view of a group's progress as it is now."""
+        """Return a view of a group's current progress."""
         return GroupView(self._state, name)
 
     def group_counts(self, name: str, now_ms: int, scheduled_max: int | None = None) -> GroupCounts:
-        """Count a group's messages by state, with at most so many scheduled ones.
+        """Count a group's messages by state, with at most ``scheduled_max`` scheduled ones.
 
-        Without ``scheduled_max`` all that is scheduled in the partition counts, as far as the group
-        has that much left.
+        The default is all scheduled messages of the partition, as far as the group has as many
+        undelivered.
         """
         scheduled = self.delayed_count if scheduled_max is None else scheduled_max
         return GroupView(self._state, name).counts(scheduled, now_ms)
 
     def check_exists(self, offset: int) -> None:
-        """Raise ``MessageNotFound`` for a message that is not there yet, or no longer."""
+        """Raise ``MessageNotFound`` for an offset not yet assigned or already deleted."""
         topic, number = self.identity
         name = f"{topic}:{number}:{offset}"
         if offset >= self._state.end_offset:
@@ -298,7 +298,7 @@ class Partition:
             )
 
     def message_status(self, offset: int, row: ColumnRows | None) -> MessageStatus:
-        """Return the status of a message; ``row`` is what its frame says, see :meth:`row`."""
+        """Return the status of a message; ``row`` holds its columns, see :meth:`row`."""
         state, ready = self._state, self.ready_manager.current
         lane, tenant, due_ms = ready.default_lane, 0, 0
         if row is not None:
@@ -313,7 +313,7 @@ class Partition:
         return MessageStatus(offset, lane, tenant, due_ms, is_scheduled, is_cancelled, row)
 
     def moved_lane(self, offset: int) -> int | None:
-        """Return the lane that a message was moved to; None if it was not."""
+        """Return the lane that a message was moved to, None if it was not moved."""
         return self._state.moved.get(offset)
 
     def is_rescheduled(self, offset: int) -> bool:
@@ -325,18 +325,18 @@ class Partition:
         return offset in self._state.cancelled
 
     def next_uncancelled(self, start: int) -> Range | None:
-        """Return the next run of messages that were not cancelled, from ``start`` on."""
+        """Return the next run of uncancelled messages from ``start`` on."""
         state = self._state
         start = max(start, state.start_offset)
         return next(iter(state.cancelled.missing(start, state.end_offset)), None)
 
     @property
     def mark_count(self) -> int:
-        """The number of messages that are marked as cancelled, moved or rescheduled."""
+        """The number of marks: messages cancelled, moved or rescheduled."""
         return self._state.mark_count()
 
     def producer_progress(self, producer_id: int) -> ProducerProgress | None:
-        """Return how far a producer got, in committed messages; None for an unknown one."""
+        """Return a producer's position by its committed messages; None if it is unknown."""
         producers = self._state.producers
         reached = producers.progress(producer_id)
         if reached is None:
@@ -346,9 +346,9 @@ class Partition:
         return ProducerProgress(epoch, next_sequence, offset)
 
     def producer_name(self, header: FrameHeader, events: LogReader | None = None) -> str | None:
-        """Return who published a frame: a name, else the producer's id in hex; None for nobody.
+        """Return the name of a frame's producer, else its id in hex; None without a producer.
 
-        Looks in ``events``, the partition's own by default. May block on the disk; from any thread.
+        Searches ``events``, by default the partition's own. May block on the disk; from any thread.
         """
         producer_id = header.producer_id
         if not producer_id:
@@ -360,52 +360,52 @@ class Partition:
         )
 
     @property
-    def departures(self) -> Collection[OutboxEntry]:
-        """The messages that are about to leave for other topics, first decided first."""
+    def outbox_entries(self) -> Collection[OutboxEntry]:
+        """The entries of the outbox: messages to copy to other topics, oldest first."""
         return self._state.outbox.entries.values()
 
     @property
     def outbox_producer_id(self) -> int:
-        """The producer id under which messages leave; 0 before the first departure."""
+        """The producer id of the outbox; 0 before the first entry."""
         return self._state.outbox.producer_id
 
     def new_producer_id(self) -> int:
-        """Return a producer id for departures, for a partition that has none yet."""
+        """Return a new producer id, for an outbox that has none yet."""
         return self._context.new_id()
 
     # Changes
 
     def record(self, events: Sequence[AnyEvent]) -> asyncio.Future[Appended]:
-        """Carry out a decision; it holds when the future completes."""
+        """Apply and record events; they are durable when the future completes."""
         self.leases.check_room()
         return self._writer.record(events)
 
     async def write_deferred(self) -> None:
-        """Return when events that no request waits for are durable too."""
+        """Wait until events that no request waits for are durable too."""
         if self.is_online:
             await self._writer.write_deferred()
 
     async def recorded(self) -> None:
-        """Return when all events so far are durable; raise if any of them is lost."""
+        """Wait until all events so far are durable; raise if any of them is lost."""
         self.availability.check()
         await self._writer.commit.run_exclusive(lambda: None)
         self.availability.check()
 
     async def rebuilt(self) -> None:
-        """Return when the ready state fits; raise why it cannot be rebuilt."""
+        """Wait for a rebuild of the ready state under way; raise if it fails."""
         await self.ready_manager.rebuilt()
 
     def cancel(self, offset: int, reason: str, due_ms: int | None) -> asyncio.Future[Appended]:
-        """Cancel a message; ``due_ms`` is its due time in force if it waits for that."""
+        """Cancel a message; ``due_ms`` is the due time in force of a delayed message."""
         self._check_changeable()
         done = self._writer.record([Cancelled([(offset, offset + 1)], reason)])
         if due_ms is not None:
             self.ready_manager.current.cancelled(offset, due_ms)
-        self._callbacks.on_ready(None)  # what was held back behind it may go
+        self._callbacks.on_ready(None)  # messages that it blocked by its key may be ready
         return done
 
     def move(self, offset: int, lane: int, tenant: int | None) -> asyncio.Future[Appended]:
-        """Move a message to another lane; ``tenant`` is None for one that waits for its time."""
+        """Move a message to another lane; ``tenant`` is None for a delayed message."""
         self._check_changeable()
         done = self._writer.record([Moved(offset, lane)])
         if tenant is not None:
@@ -414,7 +414,7 @@ class Partition:
         return done
 
     def reschedule(self, row: ColumnRows, due_ms: int, new_due_ms: int) -> asyncio.Future[Appended]:
-        """Change the due time of a message that waits; ``due_ms`` is the one in force."""
+        """Change the due time of a delayed message; ``due_ms`` is the one in force."""
         self._check_changeable()
         done = self._writer.record([Rescheduled(int(row.offsets[0]), new_due_ms)])
         self.ready_manager.current.rescheduled(row, due_ms, new_due_ms)
@@ -426,7 +426,7 @@ class Partition:
         self.leases.check_room()
 
     async def reset(self, group: str, offset: int, end_offset: int | None = None) -> None:
-        """Set a group's position to ``offset``; with an end, it goes no further than that."""
+        """Set a group's position to ``offset``, and its end to ``end_offset`` or to none."""
         self.leases.check_room()
         end = -1 if end_offset is None else end_offset
         done = self._writer.record([Reset(group, offset, end)])
@@ -434,24 +434,24 @@ class Partition:
         await done
 
     def start_group_over(self, group: str) -> None:
-        """Look again at what a group's ordering has held back: the ordering has changed."""
+        """Reconsider messages that a group's ordering held back: the ordering has changed."""
         if group in self._state.groups:
             self._state.groups[group].restart_reading()
 
     async def delete_group(self, group: str) -> None:
-        """Forget a group and its progress."""
+        """Delete a group and its progress."""
         if group in self._state.groups:
             self.availability.check()
             await self._writer.record([GroupDeleted(group)])
 
-    # What happened
+    # Callbacks
 
     def _on_event(self, event: AnyEvent) -> None:
         """Follow an event that was applied to the state."""
         if isinstance(event, Leased | Nacked | Expired | Extended):
             self._timers.arm_for_group(event.group)
         elif isinstance(event, CopyQueued):
-            self._callbacks.on_departing()
+            self._callbacks.on_outbox_entry()
         elif isinstance(event, Trimmed):
             self.ready_manager.current.trim(event.start_offset)
         on_settled = self._callbacks.on_settled
@@ -466,7 +466,7 @@ class Partition:
             on_settled(None, None, 0)
 
     def _on_events_lost(self, error: GoqError) -> None:
-        """Go offline: the state is ahead of its log, and must be loaded anew."""
+        """Go offline: the state is ahead of its log and must be loaded again."""
         self._callbacks.on_disk_failure(error)
         self._take_offline(error)
 
@@ -480,24 +480,24 @@ class Partition:
             self.availability.take_offline(f"is offline: {error.detail}", retry_after_ms=1000)
             self._callbacks.on_failure()
 
-    # Life
+    # Settings and close
 
     def configure(self, settings: TopicSettings) -> None:
-        """Take over changed settings; what is written from now on follows them."""
+        """Apply changed settings to all later writes."""
         self.ready_manager.configure(settings)
         self._messages.config = messages_config(settings)
         self._events.config = events_config(settings)
         self.appender.admission.configure(settings)
 
     async def resign(self, reason: GoqError) -> None:
-        """Release the logs because another node leads: nothing more is written to them."""
+        """Release the logs without further writes, because another node leads."""
         self.availability.error = self.availability.error or reason
         self.appender.commit.abort(reason)
         self._writer.commit.abort(reason)
         await self.close()
 
     async def close(self) -> None:
-        """Write what is queued, snapshot the state so that opening is quick, close the logs."""
+        """Write queued frames, snapshot the state for a fast open, and close the logs."""
         await self.compactor.stop()
         self._timers.cancel()
         if self.is_online:
@@ -508,4 +508,4 @@ class Partition:
             try:
                 await commit.close()
             except (StorageFailed, OSError):
-                continue  # it failed before, and every waiter was told then
+                continue  # it failed before, and its waiters got the error then

@@ -1,8 +1,8 @@
 """An open topic: its partitions, its groups, and their settings.
 
-The topic opens, reopens and closes partitions, and passes on what they report. Its publisher takes
-messages, its receiver serves consumers. A partition whose latest events were lost to the disk is
-closed and loaded again, until that works.
+The topic opens, reopens and closes partitions, and connects their callbacks. Its publisher serves
+producers, its receiver serves consumers. When a disk fault loses the latest events of a partition,
+the topic closes the partition and loads it again, with retries.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ _GENERATIONS_PER_START = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class TopicTimes:
-    """How long a topic pauses before it repeats what failed."""
+    """The pauses of a topic before it retries what failed."""
 
     reopen_delay_s: float = 1.0
-    """Before a partition is opened again whose latest events were lost."""
+    """The pause before a partition that lost its latest events is opened again."""
     outbox_retry: RetryBackoff = DEFAULT_RETRY_BACKOFF
 
 
@@ -58,23 +58,23 @@ DEFAULT_TIMES = TopicTimes()
 
 @dataclass(frozen=True, slots=True)
 class Leadership:
-    """This node's part as the leader of a replicated partition."""
+    """The parameters of a partition that this node leads for the cluster."""
 
     epoch: int
     quorums: Quorums
     on_failure: Callable[[], None]
-    """The partition went offline: its latest decisions were lost to the disk."""
+    """The partition went offline: a disk fault lost its latest events."""
     on_disk_failure: Callable[[GoqError], None]
     """The disk is full, or has failed."""
     may_be_repaired: Callable[[Damage], bool]
-    """Whether another replica may have what is damaged; if so, that replica is going to lead."""
+    """Whether another replica may have the damaged data; if so, that replica will lead."""
 
 
 class Topic:
     """A topic of this node.
 
-    ``targets`` returns, and where need be creates, the partition of another topic that a message of
-    this one leaves for. ``remote_target`` finds partitions that other nodes lead.
+    ``targets`` returns the partition of another topic that outbox entries are copied to, and
+    creates it if necessary. ``remote_target`` finds partitions that other nodes lead.
     """
 
     def __init__(
@@ -107,19 +107,19 @@ class Topic:
         self._tasks = tasks
         self._targets = targets
         self._times = times
-        self._departures: dict[int, OutboxWorker] = {}
+        self._outbox_workers: dict[int, OutboxWorker] = {}
         self._closing = asyncio.Event()
         self._reopening: list[asyncio.Task[None]] = []
 
     @property
     def is_closed(self) -> bool:
-        """Whether the topic is going away."""
+        """Whether the topic is closing or closed."""
         return self._closing.is_set()
 
     # Partitions
 
     async def open(self, partitions: int) -> None:
-        """Recover and open partitions until there are so many; more can be added later."""
+        """Recover and open the partitions below number ``partitions`` that are not open yet."""
         for number in range(self.partitions.count, partitions):
             self.partitions.put(self._partition(number, await self._open(number)))
         self.coordinator.on_partitions_added()
@@ -130,7 +130,7 @@ class Topic:
         self.coordinator.on_partitions_added()
 
     async def lead(self, number: int, logs: PartitionLogs, leadership: Leadership) -> None:
-        """Open a replicated partition with its logs as they are: all in them is committed."""
+        """Open a replicated partition from its logs; everything in them is committed."""
         context = replace(self._context, epoch=leadership.epoch)
         loaded = await self._in_thread(load_partition, logs, context, self.settings)
         self.partitions.put(self._partition(number, loaded, context, leadership))
@@ -139,11 +139,11 @@ class Topic:
         self.receiver.wake()
 
     async def resign(self, number: int, reason: GoqError) -> None:
-        """Close a partition that this node does not lead any more; waiters get ``reason``."""
+        """Close a partition that this node leads no longer; waiters get ``reason``."""
         partition = self.partitions.take(number)
-        departures = self._departures.pop(number)
+        outbox_worker = self._outbox_workers.pop(number)
         await partition.resign(reason)
-        await departures.stop()
+        await outbox_worker.stop()
         self.credits.on_settled(number, None, 0)
         self.receiver.on_resigned(number)
 
@@ -170,7 +170,7 @@ class Topic:
             on_failure=(
                 leadership.on_failure if leadership is not None else partial(self._reopen, number)
             ),
-            on_departing=lambda: self._departures[number].wake(),
+            on_outbox_entry=lambda: self._outbox_workers[number].wake(),
             on_settled=partial(self.receiver.on_settled, number),
             settings_of=self.receiver.settings_of,
             on_disk_failure=(
@@ -185,15 +185,15 @@ class Topic:
         partition = Partition(
             identity, loaded, context, callbacks, self.settings, self.stats, quorums
         )
-        departures = OutboxWorker(
+        outbox_worker = OutboxWorker(
             partition,
             partial(self._targets, self),
             context,
             self.settings.default_lane,
             self._times.outbox_retry,
         )
-        self._departures[number] = departures
-        departures.wake()
+        self._outbox_workers[number] = outbox_worker
+        outbox_worker.wake()
         return partition
 
     def _unsettled_count(self, group: str, number: int, token: int) -> int:
@@ -206,8 +206,8 @@ class Topic:
             self._reopening.append(self._tasks.start(self._load_again(number)))
 
     async def _load_again(self, number: int) -> None:
-        """Load a partition from the disk after events were lost, until that works."""
-        await self._departures[number].stop()
+        """Load a partition from the disk after events were lost; retry until that works."""
+        await self._outbox_workers[number].stop()
         await self.partitions[number].close()
         while not await self._closes_within(self._times.reopen_delay_s):
             try:
@@ -231,11 +231,11 @@ class Topic:
     # Settings and groups
 
     def settings_of(self, group: str) -> TopicSettings:
-        """Return the settings that hold for a group: the topic's, and its own over them."""
+        """Return a group's settings: the topic's, with the group's overrides."""
         return self.receiver.settings_of(group)
 
     def configure(self, settings: TopicSettings) -> None:
-        """Take over changed settings."""
+        """Apply changed settings."""
         orderings = {group: self.settings_of(group).ordering for group in self.groups}
         self.settings = self.publisher.settings = self.receiver.settings = settings
         for group, before in orderings.items():
@@ -246,7 +246,7 @@ class Topic:
             partition.configure(settings)
 
     def configure_group(self, group: str, written: Mapping[str, str]) -> None:
-        """Take over a group's own settings."""
+        """Apply a group's overrides of the settings."""
         before = self.settings_of(group).ordering
         self._set_group_settings(group, written)
         if self.settings_of(group).ordering is not before:
@@ -260,46 +260,46 @@ class Topic:
             self.receiver.group_settings.pop(group, None)
 
     def _change_ordering(self, group: str) -> None:
-        """Apply the new ordering to what the old one held back."""
+        """Make messages ready that only the old ordering held back."""
         self.coordinator.forget(group)
         for partition in self.partitions:
             partition.start_group_over(group)
         self.receiver.wake()
 
     def forget_group(self, group: str) -> None:
-        """Let go of a group that was deleted."""
+        """Remove a deleted group."""
         self.groups.pop(group, None)
         self.receiver.group_settings.pop(group, None)
         self.coordinator.forget(group)
 
-    # What the coordinator asks: see GroupHost
+    # Queries of the coordinator, see GroupHost
 
     def partition_count(self) -> int:
-        """Return how many partitions there are."""
+        """Return the number of partitions."""
         return self.partitions.count
 
     def shares_partitions(self, group: str) -> bool:
-        """Return whether each partition belongs to one consumer of a group."""
+        """Return whether each partition belongs to one consumer of the group."""
         return self.settings_of(group).ordering is Ordering.PARTITION
 
     def holder(self, group: str, partition: int, other_than: str | None) -> str | None:
-        """Return a consumer, other than that one, that has a lease in a partition open here."""
+        """Return a consumer other than ``other_than`` that has a lease in a partition open here."""
         opened = self.partitions.get(partition)
         return None if opened is None else opened.leases.holder(group, other_than)
 
     def wake_consumers(self, group: str, consumers: Collection[str]) -> None:
-        """Wake these consumers, if they wait."""
+        """Wake these consumers of a group, if they wait."""
         self.receiver.wake_consumers(group, consumers)
 
     # Closing
 
-    async def stop_departures(self) -> None:
-        """Stop moving messages to other topics until the topic is opened again."""
-        await asyncio.gather(*(departures.stop() for departures in self._departures.values()))
+    async def stop_outbox(self) -> None:
+        """Stop the outbox workers until the topic is opened again."""
+        await asyncio.gather(*(worker.stop() for worker in self._outbox_workers.values()))
 
     async def close(self, reason: GoqError) -> None:
         """Make everything durable and close the partitions; waiters get ``reason``."""
-        await self.stop_departures()
+        await self.stop_outbox()
         self._closing.set()
         self.receiver.close(reason)
         self.credits.wake_all()

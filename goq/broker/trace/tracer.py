@@ -236,7 +236,7 @@ def _check_known(
 
 
 def _may_be_merged(view: FrameView) -> bool:
-    """Whether compaction may have merged several frames into one, which has a later time."""
+    """Return whether compaction may have merged several frames into one with a later time."""
     count = view.header.message_count
     return count > 1 and not view.header.producer_id and not any(view.kept(0, count))
 
@@ -248,7 +248,7 @@ def _origins_of(history: MessageHistory) -> list[MessageId]:
     letter = read_dead_letter(history.message.headers)
     origins = [*letter.earlier_origins, *([letter.origin] if letter.origin is not None else [])]
     found = []
-    for each in origins[-limits.DEAD_LIVES_REMEMBERED :]:
+    for each in origins[-limits.DEAD_LETTER_ORIGINS_MAX :]:
         with suppress(InvalidInput):
             found.append(MessageId.parse(each.id))
     return found

@@ -55,7 +55,7 @@ def _small_events(monkeypatch: pytest.MonkeyPatch) -> None:
     """Segments of events, and blocks of their index, that a few steps fill."""
     monkeypatch.setattr(limits, "EVENT_SEGMENT_BYTES", 600)
     monkeypatch.setattr(limits, "SNAPSHOT_EVENTS_MIN", 2)
-    monkeypatch.setattr(limits, "SPANS_BLOCK_BYTES", 300)
+    monkeypatch.setattr(limits, "EVENT_INDEX_BLOCK_BYTES", 300)
 
 
 class World:
@@ -103,7 +103,7 @@ async def refuse(topic: Topic, group: str = "g") -> None:
 
 async def settled(topic: Topic) -> None:
     """Return when all that leaves has arrived, and everything is written."""
-    await until(lambda: not any(p.departures for p in topic.partitions))
+    await until(lambda: not any(p.outbox_entries for p in topic.partitions))
     for partition in topic.partitions:
         await quiet(partition)
 

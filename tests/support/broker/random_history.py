@@ -188,7 +188,7 @@ class Life:
 
     async def copy(self, metadata: MemoryMetadata, source: Path, target: Path) -> tuple[Copy, list]:
         """Copy the folder as it is, and return it with the states as they are."""
-        await until(lambda: not any(p.departures for p in self.topic.partitions))
+        await until(lambda: not any(p.outbox_entries for p in self.topic.partitions))
         await self._come_to_rest()
         shutil.copytree(source, target)
         states = [deepcopy(canonical(state_of(p))) for p in self.topic.partitions]
@@ -206,7 +206,7 @@ class Life:
             await self._come_to_rest()
             while await self.receive(50, HOUR_MS):
                 await self.settle("ack", list(self.held))
-        await until(lambda: not any(p.departures for p in self.topic.partitions))
+        await until(lambda: not any(p.outbox_entries for p in self.topic.partitions))
 
     async def _come_to_rest(self) -> None:
         """Return when nothing is built anew, and nothing is on its way to the disk."""

@@ -96,7 +96,7 @@ class Pair:
         self.receipts: list[Receipt] = []
         self.consumers: dict[int, str] = {}
         self.rotten: dict[int, int] = {}
-        self.departures: dict[int, list[int]] = {}
+        self.outbox_entries: dict[int, list[int]] = {}
         self.sequence = 0
         self.announced: dict[str, set[int]] = {}
         self.luck = 0.0
@@ -253,7 +253,7 @@ class Pair:
         assert departure.first_sequence == self.sequence
         assert departure.event == event
         self.sequence += len(offsets)
-        self.departures[number] = offsets
+        self.outbox_entries[number] = offsets
 
     # Settling
 
@@ -431,9 +431,9 @@ class Pair:
 
     def arrive(self) -> None:
         """The first departure is carried out."""
-        if self.departures:
-            number = next(iter(self.departures))
-            del self.departures[number]
+        if self.outbox_entries:
+            number = next(iter(self.outbox_entries))
+            del self.outbox_entries[number]
             self.apply(CopyStored(number, 0))
 
     # What happens to groups and to the log
@@ -532,7 +532,7 @@ class Pair:
         leases = [lease for group in damaged.groups.values() for lease in group.leases.values()]
         self.consumers = {lease.token: lease.consumer for lease in leases}
         departures = damaged.outbox.entries.values()
-        self.departures = {d.number: [] for d in departures}
+        self.outbox_entries = {d.number: [] for d in departures}
         self.sequence = sum(n for _, _, n in damaged.outbox.sequences())
         self.epoch += 1
         self.announced = {}
@@ -570,7 +570,7 @@ class Pair:
             due_ms = real.rescheduled.get(offset, due_ms)
             is_waiting = bool(due_ms) and not real.maturity.has_matured(offset, due_ms)
             assert is_waiting == (offset in twin.waiting) or offset in twin.cancelled, offset
-        assert list(real.outbox.entries) == list(self.departures)
+        assert list(real.outbox.entries) == list(self.outbox_entries)
         self._check_timers()
 
     def _check_timers(self) -> None:

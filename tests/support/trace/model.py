@@ -106,7 +106,7 @@ class TraceTwin:
         self._note_time()
         for topic in list(self.broker.topics.values()):
             for partition in topic.partitions:
-                await until(lambda p=partition: not p.departures)  # type: ignore[misc]
+                await until(lambda p=partition: not p.outbox_entries)  # type: ignore[misc]
                 await partition.rebuilt()
         for topic in self.broker.topics.values():
             for partition in topic.partitions:
@@ -379,7 +379,7 @@ class TraceTwin:
         gone = {o for start, end in before for o in range(start, end)}
         taking = RemovalRequest(DeadLetterQuery(), (-1, -1), self.chance.choice((1, 3, 100)))
         await redrive(dead, self._topic(), self.clock.wall_ms(), taking)
-        await until(lambda: not dead.partitions[0].departures)
+        await until(lambda: not dead.partitions[0].outbox_entries)
         runs = state_of(dead.partitions[0]).cancelled.present(0, self.ends[DEAD])
         now = {o for start, end in runs for o in range(start, end)}
         for offset in sorted(now - gone):

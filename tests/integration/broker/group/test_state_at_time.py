@@ -95,7 +95,7 @@ class Watched:
             self.clock.now_us = self._latest_us
         self.clock.now_us += 1_000
         await until(self._has_matured)
-        await until(lambda: not any(p.departures for p in topic.partitions))
+        await until(lambda: not any(p.outbox_entries for p in topic.partitions))
         await self.life._come_to_rest()
         if self.clock.now_us > self._latest_us:
             for name in (GROUP, OTHER):

@@ -60,7 +60,9 @@ async def died(broker: Broker, count: int, name: str = "t") -> list[FoundDeadLet
 
 
 async def settled(broker: Broker) -> None:
-    await until(lambda: not any(p.departures for t in broker.topics.values() for p in t.partitions))
+    await until(
+        lambda: not any(p.outbox_entries for t in broker.topics.values() for p in t.partitions)
+    )
 
 
 async def put_back(broker: Broker, taking: RemovalRequest = ALL) -> RemovalResult:

@@ -46,7 +46,7 @@ def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
     """Segments of events and blocks of their index that a few steps fill."""
     monkeypatch.setattr(limits, "EVENT_SEGMENT_BYTES", 6_000)
     monkeypatch.setattr(limits, "SNAPSHOT_EVENTS_MIN", 10)
-    monkeypatch.setattr(limits, "SPANS_BLOCK_BYTES", 600)
+    monkeypatch.setattr(limits, "EVENT_INDEX_BLOCK_BYTES", 600)
 
 
 async def check(twin: TraceTwin) -> None:
@@ -219,7 +219,7 @@ async def reject_all(topic: Topic, group: str, count: int) -> None:
 
 
 async def left(topic: Topic) -> None:
-    await until(lambda: not any(p.departures for p in topic.partitions))
+    await until(lambda: not any(p.outbox_entries for p in topic.partitions))
     for partition in topic.partitions:
         await quiet(partition)
 
@@ -236,7 +236,7 @@ def test_copies_are_found_between_those_of_others(
                 await publish(topic, b"%d" % number)
             dead = await broker.create_topic(TOPIC + ".dlq")
             await reject_all(topic, "g", 12)
-            while topic.partitions[0].departures:
+            while topic.partitions[0].outbox_entries:
                 await publish(dead, b"another")
             await left(topic)
             copies = []

@@ -89,7 +89,7 @@ def test_a_trace_over_damage_is_a_part_of_the_right_one_and_says_so(
 ) -> None:
     monkeypatch.setattr(limits, "EVENT_SEGMENT_BYTES", 8_000)
     monkeypatch.setattr(limits, "SNAPSHOT_EVENTS_MIN", 10)
-    monkeypatch.setattr(limits, "SPANS_BLOCK_BYTES", 600)
+    monkeypatch.setattr(limits, "EVENT_INDEX_BLOCK_BYTES", 600)
     partition = live(tmp_path / "life", seed)
     messages = published(partition)
     right = timelines(partition, messages)

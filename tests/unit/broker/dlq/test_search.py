@@ -43,14 +43,14 @@ def test_what_is_written_is_read_again() -> None:
 
 def test_only_so_many_lives_are_told_and_the_newest_are() -> None:
     headers: list[Header] = []
-    for number in range(limits.DEAD_LIVES_REMEMBERED + 5):
+    for number in range(limits.DEAD_LETTER_ORIGINS_MAX + 5):
         headers = redriven_headers(dead_letter_headers_of(headers, died(number)), is_origin=True)
     letter = read_dead_letter(headers)
-    assert letter.redrives == limits.DEAD_LIVES_REMEMBERED + 5
+    assert letter.redrives == limits.DEAD_LETTER_ORIGINS_MAX + 5
     assert letter.origin
-    assert letter.origin.id == f"t:0:{limits.DEAD_LIVES_REMEMBERED + 4}"
+    assert letter.origin.id == f"t:0:{limits.DEAD_LETTER_ORIGINS_MAX + 4}"
     assert [origin.id for origin in letter.earlier_origins] == [
-        f"t:0:{n}" for n in range(4, limits.DEAD_LIVES_REMEMBERED + 4)
+        f"t:0:{n}" for n in range(4, limits.DEAD_LETTER_ORIGINS_MAX + 4)
     ]
 
 

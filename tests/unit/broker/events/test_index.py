@@ -191,8 +191,8 @@ def damaged(data: bytes, chance: random.Random, other: bytes) -> bytes | None:
 
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "SPANS_BLOCK_BYTES", 500)
-    monkeypatch.setattr(limits, "SPANS_LOADED_MAX", 2)
+    monkeypatch.setattr(limits, "EVENT_INDEX_BLOCK_BYTES", 500)
+    monkeypatch.setattr(limits, "EVENT_INDEX_SEGMENTS_MAX", 2)
 
 
 @pytest.mark.usefixtures("small_blocks")
