@@ -155,7 +155,7 @@ class ClusterRoutes:
                 controller=cluster.controller,
                 topics=names,
                 reports=reports,
-                strangers=cluster.refused_nodes,
+                refused_nodes=cluster.refused_nodes,
             )
         )
 

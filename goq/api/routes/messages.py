@@ -141,13 +141,22 @@ class MessageRoutes:
         wait_ms = duration_ms(request.query.get("wait", "0"), "wait", limits.WAIT_MS_MAX)
         start = query_int(request, "offset", 0)
         times, background = self._times(request), query_flag(request, "background")
-        past, as_frames = self._past(request), wants_frames(request)
-        if times is not None or background or past is not None or bytes_max is not None:
+        archive, as_frames = self._archive_view(request), wants_frames(request)
+        if times is not None or background or archive is not None or bytes_max is not None:
             if "to_time" in request.query or "as_of" in request.query:
                 wait_ms = 0
             times = times or TimeRange()
             asked = RangeRead(
-                topic, number, start, times, limit, wait_ms, as_frames, background, past, bytes_max
+                topic,
+                number,
+                start,
+                times,
+                limit,
+                wait_ms,
+                as_frames,
+                background,
+                archive,
+                bytes_max,
             )
             return await self._ranges.answer(asked)
         start = max(start, partition.log_start_offset)
@@ -178,16 +187,16 @@ class MessageRoutes:
                 break
         return json_response(MessagesOut(found.messages, stop, damaged_json(number, reading, stop)))
 
-    def _past(self, request: Request) -> ArchiveView | None:
-        """Return what is to be read besides the live log, None if nothing."""
-        text, snapshot_us = request.query.get("as_of"), None
+    def _archive_view(self, request: Request) -> ArchiveView | None:
+        """Return the archive to read with the live log; None to read the live log only."""
+        text, as_of_us = request.query.get("as_of"), None
         if text is not None:
-            snapshot_us = time_us(text, "as_of", self._broker.clock.wall_us())
+            as_of_us = time_us(text, "as_of", self._broker.clock.wall_us())
         asked = query_flag(request, "include_deleted") or text is not None
-        return ArchiveView(self._broker.archive, snapshot_us) if asked else None
+        return ArchiveView(self._broker.archive, as_of_us) if asked else None
 
     def _times(self, request: Request) -> TimeRange | None:
-        """Return the times asked for, None if there are none."""
+        """Return the requested time range, None without one."""
         query, now_us = request.query, self._broker.clock.wall_us()
         given = {
             "from_us" if name == "from_time" else "to_us": time_us(query[name], name, now_us)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 Reports = Mapping[tuple[str, int], "ReplicaReport"]
 _MS_PER_S = 1000
-_STRANGER = "comes with another disk than it is known with, and is not let in"
+_REFUSED = "has another disk than the one registered for it, and is refused"
 
 
 def cluster_out(
@@ -37,15 +37,18 @@ def cluster_out(
     controller: str | None,
     topics: Collection[str] | None = None,
     reports: Reports = {},  # noqa: B006 - never changed
-    strangers: Collection[str] = (),
+    refused_nodes: Collection[str] = (),
 ) -> ClusterOut:
-    """Return the cluster as ``node`` knows it, with all topics or some."""
+    """Return the cluster by the metadata of ``node``, with all topics or some.
+
+    ``refused_nodes`` are the nodes whose disk is not the registered one.
+    """
     out = ClusterOut(
         version=state.version,
         node=node,
         cluster=is_cluster,
         controller=controller,
-        nodes=[_node(known, strangers) for _, known in sorted(state.nodes.items())],
+        nodes=[_node(known, refused_nodes) for _, known in sorted(state.nodes.items())],
         settings=ClusterSettingsOut(
             state.settings.replication_factor,
             state.settings.min_insync,
@@ -88,14 +91,14 @@ def status_of(node: NodeMetadata) -> str:
     return "leaving" if node.leaving else "up"
 
 
-def _node(node: NodeMetadata, strangers: Collection[str]) -> NodeOut:
+def _node(node: NodeMetadata, refused_nodes: Collection[str]) -> NodeOut:
     return NodeOut(
         node.id,
         node.http_url,
         status_of(node),
         node.incarnation,
         node.rack,
-        _STRANGER if node.id in strangers else node.unfit_reason or None,
+        _REFUSED if node.id in refused_nodes else node.unfit_reason or None,
     )
 
 

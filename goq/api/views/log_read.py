@@ -89,8 +89,8 @@ class RangeRead:
     wait_ms: int
     as_frames: bool
     background: bool
-    past: ArchiveView | None = None
-    """If set, archived messages are read, too."""
+    archive: ArchiveView | None = None
+    """If set, archived messages are read too."""
     bytes_max: int | None = None
     """If set, the answer ends before a frame that would exceed it, unless it is the first frame."""
 
@@ -104,7 +104,7 @@ class _Part(NamedTuple):
 
 
 class _Piece:
-    """One reading up to the partition's current end, made in a thread and ready to send."""
+    """A piece of the log up to the partition's current end, read in a thread, with its response."""
 
     def __init__(self, asked: RangeRead, partition: Partition, end: int) -> None:
         bounds = _BACKGROUND if asked.background else FOREGROUND
@@ -114,22 +114,22 @@ class _Piece:
         bytes_max = min(bounds.bytes_max, asked.bytes_max or bounds.bytes_max)
         bounds = bounds._replace(messages_max=limit, bytes_max=bytes_max)
         reader, start = partition.message_reader, asked.offset
-        whole: TieredLogReader | None = None
-        if asked.past is not None:
-            whole, start, end = asked.past.open_reader(partition, start, end)
-            reader = whole
+        tiered: TieredLogReader | None = None
+        if asked.archive is not None:
+            tiered, start, end = asked.archive.open_reader(partition, start, end)
+            reader = tiered
         self.end = end
         self.reading = read_time_range(reader, asked.times, start, end, bounds)
         self._asked = asked
         self._parts, self._next = _cut(self.reading, start, end, limit)
-        self._deleted = whole.gaps(start, self._next) if whole is not None else []
+        self._deleted = tiered.gaps(start, self._next) if tiered is not None else []
         self.response = (
             self._frames(reader.segments[0].base_offset) if asked.as_frames else self._json()
         )
 
     @property
     def is_empty(self) -> bool:
-        """Whether it has neither messages nor damage."""
+        """Whether the piece has neither messages nor damage."""
         return not self.reading.frames and not self.reading.damage
 
     def _frames(self, start_offset: int) -> Response:
@@ -175,11 +175,12 @@ class RangeReader:
         return piece.response
 
     async def _first(self, asked: RangeRead) -> _Piece:
-        """Read until there is something, or until the end."""
+        """Read up to the first piece that is not empty, or to the end."""
         while True:
             partition = asked.topic.partitions[asked.partition]
             work = partial(_Piece, asked, partition, partition.end_offset)
-            run = partition.in_thread if asked.past is None else asked.past.archive.in_thread
+            tiered = asked.archive
+            run = partition.in_thread if tiered is None else tiered.archive.in_thread
             piece = await (self._background.run if asked.background else run)(work)
             for damage in piece.reading.damage:
                 if damage.start_offset >= partition.log_start_offset:

@@ -115,21 +115,21 @@ class TieredLogReader(LogReader):
 class ArchiveView(NamedTuple):
     """A read that includes the archive.
 
-    With ``snapshot_us`` the log is read as of that time: from the first message that was retained
+    With ``as_of_us`` the log is read as of that time: from the first message that was retained
     then, up to the last message that had been appended.
     """
 
     archive: Archiver
-    snapshot_us: int | None = None
+    as_of_us: int | None = None
 
     def open_reader(
         self, partition: Partition, offset: int, end_offset: int
     ) -> tuple[TieredLogReader, int, int]:
         """Return a reader of messages and the offsets to read within. Blocks on the disk."""
         reader = tiered_logs(self.archive, partition).messages
-        if self.snapshot_us is not None:
-            offset = max(offset, reader.start_at(self.snapshot_us))
-            end_offset = reader.offset_for_time(self.snapshot_us + 1, end_offset)
+        if self.as_of_us is not None:
+            offset = max(offset, reader.start_at(self.as_of_us))
+            end_offset = reader.offset_for_time(self.as_of_us + 1, end_offset)
         return reader, max(offset, reader.start_offset), end_offset
 
 
