@@ -73,15 +73,13 @@ _WAITING = (
 
 LIFE = (
     Transition(None, (), MessageState.READY, "published"),
-    Transition(
-        None, (), MessageState.SCHEDULED, "published with a delay or a time to be delivered at"
-    ),
-    Transition(Matured, (MessageState.SCHEDULED,), MessageState.READY, "its due time has come"),
+    Transition(None, (), MessageState.SCHEDULED, "published with a delay or a delivery time"),
+    Transition(Matured, (MessageState.SCHEDULED,), MessageState.READY, "due"),
     Transition(
         None,
         (MessageState.READY,),
         MessageState.BLOCKED,
-        "a receive found its key locked",
+        "a receive found the key locked",
     ),
     Transition(
         Leased,
@@ -89,20 +87,16 @@ LIFE = (
         MessageState.LEASED,
         "leased to a consumer",
     ),
-    Transition(
-        Extended, (MessageState.LEASED,), MessageState.LEASED, "the consumer asked for more time"
-    ),
+    Transition(Extended, (MessageState.LEASED,), MessageState.LEASED, "lease extended"),
     Transition(Acked, (MessageState.LEASED,), MessageState.DONE, "acknowledged"),
-    Transition(Nacked, (MessageState.LEASED,), MessageState.RETRY, "given back"),
+    Transition(Nacked, (MessageState.LEASED,), MessageState.RETRY, "nacked"),
     Transition(
         Expired,
         (MessageState.LEASED,),
         MessageState.RETRY,
-        "the lease ended, or its connection closed",
+        "the lease expired, or the connection closed",
     ),
-    Transition(
-        None, (MessageState.RETRY,), MessageState.READY, "the wait before the next attempt is over"
-    ),
+    Transition(None, (MessageState.RETRY,), MessageState.READY, "the backoff is over"),
     Transition(
         CopyQueued,
         (MessageState.LEASED,),
@@ -113,26 +107,26 @@ LIFE = (
         CopyStored,
         (MessageState.DEAD,),
         MessageState.DONE,
-        "its copy is stored in the dead letters",
+        "the copy is stored in the dead-letter topic",
     ),
     Transition(
         Dropped,
         (MessageState.LEASED,),
         MessageState.DONE,
-        "given up where no dead letters are kept",
+        "rejected, or the last attempt failed, without a dead-letter topic",
     ),
     Transition(
-        None, (MessageState.READY, MessageState.BLOCKED), MessageState.EXPIRED, "its ttl is over"
+        None, (MessageState.READY, MessageState.BLOCKED), MessageState.EXPIRED, "the TTL is over"
     ),
-    Transition(Skipped, (MessageState.EXPIRED,), MessageState.DONE, "a receive reached it"),
+    Transition(Skipped, (MessageState.EXPIRED,), MessageState.DONE, "a receive skipped it"),
     Transition(
         CopyQueued,
         (MessageState.EXPIRED,),
         MessageState.DEAD,
-        "a receive reached it, and expired messages are kept as dead letters",
+        "a receive reached it; expired messages are dead-lettered",
     ),
     Transition(
-        Cancelled, _WAITING, MessageState.CANCELLED, "cancelled, or purged from dead letters"
+        Cancelled, _WAITING, MessageState.CANCELLED, "cancelled, or purged from the dead letters"
     ),
 )
 """The usual life of a message: the rows of the diagram."""
@@ -142,42 +136,46 @@ INTERVENTIONS = (
         Moved,
         (MessageState.READY, MessageState.BLOCKED),
         MessageState.READY,
-        "its priority was changed",
-    ),
-    Transition(Moved, (MessageState.RETRY,), MessageState.RETRY, "its retry is in another lane"),
-    Transition(
-        Moved, (MessageState.SCHEDULED,), MessageState.SCHEDULED, "it will be in another lane"
+        "moved to another lane",
     ),
     Transition(
-        Moved, (MessageState.LEASED,), MessageState.LEASED, "a retry of it will be in another lane"
+        Moved, (MessageState.RETRY,), MessageState.RETRY, "moved: the retry uses the new lane"
     ),
     Transition(
-        Rescheduled, (MessageState.SCHEDULED,), MessageState.SCHEDULED, "it is due at another time"
+        Moved,
+        (MessageState.SCHEDULED,),
+        MessageState.SCHEDULED,
+        "moved: it will be ready in the new lane",
     ),
+    Transition(
+        Moved, (MessageState.LEASED,), MessageState.LEASED, "moved: a retry will use the new lane"
+    ),
+    Transition(Rescheduled, (MessageState.SCHEDULED,), MessageState.SCHEDULED, "rescheduled"),
     Transition(
         Skipped,
         (MessageState.READY,),
         MessageState.DONE,
-        "it is a dead letter redriven for another group, or its ttl is over before a retry",
+        "redriven for another group, or the TTL ended before a retry",
     ),
     Transition(
         CopyQueued,
         (MessageState.READY,),
         MessageState.DEAD,
-        "its ttl is over before a retry, and expired messages are kept as dead letters",
+        "the TTL ended before a retry; expired messages are dead-lettered",
     ),
+    Transition(CopyQueued, _WAITING, MessageState.CANCELLED, "redriven from the dead-letter topic"),
     Transition(
-        CopyQueued, _WAITING, MessageState.CANCELLED, "it is a dead letter, and is redriven"
-    ),
-    Transition(
-        Cancelled, (MessageState.LEASED,), MessageState.LEASED, "its consumer may still settle it"
+        Cancelled,
+        (MessageState.LEASED,),
+        MessageState.LEASED,
+        "cancelled; the consumer can still settle it",
     ),
     *(
         Transition(
             event,
             (MessageState.LEASED,),
             MessageState.CANCELLED,
-            "it was cancelled while it was leased",
+            "settled or expired after a cancel during the lease",
         )
         for event in (Acked, Nacked, Expired, Dropped)
     ),
@@ -185,7 +183,7 @@ INTERVENTIONS = (
         Cancelled,
         (MessageState.DEAD, MessageState.DONE),
         MessageState.CANCELLED,
-        "cancelled for the groups that had not got it",
+        "cancelled for groups that had not received it",
     ),
     Transition(
         Reset,
@@ -198,7 +196,7 @@ INTERVENTIONS = (
             MessageState.DONE,
         ),
         MessageState.READY,
-        "the group was reset to it or to an earlier message",
+        "the group was reset to this offset or an earlier one",
     ),
     Transition(
         Reset,
@@ -210,7 +208,7 @@ INTERVENTIONS = (
             MessageState.READY,
         ),
         MessageState.DONE,
-        "the group was reset past it, or ends before it",
+        "the group was reset past this offset, or to an end before it",
     ),
     Transition(
         GroupDeleted,
@@ -223,30 +221,27 @@ INTERVENTIONS = (
             MessageState.DONE,
         ),
         MessageState.READY,
-        "a new group of the name begins with it",
+        "the group was deleted; a new group of that name starts over",
     ),
     Transition(
-        Corrupted, (MessageState.READY,), MessageState.READY, "it cannot be read: no group gets it"
+        Corrupted, (MessageState.READY,), MessageState.READY, "corrupt: skipped by every group"
     ),
     Transition(
         Corrupted,
         (MessageState.LEASED, MessageState.RETRY),
         MessageState.DONE,
-        "it cannot be read any more",
+        "corrupt: not retried",
     ),
-    Transition(Repaired, (MessageState.READY,), MessageState.READY, "it can be read again"),
+    Transition(Repaired, (MessageState.READY,), MessageState.READY, "readable again"),
     Transition(
         Skipped,
         (MessageState.READY, MessageState.BLOCKED, MessageState.RETRY),
         MessageState.DONE,
-        "it was compacted away",
+        "removed by compaction",
     ),
-    *(
-        Transition(Compacted, (state,), state, "compaction passed it, and kept or removed it")
-        for state in _ALL
-    ),
-    Transition(Trimmed, _ALL, None, "retention deleted it"),
-    Transition(Truncated, _ALL, None, "a power cut lost it before it was on the disk"),
+    *(Transition(Compacted, (state,), state, "its segment was compacted") for state in _ALL),
+    Transition(Trimmed, _ALL, None, "deleted by retention"),
+    Transition(Truncated, _ALL, None, "lost in a power cut before it was durable"),
 )
 """The effects of administration and of faults."""
 
