@@ -1,8 +1,7 @@
-"""The memberships of a topic's groups: what consumers do, and what the topic asks and tells.
+"""The group coordinator of a topic: membership and partition ownership of its groups.
 
-Everything here happens at once, on the event loop: between the question which partitions a
-consumer may take from (:meth:`Coordinator.partitions_for`) and the lease that follows there must
-be no ``await``.
+All methods run on the event loop without ``await``. A caller must not ``await`` between
+:meth:`Coordinator.partitions_for` and the lease that follows: the ownership could change.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from goq.units import format_duration_ms
 
 
 class MemberAssignment(NamedTuple):
-    """What a member has: partitions it takes from, and those it is to finish and give up."""
+    """The partitions of a member: those it owns, and those it must finish and release."""
 
     generation: int
     partitions: tuple[int, ...]
@@ -28,7 +27,7 @@ class MemberAssignment(NamedTuple):
 
 
 class Coordinator:
-    """The members of the groups of one topic."""
+    """The memberships of the groups of one topic."""
 
     def __init__(
         self,
@@ -38,7 +37,7 @@ class Coordinator:
         first_generation: int = 0,
         timers: MembershipTimers | None = None,
     ) -> None:
-        """``first_generation`` is to be higher than any before the node was started."""
+        """``first_generation`` must exceed every generation of earlier starts of the node."""
         self._host = host
         self._clock = clock
         self._timers: MembershipTimers = timers or asyncio.get_running_loop()
@@ -48,15 +47,15 @@ class Coordinator:
     def join(
         self, group: str, consumer: str, session_timeout_ms: int | None = None
     ) -> MemberAssignment:
-        """Let a consumer take part in a group; for a member it counts as a heartbeat.
+        """Add a consumer to a group; for a member it counts as a heartbeat.
 
-        Raises ``Conflict`` where the group does not share partitions, ``InvalidInput`` naming the
-        field for a name or a session timeout that cannot be, and ``TooManyRequests``.
+        Raises ``Conflict`` if the group does not share partitions, ``InvalidInput`` or ``TooLarge``
+        for an invalid name or session timeout, ``TooManyRequests`` at the maximum of members.
         """
-        return _standing(self._joined(group, consumer, session_timeout_ms), consumer)
+        return _assignment(self._joined(group, consumer, session_timeout_ms), consumer)
 
     def check(self, group: str, consumer: str) -> None:
-        """Raise why a consumer of this name can never be a member of this group, if so."""
+        """Raise the error of :meth:`join` for a group or a name that can never join."""
         if not self._host.shares_partitions(group):
             raise Conflict(
                 f"group {group} has no members: its ordering is not 'partition'", field="group"
@@ -77,30 +76,30 @@ class Coordinator:
             )
 
     def heartbeat(self, group: str, consumer: str) -> MemberAssignment:
-        """Begin a member's session anew; raise ``MemberNotFound`` if it is none, or no longer."""
+        """Restart a member's session timeout; raise ``MemberNotFound`` for another consumer."""
         members = self._of_member(group, consumer)
         members.touch(consumer)
-        return _standing(members, consumer)
+        return _assignment(members, consumer)
 
     def touch(self, group: str, consumer: str) -> None:
-        """Take any other sign of life, as an ack is, for a heartbeat if it is a member's."""
+        """Count another request of a consumer, such as an ack, as a heartbeat if it is a member."""
         members = self.groups.get(group)
         if members is not None:
             members.touch(consumer)
 
     def leave(self, group: str, consumer: str) -> None:
-        """Let a member go; raise ``MemberNotFound`` if it is none.
+        """Remove a member; raise ``MemberNotFound`` for another consumer.
 
-        What it has outstanding stays its own until that ends, and only then do its partitions go
-        on to others: end its leases too where its connection was its session.
+        It keeps its leases until they end, and its partitions move to other members only then. If
+        its connection was its session, the caller ends its leases too.
         """
         self._of_member(group, consumer).leave(consumer)
 
     @contextmanager
     def session(self, group: str, consumer: str) -> Iterator[None]:
-        """Let a consumer take part, joining if need be, and live while the block runs.
+        """Keep a consumer's session alive while the block runs; join the group if necessary.
 
-        Around a receive, with its waiting, or a stream. Raises as :meth:`join` does.
+        The block is a receive, with its wait, or a stream. Raises as :meth:`join` does.
         """
         members = self._joined(group, consumer, None)
         joined_generation = members.open(consumer)
@@ -110,45 +109,45 @@ class Coordinator:
             members.close(consumer, joined_generation)
 
     def partitions_for(self, group: str, consumer: str) -> tuple[int, ...]:
-        """Return the partitions that a consumer may take messages from now."""
+        """Return the partitions that a consumer may receive from now."""
         members = self.groups.get(group)
         return members.membership.partitions_of(consumer) if members is not None else ()
 
     def owner(self, group: str, partition: int) -> str | None:
-        """Return who is to be woken for a message in a partition, None if nobody is."""
+        """Return the consumer to wake for a message in a partition, None without an owner."""
         members = self.groups.get(group)
         return members.membership.owner(partition) if members is not None else None
 
     def on_settled(self, group: str, partition: int) -> None:
-        """Be told that a lease in a partition ended, wholly or in part and for whatever reason."""
+        """Hand a partition over, if it moves, after messages in it left their lease."""
         members = self.groups.get(group)
         if members is not None:
             members.hand_over((partition,))
 
     def on_reopened(self, partition: int) -> None:
-        """Be told that a partition's state was built anew: there may be other leases in it."""
+        """Follow the leases of a partition whose state was rebuilt: they may have changed."""
         for members in list(self.groups.values()):
             members.on_reopened(partition)
 
     def on_partitions_added(self) -> None:
-        """Be told that the topic has more partitions now."""
+        """Assign the partitions that were added to the topic."""
         for members in list(self.groups.values()):
             members.on_partitions_added()
 
     def forget(self, group: str) -> None:
-        """Let all members of a group go, without a trace: it is deleted, or shares otherwise."""
+        """Remove a group with its members and history: it was deleted, or its ordering changed."""
         members = self.groups.pop(group, None)
         if members is not None:
             self._generation = max(self._generation, members.membership.generation)
             members.stop()
 
     def close(self) -> None:
-        """Let everything go."""
+        """Remove all groups."""
         for group in list(self.groups):
             self.forget(group)
 
     def members(self, group: str) -> GroupMembers | None:
-        """Return a group's members to look at, None if nobody ever joined."""
+        """Return a group's members, for queries only; None if no consumer ever joined."""
         return self.groups.get(group)
 
     def _joined(self, group: str, consumer: str, session_timeout_ms: int | None) -> GroupMembers:
@@ -179,7 +178,7 @@ class Coordinator:
         return members
 
 
-def _standing(members: GroupMembers, consumer: str) -> MemberAssignment:
+def _assignment(members: GroupMembers, consumer: str) -> MemberAssignment:
     membership = members.membership
     return MemberAssignment(
         membership.generation,

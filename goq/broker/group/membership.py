@@ -1,8 +1,8 @@
-"""Runs the membership of one group: its hand-overs, its history, and the timer of its sessions.
+"""The runtime of one group's membership: hand-overs, history, and the session timer.
 
-Sessions are measured on the loop's monotonic clock: setting the wall clock evicts nobody. One
-timer is set for the next session that may end, and none while all members have a receive or a
-stream open, or there is none.
+Session timeouts use the monotonic clock of the event loop, so a change of the wall clock evicts no
+member. One timer is set for the next session that may end. No timer is set while every member has a
+receive or a stream open, or the group has no members.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _GRACE_MS = 1_000
 
 
 class GroupHost(Protocol):
-    """What members need of their topic."""
+    """The interface of a membership to its topic."""
 
     def partition_count(self) -> int:
-        """Return how many partitions there are."""
+        """Return the number of partitions."""
         ...
 
     def shares_partitions(self, group: str) -> bool:
@@ -33,19 +33,19 @@ class GroupHost(Protocol):
         ...
 
     def holder(self, group: str, partition: int, other_than: str | None) -> str | None:
-        """Return a consumer, other than that one, that has a lease in a partition, if any does."""
+        """Return a consumer other than ``other_than`` with a lease in a partition, else None."""
         ...
 
     def wake_consumers(self, group: str, consumers: Collection[str]) -> None:
-        """Let these consumers look again if they wait: they got partitions."""
+        """Wake these consumers, if they wait: they got partitions."""
         ...
 
 
 class Timer(Protocol):
-    """A call to come."""
+    """A scheduled call."""
 
     def cancel(self) -> None:
-        """Let it not come."""
+        """Cancel the call."""
         ...
 
 
@@ -53,11 +53,11 @@ class MembershipTimers(Protocol):
     """The timers of an event loop."""
 
     def time(self) -> float:
-        """Return seconds on a clock that is never set."""
+        """Return seconds on a monotonic clock."""
         ...
 
     def call_at(self, when: float, callback: Callable[[], None], /) -> Timer:
-        """Call back when that clock says ``when``."""
+        """Call back when that clock shows ``when``."""
         ...
 
 
@@ -67,7 +67,7 @@ class GroupMembers:
     def __init__(
         self, group: str, host: GroupHost, clock: Clock, timers: MembershipTimers, generation: int
     ) -> None:
-        """Begin with no members, and with the leases that are there already."""
+        """Begin without members; consumers with leases count as the last owners."""
         self.group = group
         self.history = RebalanceHistory()
         self.membership = Membership(host.partition_count(), generation)
@@ -75,20 +75,20 @@ class GroupMembers:
         self._clock = clock
         self._timers = timers
         self._timer: Timer | None = None
-        self._due_ms = 0  # of the timer, if there is one
+        self._due_ms = 0  # of the timer, if one is set
         for partition in range(self.membership.partition_count):
             holder = host.holder(group, partition, None)
             if holder is not None:
                 self.membership.set_last_owner(partition, holder)
 
     def join(self, consumer: str, session_timeout_ms: int | None) -> None:
-        """Let a consumer take part; for a member it counts as a heartbeat."""
+        """Add a consumer; for a member it counts as a heartbeat."""
         rebalance = self.membership.join(consumer, self._now_ms(), session_timeout_ms)
         self._arm_for(consumer)
         self._apply(rebalance)
 
     def touch(self, consumer: str) -> bool:
-        """Begin a member's session anew; return whether it is a member."""
+        """Restart a consumer's session timeout; return whether it is a member."""
         member = self.membership.members.get(consumer)
         if member is None:
             return False
@@ -96,25 +96,25 @@ class GroupMembers:
         return True
 
     def leave(self, consumer: str) -> None:
-        """Let a member go."""
+        """Remove a member."""
         self._apply(self.membership.leave(consumer, self._now_ms()))
 
     def open(self, consumer: str) -> int:
-        """Keep a member alive until :meth:`close`; return what to close with."""
+        """Suspend a member's session timeout until :meth:`close`; return the generation for it."""
         return self.membership.open(consumer, self._now_ms())
 
     def close(self, consumer: str, joined_generation: int) -> None:
-        """Let a member's session timeout begin, unless something else of it is open."""
+        """Start a member's session timeout, unless it has another receive or stream open."""
         self.membership.close(consumer, joined_generation, self._now_ms())
         self._arm_for(consumer)
 
     def on_partitions_added(self) -> None:
-        """Share out the partitions that the topic has got."""
+        """Assign the partitions that were added to the topic."""
         count = self._host.partition_count()
         self._apply(self.membership.add_partitions(count, self._now_ms()))
 
     def hand_over(self, partitions: Iterable[int]) -> None:
-        """Hand over those that move and that nobody but their heir has messages of any more."""
+        """Hand over the moving partitions in which only the next owner still has leases."""
         owners: set[str] = set()
         for partition in partitions:
             heir = self.membership.next_owner(partition)
@@ -125,9 +125,10 @@ class GroupMembers:
             self._host.wake_consumers(self.group, owners)
 
     def on_reopened(self, partition: int) -> None:
-        """Look at the leases of a partition anew: of those that were known some may be gone.
+        """Follow the leases of a partition whose state was rebuilt.
 
-        And some may be back, whose end was not written: then its owner has to wait for them.
+        Leases may be gone. A lease whose end was not written may be back: then the owner waits for
+        its end.
         """
         owner = self.membership.owner(partition)
         holder = self._host.holder(self.group, partition, owner) if owner is not None else None
@@ -136,12 +137,12 @@ class GroupMembers:
         self.hand_over((partition,))
 
     def stop(self) -> None:
-        """End with the topic, or the group: evict nobody any more."""
+        """Remove all members and cancel the timer."""
         self.membership.members.clear()
         self._cancel()
 
     def wall_us(self, monotonic_ms: int) -> int:
-        """Return the wall-clock time at which the sessions' clock showed ``monotonic_ms``."""
+        """Return the wall-clock time at which the monotonic clock showed ``monotonic_ms``."""
         return self._clock.wall_us() - (self._now_ms() - monotonic_ms) * 1000
 
     def _apply(self, rebalance: Rebalance | None) -> None:
@@ -156,9 +157,9 @@ class GroupMembers:
         self.hand_over(move.partition for move in rebalance.moves)
 
     def _arm_for(self, consumer: str) -> None:
-        """Have a timer that comes no later than a member's session may end.
+        """Set the timer to fire no later than a member's session may end.
 
-        It may come earlier and find nothing to do: moving it with each sign of life costs more.
+        It may fire early and find nothing to do. Moving it with each heartbeat would cost more.
         """
         member = self.membership.members.get(consumer)
         if member is not None and not member.open_count:
@@ -174,7 +175,7 @@ class GroupMembers:
         self._timer, now_ms = None, self._now_ms()
         late_ms = now_ms - self._due_ms
         if late_ms > _LATE_MS_MAX:
-            # The node stood still: what members sent meanwhile is still to be read.
+            # The process was paused: heartbeats sent meanwhile are not read yet.
             self.membership.extend_deadlines(late_ms + _GRACE_MS)
         self._apply(self.membership.evict_expired(now_ms))
         due_ms = self.membership.next_deadline_ms()
@@ -187,4 +188,4 @@ class GroupMembers:
             self._timer = None
 
     def _now_ms(self) -> int:
-        return round(self._timers.time() * 1000)  # down, a timer could come before its time
+        return round(self._timers.time() * 1000)  # rounded down, a timer could fire early

@@ -1,8 +1,7 @@
-"""Changes to single messages that wait: cancel one, move it to another lane, reschedule it.
+"""Changes to single waiting messages: cancel, move to another lane, reschedule.
 
-What was read of a message stays true while the change is decided: nothing is awaited between the
-decision and its record. So a decision holds against everything that happens at the same time. Each
-call returns when its change is durable.
+Between the decision and its record there is no ``await``, so no concurrent change can invalidate
+the decision. Each call returns when its change is durable.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _MOVABLE = (MessageState.READY, MessageState.RETRY, MessageState.SCHEDULED, Mess
 
 
 async def message_status(partition: Partition, offset: int) -> MessageStatus:
-    """Return the status of a message now; raise ``MessageNotFound`` where there is none."""
+    """Return the current status of a message; raise ``MessageNotFound``."""
     partition.check_exists(offset)
     row = await partition.row(offset)
     partition.check_exists(offset)
@@ -36,9 +35,9 @@ class MessageChanges:
         self._groups = groups
 
     async def cancel(self, reason: str) -> None:
-        """Cancel the message: no group that has not received it will.
+        """Cancel the message: groups that have not received it will not receive it.
 
-        A consumer that holds it may still settle it. A cancelled message may be cancelled again.
+        The consumer of a leased message can still settle it. A second cancel is allowed.
         Raises ``MessageNotFound``; ``Conflict`` when every group has finished it;
         ``TooManyRequests`` at the bound on marks.
         """
@@ -52,9 +51,9 @@ class MessageChanges:
         await self._partition.cancel(self._offset, reason, due_ms)
 
     async def move(self, lane: int) -> None:
-        """Move the message to another lane, in every group for which it waits.
+        """Move the message to another lane, in every group in which it waits.
 
-        Raises ``MessageNotFound``; ``Conflict`` when it waits for no group; ``TooManyRequests`` at
+        Raises ``MessageNotFound``; ``Conflict`` when it waits in no group; ``TooManyRequests`` at
         the bound on marks.
         """
         status = await self._status()
@@ -76,8 +75,8 @@ class MessageChanges:
     async def reschedule(self, due_ms: int) -> None:
         """Change the due time of the message; a time in the past means now.
 
-        Raises ``MessageNotFound``; ``Conflict`` when it does not wait for its time;
-        ``TooManyRequests`` at the bound on marks.
+        Raises ``MessageNotFound``; ``Conflict`` when it is not scheduled; ``TooManyRequests`` at
+        the bound on marks.
         """
         status = await self._status()
         self._check_not_cancelled(status)
@@ -97,7 +96,7 @@ class MessageChanges:
         return f"{topic}:{number}:{self._offset}"
 
     async def _status(self) -> MessageStatus:
-        await self._partition.rebuilt()  # until then nothing may be changed
+        await self._partition.rebuilt()  # no change is allowed during a rebuild
         return await message_status(self._partition, self._offset)
 
     def _states(self, status: MessageStatus) -> list[MessageState]:

@@ -1,8 +1,8 @@
-"""The messages of a group in one delivery state, in order of offset, and exact counts of them.
+"""The messages of a group in one delivery state, in offset order, and exact counts of them.
 
-Nothing is changed. A state is looked through a window of offsets at a time, and other work has its
-turn in between: a state with millions of messages delays no request. What changes behind the
-window meanwhile is returned as it is then.
+The scan is read-only and proceeds by windows of offsets. It yields to the event loop after each
+window, so a state with millions of messages delays no request. Changes after the current window
+appear in the result.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _WINDOW = 16_384  # offsets
 async def runs_of(
     partition: Partition, name: str, state: MessageState, start: int, now_ms: int
 ) -> AsyncIterator[AttemptRange]:
-    """Yield what is in a state from offset ``start`` on; attempts are those already made.
+    """Yield the ranges in a state from offset ``start`` on; ``attempt`` counts attempts made.
 
-    The time of a part is a lease's end, when a retry is due, or 0. ``READY`` and ``EXPIRED`` both
-    give all that may be handed out: which of it has expired only the messages themselves tell.
-    ``DEAD`` gives nothing: dead letters are in a topic of their own.
+    The time of a range is a lease's end, a retry's due time, or 0. ``READY`` and ``EXPIRED`` both
+    yield all deliverable messages: only the messages themselves tell which have expired. ``DEAD``
+    yields nothing: dead letters are in their own topic.
     """
     if state in (MessageState.LEASED, MessageState.RETRY, MessageState.BLOCKED):
         for part in partition.group(name).parts(state, start, now_ms):
@@ -51,10 +51,10 @@ async def runs_of(
 
 
 async def exact_counts(partition: Partition, name: str, now_ms: int) -> GroupCounts:
-    """Count as :meth:`Partition.group_counts`, exact also for a group that has an end.
+    """Count as :meth:`Partition.group_counts`, exactly also for a group with an end.
 
-    Then the columns of the messages tell which of the scheduled ones lie before that end. Raises
-    ``OSError`` when the disk fails.
+    The columns of the messages tell which scheduled ones lie before that end. Raises ``OSError``
+    when the disk fails.
     """
     scheduled_max = partition.delayed_count
     if scheduled_max and partition.group(name).end_offset is not None:

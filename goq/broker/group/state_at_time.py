@@ -1,15 +1,13 @@
-"""A group as it was at a moment: rebuilt from a snapshot and the events after it.
+"""A group's state at a past time, rebuilt from a snapshot and the events after it.
 
-What is written decides, in the order in which it is written. The state *at* a moment is the one
-after the last event, by sequence, whose time is not later; the messages are those up to the last,
-by offset, that was appended by then. While clocks run forward that is what anybody means. Where
-the clock was set back, a moment came twice, and this is the second time.
+The logs decide, in their order. The state at a time is the state after the last event, by sequence,
+whose time is not later. The messages are those up to the last one, by offset, that was appended by
+then. If the clock was set back, a time occurred twice; the result is the state at the second.
 
-Two things happen without an event, at a time that is known before: a message whose time has come
-is ready, and so is a retry that is due. Both count as they would on a node that runs, also where
-none ran then.
+Two transitions have no event: a delayed message becomes ready when it is due, and so does a retry.
+Both count at their due time, even if no node ran then.
 
-Nothing here touches a partition that is open: it reads the two logs, from any thread.
+The functions read the two logs from any thread. They never access the state of an open partition.
 """
 
 from __future__ import annotations
@@ -29,11 +27,11 @@ from goq.storage.log.segment import Segment
 from goq.storage.log.time_lookup import end_offset_at, read_backward, retry_deleted
 from goq.units import format_time_us
 
-_WINDOW = 1 << 20  # offsets looked at in one go
+_WINDOW = 1 << 20  # offsets scanned at a time
 
 
 class IncompleteHistory(NamedTuple):
-    """Why a past may not be all there was; the times are of what is known around it, in µs."""
+    """A gap in the history: its reason, and the known times around it in µs."""
 
     reason: str
     from_us: int | None = None
@@ -41,12 +39,12 @@ class IncompleteHistory(NamedTuple):
 
 
 class GroupAtTime(NamedTuple):
-    """A group in one partition at a moment.
+    """A group's state in one partition at a time.
 
-    ``is_known`` is whether the group existed there; one that did not has everything before it.
-    ``held`` is how many messages each consumer had leased. ``oldest_us`` is when the first message
-    that was ready had been appended, None if there was none or that is not known. ``end`` is where
-    the group was to end, if anywhere.
+    ``is_known`` is whether the group existed in the partition; for a group that did not, nothing is
+    done. ``held`` is the number of leased messages by consumer. ``oldest_us`` is the append time of
+    the first ready message, None without one or if unknown. ``end`` is the end offset of the group,
+    None without one.
     """
 
     is_known: bool
@@ -59,18 +57,18 @@ class GroupAtTime(NamedTuple):
 
 
 def earliest_us(messages: LogReader, events: LogReader) -> int:
-    """Return since when the past of a partition is kept, in µs; 0 where all of it is.
+    """Return the time in µs from which the history of a partition is retained; 0 for all of it.
 
-    Of messages that retention deleted it is not known when they came.
+    The append times of messages that retention deleted are unknown.
     """
     return retry_deleted([messages, events], lambda: max(_first_us(messages), _first_us(events)))
 
 
 def group_at(messages: LogReader, events: LogReader, name: str, time_us: int) -> GroupAtTime:
-    """Return a group as it was at a moment; blocks on the disk.
+    """Return a group's state at a time; blocks on the disk.
 
-    Raises ``HistoryNotRetained`` for a moment that is before what the logs tell, and what reading
-    them does: ``OSError``, ``CorruptData``.
+    Raises ``HistoryNotRetained`` for a time before the retained history, and the errors of log
+    reads: ``OSError``, ``CorruptData``.
     """
     return retry_deleted([messages, events], lambda: _group_at(messages, events, name, time_us))
 
@@ -115,7 +113,7 @@ def _group_at(messages: LogReader, events: LogReader, name: str, time_us: int) -
 
 
 def _scheduled(waiting: DelayedReader, group: GroupView) -> int:
-    """Return how many messages waited for their time; before the end of a group that had one."""
+    """Return the number of scheduled messages, for a group with an end only those before it."""
     if group.end_offset is None:
         return waiting.count()
     runs = waiting.runs(0, group.end_offset)
@@ -123,7 +121,7 @@ def _scheduled(waiting: DelayedReader, group: GroupView) -> int:
 
 
 def _is_compacted(messages: LogReader, state: PartitionState, group: GroupView) -> bool:
-    """Whether segments with messages that the group had not done have been compacted, ever."""
+    """Whether any segment with messages that the group had not done was ever compacted."""
     return any(
         any(True for _ in group.untaken(segment.base_offset, end))
         for segment in messages.segments
@@ -132,7 +130,7 @@ def _is_compacted(messages: LogReader, state: PartitionState, group: GroupView) 
 
 
 def not_kept(earliest: int) -> HistoryNotRetained:
-    """Return the error that says since when the past is kept."""
+    """Return the error with the earliest time that can be asked for."""
     return HistoryNotRetained(
         f"what was before {format_time_us(earliest)} is not kept any more; ask for that time or a"
         " later one",
@@ -147,8 +145,8 @@ def _state_at(
     replayed = replayed_to(events, end)
     state = replayed.state
     messages_end = end_offset_at(messages, time_us)
-    # Events may speak of messages whose time is later by a clock that was set back since, or that
-    # were lost in a power cut since.
+    # Events may concern messages with a later append time, if the clock was set back since, or
+    # messages that a power cut lost since.
     state.extend_to(max(messages_end, state.known_end()))
     state.apply(Matured(time_us // 1000, state.end_offset), end, 0)
     incomplete = [
@@ -176,7 +174,7 @@ def _state_at(
 
 
 def replayed_to(events: LogReader, end: int) -> ReplayResult:
-    """Return the state after the events before ``end``, from the last whole snapshot on."""
+    """Return the state after the events before ``end``, from the last complete snapshot on."""
     for start in _snapshots(events, end):
         replayed = replay(events, start, end, PartitionState(), is_whole=False)
         if replayed is not None:
@@ -189,13 +187,13 @@ def replayed_to(events: LogReader, end: int) -> ReplayResult:
 
 
 def _snapshots(events: LogReader, end: int) -> Iterator[int]:
-    """Yield with which events before ``end`` a snapshot may begin, the last first."""
+    """Yield the sequences before ``end`` at which a snapshot may begin, the last first."""
     for place in read_backward(events, end, begins_snapshot):
         yield place.view.header.base_offset
 
 
 def _first_us(reader: LogReader) -> int:
-    """Return when a log began that has lost its beginning; 0 for one that has not."""
+    """Return the time at which a trimmed log begins; 0 for an untrimmed log."""
     first: Segment = reader.segments[0]
     if not first.base_offset:
         return 0
@@ -204,13 +202,13 @@ def _first_us(reader: LogReader) -> int:
 
 
 def _sound_before(reader: LogReader, offset: int) -> int:
-    """Return the offset behind the last sound frame before ``offset``."""
+    """Return the end offset of the last sound frame before ``offset``."""
     place = next(read_backward(reader, offset), None)
     return reader.segments[0].base_offset if place is None else place.view.header.end_offset
 
 
 def _damaged_after(reader: LogReader, offset: int) -> int:
-    """Return up to where a log is damaged from ``offset`` on."""
+    """Return the end of the damage in a log at ``offset``; ``offset`` itself without damage."""
     end = reader.segments[-1].end_offset
     if offset >= end:
         return offset
@@ -237,7 +235,7 @@ def _first_ready(
 def _time_of(
     messages: LogReader, offset: int | None, incomplete: list[IncompleteHistory]
 ) -> int | None:
-    """Return when a message was appended; where that cannot be read, say so."""
+    """Return a message's append time; if it cannot be read, add that to ``incomplete``."""
     if offset is None or offset < messages.segments[0].base_offset:
         return None
     try:

@@ -2,6 +2,6 @@
 
 admission     drops duplicate frames and messages before append
 group_commit  one write and one sync for many appends
-quorum        what an acknowledgement waits for besides the local disk
-frame_cache   frames read lately, and the fetch of one receive
+quorum        the interface to replication: high watermark and acknowledgements
+frame_cache   recently read frames, and the fetch of one receive
 """

@@ -1,10 +1,10 @@
 """Cache of frames by partition, bounded in bytes for the whole node, and the fetch of a receive.
 
 Lanes, tenants and keys scatter the messages of one receive over many frames, and the next receive
-reads the same frames: without a cache each would be read and checked once a message.
+reads the same frames. Without a cache each frame would be read and checked once for each message.
 
-A fetch serves one receive. The selection asks for attributes of messages, the answer reads their
-frames, and the receive delivers from those frames. So no message is selected that cannot be read.
+A fetch serves one receive. It reads the frames when the selection needs the attributes of their
+messages, and the receive delivers from the same frames. So every selected message is readable.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def _memory_bytes(view: FrameView) -> int:
 
 _GONE_FRAME_COSTS_BYTES = 64 * 1024  # bounds how many removed frames one receive skips
 REDRIVE_GROUP_HEADER = "goq-redrive-group"
-"""Which group a dead letter that was put back is for."""
+"""The header with the group that a redriven dead letter is for."""
 
 
 class UncachedMessages(NamedTuple):
@@ -228,7 +228,7 @@ class FrameFetch:
 
 
 def _is_empty(view: FrameView) -> bool:
-    """Whether a frame has no messages left: it is skipped as a whole."""
+    """Return whether a frame has no messages left."""
     return view.removed_rows is not None and view.removed_rows.is_all
 
 

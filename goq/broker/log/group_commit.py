@@ -1,10 +1,10 @@
 """Group commit: many appends to one log, one write and one sync for all of them.
 
-While a worker thread writes and syncs a batch, further appends gather and become the next batch. So
-a single append waits for one sync, and concurrent appends share one. An append completes with its
+While a worker thread writes and syncs a batch, further appends queue for the next batch. So a
+single append waits for one sync, and concurrent appends share one. An append completes with its
 offset once it is durable by the log's ``fsync`` setting on as many nodes as the quorum requires, or
-with the reason why it is not stored. A frame on this node's disk alone is acknowledged only to
-``Acks.LEADER``, and is not readable.
+with an error. A frame on this node's disk alone is acknowledged only to ``Acks.LEADER``, and is not
+readable.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class _Stored(NamedTuple):
 
 
 CommittedFrames = Sequence[tuple[FrameView, Appended]]
-"""Frames as they were given, and where they lie."""
+"""Frames as submitted, with their positions."""
 
 
 class GroupCommit:
@@ -143,7 +143,9 @@ class GroupCommit:
         self._stored: deque[_Stored] = deque()  # above the high watermark
         self._stored_bytes = 0
         self._repeated: list[tuple[Appended, asyncio.Future[Appended]]] = []
-        self._doubtful: set[asyncio.Future[Appended]] = set()  # to be refused once that is certain
+        self._doubtful: set[asyncio.Future[Appended]] = (
+            set()
+        )  # refused once the leadership is confirmed
         self._high_watermark = log.end_offset
         self._busy = False
         self._idle = asyncio.Event()
@@ -174,7 +176,7 @@ class GroupCommit:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nothing is under way: every append is committed or refused."""
+        """Whether every append is committed or refused."""
         return not (self._busy or self._stored or self._doubtful)
 
     def check_room(self, frame_bytes: int) -> None:
@@ -287,9 +289,9 @@ class GroupCommit:
             error: Exception | None = None
             try:
                 work()
-            except Exception as raised:  # even a bug must not leave the waiters hanging
+            except Exception as raised:  # after a bug too, the waiters must get an answer
                 error = raised
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nothing waits any more
+            with contextlib.suppress(RuntimeError):  # the loop is closed: there are no waiters
                 self._loop.call_soon_threadsafe(then, error)
 
         self._executor.submit(job)
@@ -348,9 +350,9 @@ class GroupCommit:
                 self._answer_repetition(appended, done)
 
     def _refuse(self, done: asyncio.Future[Appended], error: GoqError) -> None:
-        """Refuse a frame once it is certain that this node still leads.
+        """Refuse a frame once the quorum confirms that this node still leads.
 
-        Another leader may have stored frames that this one follows.
+        A newer leader could have stored frames that make this one acceptable.
         """
         if self._quorum is None:
             _reject(done, error)
@@ -432,7 +434,7 @@ class GroupCommit:
         await done
 
     def abort(self, error: GoqError) -> None:
-        """Stop at once: take and write nothing more; fail pending appends with ``error``.
+        """Stop at once: accept and write nothing more; fail pending appends with ``error``.
 
         Frames that are being written may be stored or not.
         """
@@ -446,7 +448,7 @@ class GroupCommit:
         self._forget_stored(error)
 
     async def close(self) -> None:
-        """Take nothing more, make queued frames durable, then close the log.
+        """Accept nothing more, make queued frames durable, then close the log.
 
         Appends that still wait for other nodes fail: their outcome is unknown.
         """

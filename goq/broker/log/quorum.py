@@ -1,7 +1,7 @@
-"""The quorum of a log: what an acknowledgement waits for besides the local disk.
+"""The quorum of a log: the replicas that an acknowledgement requires, and the high watermark.
 
-A standalone node has none. In a cluster enough replicas must have a frame on disk before it is
-acknowledged or readable; the offset up to which they have it is the *high watermark*.
+A standalone node has no quorum. In a cluster enough replicas must have a frame on disk before it is
+acknowledged or readable. The offset up to which they have the log is the *high watermark*.
 """
 
 from __future__ import annotations

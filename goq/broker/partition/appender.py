@@ -1,8 +1,8 @@
 """Appends published frames to a partition's message log.
 
-The appender owns the writer of the message log and the admission of frames. A frame becomes part
-of the state, and ready to be received, when it is committed: durable here, and on as many nodes as
-the quorum wants. All methods run on the event loop; only the writes run in threads.
+The appender owns the writer of the message log and the admission of frames. A frame enters the
+state and the ready queues when it is committed: durable on this node and on the quorum. All methods
+run on the event loop; only the writes run in threads.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from goq.storage.column_index.rows import ROW_ATTRIBUTES, ColumnRows, rows_of
 
 
 class Appender:
-    """The publish side of one partition.
+    """The producer side of one partition.
 
-    ``on_delayed`` is called when a message that waits for its time was committed; ``on_failure``
-    when the message log has failed for good.
+    ``on_delayed`` is called when a delayed message was committed, ``on_failure`` when the message
+    log has failed for good.
     """
 
     def __init__(
@@ -79,11 +79,11 @@ class Appender:
         )
 
     def holders(self, offset: int) -> Sequence[str]:
-        """Return the nodes that have a message on disk; empty on a node on its own."""
+        """Return the nodes that have a message on disk; empty on a standalone node."""
         return self.commit.holders(offset)
 
     def check_publish(self, frame_bytes: int) -> None:
-        """Raise why a frame cannot be taken now."""
+        """Raise an error if a frame cannot be accepted now."""
         if self._availability.error is not None:
             raise self._availability.error
         self.commit.check_room(frame_bytes)
@@ -91,7 +91,7 @@ class Appender:
     def publish(
         self, view: FrameView, client_id: str | None = None, *, acks: Acks = Acks.QUORUM
     ) -> asyncio.Future[Appended]:
-        """Queue a checked frame; the future completes when it is as safe as ``acks`` says.
+        """Queue a checked frame; the future completes when ``acks`` is satisfied.
 
         ``client_id`` is recorded as the name of the frame's producer.
         """
@@ -105,19 +105,20 @@ class Appender:
         return done
 
     async def producers(self, _producer_id: int) -> ProducerTable:
-        """Return the record of all producers of this partition; only committed frames count."""
+        """Return the producer table of this partition, by its committed frames."""
         return self._state.producers
 
     def producer_snapshot(self, producer_id: int) -> SnapshotProducers:
-        """Return the record of one producer, in the form in which it is sent to another node."""
+        """Return the record of one producer as an event, to send it to another node."""
         return self._state.producers.snapshot_of(producer_id)
 
     def _record_name(
         self, producer_id: int, client_id: str, done: asyncio.Future[Appended]
     ) -> None:
-        """Record a producer's name once its first messages are stored.
+        """Record a producer's name after its first messages are stored.
 
-        No request waits for it. A crash in between loses the name; the next publish records it.
+        No request waits for the record. A crash before it loses the name; the next publish records
+        it again.
         """
         if done.cancelled() or done.exception() is not None:
             return  # nothing was stored under the name
@@ -128,10 +129,10 @@ class Appender:
             self._writer.commit.check_room(0)
             self._writer.record([Named(producer_id, client_id)])
         except GoqError:
-            pass  # no event can be taken now: the next publish records it
+            pass  # the event log is full: the next publish records it
 
     def _read_frame(self, offset: int) -> FrameView | None:
-        """Return the frame that begins at ``offset``; None if it is gone or damaged."""
+        """Return the frame that begins at ``offset``; None if it is deleted or damaged."""
         frames = self._log.reader.read(offset, offset + 1, messages_max=1).frames
         return frames[0] if frames and frames[0].header.base_offset == offset else None
 

@@ -1,7 +1,7 @@
-"""Compacting one partition: a pass over its sealed segments, each rewritten aside and exchanged.
+"""Compaction of one partition: a pass over its sealed segments.
 
-The work is done in a thread that rests as long as it works, so that whoever publishes and consumes
-meanwhile hardly feels it. It cannot do harm by ending anywhere.
+Each segment is rewritten into a new file, which then replaces it. The thread rests for as long as
+it works, so clients see little of it. A crash at any point leaves a sound log.
 """
 
 from __future__ import annotations
@@ -43,7 +43,10 @@ _WORKS_FOR_S = 0.002
 
 
 class CompactionResources(NamedTuple):
-    """What a pass may use: a thread, and memory for so many keys; ``secret`` hashes them."""
+    """The resources of a pass: an executor, and memory for ``keys_max`` keys.
+
+    ``secret`` is the key of their hash.
+    """
 
     executor: Executor
     secret: bytes
@@ -51,11 +54,11 @@ class CompactionResources(NamedTuple):
 
 
 class CompactionStopped(Exception):
-    """The partition is closing; what was done so far holds."""
+    """The partition is closing; segments replaced so far stay."""
 
 
 class Compactor:
-    """Compacts one partition's messages; ``record`` writes an event."""
+    """Compacts the message log of one partition; ``record`` writes an event."""
 
     def __init__(
         self,
@@ -78,7 +81,7 @@ class Compactor:
         self._rested_s = 0.0
 
     async def is_due(self, settings: TopicSettings, means: CompactionResources) -> bool:
-        """Whether it is time for a pass."""
+        """Return whether a pass is due."""
         log = self._messages.log
         if self._stopping.is_set() or log.failed:
             return False
@@ -86,22 +89,22 @@ class Compactor:
             read = partial(read_checkpoint, self._context.disk, log.directory)
             self.progress = await self._loop.run_in_executor(means.executor, read)
         if self.progress.compacted_to > log.active.base_offset:
-            self.progress = CleanerCheckpoint()  # of another log, or one cut since
+            self.progress = CleanerCheckpoint()  # of another log, or of one truncated since
         now_us = self._context.clock.wall_us()
         return is_cleaning_due(
             log.segments, self.progress, settings.tombstone_age_ms * 1000, now_us
         )
 
     def due_us(self, settings: TopicSettings) -> int | None:
-        """Return when the next tombstone may go, as far as is known; None if there is none."""
+        """Return when the next known tombstone can be removed, None without one."""
         if self.progress is None:
             return None
         return tombstones_due_us(self.progress, settings.tombstone_age_ms * 1000)
 
     async def run(self, settings: TopicSettings, means: CompactionResources) -> int:
-        """Make one pass; return how many messages it took away.
+        """Make one pass; return the number of messages it removed.
 
-        Raises ``GoqError`` or ``OSError`` where it could not go on; the log is sound then too.
+        Raises ``GoqError`` or ``OSError``; the log is sound then too.
         """
         if self._stopping.is_set():
             return 0
@@ -115,10 +118,10 @@ class Compactor:
 
     async def _run(self, settings: TopicSettings, means: CompactionResources) -> int:
         log, progress = self._messages.log, self.progress or CleanerCheckpoint()
-        # A newer message that is not safe may yet go; and who copies the log would have to begin
-        # anew if what is in front of it were written anew.
+        # A message after the replicated offset can still be truncated. And a follower would have to
+        # restart if segments were rewritten before it copied them.
         end_offset = self._messages.replicated_to
-        await self._messages.run_exclusive(log.sync)  # what is newer must not be lost after this
+        await self._messages.run_exclusive(log.sync)  # a newer message must survive the older one
         now_us = self._context.clock.wall_us()
         newest = OffsetMap(
             min(progress.compacted_to, end_offset), secret=means.secret, keys_max=means.keys_max
@@ -135,7 +138,7 @@ class Compactor:
         for segment in log.segments[:-1]:
             if segment.base_offset >= newest.end or segment.end_offset > end_offset:
                 break
-            if segment not in log.segments:  # deleted, by settings that have changed meanwhile
+            if segment not in log.segments:  # retention deleted it meanwhile
                 continue
             found = await in_thread(partial(plan_rewrite, self._context.disk, segment, terms))
             if found.removed_count and await self._replace(segment, found, terms, means.executor):
@@ -150,7 +153,7 @@ class Compactor:
     async def _replace(
         self, segment: Segment, found: RewritePlan, terms: CleanerParameters, executor: Executor
     ) -> bool:
-        """Put a new generation in a segment's place; False if retention was there first."""
+        """Replace a segment by a new generation; return False if retention deleted it first."""
         log, disk = self._messages.log, self._context.disk
 
         def prepare() -> Segment:
@@ -164,7 +167,7 @@ class Compactor:
         if is_exchanged:
             self._cached.clear()
             self._context.on_seal(self._identity, "messages", new)
-            with suppress(GoqError):  # offline: built anew from a log that is compacted
+            with suppress(GoqError):  # offline: the rebuild reads the compacted log
                 self._record(Compacted(segment.base_offset, segment.end_offset))
         old = segment if is_exchanged else new
         await self._in_thread(executor, partial(_remove, old, self._context))
@@ -175,7 +178,7 @@ class Compactor:
         return await self._loop.run_in_executor(executor, work)
 
     def _pause(self) -> None:
-        """Rest, in the thread that works, for as long as it has worked."""
+        """Rest, in the compaction thread, for as long as it has worked."""
         worked_s = self._loop.time() - self._rested_s
         if worked_s >= _WORKS_FOR_S:
             if self._stopping.wait(worked_s):
@@ -183,11 +186,11 @@ class Compactor:
             self._rested_s = self._loop.time()
 
     async def stop(self) -> None:
-        """End what is under way, and begin nothing more."""
+        """Stop a pass under way and start no more."""
         self._stopping.set()
         await self._idle.wait()
 
 
 def _remove(segment: Segment, context: PartitionContext) -> None:
-    with suppress(OSError):  # opening the log finds them again
+    with suppress(OSError):  # the next open of the log removes them
         segment.remove(context.disk)

@@ -1,8 +1,8 @@
-"""Which messages of a partition wait for their time, as the columns on the disk and the marks say.
+"""Queries of a partition's delayed messages, from the columns on disk and the marks in the state.
 
-The schedule in memory knows the near ones only, and in no order that people ask for. What is asked
-here looks at the columns of all delayed messages: some arrays at a time, in a thread, and with
-memory for what is asked for, however many wait.
+The schedule in memory holds only messages that are due soon, unordered. These queries read the
+columns of all delayed messages in a thread, a few arrays at a time. Their memory depends on the
+result, not on the number of delayed messages.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ Run = tuple[int, int]
 
 
 class DelayedMessage(NamedTuple):
-    """A message that waits: when it is due, by the time in force, and where it is."""
+    """A delayed message: its due time in force, and its offset."""
 
     due_ms: int
     offset: int
 
 
 class DelayedReader:
-    """What a state says of delayed messages, as it was when this was made: for any thread.
+    """The delayed messages by a copy of the state. Usable from any thread.
 
     The methods block on the disk and raise ``OSError`` when it fails.
     """
@@ -44,7 +44,7 @@ class DelayedReader:
         self._changed_ms = np.array([due_ms for _, due_ms in changed], np.int64)
 
     def runs(self, start: int, end: int) -> list[Run]:
-        """Return the offsets from ``start`` up to ``end`` that wait, as runs in order."""
+        """Return the delayed messages from ``start`` up to ``end``, as runs in offset order."""
         found: list[Run] = []
         for rows in self._messages.rows(start, end):
             offsets, _ = self._of(rows)
@@ -61,7 +61,7 @@ class DelayedReader:
         return found
 
     def count(self) -> int:
-        """Return how many messages wait."""
+        """Return the number of delayed messages."""
         low_ms = self._low_ms(self._end_offset)
         counted = len(self._rescheduled()[0])
         for rows in self._messages.rows(self._start_offset, self._end_offset, due_from_ms=low_ms):
@@ -71,9 +71,9 @@ class DelayedReader:
         return counted
 
     def first(self, start: int, end: int) -> int | None:
-        """Return the first offset from ``start`` up to ``end`` that waits.
+        """Return the first delayed offset from ``start`` up to ``end``, None without one.
 
-        The summaries of the columns spare reading what has all matured.
+        The summaries of the columns let the query skip blocks that have matured completely.
         """
         low_ms = self._low_ms(end)
         offsets, _ = self._rescheduled()
@@ -85,9 +85,9 @@ class DelayedReader:
         return int(changed[0]) if changed else None
 
     def earliest(self, after: DelayedMessage, until_ms: int, count: int) -> list[DelayedMessage]:
-        """Return what is due next behind ``after`` and before ``until_ms``, at most ``count``.
+        """Return up to ``count`` messages that are due after ``after`` and before ``until_ms``.
 
-        In order of due time, then of offset.
+        They are in order of due time, then of offset.
         """
         best = self._behind(*self._rescheduled(), after, until_ms)
         last_ms = until_ms - 1
@@ -109,7 +109,7 @@ class DelayedReader:
         return list(map(DelayedMessage, due_ms.tolist(), offsets.tolist()))
 
     def _low_ms(self, end: int) -> int:
-        """Return before when nothing is due any more of what lies before ``end``."""
+        """Return a time before which every message below ``end`` has matured."""
         if self._maturity.pairs:
             up_to_ms, end_offset = self._maturity.pairs[-1]
             if end <= end_offset:
@@ -117,7 +117,7 @@ class DelayedReader:
         return 1
 
     def _of(self, rows: ColumnRows) -> tuple[Int64s, Int64s]:
-        """Return offsets and due times of those rows that wait."""
+        """Return the offsets and due times of the rows that are delayed."""
         delayed = rows.deliver_at_ms != 0
         offsets, due_ms = rows.offsets[delayed], rows.deliver_at_ms[delayed]
         if len(self._changed) and len(offsets):
@@ -152,8 +152,8 @@ class DelayedReader:
 
 
 def _first(offsets: Int64s, due_ms: Int64s, count: int) -> tuple[Int64s, Int64s]:
-    """Return the first by due time and offset, in that order."""
-    if len(offsets) > count:  # what is due with the last of them may be more than fits
+    """Return the first ``count`` by due time, then by offset."""
+    if len(offsets) > count:  # several may share the due time of the last one
         limit_ms = np.partition(due_ms, count - 1)[count - 1]
         offsets, due_ms = offsets[due_ms <= limit_ms], due_ms[due_ms <= limit_ms]
     order = np.lexsort((offsets, due_ms))[:count]

@@ -10,7 +10,7 @@ from goq.model import DEAD_LETTERS_SUFFIX
 
 
 def retry_policy(settings: TopicSettings) -> RetryPolicy:
-    """Return the policy for messages whose attempt failed."""
+    """Return the retry policy after a failed attempt."""
     return RetryPolicy(
         settings.attempts_max,
         settings.backoff_initial_ms,
@@ -23,10 +23,10 @@ def retry_policy(settings: TopicSettings) -> RetryPolicy:
 def failure_context(
     identity: PartitionId, settings: TopicSettings, now_ms: int, context: PartitionContext
 ) -> FailureContext:
-    """Return what decides on an attempt that failed in a partition, by a group's settings.
+    """Return the context that decides about a failed attempt, by a group's settings.
 
-    A dead letter keeps its partition number. Those of a dead-letter topic stay there: they are
-    tried without end.
+    A dead letter keeps its partition number. Messages of a dead-letter topic are retried without
+    end and stay there.
     """
     policy = retry_policy(settings)
     if identity.topic.endswith(DEAD_LETTERS_SUFFIX):
@@ -40,8 +40,8 @@ def failure_context(
 def dead_letter_settings(settings: TopicSettings) -> TopicSettings:
     """Return the settings of a dead-letter topic, from those of its source topic.
 
-    It has the same durability, retention and lanes. It gives no message up and keeps every message
-    of a key.
+    It has the same durability, retention and lanes. It never dead-letters a message and keeps every
+    message of a key.
     """
     return settings.changed(
         {"delivery.max_attempts": None, "delivery.dead_letters": False, "cleanup": Cleanup.DELETE}

@@ -1,8 +1,8 @@
 """A read-only view of one group's progress in one partition.
 
-The view answers what the state of the partition says of the group: counts, cursors, who holds what,
-and which offsets are in which delivery state. It reads a state that is live, on the event loop, or
-one that was rebuilt for a moment in the past. It changes nothing.
+The view answers queries of the partition state: counts, cursors, leases by consumer, and the
+offsets in each delivery state. It reads the live state on the event loop, or a state rebuilt for a
+past time.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ Run = tuple[int, int]
 
 
 class GroupCounts(NamedTuple):
-    """A group's messages in one partition.
+    """The number of a group's messages in one partition, by state.
 
-    ``lag`` is what the group has not done, without what is not due yet (``scheduled``). Of the lag
-    so much is ``ready``, ``leased``, or waits for its ``retry``. ``blocked`` is what of the ready
-    is known to be held back behind its key. ``dead`` is how many left as dead letters, ever.
+    ``lag`` counts messages that are not done, without the delayed ones (``scheduled``). It is the
+    sum of ``ready``, ``leased`` and ``retry``. ``blocked`` counts those of ``ready`` that are known
+    to be held back by their key. ``dead`` counts all messages ever dead-lettered.
     """
 
     lag: int
@@ -37,10 +37,10 @@ class GroupCounts(NamedTuple):
 
 
 class MessageStatus(NamedTuple):
-    """A message in its partition, by its frame and by later changes.
+    """A message's status in its partition, by its frame and by later changes.
 
-    ``due_ms`` is when it is or was due, 0 if it was never delayed. ``row`` is what its frame says,
-    None for one in a plain frame.
+    ``due_ms`` is its due time, 0 if it was never delayed. ``row`` holds its columns, None for a
+    message in a plain frame.
     """
 
     offset: int
@@ -55,7 +55,7 @@ class MessageStatus(NamedTuple):
 class GroupMessageStatus(NamedTuple):
     """A message's delivery state for a group.
 
-    ``time_ms`` is a lease's end, when a retry is due, or when a scheduled message is due.
+    ``time_ms`` is a lease's end, or the due time of a retry or a scheduled message.
     """
 
     state: MessageState
@@ -65,37 +65,37 @@ class GroupMessageStatus(NamedTuple):
 
 
 class GroupView:
-    """What a partition's state says of one group; a group unknown there has done nothing."""
+    """The view of one group; an unknown group has received nothing."""
 
     def __init__(self, state: PartitionState, name: str) -> None:
         self.name = name
         self.is_known = name in state.groups
-        """Whether anything has happened to the group in this partition."""
+        """Whether the partition has any event of the group."""
         self._state = state
         self._group = state.group(name)
 
     @property
     def cursor(self) -> int:
-        """The offset before which everything was handed out."""
+        """The offset before which every message was delivered."""
         return self._group.taken.floor
 
     @property
     def ceiling(self) -> int:
-        """The offset behind which nothing is handed out."""
+        """The offset from which on no message is delivered."""
         return self._group.taken.ceiling
 
     @property
     def end_offset(self) -> int | None:
-        """Where the group ends; None if it goes on for ever."""
+        """The end offset of the group, None without an end."""
         return self._group.end_offset
 
     @property
     def leased_count(self) -> int:
-        """The number of messages with consumers."""
+        """The number of leased messages."""
         return self._group.leased_count
 
     def counts(self, scheduled_max: int, now_ms: int) -> GroupCounts:
-        """Count messages by state; at most ``scheduled_max`` have not matured for the group."""
+        """Count messages by state; at most ``scheduled_max`` count as scheduled."""
         group, start, end = self._group, self._state.start_offset, self._state.end_offset
         untaken = end - start - group.taken.count(start, end)
         unreadable = sum(
@@ -117,39 +117,36 @@ class GroupView:
         )
 
     def leased_by_consumer(self) -> dict[str, int]:
-        """Return how many messages each consumer holds."""
+        """Return the number of leased messages by consumer."""
         held: dict[str, int] = {}
         for lease in self._group.leases.values():
             held[lease.consumer] = held.get(lease.consumer, 0) + lease.parts.message_count
         return held
 
     def taken_count(self, start: int, end: int) -> int:
-        """Return how many messages from ``start`` up to ``end`` were handed out."""
+        """Return how many messages from ``start`` up to ``end`` were delivered."""
         return self._group.taken.count(start, min(end, self._group.taken.ceiling))
 
     def untaken(self, start: int, end: int) -> Iterable[OffsetRange]:
-        """Return what of ``start`` up to ``end`` was never handed out."""
+        """Return the ranges from ``start`` up to ``end`` that were never delivered."""
         return self._group.taken.missing(start, end)
 
     def first_unfinished(self) -> int | None:
-        """Return the first offset that is not done; None when everything is.
-
-        Damaged messages will never be done, and do not count.
-        """
+        """Return the first offset that is not done, None if all are; damage does not count."""
         state, group = self._state, self._group
         fresh = next(iter(state.deliverable(group, state.start_offset, state.end_offset)), None)
         firsts = [part.start for part in group.outstanding()]
         return min(firsts if fresh is None else [fresh.start, *firsts], default=None)
 
     def first_due_retry(self, now_ms: int) -> int | None:
-        """Return the first offset whose retry is due."""
+        """Return the first offset whose retry is due, None without one."""
         due = (part.start for part in self._group.retries if part.time_ms <= now_ms)
         return min(due, default=None)
 
     def message_status(
         self, message: MessageStatus, now_ms: int, *, expires_ms: int = 0
     ) -> GroupMessageStatus:
-        """Return a message's state for the group; ``expires_ms`` 0 for never."""
+        """Return a message's status for the group; ``expires_ms`` 0 for never."""
         group, offset = self._group, message.offset
         held = self._outstanding(offset, now_ms) if self.is_known else None
         if held is not None:
@@ -158,7 +155,7 @@ class GroupView:
             return GroupMessageStatus(MessageState.CANCELLED)
         if self.is_known and offset in group.taken:
             return GroupMessageStatus(
-                MessageState.DEAD if self._is_departing(offset) else MessageState.DONE
+                MessageState.DEAD if self._is_in_outbox(offset) else MessageState.DONE
             )
         if message.is_scheduled:
             return GroupMessageStatus(MessageState.SCHEDULED, time_ms=message.due_ms)
@@ -172,7 +169,7 @@ class GroupView:
         return GroupMessageStatus(MessageState.READY)
 
     def parts(self, state: MessageState, start: int, now_ms: int) -> list[AttemptRange]:
-        """Return what is leased, waits for a retry or is blocked, from offset ``start`` on."""
+        """Return the ranges that are leased, in retry or blocked, from offset ``start`` on."""
         group = self._group
         if state is MessageState.LEASED:
             held = (part for lease in group.leases.values() for part in lease.parts)
@@ -183,7 +180,7 @@ class GroupView:
         return [AttemptRange(o, o + 1, 0, 0) for o in self._blocked() if o >= start]
 
     def bounds(self, state: MessageState, start: int) -> Run:
-        """Return the offsets from ``start`` on that may be in a state of :data:`WINDOWED`."""
+        """Return the range from ``start`` on that may contain a state of :data:`WINDOWED`."""
         group, end = self._group, self._state.end_offset
         if state not in (MessageState.READY, MessageState.EXPIRED, MessageState.SCHEDULED):
             return start, end
@@ -194,14 +191,14 @@ class GroupView:
     def window(
         self, state: MessageState, delayed: list[Run], start: int, stop: int, now_ms: int
     ) -> Iterable[AttemptRange]:
-        """Return what of ``start`` up to ``stop`` is in a state of :data:`WINDOWED`.
+        """Return the ranges from ``start`` up to ``stop`` in a state of :data:`WINDOWED`.
 
-        ``delayed`` is what of it waits for its time.
+        ``delayed`` holds the runs of delayed messages among them.
         """
         return _WINDOWS[state](self, delayed, start, stop, now_ms)
 
     def fresh_runs(self, delayed: list[Run], start: int, stop: int) -> Iterator[Run]:
-        """Yield what of ``start`` up to ``stop`` may be handed out the first time."""
+        """Yield the runs from ``start`` up to ``stop`` that are ready for a first delivery."""
         fresh = list(_minus(self._state.deliverable(self._group, start, stop), delayed))
         if not fresh or not self._group.locks.held_count:
             return iter(fresh)
@@ -251,7 +248,7 @@ class GroupView:
             return GroupMessageStatus(state, part.attempt, time_ms=part.time_ms)
         return None
 
-    def _is_departing(self, offset: int) -> bool:
+    def _is_in_outbox(self, offset: int) -> bool:
         return any(
             each.event.group == self.name and start <= offset < end
             for each in self._state.outbox.entries.values()
@@ -259,7 +256,7 @@ class GroupView:
         )
 
     def _blocked(self) -> list[int]:
-        """Return what is held back behind its key, in the lane where it was held back."""
+        """Return the offsets held back by their key that have not moved to another lane."""
         moved = self._state.moved
         held = {
             held.offset
@@ -279,11 +276,11 @@ _WINDOWS: dict[MessageState, _Window] = {
     MessageState.CANCELLED: GroupView._cancelled,
 }
 WINDOWED = frozenset(_WINDOWS)
-"""The states that are looked up a window of offsets at a time, see :meth:`GroupView.window`."""
+"""The states queried by windows of offsets, see :meth:`GroupView.window`."""
 
 
 def _minus(runs: Iterable[Run], holes: Iterable[Run]) -> Iterator[Run]:
-    """Yield what lies in ``runs`` and in none of ``holes``; both are in order and disjoint."""
+    """Yield ``runs`` without ``holes``; both are in order and disjoint."""
     remaining = iter(holes)
     hole = next(remaining, None)
     for start, end in runs:

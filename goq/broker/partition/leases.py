@@ -1,8 +1,8 @@
-"""Leases of one partition: receive, acknowledge, give back, reject, extend.
+"""Leases of one partition: receive, acknowledge, nack, reject, extend.
 
-A decision is applied to the state at once, so that no other consumer gets the same message. Its
-event is queued for the log in the same turn of the event loop. The client is told only when the
-event is durable: each call returns a future that completes then.
+A decision changes the state at once, so no other consumer gets the same message. Its event is
+queued for the log in the same turn of the event loop. Each call returns a future that completes
+when the event is durable; the client gets its answer after that.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from goq.model import Receipt
 from goq.storage.log.reader import ReadResult
 from goq.storage.scanner import Damage
 
-_EVENTS_PER_FRAME_MAX = 2_000  # with reasons as long as they may be, well within a frame
+_EVENTS_PER_FRAME_MAX = 2_000  # fit a frame even with reasons of maximum length
 
 
 class LeasedBatch(NamedTuple):
@@ -53,7 +53,7 @@ class LeasedBatch(NamedTuple):
     spans: list[Span]
     frames: list[FrameView]
     is_cut: bool
-    """Whether the partition may have more that is ready."""
+    """Whether the partition may have more ready messages."""
 
     @property
     def message_count(self) -> int:
@@ -62,7 +62,7 @@ class LeasedBatch(NamedTuple):
 
 
 class MessagesNotCached(Exception):
-    """Nothing was leased: the messages have to be read from the device first."""
+    """Nothing was leased: the messages must be read from the disk first."""
 
     def __init__(self, missing: UncachedMessages) -> None:
         super().__init__()
@@ -70,15 +70,15 @@ class MessagesNotCached(Exception):
 
 
 class OnlySkipped(Exception):
-    """Nothing was leased, but messages were passed over; there may be more behind them."""
+    """Nothing was leased, but messages were skipped; more may follow."""
 
 
 Settling = tuple[Settlement, asyncio.Future[Appended] | None]
-"""What was decided, and the future that completes when it is durable; None if nothing changed."""
+"""The decision, and a future that completes when it is durable; None if nothing changed."""
 
 
 class Leases:
-    """The consumer side of one partition; ``note_damage`` is told of messages that fail a check."""
+    """The consumer side of one partition; ``note_damage`` is called for corrupt messages."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class Leases:
         self._note_damage = note_damage
 
     def check_room(self) -> None:
-        """Raise why no event can be taken now."""
+        """Raise an error if no event can be accepted now."""
         if self._availability.error is not None:
             raise self._availability.error
         self._writer.commit.check_room(0)
@@ -118,12 +118,12 @@ class Leases:
         bytes_max: int,
         wait: bool = False,
     ) -> tuple[LeasedBatch, asyncio.Future[Appended]] | None:
-        """Lease what is ready to a group; None when nothing is.
+        """Lease ready messages to a consumer of a group; return None without any.
 
         The ready state must fit the group, see :meth:`ReadyStateManager.is_ready_for`. The batch
-        may leave the node when the future completes. Raises ``MessagesNotCached`` with nothing
-        leased when messages have to be read from the device first and ``wait`` does not allow that
-        here, and ``OnlySkipped`` when the call is to be repeated.
+        may leave the node when the future completes. Raises ``MessagesNotCached``, with nothing
+        leased, when messages must be read from the disk and ``wait`` is false. Raises
+        ``OnlySkipped`` when the caller should repeat the call.
         """
         self.check_room()
         now_ms = self._context.clock.wall_ms()
@@ -185,7 +185,7 @@ class Leases:
     def nack(
         self, group: str, receipts: Iterable[Receipt], delay_ms: int | None, reason: str
     ) -> Settling:
-        """Return leased messages for another attempt: after a delay, None for the backoff."""
+        """Return leased messages for another attempt after a delay, None for the backoff."""
         failing = self._failure_now(group, delay_ms, reason)
         return self._settle(group, nack(self._state, group, receipts, failing))
 
@@ -205,7 +205,7 @@ class Leases:
         return settled, recorded
 
     def _wake_blocked(self, group_name: str) -> None:
-        """Wake a consumer if messages may have been held back behind those that were settled."""
+        """Wake a consumer if the settled messages may have blocked others by their key."""
         group = self._state.groups[group_name]
         settings = self._callbacks.settings_of(group_name)
         if (
@@ -227,7 +227,7 @@ class Leases:
                 self._callbacks.on_ready(group)
 
     def end_lease(self, group: str, token: int, reason: str) -> None:
-        """End a lease at once, because its consumer is gone; its messages are ready again."""
+        """End a lease at once because its consumer is gone; its messages are ready again."""
         self._availability.check()
         events = expire_lease(self._state, group, token, self._failure_now(group, 0, reason))
         if events:
@@ -235,7 +235,7 @@ class Leases:
             self._callbacks.on_ready(group)
 
     def unsettled_count(self, group: str, token: int) -> int:
-        """Return how many messages of a lease are not settled."""
+        """Return the number of unsettled messages of a lease."""
         lease = self._state.group(group).leases.get(token)
         return 0 if lease is None else lease.parts.message_count
 
@@ -245,12 +245,12 @@ class Leases:
         return {leases[token].consumer for token in tokens if token in leases}
 
     def holder(self, group: str, other_than: str | None) -> str | None:
-        """Return a consumer, other than that one, that holds a lease; None if there is none."""
+        """Return a consumer other than ``other_than`` that holds a lease, else None."""
         leases = self._state.group(group).leases.values()
         return next((le.consumer for le in leases if le.consumer != other_than), None)
 
     def failure_context(self, group: str, now_ms: int) -> FailureContext:
-        """Return what decides on an attempt that failed."""
+        """Return the context that decides about a failed attempt."""
         return failure_context(
             self._availability.identity, self._callbacks.settings_of(group), now_ms, self._context
         )
@@ -262,7 +262,7 @@ class Leases:
     def _skip(
         self, group: str, ranges: list[Range], cause: Cause, settings: TopicSettings, now_ms: int
     ) -> None:
-        """Mark messages as done that are not to be delivered any more."""
+        """Mark messages as done that must not be delivered."""
         failing = self.failure_context(group, now_ms)
         if cause is Cause.TTL and settings.dead_letter_expired and failing.policy.dead_letters:
             spans = [span for run in ranges for span in self._attempts(group, *run)]
@@ -273,7 +273,7 @@ class Leases:
             self._writer.record([Skipped(group, ranges, cause)])
 
     def _attempts(self, group: str, start: int, end: int) -> list[Span]:
-        """Return how often messages were tried that no consumer holds."""
+        """Return the attempts of messages that no consumer holds."""
         tried = self._state.group(group).retries.within(start, end)
         fresh = [(*gap, 0) for gap in gaps(start, end, tried)]
         return sorted([*spans_of(tried), *fresh])

@@ -1,8 +1,8 @@
-"""Loads a partition: recovers its two logs and rebuilds the state that they lead to.
+"""Partition loader: recovers the two logs and rebuilds the state from them.
 
-Everything here blocks on the disk and runs in a thread. The delivery state comes from the event
-log, from its last whole snapshot on. The dedup window and what is known of outstanding messages
-(keys, lanes, tenants) come from the messages. The ready state follows from both.
+All functions block on the disk and run in a thread. The delivery state comes from the event log,
+from its last complete snapshot on. The dedup window and the attributes of outstanding messages
+(keys, lanes, tenants) come from the message log. The ready state follows from both.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from goq.storage.column_index.rows import rows_of
 from goq.storage.disk import Disk
 from goq.storage.log.log import Log, LogConfig
 
-_TELLING = Attribute.KEYS | Attribute.LANE | Attribute.TENANT
+_ATTRIBUTE_COLUMNS = Attribute.KEYS | Attribute.LANE | Attribute.TENANT
 
 
 def learn_outstanding(messages: Log, state: PartitionState, ready: ReadyState) -> None:
-    """Read about all outstanding messages of all groups; blocks on the disk."""
+    """Read the attributes of the outstanding messages of all groups; blocks on the disk."""
     outstanding = {
         name: sorted((part.start, part.end) for part in group.outstanding())
         for name, group in state.groups.items()
@@ -42,7 +42,7 @@ def learn_outstanding(messages: Log, state: PartitionState, ready: ReadyState) -
     facts: dict[int, MessageAttributes] = {}
     for start, end in _joined(run for runs in outstanding.values() for run in runs):
         for view in _frames_between(messages, start, min(end, messages.end_offset)):
-            if view.header.attributes & _TELLING or state.moved:
+            if view.header.attributes & _ATTRIBUTE_COLUMNS or state.moved:
                 facts.update(_facts(view, start, end, state, ready))
     for name, runs in outstanding.items():
         offsets = (offset for run in runs for offset in range(*run)) if facts else ()
@@ -81,7 +81,7 @@ def _facts(
 
 
 def _joined(runs: Iterator[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Yield runs in order, those that touch or overlap as one."""
+    """Yield runs in order; merge those that touch or overlap."""
     at: tuple[int, int] | None = None
     for start, end in sorted(runs):
         if at is None or start > at[1]:
@@ -95,7 +95,7 @@ def _joined(runs: Iterator[tuple[int, int]]) -> Iterator[tuple[int, int]]:
 
 
 def restore_dedup(messages: Log, settings: TopicSettings, now_us: int) -> DedupWindow:
-    """Return the window of a log; blocks on the disk."""
+    """Return the dedup window of a log; blocks on the disk."""
     window = DedupWindow(
         dedup_window_us(settings),
         time_of=lambda offset: _time_of(messages, offset),
@@ -119,9 +119,9 @@ def _time_of(messages: Log, offset: int) -> int | None:
 
 
 class LoadedPartition(NamedTuple):
-    """A partition's logs and state as recovery left them.
+    """A partition's logs and state after recovery.
 
-    ``snapshot_sequence`` is where the events begin that the state is rebuilt from.
+    ``snapshot_sequence`` is the sequence of the first event that the rebuild used.
     """
 
     messages: Log
@@ -159,7 +159,7 @@ def open_partition(
 def load_partition(
     logs: PartitionLogs, context: PartitionContext, settings: TopicSettings
 ) -> LoadedPartition:
-    """Return the state that logs lead to; blocks on the disk. FailureContext, it closes them."""
+    """Return the logs with their state; blocks on the disk. Closes the logs on failure."""
     with contextlib.ExitStack() as on_error:
         for log in logs:
             on_error.callback(_release, log)
@@ -182,7 +182,7 @@ def _rebuild(
         end_offset=messages.end_offset,
         is_sound=messages.reader.is_sound,
     )
-    if rebuilt.repairs:  # durable before an offset that was lost is given to another message
+    if rebuilt.repairs:  # durable before a lost offset is assigned again
         view = encode_event_frame(rebuilt.repairs)
         now_us = context.clock.wall_us()
         batch = events.begin(now_us)
@@ -217,11 +217,11 @@ def _release(log: Log) -> None:
 
 
 def messages_config(settings: TopicSettings) -> LogConfig:
-    """Return how a topic's settings want its messages kept."""
+    """Return the configuration of a topic's message logs."""
     return LogConfig(settings.segment_bytes, settings.segment_age_ms, settings.fsync, columns=True)
 
 
 def events_config(settings: TopicSettings) -> LogConfig:
-    """Return how a topic's settings want its events kept."""
-    never_by_itself = 2**62  # a segment of events begins with a snapshot, so only one begins it
-    return LogConfig(never_by_itself, never_by_itself, settings.fsync)
+    """Return the configuration of a topic's event logs."""
+    no_roll = 2**62  # the event writer rolls, because each segment begins with a snapshot
+    return LogConfig(no_roll, no_roll, settings.fsync)

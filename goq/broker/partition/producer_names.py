@@ -1,7 +1,7 @@
 """Lookup of producer names in the events of a partition.
 
-A name is an event of the partition, written beside the first messages that came under it, and
-repeated in each snapshot while the partition remembers the producer.
+A name is an event of the partition. It is written with the producer's first messages, and repeated
+in each snapshot while the partition remembers the producer.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from goq.storage.log.reader import LogReader
 
 
 def recorded_name(events: LogReader, producer_id: int, time_us: int) -> str | None:
-    """Return the name that a producer had at a time, as far as that time's events are kept.
+    """Return a producer's name at a time, None if the events of that time are not retained.
 
-    Looked for in the segment that was being written then, and in what the next one begins with.
+    Searches the segment that was active then, and the snapshot at the start of the next one.
     """
     segments = events.segments
     sequence = events.offset_for_time(time_us, segments[-1].end_offset)
@@ -39,12 +39,12 @@ def recorded_name(events: LogReader, producer_id: int, time_us: int) -> str | No
 def _names(
     events: LogReader, start: int, end: int, producer_id: int
 ) -> Iterator[tuple[StoredEvent, str]]:
-    """Yield what a producer was called, with the events that say so."""
+    """Yield the names of a producer, each with its event."""
     written = msgspec.msgpack.encode(producer_id)
     while start < end:
         reading = events.read(start, end, messages_max=2**62, bytes_max=limits.MIB)
         for view in reading.frames:
-            if written not in bytes(view.body):  # far quicker than to decode what is not about it
+            if written not in bytes(view.body):  # far faster than to decode all events
                 continue
             try:
                 found = decode_event_frame(view)

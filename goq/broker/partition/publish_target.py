@@ -1,4 +1,4 @@
-"""The partition that a message is published to: led by this node, or by another one."""
+"""The interface to a partition for publishing: led by this node or by another one."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from goq.model import Acks
 
 
 class PublishTarget(Protocol):
-    """Takes frames for one partition."""
+    """Accepts frames for one partition."""
 
     def check_publish(self, frame_bytes: int) -> None:
-        """Raise why a frame cannot be taken now."""
+        """Raise an error if a frame cannot be accepted now."""
 
     def publish(
         self, view: FrameView, client_id: str | None = None, *, acks: Acks = Acks.QUORUM
     ) -> asyncio.Future[Appended]:
-        """Store a checked frame; the future completes when it is as safe as ``acks`` says."""
+        """Store a checked frame; the future completes when ``acks`` is satisfied."""
 
     async def producers(self, producer_id: int) -> ProducerTable:
-        """Return a table with the partition's record of a producer, and perhaps of others."""
+        """Return a table with the partition's record of a producer, perhaps with others."""
 
 
 TargetLookup = Callable[[str, int], PublishTarget]

@@ -1,10 +1,9 @@
 """Ready state of a partition: its delayed messages and its ready queues, in memory.
 
-It is derived from the columns of the messages and the delivery state, and follows both: messages
-are published, mature and move. Nothing of it is stored. It is rebuilt when the settings change
-lanes or tenants, and when a group needs messages that the queues have dropped. The rebuild reads
-the log in a thread; until it ends, no message is received or matures, and no single message
-changes.
+It is derived from the columns of the messages and from the delivery state, and is never stored. It
+follows each publish, maturation and move. It is rebuilt when the settings of lanes or tenants
+change, and when a group needs messages that the queues have dropped. The rebuild reads the log in a
+thread. During a rebuild no message is received, matures or is changed singly.
 """
 
 from __future__ import annotations
@@ -36,14 +35,14 @@ _Int64s = npt.NDArray[np.int64]
 
 
 def first_unfinished(messages: Log, state: PartitionState) -> int:
-    """Return the first offset that some group may come to; the end where there is no group."""
+    """Return the first offset not done in some group; the end without groups."""
     end = messages.end_offset
     needed = [group.taken.first_missing(end) for group in state.groups.values()]
     return max(min(needed, default=end), messages.start_offset)
 
 
 def policy_of(settings: TopicSettings) -> SchedulingPolicy:
-    """Return how a topic's settings want lanes and tenants to take turns."""
+    """Return the scheduling policy of lanes and tenants in a topic's settings."""
     return SchedulingPolicy(
         lane_weights=settings.lane_weights,
         starvation_ms=settings.starvation_ms,
@@ -66,7 +65,7 @@ class ReadyState:
         )
         self._state = state
         self.default_lane = settings.default_lane
-        """The lane of messages that name none."""
+        """The lane of messages without one."""
         self._policy = policy_of(settings)
 
     @classmethod
@@ -80,42 +79,42 @@ class ReadyState:
         start: int,
         end: int,
     ) -> ReadyState:
-        """Return what follows from a log up to ``end`` and the state; blocks on the disk.
+        """Return the ready state of a log up to ``end``; blocks on the disk.
 
-        Ready messages before ``start`` are left out: nobody has to come to them.
+        Ready messages before ``start`` are left out: no group needs them.
         """
-        dispatch = cls(state, settings, now_ms)
-        dispatch.extend(messages, messages.start_offset, end, now_ms, ready_from=start)
-        dispatch.ready.complete_from = start
-        return dispatch
+        built = cls(state, settings, now_ms)
+        built.extend(messages, messages.start_offset, end, now_ms, ready_from=start)
+        built.ready.complete_from = start
+        return built
 
     def extend(
         self, messages: Log, start: int, end: int, now_ms: int, *, ready_from: int = 0
     ) -> None:
-        """Take what the log has from ``start`` up to ``end``; blocks on the disk."""
+        """Add the messages of a log from ``start`` up to ``end``; blocks on the disk."""
         ready_from = max(start, ready_from)
         self._restore(messages.reader.rows(start, end), ready_from, end, now_ms)
 
     def renumbered(
         self, facts: Mapping[int, MessageAttributes], before: ReadyState
     ) -> dict[int, MessageAttributes]:
-        """Return facts with the numbers that tenants have here."""
+        """Return attributes of ``before`` with the tenant numbers of this ready state."""
         return {
             offset: fact._replace(tenant=self.tenants.number(before.tenants.name(fact.tenant)))
             for offset, fact in facts.items()
         }
 
     def lacks(self, group: Group) -> bool:
-        """Whether a group that has no place in the queues yet may need what was let go of."""
+        """Return whether a group without a scheduler may need messages that the queues dropped."""
         complete_from = self.ready.complete_from
         return group.scheduler is None and group.taken.first_missing(complete_from) < complete_from
 
     def follows(self, settings: TopicSettings) -> bool:
-        """Whether the queues are as these settings want them."""
+        """Return whether the queues follow these settings."""
         return (self.default_lane, self._policy) == (settings.default_lane, policy_of(settings))
 
     def scheduler_of(self, group: Group) -> FairScheduler:
-        """Return a group's places in the ready queues."""
+        """Return a group's scheduler over the ready queues; create it if missing."""
         scheduler = group.scheduler
         if not isinstance(scheduler, FairScheduler):
             floor = group.taken.floor
@@ -124,20 +123,20 @@ class ReadyState:
         return scheduler
 
     def places(self, rows: ColumnRows) -> tuple[_Int64s, _Int64s]:
-        """Return the lane and the tenant's number of each row."""
+        """Return the lane and the tenant number of each row."""
         return self._lanes(rows), self._tenants(rows)
 
     def trim(self, start_offset: int) -> None:
-        """Let go of what retention deleted, also where a group never came to it."""
+        """Drop the messages that retention deleted, also those that a group never received."""
         self.ready.trim(start_offset)
         self.schedule.trim(start_offset)
 
     def release(self) -> None:
-        """Let go of what no group will come to any more."""
+        """Drop the messages that no group needs any more."""
         self.ready.release()
 
     def published(self, start: int, end: int, rows: ColumnRows | None, time_ms: int) -> None:
-        """Take a frame's messages that have become durable; ``rows`` None for a plain frame."""
+        """Add the messages of a committed frame; ``rows`` is None for a plain frame."""
         if rows is None:
             self.ready.add(self.default_lane, 0, start, end, time_ms)
             return
@@ -154,7 +153,7 @@ class ReadyState:
         self.ready.add_rows(rows.offsets, lanes, tenants, time_ms)
 
     def mature(self, now_ms: int) -> Matured | None:
-        """Let what is due enter its ready queue; return what to record of it, if anything is."""
+        """Move due messages to their ready queues; return the event to record, None if none is."""
         due = self.schedule.pop_due(now_ms)
         if not len(due.offsets):
             return None
@@ -162,27 +161,27 @@ class ReadyState:
         return Matured(due.up_to_ms, due.end_offset)
 
     def moved(self, offset: int, lane: int, tenant: int, now_ms: int) -> None:
-        """Let a message that is ready stand in another lane's queue."""
+        """Add a ready message that was moved to the queue of its new lane."""
         self.ready.add(lane, tenant, offset, offset + 1, now_ms)
 
     def cancelled(self, offset: int, due_ms: int) -> None:
-        """Take out a message that waits for its time; ``due_ms`` is the one in force."""
+        """Remove a delayed message; ``due_ms`` is its due time in force."""
         self.schedule.cancel(offset, due_ms)
 
     def rescheduled(self, row: ColumnRows, due_ms: int, new_due_ms: int) -> None:
-        """Let a message that waits for its time be due at another; ``due_ms`` was in force."""
+        """Change the due time of a delayed message; ``due_ms`` was in force."""
         (tag,) = _tags(*self.places(row)).tolist()
         self.schedule.reschedule(int(row.offsets[0]), tag, due_ms, new_due_ms)
 
     def load(self, messages: Log, load: LoadRequest) -> list[ColumnRows]:
-        """Read the rows that a load wants; blocks on the disk."""
+        """Read the rows of a load request; blocks on the disk."""
         found = messages.reader.rows(
             messages.start_offset, load.end_offset, due_from_ms=load.from_ms, due_to_ms=load.to_ms
         )
         return list(found)
 
     def loaded(self, load: LoadRequest, found: list[ColumnRows]) -> None:
-        """Take what was read for a load."""
+        """Add the rows that were read for a load request."""
         empty = np.empty(0, np.int64)
         offsets, tags, due_ms = [empty], [empty], [empty]
         for rows in found:
@@ -200,10 +199,10 @@ class ReadyState:
         self.ready.add_rows(due.offsets, lanes, tenants, now_ms)
 
     def _restore(self, found: Iterator[ColumnRows], start: int, end: int, now_ms: int) -> None:
-        """Take all rows there are: those that wait into the schedule, the others as ready.
+        """Add all messages: delayed rows to the schedule, the others to the ready queues.
 
-        Everything enters in order of offset, so what no row speaks of, which stands in the default
-        lane, in between.
+        The ready queues need offset order. So messages without a row, in the default lane, are
+        added between the rows.
         """
         maturity = self._state.maturity
         moved = sorted(self._state.moved)
@@ -229,7 +228,7 @@ class ReadyState:
         self._enter_plain(at, end, moved, now_ms)
 
     def _enter_plain(self, start: int, end: int, moved: list[int], now_ms: int) -> None:
-        """Let messages that no row speaks of stand in the default lane, or where they moved."""
+        """Add messages without a row to the default lane, or to the lane that they moved to."""
         for offset in moved[bisect_left(moved, start) : bisect_left(moved, end)]:
             if start < offset:
                 self.ready.add(self.default_lane, 0, start, offset, now_ms)
@@ -239,14 +238,14 @@ class ReadyState:
             self.ready.add(self.default_lane, 0, start, end, now_ms)
 
     def _move(self, offsets: _Int64s, lanes: _Int64s) -> None:
-        """Put into ``lanes`` where messages were moved to."""
+        """Replace in ``lanes`` the lanes of messages that were moved."""
         moved = self._state.moved
         if moved:
             for index, offset in enumerate(offsets.tolist()):
                 lanes[index] = moved.get(offset, int(lanes[index]))
 
     def _due_ms(self, rows: ColumnRows, chosen: npt.NDArray[np.bool_]) -> _Int64s:
-        """Return when rows are due, by the time in force."""
+        """Return the due times in force of rows."""
         due_ms = rows.deliver_at_ms[chosen].copy()
         changed = self._state.rescheduled
         if changed:
@@ -262,7 +261,7 @@ class ReadyState:
         if not rows.tenant_names:
             return np.zeros(len(rows.offsets), np.int64)
         numbers = np.array([*map(self.tenants.number, rows.tenant_names), 0], np.int64)
-        return numbers[rows.tenants]  # -1, for none, is the last: 0
+        return numbers[rows.tenants]  # -1 is no tenant: the last number, 0
 
 
 def _tags(lanes: _Int64s, tenants: _Int64s) -> _Int64s:
@@ -275,7 +274,7 @@ def _offsets(runs: Iterable[tuple[int, int]]) -> Iterator[int]:
 
 
 class ReadyStateManager:
-    """The current ready state of a partition; ``on_rebuilt`` is called when another replaced it."""
+    """The owner of a partition's ready state; ``on_rebuilt`` is called after each rebuild."""
 
     def __init__(
         self,
@@ -303,7 +302,7 @@ class ReadyStateManager:
         return self._rebuilding is not None
 
     def is_ready_for(self, group_name: str) -> bool:
-        """Whether a group can receive; if not, wait for :meth:`rebuilt`."""
+        """Return whether a group can receive; if not, wait for :meth:`rebuilt`."""
         if self._availability.error is None:
             group = self._state.ensure_group(group_name)
             if self.current.lacks(group):
@@ -311,24 +310,24 @@ class ReadyStateManager:
         return self._rebuilding is None
 
     async def rebuilt(self) -> None:
-        """Return when the ready state fits; raise why it cannot be rebuilt."""
+        """Wait for a rebuild under way; raise if it fails."""
         if self._rebuilding is not None:
             await asyncio.shield(self._rebuilding)
 
     def check_changeable(self) -> None:
-        """Raise ``TooManyRequests`` while no single message may be changed."""
+        """Raise ``TooManyRequests`` during a rebuild: single messages cannot be changed."""
         self._availability.check()
         if self._rebuilding is not None:
             raise TooManyRequests("the partition is being rebuilt", retry_after_ms=100)
 
     def configure(self, settings: TopicSettings) -> None:
-        """Take over changed settings, with a rebuild where they ask for one."""
+        """Apply changed settings; start a rebuild if they need one."""
         self._settings = settings
         if not self.current.follows(settings):
             self._start()
 
     async def close(self) -> None:
-        """Wait for a rebuild that is under way."""
+        """Wait for a rebuild under way."""
         if self._rebuilding is not None:
             await asyncio.wait([self._rebuilding])
 

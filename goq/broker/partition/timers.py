@@ -1,8 +1,8 @@
-"""The one timer of a partition: lease ends, retries that become due, delayed messages that mature.
+"""The timer of a partition: for lease ends, due retries and maturing delayed messages.
 
-The timer is set for what is due next, and for one second at most: a wall clock that is set forward
-is noticed within that time. Nothing polls while nothing waits. A timer that fires early finds
-nothing to do and is set again.
+The timer is set for the next due time, at most one second ahead. So a wall clock that is set
+forward takes effect within a second. Without due times no timer is set. A timer that fires early
+finds nothing due and is set again.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from goq.errors import GoqError
 
 _TIMER_MS_MAX = 1_000
 _LOAD_RETRY_S = 1.0
-_EXPIRIES_MAX = 256  # leases at a time: then other work of the event loop has its turn
+_EXPIRIES_MAX = 256  # leases at a time, then the timer yields to the event loop
 
 
 class Timers:
-    """Acts on what becomes due in a partition."""
+    """Ends leases, retries and matures messages of a partition when they are due."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Timers:
         self._timer_s = 0.0
 
     def arm(self, due_ms: int | None) -> None:
-        """Fire no later than ``due_ms``, of the wall clock; None needs no timer."""
+        """Fire no later than ``due_ms`` of the wall clock; do nothing for None."""
         if due_ms is None:
             return
         delay_ms = min(max(0, due_ms - self._context.clock.wall_ms()), _TIMER_MS_MAX)
@@ -63,7 +63,7 @@ class Timers:
             if self._timer_s <= at:
                 return
             self._timer.cancel()
-        # uvloop's handle of a call that is due at once does not know when it is
+        # uvloop's handle of a call that is due at once has no due time
         self._timer, self._timer_s = self._loop.call_at(at, self._on_time), at
 
     def arm_for_group(self, group: str) -> None:
@@ -75,17 +75,17 @@ class Timers:
         self.arm(self._ready.current.schedule.next_ms())
 
     def arm_all(self) -> None:
-        """Fire for whatever is due next."""
+        """Fire for the next due time of any kind."""
         self.arm(self._state.next_timer_ms())
         self.arm_for_delayed()
 
     def cancel(self) -> None:
-        """Never fire again, unless armed."""
+        """Cancel the timer until it is armed again."""
         if self._timer is not None:
             self._timer.cancel()
 
     def _on_time(self) -> None:
-        """End leases and mature delayed messages, as far as their time has come."""
+        """End leases and mature delayed messages that are due."""
         self._timer = None
         if self._availability.error is not None:
             return
@@ -110,7 +110,7 @@ class Timers:
             return False
         ready = self._ready.current
         event = ready.mature(now_ms)
-        if event is not None:  # lost, it happens again: a lease of what matured waits for it
+        if event is not None:  # if lost, it is repeated: leases of the messages wait for it
             self._writer.record_later(event)
         load = ready.schedule.load_wanted(now_ms)
         if load is not None:

@@ -1,8 +1,8 @@
-"""Seals, checks and deletes the segments of a partition's two logs, as retention decides.
+"""The trimmer: seals, checks and deletes the segments of a partition's two logs for retention.
 
-Messages are deleted in this order: the event that says so is durable, the segments leave the log,
-the manifest forgets them, their files are removed. After a crash in between, opening the log
-finishes the work.
+Messages are deleted in this order: the event becomes durable, the log drops the segments, the
+manifest drops them, their files are removed. After a crash in between, the next open of the log
+finishes the deletion.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from goq.storage.scanner import Damage
 
 T = TypeVar("T")
 Forget = Callable[[Sequence[Segment]], Awaitable[None]]
-"""Takes segments out of the manifest, before their files are removed."""
+"""Removes segments from the manifest, before their files are removed."""
 
 
 async def _forget_nothing(_segments: Sequence[Segment]) -> None:
-    """There is no manifest."""
+    """Do nothing: there is no manifest."""
 
 
 class Trimmer:
@@ -46,11 +46,11 @@ class Trimmer:
 
     @property
     def segments(self) -> Sequence[Segment]:
-        """The segments of the message log in order, as they are now; the last one is active."""
+        """The current segments of the message log in order; the last one is active."""
         return self._messages.log.segments
 
     async def trim(self, offset: int, forget: Forget = _forget_nothing) -> list[Segment]:
-        """Delete the whole segments of messages before ``offset``; return what was deleted."""
+        """Delete the message segments that end at or before ``offset``; return them."""
         messages = self._messages.log
         end = _last_sealed_end(messages, offset)
         if end <= messages.start_offset:
@@ -62,10 +62,10 @@ class Trimmer:
         return deleted
 
     async def old_events(self) -> list[Segment]:
-        """Return the segments of events that are older than every message.
+        """Return the event segments that are older than every message.
 
-        They are about deleted messages only: an event is never older than its message. The segments
-        that a rebuild would begin with stay.
+        They concern deleted messages only, because an event is never older than its message. The
+        segments that a rebuild needs are not returned.
         """
         rebuilds_from = self._events.rebuilds_from
         events = self._events.commit.log.segments[:-1]
@@ -87,14 +87,14 @@ class Trimmer:
         return await self._in_thread(find)
 
     async def trim_events(self, end_offset: int, forget: Forget = _forget_nothing) -> None:
-        """Delete the segments of events that end at or before ``end_offset``."""
+        """Delete the event segments that end at or before ``end_offset``."""
         events = self._events.commit.log
         deleted = events.detach_before(end_offset)
         await forget(deleted)
         await self._events.commit.run_exclusive(lambda: events.remove(deleted))
 
     async def roll(self) -> None:
-        """Seal the active segment of messages."""
+        """Seal the active message segment."""
         messages = self._messages.log
         sealed: list[Segment | None] = []
         await self._messages.run_exclusive(lambda: sealed.append(messages.roll()))
@@ -102,9 +102,9 @@ class Trimmer:
             self._context.on_seal(self._identity, "messages", sealed[0])
 
     async def roll_if_old(self, age_us: int) -> int:
-        """Seal the active segment of messages if it is that old; return when it will be, in µs.
+        """Seal the active message segment if it has that age; return when it will have, in µs.
 
-        The time is a lower bound where the segment is empty: its first message may come at once.
+        For an empty segment the time is a lower bound: a first message could arrive now.
         """
         active, disk = self._messages.log.active, self._context.disk
         first_us = active.first_time_us
@@ -117,7 +117,7 @@ class Trimmer:
         return (now_us if first_us is None else first_us) + age_us
 
     async def find_damage(self, segment: Segment) -> list[Damage]:
-        """Read a segment of messages whole; return the damage in it."""
+        """Read a whole message segment; return the damage in it."""
         messages = self._messages.log
         await self._in_thread(lambda: scan_segment(messages, segment))
         start, end = segment.base_offset, segment.end_offset

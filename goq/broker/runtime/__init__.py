@@ -2,5 +2,5 @@
 
 tasks       background tasks whose errors are logged
 background  reads at low priority, paced so that live traffic goes first
-metrics     counters, kept where things happen
+metrics     counters and histograms of a node
 """

@@ -19,20 +19,20 @@ from goq.errors import ShuttingDown, TooManyRequests
 T = TypeVar("T")
 
 BUSY_SHARE: Final = 0.25
-"""The part of the time that background reads have while there is live traffic."""
+"""The share of the time for background reads during live traffic."""
 BUSY_FOR_S: Final = 1.0
-"""For how long traffic that was seen counts as going on."""
+"""The time after a write during which traffic counts as live."""
 PAUSE_S_MIN: Final = 0.02
-"""A pause is never shorter: sending a piece takes time too, and so does what its reader does."""
+"""The shortest pause: to send and to process a piece takes time too."""
 LATE_S: Final = 0.005
-"""An event loop that comes back after so long has much to do, whatever it is."""
+"""The lag of the event loop from which it counts as busy."""
 
 
 class ReadPacer:
     """Computes the start of the next piece. All times are seconds of a monotonic clock.
 
-    ``writes`` is the number of writes to the node's logs: publish, receive and settle write, reads
-    do not. So traffic is measured without code on its path.
+    ``writes`` is the number of writes to the node's logs. Publish, receive and settle write, reads
+    do not. So the measure of traffic costs the traffic nothing.
     """
 
     def __init__(self) -> None:

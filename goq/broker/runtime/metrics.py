@@ -1,4 +1,4 @@
-"""Counters of a node, kept where things happen and read on request."""
+"""Counters and histograms of a node. Requests for metrics read them; nothing is pushed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class RecentTotals:
 
     def __init__(self) -> None:
         self.second = -1
-        """The last that was noted, of monotonic time."""
+        """The last recorded second of monotonic time."""
         self._seconds: deque[tuple[int, Totals]] = deque(maxlen=_SECONDS)
 
     def note(self, second: int, totals: Totals) -> None:

@@ -47,7 +47,7 @@ class MessageQuery:
     to_us: int = TIME_US_MAX
 
     def matches_time(self, time_us: int) -> bool:
-        """Whether a message with this append time may match."""
+        """Return whether a message with this append time may match."""
         return self.from_us <= time_us < self.to_us
 
 
@@ -68,7 +68,7 @@ class SearchBudget:
 
     @property
     def is_spent(self) -> bool:
-        """Whether the search has to answer now."""
+        """Whether the search must answer now."""
         return self.messages <= 0 or self.size_bytes <= 0
 
 

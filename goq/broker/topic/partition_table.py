@@ -12,11 +12,14 @@ if TYPE_CHECKING:
 
 
 class PartitionTable:
-    """Iterating yields what is open here, by number; a node on its own has all of them open."""
+    """The partitions of one topic. Iteration yields the partitions open on this node, by number.
+
+    A standalone node has all partitions open.
+    """
 
     def __init__(self, topic: str) -> None:
         self.count = 0
-        """How many partitions the topic has, on whatever nodes."""
+        """The number of partitions of the topic, over all nodes."""
         self._topic = topic
         self._here: dict[int, Partition] = {}
 
@@ -30,21 +33,21 @@ class PartitionTable:
             raise self.not_here(number) from None
 
     def here(self) -> Sequence[Partition]:
-        """Return what is open here, by number."""
+        """Return the partitions open on this node, by number."""
         return list(self._here.values())
 
     def get(self, number: int) -> Partition | None:
-        """Return a partition if it is open here."""
+        """Return a partition, or None if it is not open on this node."""
         return self._here.get(number)
 
     def in_turn(self, first: int) -> list[Partition]:
-        """Return what is open here, beginning with number ``first`` and going round."""
+        """Return the partitions open on this node in cyclic order from number ``first`` on."""
         here = list(self._here.values())
         split = next((n for n, p in enumerate(here) if p.identity.number >= first), 0)
         return here[split:] + here[:split]
 
     def put(self, partition: Partition) -> None:
-        """Take a partition up, or another in its place."""
+        """Add a partition, or replace the one with its number."""
         number = partition.identity.number
         self.count = max(self.count, number + 1)
         is_new = number not in self._here
@@ -53,13 +56,13 @@ class PartitionTable:
             self._here = dict(sorted(self._here.items()))
 
     def take(self, number: int) -> Partition:
-        """Let go of a partition; raise as ``[number]`` does."""
+        """Remove and return a partition; raise as ``[number]`` does."""
         partition = self[number]
         del self._here[number]
         return partition
 
     def check(self, number: int) -> None:
-        """Raise ``PartitionNotFound`` unless the topic has this partition, here or elsewhere."""
+        """Raise ``PartitionNotFound`` unless the topic has this partition on some node."""
         if not 0 <= number < self.count:
             raise PartitionNotFound(
                 f"topic {self._topic} has partitions 0 to {self.count - 1}, not {number}",
@@ -67,6 +70,6 @@ class PartitionTable:
             )
 
     def not_here(self, number: int) -> NotLeader:
-        """Return the error for a partition that is not open here; raise as :meth:`check` does."""
+        """Return the error for a partition not open on this node; raise as :meth:`check` does."""
         self.check(number)
         return NotLeader(f"this node does not lead partition {number} of {self._topic}")

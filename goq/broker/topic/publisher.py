@@ -1,8 +1,7 @@
-"""The producer side of a topic: chooses a partition for each message, and answers where it lies.
+"""The producer side of a topic: chooses a partition for each message and returns its offset.
 
-A message with a key goes to the partition of the key's hash, one with a dedup id to that of the
-id. The others stay with one partition until it got its share, and then go on with the next: see
-:meth:`TopicPublisher._keyless`.
+The hash of the key selects the partition. A message without a key goes to the partition of its
+dedup id's hash. All others use a sticky partition, see :meth:`TopicPublisher._keyless`.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ ANY_PARTITION = 0xFFFF_FFFF
 
 
 class RoutedMessage(NamedTuple):
-    """A message and the partition asked for, None to leave that to the topic."""
+    """A message and its requested partition; with None the topic chooses one."""
 
     partition: int | None
     content: Message
@@ -44,7 +43,7 @@ class RoutedMessage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PublishedMessage:
-    """Where one published message lies; ``is_repetition`` if its dedup id was there before."""
+    """The position of a published message; ``is_repetition`` if its dedup id was stored before."""
 
     partition: int
     offset: int
@@ -54,11 +53,11 @@ class PublishedMessage:
 
 @dataclass(frozen=True, slots=True)
 class PublishedFrame:
-    """Where the messages of one published frame lie.
+    """The positions of the messages of one published frame.
 
-    From ``offset`` on, one after the other, but for those ``left_out``, which were there before.
-    ``message_count`` is how many the frame brought. ``duplicate`` says that the whole frame had
-    been stored by an earlier attempt.
+    The offsets are consecutive from ``offset`` on. ``left_out`` holds the messages that were stored
+    before. ``message_count`` is the number of messages in the frame as published. ``duplicate``
+    means that an earlier attempt stored the whole frame.
     """
 
     partition: int
@@ -70,7 +69,7 @@ class PublishedFrame:
 
 
 class TopicPublisher:
-    """Takes messages and frames for the partitions of one topic."""
+    """Publishes messages and frames to the partitions of one topic."""
 
     def __init__(
         self,
@@ -87,7 +86,7 @@ class TopicPublisher:
         self._sticky_bytes = 0
 
     def target(self, number: int) -> PublishTarget:
-        """Return a partition to publish to, here or on the node that leads it.
+        """Return a partition to publish to, on this node or on the node that leads it.
 
         Raises ``PartitionNotFound`` if the topic has no such partition.
         """
@@ -106,13 +105,13 @@ class TopicPublisher:
         *,
         acks: Acks = Acks.QUORUM,
     ) -> list[PublishedMessage]:
-        """Store messages, those of a partition in one frame; return where each lies.
+        """Store messages, one frame for each partition; return the position of each message.
 
-        ``client_id`` is what their producer calls itself. ``acks`` says
-        on how many nodes they must be stored.
+        ``client_id`` is the name of their producer. ``acks`` is the number of nodes that must have
+        stored them.
         """
         producer = NO_PRODUCER if client_id is None else named_producer(client_id)
-        if len(placed) == 1:  # the common request of a service deserves the short way
+        if len(placed) == 1:  # the fast path for the most frequent request
             view = self._frame([placed[0].content], producer)
             number = self._place(*placed[0])
             (appending,) = self._publish([(number, view)], client_id, acks)
@@ -133,7 +132,7 @@ class TopicPublisher:
         return [results[number] for number in range(len(placed))]
 
     def _frame(self, messages: Sequence[Message], producer: ProducerMark) -> FrameView:
-        """Return messages as a frame; one that is only a value sooner."""
+        """Return messages as a frame; a single bare value takes a faster path."""
         first = messages[0]
         if len(messages) == 1 and first.value is not None and first == Message(first.value):
             return FrameView.parse(encode_value(first.value, producer))
@@ -147,7 +146,7 @@ class TopicPublisher:
         *,
         acks: Acks = Acks.QUORUM,
     ) -> list[PublishedFrame]:
-        """Store checked frames; return where each lies. ``client_id`` names their producer."""
+        """Store checked frames; return their positions. ``client_id`` names their producer."""
         if client_id is not None:
             frames = [(partition, _named(view, client_id)) for partition, view in frames]
         targets = [self._place_frame(partition, view) for partition, view in frames]
@@ -169,7 +168,7 @@ class TopicPublisher:
     def _publish(
         self, frames: Sequence[tuple[int, FrameView]], client_id: str | None, acks: Acks
     ) -> list[asyncio.Future[Appended]]:
-        """Queue all frames, or raise before any of them is."""
+        """Queue all frames, or raise before queueing any."""
         targets = [self.target(number) for number, _ in frames]
         for target, (_, view) in zip(targets, frames, strict=True):
             target.check_publish(len(view.buffer))
@@ -186,15 +185,15 @@ class TopicPublisher:
             return partition
         if message.key is not None:
             return partition_of(message.key, self._partitions.count)
-        if message.dedup_id is not None:  # sent again it must meet the first one
+        if message.dedup_id is not None:  # a retry must reach the same partition
             return dedup_partition_of(message.dedup_id, self._partitions.count)
         return self._keyless()
 
     def _keyless(self) -> int:
-        """Return the partition that keyless messages go to now.
+        """Return the current sticky partition, for messages without a key.
 
-        They stay with one until it got its share and then move on, as in Kafka: so that those of
-        one moment share a write, and so do their leases and acks.
+        As in Kafka, the sticky partition changes after ``limits.STICKY_BYTES``. So concurrent
+        messages share a write, and their leases and acks do too.
         """
         if self._sticky_bytes >= limits.STICKY_BYTES:
             self._sticky, self._sticky_bytes = (self._sticky + 1) % self._partitions.count, 0
@@ -218,7 +217,7 @@ class TopicPublisher:
 
 
 def _named(view: FrameView, client_id: str) -> FrameView:
-    """Return a frame with its producer named, if it does not say itself who that is."""
+    """Return a frame with the producer ``client_id``, unless it has a producer already."""
     if view.header.producer_id:
         return view
     mark = named_producer(client_id)
@@ -227,7 +226,7 @@ def _named(view: FrameView, client_id: str) -> FrameView:
 
 
 def _each(partition: int, appended: Appended, count: int) -> list[PublishedMessage]:
-    """Return where each of ``count`` messages of a frame lies."""
+    """Return the positions of the ``count`` messages of a frame."""
     repetitions = {row: (offset, time_us) for row, offset, time_us in appended.left_out}
     stored: list[PublishedMessage] = []
     offset = appended.offset

@@ -1,4 +1,4 @@
-"""PushStreams: consumers that are given messages as they become ready, up to a credit."""
+"""Push streams: consumers that get messages as they become ready, up to a credit."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from goq.broker.topic.topic import Topic
 from goq.errors import GoqError, StreamNotFound, TooManyRequests
 
 CONNECTION_CLOSED: Final = "connection closed"
-_WAIT_MS: Final = 3_600_000  # then a stream takes its place in the queue anew
-_PAUSE_MS: Final = 1_000  # after a refusal that will pass and does not say when
+_WAIT_MS: Final = 3_600_000  # then a stream joins the queue of waiters again
+_PAUSE_MS: Final = 1_000  # after a retryable refusal without a retry time
 
 
 @dataclass(frozen=True, slots=True)
 class PushStreamOptions:
-    """What a stream is opened with.
+    """The parameters of a new stream.
 
-    ``credit`` messages may be in flight at a time, and ``messages_max`` are handed over in all,
-    None for no such bound.
+    ``credit`` is the maximum of messages in flight at a time. ``messages_max`` is the maximum that
+    the stream delivers in all, None for no maximum.
     """
 
     consumer: str
@@ -35,11 +35,11 @@ class PushStreamOptions:
 
 
 class PushStream:
-    """One consumer of a group, for as long as its connection lasts.
+    """A consumer of a group whose session is a connection.
 
-    The connection is its session: when that closes, what is in flight goes back at once, as if
-    its deadline had passed. When the stream is ended instead, by its consumer or by a node that
-    stops, its leases go on to their deadlines: the consumer lives and may yet settle them.
+    When the connection closes, the leases of the stream end at once, as if their deadlines had
+    passed. When the consumer or a stopping node ends the stream, the leases last until their
+    deadlines: the consumer can still settle them.
     """
 
     def __init__(self, topic: Topic, group: str, options: PushStreamOptions) -> None:
@@ -56,25 +56,26 @@ class PushStream:
         self._presence = contextlib.ExitStack()
 
     def join(self) -> None:
-        """Take part in the group, where its partitions belong to one consumer each.
+        """Join the group, if its partitions belong to one consumer each.
 
-        The stream is alive throughout, also while it has no credit. Raises why it cannot.
+        The session lasts until :meth:`leave`, also without credit. Raises as
+        :meth:`Coordinator.session` does.
         """
         if self.topic.shares_partitions(self.group):
             consumer = self._asked.consumer
             self._presence.enter_context(self.topic.coordinator.session(self.group, consumer))
 
     def leave(self) -> None:
-        """Take part no more: the connection is gone, or the consumer wants no more."""
+        """Leave the group: the connection closed, or the consumer ended the stream."""
         self._presence.close()
         if self.topic.shares_partitions(self.group):
-            with contextlib.suppress(GoqError):  # somebody took it out before
+            with contextlib.suppress(GoqError):  # it left or was evicted before
                 self.topic.coordinator.leave(self.group, self._asked.consumer)
 
     async def next(self) -> list[LeasedBatch]:
-        """Return what comes next, as soon as there is some and credit for it; [] at the end.
+        """Wait for messages and credit, and return the next batches; [] at the end of the stream.
 
-        What the topic refuses for the moment is tried again. Raises any other error of a receive.
+        Retries after retryable errors. Raises any other error of a receive.
         """
         self._task = task = asyncio.current_task()
         assert task is not None
@@ -116,12 +117,12 @@ class PushStream:
         return deliveries
 
     def grant(self, more: int) -> None:
-        """Set the credit so that there is room for ``more`` than are in flight now."""
+        """Set the credit to ``more`` than the messages in flight now."""
         credit = min(self.account.in_flight + more, limits.STREAM_IN_FLIGHT_MESSAGES_MAX)
         self.account.grant(credit)
 
     def end(self) -> None:
-        """Hand over nothing more; what is in flight stays the consumer's."""
+        """Deliver nothing more; the consumer keeps its leases."""
         if not self.ended:
             self.ended = True
             if self._task is not None:
@@ -139,7 +140,7 @@ class PushStreams:
 
     @staticmethod
     def check_room(topic: Topic, group: str) -> None:
-        """Raise ``TooManyRequests`` when as many consumers of a group wait as may."""
+        """Raise ``TooManyRequests`` when the maximum of consumers waits in a group."""
         if topic.receiver.waiters.count(group) >= limits.WAITERS_PER_GROUP_MAX:
             raise TooManyRequests(
                 f"{topic.receiver.waiters.count(group)} consumers already wait in group {group}",
@@ -147,7 +148,7 @@ class PushStreams:
             )
 
     def open(self, stream: PushStream) -> None:
-        """Take up a stream; whoever does closes it."""
+        """Register a stream; the caller must :meth:`close` it."""
         stream.join()
         self._streams[stream.id] = stream
         stream.topic.credits.opened(stream.account)
@@ -162,7 +163,7 @@ class PushStreams:
         return stream
 
     def close(self, stream: PushStream) -> None:
-        """Let go of a stream; unless it was ended before, what is in flight is ready again."""
+        """Remove a stream; unless it was ended before, its messages in flight are ready again."""
         del self._streams[stream.id]
         stream.leave()
         account, topic = stream.account, stream.topic
@@ -171,7 +172,7 @@ class PushStreams:
         if stream.ended or not in_flight:
             return
         for number, token in in_flight:
-            with contextlib.suppress(GoqError):  # then the lease's end gives them back
+            with contextlib.suppress(GoqError):  # then the lease ends at its deadline
                 topic.partitions[number].leases.end_lease(stream.group, token, CONNECTION_CLOSED)
         topic.receiver.wake()
 

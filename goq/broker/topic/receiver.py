@@ -1,8 +1,8 @@
 """The consumer side of a topic: receive from all partitions in one call, wait, settle.
 
-A receive leases from one partition after the other, the most urgent lane first, until it has what
-it asked for. Where nothing is ready it waits in line with the other receives of its group. The
-messages leave the node only when their leases are durable.
+A receive leases from one partition after the other until it has enough messages. It begins with the
+partition whose next message is in the most urgent lane. If nothing is ready, the receive waits in
+the queue of its group. Messages leave the node only when their leases are durable.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from goq.errors import GoqError, NotLeader
 from goq.model import Receipt
 
 _PASS_ON_S = 0.2
-_LINE = "/"  # no name of a group has it
+_LINE = "/"  # not allowed in a group's name
 
 _Leased = list[tuple[LeasedBatch, asyncio.Future[Appended]]]
 
 
 @dataclass(frozen=True, slots=True)
 class ReceiveRequest:
-    """What a consumer asks of a receive."""
+    """The parameters of a receive."""
 
     consumer: str
     messages_max: int
@@ -61,7 +61,7 @@ class Receiver:
         self.settings = settings
         self.waiters = Waiters()
         self.group_settings: dict[str, TopicSettings] = {}
-        """The settings of the groups that have some of their own, over the topic's."""
+        """The settings of groups that override some of the topic's settings."""
         self._log_readers = Waiters()  # by partition number
         self._partitions = partitions
         self._coordinator = coordinator
@@ -73,16 +73,16 @@ class Receiver:
         self._closed: GoqError | None = None
 
     def settings_of(self, group: str) -> TopicSettings:
-        """Return the settings that hold for a group: the topic's, and its own over them."""
+        """Return a group's settings: the topic's, with the group's overrides."""
         return self.group_settings.get(group) or self.settings
 
     # Receive
 
     async def receive(self, group: str, request: ReceiveRequest) -> list[LeasedBatch]:
-        """Lease what is ready in any partition, waiting for it as long as asked.
+        """Lease ready messages of any partition; wait up to ``request.wait_ms`` for the first.
 
-        Where each partition belongs to one consumer: in the consumer's own. The consumer is a
-        member of the group while it waits.
+        With the ordering ``partition`` the consumer receives from its own partitions only, and its
+        session lasts while it waits.
         """
         if self.settings_of(group).ordering is not Ordering.PARTITION:
             return await self._receive(group, request, group)
@@ -110,7 +110,7 @@ class Receiver:
             has_waited = True
 
     async def _lease_cached(self, group: str, request: ReceiveRequest) -> _Leased:
-        """Lease; messages that are not in memory are read in a thread first."""
+        """Lease messages; read those that are not in memory in a thread first."""
         warmed: int | None = None
         while True:
             try:
@@ -119,7 +119,7 @@ class Receiver:
                 warmed = warm.partition
                 await self._partitions[warmed].warm(warm.offset, warm.messages)
             except OnlySkipped:
-                await asyncio.sleep(0)  # there may be millions to pass over: others have a turn
+                await asyncio.sleep(0)  # there may be millions to skip: yield to other tasks
             except _Rebuild as rebuild:
                 await self._partitions[rebuild.partition].rebuilt()
 
@@ -145,13 +145,13 @@ class Receiver:
             except MessagesNotCached as error:
                 if leased:
                     is_cut = True
-                    break  # hand over what is at hand; the next call reads the rest
+                    break  # return the cached ones; the next call reads the rest
                 raise _Warm(number, *error.missing) from None
             except OnlySkipped:
                 is_cut = True
                 continue
             except (GoqError, OSError) as error:
-                failed = error  # the others may have something
+                failed = error  # other partitions may have messages
                 continue
             if found is not None:
                 batch = found[0]
@@ -164,13 +164,13 @@ class Receiver:
         if failed is not None and not leased:
             raise failed
         if leased and (is_cut or messages <= 0):
-            self._wake_group(group)  # there may be more; one that finds nothing waits again
+            self._wake_group(group)  # there may be more; a receive without messages waits again
         return leased
 
     def _candidates(self, group: str, consumer: str, warmed: int | None) -> Sequence[Partition]:
-        """Return the online partitions to lease from, the most urgent lane first, else in turn.
+        """Return the online partitions to lease from, by most urgent lane, else in cyclic order.
 
-        A partition that was ``warmed`` for this receive comes first of all.
+        The partition that was ``warmed`` for this receive comes first.
         """
         if warmed is None:
             self._turn = (self._turn + 1) % self._partitions.count
@@ -187,12 +187,12 @@ class Receiver:
         return partitions
 
     async def _hand_over(self, group: str, leased: _Leased) -> list[LeasedBatch]:
-        """Return batches whose leases are durable; release them if the consumer has gone."""
+        """Return the batches once their leases are durable; release them if cancelled."""
         try:
             results = await asyncio.gather(*(done for _, done in leased), return_exceptions=True)
         except asyncio.CancelledError:
             for batch, _ in leased:
-                with suppress(NotLeader):  # then the node that leads it lets the lease end
+                with suppress(NotLeader):  # then the lease ends at the new leader
                     leases = self._partitions[batch.partition].leases
                     leases.undo_receive(group, batch.token, batch.spans)
             raise
@@ -209,11 +209,10 @@ class Receiver:
     # Wait
 
     async def wait_until_ready(self, group: str, consumer: str, seen: int, wait_ms: int) -> int:
-        """Return the ready count once it is not ``seen``, or after ``wait_ms``.
+        """Return the ready count once it differs from ``seen``, or after ``wait_ms``.
 
-        For a consumer that receives through another node: nothing is leased to it. A wake-up that
-        it gets is soon passed on to the next in line: whether the consumer still comes is not known
-        here.
+        For a consumer that receives through another node: this node leases nothing to it. Its
+        wake-up passes to the next waiter after 0.2 s, because the consumer may be gone.
         """
         if self.settings_of(group).ordering is not Ordering.PARTITION:
             return await self._wait_until_ready(group, group, seen, wait_ms)
@@ -230,7 +229,7 @@ class Receiver:
         return self.ready_count(group)
 
     async def wait_for_append(self, number: int, offset: int, wait_ms: int) -> None:
-        """Return when a partition holds a message at ``offset``, or after ``wait_ms``."""
+        """Wait until a partition has a message at ``offset``, at most ``wait_ms``."""
         loop = asyncio.get_running_loop()
         until = loop.time() + wait_ms / 1000
         while self._closed is None and self._partitions[number].end_offset <= offset:
@@ -240,9 +239,9 @@ class Receiver:
             await self._log_readers.wait(str(number), left_s)
 
     def ready_count(self, group: str) -> int:
-        """Return how often something became ready to a group; it only grows.
+        """Return how often messages became ready for a group. The count only grows.
 
-        A consumer that found nothing remembers the count and waits for another.
+        A consumer that got no messages waits until the count changes.
         """
         return self._ready_count + self._ready_counts.get(group, 0)
 
@@ -253,7 +252,7 @@ class Receiver:
             self._ready_counts[group] = self._ready_counts.get(group, 0) + 1
 
     def on_ready(self, number: int, group: str | None) -> None:
-        """Wake consumers that may receive from a partition: one of each group, or of one group."""
+        """Wake a consumer that may receive from a partition: one in each group, or in ``group``."""
         self._count_ready(group)
         for line in list(self.waiters.by_line):
             name, _, consumer = line.partition(_LINE)
@@ -265,7 +264,7 @@ class Receiver:
             self._log_readers.wake_group(str(number))
 
     def wake(self) -> None:
-        """Wake one waiting consumer of each group: something may have become ready."""
+        """Wake one waiting consumer of each group: messages may have become ready."""
         self._ready_count += 1
         for line in list(self.waiters.by_line):
             self.waiters.wake(line)
@@ -277,7 +276,7 @@ class Receiver:
             self.waiters.wake_group(_line_of(group, consumer))
 
     def on_resigned(self, number: int) -> None:
-        """Wake the readers of a partition that this node does not lead any more."""
+        """Wake the log readers of a partition that this node leads no longer."""
         self._log_readers.wake_group(str(number))
 
     def _wake_group(self, group: str) -> None:
@@ -302,7 +301,7 @@ class Receiver:
     async def nack(
         self, group: str, receipts: Sequence[Receipt], delay_ms: int | None, reason: str
     ) -> tuple[int, list[Receipt]]:
-        """Return leased messages for another attempt: after a delay, None for the backoff.
+        """Return leased messages for another attempt after a delay, None for the backoff.
 
         Returns as :meth:`acknowledge` does.
         """
@@ -335,7 +334,7 @@ class Receiver:
         receipts: Sequence[Receipt],
         settle: Callable[[Leases, list[Receipt]], Settling],
     ) -> tuple[int, list[Receipt]]:
-        """Settle receipts of any partitions, or raise before any of them is settled."""
+        """Settle receipts of any partitions, or raise before settling any."""
         by_partition: dict[int, list[Receipt]] = {}
         for receipt in receipts:
             by_partition.setdefault(receipt.partition, []).append(receipt)
@@ -350,7 +349,7 @@ class Receiver:
                 settling.append((leases, some))
         has_members = self.settings_of(group).ordering is Ordering.PARTITION
         for leases, some in settling:
-            if has_members:  # to settle a lease is a sign of life
+            if has_members:  # a settlement counts as a heartbeat
                 for consumer in leases.consumers(group, {receipt.token for receipt in some}):
                     self._coordinator.touch(group, consumer)
             settled, recorded = settle(leases, some)
@@ -362,9 +361,9 @@ class Receiver:
         return count, void
 
     def on_settled(self, number: int, group: str | None, token: int | None, count: int) -> None:
-        """Return the credit of messages that left their lease, and hand partitions over.
+        """Return the credit of settled messages to their streams, and hand partitions over.
 
-        See :class:`PartitionCallbacks` for what is None.
+        :class:`PartitionCallbacks` describes the values None.
         """
         if self._credits.owners:
             self._credits.on_settled(number, token, count)
@@ -380,7 +379,7 @@ class Receiver:
 
 
 def _line_of(group: str, consumer: str) -> str:
-    """Return where a consumer waits that has partitions of its own."""
+    """Return the queue name of a consumer that owns partitions."""
     return f"{group}{_LINE}{consumer}"
 
 

@@ -1,8 +1,8 @@
-"""What each stream of a topic has in flight, so that it is given no more than its credit.
+"""Credit accounting of push streams: the messages in flight of each stream of a topic.
 
-A message is in flight from when it is handed over until it is acknowledged, given back, or its
-lease has ended: the partition tells of each by :meth:`StreamCredits.on_settled`. So a stream costs
-nothing while nothing of it is settled, and settling costs a lookup where no stream holds the lease.
+A message is in flight from its delivery until it is acknowledged, returned, or its lease ends. The
+partition reports each of these to :meth:`StreamCredits.on_settled`. A stream costs nothing between
+settlements. A settlement of a lease that no stream holds costs one lookup.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ class CreditAccount:
 
     @property
     def room(self) -> int:
-        """How many messages more may be in flight."""
+        """The number of messages that may be delivered now; negative over the credit."""
         return self.credit - self.in_flight
 
     def grant(self, credit: int) -> None:
-        """Change the credit; with less than is in flight, nothing flows until that is settled."""
+        """Set the credit; the stream pauses while more messages than that are in flight."""
         self.credit = credit
         self.wake()
 
     def add(self, key: Key, spans: Sequence[Span], count: int) -> None:
-        """Note a lease of which ``count`` messages are in flight."""
+        """Add a lease with ``count`` messages in flight."""
         self.spans[key] = spans
         self._left[key] = count
         self.in_flight += count
 
     def reduce(self, key: Key, left: int) -> bool:
-        """Note that ``left`` messages of a lease are still in flight; return whether any are."""
+        """Set the messages in flight of a lease to ``left``; return whether any are left."""
         self.in_flight -= self._left[key] - left
         self._left[key] = left
         if not left:
@@ -54,11 +54,11 @@ class CreditAccount:
         return left > 0
 
     def left(self, key: Key) -> int:
-        """Return how many messages of a lease are in flight."""
+        """Return the number of messages in flight of a lease."""
         return self._left[key]
 
     async def changed(self) -> None:
-        """Return when something was settled, or whatever else a stream should look at."""
+        """Wait for the next :meth:`wake`: a settlement, a new credit, or the topic's close."""
         self._changed = asyncio.get_running_loop().create_future()
         try:
             await self._changed
@@ -66,15 +66,15 @@ class CreditAccount:
             self._changed = None
 
     def wake(self) -> None:
-        """Let the stream that waits in :meth:`changed` look."""
+        """Wake the stream that waits in :meth:`changed`."""
         if self._changed is not None and not self._changed.done():
             self._changed.set_result(None)
 
 
 class StreamCredits:
-    """The accounts of a topic's streams, by the leases that they hold.
+    """The accounts of a topic's streams, by their leases.
 
-    ``count_held`` tells how many messages of a lease are left, from the state of its partition.
+    ``count_held`` returns the number of unsettled messages of a lease, by its partition's state.
     """
 
     def __init__(self, count_held: Callable[[str, int, int], int]) -> None:
@@ -83,21 +83,21 @@ class StreamCredits:
         self.owners: dict[Key, tuple[str, CreditAccount]] = {}
 
     def opened(self, account: CreditAccount) -> None:
-        """Take up an account."""
+        """Add the account of a new stream."""
         self._accounts.add(account)
 
     def leased(self, group: str, account: CreditAccount, key: Key, spans: Sequence[Span]) -> None:
-        """Charge an account with a lease that was handed over, for what is not settled yet."""
+        """Charge an account with the unsettled messages of a delivered lease."""
         count = self._count_held(group, *key)
         if count:
             account.add(key, spans, count)
             self.owners[key] = group, account
 
     def on_settled(self, partition: int, token: int | None, count: int) -> None:
-        """Give back credit for ``count`` messages that have left a lease, in whatever way.
+        """Return the credit of ``count`` messages that left a lease.
 
-        Without a token, any lease of the partition may have lost messages (a reset, a deletion, a
-        rebuilt state): then all are counted anew.
+        Without a token any lease of the partition may have lost messages (by a reset, a deletion, a
+        rebuilt state). Then the messages of all its leases are counted again.
         """
         if token is None:
             self._count_anew(partition)
@@ -109,13 +109,13 @@ class StreamCredits:
             self._reduce(key, account, max(0, account.left(key) - count))
 
     def closed(self, account: CreditAccount) -> None:
-        """Forget an account."""
+        """Remove the account of a closed stream."""
         self._accounts.discard(account)
         for key in account.spans:
             del self.owners[key]
 
     def wake_all(self) -> None:
-        """Let every stream look: the topic is going away."""
+        """Wake every stream: the topic closes."""
         for account in self._accounts:
             account.wake()
 

@@ -1,8 +1,7 @@
-"""Consumers that wait for messages, first come first served.
+"""Queues of consumers that wait for messages, in FIFO order.
 
-One message wakes one of them; whoever is woken and leaves more behind wakes the next. A waiter
-that has gone (its time ran out, its connection closed) passes its wake-up on; one that was woken
-in vain goes back to the front.
+One message wakes one waiter. A woken receive that leaves ready messages wakes the next waiter. A
+cancelled waiter passes its wake-up on. A waiter that got no messages returns to the front.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ class Waiters:
 
     def __init__(self) -> None:
         self.by_line: dict[str, _Queue] = {}
-        """The lines in which somebody waits: never an empty one."""
+        """The queues by name; empty queues are removed."""
 
     def count(self, group: str) -> int:
-        """Return how many wait in a group."""
+        """Return the number of waiters in a group."""
         return len(self.by_line.get(group, ()))
 
     async def wait(self, group: str, timeout_s: float, *, in_front: bool = False) -> None:
-        """Return when woken, or after ``timeout_s``; ``in_front`` for one that waited before."""
+        """Wait for a wake-up, at most ``timeout_s``; ``in_front`` if the receive waited before."""
         if self.count(group) >= limits.WAITERS_PER_GROUP_MAX:
             raise TooManyRequests(
                 f"{self.count(group)} receives already wait in group {group}", retry_after_ms=1000
@@ -51,7 +50,7 @@ class Waiters:
             self._leave(group, woken)
 
     def wake(self, group: str) -> None:
-        """Wake the one in the group that has waited longest."""
+        """Wake the waiter of a group that has waited longest."""
         queue = self.by_line.get(group, ())
         for woken in queue:
             if not woken.done():
@@ -60,12 +59,12 @@ class Waiters:
                 return
 
     def wake_group(self, group: str) -> None:
-        """Wake everybody in a group."""
+        """Wake all waiters of a group."""
         for woken in self.by_line.pop(group, ()):
             _finish(woken)
 
     def wake_all(self) -> None:
-        """Wake everybody: the topic is going away."""
+        """Wake all waiters: the topic closes."""
         for group in list(self.by_line):
             self.wake_group(group)
 

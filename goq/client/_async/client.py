@@ -287,7 +287,7 @@ class AsyncClient(AsyncLogClient, AsyncAdmin):
         visibility: Duration | None = None,
         consumer: str | None = None,
     ) -> AsyncDeliveryBatch:
-        """Return up to ``max_messages`` ready messages, not split: the fast form of ``receive``."""
+        """Return up to ``max_messages`` ready messages as frames, unlike :meth:`receive`."""
         options = self._receive_options(max_messages, wait, visibility, consumer)
         return await receive(self._http, self._settler, topic, group, options)
 

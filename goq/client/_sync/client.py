@@ -288,7 +288,7 @@ class Client(LogClient, Admin):
         visibility: Duration | None = None,
         consumer: str | None = None,
     ) -> DeliveryBatch:
-        """Return up to ``max_messages`` ready messages, not split: the fast form of ``receive``."""
+        """Return up to ``max_messages`` ready messages as frames, unlike :meth:`receive`."""
         options = self._receive_options(max_messages, wait, visibility, consumer)
         return receive(self._http, self._settler, topic, group, options)
 
