@@ -32,10 +32,10 @@ class GroupAtTimeView:
     async def group(self, topic: Topic, name: str, at: str, *, is_part: bool = False) -> GroupOut:
         """Return a group's progress at the time that ``at`` says, in total and by partition.
 
-        For another node (``is_part``) it says whether it is known of a group.
+        With ``is_part``, for another node, the result tells whether this node knows the group.
 
-        Raises ``InvalidInput`` for a time in the future, ``HistoryNotRetained`` for one before what
-        is kept, and ``GroupNotFound`` where nothing tells of the group by then.
+        Raises ``InvalidInput`` for a future time, ``HistoryNotRetained`` for a time before the
+        retained history, and ``GroupNotFound`` if the group did not exist then.
         """
         now_us = self._clock.wall_us()
         at_us = max(0, time_us(at, "as_of", now_us))

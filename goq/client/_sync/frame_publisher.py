@@ -2,7 +2,7 @@
 """Publisher of whole frames under producer sequences that the caller chose: exact copies.
 
 The producer id is a function of the work, not of the process. A later run of the same work has the
-same producer: the node drops the frames that it has, and tells how far the earlier run got.
+same producer: the node drops the frames that it has, and returns how far the earlier run got.
 Internal: the Spark sink, the replay into a topic and tests use it.
 """
 

@@ -271,7 +271,7 @@ class DirectPublisher:
         try:
             self._left.remove(entry)
         except ValueError:
-            pass  # it is in a request already, whose outcome nobody here waits for
+            pass  # a request already has it, and its outcome is not awaited
 
     def _check_partition(self, partition: int) -> None:
         count = self._publisher.partitions()

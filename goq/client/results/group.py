@@ -99,7 +99,7 @@ class MemberDescription:
 class PartitionHandover:
     """A partition on its way from one member to another, either of which may be none.
 
-    ``paused_ms`` is for how many milliseconds nobody received from it, None until it is taken over.
+    ``paused_ms`` is the time without a receiver in milliseconds, None until it is taken over.
     """
 
     partition: int

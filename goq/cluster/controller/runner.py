@@ -48,7 +48,7 @@ class ControllerRunner:
     """Receives heartbeats and runs the controller, while this node leads the Raft group.
 
     ``remove_raft_member`` removes a node from the Raft group; it raises ``GoqError`` if that must
-    not happen now. ``is_port_closed_at`` tells whether an overdue node has certainly ended.
+    not happen now. ``is_port_closed_at`` returns whether an overdue node has certainly ended.
     """
 
     def __init__(

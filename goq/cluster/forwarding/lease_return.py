@@ -39,7 +39,7 @@ class LeaseReturn:
         self._call_leader = call_leader
 
     async def return_leases(self, topic: str, group: str, receipts: Iterable[Receipt]) -> None:
-        """Return leases by their receipts. Where that fails they end at their deadline."""
+        """Return leases by their receipts. If that fails, they end at their deadlines."""
         leases: dict[int, list[tuple[int, int, int]]] = {}
         for receipt in receipts:
             some = leases.setdefault(receipt.partition, [])

@@ -66,7 +66,7 @@ async def join_cluster(
 
 
 class AdmissionServer:
-    """Admits nodes into the Raft group, and tells known disks from unknown ones."""
+    """Admits nodes into the Raft group, and checks their disk ids."""
 
     def __init__(self, raft: RaftNode, state: Callable[[], MetadataState]) -> None:
         self._raft = raft

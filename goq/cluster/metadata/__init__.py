@@ -6,7 +6,7 @@ SQLite on each node.
 broker_store   the broker's metadata store in a cluster: topics and groups go through Raft
 client         proposes commands, and reads the state
 commands       the commands that change the metadata, and their codec
-state_machine  the replicated state machine: applies commands, stores the state, tells listeners
+state_machine  the replicated state machine: applies commands, stores the state, notifies listeners
 apply          the pure function from state and command to state and result
 handlers       what each command does
 results        accepted and rejected commands

@@ -23,7 +23,7 @@ from goq.storage.log.log import Log, append_replicated
 from goq.storage.log.segment import Segment
 
 Reopen = Callable[[Log, int], Log]
-"""Opens a closed log anew, empty, beginning at an offset."""
+"""Reopens a closed log as an empty log that begins at an offset."""
 
 _NEVER = 2**62
 

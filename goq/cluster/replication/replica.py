@@ -217,7 +217,7 @@ class Replica:
         return open_logs(self._directory, self._host.disk, self._host.settings(self.key.topic))
 
     def _reset_log(self, log: Log, offset: int) -> Log:
-        """Open a closed log anew, empty, beginning at ``offset``."""
+        """Reopen a closed log as an empty log that begins at ``offset``."""
         self._host.disk.remove_dir(log.directory)
         return Log.open(log.directory, self._host.disk, log.config, base_offset=offset)
 
@@ -280,7 +280,7 @@ class Replica:
         self.assign(self._wanted)
 
     async def _close(self, reason: GoqError) -> None:
-        """Close whatever is open."""
+        """Close the open logs."""
         async with self.logs_lock:
             await self._close_locked(reason)
 

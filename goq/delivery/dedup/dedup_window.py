@@ -1,4 +1,4 @@
-"""The dedup ids that a partition took within its window, and where the message of each lies.
+"""The dedup window of a partition: recent dedup ids, each with the offset of its message.
 
 An id is a duplicate while the append time of its message is less than the window ago. This is exact
 on both sides: one microsecond before that it is a duplicate, at that microsecond it is a new

@@ -2,7 +2,7 @@
 
 Buckets have eight slots, filled from the first; an id whose bucket is full goes to the next one.
 Each bucket has a word of eight one-byte tags, 0 for a free slot, as in Swiss tables. So one look at
-one word tells that an id is absent, nearly always. Many ids are looked up and added at a time, all
+one word nearly always shows that an id is absent. Many ids are looked up and added at a time, all
 first buckets in one vector operation, then all second ones. A few ids are walked in Python, which
 is faster for them.
 

@@ -2,7 +2,7 @@
 
 Messages due before the horizon are in a timer wheel. The far ones stay on the disk, where the
 columns of the segments hold their due times, and are only counted. Before the clock reaches the
-horizon, the next window of time is to be read (:class:`LoadRequest`).
+horizon, the owner must read the next window of time (:class:`LoadRequest`).
 
 Memory holds a far message only where it differs from its row on the disk: the offset of one that
 was cancelled or rescheduled, and its new due time if that is far too.
@@ -151,15 +151,15 @@ class DelayedMessages:
     def pop_due(self, now_ms: int) -> DueMessages:
         """Remove and return what matures, as far as the horizon.
 
-        An empty result is not to be recorded. Where ``up_to_ms`` is before ``now_ms``,
-        :meth:`load_wanted` returns what has to be read to continue.
+        The caller does not record an empty result. If ``up_to_ms`` is before ``now_ms``,
+        :meth:`load_wanted` returns the rows that must be read to continue.
         """
         self._advance(now_ms)
         up_to_ms = min(now_ms, self._loaded_to_ms - 1)
         return DueMessages(up_to_ms, self._end_offset, *self._wheel.pop_due(up_to_ms))
 
     def load_wanted(self, now_ms: int) -> LoadRequest | None:
-        """Return what is to be read from the disk now, None if nothing is or a load is under way.
+        """Return the rows to read from the disk now; None without any, or while a load runs.
 
         The answer goes to :meth:`loaded`; or :meth:`load_failed` is called. Rows at or after the
         request's ``end_offset``, or due at another time, may be part of the answer or not.

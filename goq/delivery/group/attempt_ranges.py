@@ -61,7 +61,7 @@ class AttemptRanges:
         self._ranges.insert(place, part)
 
     def take(self, start: int, end: int) -> list[AttemptRange]:
-        """Remove and return what lies from ``start`` up to ``end``."""
+        """Remove and return the ranges from ``start`` up to ``end``, cut to these bounds."""
         parts = self._ranges
         first = max(0, bisect_right(self._starts, start) - 1)
         if first < len(parts) and parts[first].end <= start:

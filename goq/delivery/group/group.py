@@ -38,7 +38,7 @@ class Lease:
 
 
 class GroupScheduler(Protocol):
-    """The group's reader of the ready queues, as far as the group has to tell it of changes."""
+    """The group's reader of the ready queues: the interface for notifications of changes."""
 
     def on_tenant_freed(self, tenant: int) -> None:
         """Offer a tenant's messages again: one that it had in flight has ended."""

@@ -84,7 +84,7 @@ class Membership:
         return [self._moving[partition] for partition in sorted(self._moving)]
 
     def next_deadline_ms(self) -> int | None:
-        """Return when the next member is to be evicted unless it sends a heartbeat."""
+        """Return when the next member will be evicted unless it sends a heartbeat."""
         return min((m.deadline_ms for m in self.members.values() if not m.open_count), default=None)
 
     # Changes

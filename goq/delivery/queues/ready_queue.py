@@ -143,7 +143,7 @@ class ReadyQueue:
         return len(runs) - before
 
     def late_ms(self, run: int) -> int:
-        """Return when a run became ready, ``IN_ORDER`` if its offsets tell."""
+        """Return when a run became ready; ``IN_ORDER`` for a run in publish order."""
         if self._mark_runs is None or self._mark_times_ms is None:
             return IN_ORDER
         mark = bisect_right(self._mark_runs, run) - 1

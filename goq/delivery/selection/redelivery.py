@@ -48,7 +48,7 @@ class Selection:
         self.attributes: dict[int, MessageAttributes] = {}
         self.skipped: dict[Cause, list[Range]] = {}
         self.is_full = False
-        """Whether the receive has enough, whatever was asked for."""
+        """Whether the receive is full and selects no more messages."""
         self.seen: set[int] = set()
         """The selected and skipped messages that may be in a queue twice."""
         self._read_attributes = read_attributes

@@ -73,8 +73,8 @@ GROUPS = pa.schema(
         _never_null("scheduled", pa.int64()),
     ]
 )
-"""Where each group stood when an export was made. All before ``cursor`` was taken by the group: it
-is done, or in somebody's hands."""
+"""The position of each group at the time of an export. All messages before ``cursor`` were
+delivered to the group: they are done, leased or in retry."""
 
 _SPARK_TYPES = {
     pa.binary(): "BINARY",

@@ -103,7 +103,7 @@ def ranges_between(start: Offsets, end: Offsets, tasks_min: int = 1) -> list[Ran
     return [part for each in whole for part in _split(each, total, tasks_min)]
 
 
-def check_standing(stands: Offsets, ends: Offsets) -> None:
+def check_offsets(stands: Offsets, ends: Offsets) -> None:
     """Raise ``Conflict`` unless every partition of a stream's offsets is one that it reads."""
     for topic, partitions in stands.items():
         for partition, offset in partitions.items():

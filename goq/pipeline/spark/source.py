@@ -38,7 +38,7 @@ from goq.pipeline.arrow.schema import ddl_of
 from goq.pipeline.arrow.tables import TABLES, rows_between
 from goq.pipeline.spark.offset_ranges import (
     Offsets,
-    check_standing,
+    check_offsets,
     from_json,
     limited,
     resolve,
@@ -142,7 +142,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         begun, end = from_json(start), self._target or self._ends()
         if self._options.fail_on_data_loss:
-            check_standing(begun, end)
+            check_offsets(begun, end)
         if isinstance(limit, ReadMaxRows):
             end = limited(begun, end, limit.max_rows)
         return to_json(end)

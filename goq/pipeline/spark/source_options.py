@@ -13,7 +13,7 @@ from goq.pipeline.arrow.tables import MESSAGES_TABLE, TABLES
 from goq.pipeline.spark.offset_ranges import Offsets, option_list, parse_offsets
 
 QUERY_PATIENCE: Final = "10s"
-"""How long the plan of a query waits for a node: it is what tells of a wrong URL."""
+"""The time that the plan of a query waits for a node; a wrong URL fails after it."""
 STREAM_PATIENCE: Final = "1m"
 """A stream outlives the restart of a node."""
 TASK_PATIENCE: Final = "5m"

@@ -2,11 +2,11 @@
 
 A partition has a leader exactly when one of its in-sync replicas is eligible: its node is up, and
 it is not damaged. A replica on an unhealthy node, such as one with a full disk, leads only while no
-healthy replica can. Without it nobody could read, nor delete what fills the disk. A valid leader
-stays. A new one is the preferred replica if eligible, else the one whose node leads least. A
-leaving node is elected only without an alternative: otherwise data that it alone has could not be
-moved away. The same holds for a replica that restarted since its leader last heard from it: if its
-disk has lost data, no other node has noticed yet.
+healthy replica can. Without it no client could read the partition, or delete data to free the disk.
+A valid leader stays. A new one is the preferred replica if eligible, else the one whose node leads
+least. A leaving node is elected only without an alternative: otherwise data that it alone has could
+not be moved away. The same holds for a replica that restarted since its leader last heard from it:
+if its disk has lost data, no other node has noticed yet.
 
 Without a leader nothing is written, so no replica falls behind: the in-sync set stays unchanged.
 With a leader, only nodes that are up are in it.

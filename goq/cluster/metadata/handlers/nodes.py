@@ -167,8 +167,8 @@ def _check_enough_nodes(
 ) -> None:
     """Reject a command that leaves too few nodes for the present replicas, or for any at all.
 
-    A fenced node may be lost. Then the replicas are fewer already, and only another node, which
-    nobody is obliged to add, would improve that.
+    A fenced node may be lost. Then there are fewer replicas already, and only a new node, which may
+    never be added, could improve that.
     """
     remaining = sum(not other.leaving for other in state.nodes.values()) - 1
     replicas = max(
