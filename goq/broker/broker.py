@@ -27,7 +27,7 @@ from goq.broker.runtime.tasks import Tasks
 from goq.broker.search.finder import Finder
 from goq.broker.search.key_index_builder import KeyIndexBuilder
 from goq.broker.topic.push_streams import PushStreams
-from goq.broker.topic.topic import DEFAULT_TIMES, Topic, TopicTimes
+from goq.broker.topic.topic import DEFAULT_PARAMETERS, Topic, TopicParameters
 from goq.clock import Clock
 from goq.config.topic import TopicSettings, flatten
 from goq.delivery.snapshot import DEFAULT_SNAPSHOT_LIMITS, SnapshotLimits
@@ -58,7 +58,7 @@ class Broker:
         replica_start_offset: ReplicaStartOffset = lambda _partition: None,
         is_member: bool = False,
         remote_target: TargetLookup | None = None,
-        times: TopicTimes = DEFAULT_TIMES,
+        topic_parameters: TopicParameters = DEFAULT_PARAMETERS,
         snapshot_limits: SnapshotLimits = DEFAULT_SNAPSHOT_LIMITS,
     ) -> None:
         """``is_member`` is true in a cluster: the cluster metadata define the topics, and the
@@ -75,7 +75,7 @@ class Broker:
         self._auto_create = auto_create
         self._is_member = is_member
         self._remote_target = remote_target
-        self._times = times
+        self._topic_parameters = topic_parameters
         self._snapshot_limits = snapshot_limits
         self.executor = ThreadPoolExecutor(limits.COMMIT_THREADS, thread_name_prefix="goq-disk")
         self._tasks = Tasks()
@@ -159,7 +159,7 @@ class Broker:
             self._tasks,
             self._target,
             self._remote_target,
-            times=self._times,
+            parameters=self._topic_parameters,
         )
         for group, written in (await self.metadata.groups(row.name)).items():
             topic.configure_group(group, written)

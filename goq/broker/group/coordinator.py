@@ -36,10 +36,12 @@ class Coordinator:
         *,
         first_generation: int = 0,
         timers: MembershipTimers | None = None,
+        members_max: int = limits.MEMBERS_PER_GROUP_MAX,
     ) -> None:
         """``first_generation`` must exceed every generation of earlier starts of the node."""
         self._host = host
         self._clock = clock
+        self._members_max = members_max
         self._timers: MembershipTimers = timers or asyncio.get_running_loop()
         self._generation = first_generation
         self.groups: dict[str, GroupMembers] = {}
@@ -159,7 +161,7 @@ class Coordinator:
                 group, self._host, self._clock, self._timers, self._generation
             )
         known = members.membership.members
-        if consumer not in known and len(known) >= limits.MEMBERS_PER_GROUP_MAX:
+        if consumer not in known and len(known) >= self._members_max:
             raise TooManyRequests(
                 f"group {group} has {len(known)} members, the most it may have",
                 retry_after_ms=1000,

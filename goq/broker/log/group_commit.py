@@ -127,6 +127,8 @@ class GroupCommit:
         admission: AppendAdmission | None = None,
         quorum: Quorum | None = None,
         write_seconds: Histogram,
+        queue_bytes_max: int = limits.COMMIT_QUEUE_BYTES_MAX,
+        fsync_interval_ms: int = limits.FSYNC_INTERVAL_MS,
     ) -> None:
         self.log = log
         self._executor = executor
@@ -137,15 +139,15 @@ class GroupCommit:
         self._on_failure = on_failure
         self._admission: AppendAdmission = admission or AdmitAll()
         self._write_seconds = write_seconds
+        self._queue_bytes_max = queue_bytes_max
+        self._fsync_interval_ms = fsync_interval_ms
         self._loop = asyncio.get_running_loop()
         self._queue: deque[_Waiting | _Exclusive] = deque()
         self._queued_bytes = 0
         self._stored: deque[_Stored] = deque()  # above the high watermark
         self._stored_bytes = 0
         self._repeated: list[tuple[Appended, asyncio.Future[Appended]]] = []
-        self._doubtful: set[asyncio.Future[Appended]] = (
-            set()
-        )  # refused once the leadership is confirmed
+        self._doubtful: set[asyncio.Future[Appended]] = set()  # refused once certain to lead
         self._high_watermark = log.end_offset
         self._busy = False
         self._idle = asyncio.Event()
@@ -185,12 +187,12 @@ class GroupCommit:
             raise self._closed
         if self._quorum is not None:
             self._quorum.check()
-        if self._queue and self._queued_bytes + frame_bytes > limits.COMMIT_QUEUE_BYTES_MAX:
+        if self._queue and self._queued_bytes + frame_bytes > self._queue_bytes_max:
             raise TooManyRequests(
                 "the disk cannot keep up: too many bytes wait to be written; send again shortly",
                 retry_after_ms=100,
             )
-        if self._stored and self._stored_bytes + frame_bytes > limits.COMMIT_QUEUE_BYTES_MAX:
+        if self._stored and self._stored_bytes + frame_bytes > self._queue_bytes_max:
             raise TooManyRequests(
                 "the other nodes cannot keep up: too many bytes wait for them; send again shortly",
                 retry_after_ms=100,
@@ -325,7 +327,7 @@ class GroupCommit:
         finally:
             if self.log.config.fsync is Fsync.INTERVAL and not self._sync_armed:
                 self._sync_armed = True
-                self._loop.call_later(limits.FSYNC_INTERVAL_MS / 1000, self._want_sync)
+                self._loop.call_later(self._fsync_interval_ms / 1000, self._want_sync)
             self._start()
 
     def _on_disk(self, end_offset: int) -> None:

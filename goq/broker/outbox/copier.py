@@ -52,7 +52,10 @@ class _RecordCopy(NamedTuple):
 class RecordCopier:
     """Reads the messages of outbox entries. Methods block on the disk."""
 
-    def __init__(self, source: PartitionId, messages: LogReader, default_lane: int) -> None:
+    def __init__(
+        self, source: PartitionId, messages: LogReader, default_lane: int, frame_messages_max: int
+    ) -> None:
+        self._frame_messages_max = frame_messages_max
         self._source = source
         self._messages = messages
         self._default_lane = default_lane
@@ -74,7 +77,7 @@ class RecordCopier:
             if copies and size_bytes > limits.OUTBOX_FRAME_BYTES:
                 break
             copies.append(copy)
-            if len(copies) >= limits.OUTBOX_FRAME_MESSAGES:
+            if len(copies) >= self._frame_messages_max:
                 break
         self._view = None
         frame = encode_frame(self._columns(copies), producer=mark)

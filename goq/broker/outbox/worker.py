@@ -60,12 +60,16 @@ class OutboxWorker:
         context: PartitionContext,
         default_lane: int,
         retry: RetryBackoff = DEFAULT_RETRY_BACKOFF,
+        frame_messages_max: int = limits.OUTBOX_FRAME_MESSAGES,
     ) -> None:
         self._partition = partition
         self._targets = targets
         self._context = context
         self._retry = retry
-        self._copier = RecordCopier(partition.identity, partition.message_reader, default_lane)
+        self._frame_messages_max = frame_messages_max
+        self._copier = RecordCopier(
+            partition.identity, partition.message_reader, default_lane, frame_messages_max
+        )
         self._task: asyncio.Task[None] | None = None
         self._stopped = False
 
@@ -136,8 +140,9 @@ class OutboxWorker:
                 self._partition.record(stored)
             if waiting:
                 mark = ProducerMark(producer_id, epoch, sequence)
+                batch = _batch(waiting, self._frame_messages_max)
                 view = await loop.run_in_executor(
-                    self._context.executor, self._copier.frame, _batch(waiting), mark
+                    self._context.executor, self._copier.frame, batch, mark
                 )
                 target.check_publish(view.header.frame_bytes)
                 await target.publish(view)
@@ -160,10 +165,10 @@ def _end(entry: OutboxEntry) -> int:
     return entry.first_sequence + sum(end - start for start, end, _ in entry.event.spans)
 
 
-def _batch(entries: Iterable[OutboxEntry]) -> list[OutboxEntry]:
+def _batch(entries: Iterable[OutboxEntry], count_max: int) -> list[OutboxEntry]:
     """Return the first entries that fit one frame: one epoch, consecutive sequence numbers."""
     found: list[OutboxEntry] = []
-    for entry in islice(entries, limits.OUTBOX_FRAME_MESSAGES):
+    for entry in islice(entries, count_max):
         if found and (
             entry.first_sequence != _end(found[-1])
             or epoch_of(entry.number) != epoch_of(found[-1].number)

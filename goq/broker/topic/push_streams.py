@@ -141,9 +141,10 @@ class PushStreams:
     @staticmethod
     def check_room(topic: Topic, group: str) -> None:
         """Raise ``TooManyRequests`` when the maximum of consumers waits in a group."""
-        if topic.receiver.waiters.count(group) >= limits.WAITERS_PER_GROUP_MAX:
+        waiters = topic.receiver.waiters
+        if waiters.count(group) >= waiters.count_max:
             raise TooManyRequests(
-                f"{topic.receiver.waiters.count(group)} consumers already wait in group {group}",
+                f"{waiters.count(group)} consumers already wait in group {group}",
                 retry_after_ms=1000,
             )
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from goq import limits
 from goq.broker.group.coordinator import Coordinator
 from goq.broker.outbox.worker import DEFAULT_RETRY_BACKOFF, OutboxWorker, RetryBackoff
 from goq.broker.partition.loader import (
@@ -45,15 +46,17 @@ _GENERATIONS_PER_START = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class TopicTimes:
-    """The pauses of a topic before it retries what failed."""
+class TopicParameters:
+    """The internal parameters of a topic, which no user can set."""
 
     reopen_delay_s: float = 1.0
     """The pause before a partition that lost its latest events is opened again."""
     outbox_retry: RetryBackoff = DEFAULT_RETRY_BACKOFF
+    outbox_frame_messages: int = limits.OUTBOX_FRAME_MESSAGES
+    """The maximum of copies in one frame of the outbox."""
 
 
-DEFAULT_TIMES = TopicTimes()
+DEFAULT_PARAMETERS = TopicParameters()
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +90,7 @@ class Topic:
         targets: Callable[[Topic, str, int], Awaitable[PublishTarget]],
         remote_target: TargetLookup | None = None,
         *,
-        times: TopicTimes = DEFAULT_TIMES,
+        parameters: TopicParameters = DEFAULT_PARAMETERS,
     ) -> None:
         self.name = name
         self.settings = settings
@@ -106,7 +109,7 @@ class Topic:
         self._context = context
         self._tasks = tasks
         self._targets = targets
-        self._times = times
+        self._parameters = parameters
         self._outbox_workers: dict[int, OutboxWorker] = {}
         self._closing = asyncio.Event()
         self._reopening: list[asyncio.Task[None]] = []
@@ -190,7 +193,8 @@ class Topic:
             partial(self._targets, self),
             context,
             self.settings.default_lane,
-            self._times.outbox_retry,
+            self._parameters.outbox_retry,
+            self._parameters.outbox_frame_messages,
         )
         self._outbox_workers[number] = outbox_worker
         outbox_worker.wake()
@@ -209,7 +213,7 @@ class Topic:
         """Load a partition from the disk after events were lost; retry until that works."""
         await self._outbox_workers[number].stop()
         await self.partitions[number].close()
-        while not await self._closes_within(self._times.reopen_delay_s):
+        while not await self._closes_within(self._parameters.reopen_delay_s):
             try:
                 loaded = await self._open(number)
             except (GoqError, OSError) as error:

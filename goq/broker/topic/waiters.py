@@ -16,9 +16,10 @@ _Queue = OrderedDict[asyncio.Future[None], None]
 
 
 class Waiters:
-    """The waiting receives of each group of a topic."""
+    """The waiting receives of each group of a topic, at most ``count_max`` of a group."""
 
-    def __init__(self) -> None:
+    def __init__(self, count_max: int = limits.WAITERS_PER_GROUP_MAX) -> None:
+        self.count_max = count_max
         self.by_line: dict[str, _Queue] = {}
         """The queues by name; empty queues are removed."""
 
@@ -28,7 +29,7 @@ class Waiters:
 
     async def wait(self, group: str, timeout_s: float, *, in_front: bool = False) -> None:
         """Wait for a wake-up, at most ``timeout_s``; ``in_front`` if the receive waited before."""
-        if self.count(group) >= limits.WAITERS_PER_GROUP_MAX:
+        if self.count(group) >= self.count_max:
             raise TooManyRequests(
                 f"{self.count(group)} receives already wait in group {group}", retry_after_ms=1000
             )

@@ -48,10 +48,11 @@ _DELETED, _COMPACTED, _DAMAGED = "deleted", "compacted", "damaged"
 
 
 class Tracer:
-    """Traces messages of all topics."""
+    """Traces messages of all topics, each with up to ``copies_max`` messages."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, copies_max: int = limits.TRACE_COPIES_MAX) -> None:
         self._broker = broker
+        self._copies_max = copies_max
         self._sources = TraceSources(broker.archive)
 
     async def follow(self, message_id: MessageId, *, seen: int, wait_ms: int) -> Trace:
@@ -97,7 +98,7 @@ class Tracer:
             for near in (*links[each.id].values(), *_origins_of(each)):
                 if near in found:
                     continue
-                if len(found) >= limits.TRACE_COPIES_MAX:
+                if len(found) >= self._copies_max:
                     is_cut = True
                     break
                 with suppress(GoqError):  # deleted, alone or with its topic
@@ -200,7 +201,7 @@ class Tracer:
             copy = step.copy
             if copy is None or copy.offset < 0:
                 continue
-            if len(found) >= limits.TRACE_COPIES_MAX:
+            if len(found) >= self._copies_max:
                 break  # one more than a trace follows
             with suppress(GoqError):
                 target = self._broker.topic(copy.topic).partitions[copy.partition]

@@ -182,8 +182,9 @@ class TopicReader:
     messages come as they arrive: those that arrive together are merged, but no message waits for an
     older one of another partition.
 
-    In memory there is one batch of each partition at a time. ``starts`` are offsets at which to
-    begin in some partitions instead.
+    Memory holds one batch of each partition at a time. The partitions share ``messages_max``
+    messages, with at least ``messages_min`` a batch. ``starts`` are offsets at which to begin in
+    some partitions instead.
     """
 
     def __init__(
@@ -197,12 +198,14 @@ class TopicReader:
         on_damage: OnDamage | None,
         before_wait: Callable[[], Awaitable[None]] | None = None,
         starts: Mapping[int, int] | None = None,
+        messages_min: int = READ_MESSAGES_MIN,
+        messages_max: int = limits.READ_MESSAGES_MAX,
     ) -> None:
         if follow and span.to_time is not None:
             raise InvalidInput("following has no end: leave out to_time", field="to_time")
         self.http = http
         self.topic = topic
-        self.limit = limits.READ_MESSAGES_MAX
+        self.limit = messages_max
         self.lanes = DEFAULT_LANES
         self._partition = partition
         self._span = span
@@ -210,11 +213,13 @@ class TopicReader:
         self._on_damage = on_damage
         self._before_wait = before_wait
         self._starts = starts or {}
+        self._messages_min = messages_min
+        self._messages_max = messages_max
 
     async def messages(self) -> AsyncGenerator[LogMessage, None]:
         """Yield messages, to the end or without end."""
         readers = await self._open()
-        self.limit = max(READ_MESSAGES_MIN, limits.READ_MESSAGES_MAX // len(readers))
+        self.limit = max(self._messages_min, self._messages_max // len(readers))
         heads: list[tuple[_Found, _PartitionReader]] = []
         for reader in readers:
             await _push(heads, reader)

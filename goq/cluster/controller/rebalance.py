@@ -26,8 +26,10 @@ from goq.cluster.metadata.handlers.replica_placement import (
 from goq.cluster.metadata.state import MetadataState, active_partitions
 
 
-def plan_rebalance(state: MetadataState) -> list[ReassignPartition]:
-    """Return the reassignments to propose: none if balanced, ``REBALANCE_MOVES_MAX`` at most.
+def plan_rebalance(
+    state: MetadataState, moves_max: int = limits.REBALANCE_MOVES_MAX
+) -> list[ReassignPartition]:
+    """Return the reassignments to propose: none if balanced, ``moves_max`` at most.
 
     Takes some seconds for the largest possible cluster.
     """
@@ -38,16 +40,15 @@ def plan_rebalance(state: MetadataState) -> list[ReassignPartition]:
     )
     movable = [found for found in active_partitions(state) if not found[2].target]
     rows: ReplicaRows = [list(partition.replicas) for _, _, partition in movable]
-    steps = limits.REBALANCE_MOVES_MAX
-    _repair_racks(rows, nodes, racks, counts, steps)
+    _repair_racks(rows, nodes, racks, counts, moves_max)
     balance_replicas(
-        rows, nodes, racks, (counts.replicas,), [place.topic for place, _, _ in movable], steps
+        rows, nodes, racks, (counts.replicas,), [place.topic for place, _, _ in movable], moves_max
     )
     counts.leaders = Counter(
         p.planned_replicas[0] for _, _, p in active_partitions(state) if p.target
     )
     counts.leaders.update(row[0] for row in rows)
-    balance_leaders(rows, nodes, (counts.leaders,), steps)
+    balance_leaders(rows, nodes, (counts.leaders,), moves_max)
     plan = [
         ReassignPartition(
             place.topic, topic.topic_id, place.partition, partition.version, tuple(row)
@@ -55,7 +56,7 @@ def plan_rebalance(state: MetadataState) -> list[ReassignPartition]:
         for (place, topic, partition), row in zip(movable, rows, strict=True)
         if tuple(row) != partition.replicas
     ]
-    return plan[:steps]
+    return plan[:moves_max]
 
 
 def _repair_racks(

@@ -44,9 +44,10 @@ class _Producer(NamedTuple):
 
 
 class ProducerTable:
-    """The latest batches of every producer of a partition."""
+    """The latest batches of up to ``producers_max`` producers of a partition."""
 
-    def __init__(self) -> None:
+    def __init__(self, producers_max: int = limits.PRODUCERS_PER_PARTITION_MAX) -> None:
+        self._producers_max = producers_max
         self._producers: OrderedDict[int, _Producer] = OrderedDict()
 
     def find(self, header: FrameHeader) -> ProducerBatch | None:
@@ -108,7 +109,7 @@ class ProducerTable:
         if known is None or known.epoch != epoch:
             batches: deque[ProducerBatch] = deque(maxlen=limits.PRODUCER_BATCHES_REMEMBERED)
             known = self._producers[producer_id] = _Producer(epoch, batches)
-            if len(self._producers) > limits.PRODUCERS_PER_PARTITION_MAX:
+            if len(self._producers) > self._producers_max:
                 self._producers.popitem(last=False)
         known.batches.append(batch)
         self._producers.move_to_end(producer_id)
@@ -127,7 +128,7 @@ class ProducerTable:
 
     def copy(self) -> ProducerTable:
         """Return an independent copy of the table."""
-        copied = ProducerTable()
+        copied = ProducerTable(self._producers_max)
         copied.restore(self.snapshot())
         return copied
 

@@ -28,9 +28,18 @@ class ArchiveDisk:
     It refuses writes to archived segments, and allows writes to the files beside them.
     """
 
-    def __init__(self, disk: Disk, root: Path) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        root: Path,
+        *,
+        cache_bytes_max: int = limits.ARCHIVE_CACHE_BYTES,
+        footers_max: int = limits.ARCHIVE_CACHE_FOOTERS,
+    ) -> None:
         self._disk = disk
         self._root = root
+        self._cache_bytes_max = cache_bytes_max
+        self._footers_max = footers_max
         self._chunks: OrderedDict[tuple[Path, int], memoryview] = OrderedDict()
         self._footers: OrderedDict[Path, Footer] = OrderedDict()
         self._cached_bytes = 0
@@ -113,7 +122,7 @@ class ArchiveDisk:
                 raise OSError(errno.EIO, error.detail, str(path)) from None
             with self._lock:
                 self._footers[path] = footer
-                if len(self._footers) > limits.ARCHIVE_CACHE_FOOTERS:
+                if len(self._footers) > self._footers_max:
                     self._footers.popitem(last=False)
         return footer
 
@@ -152,6 +161,6 @@ class ArchiveDisk:
 
     def _make_room(self, size_bytes: int) -> None:
         with self._lock:
-            while self._chunks and self._cached_bytes + size_bytes > limits.ARCHIVE_CACHE_BYTES:
+            while self._chunks and self._cached_bytes + size_bytes > self._cache_bytes_max:
                 _, dropped = self._chunks.popitem(last=False)
                 self._cached_bytes -= len(dropped)

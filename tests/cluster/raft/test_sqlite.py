@@ -68,9 +68,9 @@ def test_a_refusal_and_an_exception_leave_the_state_as_it_was(machine: SqliteSta
 
 
 def test_what_is_remembered_of_a_proposer_is_bounded_and_older_requests_are_refused(
-    machine: SqliteStateMachine, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(limits, "RAFT_REQUESTS_REMEMBERED", 10)
+    machine = SqliteStateMachine(tmp_path / "few.db", SCHEMA, apply_kv, requests_max=10)
     for sequence in range(1, 31):
         machine.apply(request(sequence), sequence)
     (count,) = machine.connection.execute("SELECT count(*) FROM raft_requests").fetchone()
@@ -80,6 +80,7 @@ def test_what_is_remembered_of_a_proposer_is_bounded_and_older_requests_are_refu
         "timed_out", "the request is too old to tell whether it was applied"
     )
     assert all(sets == 1 for _, _, sets in rows(machine))
+    machine.close()
 
 
 def test_requests_of_one_proposer_may_come_out_of_order(machine: SqliteStateMachine) -> None:
@@ -88,14 +89,13 @@ def test_requests_of_one_proposer_may_come_out_of_order(machine: SqliteStateMach
     assert [sets for _, _, sets in rows(machine)] == [1, 1, 1]
 
 
-def test_of_proposers_those_that_were_heard_last_are_remembered(
-    machine: SqliteStateMachine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "RAFT_PROPOSERS_REMEMBERED", 3)
+def test_of_proposers_those_that_were_heard_last_are_remembered(tmp_path: Path) -> None:
+    machine = SqliteStateMachine(tmp_path / "few.db", SCHEMA, apply_kv, proposers_max=3)
     for index, proposer in enumerate((1, 2, 3, 1, 4), 1):
         machine.apply(request(index, proposer=proposer), index)
     found = machine.connection.execute("SELECT DISTINCT proposer FROM raft_requests").fetchall()
     assert sorted(found) == [(1,), (3,), (4,)]
+    machine.close()
 
 
 def test_a_result_that_is_too_large_to_keep_is_given_once(

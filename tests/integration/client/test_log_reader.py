@@ -57,14 +57,24 @@ def test_equal_times_are_ordered_by_partition_then_offset(node: FakeNode, client
     ]
 
 
-def test_small_pieces_make_the_same_whole(
-    node: FakeNode, client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def small_batches(client: Client) -> TopicReader:
+    """Read all partitions with batches of three messages in all."""
+    return TopicReader(
+        client._http,
+        "lines",
+        None,
+        LogRange(),
+        follow=False,
+        on_damage=None,
+        messages_min=1,
+        messages_max=3,
+    )
+
+
+def test_small_pieces_make_the_same_whole(node: FakeNode, client: Client) -> None:
     node.create("lines", 3)
     scatter(client, BATCHES)
-    monkeypatch.setattr("goq.client._sync.topic_reader.READ_MESSAGES_MIN", 1)
-    monkeypatch.setattr("goq.limits.READ_MESSAGES_MAX", 3)
-    assert [m.value for m in client.read_log("lines")] == LINES
+    assert [m.value for m in small_batches(client).messages()] == LINES
     assert len(node.paths("GET", "limit=1")) > len(LINES) / 2
 
 
@@ -218,15 +228,13 @@ def test_a_range_of_times_is_exact_where_the_clock_was_set_back(
 
 
 def test_the_end_that_a_partition_had_bounds_what_is_read_of_it(
-    node: FakeNode, client: Client, monkeypatch: pytest.MonkeyPatch
+    node: FakeNode, client: Client
 ) -> None:
     node.create("lines")
     client.publish_many("lines", [b"a", b"b"])
     client.publish_many("lines", [b"c", b"d"])
-    monkeypatch.setattr("goq.client._sync.topic_reader.READ_MESSAGES_MIN", 1)
-    monkeypatch.setattr("goq.limits.READ_MESSAGES_MAX", 3)
     seen = []
-    for message in client.read_log("lines"):
+    for message in small_batches(client).messages():
         seen.append(message.value)
         client.publish("lines", b"more")
     assert seen == [b"a", b"b", b"c", b"d"]

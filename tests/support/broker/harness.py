@@ -24,7 +24,7 @@ from goq.broker.runtime.metrics import Histogram
 from goq.broker.runtime.tasks import Tasks
 from goq.broker.topic.publisher import RoutedMessage
 from goq.broker.topic.receiver import ReceiveRequest
-from goq.broker.topic.topic import DEFAULT_TIMES, Topic, TopicTimes
+from goq.broker.topic.topic import DEFAULT_PARAMETERS, Topic, TopicParameters
 from goq.clock import ManualClock
 from goq.config.topic import TopicSettings
 from goq.delivery.snapshot import DEFAULT_SNAPSHOT_LIMITS, SnapshotLimits
@@ -220,7 +220,7 @@ class MemoryMetadata:
         return
 
 
-QUICK = TopicTimes(reopen_delay_s=0.001, outbox_retry=RetryBackoff(0.001, 0.05))
+QUICK = TopicParameters(reopen_delay_s=0.001, outbox_retry=RetryBackoff(0.001, 0.05))
 """Repeats what failed at once, for tests that break the disk."""
 
 
@@ -232,7 +232,7 @@ async def broker_on(
     metadata: MemoryMetadata | None = None,
     clock: ManualClock | None = None,
     partitions: int = 1,
-    times: TopicTimes = DEFAULT_TIMES,
+    topic_parameters: TopicParameters = DEFAULT_PARAMETERS,
     snapshot_limits: SnapshotLimits = DEFAULT_SNAPSHOT_LIMITS,
     **settings: str | int,
 ) -> AsyncIterator[Broker]:
@@ -251,7 +251,7 @@ async def broker_on(
         ),
         partitions=partitions,
         auto_create=True,
-        times=times,
+        topic_parameters=topic_parameters,
         snapshot_limits=snapshot_limits,
     )
     await broker.start()
@@ -261,7 +261,7 @@ async def broker_on(
         await broker.close()
 
 
-quick_broker_on = partial(broker_on, times=QUICK)
+quick_broker_on = partial(broker_on, topic_parameters=QUICK)
 
 
 def frame(*values: bytes, mark: ProducerMark | None = None) -> FrameView:

@@ -100,7 +100,10 @@ class TwinMember:
 class Pair:
     """A coordinator and its twin, to which the same things happen; :meth:`check` compares."""
 
-    def __init__(self, partitions: int = 6) -> None:
+    def __init__(
+        self, partitions: int = 6, members_max: int = limits.MEMBERS_PER_GROUP_MAX
+    ) -> None:
+        self._members_max = members_max
         self.timers = FakeTimers()
         self.host = FakeHost(partitions)
         self.clock = ManualClock()
@@ -112,7 +115,13 @@ class Pair:
         self.opened: list[tuple[str, object, TwinMember | None]] = []
 
     def _start(self, generation: int) -> Coordinator:
-        return Coordinator(self.host, self.clock, first_generation=generation, timers=self.timers)
+        return Coordinator(
+            self.host,
+            self.clock,
+            first_generation=generation,
+            timers=self.timers,
+            members_max=self._members_max,
+        )
 
     @property
     def real(self) -> Membership:

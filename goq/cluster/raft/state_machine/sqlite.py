@@ -78,12 +78,22 @@ def _encode_result(result: Any) -> bytes:
 class SqliteStateMachine:
     """Applies each proposal once, also when it arrives twice; see ``StateMachine``.
 
-    Of each proposer the last ``RAFT_REQUESTS_REMEMBERED`` proposals are remembered, and older ones
-    are refused. The last ``RAFT_PROPOSERS_REMEMBERED`` proposers are remembered. ``schema`` creates
-    the caller's tables where they are missing.
+    Of each proposer the last ``requests_max`` proposals are remembered, and older ones are refused.
+    The last ``proposers_max`` proposers are remembered. ``schema`` creates the caller's tables
+    where they are missing.
     """
 
-    def __init__(self, path: Path, schema: str, apply: Apply) -> None:
+    def __init__(
+        self,
+        path: Path,
+        schema: str,
+        apply: Apply,
+        *,
+        requests_max: int = limits.RAFT_REQUESTS_REMEMBERED,
+        proposers_max: int = limits.RAFT_PROPOSERS_REMEMBERED,
+    ) -> None:
+        self._requests_max = requests_max
+        self._proposers_max = proposers_max
         self._apply = apply
         self._schema = schema
         self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
@@ -188,7 +198,7 @@ class SqliteStateMachine:
         (newest,) = self._db.execute(
             "SELECT max(sequence) FROM raft_requests WHERE proposer = ?", (proposer,)
         ).fetchone()
-        return (newest or 0) - limits.RAFT_REQUESTS_REMEMBERED
+        return (newest or 0) - self._requests_max
 
     def _remember(self, request: Proposal, index: int, result: Any) -> None:
         data = _encode_result(result)
@@ -204,7 +214,7 @@ class SqliteStateMachine:
         )
         db.execute("INSERT OR REPLACE INTO raft_proposers VALUES (?, ?)", (proposer, index))
         (count,) = db.execute("SELECT count(*) FROM raft_proposers").fetchone()
-        if count > limits.RAFT_PROPOSERS_REMEMBERED:
+        if count > self._proposers_max:
             (oldest,) = db.execute(
                 "SELECT proposer FROM raft_proposers ORDER BY last_index LIMIT 1"
             ).fetchone()

@@ -63,11 +63,9 @@ def test_a_group_that_does_not_share_partitions_has_no_members(pair: Pair) -> No
         pair.coordinator.heartbeat(GROUP, "ann")
 
 
-def test_a_group_has_so_many_members_and_no_more(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "MEMBERS_PER_GROUP_MAX", 20)
-    for number in range(limits.MEMBERS_PER_GROUP_MAX):
+def test_a_group_has_so_many_members_and_no_more() -> None:
+    pair = Pair(members_max=20)
+    for number in range(20):
         pair.coordinator.join(GROUP, f"m{number}")
     with pytest.raises(TooManyRequests):
         pair.coordinator.join(GROUP, "one-more")

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from goq import limits
 from goq.broker.log.admission import Admission
 from goq.broker.log.group_commit import Appended, GroupCommit
 from goq.broker.runtime.metrics import Histogram, TopicStats
@@ -35,7 +34,7 @@ NO_WINDOW = DedupWindow(None, time_of=lambda _offset: None, factors=(1, 1))
 
 
 class _Setup:
-    def __init__(self, path: Path, config: LogConfig | None = None) -> None:
+    def __init__(self, path: Path, config: LogConfig | None = None, **bounds: int) -> None:
         self.disk = BrokenDisk()
         self.log = Log.open(path / "log", self.disk, config)
         self.executor = ThreadPoolExecutor(4)
@@ -54,6 +53,7 @@ class _Setup:
             on_failure=self.failures.append,
             admission=Admission(self.producers, NO_WINDOW, lambda _offset: None, TopicStats()),
             write_seconds=Histogram(),
+            **bounds,
         )
 
     def _on_commit(self, committed: object) -> None:
@@ -74,9 +74,11 @@ class _Setup:
         return [v for f in reading.frames for v in f.values(0, f.header.message_count)]
 
 
-def _run(path: Path, test: Callable[[_Setup], object], config: LogConfig | None = None) -> None:
+def _run(
+    path: Path, test: Callable[[_Setup], object], config: LogConfig | None = None, **bounds: int
+) -> None:
     async def main() -> None:
-        setup = _Setup(path, config)
+        setup = _Setup(path, config, **bounds)
         try:
             await test(setup)  # type: ignore[misc]
         finally:
@@ -287,11 +289,7 @@ def test_closing_makes_what_is_queued_durable_and_takes_nothing_more(tmp_path: P
     _run(tmp_path, test)
 
 
-def test_too_much_waiting_is_refused_before_anything_is_queued(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "COMMIT_QUEUE_BYTES_MAX", 1000)
-
+def test_too_much_waiting_is_refused_before_anything_is_queued(tmp_path: Path) -> None:
     async def test(setup: _Setup) -> None:
         first = await setup.held()
         setup.commit.check_room(10**9)  # a lone one may be as large as it likes
@@ -302,7 +300,7 @@ def test_too_much_waiting_is_refused_before_anything_is_queued(
         await asyncio.gather(first, queued)
         setup.commit.check_room(900)
 
-    _run(tmp_path, test)
+    _run(tmp_path, test, queue_bytes_max=1000)
 
 
 def test_frames_that_nobody_waits_for_any_more_are_stored_all_the_same(tmp_path: Path) -> None:
@@ -318,11 +316,7 @@ def test_frames_that_nobody_waits_for_any_more_are_stored_all_the_same(tmp_path:
     _run(tmp_path, test)
 
 
-def test_an_interval_log_is_synced_soon_after_and_fails_when_that_does(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "FSYNC_INTERVAL_MS", 1)
-
+def test_an_interval_log_is_synced_soon_after_and_fails_when_that_does(tmp_path: Path) -> None:
     async def test(setup: _Setup) -> None:
         syncs = setup.disk.count("sync", ".log")
         await setup.commit.append(frame(b"a"))
@@ -333,7 +327,7 @@ def test_an_interval_log_is_synced_soon_after_and_fails_when_that_does(
         with pytest.raises(StorageFailed):
             setup.commit.append(frame(b"c"))
 
-    _run(tmp_path, test, LogConfig(fsync=Fsync.INTERVAL))
+    _run(tmp_path, test, LogConfig(fsync=Fsync.INTERVAL), fsync_interval_ms=1)
 
 
 def test_segments_roll_between_commits_and_are_reported_once_sealed(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from goq import limits
 from goq.broker.log.admission import Admission
 from goq.broker.log.group_commit import GroupCommit
 from goq.broker.partition.loader import open_logs
@@ -34,7 +33,7 @@ LOST = NotLeader("another node leads")
 
 
 class _Setup:
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, **bounds: int) -> None:
         self.log = Log.open(path / "log", RealDisk())
         self.executor = ThreadPoolExecutor(1)
         self.producers = ProducerTable()
@@ -52,6 +51,7 @@ class _Setup:
             ),
             quorum=self.quorum,
             write_seconds=Histogram(),
+            **bounds,
         )
 
     def _on_commit(self, committed: object) -> None:
@@ -64,9 +64,9 @@ class _Setup:
         await until(lambda: self.quorum.appended_to == end_offset)
 
 
-def _run(path: Path, test: Callable[[_Setup], Awaitable[None]]) -> None:
+def _run(path: Path, test: Callable[[_Setup], Awaitable[None]], **bounds: int) -> None:
     async def main() -> None:
-        setup = _Setup(path)
+        setup = _Setup(path, **bounds)
         try:
             await test(setup)
         finally:
@@ -168,21 +168,19 @@ def test_nothing_is_taken_while_the_quorum_refuses(tmp_path: Path) -> None:
     _run(tmp_path, test)
 
 
-def test_what_waits_for_other_nodes_is_bounded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_waits_for_other_nodes_is_bounded(tmp_path: Path) -> None:
+    waits = frame(b"a" * 1000)
+
     async def test(setup: _Setup) -> None:
-        setup.commit.append(frame(b"a" * 1000))
+        setup.commit.append(waits)
         await setup.stored(1)
-        waiting = setup.log.size_bytes
-        monkeypatch.setattr(limits, "COMMIT_QUEUE_BYTES_MAX", waiting + 100)
         setup.commit.check_room(100)
         with pytest.raises(TooManyRequests, match="other nodes"):
             setup.commit.check_room(101)
         setup.quorum.reach_end()
         setup.commit.check_room(101)
 
-    _run(tmp_path, test)
+    _run(tmp_path, test, queue_bytes_max=len(waits.buffer) + 100)
 
 
 def test_who_waits_when_the_leadership_ends_hears_of_it(tmp_path: Path) -> None:

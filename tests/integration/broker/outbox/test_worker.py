@@ -7,6 +7,8 @@ import errno
 import random
 import shutil
 from collections import Counter
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -25,8 +27,10 @@ from goq.frame.encoder import Columns, encode_frame
 from goq.frame.view import FrameView
 from goq.model import Receipt
 from tests.support.broker.harness import (
+    QUICK,
     BrokenDisk,
     MemoryMetadata,
+    broker_on,
     leased,
     nack,
     options,
@@ -113,17 +117,19 @@ async def _live(broker: Broker) -> None:
     await settled(broker)
 
 
-def _check_all_crashes(seed: int, *, power: bool, step: int) -> int:
+def _check_all_crashes(seed: int, *, power: bool, step: int, frame_messages: int) -> int:
     """Crash at every ``step``-th operation of the disk; return how many crashes that were."""
     crashes = 0
+    small = replace(QUICK, outbox_frame_messages=frame_messages)
+    small_broker_on = partial(broker_on, Path("/simulated"), topic_parameters=small)
 
     async def begin(disk: SimulatedDisk, metadata: MemoryMetadata) -> None:
-        async with quick_broker_on(Path("/simulated"), disk=disk, metadata=metadata) as broker:
+        async with small_broker_on(disk=disk, metadata=metadata) as broker:
             topic = await broker.create_topic("t", 1, {"delivery.max_attempts": 4})
             await publish(topic, *[b"%d" % n for n in range(6)])
 
     async def attempt(disk: SimulatedDisk, metadata: MemoryMetadata) -> bool:
-        async with quick_broker_on(Path("/simulated"), disk=disk, metadata=metadata) as broker:
+        async with small_broker_on(disk=disk, metadata=metadata) as broker:
             live = asyncio.ensure_future(_live(broker))
             await until(lambda: live.done() or disk._crashing)
             live.cancel()
@@ -134,7 +140,7 @@ def _check_all_crashes(seed: int, *, power: bool, step: int) -> int:
             return disk._crashing
 
     async def check(disk: SimulatedDisk, metadata: MemoryMetadata) -> None:
-        async with quick_broker_on(Path("/simulated"), disk=disk, metadata=metadata) as broker:
+        async with small_broker_on(disk=disk, metadata=metadata) as broker:
             await settled(broker)
             count = await copies(broker)
             for offset in range(6):
@@ -177,18 +183,16 @@ def _copied(metadata: MemoryMetadata) -> MemoryMetadata:
 def test_wherever_the_process_ends_each_message_has_one_visible_copy(
     power: bool, small_segments: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("goq.limits.OUTBOX_FRAME_MESSAGES", 2)
     if small_segments:
         monkeypatch.setattr(limits, "EVENT_SEGMENT_BYTES", 500)
         monkeypatch.setattr(limits, "SNAPSHOT_EVENTS_MIN", 2)
-    assert _check_all_crashes(1, power=power, step=2) > 20
+    assert _check_all_crashes(1, power=power, step=2, frame_messages=2) > 20
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(40))
-def test_wherever_the_process_ends_at_length(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("goq.limits.OUTBOX_FRAME_MESSAGES", 1 + seed % 4)
-    _check_all_crashes(seed, power=bool(seed % 2), step=1)
+def test_wherever_the_process_ends_at_length(seed: int) -> None:
+    _check_all_crashes(seed, power=bool(seed % 2), step=1, frame_messages=1 + seed % 4)
 
 
 def test_dead_letters_wait_for_their_topic_and_none_is_lost(tmp_path: Path) -> None:

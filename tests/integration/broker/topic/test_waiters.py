@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from goq import limits
-from goq.broker.topic.topic import Topic, TopicTimes
+from goq.broker.topic.topic import Topic, TopicParameters
 from goq.broker.topic.waiters import Waiters
 from goq.clock import ManualClock
 from goq.errors import ShuttingDown, TooManyRequests, TopicNotFound
@@ -95,11 +94,9 @@ def test_a_waiter_that_leaves_by_itself_wakes_nobody() -> None:
     run(main())
 
 
-def test_so_many_may_wait_in_a_group_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "WAITERS_PER_GROUP_MAX", 2)
-
+def test_so_many_may_wait_in_a_group_and_no_more() -> None:
     async def main() -> None:
-        waiters = Waiters()
+        waiters = Waiters(2)
         tasks = [asyncio.ensure_future(waiters.wait("g", 100)) for _ in range(2)]
         await until(lambda: waiters.count("g") == 2)
         with pytest.raises(TooManyRequests):
@@ -216,11 +213,11 @@ def test_a_retry_that_is_due_wakes_one_waiter_not_all(tmp_path: Path) -> None:
 
 
 def test_a_retry_in_a_partition_that_is_offline_does_not_keep_the_node_busy(tmp_path: Path) -> None:
-    times = TopicTimes(reopen_delay_s=30)
+    slow = TopicParameters(reopen_delay_s=30)
 
     async def main() -> None:
         disk = BrokenDisk()
-        async with broker_on(tmp_path, disk=disk, partitions=2, times=times) as broker:
+        async with broker_on(tmp_path, disk=disk, partitions=2, topic_parameters=slow) as broker:
             topic = await broker.create_topic("t")
             await publish(topic, b"x")
             deliveries = await topic.receiver.receive("g", options())

@@ -12,7 +12,7 @@ from goq import limits
 from goq.broker.dlq.redrive import RemovalRequest, redrive
 from goq.broker.dlq.search import DeadLetterQuery
 from goq.broker.topic.publisher import RoutedMessage
-from goq.broker.topic.topic import Topic
+from goq.broker.topic.topic import Topic, TopicParameters
 from goq.broker.trace.trace import Trace
 from goq.broker.trace.tracer import Tracer
 from goq.clock import ManualClock
@@ -224,13 +224,11 @@ async def left(topic: Topic) -> None:
         await quiet(partition)
 
 
-def test_copies_are_found_between_those_of_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "OUTBOX_FRAME_MESSAGES", 3)
+def test_copies_are_found_between_those_of_others(tmp_path: Path) -> None:
+    parameters = TopicParameters(outbox_frame_messages=3)
 
     async def main() -> None:
-        async with broker_on(tmp_path) as broker:
+        async with broker_on(tmp_path, topic_parameters=parameters) as broker:
             topic = await broker.create_topic(TOPIC)
             for number in range(12):
                 await publish(topic, b"%d" % number)
@@ -253,9 +251,7 @@ def test_copies_are_found_between_those_of_others(
     run(main())
 
 
-def test_a_life_of_many_deaths_is_followed_up_to_a_bound(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_life_of_many_deaths_is_followed_up_to_a_bound(tmp_path: Path) -> None:
     async def main() -> None:
         async with broker_on(tmp_path) as broker:
             topic = await broker.create_topic(TOPIC)
@@ -271,10 +267,8 @@ def test_a_life_of_many_deaths_is_followed_up_to_a_bound(
             assert len(trace.copies) == 8
             assert names(trace).count("REDRIVEN") == names(trace).count("DEAD_LETTERED") == 4
             assert (await tracing.trace(last)).steps == trace.steps
-            monkeypatch.setattr(limits, "TRACE_COPIES_MAX", 9)
-            assert (await tracing.trace(first)).incomplete == []
-            monkeypatch.setattr(limits, "TRACE_COPIES_MAX", 8)
-            cut = await tracing.trace(first)
+            assert (await Tracer(broker, 9).trace(first)).incomplete == []
+            cut = await Tracer(broker, 8).trace(first)
             assert len(cut.copies) == 7
             assert [gap.reason for gap in cut.incomplete] == [
                 "there are more copies than a trace follows"

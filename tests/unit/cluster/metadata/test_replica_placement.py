@@ -6,7 +6,6 @@ import random
 
 import pytest
 
-from goq import limits
 from goq.cluster.controller.rebalance import plan_rebalance
 from goq.cluster.metadata.apply import apply
 from goq.cluster.metadata.commands import (
@@ -211,13 +210,12 @@ def test_a_rebalance_leaves_partitions_alone_that_move_and_nodes_that_are_away()
     assert all("n5" not in move.target for move in plan)
 
 
-def test_a_plan_has_no_more_moves_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_has_no_more_moves_than_allowed() -> None:
     state = with_topic(nodes(2), partitions=40, factor=2)
     state = after(state, RegisterNode("n3", 1, "", ""), RegisterNode("n4", 1, "", ""))
     assert len(plan_rebalance(state)) > 7
-    monkeypatch.setattr(limits, "REBALANCE_MOVES_MAX", 7)
     rounds = 0
-    while plan := plan_rebalance(state):
+    while plan := plan_rebalance(state, 7):
         assert len(plan) <= 7
         state = carried_out(state, plan)
         rounds += 1

@@ -27,7 +27,8 @@ class _Known(NamedTuple):
 
 
 class _Twin:
-    def __init__(self) -> None:
+    def __init__(self, producers_max: int) -> None:
+        self.producers_max = producers_max
         self.known: dict[int, _Known] = {}
         self.uses = 0
 
@@ -50,7 +51,7 @@ class _Twin:
         known = self.known.get(producer)
         batches = known.batches if known and known.epoch == epoch else []
         self.known[producer] = _Known(epoch, [*batches, batch], self.uses)
-        if len(self.known) > limits.PRODUCERS_PER_PARTITION_MAX:
+        if len(self.known) > self.producers_max:
             del self.known[min(self.known, key=lambda p: self.known[p].last_use)]
 
     def truncate(self, end: int) -> None:
@@ -72,25 +73,21 @@ def _answer(table: ProducerTable, header: FrameHeader) -> object:
     return None if found is None else tuple(found)
 
 
-def _restored(table: ProducerTable) -> ProducerTable:
+def _restored(
+    table: ProducerTable, producers_max: int = limits.PRODUCERS_PER_PARTITION_MAX
+) -> ProducerTable:
     (event,) = decode_events(encode_events([table.snapshot()]))
     assert isinstance(event, SnapshotProducers)
-    fresh = ProducerTable()
+    fresh = ProducerTable(producers_max)
     fresh.restore(event)
     assert fresh.snapshot() == table.snapshot()
     return fresh
 
 
-@pytest.fixture
-def _few_producers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "PRODUCERS_PER_PARTITION_MAX", 4)
-
-
-@pytest.mark.usefixtures("_few_producers")
 @pytest.mark.parametrize("seed", range(60))
 def test_every_answer_is_the_twins(seed: int) -> None:
     rng = random.Random(seed)
-    table, twin, offset = ProducerTable(), _Twin(), 0
+    table, twin, offset = ProducerTable(4), _Twin(4), 0
     for time_us in range(300):
         producer = rng.randrange(7)
         known = twin.known.get(producer)
@@ -111,7 +108,7 @@ def test_every_answer_is_the_twins(seed: int) -> None:
             twin.add(producer, max(0, epoch), (first, count, offset, time_us, left_out))
             offset += count - left_out
         if rng.random() < 0.05:
-            table = _restored(table)
+            table = _restored(table, 4)
         if rng.random() < 0.02:
             offset = max(0, offset - rng.randint(0, 6))
             table.truncate(offset)

@@ -100,7 +100,6 @@ def test_a_segment_larger_than_a_stretch_is_read_across_them(
     size_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "ARCHIVE_CHUNK_BYTES", 1000)
-    monkeypatch.setattr(limits, "ARCHIVE_CACHE_BYTES", 2000)
     disk, data = SimulatedDisk(), Random(2).randbytes(size_bytes)
     disk.make_dir(ROOT)
     disk.make_dir(SOURCE)
@@ -109,7 +108,7 @@ def test_a_segment_larger_than_a_stretch_is_read_across_them(
     path = archive_path(ROOT, segment.path)
     footer = write_archive(disk, segment.path, path, footer_of(segment, size_bytes), never)
     assert len(footer.chunks) == -(-size_bytes // 1000)
-    reading = ArchiveDisk(disk, ROOT)
+    reading = ArchiveDisk(disk, ROOT, cache_bytes_max=2000)
     log = ROOT / f"{NAME}.log"
     assert reading.size(log) == size_bytes
     for position in (0, 1, 998, 999, 1000, 2500, size_bytes):
@@ -120,27 +119,21 @@ def test_a_segment_larger_than_a_stretch_is_read_across_them(
             assert reading._cached_bytes == sum(map(len, reading._chunks.values()))
 
 
-def test_what_is_in_memory_is_bounded_and_one_stretch_is_always_held(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_is_in_memory_is_bounded_and_one_stretch_is_always_held() -> None:
     disk = SimulatedDisk()
     archived(disk, filled(disk))
     for bound in (50_000, 10):
-        monkeypatch.setattr(limits, "ARCHIVE_CACHE_BYTES", bound)
-        reading = ArchiveDisk(disk, ROOT)
+        reading = ArchiveDisk(disk, ROOT, cache_bytes_max=bound)
         before = disk.bytes_read
         for position in range(0, 40_000, 1000):
             assert len(reading.read(ROOT / f"{NAME}.log", position, 1000)) == 1000
         assert disk.bytes_read - before < disk.size(ROOT / f"{NAME}.log.zst") + 5000
 
 
-def test_what_files_say_of_themselves_is_remembered_of_so_many(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(limits, "ARCHIVE_CACHE_FOOTERS", 2)
+def test_what_files_say_of_themselves_is_remembered_of_so_many() -> None:
     disk = SimulatedDisk()
     data = disk.read_all(archived(disk, filled(disk)))
-    reading = ArchiveDisk(disk, ROOT)
+    reading = ArchiveDisk(disk, ROOT, footers_max=2)
     for number in range(4):
         disk.put(ROOT / f"{number:020}.log.zst", data)
         assert reading.size(ROOT / f"{number:020}.log") > 0
