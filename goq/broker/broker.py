@@ -84,7 +84,7 @@ class Broker:
         self._keys = KeyIndexBuilder(self.finder, self.executor, self._tasks, self._partition_of)
         self.retention_manager: RetentionManager
         self._replica_start_offset = replica_start_offset
-        self._keeping: asyncio.Task[None] | None = None
+        self._retention_task: asyncio.Task[None] | None = None
         self.compaction_manager = CompactionManager(self.topics, clock)
         self._half_deleted: set[str] = set()
         self.write_seconds = Histogram()
@@ -126,7 +126,7 @@ class Broker:
         await self.archive.open(rows)
         await asyncio.gather(*(self._open(row) for row in rows.values()))
         self._started.set()
-        self._keeping = self._tasks.start(self.retention_manager.run())
+        self._retention_task = self._tasks.start(self.retention_manager.run())
         self.compaction_manager.start(self._tasks)
 
     def _partitions_in(self, name: str) -> int:
@@ -396,8 +396,8 @@ class Broker:
 
     async def close(self) -> None:
         """Make everything durable, then close it."""
-        if self._keeping is not None:
-            self._keeping.cancel()
+        if self._retention_task is not None:
+            self._retention_task.cancel()
         self.finder.stop()
         await self.compaction_manager.stop()
         await asyncio.gather(*(topic.stop_outbox() for topic in self.topics.values()))

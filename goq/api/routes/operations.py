@@ -75,7 +75,7 @@ class OperationRoutes:
 
     def health(self, _request: Request) -> Response:
         """Return 200 if all is well, 503 if a partition is offline or data is damaged."""
-        offline, damaged = self._troubles()
+        offline, damaged = self._offline_and_damaged()
         status = "degraded" if offline or damaged else "ok"
         return json_response(HealthOut(status, offline, damaged), 200 if status == "ok" else 503)
 
@@ -107,7 +107,7 @@ class OperationRoutes:
         """Return a page about the API."""
         return Response(200, docs_page(self._described).encode(), "text/html; charset=utf-8")
 
-    def _troubles(self) -> tuple[list[str], list[str]]:
+    def _offline_and_damaged(self) -> tuple[list[str], list[str]]:
         offline: list[str] = []
         damaged: list[str] = []
         for topic in self._broker.topics.values():

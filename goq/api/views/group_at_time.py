@@ -59,14 +59,14 @@ class GroupAtTimeView:
         self, partitions: Sequence[Partition], name: str, at_us: int
     ) -> list[GroupAtTime]:
         """Return the group in each partition, from live events and archived ones without a gap."""
-        whole = [tiered_logs(self._archive, each, is_unbroken=True) for each in partitions]
+        tiered = [tiered_logs(self._archive, each, is_unbroken=True) for each in partitions]
         try:
-            return await self._told_by(whole, name, at_us)
+            return await self._groups_at(tiered, name, at_us)
         except (CorruptData, OSError):  # an unreadable archive does not hide live events
             live = [(each.message_reader, each.event_reader) for each in partitions]
-            return await self._told_by(live, name, at_us)
+            return await self._groups_at(live, name, at_us)
 
-    async def _told_by(
+    async def _groups_at(
         self, logs: Sequence[tuple[LogReader, LogReader]], name: str, at_us: int
     ) -> list[GroupAtTime]:
         in_thread = self._archive.in_thread

@@ -31,7 +31,7 @@ from goq.errors import GoqError, NotLeader
 from goq.model import Receipt
 
 _PASS_ON_S = 0.2
-_LINE = "/"  # not allowed in a group's name
+_SEPARATOR = "/"  # not allowed in a group's name
 
 _Leased = list[tuple[LeasedBatch, asyncio.Future[Appended]]]
 
@@ -87,9 +87,9 @@ class Receiver:
         if self.settings_of(group).ordering is not Ordering.PARTITION:
             return await self._receive(group, request, group)
         with self._coordinator.session(group, request.consumer):
-            return await self._receive(group, request, _line_of(group, request.consumer))
+            return await self._receive(group, request, _queue_of(group, request.consumer))
 
-    async def _receive(self, group: str, request: ReceiveRequest, line: str) -> list[LeasedBatch]:
+    async def _receive(self, group: str, request: ReceiveRequest, queue: str) -> list[LeasedBatch]:
         loop = asyncio.get_running_loop()
         until = loop.time() + request.wait_ms / 1000
         has_waited = False
@@ -97,7 +97,7 @@ class Receiver:
             try:
                 leased = await self._lease_cached(group, request)
             except BaseException:
-                self.waiters.wake(line)  # the wake-up goes to the next in line
+                self.waiters.wake(queue)  # the wake-up goes to the next waiter
                 raise
             if leased:
                 return await self._hand_over(group, leased)
@@ -106,7 +106,7 @@ class Receiver:
                 return []
             if self._closed is not None:
                 raise self._closed
-            await self.waiters.wait(line, left_s, in_front=has_waited)
+            await self.waiters.wait(queue, left_s, in_front=has_waited)
             has_waited = True
 
     async def _lease_cached(self, group: str, request: ReceiveRequest) -> _Leased:
@@ -217,13 +217,13 @@ class Receiver:
         if self.settings_of(group).ordering is not Ordering.PARTITION:
             return await self._wait_until_ready(group, group, seen, wait_ms)
         with self._coordinator.session(group, consumer):
-            return await self._wait_until_ready(group, _line_of(group, consumer), seen, wait_ms)
+            return await self._wait_until_ready(group, _queue_of(group, consumer), seen, wait_ms)
 
-    async def _wait_until_ready(self, group: str, line: str, seen: int, wait_ms: int) -> int:
+    async def _wait_until_ready(self, group: str, queue: str, seen: int, wait_ms: int) -> int:
         if self.ready_count(group) == seen and self._closed is None:
-            await self.waiters.wait(line, wait_ms / 1000)
+            await self.waiters.wait(queue, wait_ms / 1000)
             if self.ready_count(group) != seen:
-                asyncio.get_running_loop().call_later(_PASS_ON_S, self.waiters.wake, line)
+                asyncio.get_running_loop().call_later(_PASS_ON_S, self.waiters.wake, queue)
         if self._closed is not None:
             raise self._closed
         return self.ready_count(group)
@@ -254,26 +254,26 @@ class Receiver:
     def on_ready(self, number: int, group: str | None) -> None:
         """Wake a consumer that may receive from a partition: one in each group, or in ``group``."""
         self._count_ready(group)
-        for line in list(self.waiters.by_line):
-            name, _, consumer = line.partition(_LINE)
+        for queue in list(self.waiters.queues):
+            name, _, consumer = queue.partition(_SEPARATOR)
             if group in (None, name) and (
                 not consumer or self._coordinator.owner(name, number) == consumer
             ):
-                self.waiters.wake(line)
-        if group is None and self._log_readers.by_line:
+                self.waiters.wake(queue)
+        if group is None and self._log_readers.queues:
             self._log_readers.wake_group(str(number))
 
     def wake(self) -> None:
         """Wake one waiting consumer of each group: messages may have become ready."""
         self._ready_count += 1
-        for line in list(self.waiters.by_line):
-            self.waiters.wake(line)
+        for queue in list(self.waiters.queues):
+            self.waiters.wake(queue)
 
     def wake_consumers(self, group: str, consumers: Collection[str]) -> None:
         """Wake these consumers of a group, if they wait."""
         self._count_ready(group)
         for consumer in consumers:
-            self.waiters.wake_group(_line_of(group, consumer))
+            self.waiters.wake_group(_queue_of(group, consumer))
 
     def on_resigned(self, number: int) -> None:
         """Wake the log readers of a partition that this node leads no longer."""
@@ -281,9 +281,9 @@ class Receiver:
 
     def _wake_group(self, group: str) -> None:
         self._count_ready(group)
-        for line in list(self.waiters.by_line):
-            if line.partition(_LINE)[0] == group:
-                self.waiters.wake(line)
+        for queue in list(self.waiters.queues):
+            if queue.partition(_SEPARATOR)[0] == group:
+                self.waiters.wake(queue)
 
     # Settle
 
@@ -378,9 +378,9 @@ class Receiver:
         self._log_readers.wake_all()
 
 
-def _line_of(group: str, consumer: str) -> str:
+def _queue_of(group: str, consumer: str) -> str:
     """Return the queue name of a consumer that owns partitions."""
-    return f"{group}{_LINE}{consumer}"
+    return f"{group}{_SEPARATOR}{consumer}"
 
 
 class _Warm(Exception):

@@ -20,12 +20,12 @@ class Waiters:
 
     def __init__(self, count_max: int = limits.WAITERS_PER_GROUP_MAX) -> None:
         self.count_max = count_max
-        self.by_line: dict[str, _Queue] = {}
+        self.queues: dict[str, _Queue] = {}
         """The queues by name; empty queues are removed."""
 
     def count(self, group: str) -> int:
         """Return the number of waiters in a group."""
-        return len(self.by_line.get(group, ()))
+        return len(self.queues.get(group, ()))
 
     async def wait(self, group: str, timeout_s: float, *, in_front: bool = False) -> None:
         """Wait for a wake-up, at most ``timeout_s``; ``in_front`` if the receive waited before."""
@@ -35,7 +35,7 @@ class Waiters:
             )
         loop = asyncio.get_running_loop()
         woken: asyncio.Future[None] = loop.create_future()
-        queue = self.by_line.setdefault(group, OrderedDict())
+        queue = self.queues.setdefault(group, OrderedDict())
         queue[woken] = None
         if in_front:
             queue.move_to_end(woken, last=False)
@@ -52,7 +52,7 @@ class Waiters:
 
     def wake(self, group: str) -> None:
         """Wake the waiter of a group that has waited longest."""
-        queue = self.by_line.get(group, ())
+        queue = self.queues.get(group, ())
         for woken in queue:
             if not woken.done():
                 self._leave(group, woken)
@@ -61,20 +61,20 @@ class Waiters:
 
     def wake_group(self, group: str) -> None:
         """Wake all waiters of a group."""
-        for woken in self.by_line.pop(group, ()):
+        for woken in self.queues.pop(group, ()):
             _finish(woken)
 
     def wake_all(self) -> None:
         """Wake all waiters: the topic closes."""
-        for group in list(self.by_line):
+        for group in list(self.queues):
             self.wake_group(group)
 
     def _leave(self, group: str, woken: asyncio.Future[None]) -> None:
-        queue = self.by_line.get(group)
+        queue = self.queues.get(group)
         if queue is not None:
             queue.pop(woken, None)
             if not queue:
-                del self.by_line[group]
+                del self.queues[group]
 
 
 def _finish(woken: asyncio.Future[None]) -> None:

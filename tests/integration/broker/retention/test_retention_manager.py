@@ -68,9 +68,9 @@ async def with_retention_manager(
     replica_start_offset: Callable[[Partition], int | None] = lambda _partition: None,
 ) -> None:
     """Run a manager whose sleep the test ends, in the place of the broker's own."""
-    assert broker._keeping is not None
+    assert broker._retention_task is not None
     assert broker._context is not None
-    broker._keeping.cancel()
+    broker._retention_task.cancel()
     pauses = Pauses(clock)
     broker.retention_manager = manager = RetentionManager(
         broker.topics,

@@ -38,7 +38,7 @@ def test_waiters_are_woken_in_the_order_they_came() -> None:
             waiters.wake("g")
         await asyncio.gather(*tasks)
         assert order == list(range(1000))
-        assert not waiters.by_line
+        assert not waiters.queues
 
     run(main())
 
@@ -73,7 +73,7 @@ def test_a_waiter_cancelled_as_it_is_woken_passes_that_on() -> None:
         await next_one
         with pytest.raises(asyncio.CancelledError):
             await gone
-        assert not waiters.by_line
+        assert not waiters.queues
 
     run(main())
 
