@@ -93,8 +93,8 @@ class AsyncAdmin(AsyncMessageAdmin, AsyncClusterAdmin):
     ) -> results.group.GroupDescription:
         """Return a group's progress: now, or as it was at the time ``as_of``.
 
-        Raises ``GroupNotFound`` where there is none, or was none then, and ``HistoryNotRetained``
-        for a time before what the node has kept.
+        Raises ``GroupNotFound`` if the group does not exist, or did not exist then, and
+        ``HistoryNotRetained`` for a time before the retained history.
         """
         time = None if as_of is None else as_time(as_of)
         target = routes.query(routes.group(topic, group), as_of=time)
@@ -138,7 +138,7 @@ class AsyncAdmin(AsyncMessageAdmin, AsyncClusterAdmin):
     async def set_group_config(
         self, topic: str, group: str, settings: Mapping[str, object]
     ) -> results.group.GroupDescription:
-        """Give a group settings of its own, over those of its topic; return the group.
+        """Override settings of the topic for a group; return the group.
 
         The settings are those under ``delivery`` of a topic, such as ``{"max_attempts": 7}``. A
         group that does not exist is created. Raises ``TopicNotFound``, ``InvalidInput``.
@@ -150,7 +150,7 @@ class AsyncAdmin(AsyncMessageAdmin, AsyncClusterAdmin):
         )
 
     async def delete_group(self, topic: str, group: str) -> None:
-        """Delete a group with its progress: a group of this name begins anew.
+        """Delete a group with its progress; a new group of this name starts over.
 
         Raises ``GroupNotFound``.
         """

@@ -113,7 +113,7 @@ class AsyncClient(AsyncLogClient, AsyncAdmin):
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Close all connections; messages that open consume loops hold are given back first."""
+        """Close all connections; open consume loops return their unyielded messages first."""
         for consumer in list(self._consumers):
             await consumer.aclose()
         await self._http.aclose()
@@ -136,7 +136,7 @@ class AsyncClient(AsyncLogClient, AsyncAdmin):
     ) -> Published:
         """Publish one message exactly once; return when the node has stored it.
 
-        Calls at the same moment share a request. Text is sent as UTF-8; the value None is a
+        Concurrent calls share a request. Text is sent as UTF-8; the value None is a
         tombstone of its key. If an OpenTelemetry span is active and ``headers`` have no
         ``traceparent``, the message carries the span's.
 
@@ -166,8 +166,8 @@ class AsyncClient(AsyncLogClient, AsyncAdmin):
         """Publish messages in their order; return when the node has stored all of them.
 
         A message is a :class:`~goq.Message`, or a value alone. With ``compress`` requests are
-        compressed with zstd. ``acks`` is as in :meth:`publish`. Where it raises, a note of the
-        error says how many messages were stored: the first ones.
+        compressed with zstd. ``acks`` is as in :meth:`publish`. If it raises, a note of the error
+        says how many messages were stored: the first ones.
         """
         publisher = self._direct_publisher(topic, acks)
         return await publisher.publish_many(as_messages(messages), compress=compress)
@@ -226,12 +226,12 @@ class AsyncClient(AsyncLogClient, AsyncAdmin):
         is how long one request may wait for messages.
 
         The loop ends after ``max_messages``, with ``until_empty`` when no message is ready, or when
-        none has come for ``timeout``; else never. When it is left early, messages
-        that it has not yielded are given back at once.
+        none has come for ``timeout``; else never. When it is left early, messages that it has not
+        yielded are returned to the group at once.
 
         ``consumer`` names this consumer in the group, by default the client id. ``before_wait`` is
-        called when all messages that came were yielded, which is the moment to settle them;
-        ``after_wait`` before any of the messages that came then is yielded.
+        called when all received messages were yielded, so that the caller can settle them.
+        ``after_wait`` is called before the next messages are yielded.
 
         Raises ``TopicNotFound``, ``InvalidInput``.
         """
@@ -304,7 +304,7 @@ class AsyncClient(AsyncLogClient, AsyncAdmin):
         delay: Duration | None = None,
         reason: str | None = None,
     ) -> Settled:
-        """Give messages back, to be delivered again after ``delay``, or the group's backoff.
+        """Return messages for another attempt after ``delay``, by default the group's backoff.
 
         ``reason`` is kept in the trace and in dead letters.
         """
@@ -314,7 +314,7 @@ class AsyncClient(AsyncLogClient, AsyncAdmin):
     async def reject(
         self, topic: str, group: str, receipts: Receipts, *, reason: str | None = None
     ) -> Settled:
-        """Give messages up: they become dead letters at once."""
+        """Reject messages: they become dead letters at once."""
         details = nack_details(None, reason)
         return await self._settler.settle("reject", topic, group, _texts(receipts), **details)
 

@@ -11,7 +11,7 @@ from goq.client.protocol import routes
 
 
 class AsyncClusterAdmin:
-    """The calls about the cluster; a node on its own has only :meth:`describe_cluster`."""
+    """The calls about the cluster; a standalone node has only :meth:`describe_cluster`."""
 
     _http: Http
 

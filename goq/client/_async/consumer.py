@@ -121,7 +121,7 @@ class Consumer:
             open_ones.discard(self)
 
     async def aclose(self) -> None:
-        """Stop, and give back what was not yielded: no message waits for its visibility timeout."""
+        """Stop, and return unyielded messages, so that none waits for its visibility timeout."""
         async with self._closing:
             self._channel.close()
             if self._receiving is not None:
@@ -309,7 +309,7 @@ class Consumer:
             self._channel.fail(error)
 
     async def _withdraw(self, stream: DeliveryStream) -> None:
-        """Drop the messages of a broken stream that were not yielded, and give them back.
+        """Drop the messages of a broken stream that were not yielded, and return their leases.
 
         A node that noticed the break has done so already; one that was restarted has not.
         """

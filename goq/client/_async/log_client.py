@@ -1,4 +1,4 @@
-"""The calls that read the log of a topic, now or as it was: pieces, all of it, and replays."""
+"""The calls that read the log of a topic: batches, merged reads, and replays."""
 
 from __future__ import annotations
 
@@ -185,12 +185,12 @@ class AsyncLogClient:
     ) -> CopyResult:
         """Publish the messages of a replay to another topic, each exactly once.
 
-        What an earlier call with the same replay stored there is not stored again, however that
-        call ended. ``batch`` bounds the messages of a request. ``before_send`` is awaited before
-        that many messages are sent, ``on_stored`` called after that many were stored.
+        Messages that an earlier call with the same replay stored there are not stored again, even
+        if that call failed. ``batch`` bounds the messages of a request. ``before_send`` is awaited
+        before that many messages are sent, ``on_stored`` called after that many were stored.
 
-        Raises ``TopicNotFound`` for either topic; ``Conflict`` where the progress of an earlier
-        call cannot be told.
+        Raises ``TopicNotFound`` for either topic; ``Conflict`` if the progress of an earlier call
+        cannot be determined.
         """
         copy = TopicCopy(
             self._http, replay, topic, CopyOptions(batch, before_send, on_stored, on_damage)

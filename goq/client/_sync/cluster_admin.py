@@ -12,7 +12,7 @@ from goq.client.protocol import routes
 
 
 class ClusterAdmin:
-    """The calls about the cluster; a node on its own has only :meth:`describe_cluster`."""
+    """The calls about the cluster; a standalone node has only :meth:`describe_cluster`."""
 
     _http: Http
 
