@@ -32,8 +32,8 @@ MESSAGES = pa.schema(
         pa.field("producer", pa.string()),
     ]
 )
-"""``lane`` is its number; ``deliver_at`` is null for what was never delayed; ``producer`` is the
-producer's id in hexadecimal, null where the batch had none."""
+"""``lane`` is its number; ``deliver_at`` is null for messages never delayed; ``producer`` is the
+producer's id in hexadecimal, null if the batch had none."""
 
 EVENTS = pa.schema(
     [
@@ -52,9 +52,9 @@ EVENTS = pa.schema(
         _never_null("sequence", pa.int64()),
     ]
 )
-"""A row for each message and each thing that happened to it. ``lease`` is the same in the row that
-hands a message out and in those that settle it: only the former names the consumer. ``due`` is a
-lease's end, or when the message comes next. ``sequence`` is the event's place in its log."""
+"""A row for each message and each event about it. ``lease`` is the same in the row of a delivery
+and in those that settle it; only the row of the delivery names the consumer. ``due`` is a lease's
+end, or the time of the next delivery. ``sequence`` is the event's position in its log."""
 
 GROUPS = pa.schema(
     [

@@ -29,7 +29,7 @@ class Table:
     time: str
     position: str
     batch: Callable[[str, int, Sequence[FrameView], int], pa.RecordBatch]
-    """Makes rows: of a topic, a partition, frames of it, and the lane of who names none."""
+    """Returns rows from a topic, a partition, its frames, and the default lane."""
     bounds: Callable[[LogSource, str], Mapping[int, LogBounds]]
     read: Callable[[LogSource, str, int, int, int], Iterator[FrameBatch]]
 
