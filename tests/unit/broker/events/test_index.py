@@ -55,6 +55,7 @@ FOLDER = Path("/events")
 OFFSETS = 3000
 EPOCH = 3
 NEVER = LogConfig(2**62, 2**62)
+DELAYED_MS = 5, 40
 
 
 class AtOnce(Executor):
@@ -148,7 +149,7 @@ class History:
             Cancelled(ranges, "why"),
             Corrupted(offset, offset + 3, "bad"),
             Moved(offset, 2),
-            Rescheduled(offset, time_ms),
+            Moved(offset, 1) if self._may_have_matured(offset) else Rescheduled(offset, time_ms),
             CopyQueued(group, 0, spans, Cause.REJECTED, "", 1, "t.dlq", 0, 7),
         ]
         if self.chance.random() < 0.1:
@@ -165,11 +166,26 @@ class History:
             return CopyStored(number, self.chance.randrange(OFFSETS))
         return self.chance.choice(some)
 
+    def _may_have_matured(self, offset: int) -> bool:
+        """Return whether a message may have matured: such a message is never rescheduled."""
+        least_ms = DELAYED_MS[0]
+        for each in self.stored:
+            event = each.event
+            if isinstance(event, Rescheduled) and event.offset == offset:
+                least_ms = min(least_ms, event.due_ms)
+            elif (
+                isinstance(event, Matured)
+                and offset < event.end_offset
+                and least_ms <= event.up_to_ms
+            ):
+                return True
+        return False
+
     def check(self, spans: EventIndex, live: Any) -> None:
         events = IndexedEventLog(self.log.reader, spans, live)
         for _ in range(25):
             offset = self.chance.randrange(OFFSETS)
-            due_ms = self.chance.choice((0, 5, 40))
+            due_ms = self.chance.choice((0, *DELAYED_MS))
             published = PublishRecord(offset, 0, due_ms) if self.chance.random() < 0.8 else None
             all_of_it = Timeline(offset, published)
             for each in self.stored:
