@@ -3,6 +3,10 @@
 A command builds a new :class:`MetadataState`, which shares unchanged parts with the old one. Any
 thread may therefore read a state through a reference, for as long as it keeps it.
 
+The order of a mapping says nothing: a state in memory has the order of its commands, a state from
+the tables or a snapshot the order of its keys. A handler therefore iterates in a stated order, by
+:func:`active_topics` or ``sorted``; otherwise two nodes with the same log would differ.
+
 Where ``rename`` maps a field to an older name, the older name is the one in the tables and in
 :func:`encode_state`.
 """
@@ -187,15 +191,20 @@ class PartitionRef(NamedTuple):
     partition: int
 
 
+def active_topics(state: MetadataState) -> Iterator[TopicMetadata]:
+    """Yield the topics that are not being deleted, sorted by name."""
+    for _, topic in sorted(state.topics.items()):
+        if not topic.deleting:
+            yield topic
+
+
 def active_partitions(
     state: MetadataState,
 ) -> Iterator[tuple[PartitionRef, TopicMetadata, PartitionMetadata]]:
     """Yield the partitions of all topics that are not being deleted, sorted by topic name."""
-    for name in sorted(state.topics):
-        topic = state.topics[name]
-        if not topic.deleting:
-            for number, partition in enumerate(topic.partitions):
-                yield PartitionRef(name, number), topic, partition
+    for topic in active_topics(state):
+        for number, partition in enumerate(topic.partitions):
+            yield PartitionRef(topic.name, number), topic, partition
 
 
 def partition_count(state: MetadataState) -> int:

@@ -21,7 +21,13 @@ from goq.cluster.metadata.handlers.elections import (
     with_leader,
 )
 from goq.cluster.metadata.results import Accepted, Applied, CommandRejected
-from goq.cluster.metadata.state import MetadataState, NodeMetadata, PartitionMetadata, TopicMetadata
+from goq.cluster.metadata.state import (
+    MetadataState,
+    NodeMetadata,
+    PartitionMetadata,
+    TopicMetadata,
+    active_topics,
+)
 
 
 def require_topic(state: MetadataState, name: str, topic_id: int) -> TopicMetadata:
@@ -81,11 +87,12 @@ def with_each(
     node: str,
     change: Callable[[PartitionMetadata, TopicMetadata], PartitionMetadata],
 ) -> MetadataState:
-    """Return the state with ``change`` applied to every partition that has a replica on a node."""
+    """Return the state with ``change`` applied to every partition that has a replica on a node.
+
+    Topics are visited by name, because elections count the leaders that earlier ones chose.
+    """
     topics = dict(state.topics)
-    for name, topic in state.topics.items():
-        if topic.deleting:
-            continue
+    for topic in active_topics(state):
         after = tuple(
             with_next_version(partition, change(partition, topic))
             if node in partition.holders
@@ -93,7 +100,7 @@ def with_each(
             for partition in topic.partitions
         )
         if any(new is not old for new, old in zip(after, topic.partitions, strict=True)):
-            topics[name] = replace(topic, partitions=after)
+            topics[topic.name] = replace(topic, partitions=after)
     return replace(state, topics=topics)
 
 
