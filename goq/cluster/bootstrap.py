@@ -30,6 +30,7 @@ from goq.cluster.liveness.leadership_handoff import LeadershipHandoff
 from goq.cluster.liveness.readiness import Readiness
 from goq.cluster.membership.data_loss import DataLoss
 from goq.cluster.membership.disk_identity import FILE_NAME, DiskId, load_disk_id
+from goq.cluster.membership.divergence_recovery import DivergenceRecovery
 from goq.cluster.membership.durable_topics import DurableTopics
 from goq.cluster.membership.join import (
     OPEN_CALLS,
@@ -175,10 +176,19 @@ class ClusterBootstrap:
             controller.receive_heartbeat,
             base.nodes.call,
             lambda: name in state().nodes,
+            lambda: divergence.is_pending,
         )
         replicas, repairs, archives, disk_health = self._replication(broker, base, heartbeats)
         reconciler = Reconciler(broker, replicas, DurableTopics(self._disk, broker.topics_dir))
         data_loss = DataLoss(base.disk_id, replicas, broker.topics_dir)
+        divergence = DivergenceRecovery(
+            base.machine,
+            metadata,
+            replicas,
+            broker.epoch,
+            self._config.broker.data_dir / "diverged",
+            lambda: raft.status.has_diverged,
+        )
         replica_status = ReplicaStatus(replicas, state, base.nodes.call)
         admission = AdmissionServer(raft, state)
         operations = ClusterOperations(metadata, replica_status, admission.add_member)
@@ -215,6 +225,7 @@ class ClusterBootstrap:
             readiness=Readiness(name, broker.epoch, state),
             handoff=LeadershipHandoff(broker, replicas, heartbeats, lambda: node.is_up),
             data_loss=data_loss,
+            divergence=divergence,
             registration=self._registration(broker, base, data_loss, reconciler, heartbeats),
             reconciler=reconciler,
             view=ClusterView(name, state, lambda: raft.status, replica_status, operations, repairs),

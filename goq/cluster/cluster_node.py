@@ -26,8 +26,10 @@ from goq.cluster.liveness.heartbeat import HeartbeatSender
 from goq.cluster.liveness.leadership_handoff import LeadershipHandoff
 from goq.cluster.liveness.readiness import Readiness
 from goq.cluster.membership.data_loss import DataLoss
+from goq.cluster.membership.divergence_recovery import DivergenceRecovery
 from goq.cluster.membership.registration import NodeRegistration
 from goq.cluster.metadata.client import MetadataClient
+from goq.cluster.metadata.features import OWN_LEVEL
 from goq.cluster.metadata.state import MetadataState
 from goq.cluster.raft.driver import RaftStatus
 from goq.cluster.raft.node import RaftNode
@@ -65,6 +67,7 @@ class ClusterNode:
     readiness: Readiness
     handoff: LeadershipHandoff
     data_loss: DataLoss
+    divergence: DivergenceRecovery
     registration: NodeRegistration
     reconciler: Reconciler
     view: ClusterView
@@ -125,8 +128,9 @@ class ClusterNode:
     def on_raft_status(self, status: RaftStatus) -> None:
         """Pass on a change of the Raft leader or members; the Raft leader runs the controller."""
         self.readiness.on_raft_status(status)
-        self.heartbeats.controller = status.leader
-        self.controller.on_leadership_change(status.is_leader)
+        self.heartbeats.set_controller(status.leader)
+        self.controller.on_leadership_change(status.is_leader and not status.has_diverged)
+        self._changed.set()
 
     def on_metadata_change(self) -> None:
         """Pass on a change of the metadata."""
@@ -146,6 +150,7 @@ class ClusterNode:
             self.data_loss.actually_repaired(self.repairs.repaired, self.state),
             self.handoff.is_stopping,
             self.disk_id,
+            OWN_LEVEL,
         )
 
     async def _follow_metadata(self) -> None:
@@ -153,8 +158,12 @@ class ClusterNode:
             await self._changed.wait()
             self._changed.clear()
             try:
-                await self.registration.ensure()
-                await self.reconciler.reconcile(self.state)
+                if not self.divergence.is_waiting:
+                    await self.registration.ensure()
+                if await self.divergence.recover():
+                    self.reconciler.forget()
+                if not self.divergence.is_pending:
+                    await self.reconciler.reconcile(self.state)
                 await self.data_loss.clear_when_covered(self.state)
             except (GoqError, OSError) as error:
                 _log.warning("this node does not follow the cluster yet: %s", error)

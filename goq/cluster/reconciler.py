@@ -77,6 +77,12 @@ class Reconciler:
             if topic.deleting and topic.topic_id not in self.deleted:
                 await self._delete_topic(name, topic)
 
+    def forget(self) -> None:
+        """Take up everything anew: the metadata so far was not the cluster's."""
+        self._opened.clear()
+        self._policies.clear()
+        self._recorded = None
+
     def durable_topics(self, state: MetadataState) -> tuple[int, ...]:
         """Return the ids of topics that lost nothing here, even if the power failed."""
         always = self._always_synced(state)

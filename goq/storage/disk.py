@@ -102,6 +102,13 @@ class Disk(Protocol):
         """Remove a directory with everything in it."""
         ...
 
+    def move_dir(self, directory: Path, target: Path) -> None:
+        """Rename a directory in which no file is open, durably and atomically.
+
+        Both are on one filesystem, and ``target`` does not exist.
+        """
+        ...
+
 
 class _RealFile:
     def __init__(self, path: Path, fd: int) -> None:
@@ -253,6 +260,15 @@ class RealDisk:
         if directory.is_dir():
             directory.rmdir()
             _sync_dir(directory.parent)
+
+    def move_dir(self, directory: Path, target: Path) -> None:
+        """Rename a directory, durably and atomically."""
+        files = [path for path in directory.rglob("*") if path.is_file()]
+        directory.rename(target)
+        for path in files:
+            self._forget(path)
+        _sync_dir(target.parent)
+        _sync_dir(directory.parent)
 
     def _forget(self, path: Path) -> None:
         """Drop the descriptor of a file that was renamed, replaced or removed.

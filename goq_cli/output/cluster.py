@@ -20,6 +20,7 @@ def is_degraded(cluster: ClusterDescription) -> bool:
         cluster.offline
         or cluster.under_replicated
         or cluster.controller is None
+        or cluster.diverged
         or any(node.status not in _WELL for node in cluster.nodes)
         or any(partition.damaged for _, partition in partitions_of(cluster))
     )
@@ -39,6 +40,8 @@ def summary(cluster: ClusterDescription) -> str:
     parts = [f"{len(cluster.nodes)} nodes"]
     controller = cluster.controller
     parts.append(f"controller {controller}" if controller else "NO CONTROLLER")
+    if cluster.diverged:
+        parts.append(f"METADATA OF {cluster.node} DIFFERS, BEING REPLACED")
     parts.append(f"{sum(1 for _ in partitions_of(cluster))} partitions")
     for count, what in (
         (len(cluster.offline), "offline"),

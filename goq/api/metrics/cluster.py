@@ -31,6 +31,10 @@ class ClusterCounts(Protocol):
         """The cluster metadata."""
 
     @property
+    def has_diverged(self) -> bool:
+        """Whether the metadata of this node contradicts the cluster's."""
+
+    @property
     def controller(self) -> str | None:
         """The current controller."""
 
@@ -90,6 +94,16 @@ class ClusterMetrics:
                 "goq_cluster_controller",
                 "1 on the node that decides",
                 self._counts.controller == self._counts.node,
+            ),
+            (
+                "goq_cluster_diverged",
+                "1 while this node's metadata contradicts the cluster's",
+                self._counts.has_diverged,
+            ),
+            (
+                "goq_cluster_feature_level",
+                "The features that all nodes know, by their versions of goq",
+                state.features.level,
             ),
         ):
             yield GaugeMetricFamily(name, text, value=value)

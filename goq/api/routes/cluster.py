@@ -52,6 +52,10 @@ class ClusterInfo(Protocol):
         """The node that runs the controller, if that is known."""
 
     @property
+    def has_diverged(self) -> bool:
+        """Whether the metadata here contradicts the cluster's, and is being replaced."""
+
+    @property
     def refused_nodes(self) -> tuple[str, ...]:
         """Node ids under which some process presents another disk, and is refused."""
 
@@ -156,6 +160,7 @@ class ClusterRoutes:
                 topics=names,
                 reports=reports,
                 refused_nodes=cluster.refused_nodes,
+                has_diverged=cluster.has_diverged,
             )
         )
 

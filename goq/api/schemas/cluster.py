@@ -83,13 +83,17 @@ class ClusterSettingsOut(Output):
 class ClusterOut(Output):
     """The cluster metadata. ``version`` rises with every change.
 
-    ``under_replicated`` and ``offline`` list partitions, as ``orders:3``.
+    ``under_replicated`` and ``offline`` list partitions, as ``orders:3``. ``diverged`` says that
+    the metadata of the node that answers contradicts the cluster's, and is being replaced.
+    ``feature_level`` is what all nodes know, by their versions of goq.
     """
 
     version: int
     node: str
     cluster: bool
     controller: str | None
+    diverged: bool
+    feature_level: int
     nodes: list[NodeOut]
     settings: ClusterSettingsOut
     topics: list[ClusterTopicOut]

@@ -38,6 +38,7 @@ def cluster_out(
     topics: Collection[str] | None = None,
     reports: Reports = {},  # noqa: B006 - never changed
     refused_nodes: Collection[str] = (),
+    has_diverged: bool = False,
 ) -> ClusterOut:
     """Return the cluster by the metadata of ``node``, with all topics or some.
 
@@ -48,6 +49,8 @@ def cluster_out(
         node=node,
         cluster=is_cluster,
         controller=controller,
+        diverged=has_diverged,
+        feature_level=state.features.level,
         nodes=[_node(known, refused_nodes) for _, known in sorted(state.nodes.items())],
         settings=ClusterSettingsOut(
             state.settings.replication_factor,

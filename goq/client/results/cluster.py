@@ -106,13 +106,16 @@ class ClusterDescription(Result):
 
     ``node`` is the node that answered; ``cluster`` is False where it is on its own.
     ``under_replicated`` and ``offline`` are partitions, as ``orders:3``. ``controller`` is None
-    where the cluster has none.
+    where the cluster has none. ``diverged`` says that the metadata of this node contradicts the
+    cluster's, and is being replaced. ``feature_level`` is what all nodes know, by their versions.
     """
 
     version: int
     node: str
     cluster: bool
     controller: str | None
+    diverged: bool
+    feature_level: int
     nodes: tuple[NodeDescription, ...]
     settings: ClusterConfiguration
     topics: tuple[ClusterTopic, ...]

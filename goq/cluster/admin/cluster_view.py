@@ -59,6 +59,11 @@ class ClusterView:
         """Ids under which some process presents another disk, and is refused here."""
         return self._raft_status().rejected_members
 
+    @property
+    def has_diverged(self) -> bool:
+        """Whether the metadata here contradicts the cluster's, and is being replaced."""
+        return self._raft_status().has_diverged
+
     def local_leaders(self) -> list[ReplicaReport]:
         """Return reports of the partitions that this node leads."""
         return self._replica_status.local_leaders()
@@ -86,7 +91,7 @@ class ClusterView:
     def on_metadata_change(self) -> None:
         """Count elections and wake all that wait for a change."""
         state = self._state()
-        self.elections += elections_between(self._seen, state)
+        self.elections += max(0, elections_between(self._seen, state))
         self._seen = state
         for changed in self._waiting:
             if not changed.done():

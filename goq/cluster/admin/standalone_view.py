@@ -30,6 +30,7 @@ class StandaloneView:
     raft_status = None
     elections = 0
     refused_nodes = ()
+    has_diverged = False
 
     def __init__(self, broker: Broker, node: str, url: Callable[[], str]) -> None:
         self.node = node

@@ -23,6 +23,7 @@ from goq.cluster.metadata.commands import (
     FinishReassignment,
     MarkReplicaDamaged,
     MarkReplicaRepaired,
+    RaiseFeatureLevel,
     ReassignPartition,
     RemoveNode,
     RemoveTopic,
@@ -56,6 +57,7 @@ def decide(
     """
     controller_pass = _ControllerPass(state, liveness, timeout_ms, preferred_delay_ms)
     controller_pass.plan_nodes()
+    controller_pass.plan_features()
     controller_pass.plan_replica_health()
     controller_pass.plan_partitions()
     controller_pass.plan_removals()
@@ -105,6 +107,18 @@ class _ControllerPass:
                     self._decide(SetNodeHealth(name, node.incarnation, reason))
                 if not node.is_up and heard.at_ms >= self._liveness.ticked_ms - self._timeout_ms:
                     self._decide(UnfenceNode(name, node.incarnation))
+
+    def plan_features(self) -> None:
+        """Raise the feature level once every node has sent a heartbeat with a higher one."""
+        known: dict[str, tuple[int, int]] = {}
+        for name, node in self._state.nodes.items():
+            heard = self._liveness.latest(name, node.incarnation)
+            if heard is None:
+                return
+            known[name] = node.incarnation, heard.heartbeat.feature_level
+        level = min((level for _, level in known.values()), default=0)
+        if level > self._state.features.level:
+            self._decide(RaiseFeatureLevel(level, known))
 
     def plan_replica_health(self) -> None:
         """Record which replicas their nodes report as damaged or repaired."""

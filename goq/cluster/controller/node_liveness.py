@@ -20,7 +20,8 @@ class Heartbeat(NamedTuple):
     more. ``damaged`` are the partitions, by topic id and number, with damaged frames here;
     ``repaired`` are those that had some and are intact again. A partition in neither set says
     nothing: the node may not have checked it yet. ``stopping`` asks to be fenced from now on.
-    ``disk`` is the id of the node's disk.
+    ``disk`` is the id of the node's disk, ``feature_level`` the highest feature level that its
+    version of goq knows.
     """
 
     incarnation: int
@@ -30,6 +31,7 @@ class Heartbeat(NamedTuple):
     repaired: frozenset[tuple[int, int]] = frozenset()
     stopping: bool = False
     disk: str = ""
+    feature_level: int = 0
 
 
 class ReceivedHeartbeat(NamedTuple):

@@ -22,7 +22,7 @@ from goq.cluster.controller.node_liveness import Heartbeat, NodeLiveness
 from goq.cluster.metadata.client import MetadataClient
 from goq.cluster.metadata.commands import AnyCommand, RemoveNode
 from goq.cluster.metadata.results import Accepted
-from goq.errors import GoqError, NodeNotFound, NotLeader
+from goq.errors import Conflict, GoqError, NodeNotFound, NotLeader
 
 _log = logging.getLogger("goq.cluster")
 
@@ -79,9 +79,15 @@ class ControllerRunner:
         """Record a node's heartbeat; raise ``NotLeader`` where another node runs the controller.
 
         Raises ``NodeNotFound`` if the cluster has no such node: it has not joined, or was removed.
+        Raises ``Conflict`` if the node's version of goq is too old for what the cluster uses.
         """
         if self._liveness is None:
             raise NotLeader("another node runs the controller now")
+        level = self._metadata.state.features.level
+        if heartbeat.feature_level < level:
+            raise Conflict(
+                f"node {node} has an earlier version of goq, without the features of level {level}"
+            )
         before = self._liveness.received.get(node)
         self._liveness = self._liveness.with_heartbeat(node, heartbeat, _now_ms())
         if before is None or before.heartbeat != heartbeat:

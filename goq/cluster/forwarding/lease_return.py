@@ -23,7 +23,7 @@ CallLeader = Callable[[str, int, str, bytes], Awaitable[bytes]]
 """Calls a partition's leader: topic, number, path, body. ``NotLeader`` while there is none."""
 
 
-class _ReturnRequest(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class _ReturnRequest(msgspec.Struct, frozen=True, array_like=True):
     topic: str
     group: str
     partition: int

@@ -32,20 +32,20 @@ CallLeader = Callable[[str, int, str, bytes], Awaitable[bytes]]
 """Calls a partition's leader: topic, number, path, body. ``NotLeader`` while there is none."""
 
 
-class _PublishRequest(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class _PublishRequest(msgspec.Struct, frozen=True, array_like=True):
     topic: str
     number: int
     client_id: str | None
     acks: Acks
 
 
-class _ProducersRequest(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class _ProducersRequest(msgspec.Struct, frozen=True, array_like=True):
     topic: str
     number: int
     producer_id: int
 
 
-class _PublishResponse(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class _PublishResponse(msgspec.Struct, frozen=True, array_like=True):
     offset: int
     time_us: int
     duplicate: bool

@@ -17,6 +17,7 @@ import msgspec
 from goq import limits
 from goq.broker.runtime.tasks import Tasks
 from goq.cluster.controller.node_liveness import Heartbeat
+from goq.cluster.metadata.features import OWN_LEVEL
 from goq.cluster.rpc.server import CALL_PREFIX
 from goq.errors import GoqError, InvalidInput, NodeNotFound
 
@@ -31,6 +32,8 @@ class HeartbeatSender:
 
     ``heartbeat`` returns the current heartbeat. ``on_local_heartbeat`` is this node's own
     controller. ``is_registered`` returns whether the cluster metadata lists this node.
+    ``has_diverged`` returns whether this node's metadata contradicts the cluster's: then it sends
+    nothing and has no session, so that the controller fences it.
     """
 
     def __init__(
@@ -40,6 +43,7 @@ class HeartbeatSender:
         on_local_heartbeat: Callable[[str, Heartbeat], None],
         call: Call,
         is_registered: Callable[[], bool],
+        has_diverged: Callable[[], bool] = lambda: False,
     ) -> None:
         self.controller: str | None = None
         """The node that runs the controller, as far as is known."""
@@ -49,7 +53,9 @@ class HeartbeatSender:
         self._on_local_heartbeat = on_local_heartbeat
         self._call = call
         self._is_registered = is_registered
+        self._has_diverged = has_diverged
         self._acknowledged_s = -math.inf
+        self._without_levels: set[str] = set()
         self._tasks = Tasks()
 
     async def run(self) -> None:
@@ -75,13 +81,28 @@ class HeartbeatSender:
     async def _send(self) -> None:
         heartbeat = self._heartbeat()
         controller, sent_s = self.controller, asyncio.get_running_loop().time()
-        if controller is None:
+        if controller is None or self._has_diverged():
             return
         if controller == self._name:
             self._on_local_heartbeat(self._name, heartbeat)
         else:
-            await self._call(controller, HEARTBEAT, encode_heartbeat(heartbeat))
+            await self._send_to(controller, heartbeat)
         self._acknowledged_s = max(self._acknowledged_s, sent_s)
+
+    async def _send_to(self, controller: str, heartbeat: Heartbeat) -> None:
+        if controller in self._without_levels:
+            await self._call(controller, HEARTBEAT, encode_heartbeat(heartbeat, for_level=0))
+            return
+        try:
+            await self._call(controller, HEARTBEAT, encode_heartbeat(heartbeat))
+        except InvalidInput:  # an earlier version, which refuses unknown fields
+            await self._call(controller, HEARTBEAT, encode_heartbeat(heartbeat, for_level=0))
+            self._without_levels.add(controller)
+
+    def set_controller(self, controller: str | None) -> None:
+        """Set the controller; it may be the same node, upgraded meanwhile."""
+        self.controller = controller
+        self._without_levels.clear()
 
     def has_session(self) -> bool:
         """Whether the controller heard this node so recently that it cannot have fenced it.
@@ -90,11 +111,15 @@ class HeartbeatSender:
         which is later. So a node that was suspended finds out here, before it learns what was
         decided meanwhile.
         """
+        if self._has_diverged():
+            return False
         silent_s = asyncio.get_running_loop().time() - self._acknowledged_s
         return silent_s < limits.NODE_SESSION_TIMEOUT_MS / 1000
 
 
-class _Wire(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class _Wire(msgspec.Struct, frozen=True, array_like=True):
+    """The first fields are what a version without feature levels sends, and all that it accepts."""
+
     incarnation: int
     unfit_reason: str
     deleted: list[int]
@@ -102,25 +127,32 @@ class _Wire(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
     repaired: list[tuple[int, int]]
     stopping: bool
     disk: str
+    feature_level: int = 0
 
 
-def encode_heartbeat(heartbeat: Heartbeat) -> bytes:
-    """Return a heartbeat as bytes."""
-    return msgspec.msgpack.encode(
-        _Wire(
-            heartbeat.incarnation,
-            heartbeat.unfit_reason,
-            sorted(heartbeat.deleted),
-            sorted(heartbeat.damaged),
-            sorted(heartbeat.repaired),
-            heartbeat.stopping,
-            heartbeat.disk,
-        )
-    )
+_FIELDS_BEFORE_LEVELS = 7
+
+
+def encode_heartbeat(heartbeat: Heartbeat, *, for_level: int = OWN_LEVEL) -> bytes:
+    """Return a heartbeat as bytes, for a controller that knows the features up to a level."""
+    fields = [
+        heartbeat.incarnation,
+        heartbeat.unfit_reason,
+        sorted(heartbeat.deleted),
+        sorted(heartbeat.damaged),
+        sorted(heartbeat.repaired),
+        heartbeat.stopping,
+        heartbeat.disk,
+        heartbeat.feature_level,
+    ]
+    return msgspec.msgpack.encode(fields if for_level else fields[:_FIELDS_BEFORE_LEVELS])
 
 
 def decode_heartbeat(data: bytes) -> Heartbeat:
-    """Return a heartbeat; raise ``InvalidInput`` if the bytes are not one."""
+    """Return a heartbeat; raise ``InvalidInput`` if the bytes are not one.
+
+    Fields that a later version adds are ignored.
+    """
     try:
         wire: Any = msgspec.msgpack.decode(data, type=_Wire)
     except msgspec.MsgspecError as error:
@@ -133,4 +165,5 @@ def decode_heartbeat(data: bytes) -> Heartbeat:
         frozenset(wire.repaired),
         wire.stopping,
         wire.disk,
+        wire.feature_level,
     )

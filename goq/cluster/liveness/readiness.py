@@ -33,12 +33,14 @@ class Readiness:
         self._is_ready = False
         self._rejected_by: tuple[str, ...] = ()
         self._has_controller = False
+        self._has_diverged = False
 
     def on_raft_status(self, status: RaftStatus) -> None:
         """Note whether other members refuse this node because of its disk."""
         if status.rejected_by and not self._rejected_by and status.leader is None:
             _log.critical("this node takes no part: %s", _WRONG_DISK.format(self._name))
         self._rejected_by, self._has_controller = status.rejected_by, status.leader is not None
+        self._has_diverged = status.has_diverged
 
     def pending(self) -> list[str]:
         """Return what the node still waits for; nothing once it has been ready.
@@ -47,6 +49,8 @@ class Readiness:
         """
         if self._rejected_by and not self._has_controller:
             return [f"its disk: {_WRONG_DISK.format(self._name)}"]
+        if self._has_diverged:
+            return ["the cluster's metadata, which differs from this node's"]
         if self._is_ready:
             return []
         found = pending_conditions(self._state(), self._name, self._incarnation)

@@ -1,8 +1,9 @@
 """Membership of a node in its cluster: admission, identity, registration and data loss.
 
-join            admission of new nodes, asked for and granted
-disk_identity   the id of a data folder
-registration    the node's entry in the cluster metadata
-durable_topics  topics whose acknowledged messages survive a power failure here
-data_loss       a node whose messages are gone
+join                 admission of new nodes, asked for and granted
+disk_identity        the id of a data folder
+registration         the node's entry in the cluster metadata
+durable_topics       topics whose acknowledged messages survive a power failure here
+data_loss            a node whose messages are gone
+divergence_recovery  a node whose metadata contradicted the cluster's
 """

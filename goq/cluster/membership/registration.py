@@ -6,11 +6,17 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from goq.cluster.membership.data_loss import DataLoss
 from goq.cluster.metadata.client import MetadataClient
-from goq.cluster.metadata.commands import AlterClusterSettings, RegisterNode, ReportDataLoss
+from goq.cluster.metadata.commands import (
+    AlterClusterSettings,
+    RegisterNode,
+    RegisterNodeWithLevel,
+    ReportDataLoss,
+)
+from goq.cluster.metadata.features import OWN_LEVEL
 from goq.cluster.metadata.state import MetadataState
 from goq.config.node import ClusterConfig
 from goq.errors import Conflict, GoqError, UsageError
@@ -64,11 +70,18 @@ class NodeRegistration:
             topics: tuple[int, ...] = ()
             if not self._data_loss.has_lost_topics:
                 topics = self._durable_topics(self._metadata.state)
-            await self._metadata.propose(replace(entry, durable_topics=topics))
+            await self._metadata.propose(self._command(topics))
         settings, min_insync = self._metadata.state.settings, self._config.min_insync
         if settings.version == 1 and settings.min_insync != min_insync:
             with suppress(Conflict):  # another node was first
                 await self._metadata.propose(AlterClusterSettings(1, min_insync=min_insync))
+
+    def _command(self, durable_topics: tuple[int, ...]) -> RegisterNode:
+        """Return the registration, in the form that all nodes of the cluster know."""
+        entry = replace(self._entry, durable_topics=durable_topics)
+        if self._metadata.state.features.level == 0:
+            return entry
+        return RegisterNodeWithLevel(**asdict(entry), feature_level=OWN_LEVEL)
 
 
 def reachable_url(http_url: str, cluster_address: str) -> str:

@@ -9,6 +9,10 @@ commands       the commands that change the metadata, and their codec
 state_machine  the replicated state machine: applies commands, stores the state, notifies listeners
 apply          the pure function from state and command to state and result
 handlers       what each command does
+features       feature levels: what may be used while nodes run different versions
+digest         the digest of a state, by which nodes notice that they differ
+divergence     partitions of which a node had other metadata than the cluster
+rows           the rows of a state, stored and hashed one by one
 results        accepted and rejected commands
 state          the immutable state
 tables         the state as SQLite tables

@@ -38,8 +38,11 @@ def apply_bytes(state: MetadataState, data: bytes, index: int) -> Applied:
 
 _HANDLERS: dict[type[commands.Command], Callable[[MetadataState, Any], Applied]] = {
     commands.RegisterNode: nodes.register_node,
+    commands.RegisterNodeWithLevel: nodes.register_node,
+    commands.RaiseFeatureLevel: nodes.raise_feature_level,
     commands.FenceNode: nodes.fence_node,
     commands.ReportDataLoss: nodes.report_data_loss,
+    commands.ResetReplicas: nodes.reset_replicas,
     commands.ForceNewCluster: force_new_cluster,
     commands.UnfenceNode: nodes.unfence_node,
     commands.SetNodeHealth: nodes.set_node_health,

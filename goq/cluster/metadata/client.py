@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from goq.cluster.metadata.commands import AnyCommand, encode_command
+from goq.cluster.metadata.features import level_of
 from goq.cluster.metadata.results import Accepted, Rejected
 from goq.cluster.metadata.state import MetadataState
 from goq.cluster.metadata.state_machine import MetadataStateMachine, decode_result
@@ -28,7 +29,8 @@ class MetadataClient:
         """Propose a command; its change is applied here on return.
 
         Raises the error of a rejection: ``Conflict`` if the command was decided on outdated
-        metadata. Raises ``Unavailable`` if it was not applied, ``TimedOut`` if that is not known.
+        metadata, or needs a higher feature level. Raises ``Unavailable`` if it was not applied,
+        ``TimedOut`` if that is not known.
         """
         return await self._propose(command, timeout_s, self._raft.new_proposal_id())
 
@@ -46,6 +48,10 @@ class MetadataClient:
     async def _propose(
         self, command: AnyCommand, timeout_s: float, proposal_id: tuple[int, int]
     ) -> Accepted:
+        if level_of(command) > self.state.features.level:
+            raise Conflict(
+                "not all nodes have the version of goq that this needs; upgrade the others first"
+            )
         answer = await self._raft.propose(encode_command(command), timeout_s, proposal_id)
         result = decode_result(answer)
         if isinstance(result, Rejected):  # most of the metadata's own codes mean a conflict

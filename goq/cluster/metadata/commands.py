@@ -47,6 +47,22 @@ class RegisterNode(Command, frozen=True, tag="register_node/1", rename={"durable
     durable_topics: tuple[Count, ...] = ()
 
 
+class RegisterNodeWithLevel(RegisterNode, frozen=True, tag="register_node/2"):
+    """A node has started that knows all features up to ``feature_level``."""
+
+    feature_level: Count = 0
+
+
+class RaiseFeatureLevel(Command, frozen=True, tag="raise_feature_level/1"):
+    """All nodes know the features of ``level``: from now on they may be used.
+
+    ``nodes`` are all registered nodes, each with its incarnation and the level that it reported.
+    """
+
+    level: Count
+    nodes: dict[Text, tuple[Count, Count]]
+
+
 class FenceNode(Command, frozen=True, tag="fence_node/1"):
     """A node's session has expired: it leads nothing, and stays in sync only without a leader."""
 
@@ -66,6 +82,20 @@ class ReportDataLoss(Command, frozen=True, tag="empty_node/1"):
 
     node: Text
     disk: Text
+
+
+class ResetReplicas(Command, frozen=True, tag="reset_replicas/1"):
+    """Some replicas of a node may have frames of another history: they are copied anew.
+
+    ``partitions`` are topic ids and numbers. A replica leaves the in-sync set, unless it is alone
+    there: then its history is the one that counts.
+    """
+
+    node: Text
+    incarnation: Count
+    partitions: Annotated[
+        tuple[tuple[Count, Count], ...], msgspec.Meta(max_length=limits.RESET_REPLICAS_MAX)
+    ]
 
 
 class ForceNewCluster(Command, frozen=True, tag="begin_again/1"):
@@ -263,9 +293,12 @@ class AlterClusterSettings(Command, frozen=True, tag="change_settings/1"):
 
 AnyCommand = (
     RegisterNode
+    | RegisterNodeWithLevel
+    | RaiseFeatureLevel
     | FenceNode
     | UnfenceNode
     | ReportDataLoss
+    | ResetReplicas
     | ForceNewCluster
     | SetNodeHealth
     | DecommissionNode

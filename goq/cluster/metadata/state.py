@@ -32,7 +32,8 @@ class NodeMetadata(msgspec.Struct, frozen=True):
 
     ``leaving`` is no status: a leaving node may also fall silent, and must still leave afterwards.
     ``unfit_reason`` says why the node can lead nothing now, such as a full disk; empty if it can.
-    ``disk`` is the id that its data folder got when the folder was created.
+    ``disk`` is the id that its data folder got when the folder was created. ``feature_level`` is
+    the highest level that its version of goq knows, as far as it was recorded.
     """
 
     id: str
@@ -44,6 +45,7 @@ class NodeMetadata(msgspec.Struct, frozen=True):
     leaving: bool = False
     unfit_reason: str = ""
     disk: str = ""
+    feature_level: int = 0
 
     @property
     def can_lead(self) -> bool:
@@ -171,6 +173,15 @@ class ClusterSettings(msgspec.Struct, frozen=True):
     version: int = 1
 
 
+class Features(msgspec.Struct, frozen=True):
+    """The features that the cluster may use: commands and behaviours of goq up to ``level``.
+
+    All nodes know this level. It never falls; see ``goq.cluster.metadata.features``.
+    """
+
+    level: int = 0
+
+
 class MetadataState(msgspec.Struct, frozen=True):
     """The metadata of the whole cluster. ``version`` is the index of the last applied command.
 
@@ -182,6 +193,7 @@ class MetadataState(msgspec.Struct, frozen=True):
     topics: Mapping[str, TopicMetadata] = {}
     groups: Mapping[str, Mapping[str, GroupMetadata]] = {}
     settings: ClusterSettings = ClusterSettings()
+    features: Features = Features()
 
 
 class PartitionRef(NamedTuple):

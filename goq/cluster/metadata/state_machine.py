@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,9 @@ from msgspec.structs import replace
 
 from goq.cluster.metadata import tables
 from goq.cluster.metadata.apply import apply_bytes
+from goq.cluster.metadata.digest import DIGEST_BYTES, next_digest, state_digest
+from goq.cluster.metadata.divergence import DivergedPartitions, diverged_partitions
+from goq.cluster.metadata.features import has_digests
 from goq.cluster.metadata.results import Accepted, Rejected, Result
 from goq.cluster.metadata.state import MetadataState
 from goq.cluster.raft.codec import COMMAND_VERSION
@@ -42,12 +46,16 @@ class MetadataStateMachine:
         """Open or create the database in ``folder``; raise ``CorruptData`` if it cannot be read."""
         self._index = 0
         self._new_state: MetadataState | None = None
+        self._digest = self._new_digest = 0
+        self.diverged: DivergedPartitions | None
         self._listeners: list[StateListener] = []
-        path = folder / FILE_NAME
+        self._path = path = folder / FILE_NAME
         try:
-            self._machine = SqliteStateMachine(path, tables.SCHEMA, self._apply_command)
+            self._machine = SqliteStateMachine(path, tables.create_tables, self._apply_command)
             try:
                 self.state = self._load()
+                self.diverged = tables.load_diverged(self._machine.connection) or None
+                self._digest = state_digest(self.state)
             except BaseException:
                 self._machine.close()
                 raise
@@ -61,6 +69,13 @@ class MetadataStateMachine:
     def applied_index(self) -> int:
         """The index of the last command in the database."""
         return self._machine.applied_index
+
+    @property
+    def digest(self) -> bytes | None:
+        """The digest of the state; None until all nodes compute it."""
+        if not has_digests(self.state):
+            return None
+        return self._digest.to_bytes(DIGEST_BYTES, "big")
 
     def add_listener(self, listener: StateListener) -> None:
         """Call ``listener`` with the state after each command and after each restored snapshot.
@@ -76,9 +91,9 @@ class MetadataStateMachine:
         only for proposals refused before they reach a handler. Raises ``StorageFull`` or
         ``StateMachineFailed`` when the disk does not accept the change: then nothing was changed.
         """
-        self._index, self._new_state = index, None
+        self._index, self._new_state, self._new_digest = index, None, self._digest
         answer = self._machine.apply(request, index)
-        state = self._new_state or self.state
+        state, self._digest = self._new_state or self.state, self._new_digest
         if index > state.version:  # a rejected or repeated proposal has an index, too
             state = replace(state, version=index)
         self._publish(state)
@@ -94,10 +109,33 @@ class MetadataStateMachine:
         """Copy everything into a new file."""
         self._machine.snapshot(path)
 
-    def restore(self, path: Path) -> None:
-        """Replace the state by that of a snapshot, atomically."""
-        self._machine.restore(path)
-        self._publish(self._load())
+    def restore(self, path: Path, *, is_diverged: bool = False) -> None:
+        """Replace the state by that of a snapshot, atomically.
+
+        After a divergence, ``diverged`` are the partitions that differed, perhaps none, until
+        :meth:`forget_diverged`. Otherwise it is None.
+        """
+        before = self.state if is_diverged else None
+
+        def record_differences(copy: sqlite3.Connection) -> None:
+            tables.create_tables(copy)
+            true = tables.load_state(copy, 0)
+            known = self.diverged or ()  # of an earlier divergence, not recovered yet
+            found = () if before is None else diverged_partitions(before, true)
+            tables.save_diverged(copy, tuple(sorted({*known, *found})))
+
+        self._machine.restore_changed(path, record_differences)
+        if is_diverged:
+            self.diverged = tables.load_diverged(self._machine.connection)
+        state = self._load()
+        self._digest = state_digest(state)
+        self._publish(state)
+
+    def forget_diverged(self) -> None:
+        """Forget the partitions in ``diverged``; any thread may call this."""
+        with closing(sqlite3.connect(self._path)) as db, db:
+            tables.save_diverged(db, ())
+        self.diverged = None
 
     def close(self) -> None:
         """Close the database; ``state`` stays readable."""
@@ -111,6 +149,7 @@ class MetadataStateMachine:
         if isinstance(result, Accepted):
             tables.save_state(db, self.state, state)
             self._new_state = state
+            self._new_digest = next_digest(self._digest, self.state, state)
         return msgspec.to_builtins(result)
 
     def _load(self) -> MetadataState:

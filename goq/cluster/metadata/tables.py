@@ -1,12 +1,14 @@
 """SQLite tables of the state: read as a whole, written by differences.
 
     nodes(id, incarnation, http_url, cluster_address, rack, status, leaving, unfit_reason,
-          disk)
+          disk, feature_level)
     topics(name, topic_id, settings, deleting, version)
     partitions(topic, partition, replicas, leader, in_sync, leader_epoch, target, moving, damaged,
                returned, unclean, wanted, by_name, version)
     groups(topic, name, settings, version)
     cluster(id, replication_factor, min_insync, moves_at_once, move_bytes_per_s, version)
+    features(id, level)
+    diverged(topic_id, partition)      of this node alone, see ``divergence.py``
 
 Settings and lists of nodes are JSON. Columns have the encoded names of the fields, see ``rename``
 in ``state.py``. The version of the state is not stored here: it is the applied index, which also
@@ -21,8 +23,11 @@ from typing import Any
 
 import msgspec
 
+from goq.cluster.metadata.divergence import DivergedPartitions
+from goq.cluster.metadata.rows import RowChange, changed_rows
 from goq.cluster.metadata.state import (
     ClusterSettings,
+    Features,
     GroupMetadata,
     MetadataState,
     NodeMetadata,
@@ -34,7 +39,7 @@ SCHEMA = """
 CREATE TABLE IF NOT EXISTS nodes (
     id TEXT PRIMARY KEY, incarnation INTEGER NOT NULL, http_url TEXT NOT NULL,
     cluster_address TEXT NOT NULL, rack TEXT, status TEXT NOT NULL, leaving INTEGER NOT NULL,
-    unfit_reason TEXT NOT NULL, disk TEXT NOT NULL
+    unfit_reason TEXT NOT NULL, disk TEXT NOT NULL, feature_level INTEGER NOT NULL DEFAULT 0
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS topics (
     name TEXT PRIMARY KEY, topic_id INTEGER NOT NULL, settings TEXT NOT NULL,
@@ -56,10 +61,27 @@ CREATE TABLE IF NOT EXISTS cluster (
     min_insync INTEGER NOT NULL, moves_at_once INTEGER NOT NULL,
     move_bytes_per_s INTEGER NOT NULL, version INTEGER NOT NULL
 );
+CREATE TABLE IF NOT EXISTS features (
+    id INTEGER PRIMARY KEY CHECK (id = 1), level INTEGER NOT NULL
+);
+CREATE TABLE IF NOT EXISTS diverged (
+    topic_id INTEGER NOT NULL, partition INTEGER NOT NULL, PRIMARY KEY (topic_id, partition)
+) WITHOUT ROWID;
 """
+_ADDED_COLUMNS = {("nodes", "feature_level"): "INTEGER NOT NULL DEFAULT 0"}
+"""Columns that databases and snapshots of earlier versions lack. Each needs a default."""
 
 
 _LISTS = ("replicas", "in_sync", "target", "damaged", "returned")
+
+
+def create_tables(db: sqlite3.Connection) -> None:
+    """Create the tables, and add the columns that an earlier version did not have."""
+    db.executescript(f"BEGIN; {SCHEMA} COMMIT")
+    for (table, column), kind in _ADDED_COLUMNS.items():
+        names = {row[1] for row in db.execute(f"PRAGMA table_info({table})")}
+        if column not in names:
+            db.execute(f"ALTER TABLE {table} ADD COLUMN {column} {kind}")
 
 
 def load_state(db: sqlite3.Connection, version: int) -> MetadataState:
@@ -83,54 +105,38 @@ def load_state(db: sqlite3.Connection, version: int) -> MetadataState:
         for row in _rows(db, "nodes", "id")
     }
     settings = [msgspec.convert(row, ClusterSettings) for row in _rows(db, "cluster", "id")]
+    features = [msgspec.convert(row, Features) for row in _rows(db, "features", "id")]
     return MetadataState(
-        version, nodes, topics, groups, settings[0] if settings else ClusterSettings()
+        version,
+        nodes,
+        topics,
+        groups,
+        settings[0] if settings else ClusterSettings(),
+        features[0] if features else Features(),
     )
 
 
 def save_state(db: sqlite3.Connection, before: MetadataState, after: MetadataState) -> None:
     """Write the differences between two states. The caller has a transaction open."""
-    for name, node in _changes(before.nodes, after.nodes):
-        _write(db, "nodes", {"id": name}, node)
-    for name, topic in _changes(before.topics, after.topics):
-        _save_topic(db, name, before.topics.get(name), topic)
-    for topic_name, of_topic in _changes(before.groups, after.groups):
-        for name, group in _changes(before.groups.get(topic_name, {}), of_topic or {}):
-            _write(db, "groups", {"topic": topic_name, "name": name}, group)
-    if after.settings != before.settings:
-        _write(db, "cluster", {"id": 1}, after.settings)
+    for change in changed_rows(before, after):
+        _write(db, change)
 
 
-def _save_topic(
-    db: sqlite3.Connection, name: str, before: TopicMetadata | None, after: TopicMetadata | None
-) -> None:
-    _write(db, "topics", {"name": name}, after, without=("partitions",))
-    old = dict(enumerate(() if before is None else before.partitions))
-    new = dict(enumerate(() if after is None else after.partitions))
-    for number, partition in _changes(old, new):
-        _write(db, "partitions", {"topic": name, "partition": number}, partition)
+def load_diverged(db: sqlite3.Connection) -> DivergedPartitions:
+    """Return the partitions of which this node had other metadata than the cluster."""
+    rows = db.execute("SELECT topic_id, partition FROM diverged ORDER BY topic_id, partition")
+    return tuple((topic_id, number) for topic_id, number in rows)
 
 
-def _changes(before: Mapping[Any, Any], after: Mapping[Any, Any]) -> Iterable[tuple[Any, Any]]:
-    """Yield keys with a new or replaced object, and None for removed keys."""
-    if before is after:
-        return
-    for key, value in after.items():
-        if before.get(key) is not value:
-            yield key, value
-    for key in before:
-        if key not in after:
-            yield key, None
+def save_diverged(db: sqlite3.Connection, partitions: DivergedPartitions) -> None:
+    """Replace the partitions of which this node had other metadata than the cluster."""
+    db.execute("DELETE FROM diverged")
+    db.executemany("INSERT INTO diverged VALUES (?, ?)", partitions)
 
 
-def _write(
-    db: sqlite3.Connection,
-    table: str,
-    key: dict[str, Any],
-    value: msgspec.Struct | None,
-    without: tuple[str, ...] = (),
-) -> None:
-    """Insert, replace or (None) delete one row."""
+def _write(db: sqlite3.Connection, change: RowChange) -> None:
+    """Insert, replace or delete one row."""
+    table, key, _, value = change
     if value is None:
         where = " AND ".join(f"{column} = ?" for column in key)
         db.execute(f"DELETE FROM {table} WHERE {where}", tuple(key.values()))
@@ -138,7 +144,7 @@ def _write(
     row = key | {
         field.encode_name: _column(getattr(value, field.name))
         for field in msgspec.structs.fields(value)
-        if field.name not in without
+        if field.name != "partitions"
     }
     marks = ", ".join("?" * len(row))
     db.execute(

@@ -7,6 +7,7 @@ node           the Raft member that goq uses: proposals, membership changes, lea
 driver         the Raft thread's event loop: settings, timing, status, ticks
 codec          msgpack formats of messages and log commands
 member         a member's id, address and disk
+state_comparison  digests of the state: a member that differs from the leader notices it
 pysyncobj      the hardened Raft core over PySyncObj
 log            the journal on disk, its records, and snapshots
 transport      authenticated connections between members

@@ -23,12 +23,13 @@ _ENTRY_ROOM_BYTES = 256  # for the encoding around a command
 
 Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Command = Annotated[bytes, Meta(max_length=limits.RAFT_COMMAND_BYTES_MAX + _ENTRY_ROOM_BYTES)]
+Digest = Annotated[bytes, Meta(min_length=1, max_length=64)]
 Spec = Annotated[str, Meta(max_length=limits.RAFT_MEMBER_CHARS_MAX)]
 MemberChange = tuple[Literal["add", "rem"], Spec]
 _T = TypeVar("_T")
 
 
-class _Message(Struct, tag_field="type", forbid_unknown_fields=True):
+class _Message(Struct, tag_field="type"):
     term: Count
 
 
@@ -48,21 +49,29 @@ class TimeoutNow(_Message, tag="timeout_now"):
 
 
 class AppendEntries(_Message, tag="append_entries"):
-    """The leader's entries after ``prevLogIdx``; without entries, a heartbeat."""
+    """The leader's entries after ``prevLogIdx``; without entries, a heartbeat.
+
+    ``digest`` is that of the leader's state after the entry that it names.
+    """
 
     commit_index: Count
     round: Count
     prevLogIdx: Count
     prevLogTerm: Count
     entries: list[tuple[Command, Count, Count]]
+    digest: tuple[Count, Digest] | UnsetType = UNSET
 
 
 class NextNodeIdx(_Message, tag="next_node_idx"):
-    """A follower's reply: the next index that it needs, and whether its log matches before that."""
+    """A follower's reply: the next index that it needs, and whether its log matches before that.
+
+    With ``snapshot_from`` it has diverged, and needs a snapshot of that index or a later one.
+    """
 
     round: Count
     next_node_idx: Count
     success: bool
+    snapshot_from: Count | UnsetType = UNSET
 
 
 class Snapshot(_Message, tag="snapshot"):
@@ -85,16 +94,14 @@ class SnapshotReply(_Message, tag="snapshot_reply"):
     offset: Count
 
 
-class ApplyCommand(Struct, tag_field="type", tag="apply_command", forbid_unknown_fields=True):
+class ApplyCommand(Struct, tag_field="type", tag="apply_command"):
     """A command that a follower forwards to the leader."""
 
     command: Command
     request_id: Count | UnsetType = UNSET
 
 
-class ApplyCommandResponse(
-    Struct, tag_field="type", tag="apply_command_response", forbid_unknown_fields=True
-):
+class ApplyCommandResponse(Struct, tag_field="type", tag="apply_command_response"):
     """The log position that the leader gave to a command, or the reason for none."""
 
     request_id: Count

@@ -100,7 +100,8 @@ class RaftStatus:
 
     ``failure`` is why this member has stopped, if it has. ``rejected_members`` came with another
     disk than they are registered with. ``rejected_by`` are members that reject this one for that
-    reason.
+    reason. ``has_diverged`` says that this member's state contradicts the leader's, whose snapshot
+    it waits for.
     """
 
     leader: str | None = None
@@ -113,6 +114,7 @@ class RaftStatus:
     failure: str | None = None
     rejected_members: tuple[str, ...] = ()
     rejected_by: tuple[str, ...] = ()
+    has_diverged: bool = False
 
 
 class Driver:
@@ -249,6 +251,7 @@ class Driver:
             raft.hasQuorum,
             rejected_members=self._identity.mismatched(self._loop.time()),
             rejected_by=self._identity.rejected_by(self._loop.time()),
+            has_diverged=raft.has_diverged,
         )
         if _reported_fields(before) != _reported_fields(self.status):
             self._on_status_change(self.status)
@@ -268,4 +271,5 @@ def _reported_fields(status: RaftStatus) -> tuple[object, ...]:
         status.members,
         status.rejected_members,
         status.rejected_by,
+        status.has_diverged,
     )

@@ -31,7 +31,7 @@ _PAUSE_S_MIN = 1.0
 _PAUSE_S_MAX = 60.0
 
 
-class ArchiveRequest(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class ArchiveRequest(msgspec.Struct, frozen=True, array_like=True):
     """Asks another node about its archive of a partition's log ``which``: 0 messages, 1 events.
 
     Without ``is_file``: for the segments, in order, from the offset ``start`` on. With it: for the

@@ -37,7 +37,7 @@ class Position(msgspec.Struct, frozen=True, array_like=True):
     rewrites: int = -1
 
 
-class FetchRequest(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class FetchRequest(msgspec.Struct, frozen=True, array_like=True):
     """Asks for what follows ``positions``, and those of earlier requests in the session.
 
     ``session`` is a number from 1 on. With ``is_new`` the session begins, and the positions are all

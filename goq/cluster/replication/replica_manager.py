@@ -134,11 +134,15 @@ class ReplicaManager:
         for log in LOGS:
             await self._manifest.remove(key, log)
 
+    async def close_replicas(self) -> None:
+        """Close all replicas until the next assignments; all logs are closed on return."""
+        await asyncio.gather(*(replica.close() for replica in self._replicas.values()))
+
     async def close(self) -> None:
         """Close all replicas; all logs are closed on return."""
         for task in self._proposing.values():
             task.cancel()
-        await asyncio.gather(*(replica.close() for replica in self._replicas.values()))
+        await self.close_replicas()
         await asyncio.gather(*(fetcher.stop() for fetcher in self._fetchers.values()))
 
     def check_in_sync(self) -> None:

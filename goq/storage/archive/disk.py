@@ -104,6 +104,10 @@ class ArchiveDisk:
         """Refuse, because the archive is read-only here."""
         raise PermissionError(errno.EROFS, "the archive is read only", str(directory))
 
+    def move_dir(self, directory: Path, target: Path) -> None:
+        """Refuse, because the archive is read-only here."""
+        raise PermissionError(errno.EROFS, "the archive is read only", str(directory))
+
     def _is_archived(self, path: Path) -> bool:
         return path.suffix == LOG_SUFFIX and path.is_relative_to(self._root)
 

@@ -21,6 +21,8 @@ WELL: dict[str, Any] = {
     "node": "n1",
     "cluster": True,
     "controller": "n1",
+    "diverged": False,
+    "feature_level": 1,
     "nodes": [
         {"id": "n1", "url": "http://n1", "status": "up", "incarnation": 1},
         {"id": "n2", "url": "http://n2", "status": "leaving", "incarnation": 1},
@@ -147,6 +149,7 @@ def test_a_move_and_a_leaving_node_are_no_trouble(capsys: pytest.CaptureFixture[
     ("change", "said"),
     [
         ({"controller": None}, "NO CONTROLLER"),
+        ({"diverged": True}, "METADATA OF n1 DIFFERS, BEING REPLACED"),
         ({"offline": ["t:0"]}, "1 offline"),
         ({"under_replicated": ["t:0"]}, "1 under-replicated"),
         ({"nodes": [{"id": "n1", "url": "", "status": "fenced"}]}, "1 nodes"),

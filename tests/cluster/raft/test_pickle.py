@@ -99,10 +99,11 @@ def test_an_entry_from_a_leader_is_refused_aloud(
 
 
 @pytest.mark.parametrize("kind", ["serialized", "transmission"])
-def test_the_messages_that_carry_pickles_in_the_library_are_no_messages(kind: str) -> None:
-    message = append_entries((1, 0), [], term=1, commit=1) | {kind: "finish", "data": TRAP}
-    with pytest.raises(InvalidInput):
-        codec.decode_message(codec.encode_message(message))
+def test_the_fields_that_carry_pickles_in_the_library_do_not_reach_it(kind: str) -> None:
+    plain = append_entries((1, 0), [], term=1, commit=1)
+    message = plain | {kind: "finish", "data": TRAP}
+    decoded = codec.decode_message(codec.encode_message(message))
+    assert decoded.keys() == plain.keys()
 
 
 def test_a_command_in_the_journal_is_refused_aloud(

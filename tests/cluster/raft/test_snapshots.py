@@ -138,7 +138,7 @@ def test_an_installation_that_a_crash_cut_short_is_finished_at_the_next_start(
 ) -> None:
     pair = Pair(time)
 
-    def crash(*_: object) -> None:
+    def crash(*_: object, **__: object) -> None:
         raise Crash
 
     setattr(pair.machines["n2"], moment, crash)

@@ -12,7 +12,7 @@ import pytest
 from goq import limits
 from goq.cluster.raft.state_machine.sqlite import SqliteStateMachine
 from goq.cluster.raft.state_machine.state_machine import Proposal, Refused, StateMachineFailed
-from tests.support.raft.group import SCHEMA, apply_kv, kv_machine
+from tests.support.raft.group import apply_kv, create_tables, kv_machine
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def test_a_refusal_and_an_exception_leave_the_state_as_it_was(machine: SqliteSta
 def test_what_is_remembered_of_a_proposer_is_bounded_and_older_requests_are_refused(
     tmp_path: Path,
 ) -> None:
-    machine = SqliteStateMachine(tmp_path / "few.db", SCHEMA, apply_kv, requests_max=10)
+    machine = SqliteStateMachine(tmp_path / "few.db", create_tables, apply_kv, requests_max=10)
     for sequence in range(1, 31):
         machine.apply(request(sequence), sequence)
     (count,) = machine.connection.execute("SELECT count(*) FROM raft_requests").fetchone()
@@ -90,7 +90,7 @@ def test_requests_of_one_proposer_may_come_out_of_order(machine: SqliteStateMach
 
 
 def test_of_proposers_those_that_were_heard_last_are_remembered(tmp_path: Path) -> None:
-    machine = SqliteStateMachine(tmp_path / "few.db", SCHEMA, apply_kv, proposers_max=3)
+    machine = SqliteStateMachine(tmp_path / "few.db", create_tables, apply_kv, proposers_max=3)
     for index, proposer in enumerate((1, 2, 3, 1, 4), 1):
         machine.apply(request(index, proposer=proposer), index)
     found = machine.connection.execute("SELECT DISTINCT proposer FROM raft_requests").fetchall()
@@ -102,7 +102,7 @@ def test_a_result_that_is_too_large_to_keep_is_given_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     large = "x" * limits.RAFT_RESULT_BYTES_MAX
-    machine = SqliteStateMachine(tmp_path / "large.db", SCHEMA, lambda _db, _request: large)
+    machine = SqliteStateMachine(tmp_path / "large.db", create_tables, lambda _db, _request: large)
     assert machine.apply(request(1), 1) == large
     assert machine.apply(request(1), 2) == Refused(
         "too_large", "applied before, with a result too large to keep"
@@ -156,7 +156,7 @@ def test_readers_of_the_database_do_not_keep_a_snapshot_out(
 
 
 def test_a_database_that_fails_stops_rather_than_skips(tmp_path: Path) -> None:
-    machine = SqliteStateMachine(tmp_path / "state.db", "", apply_kv)  # without the table
+    machine = SqliteStateMachine(tmp_path / "state.db", lambda _db: None, apply_kv)
     with pytest.raises(StateMachineFailed, match="no such table"):
         machine.apply(request(1), 1)
     assert machine.applied_index == 0

@@ -337,7 +337,6 @@ class Trap:
         codec.encode_message({"type": "response_vote", "term": -1}),
         codec.encode_message({"type": "response_vote", "term": "1"}),
         codec.encode_message({"type": "response_vote", "term": 2**64 - 1}),
-        codec.encode_message({"type": "response_vote", "term": 1, "more": 1}),
         codec.encode_message({"type": "apply_command", "command": "text"}),
         b"\xc1",
         b"\x91" * 100_000,

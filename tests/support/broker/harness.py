@@ -126,6 +126,10 @@ class BrokenDisk(RealDisk):
         self.enter("remove_dir", directory)
         super().remove_dir(directory)
 
+    def move_dir(self, directory: Path, target: Path) -> None:
+        self.enter("move_dir", directory)
+        super().move_dir(directory, target)
+
 
 class _HookedFile:
     def __init__(self, disk: BrokenDisk, path: Path, file: File) -> None:

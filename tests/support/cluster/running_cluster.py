@@ -59,6 +59,10 @@ class RunningCluster:
         self._stopped.discard(name)
         return node
 
+    def restart(self, name: str) -> RunningNode:
+        """Start a node again that was stopped."""
+        return self._start(name, {})
+
     def stop(self, name: str) -> None:
         """Stop a node as SIGTERM would."""
         self._stopped.add(name)

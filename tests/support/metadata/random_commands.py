@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
+from typing import Any
 
 from goq.cluster.metadata import commands as c
-from goq.cluster.metadata.state import MetadataState, PartitionMetadata, TopicMetadata
+from goq.cluster.metadata.state import (
+    MetadataState,
+    NodeMetadata,
+    PartitionMetadata,
+    TopicMetadata,
+)
 
 NODES = [f"n{number}" for number in range(1, 8)]
 RACKS = [None, "a", "b", "c"]
@@ -16,7 +23,8 @@ GROUPS = ["g1", "g2"]
 class Commands:
     """Commands from a seed; each is decided on a state that may be some commands old."""
 
-    def __init__(self, seed: object) -> None:
+    def __init__(self, seed: object, topics: Sequence[str] = TOPICS) -> None:
+        self._topics = topics
         self.random = random.Random(str(seed))
         self._states: list[MetadataState] = []
         self._made: list[c.AnyCommand] = []
@@ -47,14 +55,23 @@ class Commands:
         incarnation = 0 if node is None else node.incarnation
         if node is None or r.random() < 0.15:
             rack = node.rack if node else r.choice(RACKS)
-            return c.RegisterNode(
-                name,
-                incarnation + r.choice([0, 1, 1, 1, 3]),
-                f"http://{name}",
-                f"{name}:9",
-                rack,
-                durable_topics=tuple(t.topic_id for t in state.topics.values() if r.random() < 0.7),
-            )
+            fields: dict[str, Any] = {
+                "incarnation": incarnation + r.choice([0, 1, 1, 1, 3]),
+                "http_url": f"http://{name}",
+                "cluster_address": f"{name}:9",
+                "rack": rack,
+                "durable_topics": tuple(
+                    topic.topic_id for _, topic in sorted(state.topics.items()) if r.random() < 0.7
+                ),
+            }
+            if r.random() < (0.9 if state.features.level else 0.1):
+                level = state.features.level + r.choice([-1, 0, 0, 0, 1])
+                return c.RegisterNodeWithLevel(name, **fields, feature_level=max(0, level))
+            return c.RegisterNode(name, **fields)
+        if r.random() < 0.03:
+            return self._raise_level(state)
+        if r.random() < 0.05:
+            return self._reset(state, node)
         if not node.is_up and r.random() < 0.6:
             return c.UnfenceNode(name, incarnation)
         if node.unfit_reason and r.random() < 0.5:
@@ -74,9 +91,29 @@ class Commands:
             return c.DecommissionNode(name, r.random() < 0.3)
         return c.RemoveNode(name)
 
+    def _raise_level(self, state: MetadataState) -> c.AnyCommand:
+        r = self.random
+        level = state.features.level + r.choice([0, 1, 1])
+        nodes = {
+            name: (node.incarnation, level - (r.random() < 0.05))
+            for name, node in sorted(state.nodes.items())
+            if r.random() < 0.95
+        }
+        return c.RaiseFeatureLevel(level, nodes)
+
+    def _reset(self, state: MetadataState, node: NodeMetadata) -> c.AnyCommand:
+        r = self.random
+        partitions = tuple(
+            (topic.topic_id, number + (r.random() < 0.05))
+            for _, topic in sorted(state.topics.items())
+            for number in range(len(topic.partitions))
+            if r.random() < 0.3
+        )
+        return c.ResetReplicas(node.id, node.incarnation + (r.random() < 0.1), partitions)
+
     def _about_topic(self, state: MetadataState) -> c.AnyCommand:
         r = self.random
-        name = r.choice(TOPICS)
+        name = r.choice(self._topics)
         topic = state.topics.get(name)
         if topic is None:
             factor = r.choice([None, 1, 2, 3, 3, 9])

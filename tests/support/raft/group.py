@@ -21,6 +21,10 @@ CREATE TABLE IF NOT EXISTS kv (key TEXT PRIMARY KEY, value TEXT NOT NULL, sets I
 PATIENT = RaftTiming(election_min_s=0.6, election_max_s=1.2, fallback_s=1.8)
 
 
+def create_tables(db: sqlite3.Connection) -> None:
+    db.executescript(SCHEMA)
+
+
 def apply_kv(db: sqlite3.Connection, request: Proposal) -> Any:
     """Set a key, or refuse, or fail, as the command says."""
     operation, key, value = request.command
@@ -40,7 +44,7 @@ def apply_kv(db: sqlite3.Connection, request: Proposal) -> Any:
 
 def kv_machine(folder: Path) -> SqliteStateMachine:
     folder.mkdir(parents=True, exist_ok=True)
-    return SqliteStateMachine(folder / "state.db", SCHEMA, apply_kv)
+    return SqliteStateMachine(folder / "state.db", create_tables, apply_kv)
 
 
 def member_specs(count: int) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from hashlib import blake2b
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -100,7 +101,11 @@ class Words:
     def snapshot(self, path: Path) -> None:
         self._disk.replace(path, json.dumps([self.index, self.words]).encode())
 
-    def restore(self, path: Path) -> None:
+    @property
+    def digest(self) -> bytes | None:
+        return blake2b(json.dumps(self.words).encode(), digest_size=16).digest()
+
+    def restore(self, path: Path, *, is_diverged: bool = False) -> None:
         data = self._disk.read(path, 0, self._disk.size(path))
         self.index, self.words = json.loads(bytes(data))
 

@@ -259,6 +259,20 @@ class SimulatedDisk:
         self._dirs = {d for d in self._dirs if d != directory and directory not in d.parents}
         self.end()
 
+    def move_dir(self, directory: Path, target: Path) -> None:
+        if self.begin("move_dir", directory) and self.random.random() < 0.5:
+            raise SimulatedCrash
+        moved = {
+            p: target / p.relative_to(directory) for p in self._inodes if directory in p.parents
+        }
+        if directory not in self._dirs:
+            raise FileNotFoundError(errno.ENOENT, "no such directory", str(directory))
+        for path, new_path in moved.items():
+            self._inodes[new_path] = self._inodes.pop(path)
+        dirs = {d for d in self._dirs if d == directory or directory in d.parents}
+        self._dirs = (self._dirs - dirs) | {target / d.relative_to(directory) for d in dirs}
+        self.end()
+
     # Under the operations
 
     def begin(self, operation: str, path: Path) -> bool:

@@ -8,9 +8,12 @@ from goq import limits
 from goq.cluster.metadata.commands import (
     DecommissionNode,
     FenceNode,
+    RaiseFeatureLevel,
     RegisterNode,
+    RegisterNodeWithLevel,
     RemoveNode,
     ReportDataLoss,
+    ResetReplicas,
     SetNodeHealth,
     UnfenceNode,
 )
@@ -19,15 +22,17 @@ from goq.cluster.metadata.handlers.elections import (
     with_elected_leader,
     with_restarted_node,
 )
-from goq.cluster.metadata.handlers.partitions import require_node, with_each
+from goq.cluster.metadata.handlers.partitions import require_node, with_each, with_next_version
 from goq.cluster.metadata.results import Accepted, Applied, CommandRejected
 from goq.cluster.metadata.state import (
+    Features,
     MetadataState,
     NodeMetadata,
     NodeStatus,
     PartitionMetadata,
     TopicMetadata,
     active_partitions,
+    active_topics,
 )
 from goq.errors import InvalidInput
 from goq.model import check_name
@@ -43,6 +48,7 @@ def register_node(state: MetadataState, command: RegisterNode) -> Applied:
             check_name(command.rack, "rack")
     except InvalidInput as error:
         raise CommandRejected("invalid_name", error.detail) from None
+    _check_feature_level(state, command)
     known = state.nodes.get(command.node)
     if known is None:
         return _add_node(state, command)
@@ -92,7 +98,39 @@ def _node(command: RegisterNode, *, leaving: bool) -> NodeMetadata:
         command.rack,
         leaving=leaving,
         disk=command.disk,
+        feature_level=_feature_level(command),
     )
+
+
+def _feature_level(command: RegisterNode) -> int:
+    return command.feature_level if isinstance(command, RegisterNodeWithLevel) else 0
+
+
+def _check_feature_level(state: MetadataState, command: RegisterNode) -> None:
+    known, needed = _feature_level(command), state.features.level
+    if known < needed:
+        raise CommandRejected(
+            "feature_level",
+            f"node {command.node!r} knows the features up to level {known}, and the cluster uses"
+            f" those of level {needed}: start it with the version of goq that the others have",
+        )
+
+
+def raise_feature_level(state: MetadataState, command: RaiseFeatureLevel) -> Applied:
+    """Raise the feature level of the cluster."""
+    if command.level <= state.features.level:
+        raise CommandRejected("unchanged", f"the feature level is {state.features.level} already")
+    nodes = dict(state.nodes)
+    for name, node in sorted(state.nodes.items()):
+        incarnation, level = command.nodes.get(name, (0, 0))
+        if incarnation != node.incarnation or level < command.level:
+            raise CommandRejected(
+                "feature_level", f"node {name!r} is not known to have the features of that level"
+            )
+        nodes[name] = replace(node, feature_level=level)
+    text = f"the feature level is {command.level}"
+    state = replace(state, nodes=nodes, features=Features(command.level))
+    return _accepted(state, text, command.level)
 
 
 def fence_node(state: MetadataState, command: FenceNode) -> Applied:
@@ -126,6 +164,26 @@ def report_data_loss(state: MetadataState, command: ReportDataLoss) -> Applied:
         lambda p, _topic: with_elected_leader(nodes, _without_data(p, node.id), counts),
     )
     return _accepted(state, f"node {node.id} has lost its messages")
+
+
+def reset_replicas(state: MetadataState, command: ResetReplicas) -> Applied:
+    """Take replicas of a node out of sync, where another replica is in sync."""
+    node = require_node(state, command.node, command.incarnation)
+    numbers: dict[int, set[int]] = {}
+    for topic_id, number in command.partitions:
+        numbers.setdefault(topic_id, set()).add(number)
+    counts, nodes = LeaderCounts(state), state.nodes
+    topics = dict(state.topics)
+    for topic in active_topics(state):
+        partitions = list(topic.partitions)
+        for number in sorted(numbers.get(topic.topic_id, ())):
+            if number >= len(partitions) or set(partitions[number].in_sync) <= {node.id}:
+                continue
+            before = partitions[number]
+            after = with_elected_leader(nodes, _without_data(before, node.id), counts)
+            partitions[number] = with_next_version(before, after)
+        topics[topic.name] = replace(topic, partitions=tuple(partitions))
+    return _accepted(replace(state, topics=topics), f"replicas of node {node.id} are copied anew")
 
 
 def _without_data(partition: PartitionMetadata, node: str) -> PartitionMetadata:

@@ -204,10 +204,14 @@ class Snapshots:
         self._disk.rename(self._folder / IN_NAME, self._folder / received)
         return None
 
-    def install(self, metadata: SnapshotMetadata) -> None:
-        """Restore the state machine from a complete snapshot; the log already starts there."""
+    def install(self, metadata: SnapshotMetadata, *, is_diverged: bool = False) -> None:
+        """Restore the state machine from a complete snapshot, whose entry the log has.
+
+        An outgoing snapshot is dropped, since it may be of a state that has diverged.
+        """
+        self.discard_outgoing()
         path = self._folder / self._received_name(metadata.index, metadata.term)
-        self._machine.restore(path)
+        self._machine.restore(path, is_diverged=is_diverged)
         self._machine.flush(metadata.index)
         self._disk.remove(path)
 

@@ -22,6 +22,7 @@ from goq.cluster.raft.log.journal import Journal
 from goq.cluster.raft.log.records import Entry
 from goq.cluster.raft.log.snapshots import Snapshots
 from goq.cluster.raft.member import RaftMember, sorted_members
+from goq.cluster.raft.state_comparison import StateComparison
 from goq.cluster.raft.state_machine.state_machine import Refused, StateMachine, StateMachineFailed
 from goq.errors import CorruptData, GoqError, StorageFailed, StorageFull
 
@@ -47,6 +48,7 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
     _snapshots: Snapshots
     _random: Random
     _failure: Exception | None = None
+    _comparison: StateComparison
     __raftLeader: Any
 
     def _adopt(self, journal: Journal, snapshots: Snapshots, applied_index: int) -> None:
@@ -57,6 +59,8 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
         self.__raftCommitIndex = self.__raftLastApplied = applied_index
         self.__commandsLocalCounter = self._random.getrandbits(62)  # unlike ids before a restart
         self._snapshots = snapshots
+        self._comparison.on_applied(applied_index, self._machine.digest)
+        self._snapshots_wanted: dict[RaftMember, int] = {}
         self._rounds: dict[RaftMember, int] = {}
         self._replies: dict[RaftMember, dict[str, Any]] = {}
         self.__use_members(journal.members())
@@ -69,11 +73,18 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
                 if answer["term"] == self.__raftCurrentTerm:
                     self.__transport.send(node, answer)
             self._replies.clear()
+            if self._comparison.has_diverged and self.__raftElectionDeadline < now_s():
+                self.__let_others_stand_first()
             super()._onTick(timeToWait)
             self.__raftLog.sync()  # the leader's own, while the followers sync theirs
         except FATAL as error:
             self._failure = error
             raise
+
+    def __let_others_stand_first(self) -> None:
+        """Put off an election: the state of a diverged member counts only if no other can lead."""
+        self._comparison.on_new_leader()
+        self.__raftElectionDeadline = now_s() + 2 * self.__conf.raftMaxTimeout
 
     def __setCurrentTerm(self, term: int, vote: str | None) -> None:
         """Enter a term only once it is durable: a full disk must not make this member a leader."""
@@ -82,13 +93,14 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
 
     def __applyLogEntries(self) -> bool:
         """Apply durable entries; count each before its callbacks; survive its exceptions."""
-        before = self.__raftLastApplied
+        before, comparison = self.__raftLastApplied, self._comparison
         if self.__raftCommitIndex > before:
             self.__raftLog.sync()
-        while self.__raftLastApplied < self.__raftCommitIndex:
+        while self.__raftLastApplied < self.__raftCommitIndex and not comparison.has_diverged:
             entry = self.__raftLog.get(self.__raftLastApplied + 1)
             result = self.__apply(entry)
             self.__raftLastApplied += 1
+            comparison.on_applied(entry.index, self._machine.digest)
             for term, callback in self.__commandsWaitingCommit.pop(entry.index, []):
                 if term == entry.term:
                     callback(result, FAIL_REASON.SUCCESS)

@@ -17,6 +17,7 @@ from goq.cluster.raft.log.snapshots import SnapshotMetadata
 from goq.cluster.raft.member import RaftMember
 from goq.cluster.raft.pysyncobj import leader as leading
 from goq.cluster.raft.pysyncobj.core import FATAL, now_s
+from goq.cluster.raft.state_comparison import StateDigest
 from goq.errors import CorruptData, InvalidInput, StorageFull
 
 _log = logging.getLogger(__name__)
@@ -56,6 +57,8 @@ class _SyncObj(leading._SyncObj):
             self.__transport.send(node, self.__reply(message, next_index, success=False))
             return
         codec.check_entries(index, message["entries"])
+        if "digest" in message:
+            self._comparison.on_announced(StateDigest(*message["digest"]))
         for command, index, term in message["entries"]:
             ours = journal.at(index)
             if ours is None or ours.term != term:
@@ -84,7 +87,13 @@ class _SyncObj(leading._SyncObj):
             "round": message.get("round", 0),
             "next_node_idx": index,
             "success": success,
-        }
+        } | self.__snapshot_request()
+
+    def __snapshot_request(self) -> dict[str, int]:
+        """Return what a diverged member adds to a reply: the oldest index that it can begin at."""
+        if not self._comparison.has_diverged:
+            return {}
+        return {"snapshot_from": self.__raftLog.first.index}
 
     def __accept_leader(self, node: RaftMember, message: dict[str, Any]) -> bool:
         """Accept the sender as the leader of its term; return False if that term is over."""
@@ -97,6 +106,7 @@ class _SyncObj(leading._SyncObj):
             self.__raftElectionDeadline = now_s() + self.__generateRaftTimeout()
         if self.__raftLeader != node:
             self.__onLeaderChanged()
+            self._comparison.on_new_leader()
         self.__raftLeader = node
         self.__setState(0)
         self.__leaderCommitIndex = message["commit_index"]
@@ -109,7 +119,10 @@ class _SyncObj(leading._SyncObj):
         names = ("index", "index_term", "members", "size_bytes", "crc32c")
         copy = SnapshotMetadata(*(message[name] for name in names))
         ours = self.__raftLog.at(copy.index)
-        if copy.index <= self.__raftCommitIndex or (ours and ours.term == copy.term):
+        is_known = copy.index <= self.__raftCommitIndex or (ours and ours.term == copy.term)
+        if copy.index < self.__raftLog.first.index or (
+            is_known and not self._comparison.has_diverged
+        ):
             self.__acknowledge(node, message, max(copy.index, self.__raftCommitIndex))
             return
         offset = self._snapshots.receive_chunk(copy, message["offset"], message["data"])
@@ -121,10 +134,19 @@ class _SyncObj(leading._SyncObj):
         self.__transport.send(node, reply | {"index": copy.index, "offset": offset})
 
     def __install(self, copy: SnapshotMetadata) -> None:
-        self.__raftLog.reset(copy.index, copy.term, copy.members)
-        self._snapshots.install(copy)
-        self.__raftCommitIndex = self.__raftLastApplied = copy.index
-        self.__use_members(copy.members)
+        """Replace the state by that of a snapshot.
+
+        A log that has the snapshot's entry stays: the leader counts on all that was acknowledged.
+        A diverged member then applies the entries behind the snapshot again.
+        """
+        ours = self.__raftLog.at(copy.index)
+        if ours is None or ours.term != copy.term:
+            self.__raftLog.reset(copy.index, copy.term, copy.members)
+            self.__use_members(copy.members)
+        self._snapshots.install(copy, is_diverged=self._comparison.has_diverged)
+        self._comparison.on_restored(copy.index, self._machine.digest)
+        self.__raftCommitIndex = max(self.__raftCommitIndex, copy.index)
+        self.__raftLastApplied = copy.index
         self.__raftElectionDeadline = (
             now_s() + self.__generateRaftTimeout()
         )  # installing took a while

@@ -17,6 +17,7 @@ from goq.cluster.raft.log.snapshots import Snapshots
 from goq.cluster.raft.member import RaftMember, check_member
 from goq.cluster.raft.pysyncobj import follower as following
 from goq.cluster.raft.pysyncobj.core import now_s
+from goq.cluster.raft.state_comparison import StateComparison
 from goq.cluster.raft.state_machine.state_machine import Proposal, StateMachine
 from goq.errors import CorruptData
 from goq.storage.disk import Disk
@@ -55,6 +56,7 @@ class HardenedSyncObj(following._SyncObj):
         conf.dynamicMembershipChange = True
         conf.journalFile = conf.fullDumpFile = conf.password = None
         self._machine = machine
+        self._comparison = StateComparison()  # read while the library looks at all attributes
         self._random = request_ids
         self._proposer = request_ids.getrandbits(63)
         self._sequence = 0
@@ -115,6 +117,11 @@ class HardenedSyncObj(following._SyncObj):
     def failure(self) -> Exception | None:
         """The error that stopped the node for good, if any."""
         return self._failure
+
+    @property
+    def has_diverged(self) -> bool:
+        """Whether the state contradicts the leader's, whose snapshot the node waits for."""
+        return self._comparison.has_diverged
 
     def members(self) -> list[str]:
         """Return all members as of the end of the log, including this one."""

@@ -23,6 +23,9 @@ class _SyncObj(ticking._SyncObj):
         if self.__raftState != _LEADER or message["term"] != self.__raftCurrentTerm:
             return
         self.__lastResponseTime[node] = now_s()
+        self._snapshots_wanted.pop(node, None)
+        if "snapshot_from" in message:
+            self._snapshots_wanted[node] = message["snapshot_from"]
         wanted = min(message["next_node_idx"], self.__raftLog.last.index + 1)
         if message["success"]:
             self.__raftMatchIndex[node] = max(self.__raftMatchIndex[node], wanted - 1)
@@ -36,6 +39,9 @@ class _SyncObj(ticking._SyncObj):
         self.__newAppendEntriesTime = now_s() + self.__conf.appendEntriesPeriod
         for node in sorted_members(self.__otherNodes & self.__connectedNodes):
             self.__send_missing(node)
+            wanted = self._snapshots_wanted.get(node)
+            if wanted is not None and wanted <= self.__raftLastApplied:
+                self.__send_snapshot(node, wanted)
 
     def __send_missing(self, node: RaftMember) -> None:
         """Send the entries that a follower lacks, up to a limit; at least a heartbeat."""
@@ -60,15 +66,18 @@ class _SyncObj(ticking._SyncObj):
                 "prevLogTerm": previous.term,
                 "entries": [tuple(entry) for entry in entries],
             }
+            digest = self._comparison.latest
+            if digest is not None:
+                message["digest"] = tuple(digest)
             if self.__transport.send(node, message) is False or node not in self.__connectedNodes:
                 return
             self.__raftNextIndex[node] = index + len(entries)
             heartbeat = False
 
-    def __send_snapshot(self, node: RaftMember) -> None:
+    def __send_snapshot(self, node: RaftMember, index_min: int = 0) -> None:
         journal, snapshots = self.__raftLog, self._snapshots
         held = snapshots.retained_index()
-        if held is None or journal.at(held) is None:
+        if held is None or journal.at(held) is None or held < index_min:
             index = self.__raftLastApplied
             if not snapshots.create(index, journal.get(index).term, journal.members(index)):
                 return

@@ -79,14 +79,14 @@ class SqliteStateMachine:
     """Applies each proposal once, also when it arrives twice; see ``StateMachine``.
 
     Of each proposer the last ``requests_max`` proposals are remembered, and older ones are refused.
-    The last ``proposers_max`` proposers are remembered. ``schema`` creates the caller's tables
-    where they are missing.
+    The last ``proposers_max`` proposers are remembered. ``create_tables`` creates what is missing
+    of the caller's tables.
     """
 
     def __init__(
         self,
         path: Path,
-        schema: str,
+        create_tables: Callable[[sqlite3.Connection], None],
         apply: Apply,
         *,
         requests_max: int = limits.RAFT_REQUESTS_REMEMBERED,
@@ -95,11 +95,12 @@ class SqliteStateMachine:
         self._requests_max = requests_max
         self._proposers_max = proposers_max
         self._apply = apply
-        self._schema = schema
+        self._create_tables = create_tables
         self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=FULL")
-        self._db.executescript(f"BEGIN; {_TABLES} {schema}; COMMIT")
+        self._db.executescript(f"BEGIN; {_TABLES} COMMIT")
+        create_tables(self._db)
         self._db.execute("PRAGMA synchronous=NORMAL")
 
     @property
@@ -112,6 +113,11 @@ class SqliteStateMachine:
         """The index of the last command in the database."""
         (index,) = self._db.execute("SELECT applied_index FROM raft_state").fetchone()
         return int(index)
+
+    @property
+    def digest(self) -> bytes | None:
+        """None: the caller knows what its tables mean."""
+        return None
 
     def apply(self, request: Proposal, index: int) -> Any:
         """Apply a proposal, unless this index or this proposal was applied before."""
@@ -149,10 +155,18 @@ class SqliteStateMachine:
         finally:
             copy.close()
 
-    def restore(self, path: Path) -> None:
+    def restore(self, path: Path, *, is_diverged: bool = False) -> None:
         """Replace everything by the content of a copy, in one transaction."""
+        self.restore_changed(path, self._create_tables)
+
+    def restore_changed(self, path: Path, change: Callable[[sqlite3.Connection], None]) -> None:
+        """Replace everything by the content of a copy, after ``change`` has changed the copy.
+
+        An earlier version of goq may have made the copy, so ``change`` creates missing tables.
+        """
         copy = sqlite3.connect(path, isolation_level=None)
         try:
+            change(copy)
             copy.backup(self._db)
         except sqlite3.Error as error:
             raise StateMachineFailed(f"a snapshot could not be restored: {error}") from error

@@ -50,6 +50,14 @@ class StateMachine(Protocol):
         """
         ...
 
+    @property
+    def digest(self) -> bytes | None:
+        """A digest of the state, equal on all members after the same command.
+
+        None while members may not know how to compute it, or the state has none.
+        """
+        ...
+
     def apply(self, request: Proposal, index: int) -> Any:
         """Change the state and its applied index atomically, and return the result.
 
@@ -74,10 +82,11 @@ class StateMachine(Protocol):
         """Write the state with its applied index into a new file, which need not be durable."""
         ...
 
-    def restore(self, path: Path) -> None:
+    def restore(self, path: Path, *, is_diverged: bool = False) -> None:
         """Replace the state by that in a file, atomically: after a crash it is the old or the new.
 
-        The file stays where it is.
+        The file stays where it is. ``is_diverged`` says that the present state is not an earlier
+        one, but contradicts the leader's.
         """
         ...
 
@@ -107,6 +116,11 @@ class RecordingStateMachine:
         """See ``StateMachine``."""
         return self._machine.applied_index
 
+    @property
+    def digest(self) -> bytes | None:
+        """See ``StateMachine``."""
+        return self._machine.digest
+
     def apply(self, request: Proposal, index: int) -> Any:
         """See ``StateMachine``."""
         result = self._machine.apply(request, index)
@@ -121,7 +135,7 @@ class RecordingStateMachine:
         """See ``StateMachine``."""
         self._machine.snapshot(path)
 
-    def restore(self, path: Path) -> None:
+    def restore(self, path: Path, *, is_diverged: bool = False) -> None:
         """See ``StateMachine``."""
-        self._machine.restore(path)
+        self._machine.restore(path, is_diverged=is_diverged)
         self._applied.append(AppliedEntry(self._machine.applied_index, None, None))

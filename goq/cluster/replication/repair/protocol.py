@@ -23,7 +23,7 @@ from goq.storage.log.reader import LogReader
 from goq.storage.repair import Gap, SoundFrame, first_sound_frame, read_gap
 
 
-class RepairRequest(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class RepairRequest(msgspec.Struct, frozen=True, array_like=True):
     """Asks for a gap of the log ``which``: 0 messages, 1 events.
 
     ``after`` is the next sound frame behind the gap.
@@ -35,7 +35,7 @@ class RepairRequest(msgspec.Struct, frozen=True, array_like=True, forbid_unknown
     after: SoundFrame | None
 
 
-class RepairResponse(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class RepairResponse(msgspec.Struct, frozen=True, array_like=True):
     """Frames follow, from the one that holds the first offset of the gap.
 
     Without frames, ``has_none`` says that this replica will never have them. Otherwise it does not

@@ -91,5 +91,10 @@ class StateOnDisk:
         file.append([self._machine.snapshot()])
         file.close()
 
-    def restore(self, path: Path) -> None:
+    @property
+    def digest(self) -> bytes:
+        return self._machine.digest
+
+    def restore(self, path: Path, *, is_diverged: bool = False) -> None:
+        assert not is_diverged, "a member thinks that it has diverged"
         self._machine.restore(bytes(self._disk.read(path, 0, self._disk.size(path))))

@@ -26,6 +26,7 @@ from tests.support.metadata.states import nodes, with_topic
 from tests.support.paths import REPOSITORY
 
 Change = Callable[[MetadataState], MetadataState]
+TOPICS = ("zebra", "apple", "mango", "berry", "quince", "cherry", "fig", "grape")
 COMMANDS = 200
 
 
@@ -70,10 +71,18 @@ CHANGES: dict[str, Change] = {
 }
 
 
+def large_state() -> MetadataState:
+    """Return five nodes, and topics on three of them each, not created in the order of names."""
+    state = nodes(5)
+    for name in TOPICS:
+        state = with_topic(state, name, 3, 3)
+    return state
+
+
 def first_difference(change: Change, seed: object, count: int = COMMANDS) -> str | None:
     """Return the first command that another order of the same state makes a difference to."""
-    commands, state = Commands(seed), MetadataState()
-    for index in range(1, count + 1):
+    commands, state = Commands(seed, TOPICS), large_state()
+    for index in range(state.version + 1, state.version + count + 1):
         command = commands.next(state)
         other, other_result = apply(change(state), command, index)
         state, result = apply(state, command, index)
@@ -109,7 +118,7 @@ def test_a_node_that_restarts_after_each_command_has_the_state_of_one_that_never
 
 def test_a_fence_elects_the_same_leaders_in_topics_created_in_any_order() -> None:
     state = nodes(3)
-    for name in ("zebra", "apple", "mango", "berry", "quince", "cherry", "fig", "grape"):
+    for name in TOPICS:
         state = with_topic(state, name, 3, 2)
     after = apply(state, FenceNode("n1", 1), 100).state
     assert encode_state(apply(from_tables(state), FenceNode("n1", 1), 100).state) == encode_state(

@@ -1,0 +1,33 @@
+"""Feature levels: what the nodes of a cluster may use while they run different versions of goq.
+
+The metadata has a *finalized* level, which never falls. A command or behaviour that is newer than
+this level is not proposed: some node would not know it and end up with another state. The
+controller raises the level once every node reports that it knows the next one. From then on, a node
+with an earlier version cannot register, nor keep a session.
+
+level 1   digests of the state are compared; nodes register their own level
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from goq.cluster.metadata.commands import AnyCommand, RegisterNodeWithLevel, ResetReplicas
+from goq.cluster.metadata.state import MetadataState
+
+OWN_LEVEL: Final = 1
+"""The highest level that this version of goq knows."""
+
+DIGESTS_LEVEL: Final = 1
+
+_COMMAND_LEVELS: dict[type, int] = {RegisterNodeWithLevel: 1, ResetReplicas: 1}
+
+
+def level_of(command: AnyCommand) -> int:
+    """Return the level from which on a command may be proposed."""
+    return _COMMAND_LEVELS.get(type(command), 0)
+
+
+def has_digests(state: MetadataState) -> bool:
+    """Whether all nodes compute digests of the state, and compute them in the same way."""
+    return state.features.level >= DIGESTS_LEVEL

@@ -1,0 +1,114 @@
+"""Heartbeats between nodes of different versions, and of a node whose metadata differs."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+
+from goq.cluster.controller.node_liveness import Heartbeat
+from goq.cluster.liveness.heartbeat import HeartbeatSender, decode_heartbeat, encode_heartbeat
+from goq.errors import InvalidInput, Unavailable
+
+HEARTBEAT = Heartbeat(
+    3, "disk full", frozenset({1}), frozenset({(2, 0)}), frozenset({(2, 1)}), True, "d1", 1
+)
+BEFORE_LEVELS = [3, "disk full", [1], [[2, 0]], [[2, 1]], True, "d1"]
+
+
+class Controller:
+    """The node that runs the controller; an earlier version refuses unknown fields."""
+
+    def __init__(self, *, is_earlier_version: bool) -> None:
+        self.is_earlier_version = is_earlier_version
+        self.received: list[list[Any]] = []
+
+    async def call(self, _node: str, _path: str, body: bytes) -> bytes:
+        fields = msgspec.msgpack.decode(body)
+        self.received.append(fields)
+        if self.is_earlier_version and len(fields) > len(BEFORE_LEVELS):
+            raise InvalidInput("not a heartbeat")
+        return b""
+
+
+def sender(controller: Controller, *, has_diverged: bool = False) -> HeartbeatSender:
+    found = HeartbeatSender(
+        "n1",
+        lambda: HEARTBEAT,
+        lambda _node, _heartbeat: None,
+        controller.call,
+        lambda: True,
+        lambda: has_diverged,
+    )
+    found.set_controller("n2")
+    return found
+
+
+def test_a_heartbeat_reads_back() -> None:
+    assert decode_heartbeat(encode_heartbeat(HEARTBEAT)) == HEARTBEAT
+
+
+def test_a_heartbeat_of_an_earlier_version_has_level_0() -> None:
+    decoded = decode_heartbeat(msgspec.msgpack.encode(BEFORE_LEVELS))
+    assert decoded == HEARTBEAT._replace(feature_level=0)
+    assert encode_heartbeat(HEARTBEAT, for_level=0) == msgspec.msgpack.encode(BEFORE_LEVELS)
+
+
+def test_fields_of_a_later_version_are_ignored() -> None:
+    data = msgspec.msgpack.encode([*BEFORE_LEVELS, 2, "later", {"more": 1}])
+    assert decode_heartbeat(data) == HEARTBEAT._replace(feature_level=2)
+
+
+@pytest.mark.parametrize("data", [b"", b"\x90", b"\xc1", msgspec.msgpack.encode(["3"] * 7)])
+def test_what_is_no_heartbeat_is_refused(data: bytes) -> None:
+    with pytest.raises(InvalidInput):
+        decode_heartbeat(data)
+
+
+def test_a_controller_of_an_earlier_version_gets_what_it_knows() -> None:
+    async def run() -> None:
+        controller = Controller(is_earlier_version=True)
+        heartbeats = sender(controller)
+        for _ in range(3):
+            await heartbeats.send()
+        assert [len(fields) for fields in controller.received] == [8, 7, 7, 7]
+        assert controller.received[-1] == BEFORE_LEVELS
+        assert heartbeats.has_session()
+        controller.is_earlier_version = False  # upgraded, and elected again
+        heartbeats.set_controller("n2")
+        await heartbeats.send()
+        assert controller.received[-1] == [*BEFORE_LEVELS, 1]
+
+    asyncio.run(run())
+
+
+def test_a_failure_to_reach_the_controller_says_nothing_of_its_version() -> None:
+    async def run() -> None:
+        controller = Controller(is_earlier_version=False)
+        heartbeats = sender(controller)
+
+        async def fail(*_: object) -> bytes:
+            raise Unavailable("cut off")
+
+        heartbeats._call, call = fail, heartbeats._call
+        await heartbeats.send()
+        assert not heartbeats.has_session()
+        heartbeats._call = call
+        await heartbeats.send()
+        assert controller.received == [[*BEFORE_LEVELS, 1]]
+        assert heartbeats.has_session()
+
+    asyncio.run(run())
+
+
+def test_a_node_whose_metadata_differs_sends_nothing_and_has_no_session() -> None:
+    async def run() -> None:
+        controller = Controller(is_earlier_version=False)
+        heartbeats = sender(controller, has_diverged=True)
+        await heartbeats.send()
+        assert controller.received == []
+        assert not heartbeats.has_session()
+
+    asyncio.run(run())
