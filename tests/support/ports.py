@@ -1,10 +1,14 @@
-"""Ports that nobody listens on, outside of the range from which connections are given theirs."""
+"""Free ports for nodes.
+
+:func:`free_port` draws from outside the range from which the system gives connections theirs.
+:func:`reserved_port` keeps a port from other sockets for as long as a test uses it.
+"""
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterable
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from random import SystemRandom
 
 HOST = "127.0.0.1"
@@ -26,6 +30,18 @@ def free_ports(count: int) -> list[int]:
     while len(found) < count:
         found.add(free_port())
     return sorted(found)
+
+
+@contextmanager
+def reserved_port() -> Iterator[int]:
+    """Yield a port that no other socket is given; a node may bind it and come back to it.
+
+    The reservation is bound but does not listen: connections are refused while the node is away.
+    """
+    with socket.socket() as reservation:
+        reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reservation.bind((HOST, 0))
+        yield int(reservation.getsockname()[1])
 
 
 def _are_free(ports: Iterable[int]) -> bool:

@@ -14,7 +14,8 @@ from goq.api.codec.leased import read_frames
 from goq.api.router import FRAMES
 from tests.support.cluster.running_cluster import RunningCluster, running_cluster
 from tests.support.eventually import eventually
-from tests.support.node.running_node import Answer, RunningNode
+from tests.support.node.node_api import Answer
+from tests.support.node.running_node import RunningNode
 
 
 def test_one_receive_takes_from_all_nodes(cluster: RunningCluster, topic: str) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from tests.support.broker.partition_internals import message_log
-from tests.support.node.running_node import Answer, RunningNode, running_node
+from tests.support.node.node_api import Answer
+from tests.support.node.running_node import RunningNode, running_node
 
 WAIT_S = 20.0
 

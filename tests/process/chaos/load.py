@@ -17,9 +17,10 @@ from goq.frame.encoder import Columns, ProducerMark, encode_frame
 from goq.frame.hashes import partition_of
 from goq.model import MessageId
 from goq.units import parse_time_us
-from tests.process.chaos.cluster import SETTLE_S_MAX, Cluster, Member
+from tests.process.chaos.cluster import SETTLE_S_MAX, ChaosCluster
 from tests.support.eventually import eventually
 from tests.support.ledger.ledger import GroupConsumer, Ledger, ProducerRecord, Sent
+from tests.support.node.node_process import NodeProcess
 
 TOPIC, GROUP = "work", "workers"
 PARTITIONS = 6
@@ -49,7 +50,7 @@ class Acknowledged:
 class Load:
     """A producer for each partition, and consumers; what they are told is in ``ledger``."""
 
-    def __init__(self, cluster: Cluster, seed: int, pause_s: float = 0.04) -> None:
+    def __init__(self, cluster: ChaosCluster, seed: int, pause_s: float = 0.04) -> None:
         self.ledger = Ledger()
         self.acknowledged = Acknowledged()
         self.retries = 0
@@ -66,7 +67,7 @@ class Load:
     @contextmanager
     def running(self) -> Iterator[Load]:
         """Make the topic, run all threads; end them when the ``with`` is left."""
-        self._cluster.make_topic(TOPIC, GROUP, _SETTINGS)
+        self._cluster.create_with_group(TOPIC, GROUP, _SETTINGS)
         with self._resources:
             try:
                 for number in range(PARTITIONS):
@@ -143,7 +144,7 @@ class Load:
         until_s = time.monotonic() + SETTLE_S_MAX
         while True:
             try:
-                answer = chance.choice(nodes).ask(
+                answer = chance.choice(nodes).request(
                     "POST", _PATH, body, _FRAMES, timeout_s=_ATTEMPT_S_MAX
                 )
                 if answer.status < 300:
@@ -167,10 +168,8 @@ class Load:
         """Receive from one node after the other, and settle there."""
         chance = random.Random(f"{self._seed} consumer {number}")
         consumers = [
-            self.ledger.consumer(
-                self._client(node), f"{node.name}-{number}", TOPIC, GROUP, repeats=True
-            )
-            for node in self._cluster.nodes.values()
+            self.ledger.consumer(self._client(node), f"{name}-{number}", TOPIC, GROUP, repeats=True)
+            for name, node in self._cluster.nodes.items()
         ]
         while not self._consuming_over.is_set():
             try:
@@ -191,7 +190,7 @@ class Load:
         elif chance.random() < 0.5:
             consumer.nack(messages, delay_s=chance.choice((0, 0.2)))
 
-    def _client(self, node: Member) -> Client:
+    def _client(self, node: NodeProcess) -> Client:
         client = Client(node.url, timeout=_ATTEMPT_S_MAX, retries=0)
         return self._resources.enter_context(client)
 
@@ -237,9 +236,9 @@ class Load:
     def _read_log(self) -> list[LogMessage]:
         """Read the whole log back, each partition from its leader."""
         found: list[LogMessage] = []
-        leaders = self._cluster.leaders(TOPIC)
-        for partition in range(PARTITIONS):
-            with Client(self._cluster.nodes[leaders[partition]].url) as client:
+        for partition, leader in self._cluster.leaders(TOPIC).items():
+            assert leader is not None
+            with Client(self._cluster.nodes[leader].url) as client:
                 offset = 0
                 while True:
                     piece = client.read(TOPIC, partition=partition, offset=offset)

@@ -8,9 +8,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from goq import limits
-from tests.process.chaos.cluster import NAMES, Cluster
+from tests.process.chaos.cluster import ChaosCluster
+from tests.support.cluster.process_cluster import NAMES
 
-Strike = Callable[[Cluster, random.Random], None]
+Strike = Callable[[ChaosCluster, random.Random], None]
 """Does something to a cluster, and mends it before it returns."""
 
 _SESSION_S = limits.NODE_SESSION_TIMEOUT_MS / 1000
@@ -34,7 +35,7 @@ def _last(chance: random.Random, least_s: float = 0.0, most_s: float = 3.0) -> N
     time.sleep(chance.uniform(least_s, most_s))
 
 
-def killed(cluster: Cluster, chance: random.Random) -> None:
+def killed(cluster: ChaosCluster, chance: random.Random) -> None:
     """End a node as a power switch would end its process, and start it again."""
     node = cluster.nodes[chance.choice(NAMES)]
     node.kill()
@@ -42,7 +43,7 @@ def killed(cluster: Cluster, chance: random.Random) -> None:
     node.start()
 
 
-def two_killed(cluster: Cluster, chance: random.Random) -> None:
+def two_killed(cluster: ChaosCluster, chance: random.Random) -> None:
     """End a majority."""
     nodes = [cluster.nodes[name] for name in chance.sample(NAMES, 2)]
     for node in nodes:
@@ -52,7 +53,7 @@ def two_killed(cluster: Cluster, chance: random.Random) -> None:
         node.start()
 
 
-def all_killed(cluster: Cluster, chance: random.Random) -> None:
+def all_killed(cluster: ChaosCluster, chance: random.Random) -> None:
     """End all nodes within a moment; they come back in any order."""
     nodes = [cluster.nodes[name] for name in chance.sample(NAMES, 3)]
     for node in nodes:
@@ -63,7 +64,7 @@ def all_killed(cluster: Cluster, chance: random.Random) -> None:
         node.wait_ready()
 
 
-def restarted(cluster: Cluster, chance: random.Random) -> None:
+def restarted(cluster: ChaosCluster, chance: random.Random) -> None:
     """Stop a node as an operator does, and start it again."""
     node = cluster.nodes[chance.choice(NAMES)]
     assert node.stop(seconds=60) == 0
@@ -71,7 +72,7 @@ def restarted(cluster: Cluster, chance: random.Random) -> None:
     node.start()
 
 
-def stood_still(cluster: Cluster, chance: random.Random) -> None:
+def stood_still(cluster: ChaosCluster, chance: random.Random) -> None:
     """Stop a node's clock until others lead what it led; then it wakes and thinks that it leads."""
     node = cluster.nodes[chance.choice(NAMES)]
     node.pause()
@@ -79,7 +80,7 @@ def stood_still(cluster: Cluster, chance: random.Random) -> None:
     node.resume()
 
 
-def blinked(cluster: Cluster, chance: random.Random) -> None:
+def blinked(cluster: ChaosCluster, chance: random.Random) -> None:
     """Stop a node's clock for about as long as it takes to be missed."""
     node = cluster.nodes[chance.choice(NAMES)]
     node.pause()
@@ -87,44 +88,44 @@ def blinked(cluster: Cluster, chance: random.Random) -> None:
     node.resume()
 
 
-def _cut(cluster: Cluster, chance: random.Random, links: list[tuple[str, str]]) -> None:
+def _cut(cluster: ChaosCluster, chance: random.Random, links: list[tuple[str, str]]) -> None:
     for link in links:
         cluster.links.cut(*link)
     _last(chance, _SESSION_S, 4 * _SESSION_S)
     cluster.links.mend()
 
 
-def cut_off(cluster: Cluster, chance: random.Random) -> None:
+def cut_off(cluster: ChaosCluster, chance: random.Random) -> None:
     """Cut a node off from both others; clients still reach it."""
     one, *others = chance.sample(NAMES, 3)
     _cut(cluster, chance, [link for o in others for link in ((one, o), (o, one))])
 
 
-def deaf(cluster: Cluster, chance: random.Random) -> None:
+def deaf(cluster: ChaosCluster, chance: random.Random) -> None:
     """Let a node be heard but hear nothing."""
     one, *others = chance.sample(NAMES, 3)
     _cut(cluster, chance, [(other, one) for other in others])
 
 
-def mute(cluster: Cluster, chance: random.Random) -> None:
+def mute(cluster: ChaosCluster, chance: random.Random) -> None:
     """Let a node hear but not be heard."""
     one, *others = chance.sample(NAMES, 3)
     _cut(cluster, chance, [(one, other) for other in others])
 
 
-def two_apart(cluster: Cluster, chance: random.Random) -> None:
+def two_apart(cluster: ChaosCluster, chance: random.Random) -> None:
     """Cut the link of two nodes, whom the third still hears."""
     one, other, _ = chance.sample(NAMES, 3)
     _cut(cluster, chance, [(one, other), (other, one)])
 
 
-def one_way(cluster: Cluster, chance: random.Random) -> None:
+def one_way(cluster: ChaosCluster, chance: random.Random) -> None:
     """Cut one direction of one link."""
     one, other, _ = chance.sample(NAMES, 3)
     _cut(cluster, chance, [(one, other)])
 
 
-def filled(cluster: Cluster, chance: random.Random) -> None:
+def filled(cluster: ChaosCluster, chance: random.Random) -> None:
     """Take the room on a node's disk until others lead what it led; then give it back."""
     assert cluster.disk is not None
     cluster.disk.fill(chance.choice((0, 4096, 100_000)))

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from tests.process.chaos.cluster import SETTLE_S_MAX, running_cluster
+from tests.process.chaos.cluster import SETTLE_S_MAX, chaos_cluster
 from tests.process.chaos.load import TOPIC, Load
 from tests.process.chaos.nemesis import FAULTS, Fault
 from tests.support.eventually import eventually
@@ -55,7 +55,7 @@ def run(
     chance = random.Random(seed)
     settings = ("defaults.topic.segment.bytes=256KiB",)
     with (
-        running_cluster(folder, settings) as cluster,
+        chaos_cluster(folder, settings) as cluster,
         Load(cluster, chance.getrandbits(32)).running() as load,
     ):
         load.wait_for_progress(5)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.support.deploy.deployment import (
-    LocalNode,
+    DeployedNode,
     compose_nodes,
     kubernetes_nodes,
     on_this_machine,
@@ -16,33 +16,33 @@ from tests.support.eventually import eventually
 PUBLISH_S_MAX = 30.0
 
 
-def publish(node: LocalNode, value: str) -> None:
+def publish(node: DeployedNode, value: str) -> None:
     def is_done() -> bool:
-        status, answer = node.ask(
-            "POST", "/v1/topics/orders/messages", {"messages": [{"value": value, "key": "k"}]}
-        )
-        assert status in (200, 421, 503), answer
-        return status == 200
+        body = {"messages": [{"value": value, "key": "k"}]}
+        answer = node.request("POST", "/v1/topics/orders/messages", body)
+        assert answer.status in (200, 421, 503), answer
+        return answer.status == 200
 
     eventually(is_done, f"{value} is published", seconds=PUBLISH_S_MAX)
 
 
-def read(node: LocalNode) -> set[str]:
-    _, page = node.ask("GET", "/v1/topics/orders/messages?partition=0&offset=0")
+def read(node: DeployedNode) -> set[str]:
+    page = node.call("GET", "/v1/topics/orders/messages?partition=0&offset=0")
     return {message["value"] for message in page["messages"]}
 
 
-def begun(nodes: Sequence[LocalNode]) -> None:
+def begun(nodes: Sequence[DeployedNode]) -> None:
     """Start the nodes at once, as their managers do, and make a topic of which all have a copy."""
     for node in nodes:
-        node.start()
+        node.launch()
     for node in nodes:
         node.wait_ready()
 
     def is_made() -> bool:
-        status, topic = nodes[0].ask("POST", "/v1/topics", {"name": "orders", "partitions": 1})
-        assert status in (201, 503), topic  # a node may be thought silent while all start at once
-        return status == 201
+        answer = nodes[0].request("POST", "/v1/topics", {"name": "orders", "partitions": 1})
+        # a node may be thought silent while all start at once
+        assert answer.status in (201, 503), answer
+        return answer.status == 201
 
     eventually(is_made, "the topic is made", seconds=PUBLISH_S_MAX)
 
@@ -55,10 +55,9 @@ def test_the_services_become_a_cluster_that_loses_nothing_while_each_is_stopped_
         expected = set()
         for number, node in enumerate(nodes):
             other = nodes[number - 1]
-            assert node.stop() == 0, node.log.read_text()
+            assert node.stop(seconds=30) == 0, node.log_text()
             publish(other, f"without {node.told.host}")
             node.start()
-            node.wait_ready()
             publish(node, f"through {node.told.host}")
             expected |= {f"without {node.told.host}", f"through {node.told.host}"}
         assert [read(node) for node in nodes] == [expected] * len(nodes)
@@ -71,10 +70,8 @@ def test_the_pods_become_a_cluster_which_a_later_one_joins_by_what_all_are_told(
         *first, later = nodes
         begun(first)
         later.start()
-        later.wait_ready()
         publish(later, "through the fourth")
         assert read(first[0]) == {"through the fourth"}
-        assert later.stop() == 0
+        assert later.stop(seconds=30) == 0
         later.start()
-        later.wait_ready()
         assert read(later) == {"through the fourth"}

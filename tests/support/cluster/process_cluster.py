@@ -1,10 +1,13 @@
-"""Three ``goq serve`` processes that are one cluster, for a test to hurt."""
+"""Three ``goq serve`` processes that are one cluster, for tests that kill, pause or cut off nodes.
+
+A thread cannot be killed or paused, so nodes of :mod:`tests.support.cluster.running_cluster` are
+no substitute. Each node is a :class:`NodeProcess`.
+"""
 
 from __future__ import annotations
 
 import secrets
-import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -12,6 +15,7 @@ from goq.client import Client
 from goq.errors import Conflict, GoqError, TopicExists
 from tests.support.eventually import eventually
 from tests.support.node.node_process import NodeProcess
+from tests.support.ports import HOST, reserved_port
 
 NAMES = ("n1", "n2", "n3")
 
@@ -88,37 +92,46 @@ class ProcessCluster:
 
 
 @contextmanager
-def process_cluster(folder: Path) -> Iterator[ProcessCluster]:
-    """Run three nodes until the block ends; they have found each other when it begins."""
+def process_nodes(
+    folder: Path,
+    *,
+    settings: Sequence[str] = (),
+    route: Callable[[str, int], int] = lambda _name, port: port,
+) -> Iterator[dict[str, NodeProcess]]:
+    """Yield three nodes of a cluster, not started yet; end them when the block ends.
+
+    The other nodes reach a port of a node at the port that ``route`` returns for it.
+    """
     secret = folder / "secret"
     secret.write_text(secrets.token_hex(32))
     with ExitStack() as stack:
-        addresses = {name: stack.enter_context(_reserved()) for name in NAMES}
-        peers = ",".join(f"{name}={at}" for name, at in addresses.items())
-        cluster = ProcessCluster(
-            {
-                name: NodeProcess(
-                    folder / name,
-                    settings=[
-                        f"broker.node_id={name}",
-                        f"cluster.listen={at}",
-                        f"cluster.peers={peers}",
-                        f"cluster.secret_file={secret}",
-                    ],
-                )
-                for name, at in addresses.items()
-            }
-        )
-        for node in cluster.nodes.values():
+        ports = {name: stack.enter_context(reserved_port()) for name in NAMES}
+        raft_ports = {name: stack.enter_context(reserved_port()) for name in NAMES}
+        peers = ",".join(f"{n}={HOST}:{route(n, port)}" for n, port in raft_ports.items())
+        nodes = {
+            name: NodeProcess(
+                folder / name,
+                port=ports[name],
+                settings=[
+                    *settings,
+                    f"broker.node_id={name}",
+                    f"cluster.listen={HOST}:{raft_ports[name]}",
+                    f"cluster.advertise=http://{HOST}:{route(name, ports[name])}",
+                    f"cluster.peers={peers}",
+                    f"cluster.secret_file={secret}",
+                ],
+            )
+            for name in NAMES
+        }
+        for node in nodes.values():
             stack.callback(node.close)
-        cluster.start_the_dead()
-        yield cluster
+        yield nodes
 
 
 @contextmanager
-def _reserved() -> Iterator[str]:
-    """Keep a port for a node, which may bind it too, and from everybody else."""
-    with socket.socket() as bound:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind(("127.0.0.1", 0))
-        yield f"127.0.0.1:{bound.getsockname()[1]}"
+def process_cluster(folder: Path) -> Iterator[ProcessCluster]:
+    """Run three nodes until the block ends; they have found each other when it begins."""
+    with process_nodes(folder) as nodes:
+        cluster = ProcessCluster(nodes)
+        cluster.start_the_dead()
+        yield cluster

@@ -6,15 +6,10 @@ service or its pod adds. Hosts and folders are then those of the test.
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import re
 import shlex
-import signal
-import socket
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -26,13 +21,13 @@ import yaml
 from goq.config.node import Config
 from goq_cli.main import build_app
 from tests.support.eventually import eventually
-from tests.support.node.node_process import clean_environment
+from tests.support.node.node_process import NodeProcess
 from tests.support.paths import REPOSITORY
+from tests.support.ports import reserved_port
 
 DEPLOY = REPOSITORY / "deploy"
 DOCKERFILE = DEPLOY / "docker" / "Dockerfile"
 READY_S_MAX = 60.0
-STOP_S_MAX = 30.0
 _REFERENCE = re.compile(r"\$\(([A-Za-z_][A-Za-z0-9_]*)\)")
 _ADDRESS = re.compile(r"([A-Za-z0-9.-]+):(8080|9080)\b")
 
@@ -140,71 +135,39 @@ def config_of(
     return loaded[0]
 
 
-class LocalNode:
+class DeployedNode(NodeProcess):
     """A node of a deployment, in a process on this machine."""
 
     def __init__(self, told: Told, port: int, folder: Path) -> None:
+        super().__init__(
+            folder / f"data-{told.host}",
+            port=port,
+            arguments=told.arguments,
+            environment=told.environment,
+        )
         self.told = told
-        self.port = port
-        self.log = folder / f"{told.host}.log"
-        self._home = folder
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        """Start the node; it is not ready yet."""
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "goq_cli", *self.told.arguments],
-                env=clean_environment(self._home) | self.told.environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
 
     def wait_ready(self) -> None:
-        """Return when it says that it is ready, as a probe would ask it."""
-        eventually(self.is_ready, f"{self.told.host} is ready", seconds=READY_S_MAX)
+        """Return when the node answers a probe of its readiness."""
+        super().wait_ready()
+        eventually(self._is_ready, f"{self.told.host} is ready", seconds=READY_S_MAX)
 
-    def is_ready(self) -> bool:
-        """Ask the node."""
-        assert self._process is not None
-        assert self._process.poll() is None, self.log.read_text()[-4000:]
-        try:
-            return self.ask("GET", "/readyz")[0] == 200
-        except OSError:
-            return False
-
-    def stop(self) -> int:
-        """End the node by SIGTERM; return its exit code."""
-        assert self._process is not None
-        self._process.send_signal(signal.SIGTERM)
-        return self._process.wait(STOP_S_MAX)
-
-    def close(self) -> None:
-        """Leave nothing running."""
-        if self._process is not None and self._process.poll() is None:
-            self._process.kill()
-            self._process.wait(STOP_S_MAX)
-
-    def ask(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
-        """Send a request; return the status and the JSON of the answer."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
-        try:
-            data = None if body is None else json.dumps(body)
-            connection.request(method, path, data, {"Content-Type": "application/json"})
-            response = connection.getresponse()
-            return response.status, json.loads(response.read() or b"null")
-        finally:
-            connection.close()
+    def _is_ready(self) -> bool:
+        assert self.is_running, self.log_text()
+        return self.request("GET", "/readyz").status == 200
 
 
 @contextmanager
-def on_this_machine(nodes: Sequence[Told], folder: Path) -> Iterator[list[LocalNode]]:
+def on_this_machine(nodes: Sequence[Told], folder: Path) -> Iterator[list[DeployedNode]]:
     """Make nodes that can be started here: each with ports and a data folder of the test's."""
     secret = folder / "secret"
     secret.write_text("5" * 64)
     with ExitStack() as held:
-        ports = {(told.host, port): _reserved(held) for told in nodes for port in ("8080", "9080")}
+        ports = {
+            (told.host, port): held.enter_context(reserved_port())
+            for told in nodes
+            for port in ("8080", "9080")
+        }
         found = []
         for told in nodes:
             environment = {n: _moved(v, told.host, ports) for n, v in told.environment.items()}
@@ -212,7 +175,7 @@ def on_this_machine(nodes: Sequence[Told], folder: Path) -> Iterator[list[LocalN
             environment["GOQ_CLUSTER__SECRET_FILE"] = str(secret)
             environment["PATH"] = os.environ["PATH"]
             moved = told._replace(environment=environment)
-            found.append(LocalNode(moved, ports[told.host, "8080"], folder))
+            found.append(DeployedNode(moved, ports[told.host, "8080"], folder))
             held.callback(found[-1].close)
         yield found
 
@@ -225,11 +188,3 @@ def _moved(value: str, host: str, ports: Mapping[tuple[str, str], int]) -> str:
         return f"127.0.0.1:{ports[named, match[2]]}"
 
     return _ADDRESS.sub(replaced, value)
-
-
-def _reserved(held: ExitStack) -> int:
-    """Return a port that nobody else is given until the test is over."""
-    reservation = held.enter_context(socket.socket())
-    reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    reservation.bind(("127.0.0.1", 0))
-    return int(reservation.getsockname()[1])

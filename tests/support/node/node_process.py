@@ -1,7 +1,8 @@
 """A real ``goq serve`` process for a test to hurt: killed, stopped, paused, started again.
 
 The port is reserved for as long as the node is used, so that it is still free when the node comes
-back: nobody else gets it, and no client that knocks meanwhile is connected to itself.
+back: no other socket gets it, and no client that connects meanwhile is connected to itself.
+Warnings of the process are errors.
 """
 
 from __future__ import annotations
@@ -11,16 +12,17 @@ import os
 import re
 import select
 import signal
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from tests.support.eventually import eventually
+from tests.support.node.node_api import NodeApi
+from tests.support.ports import HOST, reserved_port
 
 GOQ = (sys.executable, "-m", "goq_cli")
 READY_S_MAX = 30.0
@@ -33,21 +35,31 @@ def clean_environment(home: Path) -> dict[str, str]:
     return {**kept, "HOME": str(home), "XDG_CONFIG_HOME": str(home / "config")}
 
 
-class NodeProcess:
-    """A node on a folder. What it says on stderr is kept beside the folder."""
+class NodeProcess(NodeApi):
+    """A node on a folder. Its stderr is kept in ``log``, beside the folder.
 
-    def __init__(self, folder: Path, *, settings: Sequence[str] = ()) -> None:
+    By default the node listens on a port of its own and takes ``settings``. With ``arguments``,
+    words after ``goq``, these and ``environment`` name the port and the folder.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        settings: Sequence[str] = (),
+        port: int | None = None,
+        arguments: Sequence[str] | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.folder = folder
         self.log = folder.parent / f"{folder.name}.stderr"
         self.process: subprocess.Popen[bytes] | None = None
-        settings = ("defaults.delivery.backoff.initial=0s", *settings)
-        self._settings = [word for setting in settings for word in ("--set", setting)]
-        self._reservation = socket.socket()
-        # bound but not listening: the node may bind it too, nobody else is given it
-        self._reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self._reservation.bind(("127.0.0.1", 0))
-        self.port: int = self._reservation.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}"
+        self._resources = contextlib.ExitStack()
+        self.port = port or self._resources.enter_context(reserved_port())
+        self.url = f"http://{HOST}:{self.port}"
+        self._settings = ("defaults.delivery.backoff.initial=0s", *settings)
+        self._arguments = arguments
+        self._environment = dict(environment or {})
 
     def __enter__(self) -> NodeProcess:
         try:
@@ -63,8 +75,16 @@ class NodeProcess:
         trace: TracebackType | None,
     ) -> None:
         if error is not None and self.log.exists():
-            error.add_note(f"the node said:\n{self.log.read_text()[-4000:]}")
+            error.add_note(f"the node said:\n{self.log_text()}")
         self.close()
+
+    @property
+    def address(self) -> tuple[str, int]:
+        return HOST, self.port
+
+    def log_text(self, chars_max: int = 4000) -> str:
+        """Return the end of what the node has written to stderr."""
+        return self.log.read_text()[-chars_max:]
 
     @property
     def pid(self) -> int:
@@ -87,15 +107,22 @@ class NodeProcess:
         """Start the node; do not wait for it."""
         assert not self.is_running, "the node is running already"
         self._forget()
-        where = ["--data-dir", str(self.folder), "--listen", f"127.0.0.1:{self.port}"]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [*GOQ, "serve", *where, *self._settings],
+                [sys.executable, "-W", "error", "-m", "goq_cli", *self._words()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                env=clean_environment(self.folder.parent),
+                env=clean_environment(self.folder.parent) | self._environment,
             )
+
+    def _words(self) -> Sequence[str]:
+        """Return the arguments of ``goq``."""
+        if self._arguments is not None:
+            return self._arguments
+        settings = [word for setting in self._settings for word in ("--set", setting)]
+        where = ["--data-dir", str(self.folder), "--listen", f"{HOST}:{self.port}"]
+        return ["serve", *where, *settings]
 
     def wait_ready(self) -> None:
         """Read the line that says that the node is ready."""
@@ -172,7 +199,7 @@ class NodeProcess:
         if self.is_running:
             self.kill()
         self._forget()
-        self._reservation.close()
+        self._resources.close()
 
     def _forget(self) -> None:
         if self.process is not None and self.process.stdout is not None:

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import http.client
-import json
 import tempfile
 import threading
-import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import uvloop
 
 from goq.config.node import Config
 from goq.node import Node
+from tests.support.node.node_api import NodeApi
 
 T = TypeVar("T")
 
@@ -24,19 +22,7 @@ START_S_MAX = 30.0
 STOP_S_MAX = 30.0
 
 
-class Answer(NamedTuple):
-    """A response, whole; ``headers`` have lower-case names."""
-
-    status: int
-    headers: dict[str, str]
-    body: bytes
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.body)
-
-
-class RunningNode:
+class RunningNode(NodeApi):
     """A node and how to reach it. Use :func:`running_node`."""
 
     def __init__(self, data_dir: Path, settings: Mapping[str, Mapping[str, Any]]) -> None:
@@ -100,41 +86,6 @@ class RunningNode:
             return await found if isinstance(found, Awaitable) else found
 
         return asyncio.run_coroutine_threadsafe(run(), self._loop).result(START_S_MAX)
-
-    def request(
-        self,
-        method: str,
-        path: str,
-        body: object = None,
-        headers: Mapping[str, str] | None = None,
-        *,
-        timeout_s: float = 30.0,
-    ) -> Answer:
-        """Send one request on a connection of its own; what is not bytes goes as JSON."""
-        sent = dict(headers or {})
-        if body is not None and not isinstance(body, bytes):
-            body = json.dumps(body).encode()
-            sent.setdefault("Content-Type", "application/json")
-        connection = http.client.HTTPConnection(*self.address, timeout=timeout_s)
-        try:
-            connection.request(method, path, body, sent)
-            response = connection.getresponse()
-            found = {name.lower(): value for name, value in response.getheaders()}
-            return Answer(response.status, found, response.read())
-        finally:
-            connection.close()
-
-    def call(self, method: str, path: str, body: object = None) -> Any:
-        """Send one request that must succeed; return its JSON, None for an empty answer.
-
-        It is sent again while another node has just begun to lead, as a client does.
-        """
-        until_s = time.monotonic() + START_S_MAX
-        while (answer := self.request(method, path, body)).status == 421:
-            assert time.monotonic() < until_s, answer
-            time.sleep(0.05)
-        assert 200 <= answer.status < 300, answer
-        return answer.json if answer.body else None
 
 
 @contextmanager

@@ -13,7 +13,8 @@ from goq.broker.topic.topic import Topic
 from tests.support.api.calls import publish, receive, settle, values
 from tests.support.broker.partition_internals import state_of
 from tests.support.eventually import eventually
-from tests.support.node.running_node import Answer, RunningNode
+from tests.support.node.node_api import Answer
+from tests.support.node.running_node import RunningNode
 
 
 class Host:

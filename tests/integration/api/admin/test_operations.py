@@ -10,7 +10,8 @@ from goq.api.routes.operations import OperationRoutes
 from goq.http.message import Request
 from tests.support.api.calls import publish, receive, waiting
 from tests.support.eventually import eventually
-from tests.support.node.running_node import Answer, RunningNode, running_node
+from tests.support.node.node_api import Answer
+from tests.support.node.running_node import RunningNode, running_node
 
 
 def test_a_well_node_says_so(node: RunningNode) -> None:

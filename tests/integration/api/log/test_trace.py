@@ -13,7 +13,8 @@ from goq.broker.events.live_index import LiveEventIndex
 from tests.support.api.calls import publish, receive, settle
 from tests.support.api.delivery import cancel, change
 from tests.support.eventually import eventually
-from tests.support.node.running_node import Answer, RunningNode, running_node
+from tests.support.node.node_api import Answer
+from tests.support.node.running_node import RunningNode, running_node
 
 
 def trace(node: RunningNode, message_id: str, query: str = "") -> dict[str, Any]:

@@ -7,7 +7,8 @@ import pytest
 from goq import limits
 from goq.frame.encoder import ProducerMark
 from tests.support.api import frames as f
-from tests.support.node.running_node import Answer, RunningNode
+from tests.support.node.node_api import Answer
+from tests.support.node.running_node import RunningNode
 
 
 def publish_as(node: RunningNode, topic: str, name: str | bytes) -> Answer:

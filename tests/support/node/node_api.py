@@ -1,0 +1,70 @@
+"""Requests to a node over HTTP, each on a connection of its own."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+LEADERSHIP_S_MAX = 30.0
+
+
+class Answer(NamedTuple):
+    """A response, whole; ``headers`` have lower-case names."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+class NodeApi(ABC):
+    """The requests to a node, in this process or in another."""
+
+    @property
+    @abstractmethod
+    def address(self) -> tuple[str, int]:
+        """Host and port of the node."""
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        headers: Mapping[str, str] | None = None,
+        *,
+        timeout_s: float = 30.0,
+    ) -> Answer:
+        """Send one request; a body other than bytes is sent as JSON. Raises ``OSError``."""
+        sent = dict(headers or {})
+        if body is not None and not isinstance(body, bytes):
+            body = json.dumps(body).encode()
+            sent.setdefault("Content-Type", "application/json")
+        connection = http.client.HTTPConnection(*self.address, timeout=timeout_s)
+        try:
+            connection.request(method, path, body, sent)
+            response = connection.getresponse()
+            found = {name.lower(): value for name, value in response.getheaders()}
+            return Answer(response.status, found, response.read())
+        except http.client.HTTPException as error:
+            raise ConnectionError(f"no answer: {error!r}") from error
+        finally:
+            connection.close()
+
+    def call(self, method: str, path: str, body: object = None) -> Any:
+        """Send one request that must succeed; return its JSON, None for an empty answer.
+
+        It is sent again while another node has just begun to lead, as a client does.
+        """
+        until_s = time.monotonic() + LEADERSHIP_S_MAX
+        while (answer := self.request(method, path, body)).status == 421:
+            assert time.monotonic() < until_s, answer
+            time.sleep(0.05)
+        assert 200 <= answer.status < 300, answer
+        return answer.json if answer.body else None
