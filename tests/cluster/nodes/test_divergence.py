@@ -11,7 +11,7 @@ import pytest
 
 from goq.cluster.metadata.state import MetadataState, encode_state
 from goq.cluster.metadata.state_machine import FILE_NAME
-from tests.support.cluster.running_cluster import NAMES, RunningCluster, new_cluster
+from tests.support.cluster.running_cluster import NAMES, RunningCluster
 from tests.support.eventually import eventually
 from tests.support.node.running_node import RunningNode
 
@@ -60,30 +60,29 @@ def is_whole(cluster: RunningCluster) -> bool:
 
 
 def test_a_node_with_other_metadata_takes_the_clusters(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    cluster: RunningCluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with new_cluster(tmp_path) as cluster:
-        cluster.start_three()
-        for topic in TOPICS:
-            cluster.create(topic, 2)
-            publish(cluster.nodes[0], topic, *(f"{topic} {number}" for number in range(20)))
-        eventually(lambda: state_of(cluster.nodes[0]).features.level == 1)
-        expected = {topic: values(cluster.nodes[0], topic) for topic in TOPICS}
-        assert all(len(found) == 20 for found in expected.values())
+    cluster.start_three()
+    for topic in TOPICS:
+        cluster.create(topic, 2)
+        publish(cluster.nodes[0], topic, *(f"{topic} {number}" for number in range(20)))
+    eventually(lambda: state_of(cluster.nodes[0]).features.level == 1)
+    expected = {topic: values(cluster.nodes[0], topic) for topic in TOPICS}
+    assert all(len(found) == 20 for found in expected.values())
 
-        leader = cluster.by_name["n1"].call("GET", "/v1/cluster")["controller"]
-        odd = next(name for name in NAMES if name != leader)
-        cluster.stop(odd)
-        assert forge_leader(tmp_path / odd, odd) == 2 * len(TOPICS)
-        cluster.restart(odd)
+    leader = cluster.by_name["n1"].call("GET", "/v1/cluster")["controller"]
+    odd = next(name for name in NAMES if name != leader)
+    cluster.stop(odd)
+    assert forge_leader(tmp_path / odd, odd) == 2 * len(TOPICS)
+    cluster.restart(odd)
 
-        eventually(lambda: len(canonical_states(cluster)) == 1)
-        assert "differs from the leader's" in caplog.text
-        eventually(lambda: is_whole(cluster))
-        for topic in TOPICS:
-            publish(cluster.by_name[odd], topic, "after")
-            for node in cluster.nodes:
-                assert values(node, topic) == sorted([*expected[topic], "after"])
-        aside = sorted(path.name for path in (tmp_path / odd / "diverged").iterdir())
-        assert len(aside) == 2 * len(TOPICS), "the old files are kept"
-        assert cluster.by_name[odd].request("GET", "/readyz").status == 200
+    eventually(lambda: len(canonical_states(cluster)) == 1)
+    assert "differs from the leader's" in caplog.text
+    eventually(lambda: is_whole(cluster))
+    for topic in TOPICS:
+        publish(cluster.by_name[odd], topic, "after")
+        for node in cluster.nodes:
+            assert values(node, topic) == sorted([*expected[topic], "after"])
+    aside = sorted(path.name for path in (tmp_path / odd / "diverged").iterdir())
+    assert len(aside) == 2 * len(TOPICS), "the old files are kept"
+    assert cluster.by_name[odd].request("GET", "/readyz").status == 200

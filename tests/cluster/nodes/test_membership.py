@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +10,10 @@ import pytest
 
 from goq.cluster.membership.join import JOIN
 from goq.errors import Conflict, UsageError
-from tests.support.cluster.running_cluster import RunningCluster, new_cluster
+from tests.support.cluster.running_cluster import RunningCluster
 from tests.support.eventually import eventually
 from tests.support.node.running_node import running_node
 from tests.support.ports import free_port
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[RunningCluster]:
-    with new_cluster(tmp_path) as some:
-        yield some
 
 
 def grown(cluster: RunningCluster, *names: str) -> None:
@@ -77,8 +70,8 @@ def test_all_nodes_started_again_with_the_same_flags_are_the_same_cluster(
     grown(cluster, "n1", "n2")
     for name in ("n1", "n2"):
         cluster.stop(name)
-    cluster.start("n2")
-    cluster.start("n1")
+    cluster.restart("n2")
+    cluster.restart("n1")
     eventually(lambda: incarnations(cluster, "n2") == {"n1": 2, "n2": 2})
     eventually(lambda: cluster.statuses("n2") == {"n1": "up", "n2": "up"})
 
@@ -89,7 +82,7 @@ def test_a_node_that_has_left_stays_away_when_it_is_started_again(cluster: Runni
     eventually(lambda: cluster.statuses("n1") == {"n1": "up"})
     version = cluster.by_name["n1"].call("GET", "/v1/cluster")["version"]
     cluster.stop("n2")
-    again = cluster.start("n2")
+    again = cluster.restart("n2")
     assert again.request("GET", "/readyz").status == 503
     later = cluster.by_name["n1"].call("GET", f"/v1/cluster?version={version}&wait=1s")
     assert [node["id"] for node in later["nodes"]] == ["n1"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import shutil
 import subprocess
@@ -16,9 +15,8 @@ from goq.cluster.unsafe_recovery import RecoveryPlan, UnsafeRecovery
 from goq.errors import Conflict, CorruptData, DataDirLocked, UsageError
 from goq.storage.disk import RealDisk
 from tests.support.cli.command import GOQ
-from tests.support.cluster.three_nodes import MESSAGES, NAMES, ThreeNodes, run_story
-
-SENT = [b"%d" % number for number in range(MESSAGES)]
+from tests.support.cluster.replicated_partition import SENT, ReplicatedPartition
+from tests.support.cluster.running_cluster import NAMES, RunningCluster
 
 
 def recover(folder: Path) -> RecoveryPlan:
@@ -28,100 +26,99 @@ def recover(folder: Path) -> RecoveryPlan:
     return recovering.plan
 
 
-def test_the_node_that_is_left_goes_on_with_what_it_has_and_others_join_it(tmp_path: Path) -> None:
-    async def story(cluster: ThreeNodes) -> None:
-        leader = await cluster.filled()
-        survivor, other = (name for name in NAMES if name != leader)
-        await cluster.cluster_node(leader).metadata.propose(CreateTopic("lost", 3, {}, 1))
-        await cluster.until(lambda: "lost" in cluster.cluster_node(survivor).state.topics)
-        await cluster.stop_at_once()
-        for name in (leader, other):
-            shutil.move(tmp_path / name, tmp_path / f"old-{name}")
-        plan = recover(tmp_path / survivor)
-        assert plan.given_up == tuple(sorted((leader, other)))
-        assert plan.survival.in_sync[-1] == "t:0"
-        assert len(plan.survival.lost) == 2
+def test_the_node_that_is_left_goes_on_with_what_it_has_and_others_join_it(
+    cluster: RunningCluster, partition: ReplicatedPartition, tmp_path: Path
+) -> None:
+    leader = partition.fill()
+    survivor, other = (name for name in NAMES if name != leader)
+    command = CreateTopic("lost", 3, {}, 1)
+    cluster.on_loop(leader, lambda node: node.metadata.propose(command))
+    cluster.until(lambda: "lost" in cluster.state(survivor).topics)
+    cluster.stop_at_once()
+    for name in (leader, other):
+        shutil.move(tmp_path / name, tmp_path / f"old-{name}")
+    plan = recover(tmp_path / survivor)
+    assert plan.given_up == tuple(sorted((leader, other)))
+    assert plan.survival.in_sync[-1] == "t:0"
+    assert len(plan.survival.lost) == 2
 
-        await cluster.start(survivor)
-        await cluster.publish(survivor, b"after")
-        assert cluster.values(survivor) == [*SENT, b"after"]
-        assert list(cluster.cluster_node(survivor).state.nodes) == [survivor]
-        lost = cluster.cluster_node(survivor).state.topics["lost"].partitions
-        assert {partition.leader for partition in lost} == {survivor}
-        for name in (leader, other):
-            await cluster.start(name, join=survivor)
-            await cluster.until(
-                lambda name=name: name in cluster.cluster_node(survivor).state.nodes
-            )
-        await cluster.move_to(survivor, leader, other)
-        await cluster.nodes.pop(survivor).stop()
-        await cluster.publish_somewhere(b"again")
-        assert await cluster.led_by(leader) == [*SENT, b"after", b"again"]
-
-    run_story(tmp_path, story)
+    cluster.start_peer(survivor)
+    partition.publish(survivor, b"after")
+    assert partition.values(survivor) == [*SENT, b"after"]
+    assert list(cluster.state(survivor).nodes) == [survivor]
+    lost = cluster.state(survivor).topics["lost"].partitions
+    assert {partition.leader for partition in lost} == {survivor}
+    for name in (leader, other):
+        cluster.start(name, via=survivor)
+        cluster.until(lambda name=name: name in cluster.state(survivor).nodes)
+    partition.move_to(survivor, leader, other)
+    cluster.stop(survivor)
+    partition.publish_somewhere(b"again")
+    assert partition.led_by(leader) == [*SENT, b"after", b"again"]
 
 
 def test_who_was_given_up_and_comes_back_all_the_same_is_not_heard(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    cluster: RunningCluster,
+    partition: ReplicatedPartition,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def story(cluster: ThreeNodes) -> None:
-        await cluster.filled()
-        await cluster.stop_at_once()
-        recover(tmp_path / "n3")
-        await asyncio.gather(cluster.start("n1"), cluster.start("n3"))
-        await cluster.publish("n3", b"after")
-        await cluster.until(lambda: "n1 is not a member" in caplog.text)
-        assert list(cluster.cluster_node("n3").state.nodes) == ["n3"]
-        assert cluster.values("n3") == [*SENT, b"after"]
-        assert cluster.cluster_node("n1").state.nodes.keys() == set(NAMES)
-
-    run_story(tmp_path, story)
+    partition.fill()
+    cluster.stop_at_once()
+    recover(tmp_path / "n3")
+    cluster.start_peer("n1")
+    cluster.start_peer("n3")
+    partition.publish("n3", b"after")
+    cluster.until(lambda: "n1 is not a member" in caplog.text)
+    assert list(cluster.state("n3").nodes) == ["n3"]
+    assert partition.values("n3") == [*SENT, b"after"]
+    assert cluster.state("n1").nodes.keys() == set(NAMES)
 
 
-def test_a_recovery_that_was_cut_short_is_done_again(tmp_path: Path) -> None:
-    async def story(cluster: ThreeNodes) -> None:
-        await cluster.filled()
-        await cluster.stop_at_once()
-        journal = tmp_path / "n2" / "cluster" / FILE_NAME
-        before = journal.stat().st_size
+def test_a_recovery_that_was_cut_short_is_done_again(
+    cluster: RunningCluster, partition: ReplicatedPartition, tmp_path: Path
+) -> None:
+    partition.fill()
+    cluster.stop_at_once()
+    journal = tmp_path / "n2" / "cluster" / FILE_NAME
+    before = journal.stat().st_size
+    recover(tmp_path / "n2")
+    whole = journal.read_bytes()
+    (journal.parent / "journal.synced").unlink()  # older than the end, after a power cut
+    for end in range(before, len(whole), 23):
+        journal.write_bytes(whole[:end])
+        (journal.parent / "journal.synced").unlink(missing_ok=True)
         recover(tmp_path / "n2")
-        whole = journal.read_bytes()
-        (journal.parent / "journal.synced").unlink()  # older than the end, after a power cut
-        for end in range(before, len(whole), 23):
-            journal.write_bytes(whole[:end])
-            (journal.parent / "journal.synced").unlink(missing_ok=True)
-            recover(tmp_path / "n2")
-        await cluster.start("n2")
-        await cluster.publish("n2", b"after")
-        assert cluster.values("n2") == [*SENT, b"after"]
-
-    run_story(tmp_path, story)
+    cluster.start_peer("n2")
+    partition.publish("n2", b"after")
+    assert partition.values("n2") == [*SENT, b"after"]
 
 
-def test_only_the_stopped_node_of_a_cluster_of_several_is_recovered(tmp_path: Path) -> None:
-    async def story(cluster: ThreeNodes) -> None:
-        await cluster.filled()
-        with pytest.raises(DataDirLocked):
-            UnsafeRecovery(RealDisk(), tmp_path / "n1")
-        await cluster.stop_at_once()
-        (tmp_path / "alone").mkdir()
-        with pytest.raises(UsageError, match="not the folder of a node of a cluster"):
-            UnsafeRecovery(RealDisk(), tmp_path / "alone")
-        shutil.rmtree(tmp_path / "n3" / "cluster")
-        shutil.copytree(tmp_path / "n2" / "cluster", tmp_path / "n3" / "cluster")
-        with pytest.raises(CorruptData):
-            UnsafeRecovery(RealDisk(), tmp_path / "n3")
-        recover(tmp_path / "n1")
-        await cluster.start("n1")
-        await cluster.until(lambda: list(cluster.cluster_node("n1").state.nodes) == ["n1"])
-        await cluster.stop_at_once()
-        with pytest.raises(Conflict, match="the only node"):
-            UnsafeRecovery(RealDisk(), tmp_path / "n1")
-
-    run_story(tmp_path, story)
+def test_only_the_stopped_node_of_a_cluster_of_several_is_recovered(
+    cluster: RunningCluster, partition: ReplicatedPartition, tmp_path: Path
+) -> None:
+    partition.fill()
+    with pytest.raises(DataDirLocked):
+        UnsafeRecovery(RealDisk(), tmp_path / "n1")
+    cluster.stop_at_once()
+    (tmp_path / "alone").mkdir()
+    with pytest.raises(UsageError, match="not the folder of a node of a cluster"):
+        UnsafeRecovery(RealDisk(), tmp_path / "alone")
+    shutil.rmtree(tmp_path / "n3" / "cluster")
+    shutil.copytree(tmp_path / "n2" / "cluster", tmp_path / "n3" / "cluster")
+    with pytest.raises(CorruptData):
+        UnsafeRecovery(RealDisk(), tmp_path / "n3")
+    recover(tmp_path / "n1")
+    cluster.start_peer("n1")
+    cluster.until(lambda: list(cluster.state("n1").nodes) == ["n1"])
+    cluster.stop_at_once()
+    with pytest.raises(Conflict, match="the only node"):
+        UnsafeRecovery(RealDisk(), tmp_path / "n1")
 
 
 def test_the_command_says_what_is_lost_and_does_nothing_before_it_is_told_to(
+    cluster: RunningCluster,
+    partition: ReplicatedPartition,
     tmp_path: Path,
 ) -> None:
     def said(*flags: str) -> dict[str, object]:
@@ -129,16 +126,13 @@ def test_the_command_says_what_is_lost_and_does_nothing_before_it_is_told_to(
         found: dict[str, object] = json.loads(subprocess.check_output(command))
         return found
 
-    async def story(cluster: ThreeNodes) -> None:
-        await cluster.filled()
-        await cluster.stop_at_once()
-        journal = tmp_path / "n1" / "cluster" / FILE_NAME
-        before = journal.read_bytes()
-        survival = {"in_sync": ["t:0"], "behind": [], "lost": []}
-        plan = {"node": "n1", "given_up": ["n2", "n3"], "survival": survival}
-        assert said() == {"done": False, **plan}
-        assert journal.read_bytes() == before
-        assert said("--yes-lose-what-others-had") == {"done": True, **plan}
-        assert journal.read_bytes().startswith(before)
-
-    run_story(tmp_path, story)
+    partition.fill()
+    cluster.stop_at_once()
+    journal = tmp_path / "n1" / "cluster" / FILE_NAME
+    before = journal.read_bytes()
+    survival = {"in_sync": ["t:0"], "behind": [], "lost": []}
+    plan = {"node": "n1", "given_up": ["n2", "n3"], "survival": survival}
+    assert said() == {"done": False, **plan}
+    assert journal.read_bytes() == before
+    assert said("--yes-lose-what-others-had") == {"done": True, **plan}
+    assert journal.read_bytes().startswith(before)

@@ -1,33 +1,43 @@
-"""Nodes of one cluster, each in a thread of the test's process and with a folder of its own."""
+"""A cluster of nodes in this process, each in a thread and with a folder of its own."""
 
 from __future__ import annotations
 
 import secrets
+import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+from unittest.mock import patch
 
+from goq import limits
+from goq.cluster.cluster_node import ClusterNode
+from goq.cluster.metadata.state import MetadataState
 from tests.support.eventually import eventually
 from tests.support.node.running_node import RunningNode
 from tests.support.ports import HOST, free_port, free_ports
+
+T = TypeVar("T")
 
 NAMES = ("n1", "n2", "n3")
 
 
 class RunningCluster:
-    """Starts nodes, each again with the same flags as before.
+    """The nodes by name. A stopped node stays in ``by_name`` and does not answer.
 
-    A node that was stopped stays in ``by_name``, and does not answer.
+    ``tls`` holds certificate settings by node; without an entry the node has none.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.by_name: dict[str, RunningNode] = {}
+        self.running: set[str] = set()
+        self.tls: dict[str, dict[str, Path]] = {}
+        self._ports = dict(zip(NAMES, free_ports(len(NAMES)), strict=True))
+        self._brokers: dict[str, dict[str, Any]] = {}
         self._flags: dict[str, dict[str, Any]] = {}
-        self._stopped: set[str] = set()
         self._secret = folder / "secret"
         self._secret.write_text(secrets.token_hex(32))
 
@@ -36,44 +46,85 @@ class RunningCluster:
         return list(self.by_name.values())
 
     def start_three(self) -> None:
-        """Start three nodes that are told of each other; return when they have met."""
-        ports = free_ports(len(NAMES))
-        peers = {name: f"{HOST}:{port}" for name, port in zip(NAMES, ports, strict=True)}
-        for name, address in peers.items():
-            self._start(name, {"listen": address, "peers": peers})
+        """Start three nodes with each other as peers; return when all of them are up."""
+        for name in NAMES:
+            self.start_peer(name)
         eventually(lambda: all(map(_are_up, self.nodes)))
 
     def start(self, name: str, via: str | None = None) -> RunningNode:
-        """Start a node: again, as a cluster by itself, or to join by the node ``via``."""
-        address = f"{HOST}:{free_port()}"
+        """Start a node as a cluster of its own, or let it join via another node."""
         if via is not None:
-            return self._start(name, {"listen": address, "join": self.by_name[via].url})
-        return self._start(name, {"listen": address, "peers": {name: address}})
+            return self._start(name, {"join": self.by_name[via].url})
+        return self._start(name, {"peers": {name: self._address(name)}})
 
-    def _start(self, name: str, flags: dict[str, Any]) -> RunningNode:
-        broker = {"node_id": name, "listen": f"{HOST}:{free_port()}"}
-        settings = {"broker": broker, "cluster": {"secret_file": self._secret, **flags}}
-        node = RunningNode(self.folder / name, self._flags.setdefault(name, settings))
-        node.start()
-        self.by_name[name] = node
-        self._stopped.discard(name)
-        return node
+    def start_peer(self, name: str, via: str | None = None) -> RunningNode:
+        """Start a node with all three as peers; with ``via`` it may also join, as pods do."""
+        flags: dict[str, Any] = {"peers": {each: self._address(each) for each in NAMES}}
+        return self._start(name, flags if via is None else {"join": self.by_name[via].url, **flags})
 
     def restart(self, name: str) -> RunningNode:
-        """Start a node again that was stopped."""
-        return self._start(name, {})
+        """Start a stopped node again with the same flags."""
+        return self._start(name, self._flags[name])
 
-    def stop(self, name: str) -> None:
-        """Stop a node as SIGTERM would."""
-        self._stopped.add(name)
-        self.by_name[name].stop()
+    def _start(self, name: str, flags: dict[str, Any]) -> RunningNode:
+        self._flags[name] = flags
+        at_home = {"node_id": name, "listen": f"{HOST}:{free_port()}"}
+        cluster = {
+            "listen": self._address(name),
+            "secret_file": self._secret,
+            "tls": self.tls.get(name),
+            **flags,
+        }
+        settings = {"broker": self._brokers.setdefault(name, at_home), "cluster": cluster}
+        node = RunningNode(self.folder / name, settings)
+        node.start()
+        self.by_name[name] = node
+        self.running.add(name)
+        return node
 
-    def stop_all(self) -> None:
-        """Stop the nodes that still run."""
-        names = [name for name in self.by_name if name not in self._stopped]
+    def _address(self, name: str) -> str:
+        if name not in self._ports:
+            self._ports[name] = free_port(set(self._ports.values()))
+        return f"{HOST}:{self._ports[name]}"
+
+    def stop(self, *names: str) -> None:
+        """Stop nodes at the same time, as SIGTERM would."""
+        self.running -= set(names)
         if names:
             with ThreadPoolExecutor(len(names)) as threads:
-                list(threads.map(self.stop, names))
+                list(threads.map(lambda name: self.by_name[name].stop(), names))
+
+    def stop_at_once(self) -> None:
+        """Stop all running nodes before any sees another go: the metadata stay as they are."""
+        names = sorted(self.running)
+        for name in names:
+            self.on_loop(name, lambda cluster_node: cluster_node.raft.stop())
+        with patch.object(limits, "HANDOFF_TIMEOUT_MS", 0):  # no node takes anything over
+            self.stop(*names)
+
+    def wipe(self, name: str, what: str = ".") -> None:
+        """Stop a node and remove its data folder, or one folder in it."""
+        if name in self.running:
+            self.stop(name)
+        shutil.rmtree(self.folder / name / what)
+
+    def cluster_node(self, name: str) -> ClusterNode:
+        """Return the cluster's part of a node; only its immutable state is for this thread."""
+        cluster_node = self.by_name[name].node.cluster
+        assert cluster_node is not None
+        return cluster_node
+
+    def on_loop(self, name: str, work: Callable[[ClusterNode], Awaitable[T] | T]) -> T:
+        """Run ``work`` in a node's event loop and return what it returns."""
+        return self.by_name[name].on_loop(lambda: work(self.cluster_node(name)))
+
+    def state(self, seen_by: str) -> MetadataState:
+        """Return the cluster metadata as a node has them."""
+        return self.cluster_node(seen_by).state
+
+    def until(self, condition: Callable[[], object]) -> None:
+        """Wait for a condition that takes elections, repairs or copies."""
+        eventually(condition, seconds=60, pause_s=0.02)
 
     def statuses(self, by: str) -> dict[str, str]:
         """Return how the nodes are, as one of them knows."""
@@ -81,7 +132,7 @@ class RunningCluster:
 
     def leaders(self, topic: str) -> list[str | None]:
         """Return the leader of each partition of a topic, as a node that runs knows it."""
-        node = next(n for name, n in self.by_name.items() if name not in self._stopped)
+        node = self.by_name[min(self.running)]
         shown = node.call("GET", f"/v1/topics/{topic}")
         return [partition["leader"] for partition in shown["partitions"]]
 
@@ -94,12 +145,12 @@ class RunningCluster:
 
 @contextmanager
 def new_cluster(folder: Path) -> Iterator[RunningCluster]:
-    """Yield a cluster without nodes, and stop those it has when the block ends."""
+    """Yield a cluster without nodes; stop its nodes when the block ends."""
     cluster = RunningCluster(folder)
     try:
         yield cluster
     finally:
-        cluster.stop_all()
+        cluster.stop_at_once()
 
 
 @contextmanager
