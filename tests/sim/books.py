@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from .world import World
+from tests.sim.environment.world import World
 
 
 class Books:

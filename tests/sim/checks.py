@@ -18,13 +18,12 @@ from goq.cluster.replication.protocol import PartitionKey
 from goq.errors import GoqError
 from goq.frame.header import parse_header
 from goq.storage.log.log import Log
+from tests.sim.books import Books
+from tests.sim.cluster import GROUP, NAMES, PARTITIONS, SETTINGS, TOPIC, Cluster
+from tests.sim.environment.machine import Machine
+from tests.sim.process import Process
 from tests.support.broker.partition_internals import state_of
 from tests.support.delivery.model import canonical
-
-from .books import Books
-from .cluster import GROUP, NAMES, PARTITIONS, SETTINGS, TOPIC, Cluster
-from .machine import Machine
-from .process import Process
 
 LOGS = ("messages", "events")
 _LOOK_S = 0.5

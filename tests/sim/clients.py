@@ -14,12 +14,11 @@ from goq.frame.encoder import Columns, ProducerMark, encode_frame
 from goq.frame.hashes import partition_of
 from goq.frame.view import FrameView
 from goq.model import Receipt
+from tests.sim.books import Books
+from tests.sim.checks import Checks
+from tests.sim.cluster import GROUP, NAMES, PARTITIONS, SETTINGS, TOPIC, Cluster
+from tests.sim.process import Process
 from tests.support.broker.harness import leased
-
-from .books import Books
-from .checks import Checks
-from .cluster import GROUP, NAMES, PARTITIONS, SETTINGS, TOPIC, Cluster
-from .process import Process
 
 T = TypeVar("T")
 _PATIENCE_S = 1.5

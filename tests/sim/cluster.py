@@ -13,11 +13,10 @@ from goq.cluster.metadata.state import MetadataState, TopicMetadata
 from goq.cluster.replication.protocol import PartitionKey
 from goq.config.node import BrokerConfig, ClusterConfig, Config
 from goq.config.topic import TopicSettings
-
-from .machine import Machine
-from .network import Network
-from .process import Process
-from .world import World
+from tests.sim.environment.machine import Machine
+from tests.sim.environment.network import Network
+from tests.sim.environment.world import World
+from tests.sim.process import Process
 
 T = TypeVar("T")
 NAMES = ("a", "b", "c")

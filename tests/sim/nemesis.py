@@ -9,9 +9,8 @@ from functools import partial
 from pathlib import Path
 
 from goq.errors import CorruptData, GoqError, StorageFailed
-
-from .checks import LOGS, Checks, paths
-from .cluster import NAMES, PARTITIONS, TOPIC, Cluster
+from tests.sim.checks import LOGS, Checks, paths
+from tests.sim.cluster import NAMES, PARTITIONS, TOPIC, Cluster
 
 Ways = set[tuple[str, str]]
 _CHANGES_TO_LEAVE_BEHIND = 150  # more than Raft's small log holds

@@ -26,12 +26,11 @@ from goq.cluster.raft.state_machine import sqlite as sqlite_machine
 from goq.cluster.raft.transport import link
 from goq.config.topic import TopicSettings
 from goq.storage.log.log import LogConfig
-from tests.support.replication.loop import HOME, SimExecutor
-
-from .databases import SIMULATED
-from .network import Network, SimulatedConnections
-from .process import Process
-from .world import World
+from tests.sim.environment.databases import SIMULATED
+from tests.sim.environment.network import Network, SimulatedConnections
+from tests.sim.environment.world import World
+from tests.sim.process import Process
+from tests.support.cluster.replication.loop import HOME, SimExecutor
 
 SMALL = {
     "EVENT_SEGMENT_BYTES": 2000,

@@ -14,12 +14,11 @@ from goq.cluster.cluster_node import ClusterNode
 from goq.cluster.raft.node import RaftNode
 from goq.config.node import Config
 from goq.errors import GoqError, ShuttingDown, Unavailable
-from tests.support.replication.loop import HOME, SimExecutor
-
-from .loop import Home
-from .machine import Machine
-from .network import HTTP_PORT, Answer, Network, SimulatedConnections
-from .world import World
+from tests.sim.environment.loop import Home
+from tests.sim.environment.machine import Machine
+from tests.sim.environment.network import HTTP_PORT, Answer, Network, SimulatedConnections
+from tests.sim.environment.world import World
+from tests.support.cluster.replication.loop import HOME, SimExecutor
 
 T = TypeVar("T")
 

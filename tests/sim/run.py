@@ -9,14 +9,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from .books import Books
-from .checks import Checks
-from .clients import Clients
-from .cluster import NAMES, Cluster, run_in
-from .nemesis import Nemesis
-from .network import Network
-from .patches import product_in
-from .world import World
+from tests.sim.books import Books
+from tests.sim.checks import Checks
+from tests.sim.clients import Clients
+from tests.sim.cluster import NAMES, Cluster, run_in
+from tests.sim.environment.network import Network
+from tests.sim.environment.world import World
+from tests.sim.nemesis import Nemesis
+from tests.sim.patches import product_in
 
 PRODUCERS = CONSUMERS = 2
 PEACE_S = 20.0

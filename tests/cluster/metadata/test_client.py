@@ -19,8 +19,8 @@ from goq.cluster.metadata.commands import (
 from goq.cluster.metadata.state_machine import MetadataStateMachine
 from goq.cluster.raft.node import RaftNode
 from goq.errors import Conflict, GoqError, NodeNotFound, TopicNotFound
-from tests.support.metadata.local_raft import proposing
-from tests.support.raft.group import PATIENT, member_specs, settings_of
+from tests.support.cluster.metadata.local_raft import proposing
+from tests.support.cluster.raft.group import PATIENT, member_specs, settings_of
 
 
 def test_what_is_accepted_is_known_on_return() -> None:

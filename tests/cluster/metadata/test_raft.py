@@ -10,9 +10,9 @@ from goq.cluster.metadata.results import Accepted, Rejected
 from goq.cluster.metadata.state import MetadataState, encode_state
 from goq.cluster.metadata.state_machine import MetadataStateMachine, decode_result
 from goq.cluster.raft.node import RaftNode
+from tests.support.cluster.metadata.random_commands import Commands
+from tests.support.cluster.raft.group import PATIENT, member_specs, settings_of
 from tests.support.eventually import until
-from tests.support.metadata.random_commands import Commands
-from tests.support.raft.group import PATIENT, member_specs, settings_of
 
 WAIT_S = 60.0
 

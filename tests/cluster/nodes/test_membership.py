@@ -12,8 +12,8 @@ from goq.cluster.membership.join import JOIN
 from goq.errors import Conflict, UsageError
 from tests.support.cluster.running_cluster import RunningCluster
 from tests.support.eventually import eventually
+from tests.support.node.ports import free_port
 from tests.support.node.running_node import running_node
-from tests.support.ports import free_port
 
 
 def grown(cluster: RunningCluster, *names: str) -> None:

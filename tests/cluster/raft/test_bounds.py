@@ -13,7 +13,7 @@ from goq.cluster.raft import codec
 from goq.cluster.raft.member import check_member
 from goq.cluster.raft.state_machine.state_machine import Proposal
 from goq.errors import InvalidInput, TooLarge
-from tests.support.raft.node import (
+from tests.support.cluster.raft.node import (
     ManualTime,
     elect,
     hardened,

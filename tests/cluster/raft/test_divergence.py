@@ -13,7 +13,7 @@ from goq import limits
 from goq.cluster.raft.log.snapshots import IN_NAME
 from goq.cluster.raft.pysyncobj.hardened_sync_obj import HardenedSyncObj
 from goq.cluster.raft.state_comparison import StateComparison, StateDigest
-from tests.support.raft.node import (
+from tests.support.cluster.raft.node import (
     FOLDER,
     ManualTime,
     Words,

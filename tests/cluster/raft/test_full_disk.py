@@ -13,14 +13,14 @@ from goq.cluster.raft.log.journal import Journal
 from goq.cluster.raft.state_machine.state_machine import Proposal
 from goq.errors import StorageFull
 from tests.cluster.raft.fuzz.cluster import Cluster
-from tests.cluster.raft.fuzz.hardened import Hardened
-from tests.cluster.raft.fuzz.library import inside
-from tests.cluster.raft.fuzz.network import Network
-from tests.cluster.raft.fuzz.patches import library_in
+from tests.cluster.raft.fuzz.environment.network import Network
+from tests.cluster.raft.fuzz.environment.patches import library_in
+from tests.cluster.raft.fuzz.environment.world import World
+from tests.cluster.raft.fuzz.libraries.hardened import Hardened
+from tests.cluster.raft.fuzz.libraries.library import inside
 from tests.cluster.raft.fuzz.profile import any_sizes
 from tests.cluster.raft.fuzz.watch import Watch
-from tests.cluster.raft.fuzz.world import World
-from tests.support.raft.node import Words, elect, hardened, manual_time
+from tests.support.cluster.raft.node import Words, elect, hardened, manual_time
 from tests.support.storage.disk import SimulatedDisk
 
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.cluster.raft.group import member_specs
 from tests.support.paths import REPOSITORY
-from tests.support.raft.group import member_specs
 
 WRITERS = 4
 
@@ -39,7 +39,7 @@ class Process:
         path = os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])
         with self._errors.open("ab") as errors:
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "tests.support.raft.member", *self._arguments,
+                sys.executable, "-m", "tests.support.cluster.raft.member", *self._arguments,
                 stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=errors,
                 env=os.environ | {"PYTHONPATH": path}, limit=2**26,
             )  # fmt: skip

@@ -14,7 +14,7 @@ from pysyncobj import FAIL_REASON
 from goq.cluster.raft.log.journal import Journal
 from goq.cluster.raft.state_machine.state_machine import Refused
 from goq.errors import CorruptData
-from tests.support.raft.node import (
+from tests.support.cluster.raft.node import (
     FOLDER,
     ManualTime,
     Words,

@@ -25,8 +25,8 @@ from goq.errors import (
     TooManyRequests,
     Unavailable,
 )
+from tests.support.cluster.raft.group import PATIENT, Running, member_specs
 from tests.support.eventually import until
-from tests.support.raft.group import PATIENT, Running, member_specs
 
 WAIT_S = 60.0
 

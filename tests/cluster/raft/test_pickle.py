@@ -15,7 +15,7 @@ from goq.cluster.raft import codec
 from goq.cluster.raft.log.journal import FILE_NAME, Journal
 from goq.cluster.raft.log.records import Entry, pack_entry
 from goq.errors import CorruptData, InvalidInput
-from tests.support.raft.node import (
+from tests.support.cluster.raft.node import (
     FOLDER,
     ManualTime,
     Words,

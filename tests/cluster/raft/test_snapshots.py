@@ -14,7 +14,7 @@ from goq import limits
 from goq.cluster.raft.log.snapshots import IN_NAME, OUT_NAME
 from goq.cluster.raft.pysyncobj.hardened_sync_obj import HardenedSyncObj
 from goq.errors import CorruptData
-from tests.support.raft.node import (
+from tests.support.cluster.raft.node import (
     FOLDER,
     ManualTime,
     Words,

@@ -12,7 +12,7 @@ import pytest
 from goq import limits
 from goq.cluster.raft.state_machine.sqlite import SqliteStateMachine
 from goq.cluster.raft.state_machine.state_machine import Proposal, Refused, StateMachineFailed
-from tests.support.raft.group import apply_kv, create_tables, kv_machine
+from tests.support.cluster.raft.group import apply_kv, create_tables, kv_machine
 
 
 @pytest.fixture

@@ -19,8 +19,8 @@ from goq.errors import GoqError
 from goq.frame.encoder import Columns, ProducerMark, encode_frame
 from goq.frame.view import FrameView
 from goq.storage.log.log import Log
-from tests.support.replication.loop import SimExecutor
-from tests.support.replication.world import KEY, NAMES, World
+from tests.support.cluster.replication.loop import SimExecutor
+from tests.support.cluster.replication.world import KEY, NAMES, World
 
 KEYS = [b"k%d" % n for n in range(150)]
 SETTINGS = replace(

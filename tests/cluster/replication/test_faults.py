@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from goq import limits
-from tests.support.replication.world import World
+from tests.support.cluster.replication.world import World
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.support.replication.world import KEY, NAMES, World
+from tests.support.cluster.replication.world import KEY, NAMES, World
 
 _OPERATIONS_MAX = 400
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.support.replication.world import LOGS, NAMES, World
+from tests.support.cluster.replication.world import LOGS, NAMES, World
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -13,7 +13,7 @@ from goq.cluster.replication.follower import FollowerReplica
 from goq.cluster.replication.leader import LeaderReplica
 from goq.cluster.replication.progress import LogOffsets, ReplicaProgress
 from goq.cluster.replication.protocol import PartitionUpdate
-from tests.support.replication.world import World
+from tests.support.cluster.replication.world import World
 from tests.support.storage.disk import _SimulatedFile
 
 SEEDS = 150

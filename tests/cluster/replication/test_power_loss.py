@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.support.replication.world import KEY, NAMES, World, _values
+from tests.support.cluster.replication.world import KEY, NAMES, World, _values
 
 
 async def _lose_the_leader_for_good(world: World) -> tuple[str, ...]:

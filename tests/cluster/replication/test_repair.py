@@ -9,7 +9,7 @@ import pytest
 
 from goq import limits
 from goq.cluster.replication.repair.manager import DamageReport
-from tests.support.replication.world import NAMES, World
+from tests.support.cluster.replication.world import NAMES, World
 
 
 @pytest.fixture(autouse=True)

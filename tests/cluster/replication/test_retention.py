@@ -12,15 +12,15 @@ from goq.cluster.replication.archive_sync import is_covered
 from goq.config.topic import TopicSettings
 from goq.frame.view import FrameView
 from goq.storage.log.segment import list_segments
-from tests.support.replication.loop import SimExecutor
-from tests.support.replication.retention import (
+from tests.support.cluster.replication.loop import SimExecutor
+from tests.support.cluster.replication.retention import (
     FOLDER,
     archive_of,
     archived_rows,
     check_manifest,
     whole_log,
 )
-from tests.support.replication.world import KEY, NAMES, World
+from tests.support.cluster.replication.world import KEY, NAMES, World
 
 SETTINGS = replace(
     TopicSettings(),

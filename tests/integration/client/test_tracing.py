@@ -22,7 +22,7 @@ from goq.client.tracing.trace_context import (
 )
 from goq.errors import InvalidInput, MessageNotFound
 from goq.model import Message
-from tests.support.trace.server import EXPIRED_ONCE, trace_server
+from tests.support.client.trace_server import EXPIRED_ONCE, trace_server
 
 ID = "orders:2:45678"
 PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"

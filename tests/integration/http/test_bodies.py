@@ -7,8 +7,8 @@ import pytest
 
 from goq.http.context import HttpLimits
 from goq.http.message import Request, Response
+from tests.support.api.http_harness import chunked, describe, echo, get, post, serving
 from tests.support.eventually import until
-from tests.support.http.harness import chunked, describe, echo, get, post, serving
 
 EXPECT = "Expect: 100-continue"
 

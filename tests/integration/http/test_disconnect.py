@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from goq.http.message import Request, Response
+from tests.support.api.http_harness import Peer, describe, get, post, serving
 from tests.support.eventually import until
-from tests.support.http.harness import Peer, describe, get, post, serving
 
 
 class Waiting:

@@ -6,8 +6,8 @@ import pytest
 
 from goq.http.message import Request, Response
 from goq.http.server import HttpServer
+from tests.support.api.http_harness import Served, describe, get, problem, serving
 from tests.support.eventually import until
-from tests.support.http.harness import Served, describe, get, problem, serving
 
 
 def test_draining_closes_idle_connections_and_finishes_what_is_being_handled(run):

@@ -6,8 +6,8 @@ import pytest
 
 from goq.http.context import HttpLimits
 from goq.http.message import Request, Response
+from tests.support.api.http_harness import Served, chunked, describe, echo, get, post, serving
 from tests.support.eventually import until
-from tests.support.http.harness import Served, chunked, describe, echo, get, post, serving
 
 
 async def status_of(served: Served, data: bytes) -> int:

@@ -4,8 +4,8 @@ import asyncio
 
 from goq.http.context import HttpLimits
 from goq.http.message import Request, Response
+from tests.support.api.http_harness import describe, get, post, serving
 from tests.support.eventually import until
-from tests.support.http.harness import describe, get, post, serving
 
 
 def test_pipelined_requests_are_answered_in_order_one_at_a_time(run):

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from goq.http.connection import Connection
 from goq.http.context import HttpLimits, ServerContext
 from goq.http.message import Handler, Request, Response
+from tests.support.api.http_harness import chunked, describe, get, post, problem
 from tests.support.eventually import until
-from tests.support.http.harness import chunked, describe, get, post, problem
 
 LIMITS = HttpLimits(
     target_bytes_max=64,

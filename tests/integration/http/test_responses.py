@@ -8,7 +8,7 @@ import pytest
 from goq.errors import NotFound, Unavailable
 from goq.http.message import Request, Response
 from goq.http.server import HttpServer
-from tests.support.http.harness import describe, echo, get, post, serving
+from tests.support.api.http_harness import describe, echo, get, post, serving
 
 
 def test_a_request_reaches_the_handler_whole_and_its_answer_the_client(run):

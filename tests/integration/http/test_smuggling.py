@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from goq.http.message import Request, Response
-from tests.support.http.harness import Served, describe, serving
+from tests.support.api.http_harness import Served, describe, serving
 
 CHUNKED = b"Transfer-Encoding: chunked\r\n"
 

@@ -10,8 +10,8 @@ import pytest
 
 from goq.http.context import HttpLimits
 from goq.http.message import Item, LiveStream, Request, Response
+from tests.support.api.http_harness import Served, get, serving
 from tests.support.eventually import until
-from tests.support.http.harness import Served, get, serving
 
 FAST = HttpLimits(heartbeat_ms=32)
 SLOW = HttpLimits(heartbeat_ms=3_600_000)

@@ -7,8 +7,8 @@ import pytest
 
 from goq.http.context import HttpLimits
 from goq.http.message import Request, Response
+from tests.support.api.http_harness import describe, get, post, serving
 from tests.support.eventually import until
-from tests.support.http.harness import describe, get, post, serving
 
 HOURS_MS = 3_600_000
 

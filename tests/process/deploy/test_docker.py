@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from goq import __version__, limits
-from tests.support.deploy.deployment import (
+from tests.support.node.deploy.deployment import (
     DEPLOY,
     DOCKERFILE,
     REPOSITORY,
@@ -28,7 +28,7 @@ from tests.support.deploy.deployment import (
     instructions,
     manifests,
 )
-from tests.support.deploy.routes import paths_of_a_node
+from tests.support.node.deploy.routes import paths_of_a_node
 from tests.support.node.node_process import clean_environment
 
 FOLDER = DEPLOY / "docker"

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from goq import limits
-from tests.support.deploy.deployment import (
+from tests.support.node.deploy.deployment import (
     DEPLOY,
     config_of,
     image_environment,
@@ -21,7 +21,7 @@ from tests.support.deploy.deployment import (
     kubernetes_nodes,
     manifests,
 )
-from tests.support.deploy.kubernetes import (
+from tests.support.node.deploy.kubernetes import (
     Budget,
     Container,
     PodSpec,
@@ -29,7 +29,7 @@ from tests.support.deploy.kubernetes import (
     StatefulSet,
     StatefulSpec,
 )
-from tests.support.deploy.routes import paths_of_a_node
+from tests.support.node.deploy.routes import paths_of_a_node
 
 FOLDER = DEPLOY / "kubernetes"
 

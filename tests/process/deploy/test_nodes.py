@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.support.deploy.deployment import (
+from tests.support.eventually import eventually
+from tests.support.node.deploy.deployment import (
     DeployedNode,
     compose_nodes,
     kubernetes_nodes,
     on_this_machine,
 )
-from tests.support.eventually import eventually
 
 PUBLISH_S_MAX = 30.0
 

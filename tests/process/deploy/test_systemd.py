@@ -11,7 +11,7 @@ import pytest
 
 from goq import limits
 from goq.config.node import Config
-from tests.support.deploy.deployment import DEPLOY, REPOSITORY, config_of
+from tests.support.node.deploy.deployment import DEPLOY, REPOSITORY, config_of
 
 FOLDER = DEPLOY / "systemd"
 UNIT = FOLDER / "goq.service"

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.eventually import eventually
+from tests.support.node.ports import free_port
 from tests.support.paths import REPOSITORY
-from tests.support.ports import free_port
 
 TOOL = REPOSITORY / "tools" / "cluster.py"
 STOP_S_MAX = 60

@@ -15,7 +15,7 @@ from goq.client import Client
 from goq.errors import Conflict, GoqError, TopicExists
 from tests.support.eventually import eventually
 from tests.support.node.node_process import NodeProcess
-from tests.support.ports import HOST, reserved_port
+from tests.support.node.ports import HOST, reserved_port
 
 NAMES = ("n1", "n2", "n3")
 

@@ -16,8 +16,8 @@ from goq import limits
 from goq.cluster.cluster_node import ClusterNode
 from goq.cluster.metadata.state import MetadataState
 from tests.support.eventually import eventually
+from tests.support.node.ports import HOST, free_port, free_ports
 from tests.support.node.running_node import RunningNode
-from tests.support.ports import HOST, free_port, free_ports
 
 T = TypeVar("T")
 

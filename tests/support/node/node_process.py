@@ -22,7 +22,7 @@ from typing import Any
 
 from tests.support.eventually import eventually
 from tests.support.node.node_api import NodeApi
-from tests.support.ports import HOST, reserved_port
+from tests.support.node.ports import HOST, reserved_port
 
 GOQ = (sys.executable, "-m", "goq_cli")
 READY_S_MAX = 30.0

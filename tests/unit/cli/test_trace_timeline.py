@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from goq_cli.output.trace import Style, TimelinePrinter
-from tests.support.paths import REPOSITORY
-from tests.support.trace.server import (
+from tests.support.client.trace_server import (
     EXPIRED_ONCE,
     GONE,
     HOSTILE,
@@ -21,8 +20,9 @@ from tests.support.trace.server import (
     step,
     trace,
 )
+from tests.support.paths import REPOSITORY
 
-GOLDEN = REPOSITORY / "tests" / "support" / "trace" / "golden"
+GOLDEN = REPOSITORY / "tests" / "support" / "cli" / "golden"
 PAGES = {
     "trace-in-a-cluster": IN_A_CLUSTER,
     "trace-expired-once": EXPIRED_ONCE,

@@ -10,11 +10,11 @@ from contextlib import nullcontext
 
 
 def main() -> int:
-    from .ablation import ABLATIONS
-    from .hardened import Hardened
-    from .profile import PROFILES
-    from .run import run
-    from .stock import Stock
+    from tests.cluster.raft.fuzz.libraries.ablation import ABLATIONS
+    from tests.cluster.raft.fuzz.libraries.hardened import Hardened
+    from tests.cluster.raft.fuzz.libraries.stock import Stock
+    from tests.cluster.raft.fuzz.profile import PROFILES
+    from tests.cluster.raft.fuzz.run import run
 
     libraries = {"stock": Stock, "hardened": Hardened}
     parser = argparse.ArgumentParser(description=__doc__)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from .cluster import Cluster, Member
-from .machine import command_of, request_of
-from .profile import Profile
+from tests.cluster.raft.fuzz.cluster import Cluster, Member
+from tests.cluster.raft.fuzz.machine import command_of, request_of
+from tests.cluster.raft.fuzz.profile import Profile
 
 SUCCESS = 0
 

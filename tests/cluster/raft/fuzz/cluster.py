@@ -8,13 +8,19 @@ from random import Random
 
 from pysyncobj import SyncObj
 
+from tests.cluster.raft.fuzz.environment.network import Endpoint, Network
+from tests.cluster.raft.fuzz.environment.world import Host, World
+from tests.cluster.raft.fuzz.libraries.library import (
+    Callback,
+    Library,
+    Message,
+    Place,
+    Sizes,
+    inside,
+)
+from tests.cluster.raft.fuzz.machine import Machine, Reached
+from tests.cluster.raft.fuzz.watch import Life, Watch
 from tests.support.storage.disk import SimulatedCrash, SimulatedDisk
-
-from .library import Callback, Library, Message, Place, Sizes, inside
-from .machine import Machine, Reached
-from .network import Endpoint, Network
-from .watch import Life, Watch
-from .world import Host, World
 
 TICK_S = 0.025
 

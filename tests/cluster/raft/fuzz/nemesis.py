@@ -8,9 +8,9 @@ from pathlib import Path
 
 from pysyncobj.node import Node
 
-from .cluster import Cluster, Member
-from .operator import Operator
-from .profile import Profile
+from tests.cluster.raft.fuzz.cluster import Cluster, Member
+from tests.cluster.raft.fuzz.operator import Operator
+from tests.cluster.raft.fuzz.profile import Profile
 
 
 class Nemesis:

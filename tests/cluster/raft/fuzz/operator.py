@@ -6,8 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from .cluster import Cluster
-from .library import inside
+from tests.cluster.raft.fuzz.cluster import Cluster
+from tests.cluster.raft.fuzz.libraries.library import inside
 
 SUCCESS = 0
 MEMBERS_MAX = 5

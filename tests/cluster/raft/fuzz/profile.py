@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from random import Random
 
-from .library import Sizes
+from tests.cluster.raft.fuzz.libraries.library import Sizes
 
 CRASHES = ("crash one", "crash leader", "crash some", "crash all", "crash midway")
 CUTS = ("part", "part one way", "bridge", "isolate leader")

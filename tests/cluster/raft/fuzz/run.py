@@ -6,16 +6,16 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from .clients import Clients
-from .cluster import Cluster
-from .library import Library
-from .nemesis import Nemesis
-from .network import Network
-from .operator import Operator
-from .patches import library_in
-from .profile import Profile
-from .watch import Watch
-from .world import World
+from tests.cluster.raft.fuzz.clients import Clients
+from tests.cluster.raft.fuzz.cluster import Cluster
+from tests.cluster.raft.fuzz.environment.network import Network
+from tests.cluster.raft.fuzz.environment.patches import library_in
+from tests.cluster.raft.fuzz.environment.world import World
+from tests.cluster.raft.fuzz.libraries.library import Library
+from tests.cluster.raft.fuzz.nemesis import Nemesis
+from tests.cluster.raft.fuzz.operator import Operator
+from tests.cluster.raft.fuzz.profile import Profile
+from tests.cluster.raft.fuzz.watch import Watch
 
 PEACE_S = 30.0  # more than a group may need to be of one mind again
 

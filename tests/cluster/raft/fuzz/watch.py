@@ -6,9 +6,9 @@ from typing import Any
 
 from pysyncobj import SyncObj
 
-from .library import inside
-from .machine import Reached, request_of
-from .world import World
+from tests.cluster.raft.fuzz.environment.world import World
+from tests.cluster.raft.fuzz.libraries.library import inside
+from tests.cluster.raft.fuzz.machine import Reached, request_of
 
 Entry = tuple[bytes, int, int]  # command, index, term
 

@@ -29,8 +29,8 @@ from tests.support.broker.harness import (
     run,
 )
 from tests.support.broker.partition_internals import event_log, state_of
+from tests.support.delivery.trace_model import TOPIC, TraceTwin, as_told
 from tests.support.eventually import until
-from tests.support.trace.model import TOPIC, TraceTwin, as_told
 
 TURNS, STEPS = 3, 40
 SETTINGS = {

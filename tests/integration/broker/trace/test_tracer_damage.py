@@ -18,7 +18,7 @@ from goq.delivery.trace.timeline import Timeline
 from goq.storage.disk import RealDisk
 from goq.storage.log.log import Log, LogConfig
 from tests.support.broker.harness import MemoryMetadata, broker_on, run
-from tests.support.trace.model import TOPIC, TraceTwin
+from tests.support.delivery.trace_model import TOPIC, TraceTwin
 
 SETTINGS = {"delivery__max_attempts": 3, "delivery__backoff__initial": "1s"}
 FLIPS = 40

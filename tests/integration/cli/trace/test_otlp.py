@@ -18,8 +18,7 @@ from goq.client.tracing.otlp import endpoint_of
 from goq.client.tracing.spans import spans_of
 from goq.errors import InvalidInput
 from tests.support.cli.command import Run
-from tests.support.paths import REPOSITORY
-from tests.support.trace.server import (
+from tests.support.client.trace_server import (
     BACK,
     DEAD,
     EXPIRED_ONCE,
@@ -30,6 +29,7 @@ from tests.support.trace.server import (
     trace,
     trace_server,
 )
+from tests.support.paths import REPOSITORY
 
 ID = "orders:2:45678"
 RECEIVER = REPOSITORY / "tests" / "support" / "trace" / "otlp_receiver.py"

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from tests.support.cli.command import GOQ, Run
-from tests.support.paths import REPOSITORY
-from tests.support.trace.server import (
+from tests.support.client.trace_server import (
     EXPIRED_ONCE,
     GONE,
     THERE_AND_BACK,
@@ -25,9 +24,10 @@ from tests.support.trace.server import (
     trace,
     trace_server,
 )
+from tests.support.paths import REPOSITORY
 
 ID = "orders:2:45678"
-GOLDEN = REPOSITORY / "tests" / "support" / "trace" / "golden"
+GOLDEN = REPOSITORY / "tests" / "support" / "cli" / "golden"
 
 
 @pytest.fixture

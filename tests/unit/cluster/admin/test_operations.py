@@ -16,7 +16,7 @@ from goq.cluster.metadata.commands import CreateTopic, FenceNode, RegisterNode
 from goq.cluster.metadata.state import PartitionMetadata
 from goq.cluster.raft.node import RaftNode
 from goq.errors import Conflict, GoqError, InvalidInput, NodeNotFound, PartitionNotFound
-from tests.support.metadata.local_raft import proposing
+from tests.support.cluster.metadata.local_raft import proposing
 
 ENDS = {"n2": 70, "n3": 90}
 

@@ -30,8 +30,8 @@ from goq.cluster.metadata.commands import (
 )
 from goq.cluster.metadata.results import Accepted
 from goq.cluster.metadata.state import MetadataState
-from tests.support.metadata.states import after, at, nodes, partition, with_topic
-from tests.support.metadata.world import World
+from tests.support.cluster.metadata.states import after, at, nodes, partition, with_topic
+from tests.support.cluster.metadata.world import World
 
 TIMEOUT_MS = 1000
 DELAY_MS = 5000

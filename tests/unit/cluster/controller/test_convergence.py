@@ -7,8 +7,8 @@ import pytest
 from goq.cluster.controller.rebalance import plan_rebalance
 from goq.cluster.metadata.handlers.replica_placement import rack_count, racks_of
 from goq.cluster.metadata.state import active_partitions
-from tests.support.metadata.states import counts, uneven
-from tests.support.metadata.world import World
+from tests.support.cluster.metadata.states import counts, uneven
+from tests.support.cluster.metadata.world import World
 
 
 def check_at_rest(world: World) -> None:

@@ -22,7 +22,7 @@ from goq.cluster.metadata.commands import (
 )
 from goq.cluster.metadata.results import Accepted
 from goq.cluster.metadata.state import MetadataState, active_partitions
-from tests.support.metadata.states import (
+from tests.support.cluster.metadata.states import (
     after,
     at,
     counts,

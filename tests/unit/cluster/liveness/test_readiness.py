@@ -3,7 +3,7 @@ from __future__ import annotations
 from goq.cluster.liveness.readiness import pending_conditions
 from goq.cluster.metadata.commands import AlterInSync, FenceNode, RegisterNode
 from goq.cluster.metadata.state import MetadataState
-from tests.support.metadata.states import after, at, nodes, with_topic
+from tests.support.cluster.metadata.states import after, at, nodes, with_topic
 
 NOT_KNOWN = ["the cluster to know that this node is up"]
 

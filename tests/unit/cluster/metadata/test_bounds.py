@@ -27,8 +27,8 @@ from goq.cluster.metadata.commands import (
 from goq.cluster.metadata.results import Accepted, CommandRejected, Rejected
 from goq.cluster.metadata.state import MetadataState
 from goq.errors import TooLarge
-from tests.support.metadata.random_commands import Commands
-from tests.support.metadata.states import after, at, nodes, partition, refused, with_topic
+from tests.support.cluster.metadata.random_commands import Commands
+from tests.support.cluster.metadata.states import after, at, nodes, partition, refused, with_topic
 
 
 def test_a_cluster_has_so_many_nodes() -> None:

@@ -30,7 +30,7 @@ from goq.cluster.metadata.commands import (
     UnfenceNode,
 )
 from goq.cluster.metadata.state import MetadataState, PartitionMetadata
-from tests.support.metadata.states import after, at, nodes, partition, refused, with_topic
+from tests.support.cluster.metadata.states import after, at, nodes, partition, refused, with_topic
 
 
 @pytest.fixture

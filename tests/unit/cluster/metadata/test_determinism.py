@@ -20,9 +20,9 @@ from goq.cluster.metadata.commands import FenceNode
 from goq.cluster.metadata.handlers import partitions
 from goq.cluster.metadata.state import MetadataState, TopicMetadata, encode_state
 from goq.cluster.metadata.state_machine import MetadataStateMachine
-from tests.support.metadata.machines import history, request
-from tests.support.metadata.random_commands import Commands
-from tests.support.metadata.states import nodes, with_topic
+from tests.support.cluster.metadata.machines import history, request
+from tests.support.cluster.metadata.random_commands import Commands
+from tests.support.cluster.metadata.states import nodes, with_topic
 from tests.support.paths import REPOSITORY
 
 Change = Callable[[MetadataState], MetadataState]
@@ -141,7 +141,7 @@ def test_a_walk_in_the_order_of_memory_is_found(monkeypatch: pytest.MonkeyPatch)
 _HASH_SEED_CHECK = """
 from hashlib import sha256
 from goq.cluster.metadata.state import encode_state
-from tests.support.metadata.machines import history
+from tests.support.cluster.metadata.machines import history
 _, states = history("hash seeds", 300)
 print(sha256(b"".join(map(encode_state, states))).hexdigest())
 """

@@ -19,8 +19,8 @@ from goq.cluster.metadata.divergence import diverged_partitions
 from goq.cluster.metadata.rows import changed_rows
 from goq.cluster.metadata.state import MetadataState, NodeMetadata, PartitionMetadata
 from goq.cluster.metadata.state_machine import FILE_NAME, MetadataStateMachine
-from tests.support.metadata.machines import history, request
-from tests.support.metadata.states import after, nodes, with_topic
+from tests.support.cluster.metadata.machines import history, request
+from tests.support.cluster.metadata.states import after, nodes, with_topic
 
 
 def small_state() -> MetadataState:

@@ -16,7 +16,7 @@ from goq.cluster.metadata.commands import (
 )
 from goq.cluster.metadata.features import OWN_LEVEL, has_digests, level_of
 from goq.cluster.metadata.state import MetadataState
-from tests.support.metadata.states import after, nodes, partition, refused, with_topic
+from tests.support.cluster.metadata.states import after, nodes, partition, refused, with_topic
 
 
 def known(state: MetadataState, level: int) -> dict[str, tuple[int, int]]:

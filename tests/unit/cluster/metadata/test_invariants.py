@@ -10,8 +10,8 @@ from goq.cluster.metadata.apply import apply, apply_bytes
 from goq.cluster.metadata.commands import TAGS, decode_command, encode_command
 from goq.cluster.metadata.results import Accepted
 from goq.cluster.metadata.state import MetadataState, encode_state
-from tests.support.metadata.checks import check_step
-from tests.support.metadata.random_commands import Commands
+from tests.support.cluster.metadata.checks import check_step
+from tests.support.cluster.metadata.random_commands import Commands
 
 SEEDS = 40
 COMMANDS = 400

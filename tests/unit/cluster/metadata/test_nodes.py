@@ -12,7 +12,7 @@ from goq.cluster.metadata.commands import (
     StartReassignment,
 )
 from goq.cluster.metadata.state import MetadataState
-from tests.support.metadata.states import after, at, nodes, partition, refused, with_topic
+from tests.support.cluster.metadata.states import after, at, nodes, partition, refused, with_topic
 
 
 def started(state: MetadataState, name: str, *, keeps: bool) -> MetadataState:

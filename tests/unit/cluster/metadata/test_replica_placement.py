@@ -27,7 +27,7 @@ from goq.cluster.metadata.state import (
     active_partitions,
     encode_state,
 )
-from tests.support.metadata.states import (
+from tests.support.cluster.metadata.states import (
     after,
     at,
     counts,

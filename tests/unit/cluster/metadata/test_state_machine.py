@@ -21,8 +21,8 @@ from goq.cluster.metadata.state import MetadataState, encode_state
 from goq.cluster.metadata.state_machine import FILE_NAME, MetadataStateMachine, decode_result
 from goq.cluster.raft.state_machine.state_machine import Proposal
 from goq.errors import CorruptData, StorageFull
-from tests.support.metadata import process
-from tests.support.metadata.machines import history, request
+from tests.support.cluster.metadata import process
+from tests.support.cluster.metadata.machines import history, request
 from tests.support.paths import REPOSITORY
 
 NODE = RegisterNode("n1", 1, "http://n1", "n1:9")

@@ -29,7 +29,7 @@ from goq.cluster.replication.replica import Replica
 from goq.config.topic import TopicSettings
 from goq.errors import CorruptData, InvalidFrame, TopicNotFound, Unavailable
 from goq.storage.node_db import ArchiveRow
-from tests.support.replication.manifest import SimManifest
+from tests.support.cluster.replication.manifest import SimManifest
 from tests.support.storage.disk import SimulatedDisk
 from tests.support.storage.logs import append, frame_of
 

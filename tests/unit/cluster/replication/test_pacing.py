@@ -14,7 +14,7 @@ from goq.cluster.replication.fetch_server import FetchServer, Throttle
 from goq.cluster.replication.leader import FramedUpdate, LeaderReplica
 from goq.cluster.replication.progress import LogOffsets, ReplicaProgress
 from goq.cluster.replication.protocol import FetchRequest, PartitionKey, PartitionUpdate, Position
-from tests.support.replication.loop import SimLoop
+from tests.support.cluster.replication.loop import SimLoop
 
 KEY, OTHER = PartitionKey("t", 1, 0), PartitionKey("t", 1, 1)
 MIB = limits.MIB

@@ -7,7 +7,7 @@ import contextvars
 import heapq
 from typing import Any
 
-from tests.support.replication.loop import HOME, SimLoop
+from tests.support.cluster.replication.loop import HOME, SimLoop
 
 _STEP_S = 1e-6
 _STEPS_AT_ONE_MOMENT_MAX = 200_000

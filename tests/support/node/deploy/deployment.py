@@ -22,8 +22,8 @@ from goq.config.node import Config
 from goq_cli.main import build_app
 from tests.support.eventually import eventually
 from tests.support.node.node_process import NodeProcess
+from tests.support.node.ports import reserved_port
 from tests.support.paths import REPOSITORY
-from tests.support.ports import reserved_port
 
 DEPLOY = REPOSITORY / "deploy"
 DOCKERFILE = DEPLOY / "docker" / "Dockerfile"

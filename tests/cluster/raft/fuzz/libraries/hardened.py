@@ -15,10 +15,9 @@ from goq.cluster.raft import codec
 from goq.cluster.raft.pysyncobj.hardened_sync_obj import HardenedSyncObj
 from goq.cluster.raft.state_machine.state_machine import Proposal, StateMachineFailed
 from goq.errors import CorruptData, StorageFailed, StorageFull
+from tests.cluster.raft.fuzz.libraries.library import Callback, Message, Place, Sizes
+from tests.cluster.raft.fuzz.machine import Machine
 from tests.support.storage.disk import SimulatedDisk
-
-from .library import Callback, Message, Place, Sizes
-from .machine import Machine
 
 FOLDER = Path("/raft")
 

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from goq.cluster.metadata.state_machine import MetadataStateMachine
-from tests.support.metadata.machines import history, request
+from tests.support.cluster.metadata.machines import history, request
 
 
 def main(folder: Path, seed: str, count: int) -> None:

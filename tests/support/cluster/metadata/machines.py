@@ -7,7 +7,7 @@ from goq.cluster.metadata.commands import AnyCommand, encode_command
 from goq.cluster.metadata.state import MetadataState
 from goq.cluster.raft.codec import COMMAND_VERSION
 from goq.cluster.raft.state_machine.state_machine import Proposal
-from tests.support.metadata.random_commands import Commands
+from tests.support.cluster.metadata.random_commands import Commands
 
 
 def request(command: AnyCommand, sequence: int, proposer: int = 1) -> Proposal:

@@ -12,7 +12,7 @@ import pysyncobj.journal
 import pysyncobj.node
 import pysyncobj.syncobj
 
-from .world import World
+from tests.cluster.raft.fuzz.environment.world import World
 
 
 class NoSockets:

@@ -20,7 +20,7 @@ from goq.cluster.metadata.state import (
     TopicMetadata,
     active_partitions,
 )
-from tests.support.metadata.checks import check_step
+from tests.support.cluster.metadata.checks import check_step
 
 STEP_MS = 200
 

@@ -14,10 +14,9 @@ from dataclasses import dataclass, field
 from pysyncobj.node import Node
 from pysyncobj.transport import Transport
 
+from tests.cluster.raft.fuzz.environment.world import World
+from tests.cluster.raft.fuzz.libraries.library import Message
 from tests.support.storage.disk import SimulatedCrash
-
-from .library import Message
-from .world import World
 
 SEND_S = 0.001  # what a send costs the sender
 

@@ -23,11 +23,11 @@ from goq.storage.disk import Disk
 from goq.storage.log.log import Log
 from tests.support.broker.harness import leased
 from tests.support.broker.partition_internals import state_of
-from tests.support.replication.agreement import Agreement
-from tests.support.replication.loop import SimLoop
-from tests.support.replication.manifest import SimManifest
-from tests.support.replication.network import SimNetwork
-from tests.support.replication.node import SimNode
+from tests.support.cluster.replication.agreement import Agreement
+from tests.support.cluster.replication.loop import SimLoop
+from tests.support.cluster.replication.manifest import SimManifest
+from tests.support.cluster.replication.network import SimNetwork
+from tests.support.cluster.replication.node import SimNode
 from tests.support.storage.disk import SimulatedDisk
 
 T = TypeVar("T")

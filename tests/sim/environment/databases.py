@@ -13,7 +13,7 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any
 
-from tests.support.replication.loop import HOME
+from tests.support.cluster.replication.loop import HOME
 from tests.support.storage.disk import SimulatedDisk
 
 _KEPT_MAX = 30

@@ -15,10 +15,9 @@ from typing import Any, Protocol
 
 import httpx
 
-from tests.support.replication.loop import HOME
-
-from .loop import Home
-from .world import World
+from tests.sim.environment.loop import Home
+from tests.sim.environment.world import World
+from tests.support.cluster.replication.loop import HOME
 
 _LATENCY_S = 0.0004
 _PATIENCE_S = 3600.0

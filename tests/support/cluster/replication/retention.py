@@ -13,8 +13,8 @@ from goq.clock import ManualClock
 from goq.storage.log.log import Log
 from goq.storage.log.segment import list_segments
 from goq.storage.node_db import ArchiveRow
-from tests.support.replication.loop import SimExecutor
-from tests.support.replication.manifest import SimManifest
+from tests.support.cluster.replication.loop import SimExecutor
+from tests.support.cluster.replication.manifest import SimManifest
 from tests.support.storage.disk import SimulatedDisk
 
 FOLDER = Path("/data/topics/t/0")

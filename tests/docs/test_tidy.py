@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import PurePosixPath
 
 import pytest
@@ -28,11 +28,11 @@ OPENINGS = ("Let", "Hear", "Being", "Who", "What")
 NOUNS = ("routing", "hashing", "framing", "staging", "sharing", "string")
 
 
-def sources() -> Tree:
-    """Return the sources of both packages."""
+def sources(packages: Iterable[str] = PACKAGES) -> Tree:
+    """Return the sources of packages by path."""
     return {
         PurePosixPath(path.relative_to(REPOSITORY).as_posix()): path.read_text()
-        for package in PACKAGES
+        for package in packages
         for path in sorted((REPOSITORY / package).rglob("*.py"))
     }
 
@@ -123,6 +123,10 @@ RULES: list[Rule] = [
 @pytest.mark.parametrize("rule", RULES)
 def test_the_packages_keep_the_rule(rule: Rule) -> None:
     assert list(rule(sources())) == []
+
+
+def test_the_folders_of_the_tests_are_small() -> None:
+    assert list(large_folders(sources(["tests"]))) == []
 
 
 def tree_of(**files: str) -> Tree:

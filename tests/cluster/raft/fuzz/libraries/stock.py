@@ -16,10 +16,9 @@ from pysyncobj import SyncObj, SyncObjConsumer, replicated
 from pysyncobj.node import Node
 from pysyncobj.serializer import Serializer
 
+from tests.cluster.raft.fuzz.libraries.library import Callback, Message, Place, Sizes, inside
+from tests.cluster.raft.fuzz.machine import Machine
 from tests.support.storage.disk import SimulatedDisk
-
-from .library import Callback, Message, Place, Sizes, inside
-from .machine import Machine
 
 DIRECTORY = Path("/raft")
 JOURNAL = DIRECTORY / "journal"

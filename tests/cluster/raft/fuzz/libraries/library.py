@@ -10,9 +10,8 @@ from typing import Any, Protocol
 
 from pysyncobj import SyncObj, SyncObjConf
 
+from tests.cluster.raft.fuzz.machine import Machine
 from tests.support.storage.disk import SimulatedDisk
-
-from .machine import Machine
 
 Callback = Callable[[Any, int], None]
 Message = dict[str, Any]

@@ -14,7 +14,7 @@ from typing import Any
 
 from goq.cluster.raft.driver import RaftTiming
 from goq.errors import GoqError
-from tests.support.raft.group import Running
+from tests.support.cluster.raft.group import Running
 
 TIMING = RaftTiming(0.05, 0.4, 0.8, 1.2, log_entries=60, chunk_bytes=4096)
 

@@ -13,11 +13,10 @@ from typing import Any
 from unittest.mock import patch
 
 from goq.storage import node_db as nodedb
-from tests.support.replication.node import LoopClock
+from tests.sim.environment.databases import Stored
+from tests.sim.environment.world import World
+from tests.support.cluster.replication.node import LoopClock
 from tests.support.storage.disk import SimulatedDisk
-
-from .databases import Stored
-from .world import World
 
 
 class Disk(SimulatedDisk):

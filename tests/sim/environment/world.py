@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from random import Random
 
-from .loop import ProcessLoop
+from tests.sim.environment.loop import ProcessLoop
 
 
 class World:

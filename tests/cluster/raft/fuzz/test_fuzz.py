@@ -14,11 +14,11 @@ from collections import Counter
 import pysyncobj.syncobj
 import pytest
 
-from tests.cluster.raft.fuzz.ablation import ABLATIONS
-from tests.cluster.raft.fuzz.hardened import Hardened
+from tests.cluster.raft.fuzz.libraries.ablation import ABLATIONS
+from tests.cluster.raft.fuzz.libraries.hardened import Hardened
+from tests.cluster.raft.fuzz.libraries.stock import Stock
 from tests.cluster.raft.fuzz.profile import PROFILES, any_profile, gentle_profile
 from tests.cluster.raft.fuzz.run import run
-from tests.cluster.raft.fuzz.stock import Stock
 from tests.support.paths import REPOSITORY
 
 
@@ -45,7 +45,7 @@ def test_a_seed_gives_the_same_history_each_time(library: type[Stock] | type[Har
 
 def test_a_seed_gives_the_same_history_in_another_process() -> None:
     code = (
-        "from tests.cluster.raft.fuzz.hardened import Hardened;"
+        "from tests.cluster.raft.fuzz.libraries.hardened import Hardened;"
         "from tests.cluster.raft.fuzz.profile import any_profile;"
         "from tests.cluster.raft.fuzz.run import run;"
         "print(run(5, Hardened(), any_profile(5)).history)"

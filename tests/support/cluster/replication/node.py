@@ -32,10 +32,10 @@ from goq.config.topic import TopicSettings
 from goq.errors import GoqError, NotLeader, Unavailable
 from goq.storage.log.segment import Segment
 from goq.storage.node_db import SegmentRow
-from tests.support.replication.agreement import Agreement
-from tests.support.replication.loop import HOME, SimExecutor, SimLoop
-from tests.support.replication.manifest import SimManifest
-from tests.support.replication.network import SimNetwork
+from tests.support.cluster.replication.agreement import Agreement
+from tests.support.cluster.replication.loop import HOME, SimExecutor, SimLoop
+from tests.support.cluster.replication.manifest import SimManifest
+from tests.support.cluster.replication.network import SimNetwork
 from tests.support.storage.disk import SimulatedDisk
 
 T = TypeVar("T")

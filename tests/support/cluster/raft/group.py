@@ -12,7 +12,7 @@ from goq.cluster.raft.node import RaftNode
 from goq.cluster.raft.state_machine.sqlite import SqliteStateMachine
 from goq.cluster.raft.state_machine.state_machine import Proposal, Refused
 from goq.cluster.raft.transport.link import Credentials
-from tests.support.ports import free_ports
+from tests.support.node.ports import free_ports
 
 SECRET = b"of a cluster in a test"
 SCHEMA = """

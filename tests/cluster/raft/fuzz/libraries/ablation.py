@@ -21,8 +21,7 @@ from goq.cluster.raft.log.snapshots import Snapshots
 from goq.cluster.raft.pysyncobj import follower as following
 from goq.cluster.raft.pysyncobj.hardened_sync_obj import HardenedSyncObj
 from goq.cluster.raft.state_machine.state_machine import StateMachine
-
-from .library import Message, inside
+from tests.cluster.raft.fuzz.libraries.library import Message, inside
 
 Node = Any
 

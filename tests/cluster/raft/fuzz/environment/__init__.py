@@ -1,0 +1,1 @@
+"""The simulated environment of the nodes: time and chance, links, clock and files."""
