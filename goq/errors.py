@@ -34,10 +34,14 @@
 Each class has a stable ``code`` (part of the API), its HTTP status, the exit code of a command that
 ends with it, and whether the same request may succeed if sent again. The message says what is
 wrong, where, and what to do.
+
+A write that an error refuses is not done, and never will be. Exceptions: ``TimedOut``, and
+``internal``, which is a bug.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 
@@ -298,7 +302,10 @@ class ShuttingDown(Unavailable):
 
 
 class TimedOut(Unavailable):
-    """No answer within the time allowed; whether the request took effect is unknown."""
+    """Whether the request took effect is unknown: no answer in time, or only a part of it did.
+
+    The only retryable error after which a write may be stored. The others mean that nothing was.
+    """
 
     code = "timed_out"
     http_status = 504
@@ -317,6 +324,37 @@ class StorageFailed(CorruptData):
 
     code = "storage_failed"
     retryable = True
+
+
+def outcome_unknown(error: GoqError) -> TimedOut:
+    """Return the error of a write that ``error`` interrupted: it is stored or not."""
+    if isinstance(error, TimedOut):
+        return error
+    return TimedOut(
+        f"it is not known whether this was done: {error.detail}",
+        retry_after_ms=error.retry_after_ms,
+    )
+
+
+def raise_failures(results: Sequence[object]) -> None:
+    """Raise the error of a request that made several writes, each a result or an error.
+
+    Nothing is raised without an error. If all writes were refused, the first refusal is raised.
+    ``TimedOut`` if some may be done: the request as a whole was not refused.
+    """
+    errors = [result for result in results if isinstance(result, BaseException)]
+    if not errors:
+        return
+    for error in errors:
+        if not isinstance(error, GoqError) or isinstance(error, TimedOut):
+            raise error
+    first = errors[0]
+    assert isinstance(first, GoqError)
+    if len(errors) < len(results):
+        raise TimedOut(
+            f"only a part of this was done: {first.detail}", retry_after_ms=first.retry_after_ms
+        )
+    raise first
 
 
 def _family(root: type[GoqError]) -> list[type[GoqError]]:

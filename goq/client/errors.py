@@ -32,18 +32,19 @@ _BY_STATUS: dict[int, type[GoqError]] = {
     413: TooLarge,
     415: UnsupportedMedia,
     429: TooManyRequests,
-    502: Unavailable,
+    502: TimedOut,  # a proxy may have passed the request on
     503: Unavailable,
     504: TimedOut,
 }
 
 
 class Answer(NamedTuple):
-    """A whole response."""
+    """A whole response; ``has_doubt`` if an earlier attempt of the request may have been done."""
 
     status: int
     headers: httpx.Headers
     body: bytes
+    has_doubt: bool = False
 
 
 class _Problem(msgspec.Struct):
@@ -81,8 +82,13 @@ def error_of_answer(answer: Answer, server: str) -> GoqError:
     )
 
 
-def failure_of_transport(error: httpx.TransportError, server: str) -> RequestFailure:
-    """Return the failure of a request that got no whole answer."""
+def failure_of_transport(
+    error: httpx.TransportError, server: str, *, is_read: bool = False
+) -> RequestFailure:
+    """Return the failure of a request that got no whole answer.
+
+    ``TimedOut`` if it may have been done, unless it only reads.
+    """
     said = str(error) or type(error).__name__
     if isinstance(error, httpx.PoolTimeout):
         return RequestFailure(
@@ -103,12 +109,11 @@ def failure_of_transport(error: httpx.TransportError, server: str) -> RequestFai
         )
     if isinstance(error, httpx.LocalProtocolError | httpx.UnsupportedProtocol):
         return RequestFailure(InvalidInput(f"cannot ask {server}: {said}"), maybe_done=False)
+    broken = f"the connection to {server} broke before an answer came ({said})"
+    if is_read:
+        return RequestFailure(Unavailable(broken), maybe_done=False)
     return RequestFailure(
-        Unavailable(
-            f"the connection to {server} broke before an answer came ({said});"
-            " the request may still have been done"
-        ),
-        maybe_done=True,
+        TimedOut(f"{broken}; the request may still have been done"), maybe_done=True
     )
 
 

@@ -187,7 +187,10 @@ def messages_of(topic: str, partition: int, frame: FrameView, lanes: str) -> Ite
 
 
 class FailedReceipt(NamedTuple):
-    """A receipt that was not settled, and the code of its error (docs/errors.md)."""
+    """A receipt that was not settled, and the code of its error (docs/errors.md).
+
+    With the code ``timed_out`` it may be settled. If it is not, the message is delivered again.
+    """
 
     receipt: str
     code: str

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from goq.errors import UsageError
+from goq.errors import TimedOut, UsageError
 from goq_cli.interrupts import Interrupts
 from goq_cli.output.message_format import DEFAULT_FORMAT, Writer, make_writer
 from goq_cli.session import SESSION, ClientId
@@ -188,10 +188,16 @@ class Acker:
         self._writer.flush()
         if self._ack and self._printed:
             settled = self._client.ack_many(self._printed)
-            if settled.failed:
+            unknown = sum(each.code == TimedOut.code for each in settled.failed)
+            if unknown:
                 sys.stderr.write(
-                    f"goq: {len(settled.failed)} leases had ended before their messages were"
-                    " acknowledged; they come again (see --visibility)\n"
+                    f"goq: it is not known whether {unknown} receipts were acknowledged;"
+                    " messages that were not come again\n"
+                )
+            if len(settled.failed) > unknown:
+                sys.stderr.write(
+                    f"goq: {len(settled.failed) - unknown} leases had ended before their messages"
+                    " were acknowledged; they come again (see --visibility)\n"
                 )
         self._printed = []
 

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from goq.broker.log.group_commit import Appended
 from goq.broker.partition.leases import LeasedBatch
-from goq.broker.topic.receiver import ReceiveRequest
+from goq.broker.topic.receiver import ReceiveRequest, UnsettledReceipt
 from goq.errors import GoqError, OutOfOrderSequence, TopicExists, Unavailable
 from goq.frame.encoder import Columns, ProducerMark, encode_frame
 from goq.frame.hashes import partition_of
@@ -129,7 +129,7 @@ class Clients:
         await self._pause(0.05)
         receipts = [Receipt(delivery.partition, delivery.token, s, e) for s, e, _ in delivery.spans]
 
-        async def settle(at: Process) -> tuple[int, list[Receipt]]:
+        async def settle(at: Process) -> tuple[int, list[UnsettledReceipt]]:
             topic = at.broker.topic(TOPIC)
             return await topic.receiver.acknowledge(GROUP, receipts)
 

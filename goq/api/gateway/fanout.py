@@ -13,7 +13,14 @@ from goq.api.codec.leased import response_bytes
 from goq.api.router import Router
 from goq.api.routing_policy import Document, MergeContext
 from goq.cluster.forwarding.http_proxy import HttpProxy
-from goq.errors import GoqError, NotLeader, PartitionOffline, Unavailable
+from goq.errors import (
+    GoqError,
+    NotLeader,
+    PartitionOffline,
+    TimedOut,
+    Unavailable,
+    outcome_unknown,
+)
 from goq.http.message import LOCAL, Request, Response
 
 _NOT_THERE_YET = ("topic_not_found", "group_not_found")
@@ -64,8 +71,8 @@ class Fanout:
     async def ask(self, url: str | None, request: Request) -> Response:
         """Return the answer of one node, this node for ``None``.
 
-        Raises ``NotLeader`` if the node cannot be reached and so did nothing, ``Unavailable`` if it
-        may have carried out the request.
+        Raises ``NotLeader`` if the node cannot be reached and so did nothing, ``TimedOut`` if it
+        may have carried out a write, ``Unavailable`` if it did not answer a read.
         """
         if url is not None:
             return await self._relay.forward(url, request)
@@ -92,54 +99,60 @@ class Fanout:
 
         Either all answers are successful, or one answer that is not is returned. When leaders
         change, the new ones are asked. Raises ``PartitionOffline`` after a timeout, or if
-        ``needs_all`` and a partition has no leader. Raises ``Unavailable`` if a node may have
-        carried out a write.
+        ``needs_all`` and a partition has no leader. Raises ``TimedOut`` if a write fails that some
+        leaders may have carried out.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + limits.FORWARD_LEADER_WAIT_S
         is_reading = request.method in ("GET", "HEAD")
+        is_partly_done = False
         while True:
-            lacking: GoqError | Response | None
-            try:
-                answers = await self._ask_once(topic, request, is_reading, needs_all)
-                lacking = _retryable_answer(answers)
-            except NotLeader as error:
-                lacking = error
-            except Unavailable as error:
-                if not is_reading:
-                    raise
-                lacking = error
-            else:
-                if lacking is None:
-                    bad = [answer for answer in answers if answer.status >= 300]
-                    return bad[:1] or answers
+            results = await self._ask_once(topic, request, is_reading, needs_all)
+            answers = [result for result in results if isinstance(result, Response)]
+            errors = [result for result in results if isinstance(result, GoqError)]
+            is_partly_done |= not is_reading and any(map(_may_be_done, answers))
+            lacking: GoqError | Response | None = _retryable_answer(answers)
+            if errors and (is_reading or lacking is None):
+                lacking = errors[0]
+            for error in errors:
+                if not isinstance(error, Unavailable if is_reading else NotLeader):
+                    raise outcome_unknown(error) if is_partly_done else error
+            if lacking is None:
+                bad = [answer for answer in answers if answer.status >= 300]
+                if bad and is_partly_done:
+                    raise _partly_done(bad[0])
+                return bad[:1] or answers
             if loop.time() >= until:
+                if is_partly_done:
+                    raise _partly_done(lacking)
                 if isinstance(lacking, Response):
                     return [lacking]
-                assert lacking is not None
                 raise incomplete_answer(topic, lacking)
             await asyncio.sleep(limits.FORWARD_RETRY_PAUSE_S)
 
     async def _ask_once(
         self, topic: str | None, request: Request, is_reading: bool, needs_all: bool
-    ) -> list[Response]:
+    ) -> list[Response | GoqError]:
+        """Return an answer or an error of each leader; those that count for more come first."""
         if needs_all and topic is not None and None in self.partition_leaders.leaders(topic):
-            raise NotLeader(f"a partition of {topic} has no leader now")
+            return [NotLeader(f"a partition of {topic} has no leader now")]
         urls = sorted(self.partition_leaders.leader_urls(topic), key=lambda url: url or "")
         asked = (
             self.ask_while_up(url, topic, request) if is_reading else self.ask(url, request)
             for url in urls
         )
         results = await asyncio.gather(*asked, return_exceptions=True)
-        errors = [result for result in results if isinstance(result, BaseException)]
-        if errors:  # what is not known counts for more than what surely did not happen
-            raise min(errors, key=lambda error: isinstance(error, NotLeader))
-        return [result for result in results if isinstance(result, Response)]
+        for result in results:
+            if isinstance(result, BaseException) and not isinstance(result, GoqError):
+                raise result
+        found = [result for result in results if isinstance(result, Response | GoqError)]
+        return sorted(found, key=_certainty)  # what is not known counts for more
 
     async def ask_partition_leader(self, topic: str, number: int, request: Request) -> Response:
         """Return the answer of a partition's leader, also when it changes meanwhile.
 
-        Raises ``PartitionOffline`` after a timeout, and ``Unavailable``.
+        Raises ``PartitionOffline`` after a timeout, ``TimedOut`` if a leader may have carried out
+        the request, ``Unavailable`` if it did not answer a read.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + limits.FORWARD_LEADER_WAIT_S
@@ -170,6 +183,23 @@ def incomplete_answer(topic: str | None, error: GoqError) -> PartitionOffline:
         f"not all of {what} can be asked now: {error.detail}; goq cluster status says more",
         retry_after_ms=1000,
     )
+
+
+def _certainty(result: Response | GoqError) -> int:
+    """Return 0 for an unknown outcome of a request, 1 for a refusal or an answer."""
+    status = result.status if isinstance(result, Response) else result.http_status
+    return int(status != TimedOut.http_status)
+
+
+def _may_be_done(answer: Response) -> bool:
+    """Return whether a leader has carried out a write, or may have."""
+    return answer.status < 300 or answer.status == TimedOut.http_status
+
+
+def _partly_done(failure: Response | GoqError) -> TimedOut:
+    """Return the error of a write that one leader refused after others carried it out."""
+    why = failure.detail if isinstance(failure, GoqError) else error_code(failure)
+    return TimedOut(f"only a part of this was done; another was refused: {why}")
 
 
 def _retryable_answer(answers: Sequence[Response]) -> Response | None:

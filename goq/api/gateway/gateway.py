@@ -19,6 +19,7 @@ from goq.api.gateway.fanout import (
     LeaderDirectory,
     copy_request,
     decode_document,
+    error_code,
     merge_context,
 )
 from goq.api.gateway.membership import heartbeat, leave
@@ -36,7 +37,7 @@ from goq.api.routing_policy import (
     topic_of_path,
 )
 from goq.cluster.forwarding.http_proxy import HttpProxy
-from goq.errors import GoqError, NotLeader, TopicNotFound
+from goq.errors import GoqError, NotLeader, TimedOut, TopicNotFound
 from goq.http.message import LOCAL, Request, Response
 
 _Answering = Callable[[Request, Sequence[str]], Awaitable[Response]]
@@ -184,7 +185,13 @@ class Gateway:
         answers = await self._fanout.ask_all_leaders(values[0], local, needs_all=True)
         if answers[0].status >= 300:
             return answers[0]
-        return await self._fanout.answer_here(request)
+        answer = await self._fanout.answer_here(request)
+        if answer.status < 500 and answer.status != NotLeader.http_status:
+            return answer
+        raise TimedOut(
+            f"the progress of the group is deleted, the group not yet ({error_code(answer)})",
+            retry_after_ms=1000,
+        )
 
 
 def _topic_of(route: Route, values: Sequence[str]) -> str | None:

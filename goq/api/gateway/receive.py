@@ -28,7 +28,7 @@ from goq.api.gateway.streams import StreamGateway
 from goq.api.routing_policy import BYTES_MAX, READY
 from goq.api.schemas.groups import Receive
 from goq.broker.topic.receiver import ReceiveRequest
-from goq.errors import GoqError, NotLeader, Unavailable
+from goq.errors import GoqError, TimedOut, Unavailable
 from goq.http.message import Request, Response
 
 _WAIT_S = 30.0
@@ -73,7 +73,7 @@ class ReceiveGateway:
     async def take(self, url: str | None, values: Sequence[str], request: Request) -> Response:
         """Return a leader's answer. Leases of an answer that arrives too late are released.
 
-        Raises ``NotLeader`` and ``Unavailable``.
+        Raises ``NotLeader``, and ``TimedOut`` if the leader may have leased messages.
         """
         leaders = self._fanout.partition_leaders
         loop = asyncio.get_running_loop()
@@ -88,9 +88,9 @@ class ReceiveGateway:
                     return_when=asyncio.FIRST_COMPLETED,
                 )
                 if not asked.done() and url not in leaders.leader_urls(values[0]):
-                    raise Unavailable(f"the node at {url} leads nothing of {values[0]} any more")
+                    raise TimedOut(f"the node at {url} leads nothing of {values[0]} any more")
                 if not asked.done() and loop.time() >= until:
-                    raise Unavailable(f"the node at {url} does not answer", retry_after_ms=1000)
+                    raise TimedOut(f"the node at {url} does not answer", retry_after_ms=1000)
         except BaseException:
             self._track(asyncio.ensure_future(self._release_late(asked, values)))
             raise
@@ -178,13 +178,13 @@ class _Receive:
                 answer = await self._gateway.take(
                     url, self._values, self._for_one(messages, size_bytes)
                 )
-            except (NotLeader, Unavailable) as error:
-                self._failure = error
+            except Unavailable as error:
+                self._note_failure(error)
                 continue
             if answer.status in _MISTAKES:
                 return answer
             if answer.status != 200:
-                self._failure = answer
+                self._note_failure(answer)
                 continue
             self._counts[url] = answer.headers.get(READY, "")
             found = read_leased(answer)
@@ -195,6 +195,11 @@ class _Receive:
             else:
                 self._nothing = found
         return None
+
+    def _note_failure(self, failure: GoqError | Response) -> None:
+        """Remember a failure; an unknown outcome counts for more than a refusal."""
+        if not isinstance(self._failure, TimedOut):
+            self._failure = failure
 
     def _for_one(self, messages: int, size_bytes: int) -> Request:
         body = msgspec.json.encode(

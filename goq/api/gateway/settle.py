@@ -25,7 +25,7 @@ async def settle(fanout: Fanout, request: Request, topic: str) -> Response:
     """Return the number of settled messages, and the receipts that failed with their error codes.
 
     Receipts of a partition whose leader is missing or does not answer fail with that code; the
-    others are settled.
+    others are settled. ``timed_out`` receipts may be settled, all other failed ones are not.
     """
     try:
         fields, left = _fields_of(request, len(fanout.partition_leaders.leaders(topic)))
@@ -39,13 +39,23 @@ async def settle(fanout: Fanout, request: Request, topic: str) -> Response:
         answers = await asyncio.gather(
             *(_ask(fanout, url, request, fields, some) for url, some in groups)
         )
+        refusals = [answer for answer in answers if isinstance(answer, Response)]
+        if refusals and len(refusals) == len(answers) and not settled and not failed:
+            return refusals[0]
         for (_, some), answer in zip(groups, answers, strict=True):
+            if answer is None:
+                continue
+            left = {number: texts for number, texts in left.items() if number not in some}
             if isinstance(answer, Response):
-                return answer
-            if answer is not None:
-                settled += answer["settled"]
-                failed += answer["failed"]
-                left = {number: texts for number, texts in left.items() if number not in some}
+                failed += _failed([t for texts in some.values() for t in texts], error_code(answer))
+                continue
+            settled += answer["settled"]
+            for each in answer["failed"]:
+                if each["code"] == NotLeader.code:
+                    number = Receipt.parse(each["receipt"]).partition
+                    left.setdefault(number, []).append(each["receipt"])
+                else:
+                    failed.append(each)
         if left and loop.time() >= until:
             failed += _failed([t for some in left.values() for t in some], PartitionOffline.code)
             break

@@ -56,12 +56,13 @@ from goq.api.views.peek import Peek, state_of
 from goq.broker.broker import Broker
 from goq.broker.partition.leases import LeasedBatch
 from goq.broker.topic.push_streams import PushStream, PushStreamOptions
+from goq.broker.topic.receiver import UnsettledReceipt
 from goq.broker.topic.topic import Topic
 from goq.delivery.events.event import Span
 from goq.delivery.events.transitions import MessageState
-from goq.errors import GoqError, GroupNotFound, LeaseLost, TooLarge
+from goq.errors import GoqError, GroupNotFound, TooLarge, raise_failures
 from goq.http.message import LOCAL, Request, Response
-from goq.model import Receipt, check_name
+from goq.model import check_name
 
 _GROUP = "/v1/topics/{topic}/groups/{group}"
 _PEEKED = 10
@@ -307,8 +308,9 @@ class GroupRoutes:
     async def delete(self, request: Request, name: str, group: str) -> Response:
         """Delete a group and its progress; for another node, only its progress here."""
         if LOCAL in request.headers:
-            for partition in self._broker.topic(name).partitions:
-                await partition.delete_group(group)
+            partitions = self._broker.topic(name).partitions
+            deleting = (partition.delete_group(group) for partition in partitions)
+            raise_failures(await asyncio.gather(*deleting, return_exceptions=True))
             return Response(204)
         await self._broker.delete_group(self._known(name, group), group)
         return Response(204)
@@ -325,7 +327,8 @@ class GroupRoutes:
         plan = [self._views.reset(partition, group, target) for partition, target in targets]
         if not asked.dry_run:
             await self._broker.remember_group(topic, group)
-            await asyncio.gather(*(p.reset(group, *target) for p, target in targets))
+            resets = (partition.reset(group, *target) for partition, target in targets)
+            raise_failures(await asyncio.gather(*resets, return_exceptions=True))
         return json_response(ResetOut(group, asked.dry_run, plan))
 
     async def peek(self, request: Request, name: str, group: str) -> Response:
@@ -354,9 +357,8 @@ def _partition_of(request: Request) -> int | None:
     return json_body(request, GroupReset).partition
 
 
-def _settled(done: int, void: Sequence[Receipt]) -> Response:
-    failed = [FailedOut(str(receipt), LeaseLost.code) for receipt in void]
-    return json_response(SettledOut(done, failed))
+def _settled(done: int, failed: Sequence[UnsettledReceipt]) -> Response:
+    return json_response(SettledOut(done, [FailedOut(str(r), code) for r, code in failed]))
 
 
 def _reason(reason: str) -> str:

@@ -7,7 +7,6 @@ redrive, see :mod:`goq.broker.outbox.worker`.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import NamedTuple
 
 from goq import limits
 from goq.broker.dlq.search import DeadLetterQuery, DeadLetterSearch, FoundDeadLetter
+from goq.broker.log.group_commit import wait_for_all
 from goq.broker.partition.partition import Partition
 from goq.broker.topic.topic import Topic
 from goq.delivery.events.event import AnyEvent, Cancelled, Cause, CopyQueued, Range
@@ -139,9 +139,7 @@ async def _remove(
         count -= len(offsets) - len(left)
         if left:
             pending.append(partition.record(events_for(partition, left)))
-    for recorded in await asyncio.gather(*pending, return_exceptions=True):
-        if isinstance(recorded, BaseException):
-            raise recorded
+    await wait_for_all(pending)
     dead.receiver.wake()  # messages behind them may be ready now
     return matched, count, search.next
 

@@ -5,6 +5,9 @@ single append waits for one sync, and concurrent appends share one. An append co
 offset once it is durable by the log's ``fsync`` setting on as many nodes as the quorum requires, or
 with an error. A frame on this node's disk alone is acknowledged only to ``Acks.LEADER``, and is not
 readable.
+
+An append that fails with ``TimedOut`` may be stored, now or by a later leader. One that fails with
+another error is not stored.
 """
 
 from __future__ import annotations
@@ -22,7 +25,16 @@ from goq.broker.log.quorum import Quorum
 from goq.broker.runtime.metrics import Histogram
 from goq.clock import Clock
 from goq.config.topic import Fsync
-from goq.errors import GoqError, ShuttingDown, StorageFailed, TooManyRequests
+from goq.errors import (
+    GoqError,
+    ShuttingDown,
+    StorageFailed,
+    StorageFull,
+    TimedOut,
+    TooManyRequests,
+    outcome_unknown,
+    raise_failures,
+)
 from goq.frame.encoder import DuplicateRow
 from goq.frame.view import FrameView
 from goq.model import Acks
@@ -310,7 +322,9 @@ class GroupCommit:
     ) -> None:
         self._write_seconds.observe(self._loop.time() - began_s)
         if error is not None:
-            self._fail(written, self._as_known(error))
+            known = self._as_known(error)
+            doubt = None if isinstance(known, StorageFull) else outcome_unknown(known)
+            self._fail(written, known, doubt)
             return
         sealed = self.log.commit(batch)
         self._admission.settle(stored=True)
@@ -397,16 +411,23 @@ class GroupCommit:
         else:
             self._start()
 
-    def _fail(self, written: list[_Written], error: GoqError) -> None:
-        """Fail all pending appends; after a failed sync the log takes no more."""
-        waiting = [w.done for w in written] + [w.done for w in self._queue]
+    def _fail(
+        self, written: list[_Written], error: GoqError, doubt: TimedOut | None = None
+    ) -> None:
+        """Fail all pending appends; after a failed sync the log takes no more.
+
+        The batch under way fails with ``doubt`` if its bytes may be on the disk.
+        """
+        queued = [w.done for w in self._queue]
         self._queue.clear()
         self._queued_bytes = 0
         self._admission.settle(stored=False)
         if self.log.failed:
             self._closed = error
             self._forget_stored(error)
-        for done in waiting:
+        for each in written:
+            _reject(each.done, doubt or error)
+        for done in queued:
             _reject(done, error)
         self._busy = False
         self._idle.set()
@@ -415,15 +436,21 @@ class GroupCommit:
         self._on_failure(error)
 
     def _forget_stored(self, error: GoqError) -> None:
-        """Fail the appends that wait for other nodes: their outcome is unknown here."""
+        """Fail the appends that wait for other nodes: their outcome is unknown here.
+
+        Those about to be refused are not stored: they fail with ``error``.
+        """
         waiting = [each.done for stored in self._stored for each in stored.written]
         waiting += [done for _, done in self._repeated]
-        waiting += self._doubtful
+        refused = list(self._doubtful)
         self._doubtful.clear()
         self._stored.clear()
         self._stored_bytes = 0
         self._repeated.clear()
+        unknown = outcome_unknown(error)
         for done in waiting:
+            _reject(done, unknown)
+        for done in refused:
             _reject(done, error)
 
     async def run_exclusive(self, work: Callable[[], None]) -> None:
@@ -436,9 +463,10 @@ class GroupCommit:
         await done
 
     def abort(self, error: GoqError) -> None:
-        """Stop at once: accept and write nothing more; fail pending appends with ``error``.
+        """Stop at once: accept and write nothing more; fail pending appends.
 
-        Frames that are being written may be stored or not.
+        Queued frames fail with ``error``, because they are not written. The others fail with
+        ``TimedOut``.
         """
         self._closed = error
         kept = [each for each in self._queue if isinstance(each, _Exclusive)]
@@ -464,13 +492,13 @@ class GroupCommit:
 
 
 async def wait_for_all(pending: Sequence[asyncio.Future[Appended]]) -> list[Appended]:
-    """Wait for all appends, then return them or raise the first error."""
+    """Wait for all appends, then return them; raise as :func:`raise_failures` does."""
     if len(pending) == 1:
         return [await pending[0]]
+    if not pending:
+        return []
     results = await asyncio.gather(*pending, return_exceptions=True)
-    for result in results:
-        if isinstance(result, BaseException):
-            raise result
+    raise_failures(results)
     return [result for result in results if isinstance(result, Appended)]
 
 

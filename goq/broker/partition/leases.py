@@ -2,7 +2,8 @@
 
 A decision changes the state at once, so no other consumer gets the same message. Its event is
 queued for the log in the same turn of the event loop. Each call returns a future that completes
-when the event is durable; the client gets its answer after that.
+when the event is durable; the client gets its answer after that. If it fails with ``TimedOut``, the
+decision may hold; with another error it does not.
 """
 
 from __future__ import annotations
@@ -73,8 +74,8 @@ class OnlySkipped(Exception):
     """Nothing was leased, but messages were skipped; more may follow."""
 
 
-Settling = tuple[Settlement, asyncio.Future[Appended] | None]
-"""The decision, and a future that completes when it is durable; None if nothing changed."""
+Settling = tuple[Settlement, Sequence[asyncio.Future[Appended]]]
+"""The decision, and futures that complete when it is durable; none if nothing changed."""
 
 
 class Leases:
@@ -197,9 +198,10 @@ class Leases:
     def _settle(self, group: str, settled: Settlement) -> Settling:
         if self._availability.error is not None:
             raise self._availability.error
-        recorded = None
-        for first in range(0, len(settled.events), _EVENTS_PER_FRAME_MAX):
-            recorded = self._writer.record(settled.events[first : first + _EVENTS_PER_FRAME_MAX])
+        recorded = [
+            self._writer.record(settled.events[first : first + _EVENTS_PER_FRAME_MAX])
+            for first in range(0, len(settled.events), _EVENTS_PER_FRAME_MAX)
+        ]
         if settled.events:
             self._wake_blocked(group)
         return settled, recorded

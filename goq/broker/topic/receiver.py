@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from goq.broker.group.coordinator import Coordinator
 from goq.broker.log.group_commit import Appended, wait_for_all
@@ -27,7 +28,7 @@ from goq.broker.topic.partition_table import PartitionTable
 from goq.broker.topic.stream_credit import StreamCredits
 from goq.broker.topic.waiters import Waiters
 from goq.config.topic import Ordering, TopicSettings
-from goq.errors import GoqError, NotLeader
+from goq.errors import GoqError, LeaseLost, NotLeader, raise_failures
 from goq.model import Receipt
 
 _PASS_ON_S = 0.2
@@ -45,6 +46,13 @@ class ReceiveRequest:
     bytes_max: int
     wait_ms: int
     visibility_ms: int | None
+
+
+class UnsettledReceipt(NamedTuple):
+    """A receipt that was not settled, or perhaps not: the code of the error says which."""
+
+    receipt: Receipt
+    code: str
 
 
 class Receiver:
@@ -202,8 +210,8 @@ class Receiver:
             if not isinstance(result, BaseException):
                 durable.append(batch)
                 self._stats.delivered_messages += batch.message_count
-        if not durable and isinstance(results[0], BaseException):
-            raise results[0]
+        if not durable:
+            raise_failures(results)
         return durable
 
     # Wait
@@ -289,32 +297,32 @@ class Receiver:
 
     async def acknowledge(
         self, group: str, receipts: Sequence[Receipt]
-    ) -> tuple[int, list[Receipt]]:
-        """Mark leased messages as done; return how many, and the receipts that are void."""
-        count, void = await self._settle(
+    ) -> tuple[int, list[UnsettledReceipt]]:
+        """Mark leased messages as done; return how many, and the receipts that failed."""
+        count, failed = await self._settle(
             group, receipts, lambda leases, some: leases.acknowledge(group, some)
         )
         self._stats.begin(asyncio.get_running_loop().time())
         self._stats.acked_messages += count
-        return count, void
+        return count, failed
 
     async def nack(
         self, group: str, receipts: Sequence[Receipt], delay_ms: int | None, reason: str
-    ) -> tuple[int, list[Receipt]]:
+    ) -> tuple[int, list[UnsettledReceipt]]:
         """Return leased messages for another attempt after a delay, None for the backoff.
 
         Returns as :meth:`acknowledge` does.
         """
-        count, void = await self._settle(
+        count, failed = await self._settle(
             group, receipts, lambda leases, some: leases.nack(group, some, delay_ms, reason)
         )
         self._stats.nacked_messages += count
         self.wake()
-        return count, void
+        return count, failed
 
     async def reject(
         self, group: str, receipts: Sequence[Receipt], reason: str
-    ) -> tuple[int, list[Receipt]]:
+    ) -> tuple[int, list[UnsettledReceipt]]:
         """Dead-letter leased messages at once; return as :meth:`acknowledge` does."""
         return await self._settle(
             group, receipts, lambda leases, some: leases.reject(group, some, reason)
@@ -322,7 +330,7 @@ class Receiver:
 
     async def extend(
         self, group: str, receipts: Sequence[Receipt], deadline_ms: int
-    ) -> tuple[int, list[Receipt]]:
+    ) -> tuple[int, list[UnsettledReceipt]]:
         """Set a new deadline for leased messages; return as :meth:`acknowledge` does."""
         return await self._settle(
             group, receipts, lambda leases, some: leases.extend(group, some, deadline_ms)
@@ -333,32 +341,51 @@ class Receiver:
         group: str,
         receipts: Sequence[Receipt],
         settle: Callable[[Leases, list[Receipt]], Settling],
-    ) -> tuple[int, list[Receipt]]:
-        """Settle receipts of any partitions, or raise before settling any."""
+    ) -> tuple[int, list[UnsettledReceipt]]:
+        """Settle receipts of any partitions, or raise before settling any.
+
+        Receipts of a partition that fails are returned with the code of its error. If all
+        partitions fail alike, that error is raised.
+        """
         by_partition: dict[int, list[Receipt]] = {}
         for receipt in receipts:
             by_partition.setdefault(receipt.partition, []).append(receipt)
-        count, void, pending = 0, [], []
+        count, failed = 0, list[UnsettledReceipt]()
         settling: list[tuple[Leases, list[Receipt]]] = []
         for number, some in by_partition.items():
             if number >= self._partitions.count:
-                void.extend(some)
+                failed.extend(_lost(some))
             else:
                 leases = self._partitions[number].leases
                 leases.check_room()
                 settling.append((leases, some))
+        pending: list[Settling] = []
         has_members = self.settings_of(group).ordering is Ordering.PARTITION
         for leases, some in settling:
             if has_members:  # a settlement counts as a heartbeat
                 for consumer in leases.consumers(group, {receipt.token for receipt in some}):
                     self._coordinator.touch(group, consumer)
-            settled, recorded = settle(leases, some)
-            count += settled.settled
-            void.extend(settled.void)
-            if recorded is not None:
-                pending.append(recorded)
-        await wait_for_all(pending)
-        return count, void
+            pending.append(settle(leases, some))
+        if len(pending) == 1:
+            ((settled, recorded),) = pending
+            await wait_for_all(recorded)
+            return settled.settled, failed + _lost(settled.void)
+        results = await asyncio.gather(
+            *(wait_for_all(recorded) for _, recorded in pending), return_exceptions=True
+        )
+        errors = [result for result in results if isinstance(result, BaseException)]
+        bugs = [error for error in errors if not isinstance(error, GoqError)]
+        if bugs:
+            raise bugs[0]
+        if results and len(errors) == len(results) and len(set(map(type, errors))) == 1:
+            raise errors[0]
+        for (_, some), (settled, _), result in zip(settling, pending, results, strict=True):
+            if isinstance(result, GoqError):
+                failed.extend(UnsettledReceipt(receipt, result.code) for receipt in some)
+            else:
+                count += settled.settled
+                failed.extend(_lost(settled.void))
+        return count, failed
 
     def on_settled(self, number: int, group: str | None, token: int | None, count: int) -> None:
         """Return the credit of settled messages to their streams, and hand partitions over.
@@ -376,6 +403,10 @@ class Receiver:
         self._closed = reason
         self.waiters.wake_all()
         self._log_readers.wake_all()
+
+
+def _lost(receipts: Sequence[Receipt]) -> list[UnsettledReceipt]:
+    return [UnsettledReceipt(receipt, LeaseLost.code) for receipt in receipts]
 
 
 def _queue_of(group: str, consumer: str) -> str:

@@ -19,7 +19,7 @@ from goq.client.cluster_map import TopicPartition
 from goq.client.errors import unreadable
 from goq.client.protocol import frames as wire
 from goq.client.protocol import routes
-from goq.errors import InvalidFrame, TopicExists
+from goq.errors import InvalidFrame, TopicExists, raise_failures
 
 if TYPE_CHECKING:
     from goq.client._async.client import AsyncClient
@@ -73,8 +73,9 @@ async def post_frames(
 ) -> list[wire.StoredFrame]:
     """Store frames, each ``(partition, frame)``; return where each was stored, in order.
 
-    Each leader gets one request. When this raises, some frames may be stored and others not. Only
-    frames that carry a producer sequence can be sent again without doubling.
+    Each leader gets one request. A refusal is raised only if all requests were refused: otherwise
+    the error is ``TimedOut``, and some frames may be stored and others not. Only frames that carry
+    a producer sequence can be sent again without doubling.
     """
     by_leader = await _indexes_by_leader(http, topic, frames)
     requests = [_FramesRequest(http, topic, [frames[n] for n in ns], acks) for ns in by_leader]
@@ -88,9 +89,7 @@ async def post_frames(
     finally:
         for worker in workers:
             await worker.stop()
-    for request in requests:
-        if request.error is not None:
-            raise request.error
+    raise_failures([request.error for request in requests])
     stored_by_index = {
         index: stored
         for indexes, request in zip(by_leader, requests, strict=True)
@@ -141,6 +140,7 @@ class _FramesRequest:
             b"".join([piece for placed in self._frames for piece in wire.place(*placed)]),
             content_type=routes.FRAMES,
             repeatable=True,
+            is_publish=True,
             partition=TopicPartition(self._topic, self._frames[0][0]) if self._frames else None,
         )
         try:

@@ -25,7 +25,7 @@ from goq.client.cluster_map import (
 from goq.client.errors import Answer, error_of_answer, failure_of_transport, unreadable
 from goq.client.protocol import routes
 from goq.client.retry import BackoffPolicy, RequestFailure, RetryAttempts, answered
-from goq.errors import InvalidInput, NotLeader, TooLarge
+from goq.errors import InvalidInput, NotLeader, TooLarge, outcome_unknown
 from goq.http.client.http1 import ANSWER_BYTES_MAX, CONNECTIONS_MAX
 from goq.http.client.socket_transport import finish, open_transport
 
@@ -51,7 +51,9 @@ class Http:
     """Sends all requests of a client. Every error that it raises is a ``GoqError``.
 
     A ``repeatable`` request is sent again although an earlier attempt may have been carried out;
-    another one only when it certainly was not. ``close`` breaks requests that are under way.
+    another one only when it certainly was not. If the attempts end with a refusal after one that
+    may have been carried out, the error is ``TimedOut``: the outcome is not known. ``close``
+    breaks requests that are under way.
     """
 
     def __init__(
@@ -121,10 +123,12 @@ class Http:
         repeatable: bool,
         wait_ms: int = 0,
         partition: TopicPartition | None = None,
+        is_publish: bool = False,
     ) -> Answer:
         """Return the answer, or raise its error. The node may hold it for ``wait_ms``.
 
-        The leader of the ``partition`` is asked if it is known, else any node.
+        The leader of the ``partition`` is asked if it is known, else any node. With ``is_publish``
+        no error at all is raised as it is after an attempt that may have been carried out.
         """
         headers = [(b"Accept", accept)]
         if body:
@@ -133,6 +137,7 @@ class Http:
             lambda server: self._attempt(server, method, target, headers, body, wait_ms),
             repeatable,
             partition,
+            is_publish=is_publish,
         )
 
     def request_at(
@@ -213,19 +218,28 @@ class Http:
         attempt: Callable[[str], Outcome],
         repeatable: bool,
         partition: TopicPartition | None = None,
+        *,
+        is_publish: bool = False,
     ) -> Outcome:
         attempts = self.attempts()
+        has_doubt = False
         while True:
             if partition is not None:
                 self.find_leaders(partition.topic)
             server = self.cluster_map.url_for(partition)
             try:
-                return attempt(server)
+                outcome = attempt(server)
+                if has_doubt and isinstance(outcome, Answer):
+                    return outcome._replace(has_doubt=True)
+                return outcome
             except _Failed as failed:
                 failure, has_answer, leader = failed.failure, failed.has_answer, failed.leader
             pause_s = attempts.pause_s(failure, repeatable=repeatable)
             if pause_s is None or self._closed:
+                if has_doubt and (is_publish or failure.error.retryable):
+                    raise outcome_unknown(failure.error)
                 raise failure.error
+            has_doubt = has_doubt or failure.maybe_done
             if isinstance(failure.error, NotLeader):
                 self.cluster_map.moved(partition, leader)
             else:
@@ -256,7 +270,8 @@ class Http:
             assert isinstance(response.stream, httpx.SyncByteStream)
             answer = Answer(response.status_code, response.headers, _body_of(response.stream))
         except httpx.TransportError as error:
-            raise _Failed(failure_of_transport(error, server)) from error
+            failure = failure_of_transport(error, server, is_read=method == "GET")
+            raise _Failed(failure) from error
         self.cluster_map.hear(answer.headers.get(VERSION_HEADER))
         if 200 <= answer.status < 300:
             return answer
@@ -339,7 +354,7 @@ class StreamedResponse:
             for piece in self._body:
                 yield piece
         except httpx.TransportError as error:
-            raise failure_of_transport(error, self.server).error from error
+            raise failure_of_transport(error, self.server, is_read=True).error from error
         finally:
             self._body.close()
 

@@ -20,7 +20,7 @@ from goq.client.protocol import frames as wire
 from goq.client.protocol import routes
 from goq.client.retry import RequestFailure
 from goq.client.tracing.trace_context import traceparent_of
-from goq.errors import BY_CODE, Conflict, GoqError
+from goq.errors import BY_CODE, Conflict, GoqError, TimedOut
 from goq.model import Header, MessageId, Receipt
 
 
@@ -28,8 +28,8 @@ class Settler:
     """Sends the receipts of each partition to its leader.
 
     A settlement whose answer was lost is sent again. If the first one was carried out, the node no
-    longer knows the lease: the receipts then fail as ``lease_lost``. Leases survive a change of
-    leader; while there is no leader, receipts are sent again.
+    longer knows the lease. So what it calls ``lease_lost`` then fails as ``timed_out``: settled, or
+    lost. Leases survive a change of leader; while there is no leader, receipts are sent again.
     """
 
     def __init__(self, http: Http) -> None:
@@ -68,6 +68,7 @@ class Settler:
         path = f"{routes.group(partition.topic, group)}/{verb}"
         attempts = self._http.attempts()
         done, failed = 0, list[FailedReceipt]()
+        has_doubt = False
         while True:
             body = msgspec.json.encode({"receipts": receipts, **details})
             answer = self._http.request(
@@ -79,7 +80,10 @@ class Settler:
                 raise unreadable(path, error) from None
             done += settled.done
             waiting = [each for each in settled.failed if _is_to_come(each)]
-            failed.extend(each for each in settled.failed if each not in waiting)
+            has_doubt = has_doubt or answer.has_doubt
+            ended = [each for each in settled.failed if each not in waiting]
+            failed.extend(_doubtful(ended) if has_doubt else ended)
+            has_doubt = has_doubt or any(each.code == TimedOut.code for each in waiting)
             pause_s = None
             if waiting:
                 leaderless = BY_CODE[waiting[0].code](f"{path} found no leader")
@@ -87,7 +91,7 @@ class Settler:
                     RequestFailure(leaderless, maybe_done=True), repeatable=True
                 )
             if pause_s is None:
-                return Settled(done, [*failed, *waiting])
+                return Settled(done, [*failed, *(_doubtful(waiting) if has_doubt else waiting)])
             receipts = [each.receipt for each in waiting]
             sleep(pause_s)
 
@@ -113,6 +117,11 @@ class Settler:
         """Settle one receipt; raise ``LeaseLost``, or the error of the node, if it is refused."""
         settled = self.settle(verb, topic, group, [str(receipt)], **details)
         for failed in settled.failed:
+            if failed.code == TimedOut.code:
+                raise TimedOut(
+                    f"it is not known whether {topic}:{receipt.partition}:{receipt.start} was"
+                    " settled; if it was not, the message is delivered again"
+                )
             raise BY_CODE.get(failed.code, Conflict)(
                 f"{topic}:{receipt.partition}:{receipt.start} could not be settled"
                 f" ({failed.code}): its lease ended before, and the message was or will be given"
@@ -124,6 +133,11 @@ def _partition_of(receipt: str) -> int:
     """Return the partition of a receipt; 0 for a text that is none, which the node refuses."""
     text = receipt.partition(":")[0]
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
+
+
+def _doubtful(failed: Sequence[FailedReceipt]) -> list[FailedReceipt]:
+    """Return receipts that an earlier attempt may have settled."""
+    return [each._replace(code=TimedOut.code) for each in failed]
 
 
 def _is_to_come(failed: FailedReceipt) -> bool:

@@ -8,8 +8,8 @@ from urllib.parse import quote
 import httpx
 
 from goq import limits
-from goq.cluster.rpc.client import NodeConnections
-from goq.errors import NotLeader, Unavailable
+from goq.cluster.rpc.client import UNSENT, NodeConnections
+from goq.errors import NotLeader, TimedOut, Unavailable
 from goq.http.message import LOCAL, Request, Response
 
 _HOP_BY_HOP = frozenset(
@@ -36,8 +36,8 @@ class HttpProxy:
     async def forward(self, url: str, request: Request) -> Response:
         """Return the response of the node at ``url``, which must not forward the request again.
 
-        Raises ``NotLeader`` if nothing listens there, and ``Unavailable`` if no response came: the
-        node may have done what was asked.
+        Raises ``NotLeader`` if nothing listens there. If no response came, the node may have done
+        what was asked: ``TimedOut``, or ``Unavailable`` for a request that only reads.
         """
         target = quote(request.path, safe="/:")
         if request.query_string:
@@ -60,15 +60,16 @@ class HttpProxy:
         try:
             answer = await self._connections.transport(url).handle_async_request(forwarded)
             return await _response(answer)
-        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+        except UNSENT as error:
             raise NotLeader(
                 f"the node at {url} cannot be reached ({error})", retry_after_ms=500
             ) from None
         except httpx.HTTPError as error:
-            raise Unavailable(
-                f"the leader, at {url}, does not answer ({error}); it is not known whether it did"
-                " what was asked",
-                retry_after_ms=500,
+            detail = f"the leader, at {url}, does not answer ({error})"
+            if request.method in ("GET", "HEAD"):
+                raise Unavailable(detail, retry_after_ms=500) from None
+            raise TimedOut(
+                f"{detail}; it is not known whether it did what was asked", retry_after_ms=500
             ) from None
 
     async def close(self) -> None:

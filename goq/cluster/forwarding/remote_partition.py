@@ -89,12 +89,17 @@ class RemotePartition:
         return table
 
     async def _call_until_led(self, path: str, body: bytes) -> bytes:
-        """Call the leader; while there is none, wait for the next for a few seconds."""
+        """Call the leader; while there is none to reach, wait for the next for a few seconds.
+
+        Raises ``TimedOut`` at once if the leader may have carried the call out.
+        """
         until = asyncio.get_running_loop().time() + _NO_LEADER_TIMEOUT_S
         while True:
             try:
                 return await self._call(self._topic, self._number, path, body)
-            except NotLeader as error:  # the call surely had no effect
+            except Unavailable as error:
+                if error.code not in (NotLeader.code, Unavailable.code):
+                    raise  # the others certainly had no effect
                 if asyncio.get_running_loop().time() >= until:
                     raise PartitionOffline(
                         f"partition {self._number} of {self._topic} has no leader now; goq cluster"
@@ -123,10 +128,7 @@ class ForwardedPublishServer:
         appender = self._broker.topic(request.topic).partitions[request.number].appender
         appender.check_publish(view.header.frame_bytes)
         appending = appender.publish(view, request.client_id, acks=request.acks)
-        try:
-            appended = await appending
-        except NotLeader as error:  # stored here; the next leader may or may not have it
-            raise Unavailable(error.detail) from None
+        appended = await appending
         rows = [(left.row, left.offset, left.time_us) for left in appended.left_out]
         stored = _PublishResponse(appended.offset, appended.time_us, appended.duplicate, rows)
         return [msgspec.msgpack.encode(stored)]

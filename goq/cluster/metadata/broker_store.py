@@ -13,7 +13,7 @@ from goq.cluster.metadata import commands
 from goq.cluster.metadata.client import MetadataClient
 from goq.cluster.metadata.results import Accepted
 from goq.cluster.metadata.state import GroupMetadata, MetadataState, TopicMetadata
-from goq.errors import Conflict, TopicExists, TopicNotFound
+from goq.errors import Conflict, GoqError, TimedOut, TopicExists, TopicNotFound
 from goq.storage.node_db import ArchiveRow, SegmentRow, TopicRow
 
 _CONFLICT_TIMEOUT_S = 3.0
@@ -65,9 +65,17 @@ class ReplicatedMetadataStore:
             command = commands.AlterTopic(topic.name, existing.topic_id, version, changed)
             version = (await self._propose(command)).value
         if topic.partitions > len(existing.partitions):
-            await self._propose(
-                commands.AddPartitions(topic.name, existing.topic_id, version, topic.partitions)
+            adding = commands.AddPartitions(
+                topic.name, existing.topic_id, version, topic.partitions
             )
+            try:
+                await self._propose(adding)
+            except GoqError as error:
+                if changed:
+                    raise TimedOut(
+                        f"the settings are changed, but not the partitions: {error.detail}"
+                    ) from error
+                raise
 
     async def delete_topic(self, name: str) -> None:
         """Forget what this node's own database holds of a topic.

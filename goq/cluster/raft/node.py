@@ -34,6 +34,7 @@ from goq.errors import (
     TimedOut,
     TooManyRequests,
     Unavailable,
+    outcome_unknown,
 )
 from goq.storage.disk import Disk, RealDisk
 
@@ -94,12 +95,12 @@ class RaftNode:
         await started
 
     async def stop(self) -> None:
-        """Stop the thread and close everything; pending calls raise ``ShuttingDown``."""
+        """Stop the thread and close everything; pending calls raise ``TimedOut``."""
         if self._loop is not None and self._stopping is not None:
             self._call_raft_loop(self._stopping.set)
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join, _STOP_S)
-        self._fail_pending(ShuttingDown("this node is stopping; ask another one"))
+        self._fail_pending("this node is stopping")
 
     @property
     def status(self) -> RaftStatus:
@@ -189,7 +190,7 @@ class RaftNode:
     async def _submit_until_applied(self, kind: int, body: bytes, timeout_s: float) -> Any:
         """Append a command again until it is applied, and return its result."""
         deadline_s = asyncio.get_running_loop().time() + timeout_s
-        outcome_unknown = False
+        may_be_applied = False
         attempt_s = 4 * self._settings.timing.election_max_s
         while (left_s := deadline_s - asyncio.get_running_loop().time()) > 0:
             try:
@@ -198,15 +199,17 @@ class RaftNode:
                         lambda driver, done: driver.submit(kind, body, done)
                     )
             except TimeoutError:
-                outcome_unknown = True
+                may_be_applied = True
                 continue
+            except GoqError as error:
+                raise outcome_unknown(error) if may_be_applied else error from None
             if reason == FAIL_REASON.SUCCESS:
                 return result
             if reason == FAIL_REASON.REQUEST_DENIED and kind == codec.MEMBERSHIP:
                 raise Conflict("the leader does not accept this change now")
-            outcome_unknown = outcome_unknown or reason in _OUTCOME_UNKNOWN
+            may_be_applied = may_be_applied or reason in _OUTCOME_UNKNOWN
             await asyncio.sleep(_RETRY_S)
-        if outcome_unknown:
+        if may_be_applied:
             raise TimedOut(
                 "the cluster did not answer in time; the command may have been applied or not"
             )
@@ -270,14 +273,12 @@ class RaftNode:
             _resolve(changed, None)
         self._status_waiters.clear()
         if status.failure is not None:
-            self._fail_pending(
-                Unavailable(f"this member of the cluster has stopped: {status.failure}")
-            )
+            self._fail_pending(f"this member of the cluster has stopped: {status.failure}")
         self._on_status_change(status)
 
-    def _fail_pending(self, error: GoqError) -> None:
+    def _fail_pending(self, reason: str) -> None:
         for answer in self._pending:
-            _reject(answer, error)
+            _reject(answer, TimedOut(f"{reason}; the command may have been applied or not"))
 
     # The Raft thread
 

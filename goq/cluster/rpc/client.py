@@ -21,8 +21,11 @@ from goq.cluster.rpc.server import (
     PROOF_HEADER,
     SESSION_HEADER,
 )
-from goq.errors import BY_CODE, GoqError, NotAllowed, Unavailable
+from goq.errors import BY_CODE, GoqError, NotAllowed, TimedOut, Unavailable
 from goq.http.client.transport import open_transport
+
+UNSENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
+"""The errors of requests of which the other side got nothing."""
 
 
 class NodeConnections:
@@ -63,9 +66,9 @@ class RpcClient:
     async def call(self, url: str, path: str, body: bytes, timeout_s: float) -> bytes:
         """Call the node at ``url``; return the body of its response.
 
-        Raises ``Unavailable`` if the node cannot be reached, does not respond in time or is
-        stopping; ``NotAllowed`` if one of the two does not have the secret; and any ``GoqError``
-        that the node responds with.
+        Raises ``Unavailable`` if the node cannot be reached and so did nothing; ``TimedOut`` if no
+        response came and it may have done what was asked; ``NotAllowed`` if one of the two does not
+        have the secret; and any ``GoqError`` that the node responds with.
         """
         for _ in range(2):
             call, response = await self._send(url, path, body, timeout_s)
@@ -74,9 +77,9 @@ class RpcClient:
                 return self._verified(call, response, proof)
             boot = response.headers.get(BOOT_HEADER)
             if boot is None:  # the node starts or stops, or the URL is of something else
-                raise Unavailable(
-                    f"no node of a cluster responds at {url} now: status {response.status_code}"
-                )
+                status = response.status_code
+                detail = f"no node of a cluster responds at {url} now: status {status}"
+                raise Unavailable(detail) if status == 404 else TimedOut(detail)
             if boot == call.boot:
                 raise NotAllowed(
                     f"the node at {url} does not have the secret of this cluster, or this one"
@@ -105,8 +108,10 @@ class RpcClient:
         try:
             response = await self._connections.transport(url).handle_async_request(request)
             await response.aread()
+        except UNSENT as error:
+            raise Unavailable(f"the node at {url} cannot be reached: {error}") from None
         except httpx.HTTPError as error:
-            raise Unavailable(f"the node at {url} does not answer: {error}") from None
+            raise TimedOut(f"the node at {url} does not answer: {error}") from None
         return call, response
 
     def _verified(self, call: CallId, response: httpx.Response, proof: str) -> bytes:

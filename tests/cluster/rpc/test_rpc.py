@@ -12,7 +12,7 @@ from goq import limits
 from goq.cluster.rpc.auth import CallId, CallSigner, ReplayWindow
 from goq.cluster.rpc.client import NodeConnections, RpcClient
 from goq.cluster.rpc.server import BOOT_HEADER, NUMBER_HEADER, PROOF_HEADER, RpcResponse, RpcServer
-from goq.errors import NotAllowed, NotLeader, Unavailable
+from goq.errors import NotAllowed, NotLeader, TimedOut, Unavailable
 from goq.http.message import Request, Response
 from goq.http.server import HttpServer
 from tests.support.broker.harness import run
@@ -266,3 +266,38 @@ def test_the_disk_of_a_caller_is_proven() -> None:
     assert signer.sign_call(mark, "/x", b"") != signer.sign_call(
         mark._replace(disk="d2"), "/x", b""
     )
+
+
+def test_a_call_is_in_doubt_once_the_other_node_may_have_read_it() -> None:
+    async def take_and_break(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    async def main() -> None:
+        server = await asyncio.start_server(take_and_break, "127.0.0.1", 0)
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        client = _client()
+        with pytest.raises(TimedOut):
+            await client.call(url, "/cluster/echo", b"", 5)
+        server.close()
+        await server.wait_closed()
+        with pytest.raises(Unavailable) as refused:
+            await client.call(url, "/cluster/echo", b"", 5)
+        assert refused.value.code == "unavailable"
+        await client.close()
+
+    run(main())
+
+
+@pytest.mark.parametrize(("status", "code"), [(404, "unavailable"), (503, "timed_out")])
+def test_a_call_that_a_stopping_node_answers_without_a_proof_is_in_doubt(
+    status: int, code: str
+) -> None:
+    async def test(node: _Node, url: str) -> None:
+        node.alter = lambda _answered: RpcResponse(status, [b""], {})
+        client = _client()
+        with pytest.raises(Unavailable) as raised:
+            await client.call(url, "/cluster/echo", b"", 5)
+        assert raised.value.code == code
+        await client.close()
+
+    _with_node(test)

@@ -7,6 +7,7 @@ import pytest
 
 from goq import __version__
 from goq.client import AsyncClient, Client
+from goq.client._sync.frame_publisher import post_frames
 from goq.client.protocol import routes
 from goq.errors import (
     BY_CODE,
@@ -251,3 +252,54 @@ def test_a_refused_publish_is_tried_until_the_node_takes_it(node: FakeNode, clie
     node.refusals.extend([Refused(503, "unavailable"), Refused(429, "too_many_requests")])
     client.publish("orders", b"once")
     assert partition.values() == [b"once"]
+
+
+NOT_LEADER = problem(421, code="not_leader", detail="another")
+
+
+def test_a_refusal_after_a_lost_answer_leaves_the_outcome_unknown() -> None:
+    with (
+        ScriptedServer([[None]], [[NOT_LEADER]] * 50) as server,
+        Client(server.url, retries="200ms") as client,
+        pytest.raises(TimedOut, match="not known"),
+    ):
+        client._http.call("PUT", "/v1/topics/t", repeatable=True)
+    assert server.connections >= 2
+
+
+def test_a_write_whose_answer_is_lost_is_not_sent_again_and_said_to_be_unknown() -> None:
+    with (
+        ScriptedServer([[None]], [[ok()]]) as server,
+        Client(server.url) as client,
+        pytest.raises(TimedOut, match="may still have been done"),
+    ):
+        client._http.call("POST", "/v1/topics/t/x", {})
+    assert len(server.requests) == 1
+
+
+def test_any_error_after_a_lost_answer_leaves_a_publish_unknown() -> None:
+    gone = problem(404, code="topic_not_found", detail="gone")
+    with (
+        ScriptedServer([[None]], [[gone]]) as server,
+        Client(server.url) as client,
+        pytest.raises(TimedOut, match="gone"),
+    ):
+        post_frames(client._http, "t", [(0, b"frame")])
+
+
+def test_a_lost_lease_after_a_lost_answer_may_be_an_acknowledged_message() -> None:
+    lost = {"settled": 0, "failed": [{"receipt": "0:1:0", "code": "lease_lost"}]}
+    scripts = [[[None]], [[ok(json.dumps(lost).encode())]]]
+    with ScriptedServer(*scripts) as server, Client(server.url) as client:
+        settled = client.ack("t", "g", ["0:1:0"])
+    assert [(f.receipt, f.code) for f in settled.failed] == [("0:1:0", "timed_out")]
+
+
+def test_receipts_in_doubt_are_settled_again_and_stay_in_doubt() -> None:
+    doubt = {"settled": 0, "failed": [{"receipt": "0:1:0", "code": "timed_out"}]}
+    lost = {"settled": 0, "failed": [{"receipt": "0:1:0", "code": "lease_lost"}]}
+    answers = [[ok(json.dumps(each).encode())] for each in (doubt, lost)]
+    with ScriptedServer(answers) as server, Client(server.url) as client:
+        settled = client.ack("t", "g", ["0:1:0"])
+    assert [(f.receipt, f.code) for f in settled.failed] == [("0:1:0", "timed_out")]
+    assert len(server.requests) == 2

@@ -314,13 +314,15 @@ def receipts(deliveries: Sequence[LeasedBatch]) -> list[Receipt]:
 async def settle_acked(
     topic: Topic, group: str, given: Sequence[Receipt]
 ) -> tuple[int, list[Receipt]]:
-    return await topic.receiver.acknowledge(group, given)
+    count, failed = await topic.receiver.acknowledge(group, given)
+    return count, [each.receipt for each in failed]
 
 
 async def settle_nacked(
     topic: Topic, group: str, given: Sequence[Receipt], delay_ms: int = 0, reason: str = ""
 ) -> tuple[int, list[Receipt]]:
-    return await topic.receiver.nack(group, given, delay_ms, reason)
+    count, failed = await topic.receiver.nack(group, given, delay_ms, reason)
+    return count, [each.receipt for each in failed]
 
 
 async def ack(topic: Topic, group: str, deliveries: Sequence[LeasedBatch]) -> int:

@@ -115,13 +115,14 @@ class Life:
 
         receiver = self.topic.receiver
         if verb == "ack":
-            done, lost = await receiver.acknowledge(GROUP, chosen)
+            done, failed = await receiver.acknowledge(GROUP, chosen)
         elif verb == "extend":
-            done, lost = await receiver.extend(GROUP, chosen, self.clock.wall_ms() + lasts_ms)
+            done, failed = await receiver.extend(GROUP, chosen, self.clock.wall_ms() + lasts_ms)
         elif verb == "nack":
-            done, lost = await receiver.nack(GROUP, chosen, lasts_ms, "")
+            done, failed = await receiver.nack(GROUP, chosen, lasts_ms, "")
         else:
-            done, lost = await receiver.reject(GROUP, chosen, "")
+            done, failed = await receiver.reject(GROUP, chosen, "")
+        lost = [each.receipt for each in failed]
         assert done + len(lost) == len(chosen)
         for receipt in chosen:
             outcome = Outcome.REFUSED if receipt in lost else Outcome.DONE

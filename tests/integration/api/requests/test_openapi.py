@@ -170,14 +170,15 @@ def test_routes_are_counted_by_their_pattern_and_not_by_what_was_asked(node: Run
 
 def test_every_error_is_documented_with_what_a_program_needs_to_know() -> None:
     rows = re.findall(
-        r"^\| `(\w+)` \| (\d+) \| (\d+) \| (yes|no) \| (.+) \|$",
+        r"^\| `(\w+)` \| (\d+) \| (\d+) \| (yes|no) \| (no|unknown) \| (.+) \|$",
         (DOCS / "errors.md").read_text(),
         re.MULTILINE,
     )
-    documented = {code: (int(status), int(exit_), retry) for code, status, exit_, retry, _ in rows}
+    documented = {row[0]: (int(row[1]), int(row[2]), row[3]) for row in rows}
     assert documented == {
         code: (error.http_status, error.exit_code, "yes" if error.retryable else "no")
         for code, error in BY_CODE.items()
     }
     assert len(rows) == len(documented)
+    assert {row[0] for row in rows if row[4] == "unknown"} == {"timed_out", "internal"}
     assert all(len(advice) > 20 for *_, advice in rows)

@@ -10,15 +10,16 @@ from pathlib import Path
 import pytest
 
 from goq.broker.log.admission import Admission
-from goq.broker.log.group_commit import GroupCommit
+from goq.broker.log.group_commit import Appended, GroupCommit, wait_for_all
 from goq.broker.partition.loader import open_logs
 from goq.broker.partition_context import Quorums
 from goq.broker.runtime.metrics import Histogram, TopicStats
+from goq.broker.topic.receiver import UnsettledReceipt
 from goq.broker.topic.topic import Leadership, Topic
 from goq.clock import ManualClock
 from goq.delivery.dedup.dedup_window import DedupWindow
 from goq.delivery.dedup.producer_table import ProducerTable
-from goq.errors import NotLeader, OutOfOrderSequence, ShuttingDown, TooManyRequests, Unavailable
+from goq.errors import NotLeader, OutOfOrderSequence, TimedOut, TooManyRequests, Unavailable
 from goq.frame.encoder import ProducerMark
 from goq.model import Acks
 from goq.storage.disk import RealDisk
@@ -192,13 +193,33 @@ def test_who_waits_when_the_leadership_ends_hears_of_it(tmp_path: Path) -> None:
         await setup.commit.run_exclusive(lambda: None)
         queued = setup.commit.append(frame(b"b"))
         setup.commit.abort(LOST)
-        for done in (stored, again, queued):
-            with pytest.raises(NotLeader):
+        for done in (stored, again):  # the next leader may have it
+            with pytest.raises(TimedOut):
                 await done
+        with pytest.raises(NotLeader):
+            await queued
         with pytest.raises(NotLeader):
             setup.commit.append(frame(b"c"))
         setup.quorum.reach(9)
         assert setup.shown == []
+        await setup.commit.close()
+        assert setup.log.end_offset == 1
+
+    _run(tmp_path, test)
+
+
+def test_what_is_being_written_when_the_leadership_ends_may_be_stored(tmp_path: Path) -> None:
+    async def test(setup: _Setup) -> None:
+        written = setup.commit.append(frame(b"a"))
+        await asyncio.sleep(0)  # the write begins
+        queued = setup.commit.append(frame(b"b"))
+        setup.commit.abort(LOST)
+        with pytest.raises(NotLeader):
+            await queued
+        await setup.commit.close()
+        with pytest.raises(TimedOut):
+            await written
+        assert setup.log.end_offset == 1
 
     _run(tmp_path, test)
 
@@ -241,10 +262,29 @@ def test_closing_does_not_wait_for_other_nodes(tmp_path: Path) -> None:
     async def test(setup: _Setup) -> None:
         done = setup.commit.append(frame(b"a"))
         await setup.commit.close()
-        with pytest.raises(ShuttingDown):
+        with pytest.raises(TimedOut):
             await done
 
     _run(tmp_path, test)
+
+
+def test_a_request_of_several_frames_is_refused_only_if_all_are() -> None:
+    async def test() -> None:
+        loop = asyncio.get_running_loop()
+        stored, refused, late, unknown = (loop.create_future() for _ in range(4))
+        stored.set_result(Appended(0, 0))
+        refused.set_exception(LOST)
+        late.set_exception(TooManyRequests("wait"))
+        unknown.set_exception(TimedOut("perhaps"))
+        with pytest.raises(NotLeader):
+            await wait_for_all([refused, late])
+        with pytest.raises(TimedOut, match="a part"):
+            await wait_for_all([stored, refused])
+        with pytest.raises(TimedOut, match="perhaps"):
+            await wait_for_all([refused, unknown])
+        assert await wait_for_all([]) == []
+
+    run(test())
 
 
 class _Led:
@@ -338,5 +378,48 @@ def test_a_partition_that_is_led_elsewhere_says_so(tmp_path: Path) -> None:
         assert leased(deliveries) == [(0, 1, b"b")]
         assert receipts(deliveries)[0].token > 0
         await publishing
+
+    _run_led(tmp_path, test)
+
+
+def test_an_ack_that_is_not_safe_when_the_leadership_ends_may_hold(tmp_path: Path) -> None:
+    async def test(led: _Led) -> None:
+        publishing = asyncio.ensure_future(publish(led.topic, b"a"))
+        await until(lambda: led.messages.appended_to == 1)
+        led.messages.reach_end()
+        await publishing
+        receiving = asyncio.ensure_future(led.topic.receiver.receive("g", options()))
+        await until(lambda: led.events.appended_to > 0)
+        led.events.reach_end()
+        given = receipts(await receiving)
+        before = led.events.appended_to
+        acking = asyncio.ensure_future(led.topic.receiver.acknowledge("g", given))
+        await until(lambda: led.events.appended_to > before)
+        await led.topic.resign(0, LOST)
+        with pytest.raises(TimedOut):
+            await acking
+
+    _run_led(tmp_path, test)
+
+
+def test_receipts_of_a_lost_partition_fail_by_themselves(tmp_path: Path) -> None:
+    async def test(led: _Led) -> None:
+        await led.topic.open(2)
+        here = led.topic.partitions[1]
+        await here.appender.publish(frame(b"b"))
+        publishing = asyncio.ensure_future(led.topic.partitions[0].appender.publish(frame(b"a")))
+        await until(lambda: led.messages.appended_to == 1)
+        led.messages.reach_end()
+        await publishing
+        receiving = asyncio.ensure_future(led.topic.receiver.receive("g", options(2)))
+        await until(lambda: led.events.appended_to > 0)
+        led.events.reach_end()
+        given = {receipt.partition: receipt for receipt in receipts(await receiving)}
+        assert set(given) == {0, 1}
+        before = led.events.appended_to
+        acking = asyncio.ensure_future(led.topic.receiver.acknowledge("g", list(given.values())))
+        await until(lambda: led.events.appended_to > before)
+        await led.topic.resign(0, LOST)
+        assert await acking == (1, [UnsettledReceipt(given[0], "timed_out")])
 
     _run_led(tmp_path, test)

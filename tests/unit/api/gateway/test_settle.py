@@ -12,7 +12,7 @@ import pytest
 from goq import limits
 from goq.api.gateway.fanout import Fanout, decode_document
 from goq.api.gateway.settle import settle
-from goq.errors import NotLeader, Unavailable
+from goq.errors import NotLeader, TimedOut
 from goq.http.message import Request, Response
 
 _RECEIPTS = ["2:1:0", "0:1:0", "1:1:0", "0:1:1", "7:1:0"]
@@ -68,14 +68,14 @@ def test_who_did_nothing_is_asked_again_and_only_that_node() -> None:
 
 
 def test_what_a_leader_may_have_done_is_not_asked_again_but_told() -> None:
-    nodes = _Nodes({"http://a": [Unavailable("broken")], "http://c": [Response(507, _FULL)]})
+    nodes = _Nodes({"http://a": [TimedOut("broken")], "http://c": [Response(507, _FULL)]})
     answer = _settled(nodes)
     assert answer["settled"] == 1
     assert [(each["receipt"], each["code"]) for each in answer["failed"]] == [
         ("2:1:0", "storage_full"),
-        ("0:1:0", "unavailable"),
-        ("0:1:1", "unavailable"),
-        ("7:1:0", "unavailable"),
+        ("0:1:0", "timed_out"),
+        ("0:1:1", "timed_out"),
+        ("7:1:0", "timed_out"),
     ]
 
 
@@ -90,8 +90,22 @@ def test_receipts_of_a_partition_that_nobody_leads_fail_and_the_others_do_not(
 
 
 def test_a_mistake_is_answered_as_one() -> None:
-    nodes = _Nodes({"http://b": [Response(400, b'{"code":"invalid_input"}')]})
+    wrong = Response(400, b'{"code":"invalid_input"}')
+    nodes = _Nodes({url: [wrong] for url in ("http://a", "http://b", "http://c")})
     assert _settled(nodes) == {"code": "invalid_input"}
+
+
+def test_a_refusal_by_one_leader_does_not_hide_what_the_others_settled() -> None:
+    nodes = _Nodes({"http://b": [Response(404, b'{"code":"topic_not_found"}')]})
+    answer = _settled(nodes)
+    assert answer == {"settled": 4, "failed": [{"receipt": "1:1:0", "code": "topic_not_found"}]}
+
+
+def test_receipts_of_a_partition_that_moved_are_sent_to_its_next_leader() -> None:
+    moved = {"settled": 2, "failed": [{"receipt": "0:1:1", "code": "not_leader"}]}
+    nodes = _Nodes({"http://a": [Response(200, msgspec.json.encode(moved))]})
+    assert _settled(nodes) == {"settled": 5, "failed": []}
+    assert nodes.asked[-1] == ("http://a", {"receipts": ["0:1:1"]})
 
 
 @pytest.mark.parametrize(
