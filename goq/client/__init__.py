@@ -10,6 +10,7 @@ message_batch     messages gathered for one request, divided among partitions
 replay_plan       which messages a replay has, and where their copies go
 protocol          paths, JSON and frames of the HTTP API, without I/O
 cluster_map       the nodes that a client knows, and the leaders of partitions
+request_builder   HTTP requests: URL, headers, body and timeouts
 retry             when a failed request is tried again
 errors            failed requests and problem answers as errors of goq
 tracing           trace context in headers, and traces as OpenTelemetry spans

@@ -10,7 +10,7 @@ from types import TracebackType
 from goq import limits
 from goq.client._async.admin import AsyncAdmin
 from goq.client._async.consumer import ConsumeOptions, Consumer
-from goq.client._async.http import Http, HttpOptions
+from goq.client._async.http import Http
 from goq.client._async.log_client import AsyncLogClient
 from goq.client._async.producer import AsyncProducer, ProducerOptions
 from goq.client._async.publisher import DirectPublisher, Publisher
@@ -35,6 +35,7 @@ from goq.client.arguments import (
 )
 from goq.client.delivery_options import DeliveryOptions
 from goq.client.messages import FailedReceipt, Published, PublishedBatch, Settled
+from goq.client.request_builder import HttpOptions
 from goq.client.retry import BackoffPolicy
 from goq.client.tracing.trace_context import with_current_span
 from goq.clock import Clock, SystemClock

@@ -5,14 +5,11 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
-from math import inf
 from typing import Any, Final, TypeVar
 
 import httpx
 import msgspec
 
-from goq import __version__
 from goq.client._async.runtime import sleep
 from goq.client.cluster_map import (
     LEADER_HEADER,
@@ -23,27 +20,15 @@ from goq.client.cluster_map import (
 )
 from goq.client.errors import Answer, error_of_answer, failure_of_transport, unreadable
 from goq.client.protocol import routes
-from goq.client.retry import BackoffPolicy, RequestFailure, RetryAttempts, answered
-from goq.errors import InvalidInput, NotLeader, TooLarge, outcome_unknown
+from goq.client.request_builder import Headers, HttpOptions, RequestBuilder
+from goq.client.retry import RequestFailure, RetryAttempts, answered
+from goq.errors import NotLeader, TooLarge, outcome_unknown
 from goq.http.client.http1 import ANSWER_BYTES_MAX, CONNECTIONS_MAX
 from goq.http.client.transport import finish, open_transport
 
 Outcome = TypeVar("Outcome")
-Headers = list[tuple[bytes, bytes]]
 
-CONNECT_S_MAX: Final = 5.0
 ASK_MS_MAX: Final = 5_000
-
-
-@dataclass(frozen=True, slots=True)
-class HttpOptions:
-    """Servers, token, timeout and retries of a client."""
-
-    servers: Sequence[str]
-    token: str | None
-    timeout_ms: int
-    retry: BackoffPolicy
-    client_id: str | None = None
 
 
 class Http:
@@ -62,19 +47,11 @@ class Http:
         cluster_map: ClusterMap | None = None,
     ) -> None:
         self._options = options
-        self._servers = {text: _server_of(text) for text in options.servers}
+        self._builder = RequestBuilder(options)
         self.cluster_map = cluster_map or ClusterMap(options.servers, time.monotonic)
-        schemes = {server.scheme for server in self._servers.values()}
+        schemes = self._builder.schemes
         self._transports = {scheme: open_transport(scheme, connections_max) for scheme in schemes}
         self._closed = False
-        self._headers = [
-            (b"User-Agent", b"goq/" + __version__.encode()),
-            (b"Accept-Encoding", b"identity"),
-        ]
-        if options.client_id is not None:
-            self._headers.append((b"Goq-Client-Id", options.client_id.encode()))
-        if options.token is not None:
-            self._headers.append((b"Authorization", b"Bearer " + _header_text(options.token)))
 
     def fork(self, connections_max: int) -> Http:
         """Return another sender for the same servers, with connections of its own."""
@@ -263,7 +240,7 @@ class Http:
         wait_ms: int,
         timeout_ms: int | None = None,
     ) -> Answer:
-        request = self._build(server, method, target, headers, body, wait_ms, timeout_ms)
+        request = self._builder.build(server, method, target, headers, body, wait_ms, timeout_ms)
         try:
             response = await self._transport_of(server).handle_async_request(request)
             assert isinstance(response.stream, httpx.AsyncByteStream)
@@ -279,7 +256,7 @@ class Http:
     async def _begin(
         self, server: str, target: str, headers: Headers, body: bytes, wait_ms: int
     ) -> StreamedResponse:
-        request = self._build(server, "POST", target, headers, body, wait_ms)
+        request = self._builder.build(server, "POST", target, headers, body, wait_ms)
         try:
             response = await self._transport_of(server).handle_async_request(request)
             assert isinstance(response.stream, httpx.AsyncByteStream)
@@ -291,45 +268,8 @@ class Http:
             raise _Failed(failure_of_transport(error, server)) from error
         raise _answered(Answer(response.status_code, response.headers, text), server)
 
-    def _build(
-        self,
-        text: str,
-        method: str,
-        target: str,
-        headers: Headers,
-        body: bytes,
-        wait_ms: int,
-        timeout_ms: int | None = None,
-    ) -> httpx.Request:
-        server = self._server(text)
-        timeout_s = min(self._options.timeout_ms, timeout_ms or inf) / 1000
-        every = [(b"Host", server.netloc), *self._headers, *headers]
-        if body or method in ("POST", "PUT", "PATCH"):
-            every.append((b"Content-Length", b"%d" % len(body)))
-        return httpx.Request(
-            method,
-            server,
-            headers=every,
-            stream=httpx.ByteStream(body),
-            extensions={
-                "target": server.raw_path.rstrip(b"/") + target.encode("ascii"),
-                "timeout": {
-                    "connect": min(timeout_s, CONNECT_S_MAX),
-                    "write": timeout_s,
-                    "read": timeout_s + wait_ms / 1000,
-                    "pool": timeout_s,
-                },
-            },
-        )
-
-    def _server(self, text: str) -> httpx.URL:
-        found = self._servers.get(text)
-        if found is None:
-            found = self._servers[text] = _server_of(text)
-        return found
-
     def _transport_of(self, text: str) -> httpx.AsyncBaseTransport:
-        return self._transports[self._server(text).scheme]
+        return self._transports[self._builder.server(text).scheme]
 
 
 class StreamedResponse:
@@ -401,21 +341,3 @@ async def _body_of(stream: httpx.AsyncByteStream) -> bytes:
             raise TooLarge(f"an answer of over {ANSWER_BYTES_MAX} bytes; ask for less at a time")
     await stream.aclose()
     return chunks[0] if len(chunks) == 1 else b"".join(chunks)
-
-
-def _server_of(text: str) -> httpx.URL:
-    try:
-        url = httpx.URL(text)
-    except (httpx.InvalidURL, ValueError) as error:
-        raise InvalidInput(f"{text!r} is not a server's URL: {error}", field="servers") from None
-    if url.scheme not in ("http", "https") or not url.host or (url.port or 1) > 65_535:
-        raise InvalidInput(
-            f"{text!r} is not a server's URL; one reads http://127.0.0.1:8080", field="servers"
-        )
-    return url
-
-
-def _header_text(token: str) -> bytes:
-    if not token.isascii() or not token.isprintable():
-        raise InvalidInput("a token has only printable ASCII characters", field="token")
-    return token.encode("ascii")

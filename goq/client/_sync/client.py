@@ -11,7 +11,7 @@ from types import TracebackType
 from goq import limits
 from goq.client._sync.admin import Admin
 from goq.client._sync.consumer import ConsumeOptions, Consumer
-from goq.client._sync.http import Http, HttpOptions
+from goq.client._sync.http import Http
 from goq.client._sync.log_client import LogClient
 from goq.client._sync.producer import Producer, ProducerOptions
 from goq.client._sync.publisher import DirectPublisher, Publisher
@@ -36,6 +36,7 @@ from goq.client.arguments import (
 )
 from goq.client.delivery_options import DeliveryOptions
 from goq.client.messages import FailedReceipt, Published, PublishedBatch, Settled
+from goq.client.request_builder import HttpOptions
 from goq.client.retry import BackoffPolicy
 from goq.client.tracing.trace_context import with_current_span
 from goq.clock import Clock, SystemClock
