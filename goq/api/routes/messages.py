@@ -161,7 +161,7 @@ class MessageRoutes:
             return await self._ranges.answer(asked)
         start = max(start, partition.log_start_offset)
         if wait_ms:
-            await topic.receiver.wait_for_append(number, start, wait_ms)
+            await topic.receiver.log_readers.wait(number, start, wait_ms)
             partition = topic.partitions[number]
         end = partition.end_offset
         start, reading = await read_skipping_compacted(partition, start, end, limit)

@@ -170,7 +170,7 @@ class RangeReader:
         piece = await self._first(asked)
         if piece.is_empty and asked.wait_ms:
             next_offset = max(asked.offset, piece.reading.next_offset)
-            await asked.topic.receiver.wait_for_append(asked.partition, next_offset, asked.wait_ms)
+            await asked.topic.receiver.log_readers.wait(asked.partition, next_offset, asked.wait_ms)
             piece = await self._first(replace(asked, offset=next_offset))
         return piece.response
 

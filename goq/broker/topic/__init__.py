@@ -4,7 +4,7 @@ topic            the topic: partitions, groups, settings
 partition_table  the number of partitions, and the open ones
 publisher        publish: a partition for each message, and one frame for each partition
 receiver         receive from all partitions, wait, settle
-waiters          consumers that wait, in FIFO order
+waiters          consumers that wait, in FIFO order, and readers of the log
 push_streams     streams that deliver messages as they become ready
 stream_credit    the messages in flight of each stream, up to its credit
 """

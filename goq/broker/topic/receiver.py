@@ -26,7 +26,7 @@ from goq.broker.partition.partition import Partition
 from goq.broker.runtime.metrics import TopicStats
 from goq.broker.topic.partition_table import PartitionTable
 from goq.broker.topic.stream_credit import StreamCredits
-from goq.broker.topic.waiters import Waiters
+from goq.broker.topic.waiters import LogReaders, Waiters
 from goq.config.topic import Ordering, TopicSettings
 from goq.errors import GoqError, LeaseLost, NotLeader, raise_failures
 from goq.model import Receipt
@@ -70,7 +70,7 @@ class Receiver:
         self.waiters = Waiters()
         self.group_settings: dict[str, TopicSettings] = {}
         """The settings of groups that override some of the topic's settings."""
-        self._log_readers = Waiters()  # by partition number
+        self.log_readers = LogReaders(partitions)
         self._partitions = partitions
         self._coordinator = coordinator
         self._stats = stats
@@ -236,16 +236,6 @@ class Receiver:
             raise self._closed
         return self.ready_count(group)
 
-    async def wait_for_append(self, number: int, offset: int, wait_ms: int) -> None:
-        """Wait until a partition has a message at ``offset``, at most ``wait_ms``."""
-        loop = asyncio.get_running_loop()
-        until = loop.time() + wait_ms / 1000
-        while self._closed is None and self._partitions[number].end_offset <= offset:
-            left_s = until - loop.time()
-            if left_s <= 0:
-                return
-            await self._log_readers.wait(str(number), left_s)
-
     def ready_count(self, group: str) -> int:
         """Return how often messages became ready for a group. The count only grows.
 
@@ -268,8 +258,8 @@ class Receiver:
                 not consumer or self._coordinator.owner(name, number) == consumer
             ):
                 self.waiters.wake(queue)
-        if group is None and self._log_readers.queues:
-            self._log_readers.wake_group(str(number))
+        if group is None and self.log_readers.waiters.queues:
+            self.log_readers.wake(number)
 
     def wake(self) -> None:
         """Wake one waiting consumer of each group: messages may have become ready."""
@@ -282,10 +272,6 @@ class Receiver:
         self._count_ready(group)
         for consumer in consumers:
             self.waiters.wake_group(_queue_of(group, consumer))
-
-    def on_resigned(self, number: int) -> None:
-        """Wake the log readers of a partition that this node leads no longer."""
-        self._log_readers.wake_group(str(number))
 
     def _wake_group(self, group: str) -> None:
         self._count_ready(group)
@@ -402,7 +388,7 @@ class Receiver:
         """End all waiting: the topic is closing."""
         self._closed = reason
         self.waiters.wake_all()
-        self._log_readers.wake_all()
+        self.log_readers.close()
 
 
 def _lost(receipts: Sequence[Receipt]) -> list[UnsettledReceipt]:

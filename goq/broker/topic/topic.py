@@ -148,7 +148,7 @@ class Topic:
         await partition.resign(reason)
         await outbox_worker.stop()
         self.credits.on_settled(number, None, 0)
-        self.receiver.on_resigned(number)
+        self.receiver.log_readers.wake(number)
 
     async def _open(self, number: int) -> LoadedPartition:
         directory = self.directory / str(number)

@@ -1,4 +1,4 @@
-"""Queues of consumers that wait for messages, in FIFO order.
+"""Queues of consumers that wait for messages, in FIFO order, and readers that wait for appends.
 
 One message wakes one waiter. A woken receive that leaves ready messages wakes the next waiter. A
 cancelled waiter passes its wake-up on. A waiter that got no messages returns to the front.
@@ -10,6 +10,7 @@ import asyncio
 from collections import OrderedDict
 
 from goq import limits
+from goq.broker.topic.partition_table import PartitionTable
 from goq.errors import TooManyRequests
 
 _Queue = OrderedDict[asyncio.Future[None], None]
@@ -75,6 +76,34 @@ class Waiters:
             queue.pop(woken, None)
             if not queue:
                 del self.queues[group]
+
+
+class LogReaders:
+    """The reads of a topic's logs that wait for an append, by partition."""
+
+    def __init__(self, partitions: PartitionTable) -> None:
+        self.waiters = Waiters()
+        self._partitions = partitions
+        self._is_closed = False
+
+    async def wait(self, number: int, offset: int, wait_ms: int) -> None:
+        """Wait until a partition has a message at ``offset``, at most ``wait_ms``."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + wait_ms / 1000
+        while not self._is_closed and self._partitions[number].end_offset <= offset:
+            left_s = until - loop.time()
+            if left_s <= 0:
+                return
+            await self.waiters.wait(str(number), left_s)
+
+    def wake(self, number: int) -> None:
+        """Wake the readers of a partition: it has new messages, or is led by another node."""
+        self.waiters.wake_group(str(number))
+
+    def close(self) -> None:
+        """End all waiting: the topic is closing."""
+        self._is_closed = True
+        self.waiters.wake_all()
 
 
 def _finish(woken: asyncio.Future[None]) -> None:

@@ -99,7 +99,7 @@ def test_who_waits_is_told_at_once_when_the_node_stops(tmp_path: Path) -> None:
         assert broker is not None
         eventually(lambda: waiting(node, "t"))
         eventually(
-            lambda: node.on_loop(lambda: broker.topics["t"].receiver._log_readers.count("0"))
+            lambda: node.on_loop(lambda: broker.topics["t"].receiver.log_readers.waiters.count("0"))
         )
     for thread in threads:
         thread.join(10)

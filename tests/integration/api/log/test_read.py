@@ -121,7 +121,7 @@ def test_a_read_waits_for_what_comes(node: RunningNode, topic: str) -> None:
     found: list[dict[str, Any]] = []
     thread = threading.Thread(target=lambda: found.append(read(node, topic, "wait=20s")))
     thread.start()
-    readers = node.node.broker.topics[topic].receiver._log_readers
+    readers = node.node.broker.topics[topic].receiver.log_readers.waiters
     eventually(lambda: node.on_loop(lambda: readers.count("0")))
     publish(node, topic, "elsewhere", partition=1)
     publish(node, topic, "here", partition=0)

@@ -324,10 +324,10 @@ def test_a_reader_of_the_log_is_woken_by_the_next_message(tmp_path: Path) -> Non
         async with broker_on(tmp_path) as broker:
             topic = await broker.create_topic("t")
             readers = [
-                asyncio.ensure_future(topic.receiver.wait_for_append(0, offset, 60_000))
+                asyncio.ensure_future(topic.receiver.log_readers.wait(0, offset, 60_000))
                 for offset in (0, 0, 1)
             ]
-            await until(lambda: topic.receiver._log_readers.count("0") == 3)
+            await until(lambda: topic.receiver.log_readers.waiters.count("0") == 3)
             await publish(topic, b"x")
             await asyncio.gather(*readers[:2])
             assert not readers[2].done()
