@@ -296,6 +296,6 @@ def _span_end(span: Span) -> int:
 
 def put_current_lane(out: MessageOut, topic: Topic, partition: Partition) -> None:
     """Set the lane of a message that was moved to another lane."""
-    lane = partition.moved_lane(out.offset)
+    lane = partition.marks.moved_lane(out.offset)
     if lane is not None:
         out.priority = topic.settings.lane_name(lane)

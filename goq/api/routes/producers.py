@@ -49,7 +49,7 @@ class ProducerRoutes:
 
 def _shown(partition: Partition, producer_id: int) -> ProducerPartitionOut | None:
     partition.check_room()  # an offline partition's memory may differ from its disk
-    progress = partition.producer_progress(producer_id)
+    progress = partition.producers.progress(producer_id)
     if progress is None:
         return None
     return ProducerPartitionOut(

@@ -144,7 +144,7 @@ class Peek:
                 for offset in range(begin, end):
                     if page.is_full:
                         return page.answer(is_last=False)
-                    if _header(views, offset) == name and not partition.is_cancelled(offset):
+                    if _header(views, offset) == name and not partition.marks.is_cancelled(offset):
                         for out in messages_json(dead, number, views, offset, offset + 1):
                             out.state = str(MessageState.DEAD)
                             if not page.found.add(out):

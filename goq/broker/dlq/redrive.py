@@ -135,7 +135,7 @@ async def _remove(
     pending = []
     for number, offsets in chosen.items():
         partition = dead.partitions[number]
-        left = [offset for offset in offsets if not partition.is_cancelled(offset)]
+        left = [offset for offset in offsets if not partition.marks.is_cancelled(offset)]
         count -= len(offsets) - len(left)
         if left:
             pending.append(partition.record(events_for(partition, left)))

@@ -134,10 +134,10 @@ class DeadLetterSearch:
     def _next_range(self, partition: Partition, at: int) -> tuple[int, int] | None:
         """Return the next range of messages to read from ``at`` on."""
         if self._only_offsets is None:
-            return partition.next_uncancelled(at)
+            return partition.marks.next_uncancelled(at)
         at = max(at, partition.start_offset)
         for offset in self._only_offsets.get(partition.identity.number, ()):
-            if at <= offset < partition.end_offset and not partition.is_cancelled(offset):
+            if at <= offset < partition.end_offset and not partition.marks.is_cancelled(offset):
                 return offset, offset + 1
         return None
 

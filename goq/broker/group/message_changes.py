@@ -23,7 +23,7 @@ async def message_status(partition: Partition, offset: int) -> MessageStatus:
     partition.check_exists(offset)
     row = await partition.row(offset)
     partition.check_exists(offset)
-    return partition.message_status(offset, row)
+    return partition.marks.status(offset, row)
 
 
 class MessageChanges:
@@ -48,7 +48,7 @@ class MessageChanges:
                 raise Conflict(f"{self._name} is done: every group has finished it", field="id")
             self._check_room()
         due_ms = status.due_ms if status.is_scheduled else None
-        await self._partition.cancel(self._offset, reason, due_ms)
+        await self._partition.marks.cancel(self._offset, reason, due_ms)
 
     async def move(self, lane: int) -> None:
         """Move the message to another lane, in every group in which it waits.
@@ -64,13 +64,13 @@ class MessageChanges:
                 f"{self._name} does not wait: each group has it in hand or has finished it",
                 field="priority",
             )
-        is_moved = self._partition.moved_lane(self._offset) is not None
+        is_moved = self._partition.marks.moved_lane(self._offset) is not None
         if lane == status.lane and not is_moved:
             return
         if not is_moved:
             self._check_room()
         tenant = None if status.is_scheduled else status.tenant
-        await self._partition.move(self._offset, lane, tenant)
+        await self._partition.marks.move(self._offset, lane, tenant)
 
     async def reschedule(self, due_ms: int) -> None:
         """Change the due time of the message; a time in the past means now.
@@ -86,9 +86,9 @@ class MessageChanges:
                 f"{self._name} {was}: only a message that waits for its time can get another",
                 field="deliver_at",
             )
-        if not self._partition.is_rescheduled(self._offset):
+        if not self._partition.marks.is_rescheduled(self._offset):
             self._check_room()
-        await self._partition.reschedule(status.row, status.due_ms, max(1, due_ms))
+        await self._partition.marks.reschedule(status.row, status.due_ms, max(1, due_ms))
 
     @property
     def _name(self) -> str:
@@ -108,7 +108,7 @@ class MessageChanges:
             raise Conflict(f"{self._name} was cancelled", field="id")
 
     def _check_room(self) -> None:
-        if self._partition.mark_count >= limits.MARKS_PER_PARTITION_MAX:
+        if self._partition.marks.count >= limits.MARKS_PER_PARTITION_MAX:
             raise TooManyRequests(
                 f"a partition keeps at most {limits.MARKS_PER_PARTITION_MAX} messages cancelled,"
                 " moved or rescheduled; they are forgotten when retention deletes the messages",

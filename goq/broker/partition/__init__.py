@@ -10,7 +10,8 @@ timers          lease ends, due retries, maturing delayed messages
 failure_policy  backoff, attempts and dead letters, from the settings
 group_view      a read-only view of one group's progress
 delayed_reader  delayed messages, read from the columns on the disk
-producer_names  names of producers, from the events
+message_marks   messages cancelled, moved to another lane or rescheduled
+producers       positions and names of producers
 trimmer         retention's work on the segments
 compactor       a pass of compaction over sealed segments
 """

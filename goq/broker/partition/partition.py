@@ -1,9 +1,10 @@
 """One partition: its message log, its event log, and the delivery state that follows from them.
 
 :class:`Partition` composes the parts, each of which owns its share of the work: the appender takes
-published frames, the leases serve consumers, the timers handle due times, the ready state manager
-keeps the derived state. The partition applies each event to all of them and answers queries. No
-other package reads the state or the logs.
+published frames, the leases serve consumers, the timers handle due times, the marks change single
+messages, the ready state manager keeps the derived state. The partition applies each event to all
+of them and answers queries. No other package reads the state or the logs: so there are many queries
+here, of a few lines each.
 
 Everything runs on the event loop except the writes. When a disk fault loses events, the state in
 memory is ahead of the log: the partition goes offline, and its topic loads it from the disk again.
@@ -14,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Collection, Sequence
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from goq.broker.events.live_index import LiveEventIndex
 from goq.broker.events.writer import EventWriter
@@ -22,10 +23,11 @@ from goq.broker.log.group_commit import Appended
 from goq.broker.partition.appender import Appender
 from goq.broker.partition.compactor import Compactor
 from goq.broker.partition.delayed_reader import DelayedReader
-from goq.broker.partition.group_view import GroupCounts, GroupView, MessageStatus
+from goq.broker.partition.group_view import GroupCounts, GroupView
 from goq.broker.partition.leases import Leases
 from goq.broker.partition.loader import LoadedPartition, events_config, messages_config
-from goq.broker.partition.producer_names import recorded_name
+from goq.broker.partition.message_marks import MessageMarks
+from goq.broker.partition.producers import Producers
 from goq.broker.partition.ready_state import ReadyStateManager
 from goq.broker.partition.timers import Timers
 from goq.broker.partition.trimmer import Trimmer
@@ -41,7 +43,6 @@ from goq.config.topic import TopicSettings
 from goq.delivery.events.event import (
     Acked,
     AnyEvent,
-    Cancelled,
     CopyQueued,
     Corrupted,
     Dropped,
@@ -49,29 +50,17 @@ from goq.delivery.events.event import (
     Extended,
     GroupDeleted,
     Leased,
-    Moved,
     Nacked,
-    Range,
-    Rescheduled,
     Reset,
     Trimmed,
 )
 from goq.delivery.outbox import OutboxEntry
 from goq.errors import GoqError, MessageNotFound, StorageFailed
-from goq.frame.header import FrameHeader
 from goq.storage.column_index.rows import ColumnRows
 from goq.storage.log.reader import LogReader, ReadResult
 from goq.storage.scanner import Damage
 
 T = TypeVar("T")
-
-
-class ProducerProgress(NamedTuple):
-    """A producer's position; ``offset`` is that of its last message, None if unknown."""
-
-    epoch: int
-    next_sequence: int
-    offset: int | None
 
 
 class Partition:
@@ -125,6 +114,16 @@ class Partition:
             on_delayed=self._timers.arm_for_delayed,
             on_failure=self._take_offline,
         )
+        self.marks = MessageMarks(
+            loaded.state,
+            context,
+            callbacks,
+            self.ready_manager,
+            self._writer,
+            self.leases,
+            on_rescheduled=self._timers.arm_for_delayed,
+        )
+        self.producers = Producers(loaded.state, loaded.events)
         self.trimmer = Trimmer(identity, context, self.appender.commit, self._writer)
         self.compactor = Compactor(
             identity, context, self.appender.commit, frames, record=lambda e: self.record([e])
@@ -297,68 +296,6 @@ class Partition:
                 field="id",
             )
 
-    def message_status(self, offset: int, row: ColumnRows | None) -> MessageStatus:
-        """Return the status of a message; ``row`` holds its columns, see :meth:`row`."""
-        state, ready = self._state, self.ready_manager.current
-        lane, tenant, due_ms = ready.default_lane, 0, 0
-        if row is not None:
-            (lane,), (tenant,) = (column.tolist() for column in ready.places(row))
-            due_ms = int(row.deliver_at_ms[0])
-        if due_ms:
-            due_ms = state.rescheduled.get(offset, due_ms)
-        is_cancelled = offset in state.cancelled
-        waits = bool(due_ms) and not state.maturity.has_matured(offset, due_ms)
-        lane = state.moved.get(offset, lane)
-        is_scheduled = waits and not is_cancelled
-        return MessageStatus(offset, lane, tenant, due_ms, is_scheduled, is_cancelled, row)
-
-    def moved_lane(self, offset: int) -> int | None:
-        """Return the lane that a message was moved to, None if it was not moved."""
-        return self._state.moved.get(offset)
-
-    def is_rescheduled(self, offset: int) -> bool:
-        """Whether a message's due time was changed."""
-        return offset in self._state.rescheduled
-
-    def is_cancelled(self, offset: int) -> bool:
-        """Whether a message was cancelled."""
-        return offset in self._state.cancelled
-
-    def next_uncancelled(self, start: int) -> Range | None:
-        """Return the next run of uncancelled messages from ``start`` on."""
-        state = self._state
-        start = max(start, state.start_offset)
-        return next(iter(state.cancelled.missing(start, state.end_offset)), None)
-
-    @property
-    def mark_count(self) -> int:
-        """The number of marks: messages cancelled, moved or rescheduled."""
-        return self._state.mark_count()
-
-    def producer_progress(self, producer_id: int) -> ProducerProgress | None:
-        """Return a producer's position by its committed messages; None if it is unknown."""
-        producers = self._state.producers
-        reached = producers.progress(producer_id)
-        if reached is None:
-            return None
-        epoch, next_sequence = reached
-        offset = producers.offset_of(producer_id, next_sequence - 1)
-        return ProducerProgress(epoch, next_sequence, offset)
-
-    def producer_name(self, header: FrameHeader, events: LogReader | None = None) -> str | None:
-        """Return the name of a frame's producer, else its id in hex; None without a producer.
-
-        Searches ``events``, by default the partition's own. May block on the disk; from any thread.
-        """
-        producer_id = header.producer_id
-        if not producer_id:
-            return None
-        return (
-            self._state.producer_names.get(producer_id)
-            or recorded_name(events or self._events.reader, producer_id, header.append_time_us)
-            or f"{producer_id:016x}"
-        )
-
     @property
     def outbox_entries(self) -> Collection[OutboxEntry]:
         """The entries of the outbox: messages to copy to other topics, oldest first."""
@@ -394,36 +331,6 @@ class Partition:
     async def rebuilt(self) -> None:
         """Wait for a rebuild of the ready state under way; raise if it fails."""
         await self.ready_manager.rebuilt()
-
-    def cancel(self, offset: int, reason: str, due_ms: int | None) -> asyncio.Future[Appended]:
-        """Cancel a message; ``due_ms`` is the due time in force of a delayed message."""
-        self._check_changeable()
-        done = self._writer.record([Cancelled([(offset, offset + 1)], reason)])
-        if due_ms is not None:
-            self.ready_manager.current.cancelled(offset, due_ms)
-        self._callbacks.on_ready(None)  # messages that it blocked by its key may be ready
-        return done
-
-    def move(self, offset: int, lane: int, tenant: int | None) -> asyncio.Future[Appended]:
-        """Move a message to another lane; ``tenant`` is None for a delayed message."""
-        self._check_changeable()
-        done = self._writer.record([Moved(offset, lane)])
-        if tenant is not None:
-            self.ready_manager.current.moved(offset, lane, tenant, self._context.clock.wall_ms())
-            self._callbacks.on_ready(None)
-        return done
-
-    def reschedule(self, row: ColumnRows, due_ms: int, new_due_ms: int) -> asyncio.Future[Appended]:
-        """Change the due time of a delayed message; ``due_ms`` is the one in force."""
-        self._check_changeable()
-        done = self._writer.record([Rescheduled(int(row.offsets[0]), new_due_ms)])
-        self.ready_manager.current.rescheduled(row, due_ms, new_due_ms)
-        self._timers.arm_for_delayed()
-        return done
-
-    def _check_changeable(self) -> None:
-        self.ready_manager.check_changeable()
-        self.leases.check_room()
 
     async def reset(self, group: str, offset: int, end_offset: int | None = None) -> None:
         """Set a group's position to ``offset``, and its end to ``end_offset`` or to none."""

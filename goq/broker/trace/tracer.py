@@ -142,7 +142,7 @@ class Tracer:
             state = _DAMAGED if is_there else _DELETED
             return MessageHistory(message_id, state, None, None, None, False, None, timeline)
         header, index = view.header, offset - view.header.base_offset
-        producer = partition.producer_name(header, source.events.reader)
+        producer = partition.producers.name(header, source.events.reader)
         if view.removed_rows is not None and view.removed_rows.has(index):
             time_us = None if _may_be_merged(view) else header.append_time_us
             published = None if time_us is None else PublishRecord(offset, time_us)

@@ -22,7 +22,7 @@ def producers(node: RunningNode, topic: str) -> list[str | None]:
     def find() -> list[str | None]:
         partition = node.node.broker.topic(topic).partitions[0]
         frames = partition.read(0, messages_max=100).frames
-        return [partition.producer_name(view.header) for view in frames]
+        return [partition.producers.name(view.header) for view in frames]
 
     return node.on_loop(find)
 

@@ -66,7 +66,7 @@ def test_what_was_cancelled_is_not_kept(tmp_path: Path) -> None:
             await MessageChanges(partition, offset, ()).cancel("")
             await broker.apply_retention()
             assert partition.log_start_offset > offset
-            assert partition.mark_count == 0
+            assert partition.marks.count == 0
 
     run(main())
 

@@ -1,4 +1,4 @@
-"""Lookup of producer names in the events of a partition.
+"""The producers of a partition: their positions, and their names from its events.
 
 A name is an event of the partition. It is written with the producer's first messages, and repeated
 in each snapshot while the partition remembers the producer.
@@ -7,14 +7,58 @@ in each snapshot while the partition remembers the producer.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import msgspec
 
 from goq import limits
 from goq.delivery.events.event import Named, SnapshotProducers
 from goq.delivery.events.frame_codec import StoredEvent, decode_event_frame
+from goq.delivery.partition_state import PartitionState
 from goq.errors import InvalidFrame
+from goq.frame.header import FrameHeader
+from goq.storage.log.log import Log
 from goq.storage.log.reader import LogReader
+
+
+class ProducerProgress(NamedTuple):
+    """A producer's position; ``offset`` is that of its last message, None if unknown."""
+
+    epoch: int
+    next_sequence: int
+    offset: int | None
+
+
+class Producers:
+    """The producers of one partition."""
+
+    def __init__(self, state: PartitionState, events: Log) -> None:
+        self._state = state
+        self._events = events
+
+    def progress(self, producer_id: int) -> ProducerProgress | None:
+        """Return a producer's position by its committed messages; None if it is unknown."""
+        producers = self._state.producers
+        reached = producers.progress(producer_id)
+        if reached is None:
+            return None
+        epoch, next_sequence = reached
+        offset = producers.offset_of(producer_id, next_sequence - 1)
+        return ProducerProgress(epoch, next_sequence, offset)
+
+    def name(self, header: FrameHeader, events: LogReader | None = None) -> str | None:
+        """Return the name of a frame's producer, else its id in hex; None without a producer.
+
+        Searches ``events``, by default the partition's own. May block on the disk; from any thread.
+        """
+        producer_id = header.producer_id
+        if not producer_id:
+            return None
+        return (
+            self._state.producer_names.get(producer_id)
+            or recorded_name(events or self._events.reader, producer_id, header.append_time_us)
+            or f"{producer_id:016x}"
+        )
 
 
 def recorded_name(events: LogReader, producer_id: int, time_us: int) -> str | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from goq.broker.broker import Broker
 from goq.broker.events.replay import read_events
 from goq.broker.partition.partition import Partition
-from goq.broker.partition.producer_names import recorded_name
+from goq.broker.partition.producers import recorded_name
 from goq.broker.topic.publisher import RoutedMessage
 from goq.broker.topic.topic import Topic
 from goq.clock import ManualClock
@@ -47,7 +47,7 @@ def test_a_producer_is_named_once_however_much_it_publishes(tmp_path: Path) -> N
             await tell(topic, None, b"d")
             await quiet(partition)
             assert [event.client_id for event in named(partition)] == ["shop", "till"]
-            names = [partition.producer_name(header) for header in headers(partition)]
+            names = [partition.producers.name(header) for header in headers(partition)]
             assert names == ["shop"] * 21 + ["till", None]
 
     run(main())
@@ -79,7 +79,7 @@ def test_a_numbered_batch_keeps_its_identity_and_is_named_too(tmp_path: Path) ->
             last = headers(partition)[-1]
             assert last.producer_id == named_producer("till").producer_id
             assert last.producer_epoch == NAMED_ONLY_EPOCH
-            assert partition.producer_name(last) == "till"
+            assert partition.producers.name(last) == "till"
 
     run(main())
 
@@ -112,7 +112,7 @@ def test_names_outlive_the_node(tmp_path: Path) -> None:
         async with broker_on(tmp_path, metadata=metadata) as broker:
             partition = broker.topic("t").partitions[0]
             [header] = headers(partition)
-            assert partition.producer_name(header) == "shop"
+            assert partition.producers.name(header) == "shop"
             await tell(broker.topic("t"), "shop", b"b")
             await quiet(partition)
             assert len(named(partition)) == 1
@@ -131,9 +131,9 @@ def test_a_name_that_was_lost_with_the_disk_is_told_again(tmp_path: Path) -> Non
             disk.heal()
             partition = await mended(broker)
             [header] = headers(partition)
-            assert partition.producer_name(header) == f"{header.producer_id:016x}"
+            assert partition.producers.name(header) == f"{header.producer_id:016x}"
             await tell(broker.topic("t"), "shop", b"b")
-            assert partition.producer_name(header) == "shop"
+            assert partition.producers.name(header) == "shop"
 
     run(main())
 
@@ -180,9 +180,9 @@ def test_the_names_of_old_messages_are_in_the_events_of_their_time(tmp_path: Pat
                 await partition.record([Reset("g", 0)])
                 state_of(partition).producer_names.clear()  # as if so many others had come since
             assert len(event_log(partition).segments) == 4
-            found = [partition.producer_name(header) for header in headers(partition)]
+            found = [partition.producers.name(header) for header in headers(partition)]
             assert found == ["first", "first", "second", "second", "third", "third"]
             unknown = headers(partition)[0]._replace(producer_id=2**64 - 1)
-            assert partition.producer_name(unknown) == "ffffffffffffffff"
+            assert partition.producers.name(unknown) == "ffffffffffffffff"
 
     run(main())
