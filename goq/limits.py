@@ -103,6 +103,7 @@ DELAY_MS_MAX: Final = 100 * 365 * 86_400_000
 TTL_MS_MAX: Final = 100 * 365 * 86_400_000
 TIME_MS_MAX: Final = 253_402_300_799_999  # the last millisecond of the year 9999
 CLOCK_SLACK_MS: Final = 60_000
+CLOCK_SKEW_WARN_MS: Final = 200  # a smaller difference of two clocks is tolerated
 LANES_MAX: Final = 256
 TENANT_WEIGHTS_MAX: Final = 10_000
 TENANT_WEIGHT_MIN: Final = 0.001

@@ -43,6 +43,7 @@ from goq.cluster.membership.registration import NodeRegistration
 from goq.cluster.metadata.broker_store import ReplicatedMetadataStore
 from goq.cluster.metadata.client import MetadataClient
 from goq.cluster.metadata.commands import RegisterNode
+from goq.cluster.metadata.features import has_clock_events
 from goq.cluster.metadata.state import MetadataState
 from goq.cluster.metadata.state_machine import MetadataStateMachine
 from goq.cluster.raft.driver import RaftSettings, RaftStatus
@@ -245,10 +246,12 @@ class ClusterBootstrap:
             SegmentManifest(broker.metadata, broker.archive, broker.clock, topics.settings),
             self._disk,
             broker.executor,
+            broker.clock,
             client.fetch,
             InSyncProposer(self._name, base.metadata).propose,
             on_failure=lambda _key, error: disk_health.on_error(error),
             has_session=heartbeats.has_session,
+            may_record_clocks=lambda: has_clock_events(base.state()),
         )
         disk_health = DiskHealth(self._disk, broker.topics_dir.parent, replicas.in_thread)
         archives = ArchiveSync(

@@ -13,6 +13,7 @@ outbox           messages on their way to another topic
 events           the events of a partition, and the states of a message
 partition_state  the state of a partition, changed by events only
 snapshot         the state as events, for a quick rebuild
+clock_change     the move of deadlines to the clock of a new leader
 membership       the members of a group and their partitions
 trace            the life of one message, from its events
 """

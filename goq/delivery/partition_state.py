@@ -19,6 +19,7 @@ from goq.delivery.events.event import (
     Acked,
     Cancelled,
     Cause,
+    ClockChanged,
     Compacted,
     CopyQueued,
     CopyStored,
@@ -78,6 +79,8 @@ class PartitionState:
         self.producers = ProducerTable()
         self.producer_names: dict[int, str] = {}
         """The client names of producers by id, the one named longest ago first."""
+        self.clock_node = ""
+        """The node whose clock deadlines and due times of retries are by; "" if not recorded."""
 
     def group(self, name: str) -> Group:
         """Return a group; a group without any events is at the start of the log."""
@@ -278,6 +281,11 @@ class PartitionState:
         if len(self.producer_names) > limits.PRODUCERS_PER_PARTITION_MAX:
             del self.producer_names[next(iter(self.producer_names))]
 
+    def _clock_changed(self, event: ClockChanged) -> None:
+        self.clock_node = event.node
+        for group in self.groups.values():
+            group.shift_times(event.lease_shift_ms, event.retry_shift_ms)
+
     def _reset(self, event: Reset) -> None:
         group = self.ensure_group(event.group)
         group.reset(event.offset, None if event.end_offset < 0 else event.end_offset)
@@ -344,6 +352,7 @@ class PartitionState:
         self.producer_names.clear()
         self.maturity = Maturity(event.maturity, event.exempt)
         self.outbox.restore(event.outbox_id, event.outbox_sequences)
+        self.clock_node = event.clock_node
 
     def _snapshot_group(self, event: SnapshotGroup) -> None:
         if event.group not in self.groups:
@@ -378,6 +387,7 @@ _TRANSITIONS: dict[type[Event], Callable[[PartitionState, Any], None]] = {
     Moved: PartitionState._moved,
     Rescheduled: PartitionState._rescheduled,
     Named: PartitionState._named,
+    ClockChanged: PartitionState._clock_changed,
     Matured: lambda state, event: state.maturity.mature(event.up_to_ms, event.end_offset),
     Reset: PartitionState._reset,
     GroupDeleted: PartitionState._group_deleted,

@@ -67,6 +67,7 @@ def snapshot_of(
             state.maturity.exempt,
             outbox.producer_id,
             outbox.sequences(),
+            state.clock_node,
         )
     ]
     events += _marks(state)

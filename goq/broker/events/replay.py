@@ -69,12 +69,14 @@ class ReplayResult(NamedTuple):
     """The state that a replay produced.
 
     ``messages_offset`` is the offset up to which the producer table is complete. ``lost`` lists the
-    damaged events since the snapshot that the replay started with.
+    damaged events since the snapshot that the replay started with. ``last_event_us`` is the time of
+    the last event, None without any.
     """
 
     state: PartitionState
     messages_offset: int
     lost: list[LostEvents]
+    last_event_us: int | None
 
 
 class RebuildResult(NamedTuple):
@@ -82,13 +84,15 @@ class RebuildResult(NamedTuple):
 
     ``sequence`` is the first event that was read. ``messages_offset`` is the offset up to which the
     producer table is complete. ``repairs`` are events that the log lacks for the state to match the
-    stored messages. They have been applied to the state.
+    stored messages. They have been applied to the state. ``last_event_us`` is the time of the last
+    event in the log, None without any.
     """
 
     state: PartitionState
     sequence: int
     messages_offset: int
     repairs: list[AnyEvent]
+    last_event_us: int | None
 
 
 def rebuild(
@@ -118,7 +122,9 @@ def rebuild(
     for event in repairs:
         state.apply(event, 0, 0)
     messages_offset = min(max(replayed.messages_offset, start_offset), end_offset)
-    return RebuildResult(state, segment.base_offset, messages_offset, repairs)
+    return RebuildResult(
+        state, segment.base_offset, messages_offset, repairs, replayed.last_event_us
+    )
 
 
 def replay(
@@ -132,8 +138,11 @@ def replay(
     messages_offset = 0
     snapshot: list[StoredEvent] = []
     losses = _LossTracker(start)
+    last_event_us: int | None = None
     for stored in read_events(reader, start, end):
         losses.follow(stored)
+        if stored is not None:
+            last_event_us = stored.time_us
         if stored is None:
             snapshot = []
         elif isinstance(stored.event, SnapshotStarted):
@@ -154,7 +163,9 @@ def replay(
             state.apply(stored.event, stored.sequence, stored.epoch)
         else:
             return None
-    return ReplayResult(state, messages_offset, losses.up_to(end)) if is_whole else None
+    if not is_whole:
+        return None
+    return ReplayResult(state, messages_offset, losses.up_to(end), last_event_us)
 
 
 class _LossTracker:

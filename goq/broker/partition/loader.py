@@ -122,6 +122,7 @@ class LoadedPartition(NamedTuple):
     """A partition's logs and state after recovery.
 
     ``snapshot_sequence`` is the sequence of the first event that the rebuild used.
+    ``last_event_us`` is the time of the last event, None without any.
     """
 
     messages: Log
@@ -130,6 +131,7 @@ class LoadedPartition(NamedTuple):
     ready: ReadyState
     snapshot_sequence: int
     dedup: DedupWindow
+    last_event_us: int | None
 
 
 class PartitionLogs(NamedTuple):
@@ -208,7 +210,9 @@ def _rebuild(
         end=messages.end_offset,
     )
     learn_outstanding(messages, state, ready)
-    return LoadedPartition(messages, events, state, ready, rebuilt.sequence, dedup)
+    return LoadedPartition(
+        messages, events, state, ready, rebuilt.sequence, dedup, rebuilt.last_event_us
+    )
 
 
 def _release(log: Log) -> None:

@@ -40,6 +40,7 @@ from goq.broker.partition_context import (
 )
 from goq.broker.runtime.metrics import TopicStats
 from goq.config.topic import TopicSettings
+from goq.delivery.clock_change import AheadOf, clock_change
 from goq.delivery.events.event import (
     Acked,
     AnyEvent,
@@ -129,6 +130,21 @@ class Partition:
             identity, context, self.appender.commit, frames, record=lambda e: self.record([e])
         )
         self._timers.arm_all()
+
+    def take_over_times(self, node: str, last_event_us: int | None, ahead_of: AheadOf) -> None:
+        """Let deadlines and due times of retries be by the clock of this node, ``node``.
+
+        Call it before any other event. ``last_event_us`` is the time of the last event in the log.
+        """
+        now_ms = self._context.clock.wall_ms()
+        event = clock_change(self._state, node, now_ms, last_event_us, ahead_of)
+        if event is None:
+            return
+        if event.lease_shift_ms or event.retry_shift_ms:
+            self._writer.record([event])
+            self._timers.arm_all()
+        else:  # if lost, the next leader decides as this one did
+            self._writer.record_later(event)
 
     # Availability
 

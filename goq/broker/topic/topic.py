@@ -38,6 +38,7 @@ from goq.broker.topic.publisher import TopicPublisher
 from goq.broker.topic.receiver import Receiver
 from goq.broker.topic.stream_credit import StreamCredits
 from goq.config.topic import Ordering, TopicSettings
+from goq.delivery.clock_change import AheadOf, is_ahead_unknown
 from goq.errors import GoqError
 from goq.storage.scanner import Damage
 
@@ -71,6 +72,10 @@ class Leadership:
     """The disk is full, or has failed."""
     may_be_repaired: Callable[[Damage], bool]
     """Whether another replica may have the damaged data; if so, that replica will lead."""
+    node: str = ""
+    """This node, to be recorded as the one whose clock counts; "" to record none."""
+    ahead_of: AheadOf = is_ahead_unknown
+    """How far this node's clock is ahead of another node's."""
 
 
 class Topic:
@@ -136,7 +141,10 @@ class Topic:
         """Open a replicated partition from its logs; everything in them is committed."""
         context = replace(self._context, epoch=leadership.epoch)
         loaded = await self._in_thread(load_partition, logs, context, self.settings)
-        self.partitions.put(self._partition(number, loaded, context, leadership))
+        partition = self._partition(number, loaded, context, leadership)
+        if leadership.node:
+            partition.take_over_times(leadership.node, loaded.last_event_us, leadership.ahead_of)
+        self.partitions.put(partition)
         self.coordinator.on_partitions_added()
         self.coordinator.on_reopened(number)
         self.receiver.wake()

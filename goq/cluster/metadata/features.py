@@ -5,7 +5,8 @@ this level is not proposed: some node would not know it and end up with another 
 controller raises the level once every node reports that it knows the next one. From then on, a node
 with an earlier version cannot register, nor keep a session.
 
-level 1   digests of the state are compared; nodes register their own level
+level 1   digests of the state are compared; nodes register their own level; event logs have the
+          event ``ClockChanged``
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ OWN_LEVEL: Final = 1
 """The highest level that this version of goq knows."""
 
 DIGESTS_LEVEL: Final = 1
+CLOCK_EVENTS_LEVEL: Final = 1
 
 _COMMAND_LEVELS: dict[type, int] = {RegisterNodeWithLevel: 1, ResetReplicas: 1}
 
@@ -31,3 +33,8 @@ def level_of(command: AnyCommand) -> int:
 def has_digests(state: MetadataState) -> bool:
     """Whether all nodes compute digests of the state, and compute them in the same way."""
     return state.features.level >= DIGESTS_LEVEL
+
+
+def has_clock_events(state: MetadataState) -> bool:
+    """Whether all nodes can read the event ``ClockChanged``."""
+    return state.features.level >= CLOCK_EVENTS_LEVEL

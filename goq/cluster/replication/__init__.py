@@ -8,6 +8,7 @@ fetch_server        the sessions of followers, and the responses to their fetche
 protocol            fetch requests and responses on the wire
 fetcher             the fetch loop of a follower, one for each leader's node
 follower            a following replica: what it appends and truncates
+leader_clocks       the clocks of the nodes that this node follows, compared with its own
 segment_manifest    the segments that a node holds or has archived
 follower_retention  deletion of segments on followers
 archive_sync        copies of archived segments that a node lacks

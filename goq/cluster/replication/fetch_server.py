@@ -15,6 +15,7 @@ from functools import partial
 from itertools import islice
 
 from goq import limits
+from goq.clock import Clock
 from goq.cluster.replication.leader import FramedUpdate, LeaderReplica, refusal_of
 from goq.cluster.replication.progress import LogOffsets
 from goq.cluster.replication.protocol import FetchRequest, FetchResponse, PartitionKey, Position
@@ -101,8 +102,9 @@ class _Session:
 class FetchServer:
     """Answers followers from the partitions that this node leads."""
 
-    def __init__(self, executor: Executor) -> None:
+    def __init__(self, executor: Executor, clock: Clock) -> None:
         self._executor = executor
+        self._clock = clock
         self._leaders: dict[PartitionKey, LeaderReplica] = {}
         self._sessions: dict[str, _Session] = {}
         self._throttle = Throttle()
@@ -139,7 +141,7 @@ class FetchServer:
         """Return what is new for a follower, when there is something or its wait time is over."""
         session = self._session_of(request)
         if session is None:
-            return FetchResponse([], is_unknown_session=True), []
+            return FetchResponse([], True, self._clock.wall_ms()), []
         now_ms = _now_ms()
         for key in request.forgotten:
             session.forget(key)
@@ -244,7 +246,8 @@ class FetchServer:
             session.pending.pop(key, None)
             if leader is not None and leader is self._leaders.get(key):
                 self._on_sent(leader, session, position, update)
-        return FetchResponse([n.head for n in updates]), [b for n in updates for b in n.buffers]
+        head = FetchResponse([n.head for n in updates], False, self._clock.wall_ms())
+        return head, [b for n in updates for b in n.buffers]
 
     def _on_sent(
         self, leader: LeaderReplica, session: _Session, position: Position, update: FramedUpdate

@@ -86,10 +86,14 @@ class PartitionUpdate(msgspec.Struct, frozen=True, array_like=True):
 
 
 class FetchResponse(msgspec.Struct, frozen=True, array_like=True):
-    """Updates of partitions; with ``is_unknown_session`` the follower must begin a new session."""
+    """Updates of partitions; with ``is_unknown_session`` the follower must begin a new session.
+
+    ``clock_ms`` is the leader's wall time when it responds, 0 from a version that does not say.
+    """
 
     updates: list[PartitionUpdate]
     is_unknown_session: bool = False
+    clock_ms: int = 0
 
 
 def encode(value: FetchRequest | FetchResponse) -> bytes:

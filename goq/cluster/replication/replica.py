@@ -18,6 +18,7 @@ from goq.broker.partition.loader import PartitionLogs, open_logs
 from goq.broker.topic.topic import Leadership
 from goq.cluster.replication.follower import FollowerReplica
 from goq.cluster.replication.leader import LeaderReplica
+from goq.cluster.replication.leader_clocks import LeaderClocks
 from goq.cluster.replication.progress import LogOffsets, ReplicaProgress
 from goq.cluster.replication.protocol import PartitionKey
 from goq.cluster.replication.repair.protocol import ReplicaLogs
@@ -59,6 +60,9 @@ class ReplicaHost(Protocol):
     disk: Disk
     has_session: Callable[[], bool]
     """Whether the cluster cannot have given this node's leaderships to others by now."""
+    may_record_clocks: Callable[[], bool]
+    """Whether all nodes know the event by which times change clocks."""
+    leader_clocks: LeaderClocks
 
     async def in_thread(self, work: Callable[[], object]) -> object:
         """Run work that blocks on the disk."""
@@ -117,6 +121,7 @@ class Replica:
         self._is_open_to_clients = False
         self._must_reopen = False
         self._decided_version = 0
+        self._former_leader = ""
         self._task: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
 
@@ -196,6 +201,8 @@ class Replica:
         if wanted is not None and before is not None and _is_same_leadership(before, wanted):
             self.on_in_sync_decided(wanted)
             return
+        if self.as_follower is not None and before is not None and before.leader is not None:
+            self._former_leader = before.leader
         await self._close(NotLeader("the partition has another leader now; ask for the map"))
         self.assignment = None
         if wanted is None:
@@ -251,6 +258,8 @@ class Replica:
             self.reopen,
             lambda error: self._host.on_storage_error(self.key, error),
             lambda damage: self.is_repairable(0, damage),
+            node=self._host.name if self._host.may_record_clocks() else "",
+            ahead_of=lambda node: self._host.leader_clocks.ahead_of(node or self._former_leader),
         )
         await self._host.open_partition(self.key, leader.logs, leadership)
         self._is_open_to_clients = True

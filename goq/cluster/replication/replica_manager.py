@@ -14,11 +14,13 @@ from goq import limits
 from goq.broker.broker import Broker
 from goq.broker.partition.loader import PartitionLogs
 from goq.broker.topic.topic import Leadership
+from goq.clock import Clock
 from goq.cluster.replication.fetch_server import FetchServer
 from goq.cluster.replication.fetcher import Fetcher
 from goq.cluster.replication.follower import FollowerReplica, SealedSegment
 from goq.cluster.replication.follower_retention import FollowerRetention
 from goq.cluster.replication.leader import LeaderReplica
+from goq.cluster.replication.leader_clocks import LeaderClocks
 from goq.cluster.replication.protocol import FetchRequest, FetchResponse, PartitionKey
 from goq.cluster.replication.replica import Replica, ReplicaAssignment
 from goq.cluster.replication.segment_manifest import LOGS, SegmentManifest
@@ -63,6 +65,7 @@ class ReplicaManager:
     """The replicas of the node ``name``.
 
     ``on_failure`` is called with a partition that the disk cannot hold now, and the error.
+    ``may_record_clocks`` returns whether all nodes know the event by which times change clocks.
     """
 
     def __init__(
@@ -72,20 +75,24 @@ class ReplicaManager:
         manifest: SegmentManifest,
         disk: Disk,
         executor: Executor,
+        clock: Clock,
         fetch_from: FetchFrom,
         propose_in_sync: ProposeInSync,
         *,
         on_failure: Callable[[PartitionKey, Exception], None],
         has_session: Callable[[], bool] = lambda: True,
+        may_record_clocks: Callable[[], bool] = lambda: True,
     ) -> None:
         self.name = name
         self.has_session = has_session
+        self.may_record_clocks = may_record_clocks
         self.disk = disk
-        self.fetch_server = FetchServer(executor)
+        self.fetch_server = FetchServer(executor, clock)
         self._topics = topics
         self._manifest = manifest
         self.tiered_reader = manifest.tiered_reader
         self.executor = executor
+        self.leader_clocks = LeaderClocks(clock)
         self._fetch_from = fetch_from
         self._propose_in_sync = propose_in_sync
         self._on_failure = on_failure
@@ -197,7 +204,9 @@ class ReplicaManager:
         if fetcher is None:
 
             async def fetch(request: FetchRequest) -> tuple[FetchResponse, memoryview]:
-                return await self._fetch_from(leader, request)
+                response = await self._fetch_from(leader, request)
+                self.leader_clocks.note(leader, response[0].clock_ms)
+                return response
 
             fetcher = self._fetchers[leader] = Fetcher(
                 self.name,

@@ -13,6 +13,7 @@ from typing import Any, Final
 from goq.delivery.events.event import (
     Acked,
     Cancelled,
+    ClockChanged,
     Compacted,
     CopyQueued,
     CopyStored,
@@ -75,9 +76,10 @@ NO_MESSAGES: Final[frozenset[type[Event]]] = frozenset(
         SnapshotProducers,
         SnapshotEnded,
         Named,
+        ClockChanged,
     }
 )
-"""Events that repeat a state or name a producer: they are about no message."""
+"""Events that repeat a state, or name a producer or a node: they are about no message."""
 
 WITHOUT_OFFSETS: Final[frozenset[type[Event]]] = frozenset({Matured, Trimmed, CopyStored})
 """Events that are matched by something other than an offset: a due time, the first offset that is

@@ -157,6 +157,7 @@ class SnapshotStarted(Event, frozen=True, tag=10):
     exempt: list[tuple[int, int]] = []
     outbox_id: int = 0
     outbox_sequences: list[tuple[str, int, int]] = []
+    clock_node: str = ""
 
 
 class SnapshotGroup(Event, frozen=True, tag=11):
@@ -307,6 +308,17 @@ class Repaired(Event, frozen=True, tag=27):
     end: int
 
 
+class ClockChanged(Event, frozen=True, tag=28):
+    """Deadlines and due times of retries are by the clock of another node from here on.
+
+    Those that are known so far move by so many milliseconds.
+    """
+
+    node: str
+    lease_shift_ms: int = 0
+    retry_shift_ms: int = 0
+
+
 AnyEvent = (
     Leased
     | Acked
@@ -329,6 +341,7 @@ AnyEvent = (
     | Named
     | Compacted
     | Repaired
+    | ClockChanged
     | SnapshotStarted
     | SnapshotGroup
     | SnapshotProducers

@@ -190,6 +190,18 @@ class Group:
 
     # The whole group
 
+    def shift_times(self, lease_shift_ms: int, retry_shift_ms: int) -> None:
+        """Move all deadlines, and all due times of retries, by so many milliseconds."""
+        if lease_shift_ms:
+            for lease in self.leases.values():
+                for part in lease.parts.take_all():
+                    lease.parts.add(part._replace(time_ms=part.time_ms + lease_shift_ms))
+            self._deadlines.rebuild()
+        if retry_shift_ms:
+            for part in list(self.retries):
+                self.retries.take(part.start, part.end)
+                self.retries.add(part._replace(time_ms=part.time_ms + retry_shift_ms))
+
     def reset(self, floor: int, end_offset: int | None = None) -> None:
         """Continue from ``floor``, up to an end if one is given; void everything outstanding."""
         self.taken = OffsetSet(floor, NO_CEILING if end_offset is None else end_offset)
@@ -375,9 +387,13 @@ class _LeaseDeadlines:
     def add(self, time_ms: int, token: int, *, lease_count: int) -> None:
         """Add an entry; ``lease_count`` is the number of leases that the group has."""
         if len(self._heap) > 2 * lease_count + _ENTRIES_MIN:
-            self._heap = list(self._live())
-            heapq.heapify(self._heap)
+            self.rebuild()
         heapq.heappush(self._heap, (time_ms, token))
+
+    def rebuild(self) -> None:
+        """Replace all entries by those of the live leases."""
+        self._heap = list(self._live())
+        heapq.heapify(self._heap)
 
     def pop_due(self, now_ms: int) -> int | None:
         """Remove the earliest entry if its time has come, and return its token."""

@@ -116,6 +116,7 @@ class SimNode:
             SegmentManifest(store, self.archive, self.clock, self.settings),
             disk,
             executor,
+            self.clock,
             self._fetch_from,
             self._propose_in_sync,
             on_failure=self._failed,

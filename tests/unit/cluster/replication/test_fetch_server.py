@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from goq.broker.partition.loader import PartitionLogs, open_logs
+from goq.clock import ManualClock
 from goq.cluster.replication.fetch_server import FetchServer
 from goq.cluster.replication.leader import LeaderReplica
 from goq.cluster.replication.progress import LogOffsets, ReplicaProgress
@@ -48,7 +49,7 @@ class Follower:
 
     def __init__(self, leading: LeaderReplica) -> None:
         self._executor = ThreadPoolExecutor(1)
-        self._server = FetchServer(self._executor)
+        self._server = FetchServer(self._executor, ManualClock())
         self._server.add_leader(leading)
         self._is_new = True
 

@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 
 from goq import limits
+from goq.clock import ManualClock
 from goq.cluster.replication.fetch_server import FetchServer, Throttle
 from goq.cluster.replication.leader import FramedUpdate, LeaderReplica
 from goq.cluster.replication.progress import LogOffsets, ReplicaProgress
@@ -98,7 +99,7 @@ class AtOnce(Executor):
 
 
 async def server(*keys: PartitionKey) -> FetchServer:
-    made = FetchServer(AtOnce())
+    made = FetchServer(AtOnce(), ManualClock())
     for key in keys:
         made.add_leader(cast(LeaderReplica, Endless(key)))
     return made
