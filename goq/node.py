@@ -19,7 +19,7 @@ from goq.api.errors import problem_response
 from goq.broker.broker import Broker
 from goq.broker.metadata import LocalMetadata, MetadataStore
 from goq.broker.partition.partition import Partition
-from goq.clock import SystemClock
+from goq.clock import Clock, SystemClock
 from goq.config.node import Config
 from goq.errors import UsageError
 from goq.http.server import HttpServer
@@ -37,8 +37,9 @@ class Node:
     ``broker``, ``app`` and, on a member of a cluster, ``cluster`` are set while it runs.
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, clock: Clock | None = None) -> None:
         self.config = config
+        self._clock = clock or SystemClock()
         self._draining = False
         self._lock: DataDirLock | None = None
         self.broker: Broker | None = None
@@ -110,7 +111,7 @@ class Node:
             config.data_dir / "topics",
             metadata,
             disk,
-            SystemClock(),
+            self._clock,
             defaults=defaults.settings,
             partitions=defaults.partitions,
             auto_create=config.auto_create_topics,

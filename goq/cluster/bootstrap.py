@@ -25,7 +25,12 @@ from goq.cluster.forwarding.lease_return import RETURN_LEASES, LeaseReturn
 from goq.cluster.forwarding.partition_leaders import PartitionLeaders
 from goq.cluster.forwarding.remote_partition import ForwardedPublishServer, RemotePartition
 from goq.cluster.liveness.disk_health import DiskHealth
-from goq.cluster.liveness.heartbeat import HEARTBEAT, HeartbeatSender, decode_heartbeat
+from goq.cluster.liveness.heartbeat import (
+    HEARTBEAT,
+    HeartbeatSender,
+    decode_heartbeat,
+    encode_clock_skews,
+)
 from goq.cluster.liveness.leadership_handoff import LeadershipHandoff
 from goq.cluster.liveness.readiness import Readiness
 from goq.cluster.membership.data_loss import DataLoss
@@ -170,12 +175,13 @@ class ClusterBootstrap:
         base, name = self._membership, self._name
         assert base is not None
         metadata, raft, state = base.metadata, base.raft, base.state
-        controller = ControllerRunner(metadata, self._remove_member)
+        controller = ControllerRunner(metadata, self._remove_member, broker.clock)
         heartbeats = HeartbeatSender(
             name,
             lambda: node.heartbeat(),
             controller.receive_heartbeat,
             base.nodes.call,
+            broker.clock,
             lambda: name in state().nodes,
             lambda: divergence.is_pending,
         )
@@ -229,7 +235,15 @@ class ClusterBootstrap:
             divergence=divergence,
             registration=self._registration(broker, base, data_loss, reconciler, heartbeats),
             reconciler=reconciler,
-            view=ClusterView(name, state, lambda: raft.status, replica_status, operations, repairs),
+            view=ClusterView(
+                name,
+                state,
+                lambda: raft.status,
+                replica_status,
+                operations,
+                repairs,
+                lambda: heartbeats.clock_skews_ms,
+            ),
             join=self._join(base),
         )
         self._on_raft_status(raft.status)
@@ -353,8 +367,7 @@ class ClusterBootstrap:
 
 
 async def _handle_heartbeat(controller: ControllerRunner, node: str, body: bytes) -> ResponseBody:
-    controller.receive_heartbeat(node, decode_heartbeat(body))
-    return []
+    return [encode_clock_skews(controller.receive_heartbeat(node, decode_heartbeat(body)))]
 
 
 def _archive_sources(name: str, metadata: MetadataClient, replica: Replica) -> list[str]:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from goq import limits
 from goq_cli.output.output import print_table, print_text
 
 if TYPE_CHECKING:
@@ -98,6 +99,11 @@ def print_nodes(cluster: ClusterDescription) -> None:
         for node in cluster.nodes
     ]
     print_table(("node", "status", "url", "rack", "leads", "replicas", "lag"), rows)
+    for node in cluster.nodes:
+        skew_s = node.clock_skew_s or 0.0
+        if abs(skew_s) * 1000 > limits.CLOCK_SKEW_WARN_MS:
+            side = "ahead of" if skew_s > 0 else "behind"
+            print_text(f"warning: the clock of {node.id} is {abs(skew_s):.1f} s {side} the median")
 
 
 def print_moves(moves: Sequence[PartitionReassignment]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -35,6 +35,10 @@ class ClusterCounts(Protocol):
         """Whether the metadata of this node contradicts the cluster's."""
 
     @property
+    def clock_skews_ms(self) -> Mapping[str, int]:
+        """How far the clock of each node is ahead of their median."""
+
+    @property
     def controller(self) -> str | None:
         """The current controller."""
 
@@ -60,6 +64,7 @@ class ClusterMetrics:
         state = self._counts.state
         yield self._nodes(state)
         yield from self._sums(state)
+        yield self._clocks()
         yield self._in_sync(state)
         yield from self._lags()
         yield from self._damage()
@@ -110,6 +115,17 @@ class ClusterMetrics:
         yield CounterMetricFamily(
             "goq_cluster_elections", "Changes of leaders seen", value=self._counts.elections
         )
+
+    def _clocks(self) -> Metric:
+        skews = GaugeMetricFamily(
+            "goq_cluster_clock_skew_seconds",
+            "How far a node's clock is ahead of their median; on the controller",
+            labels=["node"],
+        )
+        if self._counts.controller == self._counts.node:
+            for node, skew_ms in sorted(self._counts.clock_skews_ms.items()):
+                skews.add_metric([node], skew_ms / _MS_PER_S)
+        return skews
 
     def _in_sync(self, state: MetadataState) -> Metric:
         metric = GaugeMetricFamily(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from goq import limits
@@ -54,6 +55,10 @@ class ClusterInfo(Protocol):
     @property
     def has_diverged(self) -> bool:
         """Whether the metadata here contradicts the cluster's, and is being replaced."""
+
+    @property
+    def clock_skews_ms(self) -> Mapping[str, int]:
+        """How far the clock of each node is ahead of their median, as far as that is known."""
 
     @property
     def refused_nodes(self) -> tuple[str, ...]:
@@ -161,6 +166,7 @@ class ClusterRoutes:
                 reports=reports,
                 refused_nodes=cluster.refused_nodes,
                 has_diverged=cluster.has_diverged,
+                clock_skews_ms=cluster.clock_skews_ms,
             )
         )
 

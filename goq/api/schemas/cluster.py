@@ -11,6 +11,7 @@ class NodeOut(Output):
     """A node; ``status`` is up, fenced, leaving or unfit.
 
     ``reason`` says why the node is unfit, or that a node with another disk uses its id.
+    ``clock_skew_s`` is how far its clock is ahead of the median of all nodes, if that is known.
     """
 
     id: str
@@ -19,6 +20,7 @@ class NodeOut(Output):
     incarnation: int
     rack: str | None = None
     reason: str | None = None
+    clock_skew_s: float | None = None
 
 
 class FollowerOut(Output):

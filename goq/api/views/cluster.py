@@ -39,6 +39,7 @@ def cluster_out(
     reports: Reports = {},  # noqa: B006 - never changed
     refused_nodes: Collection[str] = (),
     has_diverged: bool = False,
+    clock_skews_ms: Mapping[str, int] = {},
 ) -> ClusterOut:
     """Return the cluster by the metadata of ``node``, with all topics or some.
 
@@ -51,7 +52,10 @@ def cluster_out(
         controller=controller,
         diverged=has_diverged,
         feature_level=state.features.level,
-        nodes=[_node(known, refused_nodes) for _, known in sorted(state.nodes.items())],
+        nodes=[
+            _node(known, refused_nodes, clock_skews_ms.get(name))
+            for name, known in sorted(state.nodes.items())
+        ],
         settings=ClusterSettingsOut(
             state.settings.replication_factor,
             state.settings.min_insync,
@@ -94,7 +98,7 @@ def status_of(node: NodeMetadata) -> str:
     return "leaving" if node.leaving else "up"
 
 
-def _node(node: NodeMetadata, refused_nodes: Collection[str]) -> NodeOut:
+def _node(node: NodeMetadata, refused_nodes: Collection[str], clock_skew_ms: int | None) -> NodeOut:
     return NodeOut(
         node.id,
         node.http_url,
@@ -102,6 +106,7 @@ def _node(node: NodeMetadata, refused_nodes: Collection[str]) -> NodeOut:
         node.incarnation,
         node.rack,
         _REFUSED if node.id in refused_nodes else node.unfit_reason or None,
+        None if clock_skew_ms is None else clock_skew_ms / _MS_PER_S,
     )
 
 

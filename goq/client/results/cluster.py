@@ -12,6 +12,7 @@ class NodeDescription:
     """One node; ``status`` is ``up``, ``fenced``, ``leaving`` or ``unfit``.
 
     ``reason`` says why it is unfit, or that a node with another disk uses its id.
+    ``clock_skew_s`` is how far its clock is ahead of the median of all nodes, if that is known.
     """
 
     id: str
@@ -20,6 +21,7 @@ class NodeDescription:
     incarnation: int = 0
     rack: str | None = None
     reason: str | None = None
+    clock_skew_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from goq.cluster.admin.operations import ClusterOperations
 from goq.cluster.admin.replica_status import ReplicaStatus
@@ -28,6 +28,7 @@ class ClusterView:
         replica_status: ReplicaStatus,
         operations: ClusterOperations,
         repairs: RepairManager,
+        clock_skews_ms: Callable[[], Mapping[str, int]],
     ) -> None:
         self.node = node
         self.operations = operations
@@ -36,6 +37,7 @@ class ClusterView:
         self._raft_status = raft_status
         self._replica_status = replica_status
         self._repairs = repairs
+        self._clock_skews_ms = clock_skews_ms
         self._seen = state()
         self._waiting: set[asyncio.Future[None]] = set()
 
@@ -63,6 +65,11 @@ class ClusterView:
     def has_diverged(self) -> bool:
         """Whether the metadata here contradicts the cluster's, and is being replaced."""
         return self._raft_status().has_diverged
+
+    @property
+    def clock_skews_ms(self) -> Mapping[str, int]:
+        """How far the clock of each node is ahead of their median, as far as that is known."""
+        return self._clock_skews_ms()
 
     def local_leaders(self) -> list[ReplicaReport]:
         """Return reports of the partitions that this node leads."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from goq.broker.broker import Broker
@@ -31,6 +32,7 @@ class StandaloneView:
     elections = 0
     refused_nodes = ()
     has_diverged = False
+    clock_skews_ms: Mapping[str, int] = MappingProxyType({})
 
     def __init__(self, broker: Broker, node: str, url: Callable[[], str]) -> None:
         self.node = node

@@ -2,6 +2,7 @@
 
 runner         runs the controller while this node leads the Raft group
 node_liveness  latest heartbeats, and which sessions have expired
+clock_skew     how far the nodes' clocks are off, and whether a node is unfit for that
 controller     the pure decision: from state and liveness to commands
 rebalance      the plan that makes replicas and leaderships even
 """

@@ -12,7 +12,10 @@ replicas.
 
 from __future__ import annotations
 
+from typing import Final
+
 from goq import limits
+from goq.cluster.controller.clock_skew import is_clock_off
 from goq.cluster.controller.node_liveness import NodeLiveness
 from goq.cluster.metadata.apply import apply
 from goq.cluster.metadata.commands import (
@@ -40,6 +43,10 @@ from goq.cluster.metadata.state import (
     PartitionMetadata,
     PartitionRef,
     active_partitions,
+)
+
+CLOCK_IS_OFF: Final = (
+    f"its clock is over {limits.CLOCK_SKEW_UNFIT_MS // 1000} s off those of the other nodes"
 )
 
 
@@ -96,6 +103,7 @@ class _ControllerPass:
 
     def plan_nodes(self) -> None:
         """Fence nodes with expired sessions, unfence others, and record health."""
+        clocks = self._liveness.clocks(self._state.nodes)
         for name, node in sorted(self._state.nodes.items()):
             expired = self._liveness.is_expired(name, node.incarnation, self._timeout_ms)
             heard = self._liveness.latest(name, node.incarnation)
@@ -103,6 +111,9 @@ class _ControllerPass:
                 self._decide(FenceNode(name, node.incarnation))
             elif heard is not None and not expired:
                 reason = heard.heartbeat.unfit_reason[: limits.METADATA_TEXT_CHARS_MAX]
+                was_off = node.unfit_reason == CLOCK_IS_OFF
+                if not reason and is_clock_off(clocks.get(name), was_off=was_off):
+                    reason = CLOCK_IS_OFF
                 if reason != node.unfit_reason:
                     self._decide(SetNodeHealth(name, node.incarnation, reason))
                 if not node.is_up and heard.at_ms >= self._liveness.ticked_ms - self._timeout_ms:

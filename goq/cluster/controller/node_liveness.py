@@ -11,6 +11,8 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from goq import limits
+from goq.cluster.controller.clock_skew import NodeClock, clock_offset_ms, node_clocks
+from goq.cluster.metadata.state import NodeMetadata
 
 
 class Heartbeat(NamedTuple):
@@ -21,7 +23,8 @@ class Heartbeat(NamedTuple):
     ``repaired`` are those that had some and are intact again. A partition in neither set says
     nothing: the node may not have checked it yet. ``stopping`` asks to be fenced from now on.
     ``disk`` is the id of the node's disk, ``feature_level`` the highest feature level that its
-    version of goq knows.
+    version of goq knows. ``clock_ms`` is the node's wall time when it sends this, 0 from a version
+    that does not say. ``round_trip_ms`` is the shortest of its latest calls to the controller.
     """
 
     incarnation: int
@@ -32,14 +35,24 @@ class Heartbeat(NamedTuple):
     stopping: bool = False
     disk: str = ""
     feature_level: int = 0
+    clock_ms: int = 0
+    round_trip_ms: int = 0
+
+    def says_the_same_as(self, other: Heartbeat) -> bool:
+        """Whether another heartbeat differs in nothing but its time."""
+        return self == other._replace(clock_ms=self.clock_ms, round_trip_ms=self.round_trip_ms)
 
 
 class ReceivedHeartbeat(NamedTuple):
-    """A node's latest heartbeat, its time, and since when heartbeats came without a gap."""
+    """A node's latest heartbeat, its time, and since when heartbeats came without a gap.
+
+    ``clock_samples_ms`` are the differences to the controller's wall time of the latest ones.
+    """
 
     heartbeat: Heartbeat
     at_ms: int
     since_ms: int
+    clock_samples_ms: tuple[int, ...] = ()
 
 
 class RefusedConnection(NamedTuple):
@@ -86,21 +99,36 @@ class NodeLiveness(NamedTuple):
         heartbeat: Heartbeat,
         now_ms: int,
         timeout_ms: int = limits.NODE_SESSION_TIMEOUT_MS,
+        wall_ms: int = 0,
     ) -> NodeLiveness:
         """Return the liveness after a heartbeat; one of an earlier incarnation is ignored.
 
-        Each disk counts its incarnations by itself.
+        Each disk counts its incarnations by itself. ``wall_ms`` is the controller's wall time.
         """
         before = self.received.get(node)
         since_ms = now_ms
+        samples_ms: tuple[int, ...] = ()
         if before is not None and before.heartbeat.disk == heartbeat.disk:
             if heartbeat.incarnation < before.heartbeat.incarnation:
                 return self
             same = heartbeat.incarnation == before.heartbeat.incarnation
             if same and now_ms - before.at_ms <= timeout_ms:
-                since_ms = before.since_ms
-        received = {**self.received, node: ReceivedHeartbeat(heartbeat, now_ms, since_ms)}
-        return self._replace(received=received)
+                since_ms, samples_ms = before.since_ms, before.clock_samples_ms
+        if heartbeat.clock_ms:
+            samples_ms = (*samples_ms, heartbeat.clock_ms - wall_ms)[-limits.CLOCK_SAMPLES_MAX :]
+        latest = ReceivedHeartbeat(heartbeat, now_ms, since_ms, samples_ms)
+        return self._replace(received={**self.received, node: latest})
+
+    def clocks(self, nodes: Mapping[str, NodeMetadata]) -> dict[str, NodeClock]:
+        """Return the clocks of those of the nodes whose heartbeats come."""
+        offsets_ms: dict[str, int] = {}
+        for node, known in nodes.items():
+            latest = self.latest(node, known.incarnation)
+            if latest is not None and not self.is_overdue(node, known.incarnation, self.ticked_ms):
+                offset_ms = clock_offset_ms(latest.clock_samples_ms, latest.heartbeat.round_trip_ms)
+                if offset_ms is not None:
+                    offsets_ms[node] = offset_ms
+        return node_clocks(offsets_ms)
 
     def with_refused_connection(self, node: str, incarnation: int, now_ms: int) -> NodeLiveness:
         """Return the liveness after a node's machine refused a connection."""

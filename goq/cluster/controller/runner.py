@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from urllib.parse import urlsplit
 
 from goq import limits
 from goq.broker.runtime.tasks import Tasks
+from goq.clock import Clock
+from goq.cluster.controller.clock_skew import skewed_nodes
 from goq.cluster.controller.controller import decide
 from goq.cluster.controller.node_liveness import Heartbeat, NodeLiveness
 from goq.cluster.metadata.client import MetadataClient
@@ -55,10 +57,14 @@ class ControllerRunner:
         self,
         metadata: MetadataClient,
         remove_raft_member: Callable[[str], Awaitable[None]],
+        clock: Clock,
         is_port_closed_at: PortProbe = is_port_closed,
     ) -> None:
         self._metadata = metadata
         self._remove_raft_member = remove_raft_member
+        self._clock = clock
+        self._clock_skews_ms: dict[str, int] = {}
+        self._skewed: frozenset[str] = frozenset()
         self._is_port_closed = is_port_closed_at
         self._probing: set[str] = set()
         self._tasks = Tasks()
@@ -69,15 +75,17 @@ class ControllerRunner:
         """Start or stop to decide: this node gained or lost the leadership of the Raft group."""
         if is_leader != (self._liveness is not None):
             self._liveness = NodeLiveness.start(_now_ms()) if is_leader else None
+            self._clock_skews_ms, self._skewed = {}, frozenset()
             self._changed.set()
 
     def on_state_change(self) -> None:
         """Run the controller soon: the metadata has changed."""
         self._changed.set()
 
-    def receive_heartbeat(self, node: str, heartbeat: Heartbeat) -> None:
-        """Record a node's heartbeat; raise ``NotLeader`` where another node runs the controller.
+    def receive_heartbeat(self, node: str, heartbeat: Heartbeat) -> Mapping[str, int]:
+        """Record a node's heartbeat; return how far the clock of each node is ahead, in ms.
 
+        Raises ``NotLeader`` where another node runs the controller.
         Raises ``NodeNotFound`` if the cluster has no such node: it has not joined, or was removed.
         Raises ``Conflict`` if the node's version of goq is too old for what the cluster uses.
         """
@@ -89,11 +97,14 @@ class ControllerRunner:
                 f"node {node} has an earlier version of goq, without the features of level {level}"
             )
         before = self._liveness.received.get(node)
-        self._liveness = self._liveness.with_heartbeat(node, heartbeat, _now_ms())
-        if before is None or before.heartbeat != heartbeat:
+        self._liveness = self._liveness.with_heartbeat(
+            node, heartbeat, _now_ms(), wall_ms=self._clock.wall_ms()
+        )
+        if before is None or not before.heartbeat.says_the_same_as(heartbeat):
             self._changed.set()
         if node not in self._metadata.state.nodes:
             raise NodeNotFound(f"there is no node {node} in the cluster")
+        return self._clock_skews_ms
 
     async def run(self) -> None:
         """Run the controller after each change and at intervals, until cancelled."""
@@ -111,6 +122,7 @@ class ControllerRunner:
             return
         self._liveness = self._liveness.tick(_now_ms())
         self._probe_overdue_nodes(self._liveness)
+        self._compare_clocks(self._liveness)
         for command in decide(self._metadata.state, self._liveness):
             try:
                 result = await self._propose(command)
@@ -118,6 +130,19 @@ class ControllerRunner:
                 _log.info("the controller's %s failed: %s", type(command).__name__, error)
                 return
             _log.info("%s", result.done)
+
+    def _compare_clocks(self, liveness: NodeLiveness) -> None:
+        clocks = liveness.clocks(self._metadata.state.nodes)
+        self._clock_skews_ms = {name: clock.skew_ms for name, clock in clocks.items()}
+        before, self._skewed = self._skewed, skewed_nodes(self._clock_skews_ms, self._skewed)
+        for name in sorted(self._skewed - before):
+            _log.warning(
+                "the clock of node %s is %+.1f s off the median of the nodes",
+                name,
+                self._clock_skews_ms[name] / 1000,
+            )
+        for name in sorted(before & self._clock_skews_ms.keys() - self._skewed):
+            _log.warning("the clock of node %s is right again", name)
 
     async def _propose(self, command: AnyCommand) -> Accepted:
         """Propose a command; a node leaves the Raft group before the metadata forgets it.

@@ -9,13 +9,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Awaitable, Callable
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import msgspec
 
 from goq import limits
 from goq.broker.runtime.tasks import Tasks
+from goq.clock import Clock
 from goq.cluster.controller.node_liveness import Heartbeat
 from goq.cluster.metadata.features import OWN_LEVEL
 from goq.cluster.rpc.server import CALL_PREFIX
@@ -40,18 +42,23 @@ class HeartbeatSender:
         self,
         name: str,
         heartbeat: Callable[[], Heartbeat],
-        on_local_heartbeat: Callable[[str, Heartbeat], None],
+        on_local_heartbeat: Callable[[str, Heartbeat], Mapping[str, int]],
         call: Call,
+        clock: Clock,
         is_registered: Callable[[], bool],
         has_diverged: Callable[[], bool] = lambda: False,
     ) -> None:
         self.controller: str | None = None
         """The node that runs the controller, as far as is known."""
         self.has_left = False
+        self.clock_skews_ms: Mapping[str, int] = {}
+        """How far the clock of each node is ahead, as the controller said last."""
         self._name = name
         self._heartbeat = heartbeat
         self._on_local_heartbeat = on_local_heartbeat
         self._call = call
+        self._clock = clock
+        self._round_trips_ms: deque[int] = deque(maxlen=limits.CLOCK_SAMPLES_MAX)
         self._is_registered = is_registered
         self._has_diverged = has_diverged
         self._acknowledged_s = -math.inf
@@ -79,30 +86,33 @@ class HeartbeatSender:
             _log.debug("no heartbeat: %s", error)
 
     async def _send(self) -> None:
-        heartbeat = self._heartbeat()
+        heartbeat = self._heartbeat()._replace(
+            clock_ms=self._clock.wall_ms(), round_trip_ms=min(self._round_trips_ms, default=0)
+        )
         controller, sent_s = self.controller, asyncio.get_running_loop().time()
         if controller is None or self._has_diverged():
             return
         if controller == self._name:
-            self._on_local_heartbeat(self._name, heartbeat)
+            self.clock_skews_ms = self._on_local_heartbeat(self._name, heartbeat)
         else:
-            await self._send_to(controller, heartbeat)
+            self.clock_skews_ms = decode_clock_skews(await self._send_to(controller, heartbeat))
+            round_trip_s = asyncio.get_running_loop().time() - sent_s
+            self._round_trips_ms.append(int(round_trip_s * 1000))
         self._acknowledged_s = max(self._acknowledged_s, sent_s)
 
-    async def _send_to(self, controller: str, heartbeat: Heartbeat) -> None:
-        if controller in self._without_levels:
-            await self._call(controller, HEARTBEAT, encode_heartbeat(heartbeat, for_level=0))
-            return
-        try:
-            await self._call(controller, HEARTBEAT, encode_heartbeat(heartbeat))
-        except InvalidInput:  # an earlier version, which refuses unknown fields
-            await self._call(controller, HEARTBEAT, encode_heartbeat(heartbeat, for_level=0))
-            self._without_levels.add(controller)
+    async def _send_to(self, controller: str, heartbeat: Heartbeat) -> bytes:
+        if controller not in self._without_levels:
+            try:
+                return await self._call(controller, HEARTBEAT, encode_heartbeat(heartbeat))
+            except InvalidInput:  # an earlier version, which refuses unknown fields
+                self._without_levels.add(controller)
+        return await self._call(controller, HEARTBEAT, encode_heartbeat(heartbeat, for_level=0))
 
     def set_controller(self, controller: str | None) -> None:
         """Set the controller; it may be the same node, upgraded meanwhile."""
         self.controller = controller
         self._without_levels.clear()
+        self._round_trips_ms.clear()
 
     def has_session(self) -> bool:
         """Whether the controller heard this node so recently that it cannot have fenced it.
@@ -128,6 +138,8 @@ class _Wire(msgspec.Struct, frozen=True, array_like=True):
     stopping: bool
     disk: str
     feature_level: int = 0
+    clock_ms: int = 0
+    round_trip_ms: int = 0
 
 
 _FIELDS_BEFORE_LEVELS = 7
@@ -144,6 +156,8 @@ def encode_heartbeat(heartbeat: Heartbeat, *, for_level: int = OWN_LEVEL) -> byt
         heartbeat.stopping,
         heartbeat.disk,
         heartbeat.feature_level,
+        heartbeat.clock_ms,
+        heartbeat.round_trip_ms,
     ]
     return msgspec.msgpack.encode(fields if for_level else fields[:_FIELDS_BEFORE_LEVELS])
 
@@ -166,4 +180,19 @@ def decode_heartbeat(data: bytes) -> Heartbeat:
         wire.stopping,
         wire.disk,
         wire.feature_level,
+        wire.clock_ms,
+        wire.round_trip_ms,
     )
+
+
+def encode_clock_skews(skews_ms: Mapping[str, int]) -> bytes:
+    """Return the answer to a heartbeat: how far the clock of each node is ahead, in ms."""
+    return msgspec.msgpack.encode(skews_ms)
+
+
+def decode_clock_skews(data: bytes) -> Mapping[str, int]:
+    """Return the clocks in an answer; empty from an earlier version, which says nothing."""
+    try:
+        return msgspec.msgpack.decode(data, type=dict[str, int]) if data else {}
+    except msgspec.MsgspecError:
+        return {}

@@ -15,6 +15,7 @@ import uvloop
 from goq.config.node import Config
 from goq.node import Node
 from tests.support.node.node_api import NodeApi
+from tests.support.node.shifted_clock import ShiftedClock
 
 T = TypeVar("T")
 
@@ -29,7 +30,9 @@ class RunningNode(NodeApi):
         broker = {"data_dir": data_dir, "listen": "127.0.0.1:0", **settings.get("broker", {})}
         self.data_dir = data_dir
         defaults = {"delivery": {"backoff": {"initial": 0}}, **settings.get("defaults", {})}
-        self.node = Node(Config(**{**settings, "broker": broker, "defaults": defaults}))
+        self.clock = ShiftedClock()
+        config = Config(**{**settings, "broker": broker, "defaults": defaults})
+        self.node = Node(config, self.clock)
         self.url = ""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None

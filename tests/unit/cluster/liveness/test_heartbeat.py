@@ -8,13 +8,20 @@ from typing import Any
 import msgspec
 import pytest
 
+from goq.clock import ManualClock
 from goq.cluster.controller.node_liveness import Heartbeat
-from goq.cluster.liveness.heartbeat import HeartbeatSender, decode_heartbeat, encode_heartbeat
+from goq.cluster.liveness.heartbeat import (
+    HeartbeatSender,
+    decode_heartbeat,
+    encode_clock_skews,
+    encode_heartbeat,
+)
 from goq.errors import InvalidInput, Unavailable
 
 HEARTBEAT = Heartbeat(
-    3, "disk full", frozenset({1}), frozenset({(2, 0)}), frozenset({(2, 1)}), True, "d1", 1
+    3, "disk full", frozenset({1}), frozenset({(2, 0)}), frozenset({(2, 1)}), True, "d1", 1, 0, 0
 )
+CLOCK_MS = 1_700_000_000_000
 BEFORE_LEVELS = [3, "disk full", [1], [[2, 0]], [[2, 1]], True, "d1"]
 
 
@@ -24,21 +31,23 @@ class Controller:
     def __init__(self, *, is_earlier_version: bool) -> None:
         self.is_earlier_version = is_earlier_version
         self.received: list[list[Any]] = []
+        self.answer = b""
 
     async def call(self, _node: str, _path: str, body: bytes) -> bytes:
         fields = msgspec.msgpack.decode(body)
         self.received.append(fields)
         if self.is_earlier_version and len(fields) > len(BEFORE_LEVELS):
             raise InvalidInput("not a heartbeat")
-        return b""
+        return self.answer
 
 
 def sender(controller: Controller, *, has_diverged: bool = False) -> HeartbeatSender:
     found = HeartbeatSender(
         "n1",
         lambda: HEARTBEAT,
-        lambda _node, _heartbeat: None,
+        lambda _node, _heartbeat: {},
         controller.call,
+        ManualClock(CLOCK_MS * 1000),
         lambda: True,
         lambda: has_diverged,
     )
@@ -57,8 +66,31 @@ def test_a_heartbeat_of_an_earlier_version_has_level_0() -> None:
 
 
 def test_fields_of_a_later_version_are_ignored() -> None:
-    data = msgspec.msgpack.encode([*BEFORE_LEVELS, 2, "later", {"more": 1}])
-    assert decode_heartbeat(data) == HEARTBEAT._replace(feature_level=2)
+    data = msgspec.msgpack.encode([*BEFORE_LEVELS, 2, 5, 6, "later", {"more": 1}])
+    assert decode_heartbeat(data) == HEARTBEAT._replace(
+        feature_level=2, clock_ms=5, round_trip_ms=6
+    )
+
+
+def test_a_heartbeat_of_a_version_without_clocks_has_none() -> None:
+    assert decode_heartbeat(msgspec.msgpack.encode([*BEFORE_LEVELS, 1])) == HEARTBEAT
+
+
+def test_a_node_learns_the_clocks_from_the_answer_if_there_is_one() -> None:
+    async def run() -> None:
+        controller = Controller(is_earlier_version=False)
+        heartbeats = sender(controller)
+        for answer, known in (
+            (encode_clock_skews({"n1": -3, "n2": 4}), {"n1": -3, "n2": 4}),
+            (b"", {}),
+            (b"\xc1", {}),
+        ):
+            controller.answer = answer
+            await heartbeats.send()
+            assert heartbeats.clock_skews_ms == known
+            assert heartbeats.has_session()
+
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize("data", [b"", b"\x90", b"\xc1", msgspec.msgpack.encode(["3"] * 7)])
@@ -73,13 +105,13 @@ def test_a_controller_of_an_earlier_version_gets_what_it_knows() -> None:
         heartbeats = sender(controller)
         for _ in range(3):
             await heartbeats.send()
-        assert [len(fields) for fields in controller.received] == [8, 7, 7, 7]
+        assert [len(fields) for fields in controller.received] == [10, 7, 7, 7]
         assert controller.received[-1] == BEFORE_LEVELS
         assert heartbeats.has_session()
         controller.is_earlier_version = False  # upgraded, and elected again
         heartbeats.set_controller("n2")
         await heartbeats.send()
-        assert controller.received[-1] == [*BEFORE_LEVELS, 1]
+        assert controller.received[-1] == [*BEFORE_LEVELS, 1, CLOCK_MS, 0]
 
     asyncio.run(run())
 
@@ -97,7 +129,7 @@ def test_a_failure_to_reach_the_controller_says_nothing_of_its_version() -> None
         assert not heartbeats.has_session()
         heartbeats._call = call
         await heartbeats.send()
-        assert controller.received == [[*BEFORE_LEVELS, 1]]
+        assert controller.received == [[*BEFORE_LEVELS, 1, CLOCK_MS, 0]]
         assert heartbeats.has_session()
 
     asyncio.run(run())

@@ -1,0 +1,18 @@
+"""A clock that is wrong by as much as a test says."""
+
+from __future__ import annotations
+
+from goq.clock import SystemClock
+
+
+class ShiftedClock(SystemClock):
+    """The machine's clock, ahead by so many milliseconds."""
+
+    def __init__(self) -> None:
+        self.ahead_ms = 0
+
+    def wall_us(self) -> int:
+        return super().wall_us() + self.ahead_ms * 1000
+
+    def wall_ms(self) -> int:
+        return super().wall_ms() + self.ahead_ms
