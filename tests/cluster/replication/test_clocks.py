@@ -15,8 +15,8 @@ from goq.frame.view import FrameView
 from goq.model import Receipt
 from tests.support.broker.harness import leased
 from tests.support.broker.partition_internals import state_of
-from tests.support.replication.node import SimNode
-from tests.support.replication.world import GROUP, KEY, NAMES, World
+from tests.support.cluster.replication.node import SimNode
+from tests.support.cluster.replication.world import GROUP, KEY, NAMES, World
 
 HOUR_MS = 3_600_000
 LEASE_MS = 5_000

@@ -17,7 +17,7 @@ from goq.cluster.controller.node_liveness import Heartbeat, NodeLiveness
 from goq.cluster.metadata.apply import apply
 from goq.cluster.metadata.commands import AnyCommand, SetNodeHealth
 from goq.cluster.metadata.state import MetadataState
-from tests.support.metadata.states import after, nodes
+from tests.support.cluster.metadata.states import after, nodes
 
 HOUR_MS = 3_600_000
 UNFIT_MS = limits.CLOCK_SKEW_UNFIT_MS
