@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 import secrets
 from collections.abc import Mapping
@@ -28,6 +27,7 @@ from goq.broker.search.finder import Finder
 from goq.broker.search.key_index_builder import KeyIndexBuilder
 from goq.broker.topic.push_streams import PushStreams
 from goq.broker.topic.topic import DEFAULT_PARAMETERS, Topic, TopicParameters
+from goq.broker.topic.topic_loader import TopicLoader
 from goq.clock import Clock
 from goq.config.topic import TopicSettings, flatten
 from goq.delivery.snapshot import DEFAULT_SNAPSHOT_LIMITS, SnapshotLimits
@@ -38,7 +38,6 @@ from goq.storage.disk import Disk
 from goq.storage.log.segment import Segment
 from goq.storage.node_db import SegmentRow, TopicRow
 
-_log = logging.getLogger("goq.broker")
 _PRODUCER_ID_BITS = 63
 
 
@@ -86,7 +85,7 @@ class Broker:
         self._replica_start_offset = replica_start_offset
         self._retention_task: asyncio.Task[None] | None = None
         self.compaction_manager = CompactionManager(self.topics, clock)
-        self._half_deleted: set[str] = set()
+        self._loader: TopicLoader
         self.write_seconds = Histogram()
         self.background = BackgroundReads(lambda: sum(self.write_seconds.counts))
         self._context: PartitionContext | None = None
@@ -116,66 +115,28 @@ class Broker:
             self.archive,
             replica_start_offset=self._replica_start_offset,
         )
-        self._disk.make_dir(self.topics_dir)
-        rows = {row.name: row for row in await self.metadata.topics()}
-        for name in [row.name for row in rows.values() if row.deleting]:
-            await self._finish_deletion(rows.pop(name).name)
-        for name in [] if self._is_member else self._disk.names(self.topics_dir):
-            if name not in rows and (partitions := self._partitions_in(name)):
-                rows[name] = await self._adopt(name, partitions)
+        self._loader = TopicLoader(
+            self.topics_dir,
+            self.metadata,
+            self._defaults,
+            self._context,
+            self._target,
+            self._remote_target,
+            parameters=self._topic_parameters,
+            is_member=self._is_member,
+            on_delete=self.archive.delete_topic,
+        )
+        rows = await self._loader.recover_rows()
         await self.archive.open(rows)
         await asyncio.gather(*(self._open(row) for row in rows.values()))
         self._started.set()
         self._retention_task = self._tasks.start(self.retention_manager.run())
         self.compaction_manager.start(self._tasks)
 
-    def _partitions_in(self, name: str) -> int:
-        """Return the number of partitions in a topic's folder; 0 for another folder."""
-        try:
-            check_name(name, "topic")
-            names = self._disk.names(self.topics_dir / name)
-        except (InvalidInput, NotADirectoryError):
-            return 0
-        return 1 + max((int(n) for n in names if n.isascii() and n.isdecimal()), default=-1)
-
-    async def _adopt(self, name: str, partitions: int) -> TopicRow:
-        """Adopt a topic's folder that the database does not know: data is never dropped."""
-        row = TopicRow(name, partitions, self._defaults.written())
-        _log.warning(
-            "topic %s has a folder but no entry in node.db: taken up with default settings", name
-        )
-        await self.metadata.put_topic(row)
-        return row
-
     async def _open(self, row: TopicRow) -> Topic:
-        assert self._context is not None
-        settings = self._defaults.changed(row.settings)
-        directory = self.topics_dir / row.name
-        topic = Topic(
-            row.name,
-            settings,
-            directory,
-            self._context,
-            self._tasks,
-            self._target,
-            self._remote_target,
-            parameters=self._topic_parameters,
-        )
-        for group, written in (await self.metadata.groups(row.name)).items():
-            topic.configure_group(group, written)
-        await self._open_partitions(topic, row.partitions)
-        for partition in topic.partitions:
-            for group in partition.group_names:
-                topic.groups.setdefault(group, {})
-        self.topics[row.name] = topic
+        topic = self.topics[row.name] = await self._loader.open(row)
         self.retention_manager.wake_topic(topic)
         return topic
-
-    async def _open_partitions(self, topic: Topic, partitions: int) -> None:
-        if self._is_member:
-            topic.expect(partitions)
-        else:
-            await topic.open(partitions)
 
     def topic(self, name: str) -> Topic:
         """Return a topic; raise ``TopicNotFound``."""
@@ -225,8 +186,7 @@ class Broker:
     async def _create(self, name: str, partitions: int, settings: TopicSettings) -> Topic:
         if len(self.topics) >= limits.TOPICS_MAX:
             raise TooManyRequests(f"a node holds at most {limits.TOPICS_MAX} topics")
-        if name in self._half_deleted:
-            await self._finish_deletion(name)
+        await self._loader.finish_deletion(name)
         self.archive.check_free(name)
         row = TopicRow(name, partitions, settings.written())
         await self.metadata.put_topic(row)
@@ -253,7 +213,7 @@ class Broker:
     async def _alter(self, topic: Topic, partitions: int, settings: TopicSettings) -> None:
         await self.metadata.put_topic(TopicRow(topic.name, partitions, settings.written()))
         topic.configure(settings)
-        await self._open_partitions(topic, partitions)
+        await self._loader.open_partitions(topic, partitions)
         self.retention_manager.wake_topic(topic)
         self.compaction_manager.wake()
 
@@ -291,10 +251,10 @@ class Broker:
     async def _drop(self, topic: Topic) -> None:
         name = topic.name
         del self.topics[name]
-        self._half_deleted.add(name)
+        self._loader.half_deleted.add(name)
         await topic.close(TopicNotFound(f"topic {name} was deleted", field="topic"))
         self.finder.forget(name)
-        await self._finish_deletion(name)
+        await self._loader.delete(name)
 
     def settings_of(self, row: TopicRow) -> TopicSettings:
         """Return the effective settings of a topic on this node."""
@@ -327,16 +287,7 @@ class Broker:
             if topic is not None:
                 await self._drop(topic)
             else:
-                await self._finish_deletion(name)
-
-    async def _finish_deletion(self, name: str) -> None:
-        directory = self.topics_dir / name
-        await asyncio.get_running_loop().run_in_executor(
-            self.executor, self._disk.remove_dir, directory
-        )
-        await self.archive.delete_topic(name)
-        await self.metadata.delete_topic(name)
-        self._half_deleted.discard(name)
+                await self._loader.delete(name)
 
     async def remember_group(self, topic: Topic, group: str) -> None:
         """Store a group at its first use."""

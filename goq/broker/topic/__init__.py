@@ -1,6 +1,7 @@
 """An open topic: the producer side and the consumer side of its partitions.
 
 topic            the topic: partitions, groups, settings
+topic_loader     topics recovered at the start, opened, deleted
 partition_table  the number of partitions, and the open ones
 publisher        publish: a partition for each message, and one frame for each partition
 receiver         receive from all partitions, wait, settle
