@@ -106,6 +106,8 @@ class CustomRouting(Enum):
     SETTLE = auto()
     STREAM = auto()
     DELETE_GROUP = auto()
+    CHANGE_METADATA = auto()
+    """Any node carries the request out; all nodes that are up have followed it when it answers."""
     HEARTBEAT = auto()
     LEAVE = auto()
 

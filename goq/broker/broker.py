@@ -189,7 +189,7 @@ class Broker:
         await self._loader.finish_deletion(name)
         self.archive.check_free(name)
         row = TopicRow(name, partitions, settings.written())
-        await self.metadata.put_topic(row)
+        await self.metadata.put_topic(row, is_new=True)
         return self.topics.get(name) or await self._open(row)
 
     async def alter_topic(

@@ -29,8 +29,8 @@ class MetadataStore(Protocol):
         """Return all topics."""
         ...
 
-    async def put_topic(self, topic: TopicRow) -> None:
-        """Insert or replace a topic."""
+    async def put_topic(self, topic: TopicRow, *, is_new: bool = False) -> None:
+        """Insert or replace a topic; raise ``TopicExists`` if it ``is_new`` but exists."""
         ...
 
     async def delete_topic(self, name: str) -> None:
@@ -96,7 +96,7 @@ class LocalMetadata:
         """Return all topics."""
         return await self._run(self._db.topics)
 
-    async def put_topic(self, topic: TopicRow) -> None:
+    async def put_topic(self, topic: TopicRow, *, is_new: bool = False) -> None:
         """Insert or replace a topic."""
         await self._run(lambda: self._db.put_topic(topic))
 

@@ -22,6 +22,7 @@ from goq.cluster.cluster_node import ClusterNode
 from goq.cluster.controller.runner import ControllerRunner
 from goq.cluster.forwarding.http_proxy import HttpProxy
 from goq.cluster.forwarding.lease_return import RETURN_LEASES, LeaseReturn
+from goq.cluster.forwarding.metadata_freshness import MetadataFreshness
 from goq.cluster.forwarding.partition_leaders import PartitionLeaders
 from goq.cluster.forwarding.remote_partition import ForwardedPublishServer, RemotePartition
 from goq.cluster.liveness.disk_health import DiskHealth
@@ -186,7 +187,9 @@ class ClusterBootstrap:
             lambda: divergence.is_pending,
         )
         replicas, repairs, archives, disk_health = self._replication(broker, base, heartbeats)
-        reconciler = Reconciler(broker, replicas, DurableTopics(self._disk, broker.topics_dir))
+        durable_topics = DurableTopics(self._disk, broker.topics_dir)
+        reconciler = Reconciler(broker, replicas, durable_topics, state)
+        freshness = MetadataFreshness(name, state, raft.barrier, base.nodes.call)
         data_loss = DataLoss(base.disk_id, replicas, broker.topics_dir)
         divergence = DivergenceRecovery(
             base.machine,
@@ -211,7 +214,8 @@ class ClusterBootstrap:
             rpc_server=RpcServer(
                 self._secret,
                 {
-                    **ForwardedPublishServer(broker).handlers(),
+                    **ForwardedPublishServer(broker, freshness.catch_up).handlers(),
+                    **freshness.handlers(),
                     **replica_server.handlers(),
                     **admission.handlers(),
                     RETURN_LEASES: lease_return.handle_return,
@@ -235,6 +239,7 @@ class ClusterBootstrap:
             divergence=divergence,
             registration=self._registration(broker, base, data_loss, reconciler, heartbeats),
             reconciler=reconciler,
+            freshness=freshness,
             view=ClusterView(
                 name,
                 state,

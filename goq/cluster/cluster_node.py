@@ -20,6 +20,7 @@ from goq.cluster.controller.node_liveness import Heartbeat
 from goq.cluster.controller.runner import ControllerRunner
 from goq.cluster.forwarding.http_proxy import HttpProxy
 from goq.cluster.forwarding.lease_return import LeaseReturn
+from goq.cluster.forwarding.metadata_freshness import MetadataFreshness
 from goq.cluster.forwarding.partition_leaders import PartitionLeaders
 from goq.cluster.liveness.disk_health import DiskHealth
 from goq.cluster.liveness.heartbeat import HeartbeatSender
@@ -70,6 +71,7 @@ class ClusterNode:
     divergence: DivergenceRecovery
     registration: NodeRegistration
     reconciler: Reconciler
+    freshness: MetadataFreshness
     view: ClusterView
     join: Callable[[], Coroutine[None, None, None]] | None = None
     """Asks to be admitted to the cluster, if this node is configured to join one."""
@@ -163,7 +165,9 @@ class ClusterNode:
                 if await self.divergence.recover():
                     self.reconciler.forget()
                 if not self.divergence.is_pending:
-                    await self.reconciler.reconcile(self.state)
+                    state = self.state
+                    await self.reconciler.reconcile(state)
+                    self.freshness.on_reconciled(state.version)
                 await self.data_loss.clear_when_covered(self.state)
             except (GoqError, OSError) as error:
                 _log.warning("this node does not follow the cluster yet: %s", error)

@@ -8,6 +8,7 @@ In the other direction, :class:`InSyncProposer` asks for changes of the in-sync 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import NamedTuple
 
 from goq.broker.broker import Broker
@@ -38,13 +39,19 @@ class _FsyncPolicy(NamedTuple):
 class Reconciler:
     """Makes a node what the metadata says it is. After a failure half-way, repeat it.
 
-    ``deleted`` are the ids of deleted topics of which this node has no file left.
+    ``deleted`` are the ids of deleted topics of which this node has no file left. ``newest``
+    returns the metadata now: a pass drops no topic that was created since it began.
     """
 
     def __init__(
-        self, broker: Broker, replicas: ReplicaManager, durable_topics: DurableTopics
+        self,
+        broker: Broker,
+        replicas: ReplicaManager,
+        durable_topics: DurableTopics,
+        newest: Callable[[], MetadataState],
     ) -> None:
         self.deleted: set[int] = set()
+        self._newest = newest
         self._durable_topics = durable_topics
         self._broker = broker
         self._replicas = replicas
@@ -72,7 +79,9 @@ class Reconciler:
         for key in [r.key for r in replicas if r.key not in assignments and r.key.topic in rows]:
             await self._delete_replica(key)
         for name in self._broker.topics.keys() - rows.keys():
-            await self._delete_topic(name, state.topics.get(name))
+            newest = self._newest().topics.get(name)
+            if newest is None or newest.deleting:  # else it was created since this pass began
+                await self._delete_topic(name, state.topics.get(name))
         for name, topic in state.topics.items():
             if topic.deleting and topic.topic_id not in self.deleted:
                 await self._delete_topic(name, topic)

@@ -23,6 +23,7 @@ from goq.api.gateway.fanout import (
     merge_context,
 )
 from goq.api.gateway.membership import heartbeat, leave
+from goq.api.gateway.miss_retry import Freshness
 from goq.api.gateway.receive import ReceiveGateway
 from goq.api.gateway.sequential import ask_in_sequence
 from goq.api.gateway.settle import settle
@@ -37,7 +38,7 @@ from goq.api.routing_policy import (
     topic_of_path,
 )
 from goq.cluster.forwarding.http_proxy import HttpProxy
-from goq.errors import GoqError, NotLeader, TimedOut, TopicNotFound
+from goq.errors import GoqError, NotLeader, TimedOut, TopicNotFound, Unavailable
 from goq.http.message import LOCAL, Request, Response
 
 _Answering = Callable[[Request, Sequence[str]], Awaitable[Response]]
@@ -47,9 +48,15 @@ class Gateway:
     """Answers a request itself, or has other nodes answer it."""
 
     def __init__(
-        self, router: Router, leaders: LeaderDirectory, relay: HttpProxy, release: ReleaseLeases
+        self,
+        router: Router,
+        leaders: LeaderDirectory,
+        relay: HttpProxy,
+        release: ReleaseLeases,
+        freshness: Freshness,
     ) -> None:
         self._router = router
+        self._freshness = freshness
         self._leaders = leaders
         self._fanout = Fanout(router, leaders, relay)
         streams = StreamGateway(self._fanout, release)
@@ -59,6 +66,7 @@ class Gateway:
             CustomRouting.STREAM: streams.change,
             CustomRouting.SETTLE: self._settle,
             CustomRouting.DELETE_GROUP: self._delete_group,
+            CustomRouting.CHANGE_METADATA: self._change_metadata,
             CustomRouting.HEARTBEAT: partial(heartbeat, self._fanout),
             CustomRouting.LEAVE: partial(leave, self._fanout),
         }
@@ -74,7 +82,7 @@ class Gateway:
             if isinstance(route.routing, ToPartitionLeader):
                 return self._route_to_leader(request, route, route.routing, values)
             topic = None if route.routing is CustomRouting.STREAM else _topic_of(route, values)
-            if self._leads_all(topic):
+            if not _changes_metadata(route) and self._leads_all(topic):
                 return self._router.handle(request)
         except NotLeader:
             pass  # there will be one in a moment
@@ -144,9 +152,9 @@ class Gateway:
     ) -> Response:
         """Carry the request out here, then answer with the merged view of all leaders.
 
-        Leaders may have to receive the new metadata first.
+        What was carried out is not refused: without a merged view the answer is this node's own.
         """
-        done = await self._fanout.answer_here(request)
+        done = await self._change_metadata(request, values)
         if done.status >= 300:
             return done
         document = decode_document(done)
@@ -160,14 +168,14 @@ class Gateway:
                 answers = await self._fanout.ask_all_leaders(
                     document.get("name") or values[0], showing
                 )
-                if answers[0].status >= 300:
-                    return answers[0]
-                shown = routing.merge([decode_document(answer) for answer in answers], asked)
-                if routing.is_whole(shown) or loop.time() >= until:
-                    return json_response(shown, done.status)
-            except TopicNotFound:  # it has just been made
-                if loop.time() >= until:
-                    raise
+                if answers[0].status < 300:
+                    shown = routing.merge([decode_document(answer) for answer in answers], asked)
+                    if routing.is_whole(shown) or loop.time() >= until:
+                        return json_response(shown, done.status)
+            except (TopicNotFound, Unavailable):
+                pass  # it was made a moment ago, or a leader is away
+            if loop.time() >= until:
+                return done
             await asyncio.sleep(limits.FORWARD_RETRY_PAUSE_S)
 
     def _leads_all(self, topic: str | None) -> bool:
@@ -179,19 +187,34 @@ class Gateway:
     async def _settle(self, request: Request, values: Sequence[str]) -> Response:
         return await settle(self._fanout, request, values[0])
 
+    async def _change_metadata(self, request: Request, _values: Sequence[str]) -> Response:
+        """Carry a change out here; answer when all nodes have followed it."""
+        version = self._freshness.version
+        answer = await self._fanout.answer_here(request)
+        if answer.status < 300 and self._freshness.version != version:
+            await self._freshness.spread()
+        return answer
+
     async def _delete_group(self, request: Request, values: Sequence[str]) -> Response:
         """Delete a group's progress at all leaders, then the group in the cluster metadata."""
         local = copy_request(request, headers={LOCAL: "true"})
         answers = await self._fanout.ask_all_leaders(values[0], local, needs_all=True)
         if answers[0].status >= 300:
             return answers[0]
-        answer = await self._fanout.answer_here(request)
+        answer = await self._change_metadata(request, values)
         if answer.status < 500 and answer.status != NotLeader.http_status:
             return answer
         raise TimedOut(
             f"the progress of the group is deleted, the group not yet ({error_code(answer)})",
             retry_after_ms=1000,
         )
+
+
+def _changes_metadata(route: Route) -> bool:
+    return isinstance(route.routing, LocalThenMerged) or route.routing in (
+        CustomRouting.CHANGE_METADATA,
+        CustomRouting.DELETE_GROUP,
+    )
 
 
 def _topic_of(route: Route, values: Sequence[str]) -> str | None:

@@ -9,6 +9,7 @@ from goq import limits
 from goq.api.codec.messages import json_response
 from goq.api.codec.request import duration_ms, json_body
 from goq.api.router import Parameter, Route, RouteHandler
+from goq.api.routing_policy import CustomRouting
 from goq.api.schemas.cluster import (
     ClusterOut,
     ClusterSettingsChange,
@@ -107,6 +108,7 @@ class ClusterRoutes:
                 ),
                 status=204,
                 errors=(*alone, "node_not_found"),
+                routing=CustomRouting.CHANGE_METADATA,
             ),
             _changing(
                 "POST",
@@ -125,6 +127,7 @@ class ClusterRoutes:
                 "Give a move up",
                 status=204,
                 errors=missing,
+                routing=CustomRouting.CHANGE_METADATA,
             ),
             _changing(
                 "POST",
@@ -266,6 +269,7 @@ def _changing(
         answer=answer,
         status=204 if answer is None else 200,
         errors=errors,
+        routing=CustomRouting.CHANGE_METADATA,
     )
 
 

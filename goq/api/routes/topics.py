@@ -9,7 +9,7 @@ from goq import limits
 from goq.api.codec.messages import json_response
 from goq.api.codec.request import flatten_settings, json_body, query_int
 from goq.api.router import Parameter, Route
-from goq.api.routing_policy import Document, LocalThenMerged, ToAllLeaders
+from goq.api.routing_policy import CustomRouting, Document, LocalThenMerged, ToAllLeaders
 from goq.api.schemas.topics import (
     ArchivedOut,
     DayOut,
@@ -107,6 +107,7 @@ class TopicRoutes:
                 "Delete a topic and all its messages",
                 status=204,
                 errors=missing,
+                routing=CustomRouting.CHANGE_METADATA,
             ),
         ]
 

@@ -1,7 +1,8 @@
 """Requests that another node must answer: whole HTTP requests, frames and leases.
 
-partition_leaders  where each partition is led
-http_proxy         a client's request, forwarded to the node that can answer it
-remote_partition   publishing to a partition that another node leads
-lease_return       release of leases whose messages never reached their client
+metadata_freshness  answers by all acknowledged changes of the metadata
+partition_leaders   where each partition is led
+http_proxy          a client's request, forwarded to the node that can answer it
+remote_partition    publishing to a partition that another node leads
+lease_return        release of leases whose messages never reached their client
 """

@@ -10,11 +10,19 @@ import msgspec
 
 from goq.broker.broker import Broker
 from goq.broker.log.group_commit import Appended
+from goq.broker.partition.appender import Appender
 from goq.cluster.rpc.frame_body import join_head, split_head
 from goq.cluster.rpc.server import CALL_PREFIX, RpcHandler
 from goq.delivery.dedup.producer_table import ProducerTable
 from goq.delivery.events.event import SnapshotProducers
-from goq.errors import InvalidFrame, NotLeader, PartitionOffline, Unavailable
+from goq.errors import (
+    InvalidFrame,
+    NotLeader,
+    PartitionNotFound,
+    PartitionOffline,
+    TopicNotFound,
+    Unavailable,
+)
 from goq.frame.encoder import DuplicateRow
 from goq.frame.validation import check_body_crc
 from goq.frame.view import FrameView
@@ -110,10 +118,14 @@ class RemotePartition:
 
 
 class ForwardedPublishServer:
-    """Handles what other nodes publish to partitions that this node leads."""
+    """Handles what other nodes publish to partitions that this node leads.
 
-    def __init__(self, broker: Broker) -> None:
+    ``catch_up`` waits for the metadata that the caller may have seen already.
+    """
+
+    def __init__(self, broker: Broker, catch_up: Callable[[], Awaitable[None]]) -> None:
         self._broker = broker
+        self._catch_up = catch_up
 
     def handlers(self) -> dict[str, RpcHandler]:
         """Return the handlers by path."""
@@ -125,7 +137,7 @@ class ForwardedPublishServer:
         request = _decoded(head, _PublishRequest)
         view = FrameView.parse(frame)
         check_body_crc(view)
-        appender = self._broker.topic(request.topic).partitions[request.number].appender
+        appender = await self._appender(request)
         appender.check_publish(view.header.frame_bytes)
         appending = appender.publish(view, request.client_id, acks=request.acks)
         appended = await appending
@@ -136,9 +148,19 @@ class ForwardedPublishServer:
     async def handle_producers(self, _node: str, body: bytes) -> list[bytes | memoryview]:
         """Return the state of a producer."""
         request = _decoded(body, _ProducersRequest)
-        appender = self._broker.topic(request.topic).partitions[request.number].appender
+        appender = await self._appender(request)
         known = appender.producer_snapshot(request.producer_id)
         return [msgspec.msgpack.encode(known.producers)]
+
+    async def _appender(self, request: _PublishRequest | _ProducersRequest) -> Appender:
+        try:
+            return self._find(request)
+        except (TopicNotFound, PartitionNotFound):
+            await self._catch_up()
+        return self._find(request)
+
+    def _find(self, request: _PublishRequest | _ProducersRequest) -> Appender:
+        return self._broker.topic(request.topic).partitions[request.number].appender
 
 
 def _decoded(data: bytes | memoryview, kind: type[T]) -> T:

@@ -39,8 +39,11 @@ class ReplicatedMetadataStore:
         """Return all topics that are not being deleted."""
         return topic_rows(self._state)
 
-    async def put_topic(self, topic: TopicRow) -> None:
-        """Create a topic, or change it to match ``topic``."""
+    async def put_topic(self, topic: TopicRow, *, is_new: bool = False) -> None:
+        """Create a topic, or change it to match ``topic``.
+
+        Raises ``TopicExists`` if it ``is_new`` to this node's broker, but not to the cluster.
+        """
         existing = self._state.topics.get(topic.name)
         if existing is None:
             await self._propose(
@@ -50,6 +53,8 @@ class ReplicatedMetadataStore:
             await self._propose(commands.DeleteTopic(topic.name, existing.topic_id))
         elif existing.deleting:
             raise TopicExists(f"topic {topic.name} is being deleted; try again", field="name")
+        elif is_new:
+            raise TopicExists(f"topic {topic.name} exists already", field="name")
         else:
             await self._alter(existing, topic)
 

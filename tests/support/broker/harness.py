@@ -180,7 +180,7 @@ class MemoryMetadata:
     async def topics(self) -> list[TopicRow]:
         return list(self.rows.values())
 
-    async def put_topic(self, topic: TopicRow) -> None:
+    async def put_topic(self, topic: TopicRow, *, is_new: bool = False) -> None:
         self.before("put_topic")
         self.rows[topic.name] = topic
 
