@@ -8,6 +8,8 @@ readable.
 
 An append that fails with ``TimedOut`` may be stored, now or by a later leader. One that fails with
 another error is not stored.
+
+Queue, write and wait for the quorum are one module: every request passes through all of them.
 """
 
 from __future__ import annotations
