@@ -28,7 +28,10 @@ def eventually(
 
 
 async def until(condition: Callable[[], object], *, seconds: float = WAIT_S_MAX) -> None:
-    """Let the loop and its threads work until the condition holds."""
+    """Let the loop and its threads work until the condition holds; it may be a coroutine."""
     async with asyncio.timeout(seconds):
-        while not condition():
+        while True:
+            found = condition()
+            if await found if asyncio.iscoroutine(found) else found:
+                return
             await asyncio.sleep(0.001)

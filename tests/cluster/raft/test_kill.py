@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.support.cluster.raft.group import member_specs
+from tests.support.eventually import until
 from tests.support.paths import REPOSITORY
 
 WRITERS = 4
@@ -88,10 +89,8 @@ class Ordeal:
 
     async def write(self) -> None:
         while not self.over:
+            await until(lambda: any(member.is_up for member in self.members), seconds=120)
             up = [member for member in self.members if member.is_up]
-            if not up:
-                await asyncio.sleep(0.01)
-                continue
             self.tried += 1
             key = f"key {self.tried}"
             answer = await self.random.choice(up).ask(ask="set", key=key, value="x" * 50)
@@ -101,9 +100,7 @@ class Ordeal:
     async def more(self, count: int) -> None:
         """Return once so many more were acknowledged."""
         wanted = len(self.acknowledged) + count
-        async with asyncio.timeout(120):
-            while len(self.acknowledged) < wanted:
-                await asyncio.sleep(0.005)
+        await until(lambda: len(self.acknowledged) >= wanted, seconds=120)
 
     async def leader(self) -> Process:
         while True:

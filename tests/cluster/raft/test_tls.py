@@ -14,6 +14,7 @@ from goq.cluster.raft.transport.tls import tls_credentials
 from goq.cluster.raft.transport.transport import ConnectionTiming, SecureTransport
 from goq.errors import UsageError
 from tests.support.cluster.authority import SECRET, Authority, needs_openssl
+from tests.support.eventually import until
 
 
 def meet(dialer: Credentials, acceptor: Credentials) -> bool:
@@ -25,9 +26,7 @@ def meet(dialer: Credentials, acceptor: Credentials) -> bool:
         n1 = side("n1", RaftMember(f"n2=127.0.0.1:{n2.port}"), dialer)
         await n1.start()
         try:
-            async with asyncio.timeout(30):
-                while not (n1._links and n2._links) and n1.dialed < 5:
-                    await asyncio.sleep(0.01)
+            await until(lambda: (n1._links and n2._links) or n1.dialed >= 5, seconds=30)
             return bool(n1._links and n2._links)
         finally:
             n1.destroy()

@@ -8,7 +8,7 @@ import pytest
 
 from goq.client import AsyncClient, Client
 from goq.errors import InvalidInput, LeaseLost, TopicNotFound
-from tests.support.eventually import eventually
+from tests.support.eventually import eventually, until
 from tests.support.node.running_node import running_node
 
 PATIENCE_S = 15.0
@@ -49,9 +49,12 @@ def test_the_asynchronous_client_does_the_same() -> None:
             await client.publish("t", b"a")
             [message] = await client.receive("t", "g", wait="5s")
             await message.reject("bad")
-            async with asyncio.timeout(PATIENCE_S):
-                while not (await client.list_dead_letters("t", ids=[str(message.id)])).messages:
-                    await asyncio.sleep(0.005)
+
+            async def is_dead() -> bool:
+                found = await client.list_dead_letters("t", ids=[str(message.id)])
+                return bool(found.messages)
+
+            await until(is_dead, seconds=PATIENCE_S)
             assert (await client.redrive_dead_letters("t", ids=[str(message.id)])).redriven == 1
 
     with running_node() as node:

@@ -16,6 +16,7 @@ from goq.api.routing_policy import READY
 from goq.errors import Unavailable
 from goq.http.message import Request, Response
 from goq.model import Receipt
+from tests.support.eventually import until
 
 _HEADERS = {"content-type": "application/json"}
 
@@ -66,7 +67,7 @@ def test_what_one_leader_gave_goes_back_when_the_client_goes_while_another_is_as
         with pytest.raises(asyncio.CancelledError):
             await running
         late.set_result(_leased("2:8:5"))
-        await _settled(lambda: len(nodes.given_back) == 3)
+        await until(lambda: len(nodes.given_back) == 3)
         return nodes.given_back
 
     assert sorted(asyncio.run(run())) == ["1:7:0", "1:7:1", "2:8:5"]
@@ -81,7 +82,7 @@ def test_a_leader_that_is_replaced_is_waited_for_no_more_and_gets_back_what_it_l
         (await nodes.wait_for(None)).set_result(_leased())
         answer = await running
         hung.set_result(_leased("1:7:0"))
-        await _settled(lambda: nodes.given_back != [])
+        await until(lambda: nodes.given_back != [])
         return answer, nodes.given_back
 
     answer, given_back = asyncio.run(run())
@@ -102,7 +103,7 @@ def test_a_leader_that_hangs_is_not_waited_for_long_and_gets_back_what_it_leased
         with pytest.raises(asyncio.CancelledError):
             await running
         hung.set_result(_leased("1:7:0"))
-        await _settled(lambda: nodes.given_back != [])
+        await until(lambda: nodes.given_back != [])
         return nodes.given_back
 
     assert asyncio.run(run()) == ["1:7:0"]
@@ -159,9 +160,3 @@ def _begun(**asked: object) -> tuple[_Nodes, asyncio.Task[Response]]:
 def _leased(*receipts: str) -> Response:
     body = msgspec.json.encode({"messages": [{"receipt": text} for text in receipts]})
     return Response(200, body, "application/json", {READY: "1"})
-
-
-async def _settled(condition: object) -> None:
-    assert callable(condition)
-    while not condition():
-        await asyncio.sleep(0)

@@ -30,6 +30,7 @@ from goq.config.topic import TopicSettings
 from goq.errors import CorruptData, InvalidFrame, TopicNotFound, Unavailable
 from goq.storage.node_db import ArchiveRow
 from tests.support.cluster.replication.manifest import SimManifest
+from tests.support.eventually import until
 from tests.support.storage.disk import SimulatedDisk
 from tests.support.storage.logs import append, frame_of
 
@@ -167,10 +168,8 @@ def test_a_topic_that_is_being_deleted_holds_nobody_up() -> None:
 
         archives._settings_of = settings_of
         running = asyncio.ensure_future(archives.run())
-        async with asyncio.timeout(30):
-            while rows(lacking) != rows(full):
-                assert not running.done()
-                await asyncio.sleep(0.001)
+        await until(lambda: running.done() or rows(lacking) == rows(full), seconds=30)
+        assert not running.done()
         running.cancel()
 
     asyncio.run(run())
