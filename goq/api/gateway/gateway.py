@@ -152,7 +152,8 @@ class Gateway:
     ) -> Response:
         """Carry the request out here, then answer with the merged view of all leaders.
 
-        What was carried out is not refused: without a merged view the answer is this node's own.
+        What was carried out is not refused. If a leader does not answer in time, the answer shows
+        its partitions as offline.
         """
         done = await self._change_metadata(request, values)
         if done.status >= 300:
@@ -175,7 +176,7 @@ class Gateway:
             except (TopicNotFound, Unavailable):
                 pass  # it was made a moment ago, or a leader is away
             if loop.time() >= until:
-                return done
+                return json_response(routing.merge([document], asked), done.status)
             await asyncio.sleep(limits.FORWARD_RETRY_PAUSE_S)
 
     def _leads_all(self, topic: str | None) -> bool:
