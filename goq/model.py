@@ -111,7 +111,9 @@ class Message(msgspec.Struct, frozen=True):
     ``value`` None is a tombstone, ``key`` None a message without key; both differ from empty.
     Headers keep their order and may repeat a name. ``lane`` None is the topic's default lane. Times
     are milliseconds since 1970, 0 for none: delivered not before ``deliver_at_ms``, and not from
-    ``expires_at_ms`` on. ``dedup_id`` is the 16-byte hash of the producer's dedup id.
+    ``expires_at_ms`` on. In a message to publish, a negative ``deliver_at_ms`` is a delay and a
+    negative ``expires_at_ms`` a time to live, which the leader counts from its time. ``dedup_id``
+    is the 16-byte hash of the producer's dedup id.
     """
 
     value: bytes | None
@@ -182,9 +184,9 @@ def check_message(message: Message, *, field: str) -> None:
         raise InvalidInput(
             f"a lane is 0 to {limits.LANES_MAX - 1}, not {message.lane}", field=f"{field}.priority"
         )
-    if not 0 <= message.deliver_at_ms <= limits.TIME_MS_MAX:
+    if not -limits.DELAY_MS_MAX <= message.deliver_at_ms <= limits.TIME_MS_MAX:
         raise InvalidInput("a time is from 1970 to 9999", field=f"{field}.deliver_at")
-    if not 0 <= message.expires_at_ms <= limits.TIME_MS_MAX:
+    if not -limits.TTL_MS_MAX <= message.expires_at_ms <= limits.TIME_MS_MAX:
         raise InvalidInput("a time is from 1970 to 9999", field=f"{field}.ttl")
     if message.dedup_id is not None and len(message.dedup_id) != DEDUP_HASH_BYTES:
         raise InvalidInput(

@@ -102,7 +102,7 @@ class Node:
             return local
         from goq.cluster.bootstrap import ClusterBootstrap  # a standalone node starts faster
 
-        self._bootstrap = ClusterBootstrap(self.config, disk)
+        self._bootstrap = ClusterBootstrap(self.config, disk, self._clock)
         return await self._bootstrap.open(local)
 
     def _build_broker(self, disk: Disk, metadata: MetadataStore) -> Broker:

@@ -106,6 +106,11 @@ def parse_time_us(text: str | float, *, now_us: int, field: str | None = None) -
     return (moment - _EPOCH) // timedelta(microseconds=1)
 
 
+def is_relative_time(text: object) -> bool:
+    """Return whether :func:`parse_time_us` counts a time from now on: ``+30m``."""
+    return isinstance(text, str) and text.strip()[:1] == "+"
+
+
 def format_time_us(time_us: int) -> str:
     """Return RFC 3339 UTC with microseconds: ``2025-01-15T10:30:00.000000Z``."""
     seconds, micros = divmod(time_us, 1_000_000)

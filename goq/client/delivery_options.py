@@ -18,7 +18,7 @@ from goq.frame.hashes import dedup_hash
 from goq.frame.header import Attribute
 from goq.frame.view import DELIVERY_COLUMNS, FrameView
 from goq.model import Message, check_dedup_text, check_message
-from goq.units import format_duration_ms, parse_duration_ms, parse_time_us
+from goq.units import format_duration_ms, is_relative_time, parse_duration_ms, parse_time_us
 
 DEFAULT_LANES: Final = "high,normal,low"
 
@@ -124,7 +124,7 @@ class TopicPublishSettings(NamedTuple):
             message,
             lane=message.lane if options.priority is None else self.lane(options.priority),
             deliver_at_ms=deliver_at_ms or message.deliver_at_ms,
-            expires_at_ms=_expires_at_ms(options, deliver_at_ms, now_us) or message.expires_at_ms,
+            expires_at_ms=_expires_at_ms(options, deliver_at_ms) or message.expires_at_ms,
             tenant=message.tenant if options.tenant is None else options.tenant,
             dedup_id=dedup_id,
         )
@@ -132,6 +132,7 @@ class TopicPublishSettings(NamedTuple):
         return applied
 
     def _deliver_at_ms(self, options: DeliveryOptions, now_us: int) -> int:
+        """Return the delivery time, 0 for at once; a delay negative, for the leader to count."""
         field = "delay" if options.delay is not None else "deliver_at"
         if options.delay is not None:
             if options.deliver_at is not None:
@@ -147,10 +148,12 @@ class TopicPublishSettings(NamedTuple):
                 f" {format_duration_ms(self.delay_ms_max)} from now",
                 field=field,
             )
+        if options.delay is not None or is_relative_time(options.deliver_at):
+            return (now_us - at_us) // 1000
         return -(-at_us // 1000) if at_us > now_us else 0
 
 
-def _expires_at_ms(options: DeliveryOptions, deliver_at_ms: int, now_us: int) -> int:
+def _expires_at_ms(options: DeliveryOptions, deliver_at_ms: int) -> int:
     if options.ttl is None:
         return 0
     ttl_ms = parse_duration_ms(options.ttl, field="ttl")
@@ -159,4 +162,4 @@ def _expires_at_ms(options: DeliveryOptions, deliver_at_ms: int, now_us: int) ->
             f"a time to live is over 0 and at most {format_duration_ms(limits.TTL_MS_MAX)}",
             field="ttl",
         )
-    return (deliver_at_ms or -(-now_us // 1000)) + ttl_ms
+    return deliver_at_ms + ttl_ms if deliver_at_ms > 0 else -ttl_ms

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from goq import limits
 from goq.broker.broker import Broker
 from goq.broker.metadata import LocalMetadata
+from goq.clock import Clock
 from goq.cluster.admin.cluster_view import ClusterView
 from goq.cluster.admin.operations import ClusterOperations
 from goq.cluster.admin.replica_status import REPORTS, ReplicaStatus
@@ -49,7 +50,7 @@ from goq.cluster.membership.registration import NodeRegistration
 from goq.cluster.metadata.broker_store import ReplicatedMetadataStore
 from goq.cluster.metadata.client import MetadataClient
 from goq.cluster.metadata.commands import RegisterNode
-from goq.cluster.metadata.features import has_clock_events
+from goq.cluster.metadata.features import has_clock_events, has_relative_times
 from goq.cluster.metadata.state import MetadataState
 from goq.cluster.metadata.state_machine import MetadataStateMachine
 from goq.cluster.raft.driver import RaftSettings, RaftStatus
@@ -101,12 +102,14 @@ class ClusterBootstrap:
         self,
         config: Config,
         disk: Disk,
+        clock: Clock,
         *,
         create_raft: Callable[..., RaftNode] = RaftNode,
         create_connections: Callable[[int], NodeConnections] = NodeConnections,
     ) -> None:
         self._config = config
         self._disk = disk
+        self._clock = clock
         self._create_raft = create_raft
         self._create_connections = create_connections
         self._name = config.broker.node_id
@@ -169,7 +172,14 @@ class ClusterBootstrap:
     def remote_partition(self, topic: str, number: int) -> RemotePartition:
         """Return a partition that another node leads."""
         assert self._membership is not None
-        return RemotePartition(topic, number, self._membership.leaders.call_leader)
+        base = self._membership
+        return RemotePartition(
+            topic,
+            number,
+            base.leaders.call_leader,
+            self._clock,
+            lambda: has_relative_times(base.state()),
+        )
 
     def build(self, broker: Broker) -> ClusterNode:
         """Build the parts that work with the broker, which has been started."""

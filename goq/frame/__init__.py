@@ -2,12 +2,13 @@
 
 ``docs/format.md`` is the specification.
 
-encoder     a frame written from columns
-header      the fixed 64 bytes of a frame
-hashes      hashes of keys, dedup ids and producer names; the partition of a key
-validation  the check of frames from outside
-view        a frame read in place, without copies
-body        the sections of a frame's body
-slice       frames made from a part of another frame's messages
-match       messages of a frame by key, dedup id or header
+encoder         a frame written from columns
+header          the fixed 64 bytes of a frame
+hashes          hashes of keys, dedup ids and producer names; the partition of a key
+validation      the check of frames from outside
+relative_times  delays and times to live, counted from the leader's time
+view            a frame read in place, without copies
+body            the sections of a frame's body
+slice           frames made from a part of another frame's messages
+match           messages of a frame by key, dedup id or header
 """

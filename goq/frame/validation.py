@@ -66,7 +66,7 @@ def check_delivery(view: FrameView, settings: TopicSettings, now_ms: int) -> Non
     """Raise ``InvalidFrame`` or ``TooLarge`` unless a topic allows the frame's delivery columns.
 
     The frame has passed :func:`check_frame`. A delivery time may exceed the topic's limit a little,
-    because the producer knows the node's clock only approximately.
+    because the producer knows the node's clock only approximately. A negative time is a duration.
     """
     if not view.header.attributes & DELIVERY_COLUMNS:
         return
@@ -84,24 +84,27 @@ def check_delivery(view: FrameView, settings: TopicSettings, now_ms: int) -> Non
     if (names := view.tenants) is not None and not np.diff(np.asarray(names.offsets)).all():
         raise InvalidFrame("a tenant's name is empty")
     latest_ms = now_ms + settings.delay_max_ms + limits.CLOCK_SLACK_MS
-    if _latest_ms(view, Attribute.DELIVER_AT, "a time to deliver at") > latest_ms:
+    earliest_ms, furthest_ms = _bounds_ms(view, Attribute.DELIVER_AT, "a time to deliver at")
+    if furthest_ms > latest_ms or -earliest_ms > settings.delay_max_ms:
         raise InvalidFrame(
             "a message's delivery time is over the topic's delay.max, which is"
             f" {format_duration_ms(settings.delay_max_ms)}"
         )
-    _latest_ms(view, Attribute.EXPIRES_AT, "a time to expire at")
+    earliest_ms, _ = _bounds_ms(view, Attribute.EXPIRES_AT, "a time to expire at")
+    if -earliest_ms > limits.TTL_MS_MAX:
+        raise InvalidFrame("a time to live is over its limit")
 
 
-def _latest_ms(view: FrameView, attribute: int, what: str) -> int:
-    """Return the latest time of a column, 0 if the frame does not have it."""
+def _bounds_ms(view: FrameView, attribute: int, what: str) -> tuple[int, int]:
+    """Return the earliest and the latest time of a column, 0 if the frame does not have it."""
     column = view.column(attribute)
     if column is None:
-        return 0
+        return 0, 0
     times_ms = np.frombuffer(column, np.int64)
     earliest_ms, latest_ms = int(times_ms.min()), int(times_ms.max())
-    if earliest_ms < 0 or latest_ms > limits.TIME_MS_MAX:
+    if latest_ms > limits.TIME_MS_MAX:
         raise InvalidFrame(f"{what} is not from 1970 to 9999")
-    return latest_ms
+    return earliest_ms, latest_ms
 
 
 def _check_headers(payload: Payload, counts: memoryview, header: FrameHeader) -> None:

@@ -57,6 +57,7 @@ class Process(Home):
             bootstrap = self.bootstrap = ClusterBootstrap(
                 config,
                 machine.disk,
+                machine.clock,
                 create_raft=LoopRaftNode,
                 create_connections=SimulatedConnections,  # type: ignore[arg-type]
             )

@@ -20,7 +20,7 @@ from goq.frame.validation import check_delivery, check_frame
 from goq.frame.view import FrameView
 from goq.http.message import Request
 from goq.model import Acks, Header, Message, check_dedup_text, check_message
-from goq.units import format_duration_ms
+from goq.units import format_duration_ms, is_relative_time
 
 _PARTITION_BYTES = 4
 FRAMES_PER_REQUEST_MAX = limits.PARTITIONS_PER_TOPIC_MAX
@@ -143,7 +143,7 @@ def _message(new: NewMessage, field: str, settings: TopicSettings, now_us: int) 
             if new.priority is None
             else settings.lane(new.priority, field=f"{field}.priority"),
             deliver_at_ms,
-            _expires_at_ms(new, field, deliver_at_ms, now_us),
+            _expires_at_ms(new, field, deliver_at_ms),
             new.tenant,
             _dedup_id(new.dedup_id, f"{field}.dedup_id"),
         )
@@ -163,13 +163,16 @@ def _is_plain(new: NewMessage) -> bool:
 
 
 def _deliver_at_ms(new: NewMessage, field: str, settings: TopicSettings, now_us: int) -> int:
-    """Return the delivery time, never earlier than asked; 0 for at once and for past times."""
+    """Return the delivery time, never earlier than asked; 0 for at once and for past times.
+
+    A delay comes back negative: the leader counts it from its time.
+    """
     if new.delay is not None:
         field = f"{field}.delay"
         if new.deliver_at is not None:
             raise InvalidInput("give delay or deliver_at, not both", field=field)
-        at_us = now_us + 1000 * duration_ms(new.delay, field, settings.delay_max_ms)
-    elif new.deliver_at is not None:
+        return -duration_ms(new.delay, field, settings.delay_max_ms)
+    if new.deliver_at is not None:
         field = f"{field}.deliver_at"
         at_us = time_us(new.deliver_at, field, now_us)
         if at_us > now_us + 1000 * settings.delay_max_ms:
@@ -178,19 +181,21 @@ def _deliver_at_ms(new: NewMessage, field: str, settings: TopicSettings, now_us:
                 f" {format_duration_ms(settings.delay_max_ms)} from now",
                 field=field,
             )
-    else:
-        return 0
-    return -(-at_us // 1000) if at_us > now_us else 0
+        if is_relative_time(new.deliver_at):
+            return (now_us - at_us) // 1000
+        return -(-at_us // 1000) if at_us > now_us else 0
+    return 0
 
 
-def _expires_at_ms(new: NewMessage, field: str, deliver_at_ms: int, now_us: int) -> int:
+def _expires_at_ms(new: NewMessage, field: str, deliver_at_ms: int) -> int:
+    """Return the time of expiry; a time to live negative unless the delivery time is known."""
     if new.ttl is None:
         return 0
     field = f"{field}.ttl"
     ttl_ms = duration_ms(new.ttl, field, limits.TTL_MS_MAX)
     if ttl_ms == 0:
         raise InvalidInput("a message with no time to live is never delivered", field=field)
-    return (deliver_at_ms or -(-now_us // 1000)) + ttl_ms
+    return deliver_at_ms + ttl_ms if deliver_at_ms > 0 else -ttl_ms
 
 
 def _dedup_id(text: str | None, field: str) -> bytes | None:

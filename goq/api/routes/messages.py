@@ -32,6 +32,7 @@ from goq.broker.retention.tiered_log import ArchiveView
 from goq.broker.topic.publisher import PublishedFrame, PublishedMessage
 from goq.broker.topic.topic import Topic
 from goq.errors import InvalidInput
+from goq.frame.relative_times import absolute_ms
 from goq.frame.slice import slice_frame
 from goq.http.message import Request, Response
 from goq.model import Acks, Message, check_name
@@ -241,6 +242,9 @@ def _message_result(topic: str, message: Message, stored: PublishedMessage) -> P
     )
     if stored.is_repetition:
         result.duplicate_of = text
-    elif message.deliver_at_ms:
+    elif message.deliver_at_ms > 0:
         result.deliver_at = format_time_us(message.deliver_at_ms * 1000)
+    elif message.deliver_at_ms:
+        due_ms = absolute_ms(-message.deliver_at_ms, stored.time_us)
+        result.deliver_at = format_time_us(due_ms * 1000)
     return result

@@ -11,6 +11,7 @@ import msgspec
 from goq.broker.broker import Broker
 from goq.broker.log.group_commit import Appended
 from goq.broker.partition.appender import Appender
+from goq.clock import Clock
 from goq.cluster.rpc.frame_body import join_head, split_head
 from goq.cluster.rpc.server import CALL_PREFIX, RpcHandler
 from goq.delivery.dedup.producer_table import ProducerTable
@@ -24,6 +25,7 @@ from goq.errors import (
     Unavailable,
 )
 from goq.frame.encoder import DuplicateRow
+from goq.frame.relative_times import with_absolute_times
 from goq.frame.validation import check_body_crc
 from goq.frame.view import FrameView
 from goq.model import Acks
@@ -63,13 +65,23 @@ class _PublishResponse(msgspec.Struct, frozen=True, array_like=True):
 class RemotePartition:
     """A partition that another node leads, as a target of publishing.
 
-    Implements ``broker.partition.publish_target.PublishTarget``.
+    Implements ``broker.partition.publish_target.PublishTarget``. ``leader_counts_delays`` returns
+    whether every leader knows relative times; until then they are counted here, by ``clock``.
     """
 
-    def __init__(self, topic: str, number: int, call: CallLeader) -> None:
+    def __init__(
+        self,
+        topic: str,
+        number: int,
+        call: CallLeader,
+        clock: Clock,
+        leader_counts_delays: Callable[[], bool],
+    ) -> None:
         self._topic = topic
         self._number = number
         self._call = call
+        self._clock = clock
+        self._leader_counts_delays = leader_counts_delays
 
     def check_publish(self, frame_bytes: int) -> None:
         """Accept any frame: the leader checks it."""
@@ -78,6 +90,8 @@ class RemotePartition:
         self, view: FrameView, client_id: str | None = None, *, acks: Acks = Acks.QUORUM
     ) -> asyncio.Future[Appended]:
         """Publish a frame to the leader; return a future of where it was appended."""
+        if not self._leader_counts_delays():
+            view = with_absolute_times(view, self._clock.wall_us())
         head = msgspec.msgpack.encode(_PublishRequest(self._topic, self._number, client_id, acks))
         body = b"".join(join_head(head, [view.header.pack(), view.body]))
         return asyncio.ensure_future(self._publish(body))

@@ -6,7 +6,7 @@ controller raises the level once every node reports that it knows the next one. 
 with an earlier version cannot register, nor keep a session.
 
 level 1   digests of the state are compared; nodes register their own level; event logs have the
-          event ``ClockChanged``
+          event ``ClockChanged``; published frames may have relative times
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ OWN_LEVEL: Final = 1
 
 DIGESTS_LEVEL: Final = 1
 CLOCK_EVENTS_LEVEL: Final = 1
+RELATIVE_TIMES_LEVEL: Final = 1
 
 _COMMAND_LEVELS: dict[type, int] = {RegisterNodeWithLevel: 1, ResetReplicas: 1}
 
@@ -38,3 +39,8 @@ def has_digests(state: MetadataState) -> bool:
 def has_clock_events(state: MetadataState) -> bool:
     """Whether all nodes can read the event ``ClockChanged``."""
     return state.features.level >= CLOCK_EVENTS_LEVEL
+
+
+def has_relative_times(state: MetadataState) -> bool:
+    """Whether all nodes know relative times in published frames."""
+    return state.features.level >= RELATIVE_TIMES_LEVEL

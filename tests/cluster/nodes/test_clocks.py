@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import logging
 import re
+import time
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from goq.client import Client
 from tests.support.cluster.running_cluster import NAMES, RunningCluster, new_cluster
 from tests.support.eventually import eventually
 
@@ -26,6 +29,47 @@ def skews(cluster: RunningCluster, by: str) -> dict[str, float]:
     text = cluster.by_name[by].request("GET", "/metrics").body.decode()
     found = re.findall(r'^goq_cluster_clock_skew_seconds{node="(\w+)"} (\S+)$', text, re.MULTILINE)
     return {node: float(value) for node, value in found}
+
+
+def received_at(cluster: RunningCluster, by: str, topic: str) -> float:
+    """Return when a node hands out the next message of a topic."""
+    body = {"consumer": "c", "wait": "20s"}
+    found = cluster.by_name[by].call("POST", f"/v1/topics/{topic}/groups/g/receive", body)
+    assert len(found["messages"]) == 1
+    return time.time()
+
+
+@pytest.mark.parametrize("ahead_ms", [-HOUR_MS, HOUR_MS])
+def test_a_delay_counts_by_the_leader_and_not_by_the_node_that_was_asked(
+    tmp_path: Path, ahead_ms: int
+) -> None:
+    with new_cluster(tmp_path) as cluster:
+        cluster.start_three()
+        cluster.create("t", 1)
+        odd = next(name for name in NAMES if name not in cluster.leaders("t"))
+        leader = cluster.leaders("t")[0]
+        assert leader is not None
+        asked = cluster.by_name[odd]
+        eventually(lambda: asked.call("GET", "/v1/cluster")["feature_level"], "all know delays")
+        asked.clock.ahead_ms = ahead_ms
+        for relative in ({"delay": "2s"}, {"deliver_at": "+2s"}, {"delay": "2s", "ttl": "1m"}):
+            began = time.time()
+            message = {"value": "m", **relative}
+            path = "/v1/topics/t/messages"
+            (stored,) = asked.call("POST", path, {"messages": [message]})["results"]
+            due = datetime.fromisoformat(stored["deliver_at"]).timestamp()
+            assert due == pytest.approx(began + 2, abs=1)
+            assert 2 <= received_at(cluster, leader, "t") - began < 6
+        with Client(asked.url) as client:
+            began = time.time()
+            client.publish("t", "m", delay="2s")
+            assert 2 <= received_at(cluster, leader, "t") - began < 6
+            began = time.time()
+            client.publish("t", "m", delay="4s")
+            cluster.stop(leader)  # the leadership moves while the message waits
+            other = next(name for name in NAMES if name not in (odd, leader))
+            assert 4 <= received_at(cluster, other, "t") - began < 9
+            assert cluster.leaders("t") == [other]
 
 
 @pytest.mark.parametrize("ahead_ms", [-HOUR_MS, HOUR_MS])

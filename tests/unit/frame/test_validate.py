@@ -463,13 +463,13 @@ NOW_MS = 1_700_000_000_000
 ASKING = {
     "a lane that is not": Columns([b"x"] * 3, lanes=[0, 3, 1]),
     "the last lane of all": Columns([b"x"], lanes=[255]),
-    "delivery before 1970": Columns([b"x"] * 2, deliver_at_ms=[0, -1]),
+    "a delay over the limit": Columns([b"x"] * 2, deliver_at_ms=[0, -limits.DELAY_MS_MAX - 1]),
     "delivery at the beginning of time": Columns([b"x"], deliver_at_ms=[-(2**63)]),
     "delivery later than is allowed": Columns(
         [b"x"] * 2, deliver_at_ms=[0, NOW_MS + 3_600_000 + limits.CLOCK_SLACK_MS + 1]
     ),
     "delivery at the end of time": Columns([b"x"], deliver_at_ms=[2**63 - 1]),
-    "expiry before 1970": Columns([b"x"] * 2, expires_at_ms=[-1, 0]),
+    "a time to live over the limit": Columns([b"x"] * 2, expires_at_ms=[-limits.TTL_MS_MAX - 1, 0]),
     "expiry in the year 10000": Columns([b"x"], expires_at_ms=[limits.TIME_MS_MAX + 1]),
     "a tenant without a name": Columns([b"x"] * 2, tenants=["a", ""]),
 }
