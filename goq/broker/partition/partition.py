@@ -132,7 +132,7 @@ class Partition:
         self._timers.arm_all()
 
     def take_over_times(self, node: str, last_event_us: int | None, ahead_of: AheadOf) -> None:
-        """Let deadlines and due times of retries be by the clock of this node, ``node``.
+        """Convert deadlines and due times of retries to the clock of this node, ``node``.
 
         Call it before any other event. ``last_event_us`` is the time of the last event in the log.
         """

@@ -23,7 +23,7 @@ from typing import NamedTuple
 from goq import limits
 
 
-class NodeClock(NamedTuple):
+class ClockSkew(NamedTuple):
     """The clock of a node: ahead of the median, and its distances from the middle offsets."""
 
     skew_ms: int
@@ -38,7 +38,7 @@ def clock_offset_ms(samples_ms: tuple[int, ...], round_trip_ms: int) -> int | No
     return max(samples_ms) + round_trip_ms // 2
 
 
-def node_clocks(offsets_ms: Mapping[str, int]) -> dict[str, NodeClock]:
+def node_clocks(offsets_ms: Mapping[str, int]) -> dict[str, ClockSkew]:
     """Return the clocks of nodes by their offsets from any one clock."""
     ordered = sorted(offsets_ms.values())
     if not ordered:
@@ -49,11 +49,11 @@ def node_clocks(offsets_ms: Mapping[str, int]) -> dict[str, NodeClock]:
         distances = abs(offset_ms - low_ms), abs(offset_ms - high_ms)
         skew_ms = offset_ms - (low_ms + high_ms) // 2
         nearest_ms = 0 if low_ms <= offset_ms <= high_ms else min(distances)
-        clocks[node] = NodeClock(skew_ms, nearest_ms, max(distances))
+        clocks[node] = ClockSkew(skew_ms, nearest_ms, max(distances))
     return clocks
 
 
-def is_clock_off(clock: NodeClock | None, *, was_off: bool) -> bool:
+def is_clock_off(clock: ClockSkew | None, *, was_off: bool) -> bool:
     """Whether a clock is so far off that its node is unfit to lead; None is a clock not known."""
     if clock is None:
         return was_off

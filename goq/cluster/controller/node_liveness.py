@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from goq import limits
-from goq.cluster.controller.clock_skew import NodeClock, clock_offset_ms, node_clocks
+from goq.cluster.controller.clock_skew import ClockSkew, clock_offset_ms, node_clocks
 from goq.cluster.metadata.state import NodeMetadata
 
 
@@ -119,7 +119,7 @@ class NodeLiveness(NamedTuple):
         latest = ReceivedHeartbeat(heartbeat, now_ms, since_ms, samples_ms)
         return self._replace(received={**self.received, node: latest})
 
-    def clocks(self, nodes: Mapping[str, NodeMetadata]) -> dict[str, NodeClock]:
+    def clocks(self, nodes: Mapping[str, NodeMetadata]) -> dict[str, ClockSkew]:
         """Return the clocks of those of the nodes whose heartbeats come."""
         offsets_ms: dict[str, int] = {}
         for node, known in nodes.items():

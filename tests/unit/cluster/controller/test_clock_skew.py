@@ -6,7 +6,7 @@ import pytest
 
 from goq import limits
 from goq.cluster.controller.clock_skew import (
-    NodeClock,
+    ClockSkew,
     clock_offset_ms,
     is_clock_off,
     node_clocks,
@@ -61,11 +61,11 @@ def test_where_half_contradicts_half_nobody_becomes_unfit_or_fit_again() -> None
 @pytest.mark.parametrize("was_off", [True, False])
 def test_a_clock_between_the_limits_stays_as_it_was_judged(was_off: bool) -> None:
     for distance_ms in (UNFIT_MS // 2 + 1, UNFIT_MS):
-        clock = NodeClock(distance_ms, distance_ms, distance_ms)
+        clock = ClockSkew(distance_ms, distance_ms, distance_ms)
         assert is_clock_off(clock, was_off=was_off) is was_off
     assert is_clock_off(None, was_off=was_off) is was_off
     half_ms = UNFIT_MS // 2
-    assert not is_clock_off(NodeClock(half_ms, half_ms, half_ms), was_off=was_off)
+    assert not is_clock_off(ClockSkew(half_ms, half_ms, half_ms), was_off=was_off)
 
 
 def test_a_warning_ends_at_half_of_the_limit() -> None:
