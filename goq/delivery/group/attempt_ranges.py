@@ -124,6 +124,10 @@ class AttemptRanges:
         count = sum([end - start for start, end in ranges])
         return count == self.message_count and all(self.contains(*each) for each in ranges)
 
+    def shift_times(self, shift_ms: int) -> None:
+        """Move the times of all ranges by so many milliseconds."""
+        self._ranges = [part._replace(time_ms=part.time_ms + shift_ms) for part in self._ranges]
+
     def earliest_ms(self) -> int | None:
         """Return the smallest time, None when empty."""
         return min((part.time_ms for part in self._ranges), default=None)
@@ -245,6 +249,11 @@ class Retries:
             else:
                 self._entry_count -= 1
         return is_any_due
+
+    def shift_times(self, shift_ms: int) -> None:
+        """Move all due times by so many milliseconds."""
+        self._ranges.shift_times(shift_ms)
+        self._rebuild()
 
     def next_ms(self) -> int | None:
         """Return a time at or before the earliest at which more becomes due."""

@@ -194,13 +194,10 @@ class Group:
         """Move all deadlines, and all due times of retries, by so many milliseconds."""
         if lease_shift_ms:
             for lease in self.leases.values():
-                for part in lease.parts.take_all():
-                    lease.parts.add(part._replace(time_ms=part.time_ms + lease_shift_ms))
+                lease.parts.shift_times(lease_shift_ms)
             self._deadlines.rebuild()
         if retry_shift_ms:
-            for part in list(self.retries):
-                self.retries.take(part.start, part.end)
-                self.retries.add(part._replace(time_ms=part.time_ms + retry_shift_ms))
+            self.retries.shift_times(retry_shift_ms)
 
     def reset(self, floor: int, end_offset: int | None = None) -> None:
         """Continue from ``floor``, up to an end if one is given; void everything outstanding."""

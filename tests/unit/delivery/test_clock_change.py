@@ -115,3 +115,18 @@ def test_a_snapshot_keeps_the_node_whose_clock_counts() -> None:
         fresh.apply(event, 0, 0)
     assert fresh.clock_node == "b"
     assert canonical(fresh) == canonical(state)
+
+
+def test_many_leases_and_retries_move_together() -> None:
+    state = PartitionState()
+    count = 50_000
+    state.extend_to(2 * count)
+    spans = [(offset, offset + 1, offset % 7 + 1) for offset in range(0, 2 * count, 2)]
+    state.apply(ClockChanged("a"), 0, 1)
+    state.apply(Leased("g", "c", NOW_MS, spans), 1, 1)
+    state.apply(Expired("g", token_of(1, 1), spans[: count // 2], NOW_MS + 7), 2, 1)
+    state.apply(ClockChanged("b", HOUR_MS, -HOUR_MS), 3, 2)
+    assert times(state) == ({NOW_MS + HOUR_MS}, {NOW_MS + 7 - HOUR_MS})
+    group = state.groups["g"]
+    assert group.retries.advance(NOW_MS + 7 - HOUR_MS)
+    assert group.leased_count == group.retries.message_count == count // 2
