@@ -172,3 +172,21 @@ def test_a_damaged_or_offline_partition_is_listed(capsys: pytest.CaptureFixture[
     assert is_degraded(decode_cluster(degraded))
     assert "t:0\tnone\tn1,n2\tn1\t" in shown
     assert "offline, under-replicated (1 of 2), damaged on n2" in shown
+
+
+def test_a_clock_that_is_off_is_warned_of_and_degrades_nothing(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    skews_s = {"n1": 0.2, "n2": -0.3, "n3": 3.21, "n4": None}
+    nodes = [
+        {"id": name, "url": "http://n", "status": "up", "incarnation": 1, "clock_skew_s": skew_s}
+        for name, skew_s in skews_s.items()
+    ]
+    cluster = decode_cluster({**WELL, "nodes": nodes})
+    print_cluster(cluster, all_partitions=False)
+    printed = capsys.readouterr().out.splitlines()
+    assert [line for line in printed if line.startswith("warning")] == [
+        "warning: the clock of n2 is 0.3 s behind the median",
+        "warning: the clock of n3 is 3.2 s ahead of the median",
+    ]
+    assert not is_degraded(cluster)
