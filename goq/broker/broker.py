@@ -31,7 +31,16 @@ from goq.broker.topic.topic_loader import TopicLoader
 from goq.clock import Clock
 from goq.config.topic import TopicSettings, flatten
 from goq.delivery.snapshot import DEFAULT_SNAPSHOT_LIMITS, SnapshotLimits
-from goq.errors import InvalidInput, ShuttingDown, TooManyRequests, TopicExists, TopicNotFound
+from goq.errors import (
+    GoqError,
+    InvalidInput,
+    ShuttingDown,
+    TooManyRequests,
+    TopicExists,
+    TopicNotFound,
+    outcome_unknown,
+    raise_failures,
+)
 from goq.model import DEAD_LETTERS_SUFFIX, check_name
 from goq.storage.archive.manifest import ARCHIVE_DIR
 from goq.storage.disk import Disk
@@ -190,7 +199,10 @@ class Broker:
         self.archive.check_free(name)
         row = TopicRow(name, partitions, settings.written())
         await self.metadata.put_topic(row, is_new=True)
-        return self.topics.get(name) or await self._open(row)
+        try:
+            return self.topics.get(name) or await self._open(row)
+        except GoqError as error:
+            raise outcome_unknown(error) from error  # the topic exists, but is not open here
 
     async def alter_topic(
         self, name: str, settings: Mapping[str, Any], partitions: int | None = None
@@ -314,9 +326,12 @@ class Broker:
 
     async def delete_group(self, topic: Topic, group: str) -> None:
         """Delete a group and its progress."""
-        for partition in topic.partitions:
-            await partition.delete_group(group)
-        await self.metadata.delete_group(topic.name, group)
+        deleting = [partition.delete_group(group) for partition in topic.partitions]
+        raise_failures(await asyncio.gather(*deleting, return_exceptions=True))
+        try:
+            await self.metadata.delete_group(topic.name, group)
+        except GoqError as error:
+            raise outcome_unknown(error) from error  # the progress is deleted
         topic.forget_group(group)
         self.retention_manager.wake_topic(topic)
 
