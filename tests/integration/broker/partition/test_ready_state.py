@@ -160,7 +160,7 @@ def test_groups_get_each_message_once_however_often_queues_are_made_anew(
                         )
                     elif kind < 0.5 and published:
                         moved = topic.partitions[0]
-                        moved.move(rng.randrange(len(published)), rng.randrange(3), 0)
+                        moved.marks.move(rng.randrange(len(published)), rng.randrange(3), 0)
                         await quiet(moved)
                     elif kind < 0.6:
                         ready_state(topic.partitions[0]).release()
