@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from tests.support.cluster.outcomes import Load
+from tests.support.cluster.process_cluster import process_cluster
 from tests.support.cluster.running_cluster import NAMES, RunningCluster, new_cluster
 from tests.support.eventually import eventually
+from tests.support.node.node_api import NodeApi
 
 PARTITIONS = 6
 TOPIC = "orders"
@@ -71,19 +73,40 @@ def _check(folder: Path, faults: list[Fault], seed: int = 0) -> None:
             for fault in faults:
                 fault(cluster, draw)
         eventually(lambda: None not in cluster.leaders(TOPIC), "all partitions have a leader")
-        print(load.codes)
-        messages = [m for number in range(PARTITIONS) for m in _log(cluster, number)]
-        load.check_log([message["value"] for message in messages])
-        load.drain()
-        load.check_settlements([message["id"] for message in messages])
+        _compare(load, cluster.nodes[0])
 
 
-def _log(cluster: RunningCluster, number: int) -> list[dict[str, Any]]:
+@pytest.mark.long
+def test_what_was_refused_is_not_stored_where_nodes_are_killed(tmp_path: Path) -> None:
+    draw = random.Random(0)
+    with process_cluster(tmp_path) as cluster:
+        cluster.create(TOPIC, PARTITIONS, **{"delivery.max_attempts": "1000"})
+        nodes = list(cluster.nodes.values())
+        load = Load(TOPIC, PARTITIONS, lambda: [node.address for node in nodes])
+        with load.running(publishers=6, producers=2, consumers=2):
+            for _ in range(8):
+                cluster.kill(draw.choice(NAMES), TOPIC)
+                cluster.start_the_dead()
+        eventually(
+            lambda: None not in cluster.leaders(TOPIC).values(), "all partitions have a leader"
+        )
+        _compare(load, nodes[0])
+
+
+def _compare(load: Load, node: NodeApi) -> None:
+    """Compare all answers with the logs and with what groups still get."""
+    messages = [m for number in range(PARTITIONS) for m in _log(node, number)]
+    load.check_log([message["value"] for message in messages])
+    load.drain()
+    load.check_settlements([message["id"] for message in messages])
+
+
+def _log(node: NodeApi, number: int) -> list[dict[str, Any]]:
     messages: list[dict[str, Any]] = []
     offset = 0
     while True:
         path = f"/v1/topics/{TOPIC}/messages?partition={number}&offset={offset}&limit=1000"
-        found = cluster.nodes[0].call("GET", path)
+        found = node.call("GET", path)
         if not found["messages"]:
             return messages
         messages += found["messages"]
