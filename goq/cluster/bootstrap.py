@@ -74,6 +74,7 @@ from goq.errors import GoqError, NotLeader, UsageError
 from goq.storage.disk import Disk
 
 _FOLDER = "cluster"
+_CONTROLLER_HANDOVER_S = 3.0
 
 
 class _Membership(NamedTuple):
@@ -186,7 +187,13 @@ class ClusterBootstrap:
         base, name = self._membership, self._name
         assert base is not None
         metadata, raft, state = base.metadata, base.raft, base.state
-        controller = ControllerRunner(metadata, self._remove_member, broker.clock)
+        controller = ControllerRunner(
+            metadata,
+            self._remove_member,
+            broker.clock,
+            reachable_members=lambda: raft.status.reachable,
+            hand_over=partial(raft.transfer_leadership, timeout_s=_CONTROLLER_HANDOVER_S),
+        )
         heartbeats = HeartbeatSender(
             name,
             lambda: node.heartbeat(),

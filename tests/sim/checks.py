@@ -13,7 +13,7 @@ from goq.broker.partition_context import PartitionContext
 from goq.broker.runtime.metrics import Histogram
 from goq.broker.runtime.tasks import Tasks
 from goq.clock import ManualClock
-from goq.cluster.metadata.state import MetadataState, PartitionMetadata
+from goq.cluster.metadata.state import MetadataState, PartitionMetadata, encode_state
 from goq.cluster.replication.protocol import PartitionKey
 from goq.errors import GoqError
 from goq.frame.header import parse_header
@@ -45,6 +45,8 @@ class Checks:
     def __init__(self, cluster: Cluster, books: Books) -> None:
         self.is_rotten = False
         """Whether bits were flipped: then files may differ until they are mended."""
+        self.may_diverge = False
+        """Whether a fault makes states differ; in the end they are equal all the same."""
         self._cluster = cluster
         self._books = books
         self._world = cluster.world
@@ -110,7 +112,11 @@ class Checks:
         if process.is_ready:
             state = process.cluster_node.state
             before = self._states.setdefault(state.version, state)
-            if before != state:
+            if process.raft is not None and process.raft.status.has_diverged:
+                self._world.counts["looks at a state that had diverged"] += 1
+                if not self.may_diverge:
+                    self._world.fail(f"{process.name} has another state than the leader of Raft")
+            if encode_state(before) != encode_state(state) and not self.may_diverge:
                 self._world.fail(f"{process.name} knows another state {before.version}")
 
     def _look_at(self, key: PartitionKey, partition: PartitionMetadata) -> None:
@@ -166,6 +172,12 @@ class Checks:
             if len(partition.in_sync) < len(NAMES) or len(ends) > 1 or None in ends:
                 return False
         return True
+
+    def are_states_equal(self) -> bool:
+        """Whether all nodes that know the newest state know the same."""
+        states = [process.cluster_node.state for process in self._cluster.live()]
+        newest = max(state.version for state in states)
+        return len({encode_state(state) for state in states if state.version == newest}) == 1
 
     def are_equal(self) -> bool:
         """Whether all replicas have the same bytes."""

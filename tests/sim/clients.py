@@ -27,6 +27,9 @@ _KEYS: list[list[bytes]] = [[] for _ in range(PARTITIONS)]
 for _number in range(12):
     _KEYS[partition_of(b"k%d" % _number, PARTITIONS)].append(b"k%d" % _number)
 
+QUIET_TOPICS = ("z", "q", "a")
+"""Topics that nobody uses, not made in the order of their names."""
+
 
 class Clients:
     """Producers and consumers; producers end with what they are at once ``is_calm``."""
@@ -39,12 +42,19 @@ class Clients:
         self._world = cluster.world
         self._random = cluster.world.stream("clients")
 
-    async def make_topic(self) -> None:
-        """Make the topic, however often it takes."""
+    async def make_topics(self) -> None:
+        """Make the topic; in some lives others too, so that elections count leaderships."""
+        await self._make_topic(TOPIC, PARTITIONS)
+        if self._world.stream("topics").random() < 0.3:
+            for name in QUIET_TOPICS:
+                await self._make_topic(name, 1)
+
+    async def _make_topic(self, name: str, partitions: int) -> None:
+        """Make a topic, however often it takes."""
         while True:
             try:
                 await self._ask(
-                    lambda p: p.broker.create_topic(TOPIC, PARTITIONS, SETTINGS.written())
+                    lambda p: p.broker.create_topic(name, partitions, SETTINGS.written())
                 )
             except TopicExists:
                 return

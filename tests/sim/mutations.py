@@ -8,6 +8,8 @@ from typing import Any
 from unittest.mock import patch
 
 from goq.cluster.liveness.heartbeat import HeartbeatSender
+from goq.cluster.metadata.handlers import partitions
+from goq.cluster.metadata.state import MetadataState, TopicMetadata
 from goq.cluster.raft.log.journal import FILE_NAME
 from goq.cluster.replication.fetch_server import FetchServer
 from goq.cluster.replication.follower import FollowerReplica
@@ -92,7 +94,15 @@ def _followers_count_before_they_are_looked_at() -> AbstractContextManager[Any]:
     return patch.object(FetchServer, "_record_position", note)
 
 
+def _topics_are_visited_as_they_were_made() -> AbstractContextManager[Any]:
+    def active_topics(state: MetadataState) -> Iterator[TopicMetadata]:
+        return (topic for topic in state.topics.values() if not topic.deleting)
+
+    return patch.object(partitions, "active_topics", active_topics)
+
+
 MUTATIONS: dict[str, Mutation] = {
+    "topics are visited as they were made": _topics_are_visited_as_they_were_made,
     "raft answers before it syncs": _raft_answers_before_it_syncs,
     "nobody syncs": _nobody_syncs,
     "a leader refuses though it may be deposed": _a_leader_refuses_though_it_may_be_deposed,

@@ -148,8 +148,11 @@ class LoopRaftNode(RaftNode):
         started: asyncio.Future[None] = self._app_loop.create_future()
         self._life = asyncio.ensure_future(self._main(started))
         await started
+        self._signing = asyncio.ensure_future(self._sign_life())
 
     async def stop(self) -> None:
+        if self._signing is not None:
+            self._signing.cancel()
         if self._stopping is not None and self._life is not None:
             self._call_raft_loop(self._stopping.set)
             await self._life

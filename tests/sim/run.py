@@ -38,13 +38,18 @@ def run(
     *,
     faults_s: float | None = None,
     each_fault: bool = False,
+    may_diverge: bool = False,
     log: Callable[[str], None] | None = None,
 ) -> Outcome:
-    """Run one seed to its end, with faults for so long, or with each fault once."""
+    """Run one seed to its end, with faults for so long, or with each fault once.
+
+    With ``may_diverge`` the metadata of nodes may differ, until the end.
+    """
     world = World(seed, log=log)
     network = Network(world)
     with tempfile.TemporaryDirectory(prefix="goq-sim-") as folder, product_in(world, network):
         life = _Life(world, network, Path(folder))
+        life.checks.may_diverge = may_diverge
         try:
             run_in(world, life.live(faults_s, each_fault=each_fault))
         except AssertionError as error:
@@ -78,7 +83,7 @@ class _Life:
         others = [asyncio.ensure_future(self.checks.keep_looking())]
         others.append(asyncio.ensure_future(nemesis.keep_running()))
         await self.cluster.until(self.cluster.knows_all, "all nodes know each other")
-        await self.clients.make_topic()
+        await self.clients.make_topics()
         producers = [asyncio.ensure_future(self.clients.produce(n)) for n in range(PRODUCERS)]
         consumers = [asyncio.ensure_future(self.clients.consume(n)) for n in range(CONSUMERS)]
         rotting = asyncio.ensure_future(nemesis.rot())
@@ -113,6 +118,7 @@ class _Life:
         await until(self.checks.is_done, "what was leased last is done", PEACE_S)
         await until(self.checks.is_in_sync, "all replicas are in sync", PEACE_S)
         await until(self.checks.are_equal, "all replicas are equal", PEACE_S)
+        await until(self.checks.are_states_equal, "all nodes know the same", PEACE_S)
         await until(self.checks.is_as_rebuilt, "states are what logs lead to", 3.0)
 
     def count(self) -> None:

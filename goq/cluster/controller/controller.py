@@ -12,6 +12,7 @@ replicas.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 
 from goq import limits
@@ -40,6 +41,7 @@ from goq.cluster.metadata.handlers.replica_placement import assignable_nodes, co
 from goq.cluster.metadata.results import Accepted
 from goq.cluster.metadata.state import (
     MetadataState,
+    NodeMetadata,
     PartitionMetadata,
     PartitionRef,
     active_partitions,
@@ -56,13 +58,16 @@ def decide(
     *,
     timeout_ms: int = limits.NODE_SESSION_TIMEOUT_MS,
     preferred_delay_ms: int = limits.PREFERRED_LEADER_DELAY_MS,
+    reachable: Collection[str] = (),
 ) -> list[AnyCommand]:
     """Return the commands to propose now, in order, at most ``limits.CONTROLLER_COMMANDS_MAX``.
 
     ``liveness`` must just have been ticked. A node is fenced after ``timeout_ms`` without a
     heartbeat. It gets leaderships back once it has sent heartbeats for ``preferred_delay_ms``.
+    ``reachable`` are the nodes that answer in the Raft group: their silence may be the fault of
+    this node or of the network, see :func:`is_deaf`.
     """
-    controller_pass = _ControllerPass(state, liveness, timeout_ms, preferred_delay_ms)
+    controller_pass = _ControllerPass(state, liveness, timeout_ms, preferred_delay_ms, reachable)
     controller_pass.plan_nodes()
     controller_pass.plan_features()
     controller_pass.plan_replica_health()
@@ -71,11 +76,45 @@ def decide(
     return controller_pass.decided
 
 
+def is_deaf(
+    state: MetadataState,
+    liveness: NodeLiveness,
+    reachable: Collection[str],
+    timeout_ms: int = limits.NODE_SESSION_TIMEOUT_MS,
+) -> bool:
+    """Whether the controller should run on another node.
+
+    It hears no majority of the nodes, though a majority answers in the Raft group. Then it would
+    fence nodes that work, and no node could tell it otherwise.
+    """
+    silent = _silent_nodes(state, liveness, timeout_ms)
+    lost = silent - set(reachable)
+    return not _is_majority(state, silent) and _is_majority(state, lost)
+
+
+def _silent_nodes(state: MetadataState, liveness: NodeLiveness, timeout_ms: int) -> set[str]:
+    return {
+        name
+        for name, node in state.nodes.items()
+        if liveness.is_expired(name, node.incarnation, timeout_ms)
+    }
+
+
+def _is_majority(state: MetadataState, without: set[str]) -> bool:
+    """Whether the nodes ``without`` some are a majority of all."""
+    return 2 * (len(state.nodes) - len(without)) > len(state.nodes)
+
+
 class _ControllerPass:
     """One pass over the metadata; ``decided`` collects the commands."""
 
     def __init__(
-        self, state: MetadataState, liveness: NodeLiveness, timeout_ms: int, preferred_delay_ms: int
+        self,
+        state: MetadataState,
+        liveness: NodeLiveness,
+        timeout_ms: int,
+        preferred_delay_ms: int,
+        reachable: Collection[str],
     ) -> None:
         self.decided: list[AnyCommand] = []
         self._state = state
@@ -83,6 +122,7 @@ class _ControllerPass:
         self._liveness = liveness
         self._timeout_ms = timeout_ms
         self._preferred_delay_ms = preferred_delay_ms
+        self._reachable = reachable
         self._leader_counts = LeaderCounts(state)
         self._reassignments_left = state.settings.moves_at_once
 
@@ -107,7 +147,7 @@ class _ControllerPass:
         for name, node in sorted(self._state.nodes.items()):
             expired = self._liveness.is_expired(name, node.incarnation, self._timeout_ms)
             heard = self._liveness.latest(name, node.incarnation)
-            if node.is_up and expired:
+            if node.is_up and expired and self._may_fence(node):
                 self._decide(FenceNode(name, node.incarnation))
             elif heard is not None and not expired:
                 reason = heard.heartbeat.unfit_reason[: limits.METADATA_TEXT_CHARS_MAX]
@@ -118,6 +158,18 @@ class _ControllerPass:
                     self._decide(SetNodeHealth(name, node.incarnation, reason))
                 if not node.is_up and heard.at_ms >= self._liveness.ticked_ms - self._timeout_ms:
                     self._decide(UnfenceNode(name, node.incarnation))
+
+    def _may_fence(self, node: NodeMetadata) -> bool:
+        """Whether a silent node is to be fenced.
+
+        One that has ended, or does not answer in the Raft group either, always is. Otherwise only
+        if the controller hears a majority, and enough nodes stay up to acknowledge anything.
+        """
+        if node.id not in self._reachable or self._liveness.has_ended(node.id, node.incarnation):
+            return True
+        silent = _silent_nodes(self._state, self._liveness, self._timeout_ms)
+        up = sum(other.is_up for other in self._draft.nodes.values())
+        return _is_majority(self._state, silent) and up > self._state.settings.min_insync
 
     def plan_features(self) -> None:
         """Raise the feature level once every node has sent a heartbeat with a higher one."""

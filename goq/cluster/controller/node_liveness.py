@@ -144,12 +144,17 @@ class NodeLiveness(NamedTuple):
         latest = self.received.get(node)
         return latest if latest and latest.heartbeat.incarnation == incarnation else None
 
-    def is_expired(self, node: str, incarnation: int, timeout_ms: int) -> bool:
-        """Whether a node's session is over: silent for too long, ended, or stopping."""
+    def has_ended(self, node: str, incarnation: int) -> bool:
+        """Whether a node has certainly ended, or asks to be fenced: more than mere silence."""
         latest, refused = self.latest(node, incarnation), self.refused.get(node)
         if refused is not None and refused.is_about(incarnation, latest):
             return True
-        if latest is not None and latest.heartbeat.stopping:
+        return latest is not None and latest.heartbeat.stopping
+
+    def is_expired(self, node: str, incarnation: int, timeout_ms: int) -> bool:
+        """Whether a node's session is over: silent for too long, ended, or stopping."""
+        if self.has_ended(node, incarnation):
             return True
+        latest = self.latest(node, incarnation)
         last_ms = self.started_ms if latest is None else max(latest.at_ms, self.started_ms)
         return self.ticked_ms - last_ms > timeout_ms

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from urllib.parse import urlsplit
 
@@ -19,7 +19,7 @@ from goq import limits
 from goq.broker.runtime.tasks import Tasks
 from goq.clock import Clock
 from goq.cluster.controller.clock_skew import skewed_nodes
-from goq.cluster.controller.controller import decide
+from goq.cluster.controller.controller import decide, is_deaf
 from goq.cluster.controller.node_liveness import Heartbeat, NodeLiveness
 from goq.cluster.metadata.client import MetadataClient
 from goq.cluster.metadata.commands import AnyCommand, RemoveNode
@@ -51,6 +51,9 @@ class ControllerRunner:
 
     ``remove_raft_member`` removes a node from the Raft group; it raises ``GoqError`` if that must
     not happen now. ``is_port_closed_at`` returns whether an overdue node has certainly ended.
+    ``reachable_members`` returns the nodes that answer in the Raft group, and ``hand_over`` gives
+    its leadership to another node; it raises ``GoqError`` if none can take it. ``now_ms`` returns
+    monotonic time, that of the event loop by default.
     """
 
     def __init__(
@@ -59,8 +62,16 @@ class ControllerRunner:
         remove_raft_member: Callable[[str], Awaitable[None]],
         clock: Clock,
         is_port_closed_at: PortProbe = is_port_closed,
+        *,
+        reachable_members: Callable[[], Collection[str]] = tuple,
+        hand_over: Callable[[], Awaitable[None]] | None = None,
+        now_ms: Callable[[], int] | None = None,
     ) -> None:
+        self._now_ms = now_ms or _loop_ms
         self._metadata = metadata
+        self._reachable_members = reachable_members
+        self._hand_over = hand_over
+        self._handed_over_ms = -limits.CONTROLLER_HANDOVER_PAUSE_MS
         self._remove_raft_member = remove_raft_member
         self._clock = clock
         self._clock_skews_ms: dict[str, int] = {}
@@ -74,7 +85,7 @@ class ControllerRunner:
     def on_leadership_change(self, is_leader: bool) -> None:
         """Start or stop to decide: this node gained or lost the leadership of the Raft group."""
         if is_leader != (self._liveness is not None):
-            self._liveness = NodeLiveness.start(_now_ms()) if is_leader else None
+            self._liveness = NodeLiveness.start(self._now_ms()) if is_leader else None
             self._clock_skews_ms, self._skewed = {}, frozenset()
             self._changed.set()
 
@@ -98,7 +109,7 @@ class ControllerRunner:
             )
         before = self._liveness.received.get(node)
         self._liveness = self._liveness.with_heartbeat(
-            node, heartbeat, _now_ms(), wall_ms=self._clock.wall_ms()
+            node, heartbeat, self._now_ms(), wall_ms=self._clock.wall_ms()
         )
         if before is None or not before.heartbeat.says_the_same_as(heartbeat):
             self._changed.set()
@@ -120,10 +131,15 @@ class ControllerRunner:
     async def _run_once(self) -> None:
         if self._liveness is None:
             return
-        self._liveness = self._liveness.tick(_now_ms())
+        self._liveness = self._liveness.tick(self._now_ms())
         self._probe_overdue_nodes(self._liveness)
         self._compare_clocks(self._liveness)
-        for command in decide(self._metadata.state, self._liveness):
+        state, reachable = self._metadata.state, self._reachable_members()
+        if is_deaf(state, self._liveness, reachable):
+            await self._hand_over_controller()
+        if self._liveness is None:
+            return
+        for command in decide(state, self._liveness, reachable=reachable):
             try:
                 result = await self._propose(command)
             except GoqError as error:
@@ -144,6 +160,22 @@ class ControllerRunner:
         for name in sorted(before & self._clock_skews_ms.keys() - self._skewed):
             _log.warning("the clock of node %s is right again", name)
 
+    async def _hand_over_controller(self) -> None:
+        """Give the controller to another node, at most once in a while: it may hear no more."""
+        now_ms = self._now_ms()
+        pause_over = now_ms - self._handed_over_ms >= limits.CONTROLLER_HANDOVER_PAUSE_MS
+        if self._hand_over is None or not pause_over:
+            return
+        self._handed_over_ms = now_ms
+        _log.warning(
+            "this node hears too few nodes, though they answer in the Raft group; another node is"
+            " to run the controller"
+        )
+        try:
+            await self._hand_over()
+        except GoqError as error:
+            _log.warning("no other node took the controller over: %s", error)
+
     async def _propose(self, command: AnyCommand) -> Accepted:
         """Propose a command; a node leaves the Raft group before the metadata forgets it.
 
@@ -162,7 +194,7 @@ class ControllerRunner:
                 self._tasks.start(self._probe(name, node.incarnation, node.http_url))
 
     async def _probe(self, name: str, incarnation: int, url: str) -> None:
-        sent_ms = _now_ms()
+        sent_ms = self._now_ms()
         try:
             if await self._is_port_closed(url) and self._liveness is not None:
                 self._liveness = self._liveness.with_refused_connection(name, incarnation, sent_ms)
@@ -171,5 +203,5 @@ class ControllerRunner:
             self._probing.discard(name)
 
 
-def _now_ms() -> int:
+def _loop_ms() -> int:
     return int(asyncio.get_running_loop().time() * 1000)

@@ -5,8 +5,8 @@ this level is not proposed: some node would not know it and end up with another 
 controller raises the level once every node reports that it knows the next one. From then on, a node
 with an earlier version cannot register, nor keep a session.
 
-level 1   digests of the state are compared; nodes register their own level; event logs have the
-          event ``ClockChanged``; published frames may have relative times
+level 1   digests of the state are compared; nodes register their own level; pre-votes; event logs
+          have the event ``ClockChanged``; published frames may have relative times
 """
 
 from __future__ import annotations

@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 import sqlite3
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +47,9 @@ class MetadataStateMachine:
         self._new_state: MetadataState | None = None
         self._digest = self._new_digest = 0
         self.diverged: DivergedPartitions | None
+        self._must_forget = False
         self._listeners: list[StateListener] = []
-        self._path = path = folder / FILE_NAME
+        path = folder / FILE_NAME
         try:
             self._machine = SqliteStateMachine(path, tables.create_tables, self._apply_command)
             try:
@@ -69,6 +69,11 @@ class MetadataStateMachine:
     def applied_index(self) -> int:
         """The index of the last command in the database."""
         return self._machine.applied_index
+
+    @property
+    def feature_level(self) -> int:
+        """The level of features that all nodes know."""
+        return self.state.features.level
 
     @property
     def digest(self) -> bytes | None:
@@ -92,7 +97,10 @@ class MetadataStateMachine:
         ``StateMachineFailed`` when the disk does not accept the change: then nothing was changed.
         """
         self._index, self._new_state, self._new_digest = index, None, self._digest
+        must_forget = self._must_forget
         answer = self._machine.apply(request, index)
+        if must_forget:
+            self._must_forget = False
         state, self._digest = self._new_state or self.state, self._new_digest
         if index > state.version:  # a rejected or repeated proposal has an index, too
             state = replace(state, version=index)
@@ -121,6 +129,7 @@ class MetadataStateMachine:
             tables.create_tables(copy)
             true = tables.load_state(copy, 0)
             known = self.diverged or ()  # of an earlier divergence, not recovered yet
+            self._must_forget = False
             found = () if before is None else diverged_partitions(before, true)
             tables.save_diverged(copy, tuple(sorted({*known, *found})))
 
@@ -132,16 +141,20 @@ class MetadataStateMachine:
         self._publish(state)
 
     def forget_diverged(self) -> None:
-        """Forget the partitions in ``diverged``; any thread may call this."""
-        with closing(sqlite3.connect(self._path)) as db, db:
-            tables.save_diverged(db, ())
-        self.diverged = None
+        """Forget the partitions in ``diverged``; any thread may call this.
+
+        The record goes with the next command: only the thread that applies writes. A crash before
+        that repeats a recovery, which does no harm.
+        """
+        self.diverged, self._must_forget = None, True
 
     def close(self) -> None:
         """Close the database; ``state`` stays readable."""
         self._machine.close()
 
     def _apply_command(self, db: sqlite3.Connection, request: raft.Proposal) -> Any:
+        if self._must_forget:
+            tables.save_diverged(db, ())
         if request.version != COMMAND_VERSION or not isinstance(request.command, bytes):
             unknown = f"this version of goq does not know proposals of version {request.version}"
             return msgspec.to_builtins(Rejected("unknown_command", unknown))

@@ -34,10 +34,24 @@ class _Message(Struct, tag_field="type"):
 
 
 class RequestVote(_Message, tag="request_vote"):
-    """A candidate's request for a vote."""
+    """A candidate's request for a vote; with ``is_transfer`` the leader has handed over."""
 
     last_log_index: Count
     last_log_term: Count
+    is_transfer: bool | UnsetType = UNSET
+
+
+class RequestPreVote(_Message, tag="request_pre_vote"):
+    """Asks whether the receiver would vote for the sender in ``term``."""
+
+    last_log_index: Count
+    last_log_term: Count
+
+
+class ResponsePreVote(_Message, tag="response_pre_vote"):
+    """A promised vote; without ``is_granted`` the term that the receiver is in already."""
+
+    is_granted: bool | UnsetType = UNSET
 
 
 class ResponseVote(_Message, tag="response_vote"):
@@ -117,6 +131,8 @@ class ApplyCommandResponse(Struct, tag_field="type", tag="apply_command_response
 
 _messages = msgspec.msgpack.Decoder(
     RequestVote
+    | RequestPreVote
+    | ResponsePreVote
     | ResponseVote
     | TimeoutNow
     | AppendEntries

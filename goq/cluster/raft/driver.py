@@ -101,7 +101,7 @@ class RaftStatus:
     ``failure`` is why this member has stopped, if it has. ``rejected_members`` came with another
     disk than they are registered with. ``rejected_by`` are members that reject this one for that
     reason. ``has_diverged`` says that this member's state contradicts the leader's, whose snapshot
-    it waits for.
+    it waits for. ``reachable`` are the other members that answered the leader lately.
     """
 
     leader: str | None = None
@@ -115,6 +115,7 @@ class RaftStatus:
     rejected_members: tuple[str, ...] = ()
     rejected_by: tuple[str, ...] = ()
     has_diverged: bool = False
+    reachable: frozenset[str] = frozenset()
 
 
 class Driver:
@@ -145,6 +146,7 @@ class Driver:
         self._timer: asyncio.Handle | None = None
         self._tick_scheduled = False
         self._is_disk_full = False
+        self._owner_seen_s = self._loop.time()
         self._raft: HardenedSyncObj | None = None
         self._transport: SecureTransport | None = None
         is_new = FILE_NAME not in disk.names(settings.folder)
@@ -185,6 +187,19 @@ class Driver:
             self._raft.submit(kind, body, callback)
             self._schedule_tick()
 
+    def on_owner_alive(self) -> None:
+        """Note that the application's event loop runs."""
+        self._owner_seen_s = self._loop.time()
+
+    def _give_lead_away_if_owner_stands(self, raft: HardenedSyncObj) -> None:
+        """Transfer the lead while the application's event loop stands still here."""
+        silent_s = self._loop.time() - self._owner_seen_s
+        if silent_s < limits.RAFT_OWNER_SILENT_S or not raft._isLeader():
+            return
+        _log.error("this node stood still for %.1f s; another node is to lead", silent_s)
+        self._owner_seen_s = self._loop.time()  # not with every tick
+        raft.transferLeadership(None, lambda _result, _reason: None)
+
     def transfer_leadership(self, to: str | None, callback: Callback) -> None:
         """Transfer the leadership, to the most advanced member if none is named."""
         if self._raft is not None:
@@ -222,6 +237,7 @@ class Driver:
         wait_s = _RETRY_S
         try:
             raft.doTick(0.0)
+            self._give_lead_away_if_owner_stands(raft)
             wait_s = raft.tick_due_in_s()
             self._is_disk_full = False
         except StorageFull as error:
@@ -252,6 +268,7 @@ class Driver:
             rejected_members=self._identity.mismatched(self._loop.time()),
             rejected_by=self._identity.rejected_by(self._loop.time()),
             has_diverged=raft.has_diverged,
+            reachable=raft.reachable_members(),
         )
         if _reported_fields(before) != _reported_fields(self.status):
             self._on_status_change(self.status)

@@ -81,6 +81,7 @@ class RaftNode:
         self._driver: Driver | None = None
         self._stopping: asyncio.Event | None = None
         self._thread: threading.Thread | None = None
+        self._signing: asyncio.Future[None] | None = None
 
     async def start(self) -> None:
         """Return once the member listens; it may not know a leader yet.
@@ -93,9 +94,20 @@ class RaftNode:
         self._thread = threading.Thread(target=self._run, args=(started,), name="raft", daemon=True)
         self._thread.start()
         await started
+        self._signing = asyncio.ensure_future(self._sign_life())
+
+    async def _sign_life(self) -> None:
+        """Tell the Raft thread that this event loop runs: a leader that stands still hands over."""
+        while True:
+            await asyncio.sleep(limits.RAFT_OWNER_SIGN_S)
+            driver = self._driver
+            if driver is not None:
+                self._call_raft_loop(driver.on_owner_alive)
 
     async def stop(self) -> None:
         """Stop the thread and close everything; pending calls raise ``TimedOut``."""
+        if self._signing is not None:
+            self._signing.cancel()
         if self._loop is not None and self._stopping is not None:
             self._call_raft_loop(self._stopping.set)
         if self._thread is not None:

@@ -148,6 +148,9 @@ class ReplicaProgress:
 
         A replica that lags more than ``lag_ms_max`` leaves the set; one that has all that is safe
         enters it. The set is also returned, unchanged, when a restarted node can be confirmed.
+
+        Nobody leaves a set that would have fewer than ``min_insync`` replicas then. Nothing can be
+        acknowledged either way, and those that stay can lead with everything if this node cannot.
         """
         if self._proposed is not None:
             return None
@@ -163,8 +166,14 @@ class ReplicaProgress:
                 )
             if stays:
                 wanted.add(name)
+        wanted.update(self._latest_caught_up(wanted)[: max(0, self.min_insync - len(wanted))])
         confirmed = wanted & (self.restarted - self.unconfirmed)
         return frozenset(wanted) if confirmed or wanted != self.in_sync else None
+
+    def _latest_caught_up(self, without: set[str]) -> list[str]:
+        """Return the other in-sync followers, those first that had everything last."""
+        lagging = sorted(self.in_sync & self._followers.keys() - without)
+        return sorted(lagging, key=lambda name: -(self._followers[name].caught_up_ms or 0))
 
     @property
     def unconfirmed(self) -> frozenset[str]:

@@ -57,7 +57,7 @@ def test_a_leader_on_a_full_disk_does_not_lead_in_the_term_of_another() -> None:
         assert leader is not None
         raft, term = leader.raft, leader.raft.raftCurrentTerm
         candidate = next(node_id for node_id in ids if node_id != leader.id)
-        message = {"type": "request_vote", "term": term + 1}
+        message = {"type": "request_vote", "term": term + 1, "is_transfer": True}
         message |= {"last_log_index": 100, "last_log_term": term}
         leader.disk.fault = full
         endpoint = inside(raft, "transport")

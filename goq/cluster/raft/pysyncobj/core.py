@@ -73,15 +73,18 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
                 if answer["term"] == self.__raftCurrentTerm:
                     self.__transport.send(node, answer)
             self._replies.clear()
-            if self._comparison.has_diverged and self.__raftElectionDeadline < now_s():
-                self.__let_others_stand_first()
+            self._stand_if_due()  # moves the deadline, so that the library begins no election
             super()._onTick(timeToWait)
             self.__raftLog.sync()  # the leader's own, while the followers sync theirs
         except FATAL as error:
             self._failure = error
             raise
 
-    def __let_others_stand_first(self) -> None:
+    def _stand_if_due(self) -> None:
+        """Begin an election if one is due; see ``election.py``."""
+        raise NotImplementedError
+
+    def _let_others_stand_first(self) -> None:
         """Put off an election: the state of a diverged member counts only if no other can lead."""
         self._comparison.on_new_leader()
         self.__raftElectionDeadline = now_s() + 2 * self.__conf.raftMaxTimeout

@@ -1,4 +1,4 @@
-"""Third part of the Raft core: message dispatch, and what a follower accepts.
+"""Last part of the Raft core: message dispatch, and what a follower accepts.
 
 See ``core.py`` for the class's name.
 """
@@ -98,7 +98,10 @@ class _SyncObj(leading._SyncObj):
     def __accept_leader(self, node: RaftMember, message: dict[str, Any]) -> bool:
         """Accept the sender as the leader of its term; return False if that term is over."""
         if message["term"] < self.__raftCurrentTerm:
+            reply = self.__reply(message, self.__raftCommitIndex + 1, success=False)
+            self.__transport.send(node, reply)
             return False
+        self._on_leader_heard()
         if message["term"] > self.__raftCurrentTerm:
             self.__transferInProgress = False
             self.__setCurrentTerm(message["term"], None)
@@ -158,11 +161,14 @@ class _SyncObj(leading._SyncObj):
 
 _Handler = Callable[[_SyncObj, RaftMember, dict[str, Any]], None]
 _HANDLERS: dict[str, _Handler] = {
+    "request_pre_vote": _SyncObj._on_request_pre_vote,
+    "response_pre_vote": _SyncObj._on_response_pre_vote,
+    "request_vote": _SyncObj._on_request_vote,
+    "response_vote": _SyncObj._on_response_vote,
+    "timeout_now": _SyncObj._on_timeout_now,
     "append_entries": _SyncObj._on_append,
     "next_node_idx": _SyncObj._on_append_reply,
     "snapshot": _SyncObj._on_snapshot,
     "snapshot_reply": _SyncObj._on_snapshot_reply,
 }
-_LIBRARY_MESSAGES = (
-    "request_vote", "response_vote", "timeout_now", "apply_command", "apply_command_response"
-)  # fmt: skip
+_LIBRARY_MESSAGES = ("apply_command", "apply_command_response")

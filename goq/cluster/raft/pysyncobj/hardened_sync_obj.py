@@ -123,6 +123,15 @@ class HardenedSyncObj(following._SyncObj):
         """Whether the state contradicts the leader's, whose snapshot the node waits for."""
         return self._comparison.has_diverged
 
+    def reachable_members(self) -> frozenset[str]:
+        """Return the other members that answered this leader lately; none without the lead."""
+        if not self._isLeader():
+            return frozenset()
+        since_s = now_s() - float(self._SyncObj__conf.leaderFallbackTimeout)
+        answered = self._SyncObj__lastResponseTime
+        connected = self._SyncObj__otherNodes & self._SyncObj__connectedNodes
+        return frozenset(str(n.id) for n in connected if answered.get(n, 0) > since_s)
+
     def members(self) -> list[str]:
         """Return all members as of the end of the log, including this one."""
         return self._journal().members()

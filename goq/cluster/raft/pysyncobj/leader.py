@@ -1,4 +1,4 @@
-"""Second part of the Raft core: what a leader sends, and which replies it trusts.
+"""Third part of the Raft core: what a leader sends, and which replies it trusts.
 
 See ``core.py`` for the class's name.
 """
@@ -9,17 +9,19 @@ from typing import Any
 
 from goq import limits
 from goq.cluster.raft.member import RaftMember, sorted_members
-from goq.cluster.raft.pysyncobj import core as ticking
+from goq.cluster.raft.pysyncobj import election as electing
 from goq.cluster.raft.pysyncobj.core import now_s
 
 _LEADER = 2
 
 
-class _SyncObj(ticking._SyncObj):
+class _SyncObj(electing._SyncObj):
     """Leads."""
 
     def _on_append_reply(self, node: RaftMember, message: dict[str, Any]) -> None:
         """Trust replies of this term only, and of several rejections in transit only the first."""
+        if self.__raftState == _LEADER and message["term"] > self.__raftCurrentTerm:
+            self._on_later_term(message["term"])
         if self.__raftState != _LEADER or message["term"] != self.__raftCurrentTerm:
             return
         self.__lastResponseTime[node] = now_s()

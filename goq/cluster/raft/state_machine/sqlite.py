@@ -114,6 +114,9 @@ class SqliteStateMachine:
         (index,) = self._db.execute("SELECT applied_index FROM raft_state").fetchone()
         return int(index)
 
+    feature_level = 0
+    """The caller knows what the members know."""
+
     @property
     def digest(self) -> bytes | None:
         """None: the caller knows what its tables mean."""

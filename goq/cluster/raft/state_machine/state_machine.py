@@ -51,6 +51,11 @@ class StateMachine(Protocol):
         ...
 
     @property
+    def feature_level(self) -> int:
+        """The level of features that all members know, by the version of their program."""
+        ...
+
+    @property
     def digest(self) -> bytes | None:
         """A digest of the state, equal on all members after the same command.
 
@@ -115,6 +120,11 @@ class RecordingStateMachine:
     def applied_index(self) -> int:
         """See ``StateMachine``."""
         return self._machine.applied_index
+
+    @property
+    def feature_level(self) -> int:
+        """See ``StateMachine``."""
+        return self._machine.feature_level
 
     @property
     def digest(self) -> bytes | None:

@@ -101,6 +101,8 @@ class Words:
     def snapshot(self, path: Path) -> None:
         self._disk.replace(path, json.dumps([self.index, self.words]).encode())
 
+    feature_level = 1
+
     @property
     def digest(self) -> bytes | None:
         return blake2b(json.dumps(self.words).encode(), digest_size=16).digest()
@@ -185,9 +187,10 @@ def manual_time() -> Iterator[ManualTime]:
 def elect(node: SyncObj, time: ManualTime) -> None:
     """Let the node stand for election, and have the vote of everyone."""
     time.tick(node, 15)
-    term = node.raftCurrentTerm
-    for peer in transport_of(node).peers:
-        transport_of(node).tell(peer, {"type": "response_vote", "term": term})
+    for kind, later in (("response_pre_vote", 1), ("response_vote", 0)):
+        term = node.raftCurrentTerm + later
+        for peer in transport_of(node).peers:
+            transport_of(node).tell(peer, {"type": kind, "term": term})
     assert node._isLeader()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from goq import limits
-from goq.cluster.controller.controller import decide
+from goq.cluster.controller.controller import decide, is_deaf
 from goq.cluster.controller.node_liveness import Heartbeat, NodeLiveness
 from goq.cluster.metadata.apply import apply
 from goq.cluster.metadata.commands import (
@@ -294,3 +294,57 @@ def test_a_node_that_stops_counts_as_away_at_once_and_until_it_is_started_anew()
     )
     state = after(state, RegisterNode("n2", 2, "", ""))
     assert decided(state, liveness.with_heartbeat("n2", Heartbeat(2), 320).tick(320)) == []
+
+
+# A controller that hears too little
+
+
+def test_silence_of_nodes_that_raft_reaches_is_the_controllers_own_fault() -> None:
+    state = with_topic(nodes(3), partitions=6, factor=3)
+    liveness = watching(state, 3000, silent=("n2", "n3"))
+    reachable = ("n2", "n3")
+    assert is_deaf(state, liveness, reachable, TIMEOUT_MS)
+    assert decide(state, liveness, timeout_ms=TIMEOUT_MS, reachable=reachable) == []
+
+
+@pytest.mark.parametrize(
+    ("silent", "reachable", "deaf", "fenced"),
+    [
+        ((), (), False, []),
+        (("n2",), ("n2",), False, ["n2"]),  # two of three are heard: it is n2 that is cut off
+        (("n2",), (), False, ["n2"]),
+        (("n2", "n3"), ("n2", "n3"), True, []),
+        (("n2", "n3"), ("n2",), True, ["n3"]),  # n3 is silent everywhere
+        (("n2", "n3"), (), False, ["n2", "n3"]),  # Raft elects another leader, if there is one
+    ],
+)
+def test_a_silent_node_that_raft_reaches_is_fenced_only_by_who_hears_a_majority(
+    silent: tuple[str, ...], reachable: tuple[str, ...], deaf: bool, fenced: list[str]
+) -> None:
+    state = after(nodes(3), AlterClusterSettings(1, min_insync=1))
+    liveness = watching(state, 3000, silent=silent)
+    assert is_deaf(state, liveness, reachable, TIMEOUT_MS) is deaf
+    found = decide(state, liveness, timeout_ms=TIMEOUT_MS, reachable=reachable)
+    assert found == [FenceNode(name, 1) for name in fenced]
+
+
+@pytest.mark.parametrize(("min_insync", "is_fenced"), [(1, True), (2, True), (3, False)])
+def test_hearsay_leaves_enough_nodes_up_to_acknowledge_anything(
+    min_insync: int, is_fenced: bool
+) -> None:
+    state = after(nodes(3), AlterClusterSettings(1, min_insync=min_insync))
+    liveness = watching(state, 3000, silent=("n3",))
+    found = decide(state, liveness, timeout_ms=TIMEOUT_MS, reachable=("n3",))
+    assert found == ([FenceNode("n3", 1)] if is_fenced else [])
+    assert decide(state, liveness, timeout_ms=TIMEOUT_MS) == [FenceNode("n3", 1)]
+
+
+def test_a_node_that_has_ended_or_stops_is_fenced_though_raft_still_counts_it() -> None:
+    state = nodes(3)
+    liveness = watching(state, 3000, silent=("n2", "n3"))
+    ended = liveness.with_refused_connection("n2", 1, 2900)
+    found = decide(state, ended, timeout_ms=TIMEOUT_MS, reachable=("n2", "n3"))
+    assert found == [FenceNode("n2", 1)]
+    stopping = liveness.with_heartbeat("n3", Heartbeat(1, stopping=True), 2900, TIMEOUT_MS)
+    found = decide(state, stopping, timeout_ms=TIMEOUT_MS, reachable=("n2", "n3"))
+    assert found == [FenceNode("n3", 1)]

@@ -1,11 +1,23 @@
-"""The controller hears who speaks, and knocks at who does not."""
+"""The runner: probes of ports, and the handover by a node that hears too few."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
+from types import SimpleNamespace
+from typing import Any
 
-from goq.cluster.controller.runner import is_port_closed
+import pytest
+from msgspec.structs import replace
+
+from goq import limits
+from goq.clock import ManualClock
+from goq.cluster.controller.node_liveness import Heartbeat
+from goq.cluster.controller.runner import ControllerRunner, is_port_closed
+from goq.cluster.metadata.commands import AnyCommand, FenceNode
+from goq.cluster.metadata.results import Accepted
+from goq.errors import Conflict, TimedOut
+from tests.support.cluster.metadata.states import nodes
 
 
 def test_a_port_that_nobody_listens_on_is_told_from_one_that_is_slow_to_answer() -> None:
@@ -15,3 +27,107 @@ def test_a_port_that_nobody_listens_on_is_told_from_one_that_is_slow_to_answer()
         slow.listen()
         assert asyncio.run(is_port_closed(f"http://127.0.0.1:{deaf.getsockname()[1]}"))
         assert not asyncio.run(is_port_closed(f"http://127.0.0.1:{slow.getsockname()[1]}"))
+
+
+class Metadata:
+    """Three nodes, and what is proposed of them."""
+
+    def __init__(self) -> None:
+        self.state = nodes(3)
+        self.proposed: list[AnyCommand] = []
+
+    async def propose(self, command: AnyCommand) -> Accepted:
+        self.proposed.append(command)
+        return Accepted(1, "done")
+
+
+class Setting:
+    """A runner that leads, with a clock in the test's hands."""
+
+    def __init__(self, *, reachable: tuple[str, ...]) -> None:
+        self.now_ms = 0
+        self.handed_over_ms: list[int] = []
+        self.fails = False
+        self.metadata = Metadata()
+        metadata: Any = self.metadata
+        self.runner = ControllerRunner(
+            metadata,
+            SimpleNamespace,  # type: ignore[arg-type]
+            ManualClock(),
+            self._is_port_closed,
+            reachable_members=lambda: reachable,
+            hand_over=self._hand_over,
+            now_ms=lambda: self.now_ms,
+        )
+        self.runner.on_leadership_change(True)
+
+    async def _is_port_closed(self, _url: str) -> bool:
+        return False
+
+    async def _hand_over(self) -> None:
+        self.handed_over_ms.append(self.now_ms)
+        if self.fails:
+            raise TimedOut("nobody takes it")
+
+    async def live(self, until_ms: int, *speakers: str) -> None:
+        """Pass the time, with heartbeats of some nodes."""
+        while self.now_ms < until_ms:
+            self.now_ms += 200
+            for name in speakers:
+                self.runner.receive_heartbeat(name, Heartbeat(1, feature_level=0))
+            await self.runner._run_once()
+
+
+def test_a_controller_that_hears_itself_alone_hands_over_and_fences_nobody() -> None:
+    async def run() -> None:
+        setting = Setting(reachable=("n2", "n3"))
+        await setting.live(1000, "n1", "n2", "n3")
+        assert setting.handed_over_ms == []
+        await setting.live(9000, "n1")
+        assert setting.metadata.proposed == []
+        assert len(setting.handed_over_ms) == 1
+        assert setting.handed_over_ms[0] <= 1000 + limits.NODE_SESSION_TIMEOUT_MS + 400
+
+    asyncio.run(run())
+
+
+def test_a_handover_that_fails_is_tried_again_after_a_pause() -> None:
+    async def run() -> None:
+        setting = Setting(reachable=("n2", "n3"))
+        setting.fails = True
+        await setting.live(30_000, "n1")
+        pauses = [
+            later - sooner
+            for sooner, later in zip(
+                setting.handed_over_ms, setting.handed_over_ms[1:], strict=False
+            )
+        ]
+        assert pauses
+        assert min(pauses) >= limits.CONTROLLER_HANDOVER_PAUSE_MS
+        assert setting.metadata.proposed == []
+
+    asyncio.run(run())
+
+
+def test_nodes_that_nobody_reaches_are_fenced() -> None:
+    async def run() -> None:
+        setting = Setting(reachable=())
+        await setting.live(1000, "n1", "n2", "n3")
+        await setting.live(4000, "n1")
+        assert setting.handed_over_ms == []
+        assert FenceNode("n2", 1) in setting.metadata.proposed
+
+    asyncio.run(run())
+
+
+def test_a_node_without_the_clusters_features_has_no_session() -> None:
+    async def run() -> None:
+        setting = Setting(reachable=())
+        state = setting.metadata.state
+
+        setting.metadata.state = replace(state, features=replace(state.features, level=1))
+        with pytest.raises(Conflict, match="earlier version"):
+            setting.runner.receive_heartbeat("n1", Heartbeat(1, feature_level=0))
+        setting.runner.receive_heartbeat("n1", Heartbeat(1, feature_level=1))
+
+    asyncio.run(run())

@@ -119,6 +119,8 @@ def test_a_snapshot_after_a_divergence_tells_what_differed(tmp_path: Path) -> No
     assert odd.diverged == expected
     odd.forget_diverged()
     assert odd.diverged is None
+    odd.apply(request(RegisterNode("n9", 1, "http://n9", "n9:9"), 1, proposer=9), 1000)
+    true.apply(request(RegisterNode("n9", 1, "http://n9", "n9:9"), 1, proposer=9), 1000)
     odd.close()
     odd = MetadataStateMachine(tmp_path / "odd")
     assert odd.diverged is None

@@ -105,6 +105,22 @@ def test_who_lags_too_long_is_to_go_and_who_has_what_is_safe_may_come() -> None:
     assert progress.desired_in_sync(1500, LAG_MS) == {"a", "b", "c"}
 
 
+def test_nobody_leaves_a_set_that_would_be_too_small_to_acknowledge_anything() -> None:
+    progress = _progress("a", "b", "c")
+    progress.on_local_append(LogOffsets(9, 9))
+    progress.on_fetch("b", LogOffsets(8, 9), 100)
+    progress.on_fetch("c", LogOffsets(9, 9), 500)
+    progress.on_fetch("c", LogOffsets(8, 9), 600)
+    progress.on_local_append(LogOffsets(10, 10))
+    assert progress.desired_in_sync(9000, LAG_MS) == {"a", "c"}, "c had everything last"
+    progress.set_in_sync(["a", "c"], 2)
+    assert progress.desired_in_sync(99_000, LAG_MS) is None
+    progress.set_in_sync(["a", "c"], 1)
+    assert progress.desired_in_sync(99_000, LAG_MS) == {"a"}
+    progress.set_in_sync(["a"], 2)
+    assert progress.desired_in_sync(99_000, LAG_MS) is None
+
+
 def test_who_lacks_what_the_leadership_began_with_cannot_come() -> None:
     progress = _progress("a", "b", end=20)
     progress.on_fetch("c", LogOffsets(19, 20), 1)

@@ -90,6 +90,8 @@ class StateOnDisk:
         file.append([self._machine.snapshot()])
         file.close()
 
+    feature_level = 1
+
     @property
     def digest(self) -> bytes:
         return self._machine.digest

@@ -1,0 +1,101 @@
+"""A controller that is cut off from the calls of the others, or stands still, hands over."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import pytest
+
+from goq.cluster.rpc.client import RpcClient
+from goq.errors import Unavailable
+from tests.support.cluster.running_cluster import NAMES, RunningCluster, running_cluster
+from tests.support.eventually import eventually
+
+CUT_S = 12.0
+"""Longer than any handover; without one the cut would last as long as nobody can publish."""
+
+
+@contextmanager
+def http_cut(cluster: RunningCluster, cut: str) -> Iterator[None]:
+    """Cut the calls between one node and all others; Raft and clients stay."""
+    original = RpcClient._send
+    url = cluster.by_name[cut].url
+
+    async def send(self: RpcClient, to: str, path: str, *rest: Any) -> tuple[Any, httpx.Response]:
+        if (self._name == cut) != (to == url):
+            raise Unavailable(f"the node at {to} does not answer: cut")
+        return await original(self, to, path, *rest)
+
+    patch = pytest.MonkeyPatch()
+    patch.setattr(RpcClient, "_send", send)
+    try:
+        yield
+    finally:
+        patch.undo()
+
+
+def controller(cluster: RunningCluster) -> str | None:
+    node = cluster.nodes[0]
+    found: str | None = node.call("GET", "/v1/cluster")["controller"]
+    return found
+
+
+def publish(cluster: RunningCluster, through: str) -> int:
+    """Publish one message to each partition; return how many were stored."""
+    messages = [{"value": f"{through} {n}", "partition": n} for n in range(6)]
+    body = {"messages": messages}
+    answer = cluster.by_name[through].request("POST", "/v1/topics/orders/messages", body)
+    return 6 if answer.status == 200 else 0
+
+
+def until(condition: Callable[[], bool], seconds: float) -> float:
+    """Return how long it took until a condition held."""
+    began = time.monotonic()
+    while not condition():
+        assert time.monotonic() - began < seconds, "it does not come to hold"
+        time.sleep(0.05)
+    return time.monotonic() - began
+
+
+def up(cluster: RunningCluster, by: str) -> set[str]:
+    return {name for name, status in cluster.statuses(by).items() if status == "up"}
+
+
+def test_a_cut_off_controller_is_the_one_that_is_fenced() -> None:
+    with running_cluster() as cluster:
+        cluster.create("orders", 6)
+        eventually(lambda: publish(cluster, "n1") == 6)
+        deaf = controller(cluster)
+        assert deaf is not None
+        others = [name for name in NAMES if name != deaf]
+        with http_cut(cluster, deaf):
+            until(lambda: up(cluster, others[0]) == set(others), CUT_S)
+            assert controller(cluster) in others
+            for name in others:
+                until(lambda name=name: publish(cluster, name) == 6, CUT_S)
+        eventually(lambda: up(cluster, others[0]) == set(NAMES))
+
+
+def test_a_controller_whose_event_loop_stands_hands_over() -> None:
+    with running_cluster() as cluster:
+        eventually(lambda: controller(cluster) is not None)
+        standing = controller(cluster)
+        assert standing is not None
+        node = cluster.by_name[standing]
+        loop = node._loop
+        assert loop is not None
+        other = next(n for name, n in cluster.by_name.items() if name != standing)
+
+        def leader() -> str | None:
+            assert other.node.cluster is not None
+            return other.node.cluster.raft.status.leader
+
+        assert leader() == standing
+        loop.call_soon_threadsafe(time.sleep, 6.0)
+        took_s = until(lambda: leader() not in (None, standing), 5.5)
+        assert took_s < 5.5
+        eventually(lambda: up(cluster, standing) == set(NAMES))
