@@ -1,4 +1,8 @@
-"""Drops duplicate frames and messages before append, by producer sequence and dedup id."""
+"""Admission of messages to the log of a partition, before append.
+
+It drops duplicate frames by producer sequence, and duplicate messages by dedup id. It counts
+relative times from the time of the append. Events have none of these, and pass no admission.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +19,7 @@ from goq.delivery.dedup.id_table import Ids
 from goq.delivery.dedup.producer_table import ProducerTable
 from goq.frame.encoder import DuplicateRow
 from goq.frame.header import Attribute, FrameHeader
+from goq.frame.relative_times import with_absolute_times
 from goq.frame.slice import drop_duplicates
 from goq.frame.view import FrameView
 
@@ -89,6 +94,7 @@ class Admission:
                 stored = self._read_frame(known.offset)
                 left_out = stored.left_out if stored is not None else ()
             return Appended(known.offset, known.time_us, True, left_out)
+        view = with_absolute_times(view, now_us)
         if self._window.window_us is None or not header.attributes & Attribute.DEDUP_ID:
             return view
         rows, ids = _ids_of(view)

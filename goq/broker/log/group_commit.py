@@ -38,7 +38,6 @@ from goq.errors import (
     raise_failures,
 )
 from goq.frame.encoder import DuplicateRow
-from goq.frame.relative_times import with_absolute_times
 from goq.frame.view import FrameView
 from goq.model import Acks
 from goq.storage.log.log import Log
@@ -288,7 +287,6 @@ class GroupCommit:
             elif isinstance(admitted, Appended):
                 self._answer_repetition(admitted, done)
             else:
-                admitted = with_absolute_times(admitted, now_us)
                 if producer_id:
                     producers.add(producer_id)
                 offset = batch.add(
