@@ -116,8 +116,8 @@ class ClusterDescription(Result):
     node: str
     cluster: bool
     controller: str | None
-    diverged: bool
-    feature_level: int
+    diverged: bool = False
+    feature_level: int = 0
     nodes: tuple[NodeDescription, ...]
     settings: ClusterConfiguration
     topics: tuple[ClusterTopic, ...]

@@ -59,7 +59,7 @@ class NodeProcess(NodeApi):
         self.url = f"http://{HOST}:{self.port}"
         self._settings = ("defaults.delivery.backoff.initial=0s", *settings)
         self._arguments = arguments
-        self._environment = dict(environment or {})
+        self.environment = dict(environment or {})
 
     def __enter__(self) -> NodeProcess:
         try:
@@ -113,7 +113,7 @@ class NodeProcess(NodeApi):
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                env=clean_environment(self.folder.parent) | self._environment,
+                env=clean_environment(self.folder.parent) | self.environment,
             )
 
     def _words(self) -> Sequence[str]:

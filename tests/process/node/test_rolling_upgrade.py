@@ -1,0 +1,131 @@
+"""A cluster is upgraded node by node, from the version before feature levels to this one."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import tarfile
+import threading
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from goq.client import Client
+from goq.cluster.metadata.features import OWN_LEVEL
+from goq.errors import GoqError
+from tests.support.cluster.process_cluster import NAMES, ProcessCluster, process_nodes
+from tests.support.eventually import eventually
+from tests.support.paths import REPOSITORY
+
+BEFORE_FEATURE_LEVELS = "bd6c25115bdf"
+"""The last commit whose nodes know no feature level."""
+TOPICS = ("zebra", "apple", "mango", "berry", "quince", "cherry")
+PARTITIONS = 3
+
+
+def check_out(commit: str, folder: Path) -> dict[str, str]:
+    """Put a commit into a folder; return the environment in which its ``goq`` runs."""
+    archive = subprocess.run(
+        ["git", "archive", commit, "goq", "goq_cli"],
+        cwd=REPOSITORY,
+        capture_output=True,
+        check=True,
+    )
+    with tarfile.open(fileobj=BytesIO(archive.stdout)) as files:
+        files.extractall(folder, filter="data")
+    return {"PYTHONSAFEPATH": "1", "PYTHONPATH": str(folder)}
+
+
+class Publisher(threading.Thread):
+    """Publishes to all topics until it is told to stop; keeps what was acknowledged."""
+
+    def __init__(self, urls: list[str]) -> None:
+        super().__init__()
+        self.acknowledged: set[str] = set()
+        self.failures: list[str] = []
+        self._urls = urls
+        self._stopping = threading.Event()
+
+    def run(self) -> None:
+        number = 0
+        with Client(self._urls, retries="60s") as client:
+            while not self._stopping.wait(0.02):
+                number += 1
+                value = f"value {number}"
+                try:
+                    client.publish(TOPICS[number % len(TOPICS)], value)
+                except GoqError as error:
+                    self.failures.append(f"{value}: {error!r}")
+                else:
+                    self.acknowledged.add(value)
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self.join(90)
+        assert not self.is_alive()
+
+
+def shown(url: str) -> dict[str, Any]:
+    """Return what a node says of the cluster, without what concerns the node alone."""
+    with Client(url, timeout="5s", retries="0s") as client:
+        raw: dict[str, Any] = json.loads(json.dumps(client.describe_cluster().raw))
+    return {name: raw[name] for name in ("nodes", "topics", "settings", "offline")} | {
+        "feature_level": raw.get("feature_level", 0),
+        "under_replicated": raw["under_replicated"],
+    }
+
+
+def are_equal_and_whole(cluster: ProcessCluster, *, level: int) -> bool:
+    try:
+        views = [shown(url) for url in cluster.urls]
+    except GoqError:
+        return False
+    first = views[0]
+    return (
+        all(view["topics"] == first["topics"] for view in views)
+        and all(view["feature_level"] == level for view in views)
+        and all(node["status"] == "up" for node in first["nodes"])
+        and not first["offline"]
+        and not first["under_replicated"]
+    )
+
+
+def stored_values(client: Client) -> list[str]:
+    return [message.value.decode() for topic in TOPICS for message in client.read_log(topic)]
+
+
+@pytest.mark.long
+def test_a_cluster_is_upgraded_node_by_node_and_loses_nothing(tmp_path: Path) -> None:
+    old = check_out(BEFORE_FEATURE_LEVELS, tmp_path / "old")
+    with process_nodes(tmp_path) as nodes:
+        cluster = ProcessCluster(nodes)
+        for node in nodes.values():
+            node.environment.update(old)
+        cluster.start_the_dead()
+        for topic in TOPICS:
+            cluster.create(topic, PARTITIONS)
+        assert are_equal_and_whole(cluster, level=0)
+        with Client(cluster.urls[0]) as client:
+            assert "feature_level" not in client.describe_cluster().raw, "not the old version"
+        publisher = Publisher(cluster.urls)
+        publisher.start()
+        try:
+            for name in NAMES:
+                nodes[name].stop()
+                nodes[name].environment.clear()
+                nodes[name].start()
+                is_last = name == NAMES[-1]
+                eventually(
+                    lambda last=is_last: are_equal_and_whole(cluster, level=OWN_LEVEL * last),
+                    f"the cluster is whole after the upgrade of {name}",
+                    seconds=90,
+                )
+        finally:
+            publisher.stop()
+        assert publisher.failures == []
+        assert len(publisher.acknowledged) > 100
+        with Client(cluster.urls, retries="60s") as client:
+            stored = stored_values(client)
+        assert sorted(stored) == sorted(publisher.acknowledged)
