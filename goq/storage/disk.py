@@ -20,6 +20,7 @@ import numpy as np
 from goq import limits
 
 _IOV_MAX = 1024
+_REMOVE_TRIES = 10
 
 
 class NotCached(Exception):
@@ -249,11 +250,26 @@ class RealDisk:
         _sync_dir(directory.parent)  # also if an earlier process was killed before this line
 
     def remove_dir(self, directory: Path) -> None:
-        """Remove a directory with everything in it."""
+        """Remove a directory with everything in it.
+
+        Another thread may still create a file there, such as an index that it builds. Then the
+        directory is emptied again.
+        """
+        for _ in range(_REMOVE_TRIES):
+            try:
+                self._remove_dir(directory)
+            except OSError as error:
+                if error.errno != errno.ENOTEMPTY:
+                    raise
+            else:
+                return
+        self._remove_dir(directory)
+
+    def _remove_dir(self, directory: Path) -> None:
         for name in self.names(directory):
             path = directory / name
             if path.is_dir() and not path.is_symlink():
-                self.remove_dir(path)
+                self._remove_dir(path)
             else:
                 path.unlink(missing_ok=True)
                 self._forget(path)

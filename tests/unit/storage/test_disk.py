@@ -307,3 +307,34 @@ def test_a_damaged_table_in_the_database_says_what_to_do(tmp_path: Path) -> None
     path.write_bytes(data)
     with pytest.raises(CorruptData, match=r"node\.db"):
         NodeDb(tmp_path).topics()
+
+
+class _Late(RealDisk):
+    """Another thread creates a file in a folder that is being emptied, some times."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__()
+        self.left = times
+
+    def names(self, directory: Path) -> list[str]:
+        found = super().names(directory)
+        if self.left and directory.name == "messages":
+            self.left -= 1
+            (directory / f"late {self.left}.keys").touch()
+        return found
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_folder_goes_though_another_thread_still_creates_files_in_it(
+    tmp_path: Path, times: int
+) -> None:
+    (tmp_path / "topic" / "0" / "messages").mkdir(parents=True)
+    (tmp_path / "topic" / "0" / "messages" / "0.log").touch()
+    _Late(times).remove_dir(tmp_path / "topic")
+    assert not (tmp_path / "topic").exists()
+
+
+def test_a_folder_that_never_gets_empty_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "messages").mkdir()
+    with pytest.raises(OSError, match="not empty"):
+        _Late(1000).remove_dir(tmp_path / "messages")
