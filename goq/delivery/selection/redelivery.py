@@ -129,9 +129,15 @@ class Redelivery:
 
         def resume_retry(_tenant: int, offset: int) -> bool:
             group.retries.requeue(offset)
-            return group.retries.is_due(offset, self._now_ms) and self._is_next_of_key(
-                offset, group.attributes.get(offset, _UNKNOWN)
-            )
+            attributes = group.attributes.get(offset, _UNKNOWN)
+            if not group.retries.is_due(offset, self._now_ms):
+                return False
+            if not self._is_next_of_key(offset, attributes):
+                return False
+            if attributes.key:  # later retries of its key were passed over while it was parked
+                for waiting in group.locks.retries(attributes.key, attributes.lane):
+                    group.retries.requeue(waiting)
+            return True
 
         def resume_key(tenant: int, key: int) -> bool:
             group.locks.unlock(key)

@@ -80,6 +80,17 @@ def test_retries_and_held_messages_count_towards_the_cap_of_their_tenant() -> No
     assert receive(pair) == [2]
 
 
+def test_a_retry_that_waited_for_its_tenant_comes_with_the_later_retries_of_its_key() -> None:
+    settings = TopicSettings(tenant_in_flight_max=1)
+    pair = published(Message(1, "x", key=7), *[Message(1, key=7)] * 2, settings=settings)
+    assert receive(pair) == [1, 0, 2]  # tenants take turns
+    settle(pair, "nack", 0, 1, 2)
+    pair.publish([Message(0, "x")])
+    assert receive(pair) == [3]
+    settle(pair, "ack", 3)
+    assert receive(pair) == [0, 1, 2]
+
+
 def test_of_a_run_of_retries_a_tenant_gets_as_many_as_it_may_have_and_the_rest_later() -> None:
     settings = TopicSettings(tenant_in_flight_max=4)
     pair = published(*[Message(1, "x")] * 4, settings=settings)
