@@ -71,7 +71,7 @@ class MessagesNotCached(Exception):
 
 
 class OnlySkipped(Exception):
-    """Nothing was leased, but messages were skipped; more may follow."""
+    """Nothing was leased, but messages were skipped or damaged; more may follow."""
 
 
 Settling = tuple[Settlement, Sequence[asyncio.Future[Appended]]]
@@ -142,7 +142,7 @@ class Leases:
         for cause, ranges in choice.skipped.items():
             self._skip(group_name, ranges, cause, settings, now_ms)
         if not choice.spans:
-            if choice.skipped or choice.must_yield:
+            if choice.must_repeat:
                 raise OnlySkipped
             if fetch.missing is not None:
                 raise MessagesNotCached(fetch.missing)

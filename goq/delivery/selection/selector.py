@@ -55,6 +55,7 @@ class Selector:
         self._scheduler: FairScheduler | None = None
         self._is_holding_full = False
         self._runs_passed = 0
+        self._corrupt_before = state.corrupt
 
     @property
     def spans(self) -> list[Span]:
@@ -75,6 +76,18 @@ class Selector:
     def must_yield(self) -> bool:
         """Whether it passed so many runs that others should go before the next receive."""
         return self._runs_passed >= limits.RUNS_PASSED_MAX
+
+    @property
+    def must_repeat(self) -> bool:
+        """Whether nothing was selected, but another receive may select messages at once.
+
+        Damage that it recorded may have used the room of a tenant, or locked a key. Each repetition
+        because of damage follows a new record, so it ends.
+        """
+        if self.spans:
+            return False
+        has_new_damage = self._state.corrupt != self._corrupt_before
+        return bool(self.skipped) or self.must_yield or has_new_damage
 
     def take(self, messages_max: int) -> None:
         """Select up to ``messages_max`` messages."""

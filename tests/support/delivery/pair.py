@@ -206,7 +206,7 @@ class Pair:
                 check.complete(is_whole=not is_cut)
             for cause, ranges in choice.skipped.items():
                 self._skip(name, cause, [o for run in ranges for o in range(*run)], ranges)
-            if choice.spans or not (choice.skipped or choice.must_yield):
+            if not choice.must_repeat:
                 break
         if not choice.spans:
             return None

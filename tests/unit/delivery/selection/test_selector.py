@@ -91,6 +91,20 @@ def test_a_retry_that_waited_for_its_tenant_comes_with_the_later_retries_of_its_
     assert receive(pair) == [0, 1, 2]
 
 
+def test_a_receive_goes_on_behind_a_damaged_retry_that_waited_for_its_tenant() -> None:
+    settings = TopicSettings(tenant_in_flight_max=1)
+    pair = published(*[Message(1, "x")] * 2, settings=settings)
+    for offset in (0, 1):
+        assert receive(pair) == [offset]
+        settle(pair, "nack", offset, delay_ms=5)
+    pair.publish([Message(0, "x")])
+    pair.move_clock(5)
+    assert receive(pair) == [2]
+    settle(pair, "ack", 2)
+    pair.rotten[0] = 1
+    assert receive(pair) == [1]
+
+
 def test_of_a_run_of_retries_a_tenant_gets_as_many_as_it_may_have_and_the_rest_later() -> None:
     settings = TopicSettings(tenant_in_flight_max=4)
     pair = published(*[Message(1, "x")] * 4, settings=settings)
