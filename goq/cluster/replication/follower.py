@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ from goq.broker.partition.loader import PartitionLogs
 from goq.cluster.replication.progress import LogOffsets
 from goq.cluster.replication.protocol import LogUpdate, PartitionKey, PartitionUpdate, Position
 from goq.errors import InvalidFrame
+from goq.frame.header import Attribute, FrameHeader
 from goq.frame.validation import check_body_crc
 from goq.frame.view import FrameView
 from goq.storage.log.leader_epochs import epoch_end, last_epoch
@@ -55,6 +56,7 @@ class FollowerReplica:
             log.config = replace(log.config, segment_bytes=_NEVER, segment_age_ms=_NEVER)
         self._reopen = reopen
         self._rewrites = -1
+        self._is_whole_copy = logs.messages.end_offset == logs.messages.start_offset
         self._leader_starts = [log.start_offset for log in logs]
         self._epochs = [last_epoch(log.reader, log.end_offset) for log in self._logs]
 
@@ -84,16 +86,25 @@ class FollowerReplica:
         return found
 
     def _truncates(self, log: Log, update: LogUpdate, frames: memoryview) -> bool:
-        if (
-            update.diverges_at is not None
-            or update.must_reset
-            or update.start_offset > log.end_offset
-        ):
+        if update.diverges_at is not None or self._begins_anew(log, update, frames):
             return True
         # Frames that reach back lie before the active segment only if the leader's segment does.
         if not frames or update.segment_base >= log.active.base_offset:
             return False
         return FrameView.parse(frames).header.base_offset < log.end_offset
+
+    def _begins_anew(self, log: Log, update: LogUpdate, frames: memoryview) -> bool:
+        """Whether an update makes a log begin anew.
+
+        The leader may have copied removed rows from an earlier leader, which compacted them. Its
+        rewrites do not tell. A message before them can be one that a removed tombstone deleted. So
+        they follow only messages that are all copied from this leader.
+        """
+        if update.must_reset or update.start_offset > log.end_offset:
+            return True
+        if self._is_whole_copy or log is not self._logs[0] or log.end_offset == log.start_offset:
+            return False
+        return any(each.attributes & Attribute.REMOVED for each in _headers(frames))
 
     def expired_segment(self) -> SealedSegment | None:
         """Return the oldest segment if the leader has deleted it, else None."""
@@ -134,9 +145,11 @@ class FollowerReplica:
         if update.diverges_at is not None:
             self._truncate(which, update.diverges_at, update.epoch)
             return
-        if update.must_reset or update.start_offset > log.end_offset:
+        if self._begins_anew(log, update, frames):
             self._reset_log(which, update.start_offset)
             log = self._logs[which]
+            if frames and FrameView.parse(frames).header.base_offset > log.end_offset:
+                return  # the next fetch begins at the start
         if frames:
             views = parse_frames(frames)
             first = views[0].header.base_offset
@@ -151,6 +164,10 @@ class FollowerReplica:
             if sealed is not None:
                 self.sealed_segments.append(SealedSegment(which, sealed))
             self._epochs[which] = views[-1].header.leader_epoch
+
+    def on_messages_repaired(self) -> None:
+        """Record that messages come from another replica than the leader; hold ``log_lock``."""
+        self._is_whole_copy = False
 
     def _truncate(self, which: int, leader_end: int, epoch: int) -> None:
         """Truncate what the leader does not have: behind the end of the last epoch of both."""
@@ -178,6 +195,16 @@ class FollowerReplica:
         log.close()
         self._logs[which] = self._reopen(log, offset)
         self._epochs[which] = -1
+        if which == 0:
+            self._is_whole_copy = True
+
+
+def _headers(frames: memoryview) -> Iterator[FrameHeader]:
+    position = 0
+    while position < len(frames):
+        header = FrameView.parse(frames, position).header
+        yield header
+        position += header.frame_bytes
 
 
 def parse_frames(frames: memoryview) -> list[FrameView]:
