@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from goq import limits
 from goq.errors import InvalidFrame
+from goq.frame.header import Attribute
 from goq.frame.view import FrameView
 from goq.storage.compaction.segment_rewriter import (
     SegmentWriter,
@@ -57,6 +58,19 @@ def find_gaps(log: Log, segment: Segment) -> list[Gap]:
     if max(scanner.offset, reached) < segment.end_offset:
         gaps.append(Gap(scanner.offset, segment.end_offset))
     return gaps
+
+
+def compacted_end_offset(log: Log) -> int:
+    """Return the end of the last segment that has removed rows or damage; blocks on the disk."""
+    for segment in reversed(log.segments):
+        end_offset = segment.end_offset
+        scanner = Scanner(log.reader.disk, segment.path, segment.size_bytes, chunk_bytes=limits.MIB)
+        for place in scanner.frames(0, segment.base_offset):
+            if isinstance(place, BadRegion) or place.view.header.attributes & Attribute.REMOVED:
+                return end_offset
+        if scanner.offset < end_offset:
+            return end_offset
+    return 0
 
 
 def scan_segment(log: Log, segment: Segment) -> None:

@@ -11,7 +11,14 @@ from goq.errors import CorruptData, InvalidFrame
 from goq.frame.encoder import Columns, encode_frame
 from goq.frame.view import FrameView
 from goq.storage.log.log import Log
-from goq.storage.repair import Gap, find_gaps, known_damage, read_gap, repair_segment
+from goq.storage.repair import (
+    Gap,
+    compacted_end_offset,
+    find_gaps,
+    known_damage,
+    read_gap,
+    repair_segment,
+)
 from tests.support.storage.disk import SimulatedCrash, SimulatedDisk
 
 PATH = Path("/data/messages")
@@ -30,8 +37,9 @@ def _disk_with_log() -> SimulatedDisk:
     return disk
 
 
-def _append(log: Log, number: int) -> None:
-    view = FrameView.parse(encode_frame(Columns([b"%d" % number * 50, b"x"])))
+def _append(log: Log, number: int, removed: list[int] | None = None) -> None:
+    columns = Columns([b"%d" % number * 50, b"x"])
+    view = FrameView.parse(encode_frame(columns, removed=removed))
     batch = log.begin(1_000 + number)
     batch.add(view.header, view.body, append_time_us=1_000 + number, leader_epoch=3)
     log.write(batch)
@@ -156,3 +164,18 @@ def test_a_log_may_be_cut_where_bad_bytes_begin_and_not_amidst_them() -> None:
     assert again.reader.is_sound(0, first.start_offset)
     assert not again.damage
     assert sound.end_offset > first.start_offset
+
+
+def test_a_log_is_compacted_up_to_its_last_segment_with_removed_rows_or_damage() -> None:
+    sound_disk = _disk_with_log()
+    log = Log.open(PATH, sound_disk)
+    assert compacted_end_offset(log) == 0
+    _append(log, 7, removed=[1])
+    log.roll()
+    compacted = log.end_offset
+    _append(log, 8)
+    assert compacted_end_offset(log) == compacted
+    _append(log, 9, removed=[0])
+    assert compacted_end_offset(log) == log.end_offset
+    _, damaged = _damaged(_disk_with_log(), 0.5)
+    assert compacted_end_offset(damaged) == damaged.segments[0].end_offset

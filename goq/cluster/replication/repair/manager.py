@@ -35,7 +35,14 @@ from goq.frame.view import FrameView
 from goq.storage.log.log import Log
 from goq.storage.log.reader import segment_number
 from goq.storage.log.segment import Segment
-from goq.storage.repair import Gap, find_gaps, known_damage, repair_segment, scan_segment
+from goq.storage.repair import (
+    Gap,
+    compacted_end_offset,
+    find_gaps,
+    known_damage,
+    repair_segment,
+    scan_segment,
+)
 from goq.storage.scanner import Damage
 
 _log = logging.getLogger("goq.cluster")
@@ -249,15 +256,17 @@ class RepairManager:
 
         After compaction the logs of two replicas differ, and only what a reader makes of them is
         the same. A frame of the other replica may lack what voided a message here, or a frame here
-        may lack what voided a message there. Behind the last rewritten or damaged segment both have
-        everything. The damage remains until the last segment is replaced, so an interrupted copy
-        starts again.
+        may lack what voided a message there. Behind the last segment that is damaged or lacks
+        messages both have everything. A segment copied from a compacted log lacks messages too. The
+        damage remains until the last segment is replaced, so an interrupted copy starts again.
         """
-        if segment is log.active:
+        end_offset = await self._in_thread(partial(compacted_end_offset, log))
+        assert isinstance(end_offset, int)
+        end_offset = max(end_offset, segment.end_offset, log.rewrites.end_offset_since(-1))
+        if end_offset > log.active.base_offset:
             async with replica.logs_lock:
-                await self._in_thread(partial(_seal, replica, log, segment))
+                await self._in_thread(partial(_seal, replica, log, log.active))
         segments = log.segments
-        end_offset = max(segment.end_offset, log.rewrites.end_offset_since(-1))
         others = [s for s in segments[:-1] if s is not segment and s.base_offset < end_offset]
         whole = [Gap(s.base_offset, s.end_offset) for s in (*others, segment)]
         failures: list[str] = []
@@ -340,6 +349,8 @@ def _write(
     with follower.log_lock:
         if follower.logs[which] is not log:
             raise InvalidFrame("the log was reset meanwhile")
+        if which == 0:
+            follower.on_messages_repaired()
         _write_locked(log, segment, found)
 
 
