@@ -152,7 +152,16 @@ BAD = {
         zstd(zstandard.compress(f.offsets(0, 0)) + b"x", 8)
     ),
     "half of the compressed bytes": f.placed(zstd(zstandard.compress(bytes(4096))[:-3], 4096)),
-    "delivery before 1970": f.placed(encode_frame(Columns([b"x"], deliver_at_ms=[-1]))),
+    "a delay longer than the topic allows": f.placed(
+        encode_frame(Columns([b"x"], deliver_at_ms=[-(2**42)]))
+    ),
+    "a delay beyond all numbers": f.placed(encode_frame(Columns([b"x"], deliver_at_ms=[-(2**63)]))),
+    "a time to live beyond all numbers": f.placed(
+        encode_frame(Columns([b"x"], expires_at_ms=[-(2**63)]))
+    ),
+    "a time to live longer than all years": f.placed(
+        encode_frame(Columns([b"x"], expires_at_ms=[-(2**62)]))
+    ),
     "delivery later than the topic allows": f.placed(
         encode_frame(Columns([b"x"] * 2, deliver_at_ms=[0, 2**42]))
     ),

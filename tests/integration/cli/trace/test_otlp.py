@@ -32,7 +32,7 @@ from tests.support.client.trace_server import (
 from tests.support.paths import REPOSITORY
 
 ID = "orders:2:45678"
-RECEIVER = REPOSITORY / "tests" / "support" / "trace" / "otlp_receiver.py"
+RECEIVER = REPOSITORY / "tests" / "support" / "client" / "otlp_receiver.py"
 PARENT_TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 BASE_NS = 1_736_937_000_000_000_000  # 2025-01-15T10:30:00Z
 
