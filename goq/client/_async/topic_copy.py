@@ -24,7 +24,7 @@ from goq.client.message_batch import MessageBatch
 from goq.client.messages import LogMessage
 from goq.client.protocol import routes
 from goq.client.replay_plan import CopyPlan, Replay, origin_of
-from goq.errors import Conflict, InvalidInput, OutOfOrderSequence
+from goq.errors import Conflict, InvalidInput, OutOfOrderSequence, TimedOut
 from goq.frame.encoder import ProducerMark, encode_frame
 from goq.model import check_message
 
@@ -98,7 +98,7 @@ class TopicCopy:
             before = self._total()
             try:
                 return await self._copy()
-            except OutOfOrderSequence:  # another run of this replay was faster
+            except (OutOfOrderSequence, TimedOut):  # another run was faster, perhaps in a part
                 await self._ask_reached()
                 overtaken = 0 if self._total() > before else overtaken + 1
                 if overtaken > OVERTAKEN_MAX:

@@ -22,7 +22,7 @@ from typing import Final, NamedTuple, Protocol
 import msgspec
 
 from goq.client.message_batch import producer_id_of
-from goq.errors import Conflict, OutOfOrderSequence
+from goq.errors import Conflict, OutOfOrderSequence, TimedOut
 
 OVERTAKEN_MAX: Final = 20
 
@@ -186,7 +186,7 @@ def _copy_share(
         try:
             for frames in topic.frames(share.ranges, at - share.first):
                 at = topic.publish(share.partition, frames, transaction.producer_id, at)
-        except OutOfOrderSequence:  # a concurrent commit, or a lost response
+        except (OutOfOrderSequence, TimedOut):  # a concurrent commit, or a lost response
             at = _next(transaction, share, topic.reached(transaction.producer_id))
             overtaken = 0 if at > before else overtaken + 1
             if overtaken > OVERTAKEN_MAX:
