@@ -10,8 +10,8 @@ from typing import Any
 
 from goq.cluster.metadata.state import MetadataState
 from goq.cluster.metadata.tables import load_state
-from tests.process.chaos.links import Links
 from tests.process.chaos.small_disk import SmallDisk, small_disk
+from tests.support.cluster.links import Links
 from tests.support.cluster.process_cluster import NAMES, ProcessCluster, process_nodes
 from tests.support.eventually import eventually
 from tests.support.node.node_process import NodeProcess

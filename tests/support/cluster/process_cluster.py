@@ -13,6 +13,7 @@ from pathlib import Path
 
 from goq.client import Client
 from goq.errors import Conflict, GoqError, TopicExists
+from tests.support.cluster.links import Port
 from tests.support.eventually import eventually
 from tests.support.node.node_process import NodeProcess
 from tests.support.node.ports import HOST, reserved_port
@@ -96,18 +97,21 @@ def process_nodes(
     folder: Path,
     *,
     settings: Sequence[str] = (),
-    route: Callable[[str, int], int] = lambda _name, port: port,
+    route: Callable[[str, Port, int], int] = lambda _name, _kind, port: port,
 ) -> Iterator[dict[str, NodeProcess]]:
     """Yield three nodes of a cluster, not started yet; end them when the block ends.
 
-    The other nodes reach a port of a node at the port that ``route`` returns for it.
+    The other nodes reach a port of a node at the port that ``route`` returns for it, as
+    ``Links.before`` does.
     """
     secret = folder / "secret"
     secret.write_text(secrets.token_hex(32))
     with ExitStack() as stack:
         ports = {name: stack.enter_context(reserved_port()) for name in NAMES}
         raft_ports = {name: stack.enter_context(reserved_port()) for name in NAMES}
-        peers = ",".join(f"{n}={HOST}:{route(n, port)}" for n, port in raft_ports.items())
+        peers = ",".join(
+            f"{n}={HOST}:{route(n, Port.RAFT, port)}" for n, port in raft_ports.items()
+        )
         nodes = {
             name: NodeProcess(
                 folder / name,
@@ -116,7 +120,7 @@ def process_nodes(
                     *settings,
                     f"broker.node_id={name}",
                     f"cluster.listen={HOST}:{raft_ports[name]}",
-                    f"cluster.advertise=http://{HOST}:{route(name, ports[name])}",
+                    f"cluster.advertise=http://{HOST}:{route(name, Port.HTTP, ports[name])}",
                     f"cluster.peers={peers}",
                     f"cluster.secret_file={secret}",
                 ],
