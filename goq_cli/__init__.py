@@ -6,7 +6,7 @@ contexts            servers remembered by name
 commands            one module a command
 input               messages from stdin and files
 output              answers, tables and reports on stdout
-interrupts          Ctrl-C and SIGTERM where work must not be cut in half
+interrupts          signals that end a blocked call, or wait for the end of work
 rate                a rate limit and the count of a long run
 exec_worker         ``goq consume --exec``: one process a message
 replay_modes        where a replay goes: stdout, a topic, a group, or a dry run

@@ -1,11 +1,17 @@
-"""Deferred interrupts: Ctrl-C and SIGTERM where work must not be cut in half."""
+"""Interrupts: signals that end a blocked call, and that wait where work must not be cut in half."""
 
 from __future__ import annotations
 
+import os
 import signal
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+
+_WAKES_AFTER_S = (0.01, 0.05, 0.25)
+"""The delays between a signal and its reminders."""
 
 
 class Terminated(BaseException):
@@ -55,3 +61,29 @@ class Interrupts:
         if self._waiting or self._pending is not None:
             raise kind
         self._pending = kind
+
+
+def remind_of_signals() -> None:
+    """Make a signal end a system call that the main thread entered just after the signal came.
+
+    Python runs a signal's handler between two instructions of the main thread. A signal that comes
+    between the last check and a system call only sets a flag, and the call then blocks: a Ctrl-C
+    would wait for the server's answer. A thread reads the numbers of signals from a pipe and
+    interrupts the main thread a little later. SIGURG does that: its handler does nothing.
+    """
+    numbers, written = os.pipe()
+    os.set_blocking(written, False)
+    signal.signal(signal.SIGURG, lambda _number, _frame: None)
+    signal.set_wakeup_fd(written, warn_on_full_buffer=False)
+    threading.Thread(target=_remind, args=(numbers,), name="signals", daemon=True).start()
+
+
+def _remind(numbers: int) -> None:
+    main = threading.main_thread()
+    while number := os.read(numbers, 1):
+        if number[0] == signal.SIGURG:
+            continue
+        for delay_s in _WAKES_AFTER_S:
+            time.sleep(delay_s)
+            if main.ident is not None and main.is_alive():
+                signal.pthread_kill(main.ident, signal.SIGURG)

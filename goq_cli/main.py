@@ -16,7 +16,7 @@ from typing import NoReturn
 import typer
 
 from goq.errors import GoqError
-from goq_cli.interrupts import Terminated
+from goq_cli.interrupts import Terminated, remind_of_signals
 from goq_cli.output.output import complain
 from goq_cli.session import take_global_options
 
@@ -90,6 +90,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 
 def _run(arguments: list[str]) -> int:
     signal.signal(signal.SIGTERM, _terminate)
+    remind_of_signals()
     try:
         rest = take_global_options(arguments)
         named = next((word for word in rest if not word.startswith("-")), "")
