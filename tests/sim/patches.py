@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import logging
 import secrets
-import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
-
-import pysyncobj.node
-import pysyncobj.syncobj
 
 from goq import limits
 from goq.broker import broker
@@ -30,6 +26,7 @@ from tests.sim.environment.databases import SIMULATED
 from tests.sim.environment.network import Network, SimulatedConnections
 from tests.sim.environment.world import World
 from tests.sim.process import Process
+from tests.support.cluster.raft.library import simulated_library
 from tests.support.cluster.replication.loop import HOME, SimExecutor
 
 SMALL = {
@@ -58,23 +55,10 @@ def _threads(*_arguments: Any, **_options: Any) -> SimExecutor:
     return home.executor(home.random)
 
 
-class _NoSockets:
-    def poll(self, timeout: float) -> None:
-        assert timeout == 0.0
-
-    def subscribe(self, descriptor: int, callback: object, events: int) -> None:
-        raise AssertionError("nothing in the simulation has a socket")
-
-
-def _same_in_every_process(node: pysyncobj.node.Node) -> int:
-    return zlib.crc32(node.id.encode())
-
-
 @contextmanager
 def product_in(world: World, network: Network) -> Iterator[None]:
     """Let the product live in a world while the block runs."""
     chance = world.stream("product")
-    library = pysyncobj.syncobj
     logging.disable()
     with ExitStack() as stack:
         stack.callback(logging.disable, logging.NOTSET)
@@ -93,11 +77,7 @@ def product_in(world: World, network: Network) -> Iterator[None]:
         put(link, "os", SimpleNamespace(urandom=chance.randbytes))
         put(sqlite_machine, "sqlite3", SIMULATED)
         stack.enter_context(patch.object(SimulatedConnections, "network", network, create=True))
-        put(library, "monotonicTime", world.loop.time)
-        put(library, "random", chance)
-        put(library, "createPoller", lambda _kind: _NoSockets())
-        put(library, "PIPE_NOTIFIER_ENABLED", False)
-        put(pysyncobj.node.Node, "__hash__", _same_in_every_process)
+        stack.enter_context(simulated_library(world.loop.time, chance))
         for module in (loader, partition):
             put(module, "messages_config", _small_segments)
         for name, value in SMALL.items():

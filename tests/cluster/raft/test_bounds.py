@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from random import Random
 
 import pytest
@@ -17,17 +16,10 @@ from tests.support.cluster.raft.node import (
     ManualTime,
     elect,
     hardened,
-    manual_time,
     next_index,
     transport_of,
 )
 from tests.support.storage.disk import SimulatedDisk
-
-
-@pytest.fixture
-def time() -> Iterator[ManualTime]:
-    with manual_time() as time:
-        yield time
 
 
 def test_a_command_fits_up_to_its_bound() -> None:

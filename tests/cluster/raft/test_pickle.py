@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import pickle
 from collections.abc import Iterator
-from random import Random
 from typing import Any
 
 import pysyncobj.pickle
@@ -22,7 +21,6 @@ from tests.support.cluster.raft.node import (
     append_entries,
     elect,
     hardened,
-    manual_time,
     next_index,
     transport_of,
 )
@@ -50,17 +48,6 @@ def never_sprung() -> Iterator[None]:
     SPRUNG.clear()
     yield
     assert not SPRUNG
-
-
-@pytest.fixture
-def time() -> Iterator[ManualTime]:
-    with manual_time() as time:
-        yield time
-
-
-@pytest.fixture
-def disk() -> SimulatedDisk:
-    return SimulatedDisk(Random(1))
 
 
 def test_the_trap_works() -> None:

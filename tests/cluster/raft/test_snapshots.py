@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
 from contextlib import suppress
 from random import Random
 from typing import Any
@@ -21,7 +20,6 @@ from tests.support.cluster.raft.node import (
     deliver,
     hardened,
     live,
-    manual_time,
     transport_of,
 )
 from tests.support.storage.disk import SimulatedDisk
@@ -31,12 +29,6 @@ WORDS = [f"word {number}" for number in range(40)]
 
 class Crash(BaseException):
     """The process ends here."""
-
-
-@pytest.fixture
-def time() -> Iterator[ManualTime]:
-    with manual_time() as time:
-        yield time
 
 
 class Pair:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from random import Random
 from typing import Any
 
@@ -19,18 +18,11 @@ from tests.support.cluster.raft.node import (
     Words,
     hardened,
     live,
-    manual_time,
     transport_of,
 )
 from tests.support.storage.disk import SimulatedDisk
 
 IDS = ("n1", "n2", "n3")
-
-
-@pytest.fixture
-def time() -> Iterator[ManualTime]:
-    with manual_time() as time:
-        yield time
 
 
 class Group:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -18,19 +18,12 @@ from tests.support.cluster.raft.node import (
     elect,
     hardened,
     live,
-    manual_time,
     transport_of,
 )
 from tests.support.storage.disk import SimulatedDisk
 
 IDS = ("n1", "n2", "n3")
 Passes = Callable[[str, str], bool]
-
-
-@pytest.fixture
-def time() -> Iterator[ManualTime]:
-    with manual_time() as time:
-        yield time
 
 
 class Group:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from random import Random
@@ -22,24 +21,12 @@ from tests.support.cluster.raft.node import (
     elect,
     entries,
     hardened,
-    manual_time,
     next_index,
     stock,
     transport_of,
     without_power,
 )
 from tests.support.storage.disk import SimulatedDisk
-
-
-@pytest.fixture
-def time() -> Iterator[ManualTime]:
-    with manual_time() as time:
-        yield time
-
-
-@pytest.fixture
-def disk() -> SimulatedDisk:
-    return SimulatedDisk(Random(1))
 
 
 class Crash(BaseException):

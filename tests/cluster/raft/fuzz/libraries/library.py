@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from pysyncobj import SyncObj, SyncObjConf
 
 from tests.cluster.raft.fuzz.machine import Machine
+from tests.support.cluster.raft.node import raft_conf
 from tests.support.storage.disk import SimulatedDisk
 
 Callback = Callable[[Any, int], None]
@@ -28,18 +29,8 @@ class Sizes:
     in_flight_entries: int
 
     def conf(self) -> SyncObjConf:
-        return SyncObjConf(
-            autoTick=False,
-            appendEntriesUseBatch=False,
-            appendEntriesPeriod=0.05,
-            raftMinTimeout=0.3,
-            raftMaxTimeout=0.6,
-            leaderFallbackTimeout=0.9,
-            connectionTimeout=2.0,
+        return raft_conf(
             connectionRetryTime=0.2,
-            commandsWaitLeader=False,
-            useFork=False,
-            dynamicMembershipChange=True,
             logCompactionMinEntries=self.compaction_entries,
             logCompactionMinTime=3600,
             appendEntriesBatchSizeBytes=self.batch_bytes,
