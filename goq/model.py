@@ -35,6 +35,16 @@ def check_name(name: str, what: str, *, field: str | None = None) -> str:
     return name
 
 
+def check_partitions(count: int) -> int:
+    """Return ``count`` if a topic may have as many partitions. Raises ``InvalidInput``."""
+    if not 1 <= count <= limits.PARTITIONS_PER_TOPIC_MAX:
+        raise InvalidInput(
+            f"a topic has 1 to {limits.PARTITIONS_PER_TOPIC_MAX} partitions, not {count}",
+            field="partitions",
+        )
+    return count
+
+
 class MessageId(NamedTuple):
     """The place of a message, which is also its index. Written ``topic:partition:offset``."""
 

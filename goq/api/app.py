@@ -68,7 +68,7 @@ class App:
             list if cluster is None else cluster.readiness.pending,
         )
         routes: list[Route] = [
-            *TopicRoutes(broker, node_id).routes(),
+            *_topic_routes(broker, node_id, cluster).routes(),
             *MessageRoutes(broker, _acknowledged_copies(cluster)).routes(),
             *EventRoutes(broker).routes(),
             *SingleMessageRoutes(broker).routes(),
@@ -121,6 +121,14 @@ def with_cluster_version(handler: Handler, version: Callable[[], int]) -> Handle
         return add(answer) if isinstance(answer, Response) else add_later(answer)
 
     return handle
+
+
+def _topic_routes(broker: Broker, node_id: str, cluster: ClusterNode | None) -> TopicRoutes:
+    if cluster is None:
+        return TopicRoutes(broker, node_id)
+    from goq.cluster.admin.cluster_view import topic_replication
+
+    return TopicRoutes(broker, node_id, lambda topic: topic_replication(cluster.state, topic))
 
 
 def _acknowledged_copies(cluster: ClusterNode | None) -> Callable[[str], int] | None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from goq import limits
 from goq.broker.log.frame_cache import FrameCache
-from goq.broker.metadata import MetadataStore
+from goq.broker.metadata import DEFAULT_REPLICATION, MetadataStore, TopicReplication
 from goq.broker.partition.failure_policy import dead_letter_settings
 from goq.broker.partition.partition import Partition
 from goq.broker.partition.publish_target import PublishTarget, TargetLookup
@@ -41,7 +41,7 @@ from goq.errors import (
     outcome_unknown,
     raise_failures,
 )
-from goq.model import DEAD_LETTERS_SUFFIX, check_name
+from goq.model import DEAD_LETTERS_SUFFIX, check_name, check_partitions
 from goq.storage.archive.manifest import ARCHIVE_DIR
 from goq.storage.disk import Disk
 from goq.storage.log.segment import Segment
@@ -181,49 +181,68 @@ class Broker:
             return self.topic(name)
 
     async def create_topic(
-        self, name: str, partitions: int | None = None, settings: Mapping[str, Any] | None = None
+        self,
+        name: str,
+        partitions: int | None = None,
+        settings: Mapping[str, Any] | None = None,
+        replication: TopicReplication = DEFAULT_REPLICATION,
     ) -> Topic:
         """Create a topic; raise ``TopicExists``."""
         check_name(name, "topic", field="name")
-        count = _check_partitions(self._partitions if partitions is None else partitions)
+        count = check_partitions(self._partitions if partitions is None else partitions)
         chosen = self._defaults.changed(settings or {})
+        self.metadata.check_replication(replication)
         async with self._changing:
             if name in self.topics:
                 raise TopicExists(f"topic {name} exists already", field="name")
-            return await self._create(name, count, chosen)
+            return await self._create(name, count, chosen, replication)
 
-    async def _create(self, name: str, partitions: int, settings: TopicSettings) -> Topic:
+    async def _create(
+        self, name: str, partitions: int, settings: TopicSettings, replication: TopicReplication
+    ) -> Topic:
         if len(self.topics) >= limits.TOPICS_MAX:
             raise TooManyRequests(f"a node holds at most {limits.TOPICS_MAX} topics")
         await self._loader.finish_deletion(name)
         self.archive.check_free(name)
         row = TopicRow(name, partitions, settings.written())
-        await self.metadata.put_topic(row, is_new=True)
+        await self.metadata.put_topic(row, is_new=True, replication=replication)
         try:
             return self.topics.get(name) or await self._open(row)
         except GoqError as error:
             raise outcome_unknown(error) from error  # the topic exists, but is not open here
 
     async def alter_topic(
-        self, name: str, settings: Mapping[str, Any], partitions: int | None = None
+        self,
+        name: str,
+        settings: Mapping[str, Any],
+        partitions: int | None = None,
+        replication: TopicReplication = DEFAULT_REPLICATION,
     ) -> Topic:
-        """Change settings, or add partitions; stored messages stay where they are."""
+        """Change settings or the replication, or add partitions; messages stay where they are."""
         async with self._changing:
             topic = self.topic(name)
             chosen = topic.settings.changed(settings)
             count = topic.partitions.count
             if partitions is not None:
-                if _check_partitions(partitions) < count:
+                if check_partitions(partitions) < count:
                     raise InvalidInput(
                         f"topic {name} has {count} partitions; there can be more, not fewer",
                         field="partitions",
                     )
                 count = partitions
-            await self._alter(topic, count, chosen)
+            self.metadata.check_replication(replication, name)
+            await self._alter(topic, count, chosen, replication)
             return topic
 
-    async def _alter(self, topic: Topic, partitions: int, settings: TopicSettings) -> None:
-        await self.metadata.put_topic(TopicRow(topic.name, partitions, settings.written()))
+    async def _alter(
+        self,
+        topic: Topic,
+        partitions: int,
+        settings: TopicSettings,
+        replication: TopicReplication = DEFAULT_REPLICATION,
+    ) -> None:
+        row = TopicRow(topic.name, partitions, settings.written())
+        await self.metadata.put_topic(row, replication=replication)
         topic.configure(settings)
         await self._loader.open_partitions(topic, partitions)
         self.retention_manager.wake_topic(topic)
@@ -246,7 +265,8 @@ class Broker:
             count = max(number + 1, source.partitions.count if is_grave else 1)
             if topic is None:
                 settings = dead_letter_settings(source.settings) if is_grave else self._defaults
-                return await self._create(name, count, settings)
+                of = self.metadata.replication_of(source.name) if is_grave else DEFAULT_REPLICATION
+                return await self._create(name, count, settings, of)
             if number >= topic.partitions.count:
                 await self._alter(topic, count, topic.settings)
             return topic
@@ -378,12 +398,3 @@ class Broker:
     async def _close_topics(self) -> None:
         reason = ShuttingDown("the node is stopping; try another or later")
         await asyncio.gather(*(topic.close(reason) for topic in self.topics.values()))
-
-
-def _check_partitions(partitions: int) -> int:
-    if not 1 <= partitions <= limits.PARTITIONS_PER_TOPIC_MAX:
-        raise InvalidInput(
-            f"a topic has 1 to {limits.PARTITIONS_PER_TOPIC_MAX} partitions, not {partitions}",
-            field="partitions",
-        )
-    return partitions

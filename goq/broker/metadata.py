@@ -10,12 +10,26 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
+from goq.errors import InvalidInput
 from goq.storage.node_db import ArchiveRow, NodeDb, SegmentRow, TopicRow
 
 T = TypeVar("T")
 SegmentKey = tuple[str, int, str, int]
+
+
+class TopicReplication(NamedTuple):
+    """Replicas of each partition, and how many must have a write before it is acknowledged.
+
+    For a new topic None means the cluster's default, for an existing one no change.
+    """
+
+    replication_factor: int | None = None
+    min_insync: int | None = None
+
+
+DEFAULT_REPLICATION = TopicReplication()
 
 
 class MetadataStore(Protocol):
@@ -29,7 +43,21 @@ class MetadataStore(Protocol):
         """Return all topics."""
         ...
 
-    async def put_topic(self, topic: TopicRow, *, is_new: bool = False) -> None:
+    def check_replication(self, asked: TopicReplication, topic: str | None = None) -> None:
+        """Raise ``InvalidInput`` if a topic, by default a new one, cannot have a replication."""
+        ...
+
+    def replication_of(self, topic: str) -> TopicReplication:
+        """Return what a topic has of its own; None where it has the cluster's default."""
+        ...
+
+    async def put_topic(
+        self,
+        topic: TopicRow,
+        *,
+        is_new: bool = False,
+        replication: TopicReplication = DEFAULT_REPLICATION,
+    ) -> None:
         """Insert or replace a topic; raise ``TopicExists`` if it ``is_new`` but exists."""
         ...
 
@@ -96,7 +124,27 @@ class LocalMetadata:
         """Return all topics."""
         return await self._run(self._db.topics)
 
-    async def put_topic(self, topic: TopicRow, *, is_new: bool = False) -> None:
+    def check_replication(self, asked: TopicReplication, topic: str | None = None) -> None:
+        """Raise ``InvalidInput`` for more than one replica."""
+        for name, value in asked._asdict().items():
+            if value not in (None, 1):
+                raise InvalidInput(
+                    f"{name} can only be 1, not {value}: this node is on its own;"
+                    " docs/cluster.md says how to start a cluster",
+                    field=name,
+                )
+
+    def replication_of(self, topic: str) -> TopicReplication:
+        """Return the default: a standalone node has no other."""
+        return DEFAULT_REPLICATION
+
+    async def put_topic(
+        self,
+        topic: TopicRow,
+        *,
+        is_new: bool = False,
+        replication: TopicReplication = DEFAULT_REPLICATION,
+    ) -> None:
         """Insert or replace a topic."""
         await self._run(lambda: self._db.put_topic(topic))
 

@@ -21,6 +21,7 @@ from goq.cluster.metadata.state import (
     PartitionMetadata,
     TopicMetadata,
     active_partitions,
+    required_in_sync,
 )
 from goq.cluster.replication.protocol import PartitionKey
 from goq.cluster.replication.replica import ReplicaAssignment
@@ -154,17 +155,19 @@ class InSyncProposer:
         topic = state.topics.get(key.topic)
         if topic is None or topic.topic_id != key.topic_id:
             raise NotLeader(f"topic {key.topic} is gone")
-        return assignment_of(state, topic.partitions[key.number])
+        return assignment_of(state, topic, topic.partitions[key.number])
 
 
-def assignment_of(state: MetadataState, partition: PartitionMetadata) -> ReplicaAssignment:
+def assignment_of(
+    state: MetadataState, topic: TopicMetadata, partition: PartitionMetadata
+) -> ReplicaAssignment:
     """Return what the replicas of a partition need of its metadata."""
     return ReplicaAssignment(
         partition.leader,
         partition.leader_epoch,
         partition.in_sync,
         partition.holders,
-        min(state.settings.min_insync, len(partition.replicas)),
+        required_in_sync(state, topic, partition),
         partition.version,
         partition.damaged,
         tuple(
@@ -178,7 +181,9 @@ def assignment_of(state: MetadataState, partition: PartitionMetadata) -> Replica
 def assignments_of(state: MetadataState, node: str) -> dict[PartitionKey, ReplicaAssignment]:
     """Return the assignments of all replicas that a node has or is to copy."""
     return {
-        PartitionKey(place.topic, topic.topic_id, place.partition): assignment_of(state, partition)
+        PartitionKey(place.topic, topic.topic_id, place.partition): assignment_of(
+            state, topic, partition
+        )
         for place, topic, partition in active_partitions(state)
         if node in partition.holders
     }

@@ -39,11 +39,24 @@ _Settings = Annotated[
 def create(
     name: _Name,
     partitions: Annotated[int | None, typer.Option(help="Default: the node's, 6.")] = None,
+    replication_factor: Annotated[
+        int | None, typer.Option(help="Replicas of each partition. Default: the cluster's, 3.")
+    ] = None,
+    min_insync: Annotated[
+        int | None,
+        typer.Option(help="Replicas that an acknowledged write needs. Default: the cluster's, 2."),
+    ] = None,
     settings: _Settings = [],  # noqa: B006 - typer reads the default, nothing writes to it
 ) -> None:
     """Create a topic."""
     with SESSION.client() as client:
-        topic = client.create_topic(name, partitions, parse_settings(settings))
+        topic = client.create_topic(
+            name,
+            partitions,
+            parse_settings(settings),
+            replication_factor=replication_factor,
+            min_insync=min_insync,
+        )
     if SESSION.json:
         print_json(topic.raw)
     else:
@@ -95,10 +108,26 @@ def alter(
     name: _Name,
     settings: _Settings = [],  # noqa: B006 - typer reads the default, nothing writes to it
     partitions: Annotated[int | None, typer.Option(help="More than now.")] = None,
+    replication_factor: Annotated[
+        int | None, typer.Option(help="Replicas of each partition.")
+    ] = None,
+    min_insync: Annotated[
+        int | None, typer.Option(help="Replicas that an acknowledged write needs.")
+    ] = None,
 ) -> None:
-    """Change settings, or add partitions. More partitions move keys to other partitions."""
+    """Change settings or the replication, or add partitions.
+
+    More partitions move keys to other partitions. Replicas are copied and removed in the
+    background; goq cluster status shows it.
+    """
     with SESSION.client() as client:
-        topic = client.alter_topic(name, settings=parse_settings(settings), partitions=partitions)
+        topic = client.alter_topic(
+            name,
+            settings=parse_settings(settings),
+            partitions=partitions,
+            replication_factor=replication_factor,
+            min_insync=min_insync,
+        )
     if SESSION.json:
         print_json(topic.raw)
     else:
@@ -132,6 +161,9 @@ def _print_topic(
         counts = (archived.segments, archived.messages, archived.bytes)
         names = ("archived segments", "messages", "bytes", "since")
         print_table(names, [(*counts, format_time(archived.first_time) or "")])
+    print_table(
+        ("replication factor", "min in-sync"), [(topic.replication_factor, topic.min_insync)]
+    )
     print_table(("setting", "value"), sorted(topic.settings.items()))
 
 

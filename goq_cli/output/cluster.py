@@ -10,7 +10,12 @@ from goq import limits
 from goq_cli.output.output import print_table, print_text
 
 if TYPE_CHECKING:
-    from goq.client import ClusterDescription, ClusterPartition, PartitionReassignment
+    from goq.client import (
+        ClusterDescription,
+        ClusterPartition,
+        ClusterTopic,
+        PartitionReassignment,
+    )
 
 _WELL = ("up", "leaving")
 
@@ -64,7 +69,8 @@ def print_cluster(cluster: ClusterDescription, *, all_partitions: bool) -> None:
         _print_topics(cluster)
     rows = [
         _partition_row(topic, partition)
-        for topic, partition in partitions_of(cluster)
+        for topic in cluster.topics
+        for partition in topic.partitions
         if all_partitions or _is_in_trouble(partition)
     ]
     if rows:
@@ -137,12 +143,15 @@ def _print_topics(cluster: ClusterDescription) -> None:
             (
                 topic.name,
                 len(names),
+                topic.replication_factor,
+                topic.min_insync,
                 " ".join(f"{node}:{count}" for node, count in sorted(leaders.items())),
                 len(names & under),
                 len(names & offline),
             )
         )
-    print_table(("topic", "partitions", "leaders", "under-replicated", "offline"), rows)
+    counts = ("partitions", "replicas", "min in-sync")
+    print_table(("topic", *counts, "leaders", "under-replicated", "offline"), rows)
 
 
 def _is_in_trouble(partition: ClusterPartition) -> bool:
@@ -155,7 +164,7 @@ def _lacks(partition: ClusterPartition) -> int:
     return partition.wanted - len(set(partition.replicas) & set(partition.in_sync))
 
 
-def _partition_row(topic: str, partition: ClusterPartition) -> tuple[object, ...]:
+def _partition_row(topic: ClusterTopic, partition: ClusterPartition) -> tuple[object, ...]:
     followers = partition.followers
     lag = [
         f"{f.node}:{f.lag_messages}" if f.lag_messages is not None else f"{f.node}:?"
@@ -164,19 +173,22 @@ def _partition_row(topic: str, partition: ClusterPartition) -> tuple[object, ...
     ]
     behind = [f"{f.node}:{f.lag_s:.1f} s" for f in followers if f.lag_s]
     return (
-        f"{topic}:{partition.partition}",
+        f"{topic.name}:{partition.partition}",
         partition.leader or "none",
         ",".join(partition.replicas),
         ",".join(partition.in_sync),
         " ".join(lag),
         " ".join(behind),
-        ", ".join(_states(partition)),
+        ", ".join(_states(topic, partition)),
     )
 
 
-def _states(partition: ClusterPartition) -> Iterator[str]:
+def _states(topic: ClusterTopic, partition: ClusterPartition) -> Iterator[str]:
+    needed = min(topic.min_insync, len(partition.replicas))
     if partition.offline:
         yield "offline"
+    elif len(partition.in_sync) < needed:
+        yield f"takes no writes ({needed} in sync needed)"
     if lacks := _lacks(partition):
         wanted = partition.wanted
         yield f"under-replicated ({wanted - lacks} of {wanted})"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 
 from goq import limits
@@ -24,6 +25,7 @@ from goq.api.schemas.topics import (
 )
 from goq.api.views.merge import is_shown_by_all, merge_history, merge_topic, merge_topics
 from goq.broker.broker import Broker
+from goq.broker.metadata import TopicReplication
 from goq.broker.partition.delayed_reader import DelayedMessage, DelayedReader
 from goq.broker.partition.partition import Partition
 from goq.broker.retention.daily_counts import bounds_us, daily_volumes, day_starts
@@ -43,11 +45,20 @@ def _path(topic: Document) -> str:
 
 
 class TopicRoutes:
-    """Create, list, describe, change and delete of topics."""
+    """Create, list, describe, change and delete of topics.
 
-    def __init__(self, broker: Broker, node_id: str) -> None:
+    ``replication_of`` returns a topic's replication factor and its ``min_insync``.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        node_id: str,
+        replication_of: Callable[[str], tuple[int, int]] = lambda _topic: (1, 1),
+    ) -> None:
         self._broker = broker
         self._node_id = node_id
+        self._replication_of = replication_of
 
     def routes(self) -> list[Route]:
         """Return the declarations."""
@@ -94,7 +105,7 @@ class TopicRoutes:
                 "PATCH",
                 "/v1/topics/{topic}",
                 self.alter,
-                "Change settings, or add partitions",
+                "Change settings or the replication, or add partitions",
                 body=TopicChange,
                 answer=TopicOut,
                 errors=missing,
@@ -114,8 +125,9 @@ class TopicRoutes:
     async def create(self, request: Request) -> Response:
         """Create a topic."""
         new = json_body(request, NewTopic)
+        replication = TopicReplication(new.replication_factor, new.min_insync)
         topic = await self._broker.create_topic(
-            new.name, new.partitions, flatten_settings(new.settings)
+            new.name, new.partitions, flatten_settings(new.settings), replication
         )
         return json_response(self._topic(topic), 201)
 
@@ -135,10 +147,11 @@ class TopicRoutes:
         return json_response(self._timed(await self._broker.topic_for_publish(name)))
 
     async def alter(self, request: Request, name: str) -> Response:
-        """Change settings, or add partitions."""
+        """Change settings or the replication, or add partitions."""
         change = json_body(request, TopicChange)
+        replication = TopicReplication(change.replication_factor, change.min_insync)
         topic = await self._broker.alter_topic(
-            name, flatten_settings(change.settings), change.partitions
+            name, flatten_settings(change.settings), change.partitions, replication
         )
         return json_response(self._topic(topic))
 
@@ -154,10 +167,13 @@ class TopicRoutes:
         return out
 
     def _topic(self, topic: Topic) -> TopicOut:
+        replication_factor, min_insync = self._replication_of(topic.name)
         out = TopicOut(
             name=topic.name,
             partitions=[self._partition(partition) for partition in topic.partitions],
             settings=topic.settings.written(),
+            replication_factor=replication_factor,
+            min_insync=min_insync,
         )
         here = {partition.identity.number for partition in topic.partitions}
         archived = self._broker.archive.topic_totals(topic.name, here)

@@ -56,10 +56,16 @@ class ClusterPartitionOut(Output):
 
 
 class ClusterTopicOut(Output):
-    """A topic's partitions."""
+    """A topic's partitions.
+
+    A partition with fewer than ``min_insync`` replicas in sync, or than all of its replicas if
+    these are fewer, takes no writes.
+    """
 
     name: str
     partitions: list[ClusterPartitionOut]
+    replication_factor: int
+    min_insync: int
 
 
 class ReassignmentOut(Output):

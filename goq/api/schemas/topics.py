@@ -11,18 +11,22 @@ from goq.api.schemas.base import Input, Output
 
 
 class NewTopic(Input):
-    """A topic to create."""
+    """A topic to create. ``replication_factor`` and ``min_insync`` default to the cluster's."""
 
     name: str
     partitions: int | None = None
+    replication_factor: int | None = None
+    min_insync: int | None = None
     settings: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
 class TopicChange(Input):
-    """Settings to change, or more partitions."""
+    """Settings to change, more partitions, or another replication."""
 
     settings: dict[str, Any] = msgspec.field(default_factory=dict)
     partitions: int | None = None
+    replication_factor: int | None = None
+    min_insync: int | None = None
 
 
 class PartitionOut(Output):
@@ -51,11 +55,13 @@ class ArchivedOut(Output):
 
 
 class TopicOut(Output):
-    """A topic."""
+    """A topic; writes are refused where fewer than ``min_insync`` replicas are in sync."""
 
     name: str
     partitions: list[PartitionOut]
     settings: dict[str, str]
+    replication_factor: int
+    min_insync: int
     time: str | UnsetType = UNSET
     archived: ArchivedOut | UnsetType = UNSET
 

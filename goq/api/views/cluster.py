@@ -67,11 +67,13 @@ def cluster_out(
         offline=[],
         moves=[],
     )
-    for place, _, partition in active_partitions(state):
+    for place, topic, partition in active_partitions(state):
         if topics is not None and place.topic not in topics:
             continue
         if not out.topics or out.topics[-1].name != place.topic:
-            out.topics.append(ClusterTopicOut(place.topic, []))
+            factor = max(topic.replication_factor, 1)
+            own = state.settings.min_insync if topic.min_insync is None else topic.min_insync
+            out.topics.append(ClusterTopicOut(place.topic, [], factor, min(own, factor)))
         report = reports.get(place)
         out.topics[-1].partitions.append(_partition(place.partition, partition, report))
         name = f"{place.topic}:{place.partition}"

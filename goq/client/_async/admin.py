@@ -21,20 +21,22 @@ class AsyncAdmin(AsyncMessageAdmin, AsyncClusterAdmin):
         name: str,
         partitions: int | None = None,
         settings: Mapping[str, object] | None = None,
+        *,
+        replication_factor: int | None = None,
+        min_insync: int | None = None,
     ) -> results.topic.TopicDescription:
         """Create a topic and return it.
 
         ``partitions`` defaults to the node's setting. ``settings`` are topic settings such as
         ``{"retention.age": "7d"}``, see docs/configuration.md; the others get their defaults.
+        ``replication_factor`` is the number of replicas of each partition, and ``min_insync`` how
+        many must have a write before it is acknowledged; both default to the cluster's.
 
         Raises ``TopicExists`` if there is one of this name, ``InvalidInput`` for a setting or a
         name that is not valid.
         """
-        body: dict[str, Any] = {"name": name}
-        if partitions is not None:
-            body["partitions"] = partitions
-        if settings is not None:
-            body["settings"] = dict(settings)
+        body = _topic_body(settings, partitions, replication_factor, min_insync)
+        body["name"] = name
         return results.topic.decode_topic(await self._http.call("POST", routes.TOPICS, body))
 
     async def list_topics(self) -> tuple[results.topic.TopicDescription, ...]:
@@ -65,17 +67,16 @@ class AsyncAdmin(AsyncMessageAdmin, AsyncClusterAdmin):
         *,
         settings: Mapping[str, object] | None = None,
         partitions: int | None = None,
+        replication_factor: int | None = None,
+        min_insync: int | None = None,
     ) -> results.topic.TopicDescription:
-        """Change settings of a topic, or add partitions; return the topic.
+        """Change settings of a topic or its replication, or add partitions; return the topic.
 
         Settings that are not given stay. ``partitions`` is the new number: there can only be more,
-        and most keys belong to another partition then. Raises ``TopicNotFound``, ``InvalidInput``.
+        and most keys belong to another partition then. Replicas are added and removed in the
+        background, see :meth:`describe_cluster`. Raises ``TopicNotFound``, ``InvalidInput``.
         """
-        body: dict[str, Any] = {}
-        if settings is not None:
-            body["settings"] = dict(settings)
-        if partitions is not None:
-            body["partitions"] = partitions
+        body = _topic_body(settings, partitions, replication_factor, min_insync)
         return results.topic.decode_topic(
             await self._http.call("PATCH", routes.topic(name), body, repeatable=True)
         )
@@ -163,3 +164,18 @@ class AsyncAdmin(AsyncMessageAdmin, AsyncClusterAdmin):
     async def get_health(self) -> results.node.NodeHealth:
         """Return the health of the node. Raises ``Unavailable`` where it is not ``ok``."""
         return results.node.decode_health(await self._http.call("GET", "/healthz"))
+
+
+def _topic_body(
+    settings: Mapping[str, object] | None,
+    partitions: int | None,
+    replication_factor: int | None,
+    min_insync: int | None,
+) -> dict[str, Any]:
+    given = {
+        "settings": None if settings is None else dict(settings),
+        "partitions": partitions,
+        "replication_factor": replication_factor,
+        "min_insync": min_insync,
+    }
+    return {name: value for name, value in given.items() if value is not None}

@@ -65,10 +65,16 @@ class ClusterPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterTopic:
-    """A topic's partitions in the cluster."""
+    """A topic's partitions in the cluster.
+
+    A partition with fewer than ``min_insync`` replicas in sync, or than all of its replicas if
+    these are fewer, takes no writes.
+    """
 
     name: str
     partitions: tuple[ClusterPartition, ...]
+    replication_factor: int = 1
+    min_insync: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,12 +52,15 @@ class TopicDescription(Result):
     """One topic.
 
     ``settings`` are all settings in force, as text (docs/configuration.md). ``time`` is the node's
-    clock when it answered. ``archived`` is None where nothing of the topic is archived.
+    clock when it answered. ``archived`` is None where nothing of the topic is archived. Writes are
+    refused where fewer than ``min_insync`` replicas are in sync.
     """
 
     name: str
     partitions: tuple[PartitionDescription, ...]
     settings: Mapping[str, str]
+    replication_factor: int = 1
+    min_insync: int = 1
     time: datetime | None = None
     archived: ArchiveSummary | None = None
 

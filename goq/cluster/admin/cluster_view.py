@@ -7,7 +7,12 @@ from collections.abc import Callable, Mapping
 
 from goq.cluster.admin.operations import ClusterOperations
 from goq.cluster.admin.replica_status import ReplicaStatus
-from goq.cluster.metadata.state import MetadataState, PartitionMetadata, TopicMetadata
+from goq.cluster.metadata.state import (
+    MetadataState,
+    PartitionMetadata,
+    TopicMetadata,
+    required_in_sync,
+)
 from goq.cluster.raft.driver import RaftStatus
 from goq.cluster.replication.repair.manager import DamageReport, RepairManager
 from goq.cluster.replication.status import ReplicaReport
@@ -125,10 +130,18 @@ def _elections(before: TopicMetadata, after: TopicMetadata) -> int:
     return sum(new.leader_epoch - old.leader_epoch for old, new in pairs)
 
 
+def topic_replication(state: MetadataState, topic: str) -> tuple[int, int]:
+    """Return a topic's replication factor, and how many replicas must be in sync to write."""
+    known = state.topics.get(topic)
+    if known is None:
+        return 1, 1
+    own, factor = known.min_insync, known.replication_factor
+    return factor, min(state.settings.min_insync if own is None else own, factor)
+
+
 def acknowledged_copies(state: MetadataState, topic: str) -> int:
     """Return on how many nodes, at least, a message is when its publisher is acknowledged."""
     known = state.topics.get(topic)
     if known is None:
         return 1
-    replicas = min(len(partition.replicas) for partition in known.partitions)
-    return min(state.settings.min_insync, replicas)
+    return min(required_in_sync(state, known, partition) for partition in known.partitions)

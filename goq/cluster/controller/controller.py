@@ -45,6 +45,7 @@ from goq.cluster.metadata.state import (
     PartitionMetadata,
     PartitionRef,
     active_partitions,
+    active_topics,
 )
 
 CLOCK_IS_OFF: Final = (
@@ -169,7 +170,9 @@ class _ControllerPass:
             return True
         silent = _silent_nodes(self._state, self._liveness, self._timeout_ms)
         up = sum(other.is_up for other in self._draft.nodes.values())
-        return _is_majority(self._state, silent) and up > self._state.settings.min_insync
+        own = (topic.min_insync or 0 for topic in active_topics(self._state))
+        required = max(self._state.settings.min_insync, *own, 0)
+        return _is_majority(self._state, silent) and up > required
 
     def plan_features(self) -> None:
         """Raise the feature level once every node has sent a heartbeat with a higher one."""
@@ -216,6 +219,7 @@ class _ControllerPass:
                     partition.target
                     or partition.leader != partition.replicas[0]
                     or leaving
+                    or partition.has_surplus_replicas
                     or _can_add_replica(partition, receivers)
                 ):
                     waiting.append(PartitionRef(topic.name, number))
@@ -244,6 +248,8 @@ class _ControllerPass:
             self._leader_counts.change(partition.leader, leader)
             return
         if partition.target:
+            if _is_target_too_long(partition) and self._decide(CancelReassignment(*where)):
+                return
             if leaving.intersection(partition.target):
                 self._decide(CancelReassignment(*where))
             elif not partition.is_reassigning:
@@ -252,7 +258,9 @@ class _ControllerPass:
             elif with_target_replicas(self._draft, partition) is not None:
                 self._decide(FinishReassignment(*where))
         elif self._reassignments_left > 0 and (
-            leaving.intersection(partition.replicas) or _can_add_replica(partition, receivers)
+            leaving.intersection(partition.replicas)
+            or (partition.has_surplus_replicas and partition.leader is not None)
+            or _can_add_replica(partition, receivers)
         ):
             target = completed_replicas(self._draft, self._draft.topics[place.topic], partition)
             if target is not None and self._decide(ReassignPartition(*where, target)):
@@ -306,3 +314,8 @@ def _can_add_replica(partition: PartitionMetadata, receivers: set[str]) -> bool:
         and partition.leader is not None
         and not receivers.issubset(partition.replicas)
     )
+
+
+def _is_target_too_long(partition: PartitionMetadata) -> bool:
+    """Whether the replication factor was lowered since the reassignment was planned."""
+    return not partition.is_manual and len(partition.target) > partition.replication_factor

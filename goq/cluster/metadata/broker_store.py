@@ -6,14 +6,20 @@ Data of this node alone, such as its segments and its start count, stays in its 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from goq.broker.metadata import LocalMetadata, SegmentKey
+from goq import limits
+from goq.broker.metadata import (
+    DEFAULT_REPLICATION,
+    LocalMetadata,
+    SegmentKey,
+    TopicReplication,
+)
 from goq.cluster.metadata import commands
 from goq.cluster.metadata.client import MetadataClient
 from goq.cluster.metadata.results import Accepted
 from goq.cluster.metadata.state import GroupMetadata, MetadataState, TopicMetadata
-from goq.errors import Conflict, GoqError, TimedOut, TopicExists, TopicNotFound
+from goq.errors import Conflict, GoqError, InvalidInput, TimedOut, TopicExists, TopicNotFound
 from goq.storage.node_db import ArchiveRow, SegmentRow, TopicRow
 
 _CONFLICT_TIMEOUT_S = 3.0
@@ -39,15 +45,38 @@ class ReplicatedMetadataStore:
         """Return all topics that are not being deleted."""
         return topic_rows(self._state)
 
-    async def put_topic(self, topic: TopicRow, *, is_new: bool = False) -> None:
+    def check_replication(self, asked: TopicReplication, topic: str | None = None) -> None:
+        """Raise ``InvalidInput`` if the cluster cannot give a topic a replication."""
+        check_replication(self._state, asked, topic)
+
+    def replication_of(self, topic: str) -> TopicReplication:
+        """Return what a topic has of its own; None where it has the cluster's default."""
+        known = self._state.topics.get(topic)
+        if known is None:
+            return DEFAULT_REPLICATION
+        factor = known.replication_factor
+        is_default = factor == self._state.settings.replication_factor
+        return TopicReplication(None if is_default else factor, known.min_insync)
+
+    async def put_topic(
+        self,
+        topic: TopicRow,
+        *,
+        is_new: bool = False,
+        replication: TopicReplication = DEFAULT_REPLICATION,
+    ) -> None:
         """Create a topic, or change it to match ``topic``.
 
         Raises ``TopicExists`` if it ``is_new`` to this node's broker, but not to the cluster.
         """
         existing = self._state.topics.get(topic.name)
         if existing is None:
+            factor, min_insync = replication
+            fields = (topic.name, topic.partitions, dict(topic.settings), factor)
             await self._propose(
-                commands.CreateTopic(topic.name, topic.partitions, dict(topic.settings))
+                commands.CreateTopic(*fields)
+                if min_insync is None
+                else commands.CreateTopicWithMinInsync(*fields, min_insync)
             )
         elif topic.deleting:
             await self._propose(commands.DeleteTopic(topic.name, existing.topic_id))
@@ -56,31 +85,42 @@ class ReplicatedMetadataStore:
         elif is_new:
             raise TopicExists(f"topic {topic.name} exists already", field="name")
         else:
-            await self._alter(existing, topic)
+            await self._alter(existing, topic, replication)
 
-    async def _alter(self, existing: TopicMetadata, topic: TopicRow) -> None:
+    async def _alter(
+        self, existing: TopicMetadata, topic: TopicRow, replication: TopicReplication
+    ) -> None:
+        """Propose up to three commands; the version of each comes from the one before."""
         changed: dict[str, str | None] = {
             key: value
             for key, value in topic.settings.items()
             if existing.settings.get(key) != value
         }
         changed |= dict.fromkeys(existing.settings.keys() - topic.settings.keys())
-        version = existing.version
-        if changed:
-            command = commands.AlterTopic(topic.name, existing.topic_id, version, changed)
-            version = (await self._propose(command)).value
-        if topic.partitions > len(existing.partitions):
-            adding = commands.AddPartitions(
-                topic.name, existing.topic_id, version, topic.partitions
+        where = topic.name, existing.topic_id
+        steps: dict[str, Callable[[int], commands.AnyCommand]] = {}
+        if replication != DEFAULT_REPLICATION:
+            steps["replication"] = lambda version: commands.AlterTopicReplication(
+                *where, version, *replication
             )
+        if changed:
+            steps["settings"] = lambda version: commands.AlterTopic(*where, version, changed)
+        if topic.partitions > len(existing.partitions):
+            steps["partitions"] = lambda version: commands.AddPartitions(
+                *where, version, topic.partitions
+            )
+        version = existing.version
+        done: list[str] = []
+        for what, command in steps.items():
             try:
-                await self._propose(adding)
+                version = (await self._propose(command(version))).value
             except GoqError as error:
-                if changed:
+                if done:
                     raise TimedOut(
-                        f"the settings are changed, but not the partitions: {error.detail}"
+                        f"changed: {', '.join(done)}; not changed: {what}: {error.detail}"
                     ) from error
                 raise
+            done.append(what)
 
     async def delete_topic(self, name: str) -> None:
         """Forget what this node's own database holds of a topic.
@@ -170,3 +210,39 @@ def group_settings(state: MetadataState, topic: str) -> dict[str, dict[str, str]
     """Return a topic's groups, each with its own settings."""
     groups = state.groups.get(topic, {})
     return {name: dict(group.settings) for name, group in groups.items()}
+
+
+def check_replication(
+    state: MetadataState, asked: TopicReplication, topic: str | None = None
+) -> None:
+    """Raise ``InvalidInput`` if a topic, by default a new one, cannot have a replication.
+
+    More replicas than nodes are refused, unless the topic wants as many already.
+    """
+    factor, min_insync = asked
+    known = None if topic is None else state.topics.get(topic)
+    present = state.settings.replication_factor if known is None else known.replication_factor
+    nodes = sorted(node.id for node in state.nodes.values() if not node.leaving)
+    if factor is not None and not 1 <= factor <= limits.REPLICAS_MAX:
+        raise InvalidInput(
+            f"replication_factor is 1 to {limits.REPLICAS_MAX}, not {factor}",
+            field="replication_factor",
+        )
+    if factor is not None and factor > len(nodes) and (known is None or factor > present):
+        raise InvalidInput(
+            f"replication_factor {factor} needs {factor} nodes; there are {len(nodes)}:"
+            f" {', '.join(nodes)}",
+            field="replication_factor",
+        )
+    factor = present if factor is None else factor
+    if min_insync is not None and not 1 <= min_insync <= factor:
+        raise InvalidInput(
+            f"min_insync is 1 to the replication factor, {factor}, not {min_insync}",
+            field="min_insync",
+        )
+    if min_insync is None and known is not None and (known.min_insync or 0) > factor:
+        raise InvalidInput(
+            f"the min_insync of topic {topic} is {known.min_insync}: lower it too, to at most"
+            f" {factor}",
+            field="min_insync",
+        )

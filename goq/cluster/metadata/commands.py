@@ -144,6 +144,12 @@ class CreateTopic(Command, frozen=True, tag="create_topic/1"):
     replication_factor: Count | None = None
 
 
+class CreateTopicWithMinInsync(CreateTopic, frozen=True, tag="create_topic/2"):
+    """Create a topic with a ``min_insync`` of its own."""
+
+    min_insync: Count = 1
+
+
 class AlterTopic(Command, frozen=True, tag="alter_topic/1"):
     """Set settings; None resets one to its default. ``value`` is the topic's version."""
 
@@ -151,6 +157,20 @@ class AlterTopic(Command, frozen=True, tag="alter_topic/1"):
     topic_id: Count
     version: Count
     settings: dict[str, str | None]
+
+
+class AlterTopicReplication(Command, frozen=True, tag="alter_topic_replication/1"):
+    """Change the replication of all partitions of a topic; None leaves a value unchanged.
+
+    The controller then adds missing replicas and removes surplus ones. ``value`` is the topic's
+    version.
+    """
+
+    name: Text
+    topic_id: Count
+    version: Count
+    replication_factor: Count | None = None
+    min_insync: Count | None = None
 
 
 class AddPartitions(Command, frozen=True, tag="add_partitions/1"):
@@ -304,7 +324,9 @@ AnyCommand = (
     | DecommissionNode
     | RemoveNode
     | CreateTopic
+    | CreateTopicWithMinInsync
     | AlterTopic
+    | AlterTopicReplication
     | AddPartitions
     | DeleteTopic
     | RemoveTopic

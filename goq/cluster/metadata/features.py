@@ -7,23 +7,35 @@ with an earlier version cannot register, nor keep a session.
 
 level 1   digests of the state are compared; nodes register their own level; pre-votes; event logs
           have the event ``ClockChanged``; published frames may have relative times
+level 2   topics have a replication factor and a ``min_insync`` that can be altered
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from goq.cluster.metadata.commands import AnyCommand, RegisterNodeWithLevel, ResetReplicas
+from goq.cluster.metadata.commands import (
+    AlterTopicReplication,
+    AnyCommand,
+    CreateTopicWithMinInsync,
+    RegisterNodeWithLevel,
+    ResetReplicas,
+)
 from goq.cluster.metadata.state import MetadataState
 
-OWN_LEVEL: Final = 1
+OWN_LEVEL: Final = 2
 """The highest level that this version of goq knows."""
 
 DIGESTS_LEVEL: Final = 1
 CLOCK_EVENTS_LEVEL: Final = 1
 RELATIVE_TIMES_LEVEL: Final = 1
 
-_COMMAND_LEVELS: dict[type, int] = {RegisterNodeWithLevel: 1, ResetReplicas: 1}
+_COMMAND_LEVELS: dict[type, int] = {
+    RegisterNodeWithLevel: 1,
+    ResetReplicas: 1,
+    CreateTopicWithMinInsync: 2,
+    AlterTopicReplication: 2,
+}
 
 
 def level_of(command: AnyCommand) -> int:

@@ -83,9 +83,9 @@ class PartitionMetadata(
     fail their check. ``restarted`` replicas are in sync, but restarted since the leader last heard
     from them: they may lead only where no other in-sync replica can. ``unclean`` says that the
     leader was elected by name from outside the eligible replicas. ``replication_factor`` is the
-    number of replicas to have: the controller adds missing ones, and removes none. ``is_manual``
-    says that an operator chose the target: its length becomes the replication factor once the
-    reassignment finishes. ``version`` rises with every change of any field.
+    number of replicas to have: the controller adds missing ones and removes surplus ones.
+    ``is_manual`` says that an operator chose the target: its length becomes the replication factor
+    once the reassignment finishes. ``version`` rises with every change of any field.
     """
 
     replicas: tuple[str, ...]
@@ -132,6 +132,11 @@ class PartitionMetadata(
         return len(self.replicas) < self.replication_factor
 
     @property
+    def has_surplus_replicas(self) -> bool:
+        """Whether there are more replicas than the replication factor, as after it was lowered."""
+        return len(self.replicas) > self.replication_factor
+
+    @property
     def planned_replicas(self) -> tuple[str, ...]:
         """The replicas after the planned reassignment, if there is one."""
         return self.target or self.replicas
@@ -141,8 +146,9 @@ class TopicMetadata(msgspec.Struct, frozen=True):
     """A topic. ``topic_id`` is the log index of the command that created it.
 
     A topic created again under an old name has another id. ``settings`` hold only the values that
-    were set for this topic, in their written form. ``version`` rises when the settings,
-    ``deleting`` or the number of partitions change.
+    were set for this topic, in their written form. ``min_insync`` is None where the cluster's
+    counts. ``version`` rises when the settings, ``deleting``, ``min_insync``, the replication
+    factor or the number of partitions change.
     """
 
     name: str
@@ -151,6 +157,12 @@ class TopicMetadata(msgspec.Struct, frozen=True):
     partitions: tuple[PartitionMetadata, ...]
     deleting: bool = False
     version: int = 1
+    min_insync: int | None = None
+
+    @property
+    def replication_factor(self) -> int:
+        """The number of replicas that its partitions should have, the largest if they differ."""
+        return max(partition.replication_factor for partition in self.partitions)
 
 
 class GroupMetadata(msgspec.Struct, frozen=True):
@@ -217,6 +229,14 @@ def active_partitions(
     for topic in active_topics(state):
         for number, partition in enumerate(topic.partitions):
             yield PartitionRef(topic.name, number), topic, partition
+
+
+def required_in_sync(
+    state: MetadataState, topic: TopicMetadata, partition: PartitionMetadata
+) -> int:
+    """Return how many replicas must have a write before it is acknowledged; never more than all."""
+    wanted = state.settings.min_insync if topic.min_insync is None else topic.min_insync
+    return min(wanted, len(partition.replicas))
 
 
 def partition_count(state: MetadataState) -> int:

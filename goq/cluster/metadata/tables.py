@@ -2,7 +2,7 @@
 
     nodes(id, incarnation, http_url, cluster_address, rack, status, leaving, unfit_reason,
           disk, feature_level)
-    topics(name, topic_id, settings, deleting, version)
+    topics(name, topic_id, settings, deleting, version, min_insync)
     partitions(topic, partition, replicas, leader, in_sync, leader_epoch, target, moving, damaged,
                returned, unclean, wanted, by_name, version)
     groups(topic, name, settings, version)
@@ -43,7 +43,7 @@ CREATE TABLE IF NOT EXISTS nodes (
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS topics (
     name TEXT PRIMARY KEY, topic_id INTEGER NOT NULL, settings TEXT NOT NULL,
-    deleting INTEGER NOT NULL, version INTEGER NOT NULL
+    deleting INTEGER NOT NULL, version INTEGER NOT NULL, min_insync INTEGER
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS partitions (
     topic TEXT NOT NULL, partition INTEGER NOT NULL, replicas TEXT NOT NULL, leader TEXT,
@@ -68,8 +68,11 @@ CREATE TABLE IF NOT EXISTS diverged (
     topic_id INTEGER NOT NULL, partition INTEGER NOT NULL, PRIMARY KEY (topic_id, partition)
 ) WITHOUT ROWID;
 """
-_ADDED_COLUMNS = {("nodes", "feature_level"): "INTEGER NOT NULL DEFAULT 0"}
-"""Columns that databases and snapshots of earlier versions lack. Each needs a default."""
+_ADDED_COLUMNS = {
+    ("nodes", "feature_level"): "INTEGER NOT NULL DEFAULT 0",
+    ("topics", "min_insync"): "INTEGER",
+}
+"""Columns that databases and snapshots of earlier versions lack. Each may be left out."""
 
 
 _LISTS = ("replicas", "in_sync", "target", "damaged", "returned")

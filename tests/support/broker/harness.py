@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from goq.broker.broker import Broker
 from goq.broker.log.frame_cache import FrameCache
+from goq.broker.metadata import DEFAULT_REPLICATION, TopicReplication
 from goq.broker.outbox.worker import RetryBackoff
 from goq.broker.partition.leases import LeasedBatch
 from goq.broker.partition.loader import LoadedPartition, open_partition
@@ -180,7 +181,19 @@ class MemoryMetadata:
     async def topics(self) -> list[TopicRow]:
         return list(self.rows.values())
 
-    async def put_topic(self, topic: TopicRow, *, is_new: bool = False) -> None:
+    def check_replication(self, asked: TopicReplication, topic: str | None = None) -> None:
+        pass
+
+    def replication_of(self, topic: str) -> TopicReplication:
+        return DEFAULT_REPLICATION
+
+    async def put_topic(
+        self,
+        topic: TopicRow,
+        *,
+        is_new: bool = False,
+        replication: TopicReplication = DEFAULT_REPLICATION,
+    ) -> None:
         self.before("put_topic")
         self.rows[topic.name] = topic
 

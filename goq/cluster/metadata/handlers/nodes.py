@@ -239,14 +239,28 @@ def _check_enough_nodes(
             " node first, or allow fewer replicas"
             f" (goq cluster leave {node.id} --fewer-replicas)",
         )
-    needed = max(1, min(replicas, state.settings.min_insync))
+    needed, lower = _most_required(state)
     if remaining < needed:
         raise CommandRejected(
             "too_few_nodes",
             f"without {node.id!r}, {remaining} nodes remain, but an acknowledged message must be"
-            f" on {needed}; lower that (goq cluster set min_insync={max(remaining, 1)})"
+            f" on {needed}; lower that ({lower}{max(remaining, 1)})"
             f"{', or add another node first' if node.is_up else ''}",
         )
+
+
+def _most_required(state: MetadataState) -> tuple[int, str]:
+    """Return the most nodes that a write needs, and the beginning of a command that lowers it."""
+    needed, lower = 1, "goq cluster set min_insync="
+    for topic in active_topics(state):
+        replicas = max(len(partition.planned_replicas) for partition in topic.partitions)
+        own = topic.min_insync
+        required = min(state.settings.min_insync if own is None else own, replicas)
+        if required > needed:
+            needed = required
+            if own is not None:
+                lower = f"goq topic alter {topic.name} --min-insync "
+    return needed, lower
 
 
 def _check_no_sole_copy(state: MetadataState, node: NodeMetadata) -> None:

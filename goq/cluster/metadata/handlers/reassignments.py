@@ -75,10 +75,10 @@ def cancel_reassignment(state: MetadataState, command: CancelReassignment) -> Ap
         raise CommandRejected(
             "needs_new_replicas", "only the new replicas could lead the partition now"
         )
-    is_automatic_addition = not partition.is_manual and len(partition.target) > len(
-        partition.replicas
+    is_automatic_resize = not partition.is_manual and (
+        len(partition.target) > len(partition.replicas) or partition.has_surplus_replicas
     )
-    if command.is_manual and is_automatic_addition:
+    if command.is_manual and is_automatic_resize:
         after = replace(after, replication_factor=len(after.replicas))
     return accept_partition(state, command, after, "keeps its replicas")
 

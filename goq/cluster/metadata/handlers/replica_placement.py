@@ -114,7 +114,7 @@ def place_replicas(
 def completed_replicas(
     state: MetadataState, topic: TopicMetadata, partition: PartitionMetadata
 ) -> tuple[str, ...] | None:
-    """Return the replicas with leaving nodes replaced, and with missing replicas added.
+    """Return the replicas with leaving nodes replaced, missing ones added and surplus ones removed.
 
     None if nothing is to be done, or nothing can be done yet. Only what must be copied changes. A
     leaving node is not replaced where fewer nodes remain than there are replicas. Where enough
@@ -127,15 +127,19 @@ def completed_replicas(
         ReplicaCounts(state, topic),
     )
     row = [node for node in replicas if not state.nodes[node].leaving]
+    surplus = len(row) - partition.replication_factor
+    if surplus > 0:
+        return _without_surplus(state, partition, row, surplus, counts)
     new_nodes: list[str] = []
-    for _ in range(max(len(replicas), partition.replication_factor) - len(row)):
+    for _ in range(-surplus):
         if not set(nodes) - {*row, *new_nodes}:
             break
         new_node = _best_node([*row, *new_nodes], nodes, racks, counts)
         counts.add([*row, *new_nodes], new_node)
         new_nodes.append(new_node)
     staying = sum(not node.leaving for node in state.nodes.values())
-    if len(row) + len(new_nodes) < max(1, min(len(replicas), staying)):
+    present = min(len(replicas), partition.replication_factor)
+    if len(row) + len(new_nodes) < max(1, min(present, staying)):
         return None
     result = []
     for node in replicas:
@@ -147,6 +151,42 @@ def completed_replicas(
         result.insert(0, new_nodes.pop(0))  # a new node gets its share of leaderships
     result += new_nodes
     return None if tuple(result) == replicas else tuple(result)
+
+
+def _without_surplus(
+    state: MetadataState,
+    partition: PartitionMetadata,
+    row: list[str],
+    surplus: int,
+    counts: ReplicaCounts,
+) -> tuple[str, ...] | None:
+    """Return a row without some replicas; None while those that stay are not all in sync.
+
+    The leader stays. Replicas that could not lead go first, then those that share a rack, then
+    those on the nodes with the most replicas.
+    """
+    racks = racks_of(state.nodes)
+    sound = {
+        node
+        for node in partition.in_sync
+        if node not in partition.restarted and node not in partition.damaged
+    }
+    for _ in range(surplus):
+        used = Counter(racks[node] for node in row)
+        removed = max(
+            (node for node in row if node != partition.leader),
+            key=lambda node: (
+                node not in sound,
+                not state.nodes[node].can_lead,
+                used[racks[node]],
+                node != row[0],
+                counts.topic_replicas[node],
+                counts.replicas[node],
+                node,
+            ),
+        )
+        row = [node for node in row if node != removed]
+    return tuple(row) if sound.issuperset(row) else None
 
 
 def _best_node(

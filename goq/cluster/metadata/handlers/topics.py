@@ -8,7 +8,9 @@ from goq import limits
 from goq.cluster.metadata.commands import (
     AddPartitions,
     AlterTopic,
+    AlterTopicReplication,
     CreateTopic,
+    CreateTopicWithMinInsync,
     DeleteTopic,
     RemoveTopic,
 )
@@ -41,8 +43,13 @@ def create_topic(state: MetadataState, command: CreateTopic) -> Applied:
     if len(state.topics) >= limits.TOPICS_MAX:
         raise CommandRejected("too_many_topics", f"there are at most {limits.TOPICS_MAX} topics")
     _check_count(state, command.partitions, command.partitions)
-    partitions = _new_partitions(state, None, command.partitions, _requested_factor(state, command))
-    topic = TopicMetadata(name, state.version, dict(command.settings), partitions)
+    factor = _requested_factor(state, command)
+    min_insync = command.min_insync if isinstance(command, CreateTopicWithMinInsync) else None
+    _check_replication(factor, min_insync)
+    partitions = _new_partitions(state, None, command.partitions, factor, min_insync)
+    topic = TopicMetadata(
+        name, state.version, dict(command.settings), partitions, min_insync=min_insync
+    )
     return _accepted(state, topic, f"topic {name} created", topic.topic_id)
 
 
@@ -55,6 +62,30 @@ def alter_topic(state: MetadataState, command: AlterTopic) -> Applied:
     return _accepted(state, topic, f"topic {topic.name} altered", topic.version)
 
 
+def alter_topic_replication(state: MetadataState, command: AlterTopicReplication) -> Applied:
+    """Set the replication factor of all partitions, and how many replicas must be in sync.
+
+    A reassignment under way goes on, without the last word on the factor. Every partition gets a
+    new version: so no leader shrinks an in-sync set below the new ``min_insync`` by the old one.
+    """
+    topic = _require_version(state, command.name, command.topic_id, command.version)
+    factor, min_insync = command.replication_factor, command.min_insync
+    min_insync = topic.min_insync if min_insync is None else min_insync
+    _check_replication(topic.replication_factor if factor is None else factor, min_insync)
+    partitions = tuple(
+        replace(
+            partition,
+            replication_factor=partition.replication_factor if factor is None else factor,
+            is_manual=partition.is_manual and factor is None,
+            version=partition.version + 1,
+        )
+        for partition in topic.partitions
+    )
+    topic = replace(topic, partitions=partitions, min_insync=min_insync, version=topic.version + 1)
+    text = f"topic {topic.name} has replication factor {topic.replication_factor}"
+    return _accepted(state, topic, text, topic.version)
+
+
 def add_partitions(state: MetadataState, command: AddPartitions) -> Applied:
     """Add partitions, with the largest replication factor of the topic's other partitions."""
     topic = _require_version(state, command.name, command.topic_id, command.version)
@@ -65,8 +96,9 @@ def add_partitions(state: MetadataState, command: AddPartitions) -> Applied:
             f"topic {topic.name!r} has {len(topic.partitions)} partitions; only more are possible",
         )
     _check_count(state, command.partitions, added)
-    factor = max(max(len(p.planned_replicas), p.replication_factor) for p in topic.partitions)
-    partitions = topic.partitions + _new_partitions(state, topic, added, factor)
+    planned = (len(p.target) for p in topic.partitions if p.is_manual)
+    factor = max(topic.replication_factor, *planned, 1)
+    partitions = topic.partitions + _new_partitions(state, topic, added, factor, topic.min_insync)
     topic = replace(topic, partitions=partitions, version=topic.version + 1)
     return _accepted(
         state, topic, f"topic {topic.name} has {len(partitions)} partitions", topic.version
@@ -114,17 +146,27 @@ def _without_leader(partition: PartitionMetadata) -> PartitionMetadata:
 
 def _requested_factor(state: MetadataState, command: CreateTopic) -> int:
     factor = command.replication_factor
-    if factor is None:
-        factor = state.settings.replication_factor
+    return state.settings.replication_factor if factor is None else factor
+
+
+def _check_replication(factor: int, min_insync: int | None) -> None:
     if not 1 <= factor <= limits.REPLICAS_MAX:
         raise CommandRejected(
             "invalid_replicas", f"a partition has 1 to {limits.REPLICAS_MAX} replicas"
         )
-    return factor
+    if min_insync is not None and not 1 <= min_insync <= factor:
+        raise CommandRejected(
+            "invalid_min_insync",
+            f"min_insync is 1 to the replication factor, {factor}, not {min_insync}",
+        )
 
 
 def _new_partitions(
-    state: MetadataState, topic: TopicMetadata | None, count: int, factor: int
+    state: MetadataState,
+    topic: TopicMetadata | None,
+    count: int,
+    factor: int,
+    min_insync: int | None,
 ) -> tuple[PartitionMetadata, ...]:
     """Return new partitions, with fewer replicas than ``factor`` while there are too few nodes.
 
@@ -133,7 +175,8 @@ def _new_partitions(
     """
     available = len(assignable_nodes(state.nodes))
     remaining = sum(not node.leaving for node in state.nodes.values())
-    needed = min(factor, state.settings.min_insync, max(remaining, 1))
+    min_insync = state.settings.min_insync if min_insync is None else min_insync
+    needed = min(factor, min_insync, max(remaining, 1))
     if available < needed:
         raise CommandRejected(
             "not_enough_nodes",

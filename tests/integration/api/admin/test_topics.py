@@ -109,3 +109,28 @@ def test_a_node_that_may_not_create_topics_does_not(
         answer = node.request(method, path, body)
         assert (answer.status, answer.json["code"]) == (404, "topic_not_found")
         assert node.call("GET", "/v1/topics") == {"topics": []}
+
+
+@pytest.mark.parametrize("name", ["replication_factor", "min_insync"])
+@pytest.mark.parametrize("value", [0, 2])
+def test_a_node_of_its_own_keeps_one_replica(
+    node: RunningNode, topic: str, name: str, value: int
+) -> None:
+    for method, path, body in (
+        ("POST", "/v1/topics", {"name": f"{topic}-more"}),
+        ("PATCH", f"/v1/topics/{topic}", {}),
+    ):
+        answer = node.request(method, path, {**body, name: value})
+        assert (answer.status, answer.json["code"]) == (400, "invalid_input")
+        assert answer.json["field"] == name
+        assert f"{name} can only be 1, not {value}" in answer.json["detail"]
+    assert node.request("GET", f"/v1/topics/{topic}-more").status == 404
+
+
+def test_a_node_of_its_own_takes_one_replica_for_an_answer(node: RunningNode, topic: str) -> None:
+    one = {"replication_factor": 1, "min_insync": 1}
+    made = node.call("POST", "/v1/topics", {"name": f"{topic}-one", **one})
+    altered = node.call("PATCH", f"/v1/topics/{topic}", one)
+    shown = node.call("GET", f"/v1/topics/{topic}")
+    for found in (made, altered, shown):
+        assert {name: found[name] for name in one} == one

@@ -117,7 +117,10 @@ class Commands:
         topic = state.topics.get(name)
         if topic is None:
             factor = r.choice([None, 1, 2, 3, 3, 9])
-            return c.CreateTopic(name, r.choice([0, 1, 3, 6, 12]), {"fsync": "always"}, factor)
+            fields: Any = (name, r.choice([0, 1, 3, 6, 12]), {"fsync": "always"}, factor)
+            if r.random() < 0.3:
+                return c.CreateTopicWithMinInsync(*fields, r.choice([0, 1, 2, 3]))
+            return c.CreateTopic(*fields)
         key = (name, topic.topic_id)
         group = r.choice(GROUPS)
         known = state.groups.get(name, {}).get(group)
@@ -128,6 +131,12 @@ class Commands:
             c.DeleteGroup(*key, group, known.version if known else 0),
             c.AlterClusterSettings(state.settings.version, moves_at_once=r.randrange(4)),
             c.CreateTopic(name, 1, {}),
+            c.AlterTopicReplication(
+                *key,
+                topic.version,
+                r.choice([None, 0, 1, 2, 3, 9]),
+                r.choice([None, None, 1, 2, 4]),
+            ),
         ]
         if topic.deleting or r.random() < 0.15:
             choices = [c.DeleteTopic(*key), c.RemoveTopic(*key)]

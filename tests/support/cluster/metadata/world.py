@@ -190,6 +190,11 @@ class World:
             self.propose(c.CreateTopic(name, r.randrange(1, 9), {}, r.choice([None, 1, 2, 3])))
         elif r.random() < 0.3:
             self.propose(c.DeleteTopic(name, topic.topic_id))
+        elif r.random() < 0.5:
+            factor, min_insync = r.choice([None, 1, 2, 3]), r.choice([None, None, 1, 2])
+            self.propose(
+                c.AlterTopicReplication(name, topic.topic_id, topic.version, factor, min_insync)
+            )
         else:
             count = len(topic.partitions) + 1
             self.propose(c.AddPartitions(name, topic.topic_id, topic.version, count))

@@ -13,6 +13,7 @@ from goq.cluster.metadata.commands import (
     AlterInSync,
     AnyCommand,
     CancelReassignment,
+    CreateTopicWithMinInsync,
     DecommissionNode,
     DeleteTopic,
     ElectLeader,
@@ -336,6 +337,13 @@ def test_hearsay_leaves_enough_nodes_up_to_acknowledge_anything(
     liveness = watching(state, 3000, silent=("n3",))
     found = decide(state, liveness, timeout_ms=TIMEOUT_MS, reachable=("n3",))
     assert found == ([FenceNode("n3", 1)] if is_fenced else [])
+    assert decide(state, liveness, timeout_ms=TIMEOUT_MS) == [FenceNode("n3", 1)]
+
+
+def test_hearsay_fences_nobody_whom_a_topic_needs_by_its_own_min_insync() -> None:
+    state = after(nodes(3), CreateTopicWithMinInsync("t", 1, {}, 3, 3))
+    liveness = watching(state, 3000, silent=("n3",))
+    assert decide(state, liveness, timeout_ms=TIMEOUT_MS, reachable=("n3",)) == []
     assert decide(state, liveness, timeout_ms=TIMEOUT_MS) == [FenceNode("n3", 1)]
 
 

@@ -20,7 +20,7 @@ def check_at_rest(world: World) -> None:
         assert partition.leader == partition.replicas[0], place
         assert set(partition.in_sync) == set(partition.replicas), place
         assert not partition.target, place
-        assert len(partition.replicas) >= min(
+        assert len(partition.replicas) == min(
             partition.replication_factor, len(world.state.nodes)
         ), place
         assert not partition.damaged, place

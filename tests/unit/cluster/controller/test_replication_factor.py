@@ -11,10 +11,13 @@ from goq.cluster.metadata.commands import (
     AddPartitions,
     AlterClusterSettings,
     AlterInSync,
+    AlterTopicReplication,
     CancelReassignment,
     DecommissionNode,
+    ElectLeader,
     FenceNode,
     FinishReassignment,
+    MarkReplicaDamaged,
     ReassignPartition,
     RegisterNode,
     RemoveNode,
@@ -239,3 +242,117 @@ def test_a_move_that_fills_up_goes_on_under_the_next_controller() -> None:
     state = after(state, StartReassignment(*at(state)))
     state = at_rest(state)
     assert set(partition(state).replicas) == {"n1", "n2", "n3"}
+
+
+# A factor that is altered
+
+
+def altered(state: MetadataState, factor: int) -> MetadataState:
+    topic = state.topics["orders"]
+    return after(state, AlterTopicReplication("orders", topic.topic_id, topic.version, factor))
+
+
+def sizes(state: MetadataState) -> set[int]:
+    return {len(found.replicas) for _, _, found in active_partitions(state)}
+
+
+def test_a_raised_factor_adds_replicas_and_a_lowered_one_removes_them_evenly() -> None:
+    state = with_topic(nodes(4), partitions=12, factor=2)
+    state = at_rest(altered(state, 4))
+    assert sizes(state) == {4}
+    leaders = [found.leader for _, _, found in active_partitions(state)]
+    state = at_rest(altered(state, 2))
+    assert sizes(state) == {2}
+    assert [found.leader for _, _, found in active_partitions(state)] == leaders
+    assert uneven(counts(state)[0]) <= 1
+    assert all(
+        set(found.in_sync) == set(found.replicas) for _, _, found in active_partitions(state)
+    )
+
+
+def test_a_leader_that_is_not_preferred_keeps_its_replica() -> None:
+    state = with_topic(nodes(3))
+    leader = partition(state).replicas[2]
+    state = after(state, ElectLeader(*at(state), leader))
+    state = at_rest(altered(state, 1))
+    assert partition(state).replicas == partition(state).in_sync == (leader,)
+    assert partition(state).leader_epoch == 2
+
+
+def test_no_replica_goes_before_those_that_stay_have_everything() -> None:
+    state = with_topic(nodes(3))
+    found = partition(state)
+    leader = str(found.leader)
+    alone = AlterInSync(*at(state), leader, found.leader_epoch, {leader: 1})
+    state = altered(after(state, alone), 2)
+    for _ in range(5):
+        state = looked(state)
+    assert partition(state).replicas == found.replicas
+    assert not partition(state).target
+    assert len(partition(at_rest(state)).replicas) == 2
+
+
+def test_a_replica_that_falls_behind_meanwhile_is_waited_for() -> None:
+    state = looked(altered(with_topic(nodes(3)), 2))
+    found = partition(state)
+    assert len(found.target) == 2
+    leader = str(found.leader)
+    state = after(state, AlterInSync(*at(state), leader, found.leader_epoch, {leader: 1}))
+    for _ in range(5):
+        state = looked(state)
+    assert partition(state).is_reassigning
+    assert set(partition(state).replicas) == {"n1", "n2", "n3"}
+
+
+def test_a_replica_that_is_away_goes_first_and_the_node_deletes_it_later() -> None:
+    state = with_topic(nodes(3))
+    away = partition(state).replicas[1]
+    state = at_rest(altered(after(state, FenceNode(away, 1)), 2))
+    assert away not in partition(state).replicas
+    assert set(partition(state).in_sync) == set(partition(state).replicas)
+
+
+def test_a_damaged_replica_goes_before_a_sound_one() -> None:
+    state = with_topic(nodes(3))
+    bad = partition(state).replicas[2]
+    topic_id = state.topics["orders"].topic_id
+    state = at_rest(altered(after(state, MarkReplicaDamaged("orders", topic_id, 0, bad, 1)), 2))
+    assert bad not in partition(state).replicas
+
+
+def test_a_replica_that_shares_a_rack_goes_before_one_that_does_not() -> None:
+    state = with_topic(nodes(["a", "a", "b"]))
+    state = at_rest(altered(state, 2))
+    assert "n3" in partition(state).replicas
+
+
+def test_a_factor_that_is_lowered_again_gives_up_the_additions() -> None:
+    state = with_topic(nodes(3), factor=1)
+    state = looked(looked(altered(state, 3)))
+    assert partition(state).is_reassigning
+    state = at_rest(altered(state, 1))
+    assert sizes(state) == {1}
+
+
+def test_an_altered_factor_counts_more_than_a_move_by_name_before_it() -> None:
+    state = with_topic(nodes(3), factor=1)
+    state = after(state, ReassignPartition(*at(state), ("n1", "n2", "n3"), is_manual=True))
+    state = at_rest(altered(state, 2))
+    assert sizes(state) == {2}
+    state = after(state, ReassignPartition(*at(state), ("n1", "n2", "n3"), is_manual=True))
+    assert sizes(at_rest(state)) == {3}  # and a later move counts more than it
+
+
+def test_people_who_give_a_removal_up_keep_the_replicas() -> None:
+    state = looked(altered(with_topic(nodes(3)), 2))
+    assert partition(state).target
+    state = after(state, CancelReassignment(*at(state), is_manual=True))
+    assert partition(state).replication_factor == 3
+    assert sizes(at_rest(state)) == {3}
+
+
+def test_a_leaving_node_is_not_replaced_where_a_lowered_factor_has_enough() -> None:
+    state = after(altered(with_topic(nodes(4), factor=3), 2), DecommissionNode("n1"))
+    state = at_rest(state)
+    assert "n1" not in state.nodes
+    assert sizes(state) == {2}

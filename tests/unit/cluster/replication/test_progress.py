@@ -273,3 +273,32 @@ def test_who_returned_is_vouched_for_once_it_was_heard_of_with_all_that_is_safe(
     assert progress.desired_in_sync(2, 2000) == frozenset("abc")
     assert progress.unconfirmed == frozenset("c")
     assert progress.desired_in_sync(2002, 2000) == frozenset("ab")  # it never came
+
+
+def test_a_raised_min_insync_holds_what_comes_and_takes_nothing_back() -> None:
+    progress = _progress("a", "b", end=5)
+    progress.on_fetch("b", LogOffsets(5, 5), 1)
+    assert progress.high_watermark == LogOffsets(5, 5)
+    progress.set_in_sync({"a", "b"}, 3)
+    progress.on_local_append(LogOffsets(9, 9))
+    progress.on_fetch("b", LogOffsets(9, 9), 2)
+    assert not progress.has_min_insync
+    assert progress.high_watermark == LogOffsets(5, 5)
+    progress.on_fetch("c", LogOffsets(9, 9), 3)
+    assert progress.desired_in_sync(3, LAG_MS) == {"a", "b", "c"}
+    progress.set_in_sync({"a", "b", "c"}, 3)
+    assert progress.high_watermark == LogOffsets(9, 9)
+
+
+def test_a_lowered_min_insync_lets_the_one_that_lags_most_go_and_no_other() -> None:
+    progress = _progress("a", "b", "c", min_insync=3, end=5)
+    progress.on_fetch("b", LogOffsets(5, 5), 10)
+    progress.on_fetch("c", LogOffsets(5, 5), 20)
+    progress.on_local_append(LogOffsets(9, 9))
+    later_ms = 21 + LAG_MS
+    assert progress.desired_in_sync(later_ms, LAG_MS) is None  # three are needed
+    progress.set_in_sync({"a", "b", "c"}, 2)
+    assert progress.desired_in_sync(later_ms, LAG_MS) == {"a", "c"}
+    assert progress.high_watermark == LogOffsets(5, 5)
+    progress.set_in_sync({"a", "c"}, 2)
+    assert progress.high_watermark == LogOffsets(5, 5)  # c has not got it either
