@@ -71,7 +71,9 @@ def shown(url: str) -> dict[str, Any]:
     """Return what a node says of the cluster, without what concerns the node alone."""
     with Client(url, timeout="5s", retries="0s") as client:
         raw: dict[str, Any] = json.loads(json.dumps(client.describe_cluster().raw))
-    return {name: raw[name] for name in ("nodes", "topics", "settings", "offline")} | {
+    topics = [{name: topic[name] for name in ("name", "partitions")} for topic in raw["topics"]]
+    return {name: raw[name] for name in ("nodes", "settings", "offline")} | {
+        "topics": topics,  # without what the old version does not show
         "feature_level": raw.get("feature_level", 0),
         "under_replicated": raw["under_replicated"],
     }
