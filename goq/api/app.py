@@ -1,9 +1,10 @@
 """The HTTP API of a node, composed: routes, router, and in a cluster the gateway before it.
 
 ``App.handle`` is the one handler of the HTTP server. On a standalone node it is the router's.
-In a cluster a request passes four functions of the same shape, request in and response out:
+In a cluster a request passes five functions of the same shape, request in and response out:
 
     with_cluster_version   adds the version of the cluster metadata to the answer
+    with_relay             passes on what another node relays over this one
     with_miss_retry        asks for newer metadata before it answers that something is missing
     Gateway.handle         has other nodes answer what this node does not lead
     Router.handle          matches the route, runs its handler, counts the answer
@@ -92,12 +93,15 @@ class App:
         if cluster is not None:
             from goq.api.gateway.gateway import Gateway  # unused by a standalone node
             from goq.api.gateway.miss_retry import with_miss_retry
+            from goq.api.gateway.relayed import with_relay
 
             release = cluster.lease_return.return_leases
+            routing = cluster.routing
             gateway = Gateway(
-                self.router, cluster.leaders, cluster.http_proxy, release, cluster.freshness
+                self.router, cluster.leaders, routing.proxy, release, cluster.freshness
             )
             handle = with_miss_retry(gateway.handle, cluster.freshness)
+            handle = with_relay(handle, routing.relay_server, cluster.rpc_server)
             self.handle = with_cluster_version(handle, lambda: cluster.state.version)
 
     def stop_waiting(self) -> None:

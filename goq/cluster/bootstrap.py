@@ -21,11 +21,16 @@ from goq.cluster.admin.operations import ClusterOperations
 from goq.cluster.admin.replica_status import REPORTS, ReplicaStatus
 from goq.cluster.cluster_node import ClusterNode
 from goq.cluster.controller.runner import ControllerRunner
-from goq.cluster.forwarding.http_proxy import HttpProxy
 from goq.cluster.forwarding.lease_return import RETURN_LEASES, LeaseReturn
-from goq.cluster.forwarding.metadata_freshness import MetadataFreshness
+from goq.cluster.forwarding.metadata_freshness import RECONCILED, MetadataFreshness
+from goq.cluster.forwarding.node_routing import NodeRouting
 from goq.cluster.forwarding.partition_leaders import PartitionLeaders
-from goq.cluster.forwarding.remote_partition import ForwardedPublishServer, RemotePartition
+from goq.cluster.forwarding.remote_partition import (
+    PRODUCERS,
+    PUBLISH,
+    ForwardedPublishServer,
+    RemotePartition,
+)
 from goq.cluster.liveness.disk_health import DiskHealth
 from goq.cluster.liveness.heartbeat import (
     HEARTBEAT,
@@ -74,6 +79,7 @@ from goq.errors import GoqError, NotLeader, UsageError
 from goq.storage.disk import Disk
 
 _FOLDER = "cluster"
+_RELAYED_CALLS = frozenset({PUBLISH, PRODUCERS, RETURN_LEASES, RECONCILED, REPORTS})
 _CONTROLLER_HANDOVER_S = 3.0
 
 
@@ -86,6 +92,7 @@ class _Membership(NamedTuple):
     metadata: MetadataClient
     rpc: RpcClient
     nodes: NodeClient
+    routing: NodeRouting
     leaders: PartitionLeaders
 
     def state(self) -> MetadataState:
@@ -166,8 +173,12 @@ class ClusterBootstrap:
             ) from None
         metadata = MetadataClient(raft, machine)
         nodes = NodeClient(lambda: machine.state, rpc)
-        leaders = PartitionLeaders(name, lambda: machine.state, nodes.call)
-        self._membership = _Membership(disk_id, machine, raft, metadata, rpc, nodes, leaders)
+        probes = RpcClient(name, self._secret, self._create_connections(2), disk_id.id)
+        routing = NodeRouting(name, lambda: machine.state, nodes.call, probes, _RELAYED_CALLS)
+        leaders = PartitionLeaders(name, lambda: machine.state, routing.calls.call)
+        self._membership = _Membership(
+            disk_id, machine, raft, metadata, rpc, nodes, routing, leaders
+        )
         return ReplicatedMetadataStore(local, metadata)
 
     def remote_partition(self, topic: str, number: int) -> RemotePartition:
@@ -206,7 +217,7 @@ class ClusterBootstrap:
         replicas, repairs, archives, disk_health = self._replication(broker, base, heartbeats)
         durable_topics = DurableTopics(self._disk, broker.topics_dir)
         reconciler = Reconciler(broker, replicas, durable_topics, state)
-        freshness = MetadataFreshness(name, state, raft.barrier, base.nodes.call)
+        freshness = MetadataFreshness(name, state, raft.barrier, base.routing.calls.call)
         data_loss = DataLoss(base.disk_id, replicas, broker.topics_dir)
         divergence = DivergenceRecovery(
             base.machine,
@@ -216,7 +227,7 @@ class ClusterBootstrap:
             self._config.broker.data_dir / "diverged",
             lambda: raft.status.has_diverged,
         )
-        replica_status = ReplicaStatus(replicas, state, base.nodes.call)
+        replica_status = ReplicaStatus(replicas, state, base.routing.calls.call)
         admission = AdmissionServer(raft, state)
         operations = ClusterOperations(metadata, replica_status, admission.add_member)
         lease_return = LeaseReturn(broker, base.leaders.call_leader)
@@ -233,6 +244,7 @@ class ClusterBootstrap:
                 {
                     **ForwardedPublishServer(broker, freshness.catch_up).handlers(),
                     **freshness.handlers(),
+                    **base.routing.handlers(),
                     **replica_server.handlers(),
                     **admission.handlers(),
                     RETURN_LEASES: lease_return.handle_return,
@@ -243,7 +255,7 @@ class ClusterBootstrap:
                 is_known_disk=admission.is_known_disk,
             ),
             leaders=base.leaders,
-            http_proxy=HttpProxy(),
+            routing=base.routing,
             lease_return=lease_return,
             replicas=replicas,
             repairs=repairs,
@@ -265,6 +277,7 @@ class ClusterBootstrap:
                 operations,
                 repairs,
                 lambda: heartbeats.clock_skews_ms,
+                base.routing.links.unreachable_by_node,
             ),
             join=self._join(base),
         )

@@ -18,9 +18,9 @@ from goq.broker.runtime.tasks import Tasks
 from goq.cluster.admin.cluster_view import ClusterView
 from goq.cluster.controller.node_liveness import Heartbeat
 from goq.cluster.controller.runner import ControllerRunner
-from goq.cluster.forwarding.http_proxy import HttpProxy
 from goq.cluster.forwarding.lease_return import LeaseReturn
 from goq.cluster.forwarding.metadata_freshness import MetadataFreshness
+from goq.cluster.forwarding.node_routing import NodeRouting
 from goq.cluster.forwarding.partition_leaders import PartitionLeaders
 from goq.cluster.liveness.disk_health import DiskHealth
 from goq.cluster.liveness.heartbeat import HeartbeatSender
@@ -58,7 +58,7 @@ class ClusterNode:
     controller: ControllerRunner
     rpc_server: RpcServer
     leaders: PartitionLeaders
-    http_proxy: HttpProxy
+    routing: NodeRouting
     lease_return: LeaseReturn
     replicas: ReplicaManager
     repairs: RepairManager
@@ -99,6 +99,7 @@ class ClusterNode:
         works = [
             self._follow_metadata(),
             self.heartbeats.run(),
+            self.routing.links.run(),
             self._check_replicas(),
             self.repairs.scrub(),
             self.archives.run(),
@@ -125,7 +126,7 @@ class ClusterNode:
             await asyncio.wait(self._running)
         await self.repairs.close()
         await self.replicas.close()
-        await self.http_proxy.close()
+        await self.routing.close()
 
     def on_raft_status(self, status: RaftStatus) -> None:
         """Pass on a change of the Raft leader or members; the Raft leader runs the controller."""
@@ -139,6 +140,7 @@ class ClusterNode:
         self._changed.set()
         self.controller.on_state_change()
         self.leaders.on_metadata_change()
+        self.routing.links.on_metadata_change()
         self.view.on_metadata_change()
 
     def heartbeat(self) -> Heartbeat:

@@ -40,8 +40,8 @@ def status(
 ) -> None:
     """Show nodes, leaders, replicas, lag and moves; exit 1 when something is degraded.
 
-    Degraded: a node that is silent or unfit to lead, no controller, a partition without a leader,
-    with a replica out of sync, or damaged.
+    Degraded: a node that is silent or unfit to lead, or that does not reach another; no controller;
+    a partition without a leader, with a replica out of sync, or damaged.
     """
     with SESSION.client() as client:
         cluster = client.describe_cluster(lag=True)

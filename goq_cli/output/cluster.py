@@ -27,7 +27,7 @@ def is_degraded(cluster: ClusterDescription) -> bool:
         or cluster.under_replicated
         or cluster.controller is None
         or cluster.diverged
-        or any(node.status not in _WELL for node in cluster.nodes)
+        or any(node.status not in _WELL or node.unreachable for node in cluster.nodes)
         or any(partition.damaged for _, partition in partitions_of(cluster))
     )
 
@@ -110,6 +110,8 @@ def print_nodes(cluster: ClusterDescription) -> None:
         if abs(skew_s) * 1000 > limits.CLOCK_SKEW_WARN_MS:
             side = "ahead of" if skew_s > 0 else "behind"
             print_text(f"warning: the clock of {node.id} is {abs(skew_s):.1f} s {side} the median")
+        if node.unreachable:
+            print_text(f"warning: {node.id} does not reach {', '.join(node.unreachable)}")
 
 
 def print_moves(moves: Sequence[PartitionReassignment]) -> None:

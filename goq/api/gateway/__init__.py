@@ -7,5 +7,6 @@ receive     receive from all leaders of a topic
 streams     one stream made of a stream of each leader
 settle      receipts settled at the leaders of their partitions
 membership  heartbeat and leave of a group member at all leaders
+relayed     requests that another node relays over this one
 miss_retry  a second look before an answer says that something is missing
 """

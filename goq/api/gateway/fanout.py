@@ -12,7 +12,7 @@ from goq import limits
 from goq.api.codec.leased import response_bytes
 from goq.api.router import Router
 from goq.api.routing_policy import Document, MergeContext
-from goq.cluster.forwarding.http_proxy import HttpProxy
+from goq.cluster.forwarding.relay import RoutedProxy
 from goq.errors import (
     GoqError,
     NotLeader,
@@ -58,10 +58,10 @@ class LeaderDirectory(Protocol):
 class Fanout:
     """Sends requests to partition leaders, which answer from the partitions that they lead."""
 
-    def __init__(self, router: Router, leaders: LeaderDirectory, relay: HttpProxy) -> None:
+    def __init__(self, router: Router, leaders: LeaderDirectory, proxy: RoutedProxy) -> None:
         self.partition_leaders = leaders
         self._router = router
-        self._relay = relay
+        self._proxy = proxy
 
     async def answer_here(self, request: Request) -> Response:
         """Return this node's answer to a request."""
@@ -71,11 +71,12 @@ class Fanout:
     async def ask(self, url: str | None, request: Request) -> Response:
         """Return the answer of one node, this node for ``None``.
 
-        Raises ``NotLeader`` if the node cannot be reached and so did nothing, ``TimedOut`` if it
-        may have carried out a write, ``Unavailable`` if it did not answer a read.
+        Raises ``NotLeader`` if the node cannot be reached and so did nothing, ``PartitionOffline``
+        if that has lasted, ``TimedOut`` if it may have carried out a write, ``Unavailable`` if it
+        did not answer a read.
         """
         if url is not None:
-            return await self._relay.forward(url, request)
+            return await self._proxy.forward(url, request)
         return await self.answer_here(copy_request(request, headers={LOCAL: "true"}))
 
     async def ask_while_up(self, url: str | None, topic: str | None, request: Request) -> Response:
@@ -115,7 +116,8 @@ class Fanout:
             if errors and (is_reading or lacking is None):
                 lacking = errors[0]
             for error in errors:
-                if not isinstance(error, Unavailable if is_reading else NotLeader):
+                is_passing = isinstance(error, Unavailable if is_reading else NotLeader)
+                if not is_passing or isinstance(error, PartitionOffline):
                     raise outcome_unknown(error) if is_partly_done else error
             if lacking is None:
                 bad = [answer for answer in answers if answer.status >= 300]
@@ -163,6 +165,9 @@ class Fanout:
                     return response
             except NotLeader:
                 pass
+            except Unavailable as error:
+                if request.method not in ("GET", "HEAD") or isinstance(error, PartitionOffline):
+                    raise
             if loop.time() >= until:
                 raise partition_offline(topic, number)
             await asyncio.sleep(limits.FORWARD_RETRY_PAUSE_S)

@@ -37,7 +37,7 @@ from goq.api.routing_policy import (
     ToPartitionLeader,
     topic_of_path,
 )
-from goq.cluster.forwarding.http_proxy import HttpProxy
+from goq.cluster.forwarding.relay import RoutedProxy
 from goq.errors import GoqError, NotLeader, TimedOut, TopicNotFound, Unavailable
 from goq.http.message import LOCAL, Request, Response
 
@@ -51,14 +51,14 @@ class Gateway:
         self,
         router: Router,
         leaders: LeaderDirectory,
-        relay: HttpProxy,
+        proxy: RoutedProxy,
         release: ReleaseLeases,
         freshness: Freshness,
     ) -> None:
         self._router = router
         self._freshness = freshness
         self._leaders = leaders
-        self._fanout = Fanout(router, leaders, relay)
+        self._fanout = Fanout(router, leaders, proxy)
         streams = StreamGateway(self._fanout, release)
         router.on_stop.append(streams.end_all)
         self._special: dict[CustomRouting, _Answering] = {

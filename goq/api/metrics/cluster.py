@@ -39,6 +39,10 @@ class ClusterCounts(Protocol):
         """How far the clock of each node is ahead of their median."""
 
     @property
+    def unreachable_nodes(self) -> Mapping[str, Sequence[str]]:
+        """The nodes that are up and that a node does not reach, by that node."""
+
+    @property
     def controller(self) -> str | None:
         """The current controller."""
 
@@ -65,6 +69,7 @@ class ClusterMetrics:
         yield self._nodes(state)
         yield from self._sums(state)
         yield self._clocks()
+        yield self._links()
         yield self._in_sync(state)
         yield from self._lags()
         yield from self._damage()
@@ -126,6 +131,14 @@ class ClusterMetrics:
             for node, skew_ms in sorted(self._counts.clock_skews_ms.items()):
                 skews.add_metric([node], skew_ms / _MS_PER_S)
         return skews
+
+    def _links(self) -> Metric:
+        """Count from this node only: each node tells of its own links."""
+        return GaugeMetricFamily(
+            "goq_cluster_unreachable_nodes",
+            "Nodes that are up and that this node does not reach",
+            value=len(self._counts.unreachable_nodes.get(self._counts.node, ())),
+        )
 
     def _in_sync(self, state: MetadataState) -> Metric:
         metric = GaugeMetricFamily(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from goq import limits
@@ -60,6 +60,10 @@ class ClusterInfo(Protocol):
     @property
     def clock_skews_ms(self) -> Mapping[str, int]:
         """How far the clock of each node is ahead of their median, as far as that is known."""
+
+    @property
+    def unreachable_nodes(self) -> Mapping[str, Sequence[str]]:
+        """The nodes that are up and that a node does not reach, by that node."""
 
     @property
     def refused_nodes(self) -> tuple[str, ...]:
@@ -170,6 +174,7 @@ class ClusterRoutes:
                 refused_nodes=cluster.refused_nodes,
                 has_diverged=cluster.has_diverged,
                 clock_skews_ms=cluster.clock_skews_ms,
+                unreachable_nodes=cluster.unreachable_nodes,
             )
         )
 

@@ -12,6 +12,7 @@ class NodeOut(Output):
 
     ``reason`` says why the node is unfit, or that a node with another disk uses its id.
     ``clock_skew_s`` is how far its clock is ahead of the median of all nodes, if that is known.
+    ``unreachable`` are the nodes that are up and that this node does not reach.
     """
 
     id: str
@@ -21,6 +22,7 @@ class NodeOut(Output):
     rack: str | None = None
     reason: str | None = None
     clock_skew_s: float | None = None
+    unreachable: list[str] = msgspec.field(default_factory=list)
 
 
 class FollowerOut(Output):

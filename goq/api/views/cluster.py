@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from goq.api.schemas.cluster import (
@@ -40,6 +40,7 @@ def cluster_out(
     refused_nodes: Collection[str] = (),
     has_diverged: bool = False,
     clock_skews_ms: Mapping[str, int] = {},
+    unreachable_nodes: Mapping[str, Sequence[str]] = {},
 ) -> ClusterOut:
     """Return the cluster by the metadata of ``node``, with all topics or some.
 
@@ -53,7 +54,7 @@ def cluster_out(
         diverged=has_diverged,
         feature_level=state.features.level,
         nodes=[
-            _node(known, refused_nodes, clock_skews_ms.get(name))
+            _node(known, refused_nodes, clock_skews_ms.get(name), unreachable_nodes.get(name, ()))
             for name, known in sorted(state.nodes.items())
         ],
         settings=ClusterSettingsOut(
@@ -100,7 +101,12 @@ def status_of(node: NodeMetadata) -> str:
     return "leaving" if node.leaving else "up"
 
 
-def _node(node: NodeMetadata, refused_nodes: Collection[str], clock_skew_ms: int | None) -> NodeOut:
+def _node(
+    node: NodeMetadata,
+    refused_nodes: Collection[str],
+    clock_skew_ms: int | None,
+    unreachable_nodes: Sequence[str],
+) -> NodeOut:
     return NodeOut(
         node.id,
         node.http_url,
@@ -109,6 +115,7 @@ def _node(node: NodeMetadata, refused_nodes: Collection[str], clock_skew_ms: int
         node.rack,
         _REFUSED if node.id in refused_nodes else node.unfit_reason or None,
         None if clock_skew_ms is None else clock_skew_ms / _MS_PER_S,
+        list(unreachable_nodes),
     )
 
 

@@ -13,6 +13,7 @@ class NodeDescription:
 
     ``reason`` says why it is unfit, or that a node with another disk uses its id.
     ``clock_skew_s`` is how far its clock is ahead of the median of all nodes, if that is known.
+    ``unreachable`` are the nodes that are up and that this node does not reach.
     """
 
     id: str
@@ -22,6 +23,7 @@ class NodeDescription:
     rack: str | None = None
     reason: str | None = None
     clock_skew_s: float | None = None
+    unreachable: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

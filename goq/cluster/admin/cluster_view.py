@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from goq.cluster.admin.operations import ClusterOperations
 from goq.cluster.admin.replica_status import ReplicaStatus
@@ -34,6 +34,7 @@ class ClusterView:
         operations: ClusterOperations,
         repairs: RepairManager,
         clock_skews_ms: Callable[[], Mapping[str, int]],
+        unreachable_nodes: Callable[[], Mapping[str, Sequence[str]]],
     ) -> None:
         self.node = node
         self.operations = operations
@@ -43,6 +44,7 @@ class ClusterView:
         self._replica_status = replica_status
         self._repairs = repairs
         self._clock_skews_ms = clock_skews_ms
+        self._unreachable_nodes = unreachable_nodes
         self._seen = state()
         self._waiting: set[asyncio.Future[None]] = set()
 
@@ -75,6 +77,11 @@ class ClusterView:
     def clock_skews_ms(self) -> Mapping[str, int]:
         """How far the clock of each node is ahead of their median, as far as that is known."""
         return self._clock_skews_ms()
+
+    @property
+    def unreachable_nodes(self) -> Mapping[str, Sequence[str]]:
+        """The nodes that are up and that a node does not reach, by that node."""
+        return self._unreachable_nodes()
 
     def local_leaders(self) -> list[ReplicaReport]:
         """Return reports of the partitions that this node leads."""

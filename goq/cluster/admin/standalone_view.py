@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -33,6 +33,7 @@ class StandaloneView:
     refused_nodes = ()
     has_diverged = False
     clock_skews_ms: Mapping[str, int] = MappingProxyType({})
+    unreachable_nodes: Mapping[str, Sequence[str]] = MappingProxyType({})
 
     def __init__(self, broker: Broker, node: str, url: Callable[[], str]) -> None:
         self.node = node

@@ -87,13 +87,19 @@ class RpcClient:
             self._boots[url] = boot
         raise Unavailable(f"the node at {url} was restarted; ask again")
 
-    async def _send(
-        self, url: str, path: str, body: bytes, timeout_s: float
-    ) -> tuple[CallId, httpx.Response]:
+    def signed_headers(self, url: str, what: str, body: bytes) -> dict[str, str]:
+        """Return headers that prove to the node at ``url`` that this node sends a request.
+
+        ``what`` is the rest of the request that is signed. The node refuses them if it was
+        restarted since this client last called it.
+        """
+        return self._sign(url, what, body)[1]
+
+    def _sign(self, url: str, path: str, body: bytes) -> tuple[CallId, dict[str, str]]:
         self._number += 1
         boot = self._boots.get(url, "")
         call = CallId(self._name, boot, self._session, self._number, self._disk)
-        headers = {
+        return call, {
             NODE_HEADER: call.node,
             BOOT_HEADER: call.boot,
             SESSION_HEADER: call.session,
@@ -101,6 +107,11 @@ class RpcClient:
             DISK_HEADER: call.disk,
             PROOF_HEADER: self._signer.sign_call(call, path, body),
         }
+
+    async def _send(
+        self, url: str, path: str, body: bytes, timeout_s: float
+    ) -> tuple[CallId, httpx.Response]:
+        call, headers = self._sign(url, path, body)
         timeout = httpx.Timeout(timeout_s).as_dict()
         request = httpx.Request(
             "POST", url + path, headers=headers, content=body, extensions={"timeout": timeout}

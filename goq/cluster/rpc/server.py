@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from goq import limits
 from goq.cluster.rpc.auth import CallId, CallSigner, ReplayWindow, new_nonce
-from goq.errors import GoqError, InvalidInput, NotAllowed, RouteNotFound
+from goq.errors import GoqError, InvalidInput, NotAllowed, NotLeader, RouteNotFound
 
 ResponseBody = Sequence[bytes | memoryview]
 RpcHandler = Callable[[str, bytes], Awaitable[ResponseBody]]
@@ -25,6 +25,9 @@ NODE_HEADER = "goq-internal-node"
 SESSION_HEADER = "goq-internal-session"
 NUMBER_HEADER = "goq-internal-number"
 DISK_HEADER = "goq-internal-disk"
+AUTHENTICATION_HEADERS = frozenset(
+    {BOOT_HEADER, PROOF_HEADER, NODE_HEADER, SESSION_HEADER, NUMBER_HEADER, DISK_HEADER}
+)
 
 
 class RpcResponse(NamedTuple):
@@ -60,7 +63,8 @@ class RpcServer:
     async def handle(self, path: str, headers: Mapping[str, str], body: bytes) -> RpcResponse:
         """Handle a call. A caller that fails authentication learns this node's boot id only."""
         try:
-            call = self._authenticate(path, headers, body)
+            call = self._verify(path, headers, body)
+            self._accept(call)
         except GoqError as error:
             return RpcResponse(error.http_status, [error.code.encode()], {BOOT_HEADER: self.boot})
         try:
@@ -71,7 +75,20 @@ class RpcServer:
         proof = self._signer.sign_response(call, status, answer)
         return RpcResponse(status, answer, {PROOF_HEADER: proof})
 
-    def _authenticate(self, path: str, headers: Mapping[str, str], body: bytes) -> CallId:
+    def authenticate(self, what: str, headers: Mapping[str, str], body: bytes) -> str:
+        """Return the node that sent a request; ``what`` is the signed text besides the body.
+
+        Raises ``InvalidInput`` and ``NotAllowed``, and ``NotLeader`` for a sender that does not
+        know of this node's restart yet.
+        """
+        call = self._verify(what, headers, body)
+        if call.boot != self.boot:
+            raise NotLeader("this node was restarted; send again", retry_after_ms=500)
+        self._accept(call)
+        self._check_disk(what, call)
+        return call.node
+
+    def _verify(self, path: str, headers: Mapping[str, str], body: bytes) -> CallId:
         number = headers.get(NUMBER_HEADER, "")
         if not (number.isascii() and number.isdecimal() and len(number) < 19):
             raise InvalidInput("this is for nodes of the cluster alone")
@@ -84,6 +101,10 @@ class RpcServer:
         )
         expected = self._signer.sign_call(call, path, body)
         self._signer.verify(expected, headers.get(PROOF_HEADER, ""))
+        return call
+
+    def _accept(self, call: CallId) -> None:
+        """Mark a call as received; raise ``NotAllowed`` if it was, perhaps before the start."""
         if call.boot != self.boot:
             raise NotAllowed("this node was restarted")
         session = (call.node, call.session)
@@ -93,7 +114,6 @@ class RpcServer:
                 del self._windows[next(iter(self._windows))]
             window = self._windows[session] = ReplayWindow()
         window.accept(call.number)
-        return call
 
     def _check_disk(self, path: str, call: CallId) -> None:
         if path not in self._open_calls and not self._is_known_disk(call.node, call.disk):

@@ -12,7 +12,7 @@ from goq.cluster.metadata.state import MetadataState
 from goq.cluster.metadata.tables import load_state
 from tests.process.chaos.small_disk import SmallDisk, small_disk
 from tests.support.cluster.links import Links
-from tests.support.cluster.process_cluster import NAMES, ProcessCluster, process_nodes
+from tests.support.cluster.process_cluster import NAMES, ProcessCluster, linked_nodes
 from tests.support.eventually import eventually
 from tests.support.node.node_process import NodeProcess
 
@@ -77,17 +77,9 @@ class ChaosCluster(ProcessCluster):
 @contextmanager
 def chaos_cluster(folder: Path, settings: tuple[str, ...] = ()) -> Iterator[ChaosCluster]:
     """Run three nodes until the block ends; they have found each other when it begins."""
-    nodes: dict[str, NodeProcess] = {}
-
-    def pid_of(name: str) -> int | None:
-        node = nodes.get(name)
-        return node.pid if node is not None and node.is_running else None
-
     with ExitStack() as resources:
         disk = resources.enter_context(small_disk(folder / ON_SMALL_DISK))
-        links = resources.enter_context(Links(pid_of))
-        made = process_nodes(folder, settings=settings, route=links.before)
-        nodes |= resources.enter_context(made)
+        nodes, links = resources.enter_context(linked_nodes(folder, settings))
         cluster = ChaosCluster(nodes, links, disk)
         try:
             cluster.start_the_dead()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from goq.client import Client
 from goq.errors import Conflict, GoqError, TopicExists
-from tests.support.cluster.links import Port
+from tests.support.cluster.links import Links, Port
 from tests.support.eventually import eventually
 from tests.support.node.node_process import NodeProcess
 from tests.support.node.ports import HOST, reserved_port
@@ -130,6 +130,42 @@ def process_nodes(
         for node in nodes.values():
             stack.callback(node.close)
         yield nodes
+
+
+@contextmanager
+def linked_nodes(
+    folder: Path, settings: Sequence[str] = ()
+) -> Iterator[tuple[dict[str, NodeProcess], Links]]:
+    """Yield nodes as :func:`process_nodes` does, and the links between them."""
+    nodes: dict[str, NodeProcess] = {}
+
+    def pid_of(name: str) -> int | None:
+        node = nodes.get(name)
+        return node.pid if node is not None and node.is_running else None
+
+    with (
+        Links(pid_of) as links,
+        process_nodes(folder, settings=settings, route=links.before) as made,
+    ):
+        nodes |= made
+        yield nodes, links
+
+
+class LinkedCluster(ProcessCluster):
+    """Nodes by name, and the links between them; use :func:`linked_cluster`."""
+
+    def __init__(self, nodes: dict[str, NodeProcess], links: Links) -> None:
+        super().__init__(nodes)
+        self.links = links
+
+
+@contextmanager
+def linked_cluster(folder: Path) -> Iterator[LinkedCluster]:
+    """Run three nodes with links that can be cut, until the block ends."""
+    with linked_nodes(folder) as (nodes, links):
+        cluster = LinkedCluster(nodes, links)
+        cluster.start_the_dead()
+        yield cluster
 
 
 @contextmanager

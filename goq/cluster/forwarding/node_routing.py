@@ -1,0 +1,47 @@
+"""The ways from this node to others: links, direct sends, and relays over third nodes.
+
+Probes have connections of their own, so that requests which hang do not delay them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from goq.cluster.forwarding.http_proxy import HttpProxy
+from goq.cluster.forwarding.relay import Call, RelayServer, RoutedCalls, RoutedProxy
+from goq.cluster.metadata.state import MetadataState
+from goq.cluster.rpc.client import RpcClient
+from goq.cluster.rpc.peer_links import PeerLinks
+from goq.cluster.rpc.server import RpcHandler
+
+
+class NodeRouting:
+    """The ways of the node ``name``.
+
+    ``call`` calls a node directly, and ``probes`` does for the links. ``relayed`` are the paths of
+    the calls that may be relayed.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        state: Callable[[], MetadataState],
+        call: Call,
+        probes: RpcClient,
+        relayed: frozenset[str],
+    ) -> None:
+        proxy = HttpProxy()
+        self.links = PeerLinks(name, state, probes.call)
+        self.calls = RoutedCalls(self.links, call)
+        self.proxy = RoutedProxy(proxy, self.links, state, probes.signed_headers)
+        self.relay_server = RelayServer(proxy, self.links, state, call, relayed)
+        self._probes = probes
+
+    def handlers(self) -> dict[str, RpcHandler]:
+        """Return the handlers of the calls of other nodes, by path."""
+        return {**self.links.handlers(), **self.relay_server.handlers()}
+
+    async def close(self) -> None:
+        """Close all connections; requests that wait for a response fail."""
+        await self.proxy.close()
+        await self._probes.close()

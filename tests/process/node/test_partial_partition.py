@@ -1,0 +1,188 @@
+"""Nodes that do not reach one another, while others reach both: any node still answers."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.cluster.links import Cut, Port
+from tests.support.cluster.outcomes import Load
+from tests.support.cluster.process_cluster import NAMES, LinkedCluster, linked_cluster
+from tests.support.eventually import eventually
+from tests.support.node.node_api import Answer
+from tests.support.node.node_process import GOQ, clean_environment
+
+TOPIC, PARTITIONS = "orders", 6
+REQUESTS = 9
+SETTLED_S_MAX = 2.0
+"""The median of requests once the nodes know of the cut; without that it is over 3 s."""
+STREAM_S_MAX = 30.0
+MOVED_S_MAX = 8.0
+"""For a request to a leader that stands still; without the metadata it is over 10 s."""
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[LinkedCluster]:
+    """Run three nodes, each of which leads two partitions of a topic."""
+    with linked_cluster(tmp_path) as cluster:
+        cluster.create(TOPIC, PARTITIONS)
+        yield cluster
+
+
+def described(cluster: LinkedCluster, by: str) -> Any:
+    return cluster.nodes[by].request("GET", "/v1/cluster").json
+
+
+def controller_and_others(cluster: LinkedCluster) -> tuple[str, str, str]:
+    controller = described(cluster, "n1")["controller"]
+    one, other = (name for name in NAMES if name != controller)
+    return controller, one, other
+
+
+def unreachable(cluster: LinkedCluster, by: str) -> dict[str, list[str]]:
+    """Return which nodes do not reach which, as one of them says."""
+    nodes = described(cluster, by)["nodes"]
+    return {n["id"]: n["unreachable"] for n in nodes if n.get("unreachable")}
+
+
+def led_by(cluster: LinkedCluster, leader: str) -> int:
+    leaders = cluster.leaders(TOPIC)
+    return next(number for number, found in leaders.items() if found == leader)
+
+
+def publish(cluster: LinkedCluster, through: str, partition: int, value: str = "v") -> Answer:
+    body = {"messages": [{"value": value, "partition": partition}]}
+    return cluster.nodes[through].request("POST", f"/v1/topics/{TOPIC}/messages", body)
+
+
+def median_s(times_s: list[float]) -> float:
+    return sorted(times_s)[len(times_s) // 2]
+
+
+@pytest.mark.parametrize("how", list(Cut))
+def test_requests_go_over_a_third_node_when_two_do_not_reach_each_other(
+    cluster: LinkedCluster, how: Cut
+) -> None:
+    third, one, other = controller_and_others(cluster)
+    partition = led_by(cluster, other)
+    cluster.links.cut_both(one, other, Port.HTTP, how)
+    expected = {one: [other], other: [one]}
+    for name in NAMES:
+        eventually(
+            lambda name=name: unreachable(cluster, name) == expected,
+            f"{name} knows the cut",
+            seconds=30,
+        )
+    times_s = []
+    for number in range(REQUESTS):
+        began_s = time.monotonic()
+        assert publish(cluster, one, partition, f"{number}").status == 200
+        times_s.append(time.monotonic() - began_s)
+    assert median_s(times_s) < SETTLED_S_MAX, times_s
+    node = cluster.nodes[one]
+    read = node.request("GET", f"/v1/topics/{TOPIC}/messages?partition={partition}").json
+    assert [m["value"] for m in read["messages"]] == [f"{n}" for n in range(REQUESTS)]
+    group = f"/v1/topics/{TOPIC}/groups/g"
+    received = node.request("POST", f"{group}/receive", {"max_messages": 100, "wait": "20s"}).json
+    receipts = [m["receipt"] for m in received["messages"]]
+    assert len(receipts) == REQUESTS
+    settled = node.request("POST", f"{group}/ack", {"receipts": receipts}).json
+    assert settled == {"settled": REQUESTS, "failed": []}
+    shown = node.request("GET", f"/v1/topics/{TOPIC}").json
+    assert all(found["leader"] for found in shown["partitions"])
+    status = subprocess.run(
+        [*GOQ, "cluster", "status", "--server", cluster.nodes[third].url],
+        env=clean_environment(node.folder.parent), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert status.returncode == 1
+    assert f"{one} does not reach {other}" in status.stdout
+    assert f"{other} does not reach {one}" in status.stdout
+    cluster.links.mend()
+    for name in NAMES:
+        eventually(lambda name=name: not unreachable(cluster, name), "all is mended", seconds=30)
+    assert publish(cluster, one, partition).status == 200
+
+
+def test_a_stream_goes_over_a_third_node(cluster: LinkedCluster) -> None:
+    third, one, other = controller_and_others(cluster)
+    partition = led_by(cluster, other)
+    cluster.links.cut_both(one, other, Port.HTTP)
+    eventually(lambda: unreachable(cluster, one), "the cut is known", seconds=30)
+    assert publish(cluster, third, partition, "streamed").status == 200
+    connection = http.client.HTTPConnection(*cluster.nodes[one].address, timeout=30)
+    try:
+        body = json.dumps({"stream": True, "max_in_flight": 10})
+        connection.request(
+            "POST",
+            f"/v1/topics/{TOPIC}/groups/s/receive",
+            body,
+            {"Content-Type": "application/json"},
+        )
+        response = connection.getresponse()
+        line, until_s = b"\n", time.monotonic() + STREAM_S_MAX
+        while not line.strip():
+            assert time.monotonic() < until_s, "there are heartbeats only"
+            line = response.readline()
+        assert json.loads(line)["value"] == "streamed"
+    finally:
+        connection.close()
+
+
+def test_a_node_that_reaches_no_other_refuses_at_once(cluster: LinkedCluster) -> None:
+    _, one, other = controller_and_others(cluster)
+    partition = led_by(cluster, other)
+    load = Load(TOPIC, PARTITIONS, lambda: [node.address for node in cluster.nodes.values()])
+    with load.running(publishers=3, producers=1, consumers=1):
+        for name in NAMES:
+            if name != one:
+                cluster.links.cut_both(one, name)
+        eventually(lambda: publish(cluster, one, partition).status == 503, "it refuses", seconds=60)
+        times_s = []
+        for _ in range(REQUESTS):
+            began_s = time.monotonic()
+            assert publish(cluster, one, partition, "refused").status in (421, 503)
+            times_s.append(time.monotonic() - began_s)
+        assert median_s(times_s) < SETTLED_S_MAX, times_s
+        cluster.links.mend()
+        eventually(
+            lambda: publish(cluster, one, partition).status == 200, "all is mended", seconds=60
+        )
+    values = []
+    for number in range(PARTITIONS):
+        offset: int | None = 0
+        while offset is not None:
+            path = f"/v1/topics/{TOPIC}/messages?partition={number}&offset={offset}&limit=1000"
+            page = cluster.nodes["n1"].request("GET", path).json
+            values += [message["value"] for message in page["messages"]]
+            offset = page["next"] if page["messages"] else None
+    assert "refused" not in values
+    load.check_log([value for value in values if value != "v"])
+
+
+def test_a_request_to_a_leader_that_stands_still_is_answered_when_another_leads(
+    cluster: LinkedCluster,
+) -> None:
+    _, one, other = controller_and_others(cluster)
+    partition = led_by(cluster, other)
+    answers: list[tuple[int, float]] = []
+
+    def send() -> None:
+        began_s = time.monotonic()
+        answers.append((publish(cluster, one, partition).status, time.monotonic() - began_s))
+
+    with cluster.nodes[other].paused():
+        sending = threading.Thread(target=send)
+        sending.start()
+        sending.join()
+        ((status, took_s),) = answers
+        assert status == 504, "the paused node may store it when it goes on"
+        assert took_s < MOVED_S_MAX
+        eventually(lambda: publish(cluster, one, partition).status == 200, seconds=30)
