@@ -26,7 +26,7 @@
     │   ├── StorageFull         507
     │   ├── NotLeader           421
     │   ├── NotEnoughReplicas
-    │   ├── PartitionOffline · ShuttingDown
+    │   ├── PartitionOffline · ResourcesExhausted · ShuttingDown
     │   └── TimedOut            504
     └── CorruptData             500  stored bytes failed their check
         └── StorageFailed       500  the disk failed under a log
@@ -274,6 +274,12 @@ class StorageFull(Unavailable):
 
     code = "storage_full"
     http_status = 507
+
+
+class ResourcesExhausted(Unavailable):
+    """The system lacks descriptors or memory; nothing of the request was stored."""
+
+    code = "resources_exhausted"
 
 
 class PartitionOffline(Unavailable):

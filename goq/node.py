@@ -22,9 +22,11 @@ from goq.broker.partition.partition import Partition
 from goq.clock import Clock, SystemClock
 from goq.config.node import Config
 from goq.errors import UsageError
+from goq.http.context import HttpLimits
 from goq.http.server import HttpServer
 from goq.storage.data_dir_lock import DataDirLock
 from goq.storage.disk import Disk, RealDisk
+from goq.storage.open_files import connections_max
 
 if TYPE_CHECKING:
     from goq.cluster.bootstrap import ClusterBootstrap
@@ -80,6 +82,7 @@ class Node:
             lambda: self.url,
             lambda: self._draining,
             self.cluster,
+            disk.files.shortages,
         )
         self._server = await self._listen(self.app)
         if self.cluster is not None:
@@ -122,7 +125,9 @@ class Node:
 
     async def _listen(self, app: App) -> HttpServer:
         config = self.config.broker
-        server = HttpServer(app.handle, problem_response)
+        server = HttpServer(
+            app.handle, problem_response, HttpLimits(connections_max=connections_max())
+        )
         app.metrics.server = server
         try:
             await server.start(config.host, config.port)
@@ -201,7 +206,7 @@ def run(config: Config, on_ready: Callable[[str], None]) -> None:
 
 
 def _raise_open_files() -> None:
-    """Raise the limit of open files to the maximum: two for a partition, one for a connection."""
+    """Raise the limit of open files to the maximum."""
     import resource
 
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

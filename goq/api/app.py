@@ -55,7 +55,9 @@ class App:
         own_url: Callable[[], str],
         is_draining: Callable[[], bool],
         cluster: ClusterNode | None = None,
+        shortages: Callable[[], list[str]] = list,
     ) -> None:
+        """``shortages`` returns what the node runs out of, in words for users."""
         stats = RequestStats()
         view = StandaloneView(broker, node_id, own_url) if cluster is None else cluster.view
         self.metrics = Metrics(broker, stats, view)
@@ -66,7 +68,7 @@ class App:
             node_id,
             self.metrics,
             is_draining,
-            list if cluster is None else cluster.readiness.pending,
+            shortages if cluster is None else lambda: [*cluster.readiness.pending(), *shortages()],
         )
         routes: list[Route] = [
             *_topic_routes(broker, node_id, cluster).routes(),

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import errno
 import os
-import threading
-from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 
-from goq import limits
+from goq.storage.open_files import Descriptor, OpenFiles
 
 _IOV_MAX = 1024
 _REMOVE_TRIES = 10
@@ -27,9 +26,21 @@ class NotCached(Exception):
     """The bytes are on disk but not in memory, and a read would block."""
 
 
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
+
+
 def is_full(error: OSError) -> bool:
     """Return whether an operation failed for lack of space, and may succeed later."""
-    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return error.errno in _FULL
+
+
+def is_temporary(error: OSError) -> bool:
+    """Return whether an operation failed for lack of space, descriptors or memory.
+
+    It may succeed later. The disk is not at fault.
+    """
+    return error.errno in (*_FULL, *_EXHAUSTED)
 
 
 class File(Protocol):
@@ -41,8 +52,8 @@ class File(Protocol):
         """Append; after a failure the end is unchanged, or the file is unusable."""
         ...
 
-    def write_at(self, data: bytes, position: int) -> None:
-        """Overwrite bytes in place."""
+    def write_at(self, data: bytes, position: int, *, must_last: bool = True) -> None:
+        """Overwrite bytes in place; without ``must_last`` no later sync tells of their loss."""
         ...
 
     def sync(self) -> None:
@@ -112,64 +123,79 @@ class Disk(Protocol):
 
 
 class _RealFile:
-    def __init__(self, path: Path, fd: int) -> None:
+    """A file with a place in the LRU of open files."""
+
+    def __init__(self, path: Path, files: OpenFiles) -> None:
         self._path = path
-        self._fd = fd
-        self.size_bytes = os.fstat(fd).st_size
+        self._files = files
+        _, status = files.create(path)
+        self._id = status.st_dev, status.st_ino
+        self.size_bytes = status.st_size
+
+    @contextmanager
+    def _opened(self, *, writes: bool = True) -> Iterator[Descriptor]:
+        used = self._files.use(self._path, self._id, writes=writes)
+        try:
+            yield used
+        finally:
+            self._files.release(used)
 
     def append(self, buffers: Sequence[bytes | memoryview]) -> None:
         start = self.size_bytes
-        try:
-            for first in range(0, len(buffers), _IOV_MAX):
-                self._append_some(buffers[first : first + _IOV_MAX])
-        except OSError:
-            os.ftruncate(self._fd, start)
-            self.size_bytes = start
-            raise
+        with self._opened() as opened:
+            try:
+                for first in range(0, len(buffers), _IOV_MAX):
+                    self._append_some(opened.fd, buffers[first : first + _IOV_MAX])
+            except OSError:
+                os.ftruncate(opened.fd, start)
+                self.size_bytes = start
+                raise
 
-    def _append_some(self, buffers: Sequence[bytes | memoryview]) -> None:
+    def _append_some(self, fd: int, buffers: Sequence[bytes | memoryview]) -> None:
         expected = sum(map(len, buffers))
-        written = os.pwritev(self._fd, buffers, self.size_bytes)
+        written = os.pwritev(fd, buffers, self.size_bytes)
         self.size_bytes += written
         if written < expected:  # a nearly full disk, or a signal: write the rest in a loop
             rest = memoryview(b"".join(buffers))[written:]
             while rest:
-                written = os.pwrite(self._fd, rest, self.size_bytes)
+                written = os.pwrite(fd, rest, self.size_bytes)
                 self.size_bytes += written
                 rest = rest[written:]
 
-    def write_at(self, data: bytes, position: int) -> None:
-        if os.pwrite(self._fd, data, position) != len(data):
-            raise OSError(errno.EIO, "short write", str(self._path))
+    def write_at(self, data: bytes, position: int, *, must_last: bool = True) -> None:
+        with self._opened(writes=must_last) as opened:
+            if os.pwrite(opened.fd, data, position) != len(data):
+                raise OSError(errno.EIO, "short write", str(self._path))
         self.size_bytes = max(self.size_bytes, position + len(data))
 
     def sync(self) -> None:
-        os.fdatasync(self._fd)
+        with self._opened(writes=False) as opened:
+            os.fdatasync(opened.fd)
+            opened.is_unsynced = False
 
     def truncate(self, size_bytes: int) -> None:
-        os.ftruncate(self._fd, size_bytes)
-        os.fsync(self._fd)
+        with self._opened() as opened:
+            os.ftruncate(opened.fd, size_bytes)
+            os.fsync(opened.fd)
+            opened.is_unsynced = False
         self.size_bytes = size_bytes
 
     def close(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        self._files.forget(self._path)
 
 
 class RealDisk:
     """The machine's filesystem. Thread-safe."""
 
-    def __init__(self) -> None:
-        self._readers: OrderedDict[Path, _Reader] = OrderedDict()
-        self._lock = threading.Lock()
+    def __init__(self, files: OpenFiles | None = None) -> None:
+        self.files = OpenFiles() if files is None else files
 
     def open(self, path: Path) -> File:
         """Open a file for appending; creates it durably."""
-        file = _RealFile(path, os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640))
+        file = _RealFile(path, self.files)
         if not file.size_bytes:  # new, or left by a process that was killed before this line
             try:
-                _sync_dir(path.parent)
+                self._sync_dir(path.parent)
             except OSError:
                 file.close()
                 raise
@@ -177,7 +203,7 @@ class RealDisk:
 
     def read(self, path: Path, position: int, size_bytes: int, *, wait: bool = True) -> memoryview:
         """Return bytes of a file; see :class:`Disk`."""
-        reader = self._reader(path)
+        reader = self.files.reader(path, wait=wait)
         size_bytes = max(0, min(size_bytes, os.fstat(reader.fd).st_size - position))
         view = np.empty(size_bytes, np.uint8).data  # not zeroed before it is filled
         done = 0
@@ -205,7 +231,7 @@ class RealDisk:
         """Give ``path`` new content, durably and atomically."""
         temporary = path.with_name(path.name + ".new")
         try:
-            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
+            fd = self.files.open_fd(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             try:
                 rest = memoryview(data)
                 while rest:
@@ -217,21 +243,21 @@ class RealDisk:
         except OSError:
             temporary.unlink(missing_ok=True)  # it would use the last space of a full disk
             raise
-        self._forget(path)
-        _sync_dir(path.parent)
+        self.files.forget(path)
+        self._sync_dir(path.parent)
 
     def rename(self, path: Path, target: Path) -> None:
         """Rename a synced file, durably."""
         path.rename(target)
-        self._forget(path)
-        self._forget(target)
-        _sync_dir(target.parent)
+        self.files.forget(path)
+        self.files.forget(target)
+        self._sync_dir(target.parent)
 
     def remove(self, path: Path) -> None:
         """Remove a file, durably."""
         path.unlink(missing_ok=True)
-        self._forget(path)
-        _sync_dir(path.parent)
+        self.files.forget(path)
+        self._sync_dir(path.parent)
 
     def names(self, directory: Path) -> list[str]:
         """Return the sorted names in a directory."""
@@ -247,7 +273,7 @@ class RealDisk:
         if not directory.is_dir():
             self.make_dir(directory.parent)
             directory.mkdir(mode=0o750, exist_ok=True)
-        _sync_dir(directory.parent)  # also if an earlier process was killed before this line
+        self._sync_dir(directory.parent)  # also if an earlier process was killed before this line
 
     def remove_dir(self, directory: Path) -> None:
         """Remove a directory with everything in it.
@@ -272,54 +298,23 @@ class RealDisk:
                 self._remove_dir(path)
             else:
                 path.unlink(missing_ok=True)
-                self._forget(path)
+                self.files.forget(path)
         if directory.is_dir():
             directory.rmdir()
-            _sync_dir(directory.parent)
+            self._sync_dir(directory.parent)
 
     def move_dir(self, directory: Path, target: Path) -> None:
         """Rename a directory, durably and atomically."""
         files = [path for path in directory.rglob("*") if path.is_file()]
         directory.rename(target)
         for path in files:
-            self._forget(path)
-        _sync_dir(target.parent)
-        _sync_dir(directory.parent)
+            self.files.forget(path)
+        self._sync_dir(target.parent)
+        self._sync_dir(directory.parent)
 
-    def _forget(self, path: Path) -> None:
-        """Drop the descriptor of a file that was renamed, replaced or removed.
-
-        Called after the change of the name, so that no other thread opens the old file again.
-        """
-        with self._lock:
-            self._readers.pop(path, None)
-
-    def _reader(self, path: Path) -> _Reader:
-        with self._lock:
-            reader = self._readers.get(path)
-            if reader is None:
-                reader = self._readers[path] = _Reader(path)
-                if len(self._readers) > limits.OPEN_SEGMENTS_MAX:
-                    self._readers.popitem(last=False)
-            else:
-                self._readers.move_to_end(path)
-            return reader
-
-
-class _Reader:
-    """A read descriptor, closed when its last user drops it, even after eviction."""
-
-    def __init__(self, path: Path) -> None:
-        self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-
-    def __del__(self) -> None:
-        if hasattr(self, "fd"):
-            os.close(self.fd)
-
-
-def _sync_dir(directory: Path) -> None:
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    def _sync_dir(self, directory: Path) -> None:
+        fd = self.files.open_fd(directory, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)

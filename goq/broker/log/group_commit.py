@@ -29,6 +29,7 @@ from goq.clock import Clock
 from goq.config.topic import Fsync
 from goq.errors import (
     GoqError,
+    ResourcesExhausted,
     ShuttingDown,
     StorageFailed,
     StorageFull,
@@ -325,7 +326,8 @@ class GroupCommit:
         self._write_seconds.observe(self._loop.time() - began_s)
         if error is not None:
             known = self._as_known(error)
-            doubt = None if isinstance(known, StorageFull) else outcome_unknown(known)
+            is_refused = isinstance(known, StorageFull | ResourcesExhausted)
+            doubt = None if is_refused else outcome_unknown(known)
             self._fail(written, known, doubt)
             return
         sealed = self.log.commit(batch)

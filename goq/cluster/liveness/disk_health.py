@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from goq import limits
-from goq.errors import StorageFailed, StorageFull
-from goq.storage.disk import Disk, is_full
+from goq.errors import ResourcesExhausted, StorageFailed, StorageFull
+from goq.storage.disk import Disk, is_full, is_temporary
 
 _log = logging.getLogger("goq.cluster")
 _FILE = "room"
@@ -41,6 +41,10 @@ class DiskHealth:
         """Note that a write failed; errors that are not the disk's fault are ignored."""
         if isinstance(error, StorageFull) or (isinstance(error, OSError) and is_full(error)):
             self._fail("its disk is full")
+        elif isinstance(error, ResourcesExhausted) or (
+            isinstance(error, OSError) and is_temporary(error)
+        ):
+            self._fail("it has no descriptors or memory left")
         elif isinstance(error, StorageFailed | OSError):
             self._fail("its disk has failed")
 

@@ -91,7 +91,7 @@ class ColumnFile:
         try:
             if not 0 <= position <= file.size_bytes:
                 return False
-            file.write_at(data, position)
+            file.write_at(data, position, must_last=False)
             if file.size_bytes > position + len(data):
                 file.truncate(position + len(data))
         finally:

@@ -19,10 +19,10 @@ from pathlib import Path
 
 from goq import limits
 from goq.config.topic import Fsync
-from goq.errors import InvalidFrame, StorageFailed, StorageFull
+from goq.errors import InvalidFrame, ResourcesExhausted, StorageFailed, StorageFull
 from goq.frame.view import FrameView
 from goq.storage.column_index.block import SegmentPosition
-from goq.storage.disk import Disk, File, is_full
+from goq.storage.disk import Disk, File, is_full, is_temporary
 from goq.storage.log.reader import LogReader
 from goq.storage.log.recovery import RecoveredLog, recover
 from goq.storage.log.recovery_point import Checkpoint, DurableEnd
@@ -67,8 +67,9 @@ class Log:
     ) -> Log:
         """Recover the log in ``directory``, or create one there at ``base_offset``.
 
-        Raises ``StorageFailed`` when the log cannot be read or its files contradict each other, and
-        ``StorageFull`` when there is no space for required writes.
+        Raises ``StorageFailed`` when the log cannot be read or its files contradict each other,
+        ``StorageFull`` when there is no space for required writes, and ``ResourcesExhausted`` when
+        the system has no descriptor or memory left.
         """
         try:
             found = recover(disk, directory, base_offset=base_offset)
@@ -82,8 +83,8 @@ class Log:
                 found.recovery_point.close()
                 raise
         except OSError as error:
-            if is_full(error):
-                raise _no_room(directory, error) from error
+            if is_temporary(error):
+                raise _refused(directory, error) from error
             raise StorageFailed(f"{directory} cannot be opened: {error}") from error
 
     @property
@@ -151,8 +152,9 @@ class Log:
     def write(self, batch: WriteBatch) -> None:
         """Write a batch, and make it as durable as the log's ``fsync`` setting requires.
 
-        Raises ``StorageFull`` with the log unchanged when there is no space, and ``StorageFailed``
-        when the disk failed.
+        Raises ``StorageFull`` with the log unchanged when there is no space,
+        ``ResourcesExhausted`` likewise without descriptors or memory, and ``StorageFailed`` when
+        the disk failed.
         """
         if self.failed:
             raise StorageFailed(self.failed)
@@ -163,8 +165,8 @@ class Log:
                 self._roll(batch)
             self._append(batch)
         except OSError as error:
-            if is_full(error):
-                raise _no_room(self.directory, error) from error
+            if is_temporary(error):
+                raise _refused(self.directory, error) from error
             raise self._fail(error) from error
         if self.config.fsync is Fsync.ALWAYS:
             self._sync(batch.durable_end)
@@ -220,7 +222,7 @@ class Log:
         return StorageFailed(self.failed)
 
     def _checkpoint(self, segment: Segment, position: int, offset: int) -> None:
-        """Move the start of recovery to a durable position. Without disk space it stays."""
+        """Move the start of recovery to a durable position. Without resources it stays."""
         if segment.columns is not None:
             segment.columns.flush()
         try:
@@ -228,7 +230,7 @@ class Log:
             place = (segment.base_offset, position, offset)
             self._recovery_point.take_checkpoint(Checkpoint(*place, segment.time_us))
         except OSError as error:
-            if is_full(error):
+            if is_temporary(error):
                 return
             raise self._fail(error) from error
         self._bytes_since_checkpoint = 0
@@ -365,7 +367,13 @@ def _keep_columns(disk: Disk, segments: Sequence[Segment]) -> None:
     active.open_for_append()
 
 
-def _no_room(directory: Path, error: OSError) -> StorageFull:
+def _refused(directory: Path, error: OSError) -> StorageFull | ResourcesExhausted:
+    if not is_full(error):
+        return ResourcesExhausted(
+            f"the system refuses what {directory} needs: {error.strerror}; use fewer connections,"
+            " raise the limit of open files, or send again later",
+            retry_after_ms=1000,
+        )
     return StorageFull(
         f"no room on the disk of {directory}: {error.strerror}; free some space, then send again",
         retry_after_ms=1000,

@@ -14,7 +14,7 @@ from pathlib import Path
 from goq import limits
 from goq.errors import StorageFailed
 from goq.frame.header import HEADER_BYTES
-from goq.storage.disk import Disk, is_full
+from goq.storage.disk import Disk, is_temporary
 from goq.storage.log.recovery_point import Checkpoint, DurableEnd, RecoveryPoint
 from goq.storage.log.segment import Segment, list_segments, remove_leftovers
 from goq.storage.log.sparse_index import IndexEntry
@@ -247,7 +247,7 @@ class _Recovery:
         try:
             self._disk.replace(active.index_path, active.index.pack(end))
         except OSError as error:
-            if not is_full(error):  # a full disk must still allow reads and deletes
+            if not is_temporary(error):  # a full disk must still allow reads and deletes
                 raise
         recovery_point.take_checkpoint(Checkpoint(*place, self._time_us))
 

@@ -75,7 +75,7 @@ class RecoveryPoint:
     def advance(self, durable: DurableEnd) -> None:
         """Record what was just synced."""
         self.durable = durable
-        self._write()
+        self._write(must_last=False)  # the next slot has it too
 
     def take_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Record, durably, where the next recovery may start."""
@@ -84,18 +84,18 @@ class RecoveryPoint:
 
     def sync(self) -> None:
         """Make the recovery point itself durable."""
-        self._write()
+        self._write(must_last=True)
         self._file.sync()
 
     def close(self) -> None:
         """Release the file."""
         self._file.close()
 
-    def _write(self) -> None:
+    def _write(self, *, must_last: bool) -> None:
         self._sequence += 1
         fields = _SLOT.pack(self._sequence, *self.checkpoint, *self.durable)
         slot = fields + _CRC.pack(crc32c(fields))
-        self._file.write_at(slot, _SLOT_BYTES * (self._sequence % 2))
+        self._file.write_at(slot, _SLOT_BYTES * (self._sequence % 2), must_last=must_last)
 
 
 def read_durable_end(disk: Disk, directory: Path) -> DurableEnd | None:

@@ -148,9 +148,9 @@ class _HookedFile:
         self._disk.enter("append", self._path)
         self._file.append(buffers)
 
-    def write_at(self, data: bytes, position: int) -> None:
+    def write_at(self, data: bytes, position: int, *, must_last: bool = True) -> None:
         self._disk.enter("write_at", self._path)
-        self._file.write_at(data, position)
+        self._file.write_at(data, position, must_last=must_last)
 
     def sync(self) -> None:
         self._disk.enter("sync", self._path)

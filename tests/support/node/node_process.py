@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import resource
 import select
 import signal
 import subprocess
@@ -39,7 +40,8 @@ class NodeProcess(NodeApi):
     """A node on a folder. Its stderr is kept in ``log``, beside the folder.
 
     By default the node listens on a port of its own and takes ``settings``. With ``arguments``,
-    words after ``goq``, these and ``environment`` name the port and the folder.
+    words after ``goq``, these and ``environment`` name the port and the folder. The process
+    may have ``open_files_max`` descriptors, by default as many as this one.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class NodeProcess(NodeApi):
         port: int | None = None,
         arguments: Sequence[str] | None = None,
         environment: Mapping[str, str] | None = None,
+        open_files_max: int | None = None,
     ) -> None:
         self.folder = folder
         self.log = folder.parent / f"{folder.name}.stderr"
@@ -60,6 +63,7 @@ class NodeProcess(NodeApi):
         self._settings = ("defaults.delivery.backoff.initial=0s", *settings)
         self._arguments = arguments
         self.environment = dict(environment or {})
+        self._open_files_max = open_files_max
 
     def __enter__(self) -> NodeProcess:
         try:
@@ -114,7 +118,12 @@ class NodeProcess(NodeApi):
                 stdout=subprocess.PIPE,
                 stderr=log,
                 env=clean_environment(self.folder.parent) | self.environment,
+                preexec_fn=self._limit_open_files if self._open_files_max else None,
             )
+
+    def _limit_open_files(self) -> None:
+        bound = self._open_files_max or resource.RLIM_INFINITY
+        resource.setrlimit(resource.RLIMIT_NOFILE, (bound, bound))
 
     def _words(self) -> Sequence[str]:
         """Return the arguments of ``goq``."""

@@ -89,7 +89,7 @@ class _SimulatedFile:
         self._inode.write(data, position)
         self.size_bytes += len(data)
 
-    def write_at(self, data: bytes, position: int) -> None:
+    def write_at(self, data: bytes, position: int, *, must_last: bool = True) -> None:
         if self._begin("write_at") and self._disk.random.random() < 0.5:
             raise SimulatedCrash
         self._disk.take_room(max(0, position + len(data) - self.size_bytes))

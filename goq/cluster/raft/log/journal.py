@@ -38,7 +38,7 @@ from goq.cluster.raft.log.records import (
 )
 from goq.cluster.raft.member import members_after
 from goq.errors import CorruptData, StorageFailed, StorageFull
-from goq.storage.disk import Disk, is_full
+from goq.storage.disk import Disk, is_temporary
 
 FILE_NAME = "journal"
 SYNCED_NAME = "journal.synced"
@@ -193,9 +193,9 @@ class Journal:
             self._unsynced = False
             self._write_synced_file()
         except OSError as error:
-            if is_full(error) and self._pending:  # none of the records was written
+            if is_temporary(error) and self._pending:  # none of the records was written
                 raise StorageFull(
-                    f"no space left on the disk of {self._path}; free some space"
+                    f"{self._path} cannot be written: {error.strerror}; free some space"
                 ) from None
             self._failed = True
             raise StorageFailed(f"{self._path} could not be written: {error}") from error
@@ -227,9 +227,9 @@ class Journal:
             self._rewritten_bytes = self._file.size_bytes
             self._write_synced_file()
         except OSError as error:
-            if is_full(error) and self._base is not base:
+            if is_temporary(error) and self._base is not base:
                 raise StorageFull(
-                    f"no space left on the disk of {self._path}; free some space"
+                    f"{self._path} cannot be written: {error.strerror}; free some space"
                 ) from None
             self._failed = True
             raise StorageFailed(f"{self._path} could not be replaced: {error}") from error

@@ -19,7 +19,7 @@ from crc32c import crc32c
 from goq import limits
 from goq.cluster.raft.state_machine.state_machine import StateMachine, StateMachineFailed
 from goq.errors import CorruptData, StorageFull
-from goq.storage.disk import Disk, File, is_full
+from goq.storage.disk import Disk, File, is_temporary
 
 OUT_NAME = "snapshot.out"
 IN_NAME = "snapshot.in"
@@ -236,6 +236,6 @@ def _append(file: File, data: bytes) -> None:
     try:
         file.append([data])
     except OSError as error:
-        if is_full(error):
-            raise StorageFull("no space left on the disk for the incoming snapshot") from None
+        if is_temporary(error):
+            raise StorageFull(f"no room for the incoming snapshot: {error.strerror}") from None
         raise
