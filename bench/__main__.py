@@ -20,6 +20,7 @@ from bench import (
     export,
     latency,
     mixed,
+    partitions,
     past,
     rolling,
     singles,
@@ -47,6 +48,7 @@ WORKS: list[Work] = [
     *past.WORKS,
     *export.WORKS,
     *cluster.WORKS,
+    *partitions.WORKS,
     *rolling.WORKS,
 ]
 QUICK_SCALE = 0.1

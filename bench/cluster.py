@@ -46,8 +46,16 @@ class Member(Server):
 
     def start(self) -> None:
         """Start it; return when it listens."""
+        self.launch()
+        self.wait_ready()
+
+    def launch(self) -> None:
+        """Start it; do not wait until it listens."""
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(self._command, stdout=subprocess.PIPE, stderr=log)
+
+    def wait_ready(self) -> None:
+        """Return when it listens."""
         assert self.process.stdout is not None
         self.process.stdout.readline()
 
