@@ -25,6 +25,7 @@ class Heartbeat(NamedTuple):
     ``disk`` is the id of the node's disk, ``feature_level`` the highest feature level that its
     version of goq knows. ``clock_ms`` is the node's wall time when it sends this, 0 from a version
     that does not say. ``round_trip_ms`` is the shortest of its latest calls to the controller.
+    ``unanswered_ms`` is for how long it has got no answer from this controller.
     """
 
     incarnation: int
@@ -37,10 +38,20 @@ class Heartbeat(NamedTuple):
     feature_level: int = 0
     clock_ms: int = 0
     round_trip_ms: int = 0
+    unanswered_ms: int = 0
+
+    @property
+    def is_unanswered(self) -> bool:
+        """Whether the node has got no answer for so long that its heartbeats do not count."""
+        return self.unanswered_ms > limits.NODE_SESSION_TIMEOUT_MS
 
     def says_the_same_as(self, other: Heartbeat) -> bool:
         """Whether another heartbeat differs in nothing but its time."""
-        return self == other._replace(clock_ms=self.clock_ms, round_trip_ms=self.round_trip_ms)
+        return self == other._replace(
+            clock_ms=self.clock_ms,
+            round_trip_ms=self.round_trip_ms,
+            unanswered_ms=self.unanswered_ms,
+        )
 
 
 class ReceivedHeartbeat(NamedTuple):
@@ -103,8 +114,11 @@ class NodeLiveness(NamedTuple):
     ) -> NodeLiveness:
         """Return the liveness after a heartbeat; one of an earlier incarnation is ignored.
 
+        So is one of a node that gets no answers: it has no session, and cannot lead.
         Each disk counts its incarnations by itself. ``wall_ms`` is the controller's wall time.
         """
+        if heartbeat.is_unanswered:
+            return self
         before = self.received.get(node)
         since_ms = now_ms
         samples_ms: tuple[int, ...] = ()

@@ -2,6 +2,10 @@
 
 Sends this node's heartbeats and reports whether its session with the controller is still valid. The
 controller fences a node that it has not heard for ``NODE_SESSION_TIMEOUT_MS``.
+
+A heartbeat says for how long the node got no answers from this controller. Above
+that time it counts as not sent, on both sides. So a node that is heard and hears
+nothing is fenced, and a controller whose answers get lost hears no majority and hands over.
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ from goq.clock import Clock
 from goq.cluster.controller.node_liveness import Heartbeat
 from goq.cluster.metadata.features import OWN_LEVEL
 from goq.cluster.rpc.server import CALL_PREFIX
-from goq.errors import GoqError, InvalidInput, NodeNotFound
+from goq.errors import GoqError, InvalidInput, NodeNotFound, TimedOut, Unavailable
 
 _log = logging.getLogger("goq.cluster")
 HEARTBEAT = CALL_PREFIX + "heartbeat"
@@ -62,6 +66,7 @@ class HeartbeatSender:
         self._is_registered = is_registered
         self._has_diverged = has_diverged
         self._acknowledged_s = -math.inf
+        self._unanswered_since_s: float | None = None
         self._without_levels: set[str] = set()
         self._tasks = Tasks()
 
@@ -86,19 +91,36 @@ class HeartbeatSender:
             _log.debug("no heartbeat: %s", error)
 
     async def _send(self) -> None:
-        heartbeat = self._heartbeat()._replace(
-            clock_ms=self._clock.wall_ms(), round_trip_ms=min(self._round_trips_ms, default=0)
-        )
         controller, sent_s = self.controller, asyncio.get_running_loop().time()
         if controller is None or self._has_diverged():
             return
+        if self._unanswered_since_s is None:
+            self._unanswered_since_s = sent_s
+        heartbeat = self._heartbeat()._replace(
+            clock_ms=self._clock.wall_ms(),
+            round_trip_ms=min(self._round_trips_ms, default=0),
+            unanswered_ms=int((sent_s - self._unanswered_since_s) * 1000),
+        )
         if controller == self._name:
             self.clock_skews_ms = self._on_local_heartbeat(self._name, heartbeat)
         else:
-            self.clock_skews_ms = decode_clock_skews(await self._send_to(controller, heartbeat))
+            try:
+                answer = await self._send_to(controller, heartbeat)
+            except (TimedOut, Unavailable):
+                raise
+            except GoqError:
+                self._note_answer(controller, sent_s)
+                raise
+            self.clock_skews_ms = decode_clock_skews(answer)
             round_trip_s = asyncio.get_running_loop().time() - sent_s
             self._round_trips_ms.append(int(round_trip_s * 1000))
-        self._acknowledged_s = max(self._acknowledged_s, sent_s)
+        self._note_answer(controller, sent_s)
+        if not heartbeat.is_unanswered:  # else the controller did not count it
+            self._acknowledged_s = max(self._acknowledged_s, sent_s)
+
+    def _note_answer(self, controller: str, sent_s: float) -> None:
+        if controller == self.controller:
+            self._unanswered_since_s = max(self._unanswered_since_s or sent_s, sent_s)
 
     async def _send_to(self, controller: str, heartbeat: Heartbeat) -> bytes:
         if controller not in self._without_levels:
@@ -113,6 +135,7 @@ class HeartbeatSender:
         self.controller = controller
         self._without_levels.clear()
         self._round_trips_ms.clear()
+        self._unanswered_since_s = None
 
     def has_session(self) -> bool:
         """Whether the controller heard this node so recently that it cannot have fenced it.
@@ -140,6 +163,7 @@ class _Wire(msgspec.Struct, frozen=True, array_like=True):
     feature_level: int = 0
     clock_ms: int = 0
     round_trip_ms: int = 0
+    unanswered_ms: int = 0
 
 
 _FIELDS_BEFORE_LEVELS = 7
@@ -158,6 +182,7 @@ def encode_heartbeat(heartbeat: Heartbeat, *, for_level: int = OWN_LEVEL) -> byt
         heartbeat.feature_level,
         heartbeat.clock_ms,
         heartbeat.round_trip_ms,
+        heartbeat.unanswered_ms,
     ]
     return msgspec.msgpack.encode(fields if for_level else fields[:_FIELDS_BEFORE_LEVELS])
 
@@ -182,6 +207,7 @@ def decode_heartbeat(data: bytes) -> Heartbeat:
         wire.feature_level,
         wire.clock_ms,
         wire.round_trip_ms,
+        wire.unanswered_ms,
     )
 
 

@@ -329,6 +329,22 @@ def test_a_silent_node_that_raft_reaches_is_fenced_only_by_who_hears_a_majority(
     assert found == [FenceNode(name, 1) for name in fenced]
 
 
+def test_a_node_that_is_heard_and_hears_nothing_is_fenced() -> None:
+    state = nodes(3)
+    said = {"n3": Heartbeat(1, unanswered_ms=TIMEOUT_MS + 1)}
+    assert decided(state, watching(state, 3000, **said)) == [FenceNode("n3", 1)]
+    said = {"n3": Heartbeat(1, unanswered_ms=TIMEOUT_MS)}
+    assert decided(state, watching(state, 3000, **said)) == []
+
+
+def test_a_controller_whose_answers_are_lost_hands_over_and_fences_nobody() -> None:
+    state = nodes(3)
+    said = {name: Heartbeat(1, unanswered_ms=TIMEOUT_MS + 1) for name in ("n2", "n3")}
+    liveness = watching(state, 3000, **said)
+    assert is_deaf(state, liveness, ("n2", "n3"), TIMEOUT_MS)
+    assert decide(state, liveness, timeout_ms=TIMEOUT_MS, reachable=("n2", "n3")) == []
+
+
 @pytest.mark.parametrize(("min_insync", "is_fenced"), [(1, True), (2, True), (3, False)])
 def test_hearsay_leaves_enough_nodes_up_to_acknowledge_anything(
     min_insync: int, is_fenced: bool

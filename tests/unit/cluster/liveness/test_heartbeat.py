@@ -16,7 +16,13 @@ from goq.cluster.liveness.heartbeat import (
     encode_clock_skews,
     encode_heartbeat,
 )
-from goq.errors import InvalidInput, Unavailable
+from goq.errors import (
+    GoqError,
+    InvalidInput,
+    NodeNotFound,
+    TimedOut,
+    Unavailable,
+)
 
 HEARTBEAT = Heartbeat(
     3, "disk full", frozenset({1}), frozenset({(2, 0)}), frozenset({(2, 1)}), True, "d1", 1, 0, 0
@@ -66,9 +72,9 @@ def test_a_heartbeat_of_an_earlier_version_has_level_0() -> None:
 
 
 def test_fields_of_a_later_version_are_ignored() -> None:
-    data = msgspec.msgpack.encode([*BEFORE_LEVELS, 2, 5, 6, "later", {"more": 1}])
+    data = msgspec.msgpack.encode([*BEFORE_LEVELS, 2, 5, 6, 7, "later", {"more": 1}])
     assert decode_heartbeat(data) == HEARTBEAT._replace(
-        feature_level=2, clock_ms=5, round_trip_ms=6
+        feature_level=2, clock_ms=5, round_trip_ms=6, unanswered_ms=7
     )
 
 
@@ -105,13 +111,13 @@ def test_a_controller_of_an_earlier_version_gets_what_it_knows() -> None:
         heartbeats = sender(controller)
         for _ in range(3):
             await heartbeats.send()
-        assert [len(fields) for fields in controller.received] == [10, 7, 7, 7]
+        assert [len(fields) for fields in controller.received] == [11, 7, 7, 7]
         assert controller.received[-1] == BEFORE_LEVELS
         assert heartbeats.has_session()
         controller.is_earlier_version = False  # upgraded, and elected again
         heartbeats.set_controller("n2")
         await heartbeats.send()
-        assert controller.received[-1] == [*BEFORE_LEVELS, 1, CLOCK_MS, 0]
+        assert controller.received[-1] == [*BEFORE_LEVELS, 1, CLOCK_MS, 0, 0]
 
     asyncio.run(run())
 
@@ -129,7 +135,7 @@ def test_a_failure_to_reach_the_controller_says_nothing_of_its_version() -> None
         assert not heartbeats.has_session()
         heartbeats._call = call
         await heartbeats.send()
-        assert controller.received == [[*BEFORE_LEVELS, 1, CLOCK_MS, 0]]
+        assert controller.received == [[*BEFORE_LEVELS, 1, CLOCK_MS, 0, 0]]
         assert heartbeats.has_session()
 
     asyncio.run(run())
@@ -142,5 +148,75 @@ def test_a_node_whose_metadata_differs_sends_nothing_and_has_no_session() -> Non
         await heartbeats.send()
         assert controller.received == []
         assert not heartbeats.has_session()
+
+    asyncio.run(run())
+
+
+class Moments:
+    """The time of the event loop, which a test moves."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s = asyncio.get_running_loop().time()
+        monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: self.now_s)
+
+
+def test_a_heartbeat_says_for_how_long_this_controller_has_not_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def run() -> None:
+        controller = Controller(is_earlier_version=False)
+        heartbeats, moments = sender(controller), Moments(monkeypatch)
+        answering = heartbeats._call
+
+        async def lose_the_answer(node: str, path: str, body: bytes) -> bytes:
+            await answering(node, path, body)
+            raise TimedOut("no answer")
+
+        heartbeats._call = lose_the_answer
+        for _ in range(4):
+            await heartbeats.send()
+            moments.now_s += 0.5
+        assert [fields[-1] for fields in controller.received] == [0, 500, 1000, 1500]
+        heartbeats._call = answering
+        await heartbeats.send()  # the controller ignores it: the node has no session by it
+        assert not heartbeats.has_session()
+        await heartbeats.send()
+        assert heartbeats.has_session()
+        assert [fields[-1] for fields in controller.received][4:] == [2000, 0]
+        heartbeats._call = lose_the_answer
+        moments.now_s += 3
+        heartbeats.set_controller("n3")  # whose answers were not waited for yet
+        await heartbeats.send()
+        assert controller.received[-1][-1] == 0
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("error", "is_answer"),
+    [
+        (TimedOut("no answer"), False),
+        (Unavailable("cut off"), False),
+        (NodeNotFound("n1 has not joined"), True),
+    ],
+)
+def test_a_refused_heartbeat_is_an_answered_one(
+    monkeypatch: pytest.MonkeyPatch, error: GoqError, is_answer: bool
+) -> None:
+    async def run() -> None:
+        controller = Controller(is_earlier_version=False)
+        heartbeats, moments = sender(controller), Moments(monkeypatch)
+        answering = heartbeats._call
+
+        async def fail(*_: object) -> bytes:
+            raise error
+
+        heartbeats._call = fail
+        for _ in range(3):
+            await heartbeats.send()
+            moments.now_s += 1
+        heartbeats._call = answering
+        await heartbeats.send()
+        assert controller.received[-1][-1] == (1000 if is_answer else 3000)
 
     asyncio.run(run())
