@@ -161,6 +161,19 @@ class Checks:
                 return False
         return True
 
+    def is_well(self) -> bool:
+        """Whether all nodes are up and fit, and all replicas in sync; under load."""
+        state = self._cluster.state
+        return (
+            len(self._cluster.live()) == len(NAMES)
+            and all(node.is_up and node.can_lead for node in state.nodes.values())
+            and all(
+                partition.leader is not None and len(partition.in_sync) == len(partition.replicas)
+                for topic in state.topics.values()
+                for partition in topic.partitions
+            )
+        )
+
     def is_in_sync(self) -> bool:
         """Whether all replicas are in sync and as long as each other."""
         topic = self._cluster.topic()

@@ -66,29 +66,37 @@ class Clients:
     async def produce(self, number: int) -> None:
         """Publish batches one after the other, each again until it is acknowledged."""
         sequences = [0] * PARTITIONS
-        random, world = self._random, self._world
         while not self.is_calm:
-            partition, count = random.randrange(PARTITIONS), random.randint(1, 4)
+            partition, count = self._random.randrange(PARTITIONS), self._random.randint(1, 4)
             first = sequences[partition]
             sequences[partition] += count
-            values = [b"<%d/%d/%d>" % (number, partition, first + n) for n in range(count)]
-            keys = [random.choice(_KEYS[partition]) for _ in values]
-            delays_ms = [random.choice([0, 0, 0, 0, 0, random.randint(1, 1500)]) for _ in values]
-            now_ms = self._checks.true_ms()
-            times_ms = [now_ms + delay_ms if delay_ms else 0 for delay_ms in delays_ms]
-            for value, key, time_ms in zip(values, keys, times_ms, strict=True):
-                self._books.send(value, key, time_ms)
-            mark = ProducerMark(10 * number + partition + 1, 1, first)
-            columns = Columns(values, keys, deliver_at_ms=times_ms if any(times_ms) else None)
-            view = FrameView.parse(encode_frame(columns, producer=mark))
-            offset = await self._until_stored(partition, view)
-            world.note(f"{values[0]!r} and {count - 1} more are stored at {partition}:{offset}")
-            for index, value in enumerate(values):
-                self._books.stored(value, partition, offset + index)
-            self._checks.acknowledged(values)
+            await self.publish(number, partition, first, count, self._any)
             await self._pause(0.06)
 
-    async def _until_stored(self, number: int, view: FrameView) -> int:
+    async def publish(
+        self, number: int, partition: int, first: int, count: int, choose: Callable[[], Process]
+    ) -> None:
+        """Publish a numbered batch, at one chosen node after the other, until one acknowledges."""
+        random, world = self._random, self._world
+        values = [b"<%d/%d/%d>" % (number, partition, first + n) for n in range(count)]
+        keys = [random.choice(_KEYS[partition]) for _ in values]
+        delays_ms = [random.choice([0, 0, 0, 0, 0, random.randint(1, 1500)]) for _ in values]
+        now_ms = self._checks.true_ms()
+        times_ms = [now_ms + delay_ms if delay_ms else 0 for delay_ms in delays_ms]
+        for value, key, time_ms in zip(values, keys, times_ms, strict=True):
+            self._books.send(value, key, time_ms)
+        mark = ProducerMark(10 * number + partition + 1, 1, first)
+        columns = Columns(values, keys, deliver_at_ms=times_ms if any(times_ms) else None)
+        view = FrameView.parse(encode_frame(columns, producer=mark))
+        offset = await self._until_stored(partition, view, choose)
+        world.note(f"{values[0]!r} and {count - 1} more are stored at {partition}:{offset}")
+        for index, value in enumerate(values):
+            self._books.stored(value, partition, offset + index)
+        self._checks.acknowledged(values)
+
+    async def _until_stored(
+        self, number: int, view: FrameView, choose: Callable[[], Process]
+    ) -> int:
         async def publish(process: Process) -> Appended:
             target = process.broker.topic(TOPIC).publisher.target(number)
             target.check_publish(view.header.frame_bytes)
@@ -96,7 +104,7 @@ class Clients:
 
         while True:
             try:
-                return (await self._ask(publish)).offset
+                return (await self._ask(publish, choose())).offset
             except OutOfOrderSequence as error:  # all before it was acknowledged
                 self._world.fail(f"a producer was refused for good: {error}")
                 await self._pause(1.0)

@@ -25,6 +25,7 @@ PARTITIONS = 2
 GROUP = "g"
 RAFT_PORT = 9080
 _CANCELS_MAX = 3
+_STOP_S_MAX = 30.0
 SECRET = b"known to all nodes of the simulation"
 SETTINGS = replace(
     TopicSettings(),
@@ -88,15 +89,21 @@ class Cluster:
         else:
             machine.disk.crash(power=False)
 
-    async def stop(self, name: str) -> None:
-        """End a process in good order."""
+    async def stop(self, name: str) -> bool:
+        """End a process in good order; return False if something else ended it meanwhile."""
         process = self.processes[name]
         self.final_topic = self.topic() or self.final_topic
         self.world.note(f"{name} stops")
-        await asyncio.wait([process.spawn(process.stop())], timeout=30)
+        stopping = process.spawn(process.stop())
+        until_s = self.world.loop.time() + _STOP_S_MAX
+        while not (stopping.done() or process.is_dead or self.world.loop.time() > until_s):
+            await asyncio.sleep(0.01)
+        if process.is_dead:
+            return False
         process.is_dead = True
         self.network.ended(process, power=False)
         self.machines[name].disk.crash(power=False)
+        return True
 
     def live(self) -> list[Process]:
         return [process for name, process in self.processes.items() if self.is_up(name)]

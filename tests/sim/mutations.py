@@ -7,6 +7,9 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 from unittest.mock import patch
 
+from goq.cluster.controller import runner
+from goq.cluster.controller.controller import _ControllerPass
+from goq.cluster.controller.node_liveness import Heartbeat
 from goq.cluster.liveness.heartbeat import HeartbeatSender
 from goq.cluster.metadata.handlers import partitions
 from goq.cluster.metadata.state import MetadataState, TopicMetadata
@@ -101,6 +104,20 @@ def _topics_are_visited_as_they_were_made() -> AbstractContextManager[Any]:
     return patch.object(partitions, "active_topics", active_topics)
 
 
+def _a_controller_that_nodes_do_not_hear_stays() -> AbstractContextManager[Any]:
+    return patch.object(Heartbeat, "is_unanswered", False)
+
+
+@contextmanager
+def _a_deaf_controller_stays() -> Iterator[None]:
+    """It fences who it does not hear, and never hands over."""
+    with (
+        patch.object(runner, "is_deaf", lambda *_: False),
+        patch.object(_ControllerPass, "_may_fence", lambda *_: True),
+    ):
+        yield
+
+
 MUTATIONS: dict[str, Mutation] = {
     "topics are visited as they were made": _topics_are_visited_as_they_were_made,
     "raft answers before it syncs": _raft_answers_before_it_syncs,
@@ -109,5 +126,7 @@ MUTATIONS: dict[str, Mutation] = {
     "a leader shows what it alone has": _a_leader_shows_what_it_alone_has,
     "epochs are not looked at": _epochs_are_not_looked_at,
     "followers count before they are looked at": _followers_count_before_they_are_looked_at,
+    "a controller that nodes do not hear stays": _a_controller_that_nodes_do_not_hear_stays,
+    "a deaf controller stays": _a_deaf_controller_stays,
     "logs are not cut where they part": _logs_are_not_cut_where_they_part,
 }

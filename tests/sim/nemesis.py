@@ -11,10 +11,10 @@ from pathlib import Path
 from goq.errors import CorruptData, GoqError, StorageFailed
 from tests.sim.checks import LOGS, Checks, paths
 from tests.sim.cluster import NAMES, PARTITIONS, TOPIC, Cluster
+from tests.sim.faults.links import LinkFaults
+from tests.sim.faults.target import Targets
 
-Ways = set[tuple[str, str]]
 _CHANGES_TO_LEAVE_BEHIND = 150  # more than Raft's small log holds
-_OTHERS = {name: [other for other in NAMES if other != name] for name in NAMES}
 
 
 class Nemesis:
@@ -28,30 +28,26 @@ class Nemesis:
         self._world = cluster.world
         self._random = cluster.world.stream("nemesis")
         self._mending: set[asyncio.Task[None]] = set()
+        self.targets = Targets(cluster, self._random)
+        self.links = LinkFaults(cluster.network, self.targets, self._random)
         self._faults: dict[str, Callable[[], Awaitable[None]]] = {
-            "kill one": lambda: self._restart(self._some(1), power=False),
-            "kill a leader": lambda: self._restart([self._leader()], power=False),
-            "kill the controller": lambda: self._restart([self._controller()], power=False),
+            "kill one": lambda: self._restart(self.targets.some(1), power=False),
+            "kill a leader": lambda: self._restart([self.targets.leader()], power=False),
+            "kill the controller": lambda: self._restart([self.targets.controller()], power=False),
             "kill midway": self._kill_midway,
-            "cut the power of one": lambda: self._restart(self._some(1), power=True),
+            "cut the power of one": lambda: self._restart(self.targets.some(1), power=True),
             "cut the power of some": lambda: self._restart(
-                self._some(self._random.choice([2, 3])), power=True
+                self.targets.some(self._random.choice([2, 3])), power=True
             ),
             "stop and start": self._stop_and_start,
-            "isolate": lambda: self._part(_around(self._random.choice(NAMES))),
-            "isolate a leader": lambda: self._part(_around(self._leader())),
-            "isolate the controller": lambda: self._part(_around(self._controller())),
-            "cut one way": self._cut_one_way,
-            "leave a bridge": self._leave_a_bridge,
-            "slow links": self._slow_links,
-            "repeat calls": self._repeat_calls,
-            "hold a leader": lambda: self._hold(self._leader()),
-            "hold one": lambda: self._hold(self._random.choice(NAMES)),
+            "hold a leader": lambda: self._hold(self.targets.leader()),
+            "hold one": lambda: self._hold(self.targets.one()),
             "jump a clock": self._jump,
             "fill a disk": self._fill_disk,
             "fail a disk": self._fail_disk,
             "slow a disk": self._slow_disk,
             "move a leadership": self._move_leadership,
+            **self.links.by_name,
         }
 
     async def torment(self, seconds: float) -> None:
@@ -126,21 +122,20 @@ class Nemesis:
             self._cluster.start(name)
 
     async def _kill_midway(self) -> None:
-        disk = self._cluster.machines[self._random.choice(NAMES)].disk
+        disk = self._cluster.machines[self.targets.one()].disk
         disk.crash_at = disk.operations + self._random.randint(1, 60)
 
     async def _stop_and_start(self) -> None:
-        name = self._random.choice(NAMES)
+        name = self.targets.one()
         process = self._cluster.processes[name]
-        if self._is_up(name) and process.is_ready:
-            await self._cluster.stop(name)
+        if self._is_up(name) and process.is_ready and await self._cluster.stop(name):
             await asyncio.sleep(self._random.uniform(0.05, 0.5))
             self._cluster.start(name)
 
     async def _leave_behind(self) -> None:
         """Keep a node down until Raft's log begins after the node's own: it needs a snapshot."""
         process = self._cluster.processes[await self._new_controller()]
-        name = self._random.choice(_OTHERS[process.name])
+        name = self._random.choice(self.targets.others(process.name))
         self._cluster.crash(name, power=False)
         changes = 0
         while changes < _CHANGES_TO_LEAVE_BEHIND:
@@ -167,42 +162,10 @@ class Nemesis:
             self._world.note(f"{name} goes on")
             loop.release(process)
 
-    # Links
-
-    async def _part(self, ways: Ways) -> None:
-        network = self._cluster.network
-        network.block(ways)
-        await asyncio.sleep(self._random.uniform(0.1, 2.5))
-        network.heal(ways)
-
-    async def _cut_one_way(self) -> None:
-        source, target = self._random.sample(NAMES, 2)
-        await self._part({(source, target)})
-
-    async def _leave_a_bridge(self) -> None:
-        one, other = self._random.sample(NAMES, 2)
-        await self._part({(one, other), (other, one)})
-
-    async def _slow_links(self) -> None:
-        slow, ways = self._cluster.network.slow, []
-        for one in NAMES:
-            for other in _OTHERS[one]:
-                if self._random.random() < 0.4:
-                    slow[one, other] = self._random.choice([0.02, 0.1, 0.5]) * self._random.random()
-                    ways.append((one, other))
-        await asyncio.sleep(self._random.uniform(0.2, 2))
-        for way in ways:
-            slow.pop(way, None)
-
-    async def _repeat_calls(self) -> None:
-        self._cluster.network.repeats = 0.3
-        await asyncio.sleep(self._random.uniform(0.2, 2))
-        self._cluster.network.repeats = 0.0
-
     # Machines
 
     async def _jump(self) -> None:
-        machine = self._cluster.machines[self._random.choice(NAMES)]
+        machine = self._cluster.machines[self.targets.one()]
         step_ms = self._random.choice([-2000, -300, 300, 2000])
         machine.clock.advance_ms(step_ms)
         self._checks.latest_ms()
@@ -211,7 +174,7 @@ class Nemesis:
         machine.clock.advance_ms(-step_ms)
 
     async def _fill_disk(self) -> None:
-        disk = self._cluster.machines[self._random.choice(NAMES)].disk
+        disk = self._cluster.machines[self.targets.one()].disk
         disk.capacity_bytes = disk.used_bytes + self._random.randint(0, 4000)
         await asyncio.sleep(self._random.uniform(0.1, 1.5))
         disk.capacity_bytes = None
@@ -231,7 +194,7 @@ class Nemesis:
         disk.fault = lambda _operation, _path: None
 
     async def _slow_disk(self) -> None:
-        machine = self._cluster.machines[self._random.choice(NAMES)]
+        machine = self._cluster.machines[self.targets.one()]
         machine.disk_late_s = self._random.choice([0.01, 0.1])
         await asyncio.sleep(self._random.uniform(0.2, 2))
         machine.disk_late_s = 0.0
@@ -264,7 +227,7 @@ class Nemesis:
         if controller is None:
             return
         process = self._cluster.processes[controller]
-        to, number = self._random.choice(NAMES), self._random.randrange(PARTITIONS)
+        to, number = self.targets.one(), self._random.randrange(PARTITIONS)
 
         async def move() -> None:
             assert process.raft is not None
@@ -278,21 +241,5 @@ class Nemesis:
         except GoqError:
             self._world.counts["moves refused"] += 1
 
-    # Whom
-
-    def _some(self, count: int) -> list[str]:
-        return self._random.sample(NAMES, count)
-
-    def _leader(self) -> str:
-        leader = self._cluster.leader_of(self._random.randrange(PARTITIONS))
-        return self._random.choice(NAMES) if leader is None else leader.name
-
-    def _controller(self) -> str:
-        return self._cluster.controller() or self._random.choice(NAMES)
-
     def _is_up(self, name: str) -> bool:
         return not self._cluster.processes[name].is_dead
-
-
-def _around(name: str) -> Ways:
-    return {(name, other) for other in _OTHERS[name]} | {(other, name) for other in _OTHERS[name]}

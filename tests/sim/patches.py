@@ -32,7 +32,7 @@ from tests.support.cluster.replication.loop import HOME, SimExecutor
 SMALL = {
     "EVENT_SEGMENT_BYTES": 2000,
     "SNAPSHOT_EVENTS_MIN": 10,
-    "REPLICA_LAG_MS_MAX": 600,
+    "REPLICA_LAG_MS_MAX": 1500,
     "SCRUB_PAUSE_S": 1.0,
     "DISK_RECOVERED_BYTES": 4096,
     "DISK_CHECK_PAUSE_S": 0.3,

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.sim.availability import LoneFault
 from tests.sim.books import Books
 from tests.sim.checks import Checks
 from tests.sim.clients import Clients
@@ -20,6 +21,7 @@ from tests.sim.patches import product_in
 
 PRODUCERS = CONSUMERS = 2
 PEACE_S = 20.0
+_LONE_FAULTS = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +40,11 @@ def run(
     *,
     faults_s: float | None = None,
     each_fault: bool = False,
+    lone_fault: bool = False,
     may_diverge: bool = False,
     log: Callable[[str], None] | None = None,
 ) -> Outcome:
-    """Run one seed to its end, with faults for so long, or with each fault once.
+    """Run one seed to its end, with faults for so long, with each once, or with a long one only.
 
     With ``may_diverge`` the metadata of nodes may differ, until the end.
     """
@@ -51,7 +54,7 @@ def run(
         life = _Life(world, network, Path(folder))
         life.checks.may_diverge = may_diverge
         try:
-            run_in(world, life.live(faults_s, each_fault=each_fault))
+            run_in(world, life.live(faults_s, each_fault=each_fault, lone_fault=lone_fault))
         except AssertionError as error:
             world.fail(str(error) or repr(error))
         for unexpected in world.loop.unexpected:
@@ -70,9 +73,10 @@ class _Life:
         self.checks = Checks(self.cluster, self.books)
         self.clients = Clients(self.cluster, self.books, self.checks)
         self.nemesis = Nemesis(self.cluster, self.checks)
+        self.lone = LoneFault(self.cluster, self.clients, self.nemesis.targets, self.nemesis.links)
         self.random = world.stream("life")
 
-    async def live(self, faults_s: float | None, *, each_fault: bool) -> None:
+    async def live(self, faults_s: float | None, *, each_fault: bool, lone_fault: bool) -> None:
         random, nemesis = self.random, self.nemesis
         if random.random() < 0.2 or each_fault:
             nemesis.rots_on = random.choice(NAMES)
@@ -89,14 +93,17 @@ class _Life:
         rotting = asyncio.ensure_future(nemesis.rot())
         if each_fault:
             await nemesis.torment_with_each()
-        else:
+        elif not lone_fault:
             await nemesis.torment(faults_s)
         self.world.note("peace")
         rotting.cancel()
-        self.clients.is_calm = True
         for machine in self.cluster.machines.values():
             machine.disk.crash_at = None
         await nemesis.make_peace()
+        if lone_fault or each_fault or random.random() < _LONE_FAULTS:
+            await self.cluster.until(self.checks.is_well, "all is well again", PEACE_S)
+            await self.lone.strike()
+        self.clients.is_calm = True
         await self._end(producers, consumers)
         for other in others:
             other.cancel()

@@ -22,6 +22,7 @@ from tests.support.paths import REPOSITORY
 
 SEEDS = 120
 AT_ONCE = 10
+LONE_SEEDS = 6
 _MUTATION_SEEDS = 60
 _COVERING_SEEDS_MAX = 30  # four are enough as a rule: each sees each fault once
 _COVERED = (
@@ -40,6 +41,10 @@ _COVERED = (
     "publishes sent again",
     "redeliveries",
     "snapshots taken over",
+    "calls that arrived late",
+    "fault: cut one port of a link",
+    "fault: cut one port of a node",
+    "fault: cut one port of the controller",
     "fault: cut one way",
     "fault: fill a disk",
     "fault: hold a leader",
@@ -111,6 +116,11 @@ def test_everything_that_can_break_has_broken() -> None:
     pytest.fail(f"has not happened in any life: {missing}")
 
 
+@pytest.mark.parametrize("seed", range(1, LONE_SEEDS + 1))
+def test_the_other_nodes_publish_while_one_is_struck(seed: int) -> None:
+    assert run(seed, lone_fault=True).broken == []
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("first", range(1001, 2001, 100))
 def test_the_cluster_keeps_its_promises_in_many_lives(first: int) -> None:
@@ -124,6 +134,12 @@ _LIKELY = {
     "topics are visited as they were made": (6, 17, 23, 53),
 }
 
+_LONE_LIKELY = {
+    "a controller that nodes do not hear stays": (30,),
+    "a deaf controller stays": (1, 3, 12),
+}
+"""Lives with one long fault only."""
+
 
 def _fails_without(rule: str) -> bool:
     """Whether some life finds it: most soon one of those with each fault.
@@ -131,6 +147,8 @@ def _fails_without(rule: str) -> bool:
     Few lives find some rules. The ones that found them last are tried first.
     """
     with MUTATIONS[rule]():
+        if rule in _LONE_LIKELY:
+            return any(run(seed, lone_fault=True).broken for seed in _LONE_LIKELY[rule])
         if any(run(seed).broken for seed in _LIKELY.get(rule, ())):
             return True
         if any(run(seed, each_fault=True).broken for seed in (1, 2)):

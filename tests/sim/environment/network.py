@@ -1,16 +1,17 @@
 """What is between machines: TCP connections and HTTP calls, slow, cut, and lost with who has them.
 
-A connection delivers in order or not at all. A cut holds back what is under way in its direction,
-as retransmission does, until it heals or somebody gives the connection up. A process that ends
-closes its connections; a machine without power says nothing, and once it is up again it resets what
-it does not know.
+A cut is of one direction between two machines, and of Raft's connections, of requests to the HTTP
+port, of answers from it, or of several. A connection delivers in order or not at all. A cut holds
+back what is under way, as retransmission does, until it heals or somebody gives the connection up.
+A process that ends closes its connections; a machine without power says nothing, and once it is up
+again it resets what it does not know.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping
 from typing import Any, Protocol
 
 import httpx
@@ -21,7 +22,11 @@ from tests.support.cluster.replication.loop import HOME
 
 _LATENCY_S = 0.0004
 _PATIENCE_S = 3600.0
+_LATE = 0.5
 HTTP_PORT = 8080
+RAFT, REQUEST, ANSWER = "raft", "request", "answer"
+"""What is sent: bytes of Raft's connections, requests to an HTTP port, answers from one."""
+ALL_KINDS = (RAFT, REQUEST, ANSWER)
 _NOBODY = contextvars.copy_context()  # runs though all processes are dead
 
 Answer = tuple[int, Mapping[str, str], bytes]
@@ -36,10 +41,11 @@ class HttpServer(Protocol):
 class Wire(asyncio.Transport):
     """One end of a connection."""
 
-    def __init__(self, network: Network, home: Home, there: str) -> None:
+    def __init__(self, network: Network, home: Home, there: str, kind: str) -> None:
         super().__init__()
         self.home = home
         self.there = there
+        self.way = home.name, there, kind
         self.protocol: Any = None
         self.peer: Wire
         self.is_over = False
@@ -100,13 +106,22 @@ class Listening:
             del self._network.listening[self._port]
 
 
+Way = tuple[str, str, str]
+"""From a machine, to another, for one kind of what is sent."""
+
+
+def ways(source: str, target: str, kinds: Iterable[str] = ALL_KINDS) -> set[Way]:
+    """Return the ways from a machine to another."""
+    return {(source, target, kind) for kind in kinds}
+
+
 class Network:
     """All machines, by name, and what is under way between them."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.loop = world.loop
-        self.cut: set[tuple[str, str]] = set()
+        self.cut: set[Way] = set()
         self.slow: dict[tuple[str, str], float] = {}
         self.off: set[str] = set()
         """Machines without power."""
@@ -115,22 +130,29 @@ class Network:
         self.listening: dict[tuple[str, int], Listening] = {}
         self.http: dict[str, tuple[Home, HttpServer]] = {}
         self._wires: list[Wire] = []
+        self._late: list[tuple[Way, Any]] = []
         self._random = world.stream("network")
         self.loop.create_server = self._create_server  # type: ignore[method-assign,assignment]
         self.loop.create_connection = self._create_connection  # type: ignore[method-assign,assignment]
 
     # What happens to it
 
-    def block(self, ways: set[tuple[str, str]]) -> None:
+    def block(self, ways: set[Way]) -> None:
         self.cut |= ways
 
-    def heal(self, ways: set[tuple[str, str]]) -> None:
+    def heal(self, ways: set[Way]) -> None:
         self.cut -= ways
         for wire in self._wires:
-            if wire.held and (wire.home.name, wire.there) not in self.cut:
+            if wire.held and wire.way not in self.cut:
                 held, wire.held = wire.held, []
                 for data in held:
                     self.post(wire, data)
+        late, self._late = self._late, []
+        for way, call in late:
+            if way in self.cut:
+                self._late.append((way, call))
+            else:
+                self._arrive_late(way, call)
 
     def ended(self, home: Home, *, power: bool) -> None:
         """Take away what a process had; it closes its connections, unless the power went."""
@@ -160,18 +182,19 @@ class Network:
     ) -> tuple[Wire, Any]:
         home = HOME.get()
         assert isinstance(home, Home)
-        await self._travel(home.name, host)
+        there, back = (REQUEST, ANSWER) if port == HTTP_PORT else (RAFT, RAFT)
+        await self._travel(home.name, host, there)
         listening = self.listening.get((host, port))
-        await self._travel(host, home.name)
+        await self._travel(host, home.name, back)
         if listening is None or listening.home.is_dead:
             raise ConnectionRefusedError(f"nobody listens at {host}:{port}")
-        here, there = Wire(self, home, host), Wire(self, listening.home, home.name)
-        here.peer, there.peer = there, here
-        self._wires += (here, there)
+        here, other = Wire(self, home, host, there), Wire(self, listening.home, home.name, back)
+        here.peer, other.peer = other, here
+        self._wires += (here, other)
 
         def accept() -> None:
-            there.protocol = listening.factory()
-            there.protocol.connection_made(there)
+            other.protocol = listening.factory()
+            other.protocol.connection_made(other)
 
         self.loop.call_soon(accept, context=listening.home.context)
         here.protocol = factory()
@@ -186,7 +209,7 @@ class Network:
 
     def _arrive(self, wire: Wire, data: bytes | None) -> None:
         target = wire.peer
-        if (wire.home.name, wire.there) in self.cut or wire.held:
+        if wire.way in self.cut or wire.held:
             wire.held.append(data)
             return
         wire.delivered(data)
@@ -199,10 +222,10 @@ class Network:
     def _delay_s(self, source: str, target: str) -> float:
         return self._random.expovariate(1 / _LATENCY_S) + self.slow.get((source, target), 0.0)
 
-    async def _travel(self, source: str, target: str) -> None:
+    async def _travel(self, source: str, target: str, kind: str) -> None:
         """Get to another machine, for ever if it cannot be reached."""
         await asyncio.sleep(self._delay_s(source, target))
-        if (source, target) in self.cut or target in self.off:
+        if (source, target, kind) in self.cut or target in self.off:
             await asyncio.sleep(_PATIENCE_S)
 
     # Calls
@@ -210,11 +233,17 @@ class Network:
     async def call(
         self, source: str, target: str, path: str, headers: Mapping[str, str], body: bytes
     ) -> Answer:
-        """Call another node's HTTP server; ``httpx.ConnectError`` where nobody listens."""
-        await self._travel(source, target)
+        """Call another node's HTTP server; ``httpx.ConnectError`` where nobody listens.
+
+        Of the requests that a cut holds back, some arrive when it heals, and nobody waits for them.
+        """
+        way = (source, target, REQUEST)
+        if way in self.cut and self._random.random() < _LATE:
+            self._late.append((way, (path, headers, body)))
+        await self._travel(*way)
         found = self.http.get(target)
         if found is None:
-            await self._travel(target, source)
+            await self._travel(target, source, ANSWER)
             raise httpx.ConnectError("nobody listens")
         home, server = found
         answering = self._spawn(home, server.answer(path, headers, body))
@@ -225,13 +254,19 @@ class Network:
                 late_s, self._repeat, home, server, (path, headers, body), context=_NOBODY
             )
         await asyncio.wait([answering])
-        await self._travel(target, source)
+        await self._travel(target, source, ANSWER)
         return answering.result()
 
     def _spawn(self, home: Home, work: Awaitable[Answer]) -> asyncio.Task[Answer]:
         task: asyncio.Task[Answer] = self.loop.create_task(work, context=home.context.copy())  # type: ignore[arg-type]
         task.add_done_callback(lambda late: late.cancelled() or late.exception())
         return task
+
+    def _arrive_late(self, way: Way, call: Any) -> None:
+        found = self.http.get(way[1])
+        if found is not None and not found[0].is_dead:
+            self.world.counts["calls that arrived late"] += 1
+            self._spawn(found[0], found[1].answer(*call))
 
     def _repeat(self, home: Home, server: HttpServer, call: Any) -> None:
         if not home.is_dead:

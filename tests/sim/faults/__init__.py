@@ -1,0 +1,5 @@
+"""Kinds of faults; each strikes, and is over when its coroutine ends.
+
+target   the nodes that a fault strikes
+links    cuts, delays and repeated calls
+"""
