@@ -25,8 +25,7 @@ from goq.errors import UsageError
 from goq.http.context import HttpLimits
 from goq.http.server import HttpServer
 from goq.storage.data_dir_lock import DataDirLock
-from goq.storage.disk import Disk, RealDisk
-from goq.storage.open_files import connections_max
+from goq.storage.disk import Disk, RealDisk, connections_max
 
 if TYPE_CHECKING:
     from goq.cluster.bootstrap import ClusterBootstrap

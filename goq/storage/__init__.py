@@ -1,10 +1,10 @@
 """The durable log and its derived files, and the node's small database.
 
-Storage is synchronous and has no network. Only ``disk`` and its ``open_files`` touch data files.
-The other modules decide what is written where, and what bytes on disk mean.
+Storage is synchronous and has no network. Only ``disk`` touches data files. The other modules
+decide what is written where, and what bytes on disk mean.
 
-disk           the disk, as a parameter of all storage
-open_files     the descriptors of data files, in an LRU
+disk_protocol  the disk, as a parameter of all storage
+disk           the real disk, with an LRU of descriptors
 data_dir_lock  the lock of a data directory
 log            an append-only log of frames: write, recover, read
 scanner        the frames and the damage in a segment file

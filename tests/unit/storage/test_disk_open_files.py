@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from goq.errors import ResourcesExhausted
-from goq.storage.disk import RealDisk
+from goq.storage.disk import OpenFiles, RealDisk, connections_max, open_files_max
 from goq.storage.log.log import Log
-from goq.storage.open_files import OpenFiles, connections_max, open_files_max
 from tests.support.storage.logs import append, frame_of, read_all
 
 FRAME = frame_of([b"a message"] * 3)
