@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -43,6 +43,40 @@ def check_partitions(count: int) -> int:
             field="partitions",
         )
     return count
+
+
+NATIVE_TOPIC_IDS: Final = 2**52
+"""The lowest id that is drawn for a new topic. An earlier topic has a lower one."""
+
+NO_TOPIC_ID: Final = 0
+
+
+def draw_topic_id(bits: Callable[[int], int]) -> int:
+    """Return an id for a new topic; ``bits`` returns a random number of so many bits."""
+    return NATIVE_TOPIC_IDS + bits(52)
+
+
+def format_topic_id(topic_id: int) -> str:
+    """Return the text of a topic's id: 14 hexadecimal digits."""
+    return f"{topic_id:014x}"
+
+
+def topic_folder(topic: str, topic_id: int) -> str:
+    """Return the name of a topic's folder: ``name~id``, or ``name`` if the id was not drawn.
+
+    No two topics share the latter: a name was free only once the earlier topic's files were gone.
+    """
+    return topic if topic_id < NATIVE_TOPIC_IDS else f"{topic}~{format_topic_id(topic_id)}"
+
+
+def parse_topic_folder(folder: str) -> tuple[str, int]:
+    """Return the topic and the drawn id of a folder, id 0 without one. Raises ``InvalidInput``."""
+    match = _FOLDER.fullmatch(folder)
+    topic, digits = (folder, "0") if match is None else match.groups()
+    return check_name(topic, "topic"), int(digits, 16)
+
+
+_FOLDER = re.compile(r"([^~]+)~(1[0-9a-f]{13})", re.ASCII)
 
 
 class MessageId(NamedTuple):
@@ -84,17 +118,20 @@ class Receipt(NamedTuple):
     """The right to settle the messages from ``start`` up to ``end``, given with a lease.
 
     Written ``partition:token:start``, or ``partition:token:start+count`` for more than one. The
-    token is the fence: it names one lease for ever, and no later lease has the same token.
+    token is the fence: it names one lease for ever, and no later lease has the same token. Its
+    text includes the topic's id, see :func:`fence_of`: a new topic of the same name has another.
     """
 
     partition: int
     token: int
     start: int
     end: int
+    fenced_id: int = NO_TOPIC_ID
 
     def __str__(self) -> str:
         tail = "" if self.end == self.start + 1 else f"+{self.end - self.start}"
-        return f"{self.partition}:{self.token}:{self.start}{tail}"
+        token = self.fenced_id << _TOKEN_BITS | self.token
+        return f"{self.partition}:{token}:{self.start}{tail}"
 
     @classmethod
     def parse(cls, text: str) -> Receipt:
@@ -105,10 +142,24 @@ class Receipt(NamedTuple):
                 f"{text[:100]!r} is not a receipt; send back what receive gave", field="receipts"
             )
         partition, token, start, count = match.groups()
-        return cls(int(partition), int(token), int(start), int(start) + int(count or 1))
+        fenced_id, own = divmod(int(token), 1 << _TOKEN_BITS)
+        first = int(start)
+        return cls(int(partition), own, first, first + int(count or 1), fenced_id)
 
 
-_RECEIPT = re.compile(r"(\d{1,9}):(\d{1,19}):(\d{1,18})(?:\+([1-9]\d{0,8}))?", re.ASCII)
+def fenced_id_of(topic_id: int) -> int:
+    """Return the id in a topic's receipts: 0 if it was not drawn, so old receipts stay valid."""
+    return topic_id if topic_id >= NATIVE_TOPIC_IDS else NO_TOPIC_ID
+
+
+def fence_of(topic_id: int, token: int) -> int:
+    """Return a lease's token as consumers get it: above its 64 bits is the topic's id."""
+    return fenced_id_of(topic_id) << _TOKEN_BITS | token
+
+
+_TOKEN_BITS: Final = 64
+
+_RECEIPT = re.compile(r"(\d{1,9}):(\d{1,36}):(\d{1,18})(?:\+([1-9]\d{0,8}))?", re.ASCII)
 
 Header = tuple[str, bytes]
 

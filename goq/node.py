@@ -140,7 +140,7 @@ class Node:
     def _replica_start_offset(self, partition: Partition) -> int | None:
         if self.cluster is None:
             return None
-        return self.cluster.replicas.needed_from(*partition.identity)
+        return self.cluster.replicas.needed_from(partition.identity)
 
     async def stop(self) -> None:
         """Finish requests in flight, make everything durable, unlock the data folder.

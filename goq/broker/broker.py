@@ -41,7 +41,7 @@ from goq.errors import (
     outcome_unknown,
     raise_failures,
 )
-from goq.model import DEAD_LETTERS_SUFFIX, check_name, check_partitions
+from goq.model import DEAD_LETTERS_SUFFIX, check_name, check_partitions, draw_topic_id
 from goq.storage.archive.manifest import ARCHIVE_DIR
 from goq.storage.disk import Disk
 from goq.storage.log.segment import Segment
@@ -136,7 +136,7 @@ class Broker:
             on_delete=self.archive.delete_topic,
         )
         rows = await self._loader.recover_rows()
-        await self.archive.open(rows)
+        await self.archive.open({row.folder for row in rows.values()})
         await asyncio.gather(*(self._open(row) for row in rows.values()))
         self._started.set()
         self._retention_task = self._tasks.start(self.retention_manager.run())
@@ -203,9 +203,8 @@ class Broker:
         if len(self.topics) >= limits.TOPICS_MAX:
             raise TooManyRequests(f"a node holds at most {limits.TOPICS_MAX} topics")
         await self._loader.finish_deletion(name)
-        self.archive.check_free(name)
-        row = TopicRow(name, partitions, settings.written())
-        await self.metadata.put_topic(row, is_new=True, replication=replication)
+        row = TopicRow(name, partitions, settings.written(), id=draw_topic_id(secrets.randbits))
+        row = await self.metadata.create_topic(row, replication)
         try:
             return self.topics.get(name) or await self._open(row)
         except GoqError as error:
@@ -241,8 +240,8 @@ class Broker:
         settings: TopicSettings,
         replication: TopicReplication = DEFAULT_REPLICATION,
     ) -> None:
-        row = TopicRow(topic.name, partitions, settings.written())
-        await self.metadata.put_topic(row, replication=replication)
+        row = TopicRow(topic.name, partitions, settings.written(), id=topic.id)
+        await self.metadata.put_topic(row, replication)
         topic.configure(settings)
         await self._loader.open_partitions(topic, partitions)
         self.retention_manager.wake_topic(topic)
@@ -275,18 +274,18 @@ class Broker:
         """Delete a topic and all its messages."""
         async with self._changing:
             topic = self.topic(name)
-            row = TopicRow(name, topic.partitions.count, topic.settings.written(), deleting=True)
-            await self.metadata.put_topic(row)
+            count, written = topic.partitions.count, topic.settings.written()
+            await self.metadata.put_topic(TopicRow(name, count, written, True, topic.id))
             if not self._is_member:
                 await self._drop(topic)
 
     async def _drop(self, topic: Topic) -> None:
         name = topic.name
         del self.topics[name]
-        self._loader.half_deleted.add(name)
+        self._loader.half_deleted[name] = topic.id
         await topic.close(TopicNotFound(f"topic {name} was deleted", field="topic"))
-        self.finder.forget(name)
-        await self._loader.delete(name)
+        self.finder.forget(topic.id)
+        await self._loader.delete(name, topic.id)
 
     def settings_of(self, row: TopicRow) -> TopicSettings:
         """Return the effective settings of a topic on this node."""
@@ -312,14 +311,14 @@ class Broker:
             self.retention_manager.wake_topic(topic)
             self.compaction_manager.wake()
 
-    async def drop(self, name: str) -> None:
+    async def drop(self, name: str, topic_id: int) -> None:
         """Delete the files of a topic that the cluster metadata no longer contain."""
         async with self._changing:
             topic = self.topics.get(name)
-            if topic is not None:
+            if topic is not None and topic.id == topic_id:
                 await self._drop(topic)
             else:
-                await self._loader.delete(name)
+                await self._loader.delete(name, topic_id)
 
     async def remember_group(self, topic: Topic, group: str) -> None:
         """Store a group at its first use."""
@@ -361,7 +360,7 @@ class Broker:
 
     def _sealed(self, identity: PartitionId, log: str, segment: Segment) -> None:
         row = SegmentRow(
-            identity.topic,
+            identity.folder,
             identity.number,
             log,
             segment.base_offset,
@@ -378,7 +377,8 @@ class Broker:
 
     def _partition_of(self, identity: PartitionId) -> Partition | None:
         topic = self.topics.get(identity.topic)
-        return None if topic is None else topic.partitions.get(identity.number)
+        is_it = topic is not None and topic.id == identity.topic_id
+        return topic.partitions.get(identity.number) if topic is not None and is_it else None
 
     async def close(self) -> None:
         """Make everything durable, then close it."""

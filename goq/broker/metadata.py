@@ -51,17 +51,19 @@ class MetadataStore(Protocol):
         """Return what a topic has of its own; None where it has the cluster's default."""
         ...
 
-    async def put_topic(
-        self,
-        topic: TopicRow,
-        *,
-        is_new: bool = False,
-        replication: TopicReplication = DEFAULT_REPLICATION,
-    ) -> None:
-        """Insert or replace a topic; raise ``TopicExists`` if it ``is_new`` but exists."""
+    async def create_topic(
+        self, topic: TopicRow, replication: TopicReplication = DEFAULT_REPLICATION
+    ) -> TopicRow:
+        """Insert a topic; return it with the id that it got. Raises ``TopicExists``."""
         ...
 
-    async def delete_topic(self, name: str) -> None:
+    async def put_topic(
+        self, topic: TopicRow, replication: TopicReplication = DEFAULT_REPLICATION
+    ) -> None:
+        """Replace a topic."""
+        ...
+
+    async def delete_topic(self, name: str, topic_id: int) -> None:
         """Forget a topic."""
         ...
 
@@ -138,19 +140,22 @@ class LocalMetadata:
         """Return the default: a standalone node has no other."""
         return DEFAULT_REPLICATION
 
+    async def create_topic(
+        self, topic: TopicRow, replication: TopicReplication = DEFAULT_REPLICATION
+    ) -> TopicRow:
+        """Insert a topic."""
+        await self.put_topic(topic)
+        return topic
+
     async def put_topic(
-        self,
-        topic: TopicRow,
-        *,
-        is_new: bool = False,
-        replication: TopicReplication = DEFAULT_REPLICATION,
+        self, topic: TopicRow, replication: TopicReplication = DEFAULT_REPLICATION
     ) -> None:
         """Insert or replace a topic."""
         await self._run(lambda: self._db.put_topic(topic))
 
-    async def delete_topic(self, name: str) -> None:
+    async def delete_topic(self, name: str, topic_id: int) -> None:
         """Forget a topic."""
-        await self._run(lambda: self._db.delete_topic(name))
+        await self._run(lambda: self._db.delete_topic(name, topic_id))
 
     async def groups(self, topic: str) -> dict[str, dict[str, str]]:
         """Return a topic's groups, each with its own settings."""

@@ -19,16 +19,26 @@ from goq.clock import Clock
 from goq.config.topic import TopicSettings
 from goq.delivery.snapshot import DEFAULT_SNAPSHOT_LIMITS, SnapshotLimits
 from goq.errors import GoqError, PartitionOffline
+from goq.model import NO_TOPIC_ID, topic_folder
 from goq.storage.disk import Disk
 from goq.storage.log.segment import Segment
 from goq.storage.scanner import Damage
 
 
 class PartitionId(NamedTuple):
-    """A partition's topic and number; as text ``orders:3``."""
+    """A partition's topic and number; as text ``orders:3``.
+
+    ``topic_id`` tells the topic from others that have, or had, its name.
+    """
 
     topic: str
     number: int
+    topic_id: int = NO_TOPIC_ID
+
+    @property
+    def folder(self) -> str:
+        """The name of the topic's folder."""
+        return topic_folder(self.topic, self.topic_id)
 
     def __str__(self) -> str:
         return f"{self.topic}:{self.number}"

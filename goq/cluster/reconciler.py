@@ -82,10 +82,10 @@ class Reconciler:
         for name in self._broker.topics.keys() - rows.keys():
             newest = self._newest().topics.get(name)
             if newest is None or newest.deleting:  # else it was created since this pass began
-                await self._delete_topic(name, state.topics.get(name))
+                await self._delete_topic(name, self._broker.topics[name].id)
         for name, topic in state.topics.items():
             if topic.deleting and topic.topic_id not in self.deleted:
-                await self._delete_topic(name, topic)
+                await self._delete_topic(name, topic.topic_id)
 
     def forget(self) -> None:
         """Take up everything anew: the metadata so far was not the cluster's."""
@@ -116,13 +116,12 @@ class Reconciler:
         directory = self._broker.topics_dir / key.topic / str(key.number)
         await self._replicas.in_thread(lambda: self._replicas.disk.remove_dir(directory))
 
-    async def _delete_topic(self, name: str, topic: TopicMetadata | None) -> None:
+    async def _delete_topic(self, name: str, topic_id: int) -> None:
         self._opened.pop(name, None)
-        keys = [replica.key for replica in self._replicas if replica.key.topic == name]
+        keys = [replica.key for replica in self._replicas if replica.key.topic_id == topic_id]
         await asyncio.gather(*(self._replicas.remove(key) for key in keys))
-        await self._broker.drop(name)
-        if topic is not None:
-            self.deleted.add(topic.topic_id)
+        await self._broker.drop(name, topic_id)
+        self.deleted.add(topic_id)
 
 
 class InSyncProposer:

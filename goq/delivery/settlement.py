@@ -194,7 +194,7 @@ def _settle(
     by_token: dict[int, dict[int, AttemptRange]] = {}
     void: list[Receipt] = []
     for receipt in receipts:
-        _, token, start, end = receipt
+        _, token, start, end, _ = receipt
         lease = leases.get(token)
         chosen = by_token.setdefault(token, {})
         whole = lease.parts.at(start) if lease and start not in chosen else None

@@ -4,11 +4,14 @@ SQLite runs in WAL mode with ``synchronous=FULL``: a change is durable when its 
 block on the disk; the node makes them from one thread.
 
     node(key, value)                           this node's counters, such as the boot epoch
-    topics(name, partitions, settings, deleting)
+    topics(name, partitions, settings, deleting, id)
     groups(topic, name, settings)
     segments(topic, partition, log, base_offset, end_offset, size_bytes, sealed_at_us)
     archive(topic, partition, log, base_offset, end_offset, size_bytes, archived_bytes,
             first_time_us, last_time_us, archived_at_us, crc32c)
+
+The topic of a segment, live or archived, is the name of the topic's folder. So rows of a deleted
+topic are never taken for those of a new one. Databases of earlier versions get the column ``id``.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 import sqlite_utils
 
 from goq.errors import CorruptData, GoqError, StorageFull, Unavailable
+from goq.model import NO_TOPIC_ID, topic_folder
 
 FILE_NAME = "node.db"
 LOG_NAMES = ("messages", "events")
@@ -31,16 +35,25 @@ _T = TypeVar("_T")
 
 
 class TopicRow(NamedTuple):
-    """A topic in the database; ``settings`` are in the users' notation."""
+    """A topic in the database; ``settings`` are in the users' notation.
+
+    ``id`` tells the topic from others that have, or had, its name.
+    """
 
     name: str
     partitions: int
     settings: dict[str, str]
     deleting: bool = False
+    id: int = NO_TOPIC_ID
+
+    @property
+    def folder(self) -> str:
+        """The name of the topic's folder."""
+        return topic_folder(self.name, self.id)
 
 
 class SegmentRow(NamedTuple):
-    """A sealed segment in the manifest."""
+    """A sealed segment in the manifest; ``topic`` is the name of the topic's folder."""
 
     topic: str
     partition: int
@@ -54,7 +67,8 @@ class SegmentRow(NamedTuple):
 class ArchiveRow(NamedTuple):
     """An archived segment in the manifest; ``crc32c`` covers its ``size_bytes``.
 
-    The times are the earliest append time and the running maximum of the log at its end.
+    ``topic`` is the name of the topic's folder. The times are the earliest append time and the
+    running maximum of the log at its end.
     """
 
     topic: str
@@ -130,7 +144,7 @@ class NodeDb:
             ("node", {"key": str, "value": int}, "key"),
             (
                 "topics",
-                {"name": str, "partitions": int, "settings": str, "deleting": int},
+                {"name": str, "partitions": int, "settings": str, "deleting": int, "id": int},
                 "name",
             ),
             ("groups", {"topic": str, "name": str, "settings": str}, ("topic", "name")),
@@ -155,6 +169,8 @@ class NodeDb:
         ]
         for name, columns, key in tables:
             self._db.table(name).create(columns, pk=key, if_not_exists=True)
+        if "id" not in self._db.table("topics").columns_dict:
+            self._db.table("topics").add_column("id", int)
 
     @_translated
     def next_epoch(self) -> int:
@@ -169,7 +185,11 @@ class NodeDb:
         """Return all topics by name."""
         return [
             TopicRow(
-                row["name"], row["partitions"], json.loads(row["settings"]), bool(row["deleting"])
+                row["name"],
+                row["partitions"],
+                json.loads(row["settings"]),
+                bool(row["deleting"]),
+                row.get("id") or NO_TOPIC_ID,
             )
             for row in self._db.table("topics").rows_where(order_by="name")
         ]
@@ -181,13 +201,15 @@ class NodeDb:
         self._db.table("topics").upsert(row, pk="name")
 
     @_translated
-    def delete_topic(self, name: str) -> None:
-        """Delete a topic and all rows that belong to it."""
+    def delete_topic(self, name: str, topic_id: int) -> None:
+        """Delete a topic and all rows that belong to it; another one of the name stays."""
+        folder = topic_folder(name, topic_id)
         with self._db.conn:
-            self._db.table("segments").delete_where("topic = ?", [name])
-            self._db.table("archive").delete_where("topic = ?", [name])
-            self._db.table("groups").delete_where("topic = ?", [name])
-            self._db.table("topics").delete_where("name = ?", [name])
+            self._db.table("segments").delete_where("topic = ?", [folder])
+            self._db.table("archive").delete_where("topic = ?", [folder])
+            if any(row.name == name and row.id == topic_id for row in self.topics()):
+                self._db.table("groups").delete_where("topic = ?", [name])
+                self._db.table("topics").delete_where("name = ?", [name])
 
     @_translated
     def groups(self, topic: str) -> dict[str, dict[str, str]]:

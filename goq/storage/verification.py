@@ -172,7 +172,7 @@ def verify_data_dir(disk: Disk, data_dir: Path) -> DataDirReport:
             _add_missing(result, reports, data_dir, row, reason)
     for topic_row in topics:
         for partition in range(0 if topic_row.deleting else topic_row.partitions):
-            if (topic_row.name, partition, "messages") not in present:
+            if (topic_row.folder, partition, "messages") not in present:
                 result.problems.append(f"partition {partition} of {topic_row.name} has no folder")
     return result
 
@@ -200,7 +200,7 @@ def _read_manifest(data_dir: Path) -> tuple[list[TopicRow], list[SegmentRow]]:
     db = NodeDb(data_dir, read_only=True)
     try:
         topics = db.topics()
-        deleting = {topic.name for topic in topics if topic.deleting}
+        deleting = {topic.folder for topic in topics if topic.deleting}
         return topics, [row for row in db.segments() if row.topic not in deleting]
     finally:
         db.close()

@@ -86,7 +86,7 @@ class Process(Home):
 
     def _replica_start_offset(self, partition: Partition) -> int | None:
         cluster_node = getattr(self, "cluster_node", None)
-        return cluster_node and cluster_node.replicas.needed_from(*partition.identity)
+        return cluster_node and cluster_node.replicas.needed_from(partition.identity)
 
     async def stop(self) -> None:
         """End in good order."""

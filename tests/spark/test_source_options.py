@@ -17,6 +17,7 @@ from goq.errors import Conflict, CorruptData, InvalidInput, TopicNotFound
 from goq.pipeline.spark.source import BatchReader, StreamReader
 from goq.pipeline.spark.source_options import SourceOptions
 from tests.support.node.running_node import RunningNode, running_node
+from tests.support.paths import topic_dir
 
 Reader = BatchReader | StreamReader
 ALL = ReadAllAvailable()
@@ -267,7 +268,7 @@ def test_damaged_messages_fail_who_asks_for_them_unless_that_is_allowed(tmp_path
         client.create_topic("t", 1)
         for number in range(6):
             client.publish("t", f"value {number}")
-    (segment,) = (tmp_path / "topics" / "t" / "0" / "messages").glob("*.log")
+    (segment,) = (topic_dir(tmp_path, "t") / "0" / "messages").glob("*.log")
     data = bytearray(segment.read_bytes())
     data[data.index(b"value 3")] ^= 1
     segment.write_bytes(data)

@@ -1,12 +1,24 @@
 from __future__ import annotations
 
+import secrets
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from goq import limits
 from goq.errors import BY_CODE, GoqError, InvalidInput
-from goq.model import MessageId, Receipt, check_name
+from goq.model import (
+    NATIVE_TOPIC_IDS,
+    MessageId,
+    Receipt,
+    check_name,
+    draw_topic_id,
+    fence_of,
+    fenced_id_of,
+    parse_topic_folder,
+    topic_folder,
+)
 
 offsets = st.integers(0, 10**18 - 1)
 
@@ -19,12 +31,48 @@ def test_a_message_id_that_was_written_reads_the_same(
     assert MessageId.parse(str(message_id)) == message_id
 
 
-@given(st.integers(0, 10**9 - 1), st.integers(0, 2**63 - 1), offsets, st.integers(1, 10**9 - 1))
+topic_ids = st.integers(1, 2**53 - 1)
+
+
+@given(
+    st.integers(0, 10**9 - 1),
+    st.integers(0, 2**63 - 1),
+    offsets,
+    st.integers(1, 10**9 - 1),
+    topic_ids,
+)
 def test_a_receipt_that_was_written_reads_the_same(
-    partition: int, token: int, start: int, count: int
+    partition: int, token: int, start: int, count: int, topic_id: int
 ) -> None:
-    receipt = Receipt(partition, token, start, start + count)
+    receipt = Receipt(partition, token, start, start + count, fenced_id_of(topic_id))
     assert Receipt.parse(str(receipt)) == receipt
+    fenced = Receipt(partition, fence_of(topic_id, token), start, start + count)
+    assert str(fenced) == str(receipt)
+
+
+def test_a_receipt_of_a_topic_whose_id_was_not_drawn_has_no_id() -> None:
+    assert fence_of(NATIVE_TOPIC_IDS - 1, 7) == 7
+    assert Receipt.parse("0:7:1").fenced_id == fenced_id_of(NATIVE_TOPIC_IDS - 1) == 0
+
+
+@given(st.from_regex(r"[A-Za-z0-9_-][A-Za-z0-9.-]{0,20}", fullmatch=True), topic_ids)
+def test_the_folder_of_a_topic_tells_its_name_and_a_drawn_id(topic: str, topic_id: int) -> None:
+    is_drawn = topic_id >= NATIVE_TOPIC_IDS
+    folder = topic_folder(topic, topic_id)
+    assert parse_topic_folder(folder) == (topic, topic_id if is_drawn else 0)
+    assert (folder == topic) is not is_drawn
+
+
+@pytest.mark.parametrize("folder", ["", "a~1", "a~0123456789abcd", "~1123456789abcd", ".d"])
+def test_a_folder_of_no_topic_is_recognized(folder: str) -> None:
+    with pytest.raises(InvalidInput):
+        parse_topic_folder(folder)
+
+
+def test_drawn_ids_differ_and_are_numbers_that_json_readers_keep() -> None:
+    ids = {draw_topic_id(secrets.randbits) for _ in range(1000)}
+    assert len(ids) == 1000
+    assert all(NATIVE_TOPIC_IDS <= each < 2**53 for each in ids)
 
 
 @pytest.mark.parametrize("text", ["", "a", "a:1", "a:1:x", "a:-1:2", ".a:1:2", "a:1:" + "9" * 20])

@@ -22,7 +22,7 @@ from goq.delivery.events.event import Span
 from goq.frame.slice import select_rows, slice_frame
 from goq.frame.view import DELIVERY_COLUMNS, FrameView
 from goq.http.message import BytesLike, Response
-from goq.model import Header, Message, Receipt
+from goq.model import Header, Message, Receipt, fence_of
 from goq.units import format_time_us
 
 _PICK_SAVES_BYTES_MIN = 100  # a kept message; sending so much costs both sides as much as picking
@@ -198,9 +198,10 @@ def delivery_json(topic: Topic, delivery: LeasedBatch) -> Iterator[MessageOut]:
     """Yield the leased messages of a delivery with their receipts, in the order of its spans."""
     lease_until = format_time_us(delivery.deadline_ms * 1000)
     frames = sorted(delivery.frames, key=_base_offset)
+    fence = fence_of(topic.id, delivery.token)
     for start, end, attempt in delivery.spans:
         for out in messages_json(topic, delivery.partition, frames, start, end):
-            receipt = Receipt(delivery.partition, delivery.token, out.offset, out.offset + 1)
+            receipt = Receipt(delivery.partition, fence, out.offset, out.offset + 1)
             out.receipt = str(receipt)
             out.attempt = attempt
             out.lease_until = lease_until
@@ -242,7 +243,7 @@ def deliveries_parts(topic: Topic, deliveries: Sequence[LeasedBatch]) -> list[By
         prefaces.append(
             {
                 "partition": delivery.partition,
-                "token": str(delivery.token),
+                "token": str(fence_of(topic.id, delivery.token)),
                 "lease_until": format_time_us(delivery.deadline_ms * 1000),
                 "ranges": delivery.spans,
                 "frames": len(parts),

@@ -31,7 +31,7 @@ from goq.broker.partition.partition import Partition
 from goq.broker.retention.daily_counts import bounds_us, daily_volumes, day_starts
 from goq.broker.topic.topic import Topic
 from goq.http.message import Request, Response
-from goq.model import check_name
+from goq.model import check_name, format_topic_id
 from goq.units import format_time_us
 
 _DAYS = 14
@@ -170,13 +170,14 @@ class TopicRoutes:
         replication_factor, min_insync = self._replication_of(topic.name)
         out = TopicOut(
             name=topic.name,
+            id=format_topic_id(topic.id),
             partitions=[self._partition(partition) for partition in topic.partitions],
             settings=topic.settings.written(),
             replication_factor=replication_factor,
             min_insync=min_insync,
         )
         here = {partition.identity.number for partition in topic.partitions}
-        archived = self._broker.archive.topic_totals(topic.name, here)
+        archived = self._broker.archive.topic_totals(topic.folder, here)
         if archived is not None:
             first_us = archived.first_time_us
             out.archived = ArchivedOut(

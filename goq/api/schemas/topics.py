@@ -55,9 +55,13 @@ class ArchivedOut(Output):
 
 
 class TopicOut(Output):
-    """A topic; writes are refused where fewer than ``min_insync`` replicas are in sync."""
+    """A topic. ``id`` tells it from others that have, or had, its name.
+
+    Writes are refused where fewer than ``min_insync`` replicas are in sync.
+    """
 
     name: str
+    id: str
     partitions: list[PartitionOut]
     settings: dict[str, str]
     replication_factor: int

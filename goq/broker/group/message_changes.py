@@ -92,8 +92,7 @@ class MessageChanges:
 
     @property
     def _name(self) -> str:
-        topic, number = self._partition.identity
-        return f"{topic}:{number}:{self._offset}"
+        return f"{self._partition.identity}:{self._offset}"
 
     async def _status(self) -> MessageStatus:
         await self._partition.rebuilt()  # no change is allowed during a rebuild

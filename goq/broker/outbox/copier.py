@@ -191,7 +191,7 @@ class RecordCopier:
         if number >= 0 and offset < entry.histories[number][1]:
             failures = entry.histories[number][2]
         return DeadLetterOrigin(
-            id=str(MessageId(*self._source, offset)),
+            id=str(MessageId(self._source.topic, self._source.number, offset)),
             group=event.group,
             attempts=attempt,
             cause=event.cause,

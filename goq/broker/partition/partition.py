@@ -301,13 +301,12 @@ class Partition:
 
     def check_exists(self, offset: int) -> None:
         """Raise ``MessageNotFound`` for an offset not yet assigned or already deleted."""
-        topic, number = self.identity
-        name = f"{topic}:{number}:{offset}"
+        name = f"{self.identity}:{offset}"
         if offset >= self._state.end_offset:
             raise MessageNotFound(f"{name} does not exist yet", field="id")
         if offset < self._state.start_offset:
             raise MessageNotFound(
-                f"{name} is gone: retention keeps {topic}:{number} from offset"
+                f"{name} is gone: retention keeps {self.identity} from offset"
                 f" {self._state.start_offset} on",
                 field="id",
             )

@@ -25,7 +25,7 @@ from goq import limits
 from goq.broker.metadata import MetadataStore
 from goq.broker.partition_context import PartitionId
 from goq.clock import Clock
-from goq.errors import CorruptData, TopicExists
+from goq.errors import CorruptData
 from goq.storage.archive.disk import ArchiveDisk
 from goq.storage.archive.file import (
     PART_SUFFIX,
@@ -48,7 +48,7 @@ from goq.storage.scanner import Damage
 T = TypeVar("T")
 _SIDECARS = (INDEX_SUFFIX, COLUMNS_SUFFIX, KEYS_SUFFIX, SPANS_SUFFIX)
 _NICENESS = 10
-_LogKey = tuple[PartitionId, str]
+_LogKey = tuple[int, str]
 _NO_ROWS: Mapping[_LogKey, Sequence[ArchiveRow]] = {}
 
 
@@ -81,8 +81,8 @@ class Archiver:
         self._disk = disk
         self._metadata = metadata
         self._clock = clock
-        self._rows: dict[str, dict[_LogKey, Sequence[ArchiveRow]]] = {}
-        self._damage: dict[_LogKey, list[Damage]] = {}
+        self._rows: dict[str, dict[_LogKey, Sequence[ArchiveRow]]] = {}  # by the topic's folder
+        self._damage: dict[tuple[PartitionId, str], list[Damage]] = {}
         self._lock = asyncio.Lock()
         self._closing = threading.Event()
         self._writer = executor or ThreadPoolExecutor(1, "goq-archive", initializer=_lower_priority)
@@ -90,11 +90,14 @@ class Archiver:
             limits.ARCHIVE_READ_THREADS, "goq-archive-read"
         )
 
-    async def open(self, topics: Collection[str]) -> None:
-        """Read the manifest, add files that it lacks, and remove unfinished files."""
+    async def open(self, folders: Collection[str]) -> None:
+        """Read the manifest, add files that it lacks, and remove unfinished files.
+
+        ``folders`` are those of all topics.
+        """
         known = {row[:4]: row for row in await self._metadata.archived()}
         found = await self._run_in(
-            self._writer, lambda: list(find_unlisted(self._disk, self.root, topics, known))
+            self._writer, lambda: list(find_unlisted(self._disk, self.root, folders, known))
         )
         if found:
             await self._metadata.put_archived(found)
@@ -103,11 +106,11 @@ class Archiver:
 
     def directory(self, identity: PartitionId, log: str) -> Path:
         """Return the directory of the archived segments of a log."""
-        return self.root / identity.topic / str(identity.number) / log
+        return self.root / identity.folder / str(identity.number) / log
 
     def rows(self, identity: PartitionId, log: str) -> Sequence[ArchiveRow]:
         """Return the archived segments of a log by offset. The list is never changed in place."""
-        return self._rows.get(identity.topic, _NO_ROWS).get((identity, log), ())
+        return self._rows.get(identity.folder, _NO_ROWS).get((identity.number, log), ())
 
     def find(self, identity: PartitionId, log: str, offset: int) -> ArchiveRow | None:
         """Return the archived segment that holds ``offset``."""
@@ -117,7 +120,7 @@ class Archiver:
 
     def file_of(self, row: ArchiveRow) -> Path:
         """Return the file of an archived segment."""
-        directory = self.directory(PartitionId(row.topic, row.partition), row.log)
+        directory = self.root / row.topic / str(row.partition) / row.log
         return archive_path(directory, Segment(directory, row.base_offset).path)
 
     def damage(self, identity: PartitionId, log: str) -> list[Damage]:
@@ -125,13 +128,16 @@ class Archiver:
         return self._damage.setdefault((identity, log), [])
 
     def topic_totals(
-        self, topic: str, partitions: Collection[int] | None = None
+        self, folder: str, partitions: Collection[int] | None = None
     ) -> ArchiveTotals | None:
-        """Return the totals of a topic, or of some of its partitions; None if it has no archive."""
+        """Return the totals of a topic, or of some of its partitions; None if it has no archive.
+
+        ``folder`` is the topic's.
+        """
         found = [
             row
-            for (identity, _), rows in self._rows.get(topic, _NO_ROWS).items()
-            if partitions is None or identity.number in partitions
+            for (number, _), rows in self._rows.get(folder, _NO_ROWS).items()
+            if partitions is None or number in partitions
             for row in rows
         ]
         if not found:
@@ -143,15 +149,6 @@ class Archiver:
             sum(row.archived_bytes for row in found),
             min((row.first_time_us for row in messages if row.first_time_us), default=0),
         )
-
-    def check_free(self, topic: str) -> None:
-        """Raise ``TopicExists`` if a new topic would use the archive of an earlier topic."""
-        if self._disk.names(self.root / topic):
-            raise TopicExists(
-                f"{self.root / topic} holds the archive of an earlier topic {topic};"
-                " move it away, then create the topic",
-                field="name",
-            )
 
     async def archive_segment(
         self, identity: PartitionId, log: str, segment: Segment
@@ -167,7 +164,8 @@ class Archiver:
                 self._writer, lambda: self._write_segment(directory, segment, now_us)
             )
             path = archive_path(directory, segment.path)
-            row = archive_row(identity, log, footer, self._disk.size(path))
+            partition = identity.folder, identity.number
+            row = archive_row(partition, log, footer, self._disk.size(path))
             await self._metadata.put_archived([row])
             self.disk.invalidate(path.with_name(path.name.removesuffix(".zst")))
             self._add_row(row)
@@ -226,14 +224,14 @@ class Archiver:
             )
         self._disk.rename(part, path)
 
-    async def delete_topic(self, topic: str) -> None:
+    async def delete_topic(self, folder: str) -> None:
         """Delete the archive of a topic, except its rows in the manifest."""
         async with self._lock:
-            directory = self.root / topic
+            directory = self.root / folder
             await self._run_in(self._writer, lambda: self._disk.remove_dir(directory))
             self.disk.invalidate(directory)
-            self._rows.pop(topic, None)
-            for key in [key for key in self._damage if key[0].topic == topic]:
+            self._rows.pop(folder, None)
+            for key in [key for key in self._damage if key[0].folder == folder]:
                 del self._damage[key]
 
     async def in_thread(self, work: Callable[[], T]) -> T:
@@ -291,7 +289,7 @@ class Archiver:
             return None
 
     def _add_row(self, row: ArchiveRow) -> None:
-        key = PartitionId(row.topic, row.partition), row.log
+        key = row.partition, row.log
         logs = self._rows.setdefault(row.topic, {})
         others = [known for known in logs.get(key, ()) if known[:4] != row[:4]]
         logs[key] = sorted([*others, row], key=lambda known: known.base_offset)

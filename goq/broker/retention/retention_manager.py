@@ -283,7 +283,8 @@ class RetentionManager:
         self, identity: PartitionId, log: str, segments: Sequence[Segment]
     ) -> None:
         """Remove segments from the manifest. Their absence is no damage from now on."""
-        keys = [(*identity, log, segment.base_offset) for segment in segments]
+        place = identity.folder, identity.number, log
+        keys = [(*place, segment.base_offset) for segment in segments]
         await self._metadata.delete_segments(keys)
 
     async def _in_thread(self, work: Callable[[], T]) -> T:

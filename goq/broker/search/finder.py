@@ -197,9 +197,9 @@ class Finder:
             self._indexes[partition.identity] = index
         return index
 
-    def forget(self, topic: str) -> None:
+    def forget(self, topic_id: int) -> None:
         """Drop the indexes of a deleted topic."""
-        for identity in [key for key in self._indexes if key.topic == topic]:
+        for identity in [key for key in self._indexes if key.topic_id == topic_id]:
             del self._indexes[identity]
 
     def stop(self) -> None:

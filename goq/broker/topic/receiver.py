@@ -29,7 +29,7 @@ from goq.broker.topic.stream_credit import StreamCredits
 from goq.broker.topic.waiters import LogReaders, Waiters
 from goq.config.topic import Ordering, TopicSettings
 from goq.errors import GoqError, LeaseLost, NotLeader, raise_failures
-from goq.model import Receipt
+from goq.model import Receipt, fenced_id_of
 
 _PASS_ON_S = 0.2
 _SEPARATOR = "/"  # not allowed in a group's name
@@ -60,6 +60,7 @@ class Receiver:
 
     def __init__(
         self,
+        topic_id: int,
         settings: TopicSettings,
         partitions: PartitionTable,
         coordinator: Coordinator,
@@ -71,6 +72,7 @@ class Receiver:
         self.group_settings: dict[str, TopicSettings] = {}
         """The settings of groups that override some of the topic's settings."""
         self.log_readers = LogReaders(partitions)
+        self._fenced_id = fenced_id_of(topic_id)
         self._partitions = partitions
         self._coordinator = coordinator
         self._stats = stats
@@ -331,12 +333,17 @@ class Receiver:
         """Settle receipts of any partitions, or raise before settling any.
 
         Receipts of a partition that fails are returned with the code of its error. If all
-        partitions fail alike, that error is raised.
+        partitions fail alike, that error is raised. The lease of a receipt of an earlier topic of
+        this name is lost.
         """
         by_partition: dict[int, list[Receipt]] = {}
+        foreign: list[Receipt] = []
         for receipt in receipts:
-            by_partition.setdefault(receipt.partition, []).append(receipt)
-        count, failed = 0, list[UnsettledReceipt]()
+            if receipt.fenced_id == self._fenced_id:
+                by_partition.setdefault(receipt.partition, []).append(receipt)
+            else:
+                foreign.append(receipt)
+        count, failed = 0, _lost(foreign)
         settling: list[tuple[Leases, list[Receipt]]] = []
         for number, some in by_partition.items():
             if number >= self._partitions.count:

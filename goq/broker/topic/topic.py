@@ -40,6 +40,7 @@ from goq.broker.topic.stream_credit import StreamCredits
 from goq.config.topic import Ordering, TopicSettings
 from goq.delivery.clock_change import AheadOf, is_ahead_unknown
 from goq.errors import GoqError
+from goq.model import topic_folder
 from goq.storage.scanner import Damage
 
 _log = logging.getLogger("goq.broker")
@@ -79,7 +80,7 @@ class Leadership:
 
 
 class Topic:
-    """A topic of this node.
+    """A topic of this node. ``id`` tells it from others that have, or had, its name.
 
     ``targets`` returns the partition of another topic that outbox entries are copied to, and
     creates it if necessary. ``remote_target`` finds partitions that other nodes lead.
@@ -88,6 +89,7 @@ class Topic:
     def __init__(
         self,
         name: str,
+        topic_id: int,
         settings: TopicSettings,
         directory: Path,
         context: PartitionContext,
@@ -98,6 +100,7 @@ class Topic:
         parameters: TopicParameters = DEFAULT_PARAMETERS,
     ) -> None:
         self.name = name
+        self.id = topic_id
         self.settings = settings
         self.directory = directory
         self.partitions = PartitionTable(name)
@@ -109,7 +112,7 @@ class Topic:
         )
         self.publisher = TopicPublisher(name, settings, self.partitions, remote_target)
         self.receiver = Receiver(
-            settings, self.partitions, self.coordinator, self.credits, self.stats
+            topic_id, settings, self.partitions, self.coordinator, self.credits, self.stats
         )
         self._context = context
         self._tasks = tasks
@@ -118,6 +121,11 @@ class Topic:
         self._outbox_workers: dict[int, OutboxWorker] = {}
         self._closing = asyncio.Event()
         self._reopening: list[asyncio.Task[None]] = []
+
+    @property
+    def folder(self) -> str:
+        """The name of the topic's folder."""
+        return topic_folder(self.name, self.id)
 
     @property
     def is_closed(self) -> bool:
@@ -191,7 +199,7 @@ class Topic:
                 leadership.may_be_repaired if leadership is not None else lambda _damage: False
             ),
         )
-        identity = PartitionId(self.name, number)
+        identity = PartitionId(self.name, number, self.id)
         quorums = leadership.quorums if leadership is not None else None
         partition = Partition(
             identity, loaded, context, callbacks, self.settings, self.stats, quorums

@@ -227,11 +227,10 @@ def _check_known(
     )
     if timeline.steps and not is_older:
         return
-    topic, number = partition.identity
     when = f" before {format_time_us(first.time_us)}" if first is not None and is_older else ""
     raise MessageNotFound(
         f"{message_id} is gone: retention deleted it{when}, with its history;"
-        f" {topic}:{number} begins at offset {start_offset}",
+        f" {partition.identity} begins at offset {start_offset}",
         field="id",
     )
 

@@ -51,6 +51,7 @@ class ArchiveSummary:
 class TopicDescription(Result):
     """One topic.
 
+    ``id`` tells the topic from others that have, or had, its name; "" from an older node.
     ``settings`` are all settings in force, as text (docs/configuration.md). ``time`` is the node's
     clock when it answered. ``archived`` is None where nothing of the topic is archived. Writes are
     refused where fewer than ``min_insync`` replicas are in sync.
@@ -59,6 +60,7 @@ class TopicDescription(Result):
     name: str
     partitions: tuple[PartitionDescription, ...]
     settings: Mapping[str, str]
+    id: str = ""
     replication_factor: int = 1
     min_insync: int = 1
     time: datetime | None = None

@@ -58,32 +58,35 @@ class ReplicatedMetadataStore:
         is_default = factor == self._state.settings.replication_factor
         return TopicReplication(None if is_default else factor, known.min_insync)
 
-    async def put_topic(
-        self,
-        topic: TopicRow,
-        *,
-        is_new: bool = False,
-        replication: TopicReplication = DEFAULT_REPLICATION,
-    ) -> None:
-        """Create a topic, or change it to match ``topic``.
+    async def create_topic(
+        self, topic: TopicRow, replication: TopicReplication = DEFAULT_REPLICATION
+    ) -> TopicRow:
+        """Create a topic; return it with the id that it has in the cluster.
 
-        Raises ``TopicExists`` if it ``is_new`` to this node's broker, but not to the cluster.
+        Raises ``TopicExists`` if it is new to this node's broker, but not to the cluster.
         """
         existing = self._state.topics.get(topic.name)
-        if existing is None:
-            factor, min_insync = replication
-            fields = (topic.name, topic.partitions, dict(topic.settings), factor)
-            await self._propose(
-                commands.CreateTopic(*fields)
-                if min_insync is None
-                else commands.CreateTopicWithMinInsync(*fields, min_insync)
-            )
-        elif topic.deleting:
-            await self._propose(commands.DeleteTopic(topic.name, existing.topic_id))
-        elif existing.deleting:
-            raise TopicExists(f"topic {topic.name} is being deleted; try again", field="name")
-        elif is_new:
-            raise TopicExists(f"topic {topic.name} exists already", field="name")
+        if existing is not None:
+            reason = "is being deleted; try again" if existing.deleting else "exists already"
+            raise TopicExists(f"topic {topic.name} {reason}", field="name")
+        factor, min_insync = replication
+        fields = (topic.name, topic.partitions, dict(topic.settings), factor)
+        command = (
+            commands.CreateTopic(*fields)
+            if min_insync is None
+            else commands.CreateTopicWithMinInsync(*fields, min_insync)
+        )
+        return topic._replace(id=(await self._propose(command)).value)
+
+    async def put_topic(
+        self, topic: TopicRow, replication: TopicReplication = DEFAULT_REPLICATION
+    ) -> None:
+        """Change a topic to match ``topic``. Raises ``TopicNotFound`` if another has its name."""
+        existing = self._state.topics.get(topic.name)
+        if existing is None or existing.topic_id != topic.id:
+            raise TopicNotFound(f"topic {topic.name} was deleted", field="topic")
+        if topic.deleting:
+            await self._propose(commands.DeleteTopic(topic.name, topic.id))
         else:
             await self._alter(existing, topic, replication)
 
@@ -122,12 +125,12 @@ class ReplicatedMetadataStore:
                 raise
             done.append(what)
 
-    async def delete_topic(self, name: str) -> None:
+    async def delete_topic(self, name: str, topic_id: int) -> None:
         """Forget what this node's own database holds of a topic.
 
         The topic's name is free in the cluster once all nodes have deleted their files.
         """
-        await self._local.delete_topic(name)
+        await self._local.delete_topic(name, topic_id)
 
     async def groups(self, topic: str) -> dict[str, dict[str, str]]:
         """Return a topic's groups, each with its own settings."""
@@ -200,7 +203,7 @@ class ReplicatedMetadataStore:
 def topic_rows(state: MetadataState) -> list[TopicRow]:
     """Return all topics that are not being deleted, by name."""
     return [
-        TopicRow(name, len(topic.partitions), dict(topic.settings))
+        TopicRow(name, len(topic.partitions), dict(topic.settings), id=topic.topic_id)
         for name, topic in sorted(state.topics.items())
         if not topic.deleting
     ]

@@ -12,11 +12,11 @@ import logging
 from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 
 import msgspec
 
 from goq import limits
-from goq.broker.partition_context import PartitionId
 from goq.broker.retention.archiver import Archiver
 from goq.cluster.replication.protocol import PartitionKey
 from goq.cluster.replication.replica import Replica
@@ -131,9 +131,9 @@ class ArchiveSync:
         """
         if state.complete_to is None:
             return True
-        identity = PartitionId(key.topic, key.number)
+        rows = partial(self._archive.rows, key.identity)
         return any(
-            start > before and not is_covered(self._archive.rows(identity, log), before, start)
+            start > before and not is_covered(rows(log), before, start)
             for log, before, start in zip(LOGS, state.complete_to, starts, strict=True)
         )
 
@@ -152,14 +152,14 @@ class ArchiveSync:
         start = 0
         while rows := decode_rows(await self._call(node, ArchiveRequest(key, which, start))):
             for row in rows:
-                mine = row._replace(topic=key.topic, partition=key.number, log=LOGS[which])
-                if self._is_missing(mine, start_offset):
+                mine = row._replace(topic=key.folder, partition=key.number, log=LOGS[which])
+                if self._is_missing(key, mine, start_offset):
                     await self._fetch(node, key, which, mine)
             start = rows[-1].base_offset + 1
 
-    def _is_missing(self, row: ArchiveRow, start_offset: int) -> bool:
+    def _is_missing(self, key: PartitionKey, row: ArchiveRow, start_offset: int) -> bool:
         """Whether a segment has something that is missing here and overlaps no whole segment."""
-        own = self._archive.rows(PartitionId(row.topic, row.partition), row.log)
+        own = self._archive.rows(key.identity, row.log)
         return not is_covered(own, row.base_offset, min(row.end_offset, start_offset)) and not any(
             row.base_offset < each.base_offset and each.end_offset < row.end_offset for each in own
         )
@@ -174,8 +174,7 @@ class ArchiveSync:
 
     async def answer(self, request: ArchiveRequest) -> bytes:
         """Return what this node has of what another asks for."""
-        identity = PartitionId(request.key.topic, request.key.number)
-        rows = self._archive.rows(identity, LOGS[request.which])
+        rows = self._archive.rows(request.key.identity, LOGS[request.which])
         number = bisect_left(rows, request.start, key=lambda row: row.base_offset)
         if not request.is_file:
             return msgspec.msgpack.encode(rows[number : number + limits.ARCHIVE_ROWS_MAX])

@@ -12,8 +12,10 @@ from typing import NamedTuple
 
 import msgspec
 
+from goq.broker.partition_context import PartitionId
 from goq.cluster.replication.progress import LogOffsets
 from goq.errors import InvalidFrame
+from goq.model import topic_folder
 
 
 class PartitionKey(NamedTuple):
@@ -22,6 +24,16 @@ class PartitionKey(NamedTuple):
     topic: str
     topic_id: int
     number: int
+
+    @property
+    def identity(self) -> PartitionId:
+        """The partition as the broker identifies it."""
+        return PartitionId(self.topic, self.number, self.topic_id)
+
+    @property
+    def folder(self) -> str:
+        """The name of the topic's folder."""
+        return topic_folder(self.topic, self.topic_id)
 
 
 class Position(msgspec.Struct, frozen=True, array_like=True):

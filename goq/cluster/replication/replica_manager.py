@@ -13,6 +13,7 @@ from typing import Protocol
 from goq import limits
 from goq.broker.broker import Broker
 from goq.broker.partition.loader import PartitionLogs
+from goq.broker.partition_context import PartitionId
 from goq.broker.topic.topic import Leadership
 from goq.clock import Clock
 from goq.cluster.replication.fetch_server import FetchServer
@@ -123,15 +124,17 @@ class ReplicaManager:
                 replica = self._replicas[key] = Replica(key, directory, self)
             replica.assign(assignment)
 
-    def needed_from(self, topic: str, number: int) -> int | None:
+    def needed_from(self, partition: PartitionId) -> int | None:
         """Return the first message of a partition led here that some replica in sync lacks.
 
         None if the partition is not led here.
         """
-        for key, replica in self._replicas.items():
-            if (key.topic, key.number) == (topic, number) and replica.as_leader is not None:
-                return replica.as_leader.progress.in_sync_to.messages
-        return None
+        replica = self._replicas.get(
+            PartitionKey(partition.topic, partition.topic_id, partition.number)
+        )
+        if replica is None or replica.as_leader is None:
+            return None
+        return replica.as_leader.progress.in_sync_to.messages
 
     async def remove(self, key: PartitionKey) -> None:
         """Remove a replica for good; its logs are closed on return."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from goq.broker.metadata import MetadataStore
-from goq.broker.partition_context import PartitionId
 from goq.broker.retention.archiver import Archiver
 from goq.broker.retention.tiered_log import TieredLogReader
 from goq.clock import Clock
@@ -47,7 +46,7 @@ class SegmentManifest:
         now_us = self._clock.wall_us()
         rows = [
             SegmentRow(
-                key.topic,
+                key.folder,
                 key.number,
                 log,
                 segment.base_offset,
@@ -65,9 +64,9 @@ class SegmentManifest:
     ) -> None:
         """Remove segments of a log, or all of them."""
         if segments is None:
-            await self._metadata.delete_segments_of(key.topic, key.number, log)
+            await self._metadata.delete_segments_of(key.folder, key.number, log)
         else:
-            keys = [(key.topic, key.number, log, segment.base_offset) for segment in segments]
+            keys = [(key.folder, key.number, log, segment.base_offset) for segment in segments]
             await self._metadata.delete_segments(keys)
 
     def is_archived(self, key: PartitionKey) -> bool:
@@ -77,12 +76,11 @@ class SegmentManifest:
     async def archive_segment(self, key: PartitionKey, log: str, segment: Segment) -> None:
         """Archive a segment before its deletion, if its topic wants that."""
         if self.is_archived(key):
-            await self._archive.archive_segment(PartitionId(key.topic, key.number), log, segment)
+            await self._archive.archive_segment(key.identity, log, segment)
 
     def tiered_reader(self, key: PartitionKey, which: int, log: Log) -> LogReader:
         """Return a reader of a log and of its archived part; it blocks on the disk."""
-        identity = PartitionId(key.topic, key.number)
         columns = log.config.columns
         return TieredLogReader(
-            self._archive, identity, LOGS[which], log.reader, has_columns=columns
+            self._archive, key.identity, LOGS[which], log.reader, has_columns=columns
         )

@@ -13,7 +13,7 @@ from goq.storage.node_db import FILE_NAME, LOG_NAMES, ArchiveRow, NodeDb
 
 ARCHIVE_DIR = "archive"
 ArchiveKey = tuple[str, int, str, int]
-"""Topic, partition, log and base offset."""
+"""The topic's folder, partition, log and base offset."""
 _DEPTH = 3  # topic, partition, log
 _log = logging.getLogger("goq.storage")
 
@@ -21,7 +21,7 @@ _log = logging.getLogger("goq.storage")
 def archive_row(
     partition: tuple[str, int], log: str, footer: Footer, archived_bytes: int
 ) -> ArchiveRow:
-    """Return the row of a file from its footer; ``partition`` is topic and number."""
+    """Return the row of a file from its footer; ``partition`` is the topic's folder and number."""
     return ArchiveRow(
         *partition,
         log,
@@ -37,14 +37,14 @@ def archive_row(
 
 
 def find_unlisted(
-    disk: Disk, root: Path, topics: Collection[str], known: Mapping[ArchiveKey, ArchiveRow]
+    disk: Disk, root: Path, folders: Collection[str], known: Mapping[ArchiveKey, ArchiveRow]
 ) -> Iterator[ArchiveRow]:
     """Yield the rows that ``known`` lacks, and remove unfinished files.
 
-    A topic that is not among ``topics`` stays untouched, with a warning.
+    A folder that is not among ``folders`` stays untouched, with a warning.
     """
     for topic in disk.names(root):
-        if topic not in topics:
+        if topic not in folders:
             _log.warning("%s is the archive of no topic; nothing reads it", root / topic)
             continue
         for number in disk.names(root / topic):
@@ -126,7 +126,7 @@ def _listed_rows(data_dir: Path) -> list[ArchiveRow]:
         return []
     db = NodeDb(data_dir, read_only=True)
     try:
-        deleting = {topic.name for topic in db.topics() if topic.deleting}
+        deleting = {topic.folder for topic in db.topics() if topic.deleting}
         return [row for row in db.archived() if row.topic not in deleting]
     finally:
         db.close()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tests.support.cli.command import Run
 from tests.support.node.running_node import RunningNode
+from tests.support.paths import topic_dir
 
 
 def test_the_doctor_verifies_a_folder_beside_its_node_and_finds_a_flipped_bit(
@@ -21,7 +22,7 @@ def test_the_doctor_verifies_a_folder_beside_its_node_and_finds_a_flipped_bit(
 
     copy = tmp_path / "copy"
     shutil.copytree(node.data_dir, copy)
-    [segment] = (copy / "topics" / topic / "0" / "messages").glob("*.log")
+    [segment] = (topic_dir(copy, topic) / "0" / "messages").glob("*.log")
     data = bytearray(segment.read_bytes())
     data[len(data) // 2] ^= 1
     segment.write_bytes(data)

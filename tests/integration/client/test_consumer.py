@@ -49,7 +49,7 @@ def test_leaving_the_loop_early_gives_back_what_was_not_yielded(
     assert group.done == {(0, n) for n in range(4)}
     assert not group.leased
     [given_back] = [body for verb, body in group.calls if verb == "nack"]
-    assert [Receipt.parse(text)[2:] for text in given_back["receipts"]] == [(4, 10)]
+    assert [Receipt.parse(text)[2:4] for text in given_back["receipts"]] == [(4, 10)]
     assert given_back["delay"] == "0s"
     again = client.receive("orders", "workers")
     assert [(m.offset, m.attempt) for m in again] == [(n, 2) for n in range(4, 10)]
@@ -196,7 +196,7 @@ def test_ack_many_sends_runs(node: FakeNode, client: Client) -> None:
     settled = client.ack_many(messages[:8] + messages[12:])
     assert settled.done == 16
     [(_, body)] = group.calls
-    assert [Receipt.parse(text)[2:] for text in body["receipts"]] == [(0, 8), (12, 20)]
+    assert [Receipt.parse(text)[2:4] for text in body["receipts"]] == [(0, 8), (12, 20)]
     lost = client.ack_many(messages[7:9])
     assert lost.done == 1
     assert [(f.receipt, f.code) for f in lost.failed] == [(messages[7].receipt, "lease_lost")]
@@ -237,7 +237,7 @@ def test_auto_extend_renews_what_is_not_settled(node: FakeNode, client: Client) 
 
     node.eventually(renewed)
     [first, *_] = [body for verb, body in group.calls if verb == "extend"]
-    assert [Receipt.parse(text)[2:] for text in first["receipts"]] == [(1, 3)]
+    assert [Receipt.parse(text)[2:4] for text in first["receipts"]] == [(1, 3)]
     assert first["visibility"] == "300ms"
     del loop
     assert set(group.leased) == {(0, 1)}
@@ -251,7 +251,7 @@ def test_an_extender_forgets_leases_that_are_lost(node: FakeNode, client: Client
     client.nack("orders", "workers", [messages[1].receipt])
     extender.renew()
     extender.renew()
-    assert [Receipt.parse(t)[2:] for t in group.calls[-1][1]["receipts"]] == [(0, 1), (2, 3)]
+    assert [Receipt.parse(t)[2:4] for t in group.calls[-1][1]["receipts"]] == [(0, 1), (2, 3)]
     extender.stop()
 
 

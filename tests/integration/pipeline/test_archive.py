@@ -21,6 +21,7 @@ from goq.pipeline.export.destination import LocalDestination
 from goq.pipeline.export.export import Export, ExportResult
 from tests.support.node.archive import publish_segments, retire
 from tests.support.node.running_node import RunningNode
+from tests.support.paths import topic_dir
 
 
 @pytest.fixture
@@ -50,15 +51,14 @@ def numbers_of(frame_batches: Iterator[FrameBatch]) -> tuple[list[int], list[obj
 
 
 def archive_file(node: RunningNode, topic: str, offset: int) -> Path:
-    (path,) = node.data_dir.glob(f"archive/{topic}/0/messages/{offset:020d}.log.zst")
-    return path
+    return topic_dir(node.data_dir, topic, "archive") / f"0/messages/{offset:020d}.log.zst"
 
 
 def forget_archive(node: RunningNode, topic: str) -> None:
     """Let the node read the archive's files anew, as after a restart."""
     broker = node.node.broker
     assert broker is not None
-    broker.archive.disk.invalidate(node.data_dir / "archive" / topic)
+    broker.archive.disk.invalidate(topic_dir(node.data_dir, topic, "archive"))
 
 
 def test_archived_messages_are_there_only_if_asked_for(

@@ -23,6 +23,7 @@ from goq.pipeline.spark.transactions import (
     commit_once,
 )
 from tests.support.node.running_node import RunningNode, running_node
+from tests.support.paths import topic_dir
 
 QUERY = Transaction("t", "query-1", "query-1")
 
@@ -356,7 +357,7 @@ def test_damage_in_what_is_staged_stops_the_batch_that_it_is_of_and_no_other(
         staged = StagedTopic(client, "orders")
         values = [rows(0, 5, tag) for tag in ("first ", "second ", "third ")]
         ranges = [put_staged(client, staged, 0, each) for each in values]
-    (segment,) = (folder / "topics" / "orders.staged" / "0" / "messages").glob("*.log")
+    (segment,) = (topic_dir(folder, "orders.staged") / "0" / "messages").glob("*.log")
     data = bytearray(segment.read_bytes())
     data[data.index(b"second")] ^= 1
     segment.write_bytes(data)

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import tarfile
 import threading
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -17,25 +14,12 @@ from goq.cluster.metadata.features import OWN_LEVEL
 from goq.errors import GoqError
 from tests.support.cluster.process_cluster import NAMES, ProcessCluster, process_nodes
 from tests.support.eventually import eventually
-from tests.support.paths import REPOSITORY
+from tests.support.node.earlier_version import check_out
 
 BEFORE_FEATURE_LEVELS = "bd6c25115bdf"
 """The last commit whose nodes know no feature level."""
 TOPICS = ("zebra", "apple", "mango", "berry", "quince", "cherry")
 PARTITIONS = 3
-
-
-def check_out(commit: str, folder: Path) -> dict[str, str]:
-    """Put a commit into a folder; return the environment in which its ``goq`` runs."""
-    archive = subprocess.run(
-        ["git", "archive", commit, "goq", "goq_cli"],
-        cwd=REPOSITORY,
-        capture_output=True,
-        check=True,
-    )
-    with tarfile.open(fileobj=BytesIO(archive.stdout)) as files:
-        files.extractall(folder, filter="data")
-    return {"PYTHONSAFEPATH": "1", "PYTHONPATH": str(folder)}
 
 
 class Publisher(threading.Thread):

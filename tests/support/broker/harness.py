@@ -31,7 +31,7 @@ from goq.config.topic import TopicSettings
 from goq.delivery.snapshot import DEFAULT_SNAPSHOT_LIMITS, SnapshotLimits
 from goq.frame.encoder import Columns, ProducerMark, encode_frame
 from goq.frame.view import FrameView
-from goq.model import Message, Receipt
+from goq.model import Message, Receipt, fenced_id_of
 from goq.storage.disk import Disk, File, NotCached, RealDisk
 from goq.storage.node_db import ArchiveRow, SegmentRow, TopicRow
 from tests.support.broker.partition_internals import event_writer
@@ -164,9 +164,15 @@ class _HookedFile:
 
 
 class MemoryMetadata:
-    """A metadata store that outlives the brokers that use it, with a hook before each change."""
+    """A metadata store that outlives the brokers that use it, with a hook before each change.
 
-    def __init__(self) -> None:
+    It numbers its topics, so their folders have just the topics' names, see ``topic_folder``; with
+    ``keeps_ids`` they keep the ids that were drawn.
+    """
+
+    def __init__(self, *, keeps_ids: bool = False) -> None:
+        self.created = 0
+        self.keeps_ids = keeps_ids
         self.epoch = 0
         self.rows: dict[str, TopicRow] = {}
         self.group_settings: dict[tuple[str, str], dict[str, str]] = {}
@@ -187,17 +193,21 @@ class MemoryMetadata:
     def replication_of(self, topic: str) -> TopicReplication:
         return DEFAULT_REPLICATION
 
+    async def create_topic(
+        self, topic: TopicRow, replication: TopicReplication = DEFAULT_REPLICATION
+    ) -> TopicRow:
+        self.created += 1
+        topic = topic if self.keeps_ids else topic._replace(id=self.created)
+        await self.put_topic(topic)
+        return topic
+
     async def put_topic(
-        self,
-        topic: TopicRow,
-        *,
-        is_new: bool = False,
-        replication: TopicReplication = DEFAULT_REPLICATION,
+        self, topic: TopicRow, replication: TopicReplication = DEFAULT_REPLICATION
     ) -> None:
         self.before("put_topic")
         self.rows[topic.name] = topic
 
-    async def delete_topic(self, name: str) -> None:
+    async def delete_topic(self, name: str, topic_id: int) -> None:
         self.before("delete_topic")
         del self.rows[name]
         for key in [key for key in self.group_settings if key[0] == name]:
@@ -320,8 +330,9 @@ def leased(deliveries: Sequence[LeasedBatch]) -> list[tuple[int, int, bytes]]:
     return found
 
 
-def receipts(deliveries: Sequence[LeasedBatch]) -> list[Receipt]:
-    return [Receipt(d.partition, d.token, s, e) for d in deliveries for s, e, _ in d.spans]
+def receipts(deliveries: Sequence[LeasedBatch], topic_id: int = 0) -> list[Receipt]:
+    own = fenced_id_of(topic_id)
+    return [Receipt(d.partition, d.token, s, e, own) for d in deliveries for s, e, _ in d.spans]
 
 
 async def settle_acked(
@@ -339,7 +350,7 @@ async def settle_nacked(
 
 
 async def ack(topic: Topic, group: str, deliveries: Sequence[LeasedBatch]) -> int:
-    done, lost = await settle_acked(topic, group, receipts(deliveries))
+    done, lost = await settle_acked(topic, group, receipts(deliveries, topic.id))
     assert not lost
     return done
 

@@ -14,6 +14,7 @@ from goq.frame.view import FrameView
 
 
 class _Topic:
+    id = 0
     settings = TopicSettings()
 
 

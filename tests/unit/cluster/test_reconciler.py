@@ -37,10 +37,11 @@ class _Replicas:
 
 class _Broker:
     def __init__(self) -> None:
-        self.topics = {"t": object()}
+        self.topics = {"t": SimpleNamespace(id=3)}
         self.dropped: list[str] = []
 
-    async def drop(self, name: str) -> None:
+    async def drop(self, name: str, topic_id: int) -> None:
+        assert topic_id == 3
         self.dropped.append(name)
         self.topics.pop(name, None)
 
@@ -66,5 +67,5 @@ def test_a_topic_that_this_node_has_not_opened_yet_is_not_changed_by_its_creatio
     local: Any = None
     store = ReplicatedMetadataStore(local, metadata)
     with pytest.raises(TopicExists):
-        asyncio.run(store.put_topic(TopicRow("t", 1, {}), is_new=True))
+        asyncio.run(store.create_topic(TopicRow("t", 1, {})))
     assert proposed == []

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from goq.errors import CorruptData, DataDirLocked, StorageFailed
+from goq.model import topic_folder
 from goq.storage.data_dir_lock import DataDirLock
 from goq.storage.disk import NotCached, RealDisk
 from goq.storage.log.log import Log, LogConfig
@@ -282,11 +283,25 @@ def test_the_database_keeps_what_it_was_told(tmp_path: Path) -> None:
     assert db.groups("a") == {"f": {"ordering": "none"}}
     assert db.segments() == rows[1:]
     assert db.next_epoch() == 3
-    db.delete_topic("a")
+    db.delete_topic("a", 0)
     assert db.segments() == []
     assert db.groups("a") == {}
     assert db.groups("b") == {"g": {}}
     assert [t.name for t in db.topics()] == ["b"]
+    db.close()
+
+
+def test_the_rows_of_a_topic_stay_when_another_of_its_name_is_deleted(tmp_path: Path) -> None:
+    db = NodeDb(tmp_path)
+    first, second = 2**52 + 1, 2**52 + 2
+    db.put_topic(TopicRow("a", 1, {}, id=second))
+    rows = [SegmentRow(topic_folder("a", n), 0, "messages", 0, 9, 1, 5) for n in (first, second)]
+    db.add_segments(rows)
+    db.put_group("a", "g", {})
+    db.delete_topic("a", first)
+    assert db.segments() == rows[1:]
+    assert db.groups("a") == {"g": {}}
+    assert db.topics() == [TopicRow("a", 1, {}, id=second)]
     db.close()
 
 

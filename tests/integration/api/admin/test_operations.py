@@ -12,6 +12,7 @@ from tests.support.api.calls import publish, receive, waiting
 from tests.support.eventually import eventually
 from tests.support.node.node_api import Answer
 from tests.support.node.running_node import RunningNode, running_node
+from tests.support.paths import topic_dir
 
 
 def test_a_well_node_says_so(node: RunningNode) -> None:
@@ -60,7 +61,7 @@ def test_damaged_data_is_reported_and_not_served(tmp_path: Path) -> None:
         publish(node, "t", "first")
         publish(node, "t", "second")
         publish(node, "t", "third")
-    (segment,) = (tmp_path / "topics" / "t" / "0" / "messages").glob("*.log")
+    (segment,) = (topic_dir(tmp_path, "t") / "0" / "messages").glob("*.log")
     data = bytearray(segment.read_bytes())
     data[data.index(b"second")] ^= 1
     segment.write_bytes(data)

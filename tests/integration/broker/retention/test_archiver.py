@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 from copy import deepcopy
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -14,7 +15,7 @@ from goq import limits
 from goq.broker.broker import Broker
 from goq.broker.retention.tiered_log import ArchiveView, TieredLogReader, tiered_logs
 from goq.clock import ManualClock
-from goq.errors import GoqError, TopicExists
+from goq.errors import GoqError
 from goq.frame.view import FrameView
 from goq.storage.archive.file import check_archive
 from goq.storage.disk import Disk
@@ -30,6 +31,7 @@ from tests.support.broker.harness import (
 )
 from tests.support.broker.partition_internals import event_log, message_log
 from tests.support.eventually import until
+from tests.support.paths import topic_dir
 from tests.support.storage.disk import SimulatedCrash, SimulatedDisk
 
 HOUR_MS = 3_600_000
@@ -236,14 +238,14 @@ def test_a_manifest_that_lost_its_rows_is_made_anew_from_the_files(tmp_path: Pat
 def test_a_new_topic_does_not_come_into_the_archive_of_another(tmp_path: Path) -> None:
     async def main() -> None:
         clock = ManualClock()
-        async with quick_broker_on(tmp_path, clock=clock, **SETTINGS) as broker:
-            await archived_topic(broker, clock)
-        shutil.rmtree(tmp_path / "topics/t")
-        async with quick_broker_on(tmp_path, clock=clock, **SETTINGS) as broker:
-            with pytest.raises(TopicExists, match="move it away"):
-                await broker.create_topic("t", 1)
-            (tmp_path / "archive/t").rename(tmp_path / "elsewhere")
-            assert await archived_topic(broker, clock)
+        for metadata in (MemoryMetadata(), MemoryMetadata(keeps_ids=True)):
+            on = partial(quick_broker_on, tmp_path, clock=clock, metadata=metadata, **SETTINGS)
+            async with on() as broker:
+                values = await archived_topic(broker, clock)
+                assert read_here(broker) == values
+            shutil.rmtree(topic_dir(tmp_path, "t"))
+            metadata.rows.clear()
+        assert len(list((tmp_path / "archive").iterdir())) == 2
 
     run(main())
 

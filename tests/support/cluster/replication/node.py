@@ -108,7 +108,7 @@ class SimNode:
             self._partition_context,
             store,
             self.archive,
-            replica_start_offset=lambda partition: self.replicas.needed_from(*partition.identity),
+            replica_start_offset=lambda partition: self.replicas.needed_from(partition.identity),
         )
         self.replicas = ReplicaManager(
             name,
@@ -253,7 +253,8 @@ class SimNode:
         self.spawn(
             self.manifest.put_segment(
                 SegmentRow(
-                    *identity,
+                    identity.folder,
+                    identity.number,
                     log,
                     segment.base_offset,
                     segment.end_offset,
@@ -275,7 +276,13 @@ class SimNode:
         if topic is None:
             directory = self.directory(key.topic)
             topic = self.topics[key.topic] = Topic(
-                key.topic, self._settings, directory, self._partition_context, Tasks(), _nowhere
+                key.topic,
+                key.topic_id,
+                self._settings,
+                directory,
+                self._partition_context,
+                Tasks(),
+                _nowhere,
             )
         await topic.lead(key.number, logs, leadership)
         self.retention_manager.wake_topic(topic)

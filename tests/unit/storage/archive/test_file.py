@@ -314,7 +314,7 @@ def test_the_manifest_keeps_its_rows_until_their_topic_goes(tmp_path: Path) -> N
     db = NodeDb(tmp_path)
     expected = [other, rows[0], rows[1]._replace(archived_at_us=9), rows[2]]
     assert db.archived() == expected
-    db.delete_topic("t")
+    db.delete_topic("t", 0)
     assert db.archived() == [other]
     db.close()
     assert NodeDb(tmp_path, read_only=True).archived() == [other]
