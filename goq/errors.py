@@ -9,6 +9,7 @@
     │   ├── RequestTimeout      408
     │   ├── UriTooLong          414
     │   ├── HeadersTooLarge     431
+    │   ├── HostNotAllowed      421
     │   └── MethodNotAllowed    405
     ├── UsageError              400  the command line or the configuration is wrong
     ├── NotFound                404
@@ -121,6 +122,13 @@ class HeadersTooLarge(BadHttp):
 
     code = "headers_too_large"
     http_status = 431
+
+
+class HostNotAllowed(BadHttp):
+    """The request calls the node by a name that is not the node's, or comes from another site."""
+
+    code = "host_not_allowed"
+    http_status = 421
 
 
 class MethodNotAllowed(BadHttp):

@@ -125,7 +125,10 @@ class Node:
     async def _listen(self, app: App) -> HttpServer:
         config = self.config.broker
         server = HttpServer(
-            app.handle, problem_response, HttpLimits(connections_max=connections_max())
+            app.handle,
+            problem_response,
+            HttpLimits(connections_max=connections_max()),
+            self.config.host_names,
         )
         app.metrics.server = server
         try:

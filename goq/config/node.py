@@ -1,30 +1,23 @@
-"""A node's configuration: a file, then the environment, then flags; later values win.
-
-``config.example.yaml`` has every setting with its default. In the environment a setting is
-``GOQ_SECTION__NAME``, as ``GOQ_BROKER__DATA_DIR``.
-"""
+"""The configuration of a node, checked; ``config.example.yaml`` has every setting."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
+import re
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
-from pydantic_settings import BaseSettings, EnvSettingsSource, NoDecode, SettingsConfigDict
-from pydantic_settings.exceptions import SettingsError
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic_settings import NoDecode
 
 from goq import limits
 from goq.config.topic import TopicSettings
-from goq.errors import InvalidInput, UsageError
+from goq.errors import InvalidInput
 from goq.model import check_name
 
 DEFAULT_PARTITIONS = 6
 _STRICT = ConfigDict(extra="forbid", frozen=True)
-_SECTIONS = "broker, cluster and defaults"
+_HOST_NAME = re.compile(r"(\*\.)?[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_])?", re.ASCII)
 _ALL_ADDRESSES = ("0.0.0.0", "::")
 
 
@@ -242,6 +235,37 @@ class DefaultsConfig(BaseModel):
 _OWN_SECTIONS = tuple(name for name in DefaultsConfig.model_fields if name != "topic")
 
 
+class SecurityConfig(BaseModel):
+    """The settings of who may ask the node.
+
+    ``hosts`` are names by which clients call the node, besides its own: ``goq.example.com``, or
+    ``*.example.com`` for every name under it.
+    """
+
+    model_config = _STRICT
+
+    hosts: Annotated[tuple[str, ...], NoDecode] = ()
+
+    @field_validator("hosts", mode="before")
+    @classmethod
+    def _are_listed(cls, value: Any) -> Any:
+        """Accept ``a,b`` as well as a list."""
+        if value == "none" or value is None:
+            return ()
+        return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+
+    @field_validator("hosts")
+    @classmethod
+    def _are_names(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for name in value:
+            if not _HOST_NAME.fullmatch(name):
+                raise ValueError(
+                    f"{name!r} is not a host name; write goq.example.com or *.example.com, without"
+                    " scheme and port"
+                )
+        return tuple(name.lower() for name in value)
+
+
 class Config(BaseModel):
     """The whole configuration of a node."""
 
@@ -250,6 +274,17 @@ class Config(BaseModel):
     broker: BrokerConfig = BrokerConfig()
     defaults: DefaultsConfig = DefaultsConfig()
     cluster: ClusterConfig = ClusterConfig()
+    security: SecurityConfig = SecurityConfig()
+
+    @property
+    def host_names(self) -> set[str]:
+        """The names of hosts by which clients and other nodes may call this node."""
+        cluster, me = self.cluster, self.broker.node_id
+        urls = [f"//{self.broker.listen}", cluster.advertise]
+        if cluster.is_member:
+            urls += [f"//{cluster.address_of(me)}"]
+        named = {urlsplit(url).hostname for url in urls if url is not None}
+        return {name for name in named if name} | set(self.security.hosts)
 
     @model_validator(mode="after")
     def _is_one_cluster(self) -> Config:
@@ -277,95 +312,3 @@ class Config(BaseModel):
                 " the URL at which they can: http://HOST:PORT"
             )
         return self
-
-
-class _Environment(BaseSettings):
-    """The environment variables that exist; :func:`load_config` reads and checks them."""
-
-    model_config = SettingsConfigDict(env_prefix="GOQ_", env_nested_delimiter="__")
-
-    broker: BrokerConfig = BrokerConfig()
-    defaults: DefaultsConfig = DefaultsConfig()
-    cluster: ClusterConfig = ClusterConfig()
-
-
-def load_config(path: Path | None, flags: Mapping[str, Any]) -> Config:
-    """Return the configuration from a file, the environment and ``flags`` (dotted names).
-
-    Raises ``UsageError`` with the setting and what is wrong with it.
-    """
-    written = _read_file(path) if path is not None else {}
-    written = _merge(written, _read_environment())
-    for key, value in flags.items():
-        written = _merge(written, _nested(key, value))
-    try:
-        return Config(**written)
-    except ValidationError as error:
-        found = "; ".join(_explain(e) for e in error.errors())
-        where = f"{path}, the environment or a flag" if path else "the environment or a flag"
-        raise UsageError(f"{found} (in {where})") from None
-
-
-def _read_file(path: Path) -> dict[str, Any]:
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}") from None
-    except (yaml.YAMLError, ValueError) as error:
-        raise UsageError(f"{path} is not YAML: {error}") from None
-    if content is None:
-        return {}
-    if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
-        raise UsageError(f"{path} should hold the sections {_SECTIONS}")
-    return {key: {} if section is None else section for key, section in content.items()}
-
-
-def _read_environment() -> dict[str, Any]:
-    for name in sorted(os.environ):
-        section, nested, _ = name.upper().removeprefix("GOQ_").partition("__")
-        if (
-            name.upper().startswith("GOQ_")
-            and nested
-            and section.lower() not in Config.model_fields
-        ):
-            raise UsageError(f"{name} is not a setting; the sections are {_SECTIONS}")
-    try:
-        return EnvSettingsSource(_Environment)()
-    except SettingsError as error:
-        detail = f": {error.__cause__}" if error.__cause__ else ""
-        raise UsageError(f"{error}{detail}") from None
-
-
-def _nested(key: str, value: Any) -> dict[str, Any]:
-    """Return a setting by its dotted name in the form of the file."""
-    section, _, rest = key.partition(".")
-    if section not in Config.model_fields or not rest:
-        raise UsageError(
-            f"{key!r} is not a setting; settings begin with broker., cluster. or defaults."
-        )
-    for name in reversed(key.split(".")):
-        value = {name: value}
-    return dict(value)
-
-
-def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``below`` with the values of ``above`` in their place or added at the end."""
-    merged = dict(below)
-    for key, value in above.items():
-        known = merged.pop(key, None)  # a later value also comes later in order
-        merged[key] = (
-            _merge(known, value)
-            if isinstance(known, Mapping) and isinstance(value, Mapping)
-            else value
-        )
-    return merged
-
-
-def _explain(error: Mapping[str, Any]) -> str:
-    where = [str(step) for step in error["loc"]]
-    message = error["msg"].removeprefix("Value error, ")
-    if where == ["defaults"] and message.partition(".")[0] in DefaultsConfig.model_fields:
-        return f"defaults.{message}"
-    if error["type"] == "extra_forbidden":
-        return f"{'.'.join(where)}: there is no such setting"
-    return f"{'.'.join(where)}: {message}" if where else message

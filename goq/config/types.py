@@ -43,12 +43,12 @@ def optional(kind: Kind[T]) -> Kind[T | None]:
 
 def duration(low_ms: int, high_ms: int) -> Kind[int]:
     """Return the type of a duration within bounds, in milliseconds."""
-    return _bounded(parse_duration_ms, format_duration_ms, low_ms, high_ms)
+    return _bounded(parse_duration_ms, format_duration_ms, low_ms, high_ms, "30s, 5m, 12h or 7d")
 
 
 def size(low: int, high: int) -> Kind[int]:
     """Return the type of a size within bounds, in bytes."""
-    return _bounded(parse_size_bytes, format_size_bytes, low, high)
+    return _bounded(parse_size_bytes, format_size_bytes, low, high, "4096B, 64KiB or 1GiB")
 
 
 def count(low: int, high: int) -> Kind[int]:
@@ -176,11 +176,15 @@ tenant_weights: Kind[tuple[tuple[str, float], ...]] = Kind(
 
 
 def _bounded(
-    parse: Callable[..., int], form: Callable[[int], str], low: int, high: int
+    parse: Callable[..., int], form: Callable[[int], str], low: int, high: int, examples: str = ""
 ) -> Kind[int]:
     def parse_bounded(value: Any, field: str) -> int:
         if not isinstance(value, str | int | float):
             raise InvalidInput(f"{value!r} is neither a text nor a number", field=field)
+        if examples and _is_unitless(
+            value
+        ):  # 7 would be read as days by some, as seconds by others
+            raise InvalidInput(f"{value!r} has no unit; write it as {examples}", field=field)
         number = parse(value, field=field)
         if not low <= number <= high:
             raise InvalidInput(
@@ -189,6 +193,14 @@ def _bounded(
         return number
 
     return Kind(parse_bounded, form)
+
+
+def _is_unitless(value: str | float) -> bool:
+    """Return whether a value is a number other than zero without a unit."""
+    try:
+        return float(value) != 0
+    except ValueError:
+        return False
 
 
 def _parse_count(value: Any, *, field: str) -> int:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from goq import limits
 from goq.errors import GoqError
+from goq.http.allowed_hosts import AllowedHosts
 from goq.http.message import Handler, Request, Response
 from goq.http.stream_heartbeat import StreamHeartbeat
 
@@ -45,6 +46,7 @@ class HttpLimits:
     heartbeat_ms: int = limits.HEARTBEAT_MS
 
 
+_KNOWN_HOSTS_MAX: Final = 1000
 logger: Final = logging.getLogger("goq.http")
 
 
@@ -52,15 +54,18 @@ class ServerContext:
     """Handler, limits and counters of one server, in one event loop.
 
     ``connections`` holds every open connection. ``connection_count`` counts only admitted ones: a
-    refused connection stays open until its refusal has reached the client.
+    refused connection stays open until its refusal has reached the client. ``known_hosts`` are
+    values of ``Host`` that were found allowed.
     """
 
     __slots__ = (
+        "allowed_hosts",
         "bodies_in_flight_bytes",
         "connection_count",
         "connections",
         "draining",
         "handler",
+        "known_hosts",
         "limits",
         "loop",
         "on_empty",
@@ -70,11 +75,17 @@ class ServerContext:
     )
 
     def __init__(
-        self, handler: Handler, on_error: Callable[[GoqError], Response], limits: HttpLimits
+        self,
+        handler: Handler,
+        on_error: Callable[[GoqError], Response],
+        limits: HttpLimits,
+        allowed_hosts: AllowedHosts,
     ) -> None:
         self.handler = handler
         self.on_error = on_error
         self.limits = limits
+        self.allowed_hosts = allowed_hosts
+        self.known_hosts: set[str | None] = set()
         self.loop: asyncio.AbstractEventLoop
         self.connections: set[Connection] = set()
         self.draining = False
@@ -90,6 +101,17 @@ class ServerContext:
         waiter = self.on_empty
         if waiter is not None and not self.connections and not waiter.done():
             waiter.set_result(None)
+
+    def check_host(self, headers: Mapping[str, str]) -> None:
+        """Refuse a request that calls another host; remember its host otherwise.
+
+        Raises ``HostNotAllowed``.
+        """
+        host = headers.get("host")
+        self.allowed_hosts.check(host, headers.get("origin"))
+        if len(self.known_hosts) >= _KNOWN_HOSTS_MAX:
+            self.known_hosts.clear()
+        self.known_hosts.add(host)
 
     def failure(self, error: BaseException, request: Request | None) -> Response:
         """Return the error response for ``error``.

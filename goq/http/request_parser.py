@@ -13,6 +13,7 @@ from goq.errors import (
     BadHttp,
     GoqError,
     HeadersTooLarge,
+    HostNotAllowed,
     RequestTimeout,
     TooLarge,
     TooManyRequests,
@@ -231,6 +232,11 @@ class RequestParser:
             self._refuse(BadHttp(f"HTTP/{version} is not spoken here; use HTTP/1.1"))
         if "host" not in headers and version == "1.1":
             self._refuse(BadHttp("the request has no Host header"))
+        if headers.get("host") not in self._shared.known_hosts or "origin" in headers:
+            try:
+                self._shared.check_host(headers)
+            except HostNotAllowed as error:
+                self._refuse(error)
         coding = headers.get("transfer-encoding")
         if coding is not None and (coding.lower() != "chunked" or version == "1.0"):
             self._refuse(BadHttp("the only transfer coding is chunked, in HTTP/1.1"))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from goq.errors import GoqError
+from goq.http.allowed_hosts import AllowedHosts
 from goq.http.connection import Connection
 from goq.http.context import HttpLimits, ServerContext
 from goq.http.message import Handler, Response
@@ -21,7 +22,8 @@ class HttpServer:
     The handler is called in the event loop. A ``Response`` is sent at once. An awaitable runs as a
     task, which is cancelled when the client disconnects. ``on_error`` makes the response of a
     ``GoqError``, raised by the handler or by the server itself. Any other exception is logged as
-    ``goq.http`` and answered as an internal error.
+    ``goq.http`` and answered as an internal error. ``hosts`` are the names by which requests may
+    call the server; by default every name is allowed.
     """
 
     def __init__(
@@ -29,8 +31,9 @@ class HttpServer:
         handler: Handler,
         on_error: Callable[[GoqError], Response],
         limits: HttpLimits = HttpLimits(),  # noqa: B008 - frozen
+        hosts: Iterable[str] | None = None,
     ) -> None:
-        self._shared = ServerContext(handler, on_error, limits)
+        self._shared = ServerContext(handler, on_error, limits, AllowedHosts(hosts))
         self._server: asyncio.Server | None = None
 
     async def start(self, host: str, port: int) -> None:

@@ -56,7 +56,7 @@ def command(
     import logging
 
     from goq import __version__
-    from goq.config.node import load_config
+    from goq.config.sources import load_config
     from goq.node import run
 
     logging.basicConfig(

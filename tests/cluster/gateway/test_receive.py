@@ -287,7 +287,7 @@ def _sent(node: RunningNode, topic: str, **asked: Any) -> socket.socket:
     """Send a receive, and return its connection."""
     body = json.dumps(asked).encode()
     connection = socket.create_connection(node.address)
-    head = f"POST {_path(topic, 'receive')} HTTP/1.1\r\nHost: x\r\n"
+    head = f"POST {_path(topic, 'receive')} HTTP/1.1\r\nHost: localhost\r\n"
     head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     connection.sendall(head.encode() + body)
     return connection

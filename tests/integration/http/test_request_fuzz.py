@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from goq.http.allowed_hosts import AllowedHosts
 from goq.http.connection import Connection
 from goq.http.context import HttpLimits, ServerContext
 from goq.http.message import Handler, Request, Response
@@ -80,7 +81,7 @@ def converse(runner: asyncio.Runner, handler: Handler, reads: list[bytes]) -> tu
     """Return all that a connection answers to these reads, and whether it ended."""
 
     async def conversation() -> tuple[bytes, bool]:
-        shared = ServerContext(handler, problem, LIMITS)
+        shared = ServerContext(handler, problem, LIMITS, AllowedHosts(None))
         shared.loop = asyncio.get_running_loop()
         connection = Connection(shared)
         transport = MemoryTransport()

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from goq.config.node import Config, load_config
+from goq.config.node import Config
+from goq.config.sources import load_config
 from goq.config.topic import TopicSettings
 from goq.errors import UsageError
 from tests.support.paths import REPOSITORY
@@ -48,7 +49,8 @@ def all_settings() -> set[str]:
         for name in TopicSettings().written()
     }
     cluster = {f"cluster.{name}" for name in type(Config().cluster).model_fields}
-    return broker | cluster | topic | {"defaults.topic.partitions"}
+    security = {f"security.{name}" for name in type(Config().security).model_fields}
+    return broker | cluster | security | topic | {"defaults.topic.partitions"}
 
 
 def test_without_anything_a_node_has_the_defaults() -> None:
@@ -62,6 +64,7 @@ def test_the_example_says_the_defaults_and_names_every_setting() -> None:
     example, default = load_config(EXAMPLE, {}), load_config(None, {})
     assert example.broker == default.broker
     assert example.cluster == default.cluster
+    assert example.security == default.security
     assert example.defaults.settings == default.defaults.settings
     assert example.defaults.partitions == default.defaults.partitions
     assert names_in(yaml.safe_load(EXAMPLE.read_text())) == all_settings()
@@ -70,12 +73,15 @@ def test_the_example_says_the_defaults_and_names_every_setting() -> None:
 def test_the_documentation_lists_every_setting_with_its_default() -> None:
     text = (REPOSITORY / "docs" / "configuration.md").read_text()
     rows = dict(
-        re.findall(r"^\| `((?:broker|cluster|defaults)\.[\w.]+)` \| `([^`]*)` \|", text, re.M)
+        re.findall(
+            r"^\| `((?:broker|cluster|defaults|security)\.[\w.]+)` \| `([^`]*)` \|", text, re.M
+        )
     )
     assert set(rows) == all_settings()
     documented = load_config(None, rows)
     assert documented.broker == Config().broker
     assert documented.cluster == Config().cluster
+    assert documented.security == Config().security
     assert documented.defaults.settings == TopicSettings()
     assert documented.defaults.partitions == 6
 

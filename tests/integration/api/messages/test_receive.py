@@ -229,7 +229,7 @@ def test_each_message_wakes_one_of_those_that_wait(node: RunningNode, topic: str
 def test_a_client_that_leaves_while_it_waits_gets_nothing(node: RunningNode, topic: str) -> None:
     body = json.dumps({"wait": "30s", "consumer": "gone"}).encode()
     head = (
-        f"POST /v1/topics/{topic}/groups/g/receive HTTP/1.1\r\nHost: x\r\n"
+        f"POST /v1/topics/{topic}/groups/g/receive HTTP/1.1\r\nHost: localhost\r\n"
         f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     )
     with socket.create_connection(node.address, timeout=10) as raw:
@@ -245,7 +245,7 @@ def test_a_request_that_ends_with_the_connection_leaves_no_warning(
     node: RunningNode, topic: str
 ) -> None:
     publish(node, topic, "x")
-    head = f"POST /v1/topics/{topic}/groups/g/receive HTTP/1.1\r\nHost: x\r\n\r\n"
+    head = f"POST /v1/topics/{topic}/groups/g/receive HTTP/1.1\r\nHost: localhost\r\n\r\n"
     for _ in range(5):
         with socket.create_connection(node.address, timeout=10) as raw:
             raw.sendall(head.encode())

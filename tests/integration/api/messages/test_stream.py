@@ -50,7 +50,7 @@ def test_a_stream_hands_over_what_is_there_and_what_is_published_later(
 def test_accepting_lines_asks_for_a_stream(node: RunningNode, topic: str) -> None:
     publish(node, topic, "a")
     path = f"/v1/topics/{topic}/groups/g/receive"
-    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nAccept: application/x-ndjson\r\n\r\n"
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nAccept: application/x-ndjson\r\n\r\n"
     with socket.create_connection(node.address, timeout=10) as raw:
         raw.sendall(head.encode())
         lines = raw.makefile("rb")
@@ -230,7 +230,7 @@ def test_a_stream_of_frames_is_a_sequence_of_answers(node: RunningNode, topic: s
     path = f"/v1/topics/{topic}/groups/g/receive"
     body = json.dumps({"stream": True, "max_in_flight": 9}).encode()
     head = (
-        f"POST {path} HTTP/1.1\r\nHost: x\r\nAccept: application/vnd.goq.frames\r\n"
+        f"POST {path} HTTP/1.1\r\nHost: localhost\r\nAccept: application/vnd.goq.frames\r\n"
         f"Content-Length: {len(body)}\r\n\r\n"
     )
     with socket.create_connection(node.address, timeout=10) as raw:

@@ -1,0 +1,171 @@
+"""The sources of a configuration: a file, then the environment, then flags; later values win.
+
+In the environment a setting is ``GOQ_SECTION__NAME``, as ``GOQ_BROKER__DATA_DIR``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
+from pydantic_settings.exceptions import SettingsError
+
+from goq.config.node import BrokerConfig, ClusterConfig, Config, DefaultsConfig, SecurityConfig
+from goq.config.topic import TopicSettings
+from goq.errors import UsageError
+
+_SECTIONS = "broker, cluster, defaults and security"
+_PREFIX = "GOQ_"
+_CLIENT_VARIABLES = {
+    "GOQ_SERVER", "GOQ_TOKEN", "GOQ_CLIENT_ID",
+    "GOQ_ID", "GOQ_TOPIC", "GOQ_PARTITION", "GOQ_OFFSET", "GOQ_KEY", "GOQ_TIMESTAMP", "GOQ_ATTEMPT",
+}  # fmt: skip
+"""What commands read, and what ``goq consume --exec`` sets for the command that it runs."""
+_COMMAND_HEADER = "GOQ_HEADER_"
+_KUBERNETES_VARIABLE = re.compile(
+    r"GOQ_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
+)
+"""Kubernetes describes a service whose name begins with ``goq`` to each container."""
+
+
+class _Environment(BaseSettings):
+    """The environment variables that exist; :func:`load_config` reads and checks them."""
+
+    model_config = SettingsConfigDict(env_prefix="GOQ_", env_nested_delimiter="__")
+
+    broker: BrokerConfig = BrokerConfig()
+    defaults: DefaultsConfig = DefaultsConfig()
+    cluster: ClusterConfig = ClusterConfig()
+    security: SecurityConfig = SecurityConfig()
+
+
+def load_config(path: Path | None, flags: Mapping[str, Any]) -> Config:
+    """Return the configuration from a file, the environment and ``flags`` (dotted names).
+
+    Raises ``UsageError`` with the setting and what is wrong with it.
+    """
+    written = _read_file(path) if path is not None else {}
+    written = _merge(written, _read_environment())
+    for key, value in flags.items():
+        written = _merge(written, _nested(key, value))
+    try:
+        return Config(**written)
+    except ValidationError as error:
+        found = "; ".join(_explain(e) for e in error.errors())
+        where = f"{path}, the environment or a flag" if path else "the environment or a flag"
+        raise UsageError(f"{found} (in {where})") from None
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    try:
+        content = yaml.load(path.read_text(encoding="utf-8"), _Loader)
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from None
+    except (yaml.YAMLError, ValueError) as error:
+        raise UsageError(f"{path} is not YAML: {error}") from None
+    if content is None:
+        return {}
+    if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
+        raise UsageError(f"{path} should hold the sections {_SECTIONS}")
+    return {key: {} if section is None else section for key, section in content.items()}
+
+
+class _Loader(yaml.SafeLoader):
+    """Reads YAML; a key that occurs twice in one mapping is an error."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Return the mapping of ``node``."""
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if key.value in seen and isinstance(key, yaml.ScalarNode):
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"{key.value!r} is given twice", key.start_mark
+                )
+            seen.add(str(key.value))
+        return dict(super().construct_mapping(node, deep))
+
+
+def _read_environment() -> dict[str, Any]:
+    for name in sorted(os.environ):
+        if name.upper().startswith(_PREFIX) and not _is_known(name.upper()):
+            raise UsageError(_unknown(name))
+    try:
+        return EnvSettingsSource(_Environment)()
+    except SettingsError as error:
+        detail = f": {error.__cause__}" if error.__cause__ else ""
+        raise UsageError(f"{error}{detail}") from None
+
+
+def _is_known(name: str) -> bool:
+    """Return whether a variable is in a section, for a client, or of the platform."""
+    section, nested, _ = name.removeprefix(_PREFIX).partition("__")
+    if section.lower() in Config.model_fields:
+        return True
+    return not nested and (
+        name in _CLIENT_VARIABLES
+        or name.startswith(_COMMAND_HEADER)
+        or bool(_KUBERNETES_VARIABLE.fullmatch(name))
+    )
+
+
+def _unknown(name: str) -> str:
+    """Return the error about a variable, with the setting that it may mean."""
+    meant = {_PREFIX + key.replace(".", "__").upper() for key in _setting_names()}
+    alike = {known.replace("_", ""): known for known in meant}
+    close = get_close_matches(name.upper().replace("_", ""), alike, n=1, cutoff=0.8)
+    if close:
+        return f"{name} is not a setting; did you mean {alike[close[0]]}?"
+    return f"{name} is not a setting; the sections are {_SECTIONS}, as in GOQ_BROKER__DATA_DIR"
+
+
+def _setting_names() -> Iterator[str]:
+    own = DefaultsConfig.model_fields
+    for name in (*TopicSettings().written(), "partitions"):
+        yield f"defaults.{'' if name.partition('.')[0] in own else 'topic.'}{name}"
+    for section in ("broker", "cluster", "security"):
+        kind = Config.model_fields[section].annotation
+        assert isinstance(kind, type)
+        assert issubclass(kind, BaseModel)
+        yield from (f"{section}.{name}" for name in kind.model_fields)
+
+
+def _nested(key: str, value: Any) -> dict[str, Any]:
+    """Return a setting by its dotted name in the form of the file."""
+    section, _, rest = key.partition(".")
+    if section not in Config.model_fields or not rest:
+        raise UsageError(
+            f"{key!r} is not a setting; the sections are {_SECTIONS}, as in broker.listen"
+        )
+    for name in reversed(key.split(".")):
+        value = {name: value}
+    return dict(value)
+
+
+def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``below`` with the values of ``above`` in their place or added at the end."""
+    merged = dict(below)
+    for key, value in above.items():
+        known = merged.pop(key, None)  # a later value also comes later in order
+        merged[key] = (
+            _merge(known, value)
+            if isinstance(known, Mapping) and isinstance(value, Mapping)
+            else value
+        )
+    return merged
+
+
+def _explain(error: Mapping[str, Any]) -> str:
+    where = [str(step) for step in error["loc"]]
+    message = error["msg"].removeprefix("Value error, ")
+    if where == ["defaults"] and message.partition(".")[0] in DefaultsConfig.model_fields:
+        return f"defaults.{message}"
+    if error["type"] == "extra_forbidden":
+        return f"{'.'.join(where)}: there is no such setting"
+    return f"{'.'.join(where)}: {message}" if where else message
