@@ -187,6 +187,7 @@ IDLE_TIMEOUT_MS: Final = 120_000
 WRITE_TIMEOUT_MS: Final = 60_000
 DRAIN_TIMEOUT_MS: Final = 8_000
 HEARTBEAT_MS: Final = 15_000
+STREAM_BEGINS_MS: Final = 5_000  # for the first bytes of a stream to reach the client
 
 # Reading
 READ_MESSAGES_MAX: Final = 10_000

@@ -17,6 +17,8 @@ from goq.model import DEAD_LETTERS_SUFFIX, MessageId
 
 STREAM_ID: Final = "Goq-Stream"
 """Response header with the id of a stream."""
+UNBUFFERED: Final = "X-Accel-Buffering"
+"""Response header that has nginx, with the value ``no``, pass a stream on as it comes."""
 READY: Final = "goq-internal-ready"
 """Response header, between nodes: the readiness count from before messages were looked for."""
 BYTES_MAX: Final = "goq-internal-bytes-max"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import re
+from typing import Final, NamedTuple
 
 import httpx
 import msgspec
@@ -22,6 +23,7 @@ from goq.errors import (
     UnsupportedMedia,
 )
 
+_TITLE: Final = re.compile(r"<title>([^<]{1,200})</title>", re.IGNORECASE)
 _BY_STATUS: dict[int, type[GoqError]] = {
     400: InvalidInput,
     401: NotAllowed,
@@ -36,6 +38,14 @@ _BY_STATUS: dict[int, type[GoqError]] = {
     503: Unavailable,
     504: TimedOut,
 }
+
+
+class SilentStream(Unavailable):
+    """The first bytes of a stream did not come in time: the node is silent, or a proxy buffers."""
+
+    def __init__(self, server: str) -> None:
+        super().__init__(f"the stream of {server} did not begin in time")
+        self.server = server
 
 
 class Answer(NamedTuple):
@@ -61,8 +71,8 @@ _decode_problem = msgspec.json.Decoder(_Problem).decode
 def error_of_answer(answer: Answer, server: str) -> GoqError:
     """Return the error for an answer whose status is not 200 to 299.
 
-    A proxy may answer without a problem document. Its status decides then, and the message quotes
-    the beginning of its body.
+    A proxy may answer without a problem document. Its status decides then, and the message names
+    the proxy and quotes the title or the beginning of its page.
     """
     try:
         problem = _decode_problem(answer.body)
@@ -71,8 +81,9 @@ def error_of_answer(answer: Answer, server: str) -> GoqError:
     kind = BY_CODE.get(problem.code) or _BY_STATUS.get(answer.status, GoqError)
     detail = problem.detail or problem.title
     if not detail:
-        excerpt = answer.body[:200].decode(errors="replace").strip()
-        detail = f"{server} answered with status {answer.status}: {excerpt or 'no explanation'}"
+        proxy = answer.headers.get("server")  # a node does not send this header
+        name = f"{server} (by {proxy[:50]}, before the node)" if proxy else server
+        detail = f"{name} answered with status {answer.status}: {_excerpt(answer.body)}"
     return kind(
         detail,
         field=problem.field,
@@ -80,6 +91,12 @@ def error_of_answer(answer: Answer, server: str) -> GoqError:
         if problem.retry_after_ms is not None
         else _retry_after_ms(answer.headers),
     )
+
+
+def _excerpt(body: bytes) -> str:
+    text = body[:2000].decode(errors="replace")
+    title = _TITLE.search(text)
+    return (title[1] if title else text[:200]).strip() or "no explanation"
 
 
 def failure_of_transport(

@@ -9,7 +9,7 @@ from typing import Final
 
 import httpx
 
-from goq import __version__
+from goq import __version__, limits
 from goq.client.retry import BackoffPolicy
 from goq.errors import InvalidInput
 
@@ -93,6 +93,28 @@ class RequestBuilder:
                 },
             },
         )
+
+
+class StreamTimeouts:
+    """The time limits of a stream: a short one until its first bytes, then that of the request.
+
+    A node sends a heartbeat with the head of its answer. The limits are those in the request's
+    extensions, which transports read anew for each piece.
+    """
+
+    def __init__(self, request: httpx.Request) -> None:
+        self._timeouts = request.extensions["timeout"]
+        self._silence_s = self._timeouts["read"]
+        self._timeouts["read"] = min(limits.STREAM_BEGINS_MS / 1000, self._silence_s)
+
+    def begun(self, server: str) -> None:
+        """Note the head of the answer. The transport for TLS reads the limit once, here."""
+        if server.startswith("https:"):
+            self.heard()
+
+    def heard(self) -> None:
+        """Note the first bytes."""
+        self._timeouts["read"] = self._silence_s
 
 
 def _server_of(text: str) -> httpx.URL:

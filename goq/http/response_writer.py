@@ -121,12 +121,14 @@ class ResponseWriter:
             transport.write(LAST_CHUNK)
 
     def _start_beating(self, heartbeat: bytes, *, chunked: bool) -> None:
-        """Start heartbeats, and have the kernel report a client that does not acknowledge them.
+        """Send the first heartbeat, and start the next ones.
 
+        The kernel is told to report a client that does not acknowledge them.
         Without ``TCP_USER_TIMEOUT`` unacknowledged bytes stay in the kernel's buffer for a quarter
         of an hour when the client's machine is gone.
         """
         self._heartbeat = b"".join(chunk_parts(heartbeat)) if chunked else heartbeat
+        self._transport.write(self._heartbeat)  # shows that no proxy holds the stream back
         self._is_silent = True
         self._shared.pulse.add(self)
         if (option := getattr(socket, "TCP_USER_TIMEOUT", None)) is not None:

@@ -21,7 +21,7 @@ from goq.api.codec.messages import json_response
 from goq.api.codec.request import json_body, stream_credit, wants_frames
 from goq.api.gateway.fanout import Fanout, copy_request, decode_document
 from goq.api.router import FRAMES, NDJSON
-from goq.api.routing_policy import STREAM_ID
+from goq.api.routing_policy import STREAM_ID, UNBUFFERED
 from goq.api.schemas.groups import Receive, StreamGrant, StreamOut
 from goq.errors import GoqError, InvalidInput
 from goq.http.message import Item, LiveStream, Request, Response
@@ -53,7 +53,8 @@ class StreamGateway:
         if refusal is not None:
             return refusal
         live = LiveStream(merged.run(), merged.heartbeat)
-        return Response(200, live, FRAMES if frames else NDJSON, {STREAM_ID: merged.id})
+        headers = {STREAM_ID: merged.id, UNBUFFERED: "no"}
+        return Response(200, live, FRAMES if frames else NDJSON, headers)
 
     async def change(self, request: Request, values: Sequence[str]) -> Response:
         """Grant a stream more messages, or end it."""

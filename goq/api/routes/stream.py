@@ -10,7 +10,7 @@ from goq import limits
 from goq.api.codec.messages import deliveries_parts, delivery_json, encode_json, json_response
 from goq.api.codec.request import json_body
 from goq.api.router import FRAMES, NDJSON, Route
-from goq.api.routing_policy import STREAM_ID, CustomRouting
+from goq.api.routing_policy import STREAM_ID, UNBUFFERED, CustomRouting
 from goq.api.schemas.groups import StreamGrant, StreamOut
 from goq.broker.broker import Broker
 from goq.broker.partition.leases import LeasedBatch
@@ -60,7 +60,8 @@ class StreamRoutes:
             live = LiveStream(self._frames(stream), b"".join(_framed(stream.topic, [])))
         else:
             live = LiveStream(self._lines(stream), b"\n")
-        return Response(200, live, FRAMES if frames else NDJSON, {STREAM_ID: stream.id})
+        headers = {STREAM_ID: stream.id, UNBUFFERED: "no"}
+        return Response(200, live, FRAMES if frames else NDJSON, headers)
 
     async def grant(self, request: Request, topic: str, group: str, stream_id: str) -> Response:
         """Grant a stream messages beyond those in flight."""

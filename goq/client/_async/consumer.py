@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -23,9 +24,11 @@ from goq.client._async.settlement import (
     nack_details,
     receipts_of,
 )
+from goq.client.errors import SilentStream
 from goq.client.retry import RequestFailure
 from goq.errors import GoqError, Unavailable
 
+_log = logging.getLogger("goq.client")
 _LAST_ANSWER_S_MAX: Final = 1.0
 _EXHAUSTED_S: Final = 1.0
 _SOUND_STREAM_S: Final = 1.0
@@ -64,9 +67,10 @@ class Consumer:
     are dropped. If the caller holds all credit and wants more before it settles, the node is asked
     for more.
 
-    Two kinds of loops ask for messages instead. One that ends when no message is ready: a stream
+    Three kinds of loops ask for messages instead. One that ends when no message is ready: a stream
     never says so. One over several topics or nodes that ends after ``max_messages``: each stream
-    would bring as many.
+    would bring as many. One whose stream does not begin, because a proxy holds answers back until
+    they end: leases would run out inside it.
 
     Where several nodes lead partitions of a topic, each has a stream, and messages are yielded as
     they come. No stream has more than its credit in the queue. A worker watches the leaders: it
@@ -253,7 +257,11 @@ class Consumer:
                 except GoqError as error:
                     if self._channel.closed:
                         return
-                    if is_first and opened_s == inf:
+                    if isinstance(error, SilentStream):
+                        if is_first and await self._is_held_back(http, error.server):
+                            await self._poll_instead(http, stream)
+                            return
+                    elif is_first and opened_s == inf:
                         raise  # all retries are used up
                     if time.monotonic() - opened_s > _SOUND_STREAM_S:
                         attempts = http.attempts()
@@ -270,6 +278,24 @@ class Consumer:
         finally:
             if not stream.is_wanted:
                 self._forget(stream)
+
+    async def _is_held_back(self, http: Http, server: str) -> bool:
+        """Return whether a node answers small requests, though its stream does not begin."""
+        if not await http.is_answered(server):
+            return False
+        _log.warning(
+            "no stream of %s began within %d s, though it answers: a proxy before it holds answers"
+            " back. Polling instead, which is slower",
+            server,
+            limits.STREAM_BEGINS_MS // 1000,
+        )
+        return True
+
+    async def _poll_instead(self, http: Http, stream: DeliveryStream) -> None:
+        """Go on with long polls, whose answers end, and are thus passed on by every proxy."""
+        await stream.abandon()
+        self._forget(stream)
+        await self._fetch(http, stream.topic)
 
     async def _ask_all_instead(self, http: Http, stream: DeliveryStream) -> None:
         """Go on without streams: each would bring ``max_messages``."""

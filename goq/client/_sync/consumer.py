@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from collections import deque
 from collections.abc import Generator, Callable, Sequence
@@ -24,9 +25,11 @@ from goq.client._sync.settlement import (
     nack_details,
     receipts_of,
 )
+from goq.client.errors import SilentStream
 from goq.client.retry import RequestFailure
 from goq.errors import GoqError, Unavailable
 
+_log = logging.getLogger("goq.client")
 _LAST_ANSWER_S_MAX: Final = 1.0
 _EXHAUSTED_S: Final = 1.0
 _SOUND_STREAM_S: Final = 1.0
@@ -65,9 +68,10 @@ class Consumer:
     are dropped. If the caller holds all credit and wants more before it settles, the node is asked
     for more.
 
-    Two kinds of loops ask for messages instead. One that ends when no message is ready: a stream
+    Three kinds of loops ask for messages instead. One that ends when no message is ready: a stream
     never says so. One over several topics or nodes that ends after ``max_messages``: each stream
-    would bring as many.
+    would bring as many. One whose stream does not begin, because a proxy holds answers back until
+    they end: leases would run out inside it.
 
     Where several nodes lead partitions of a topic, each has a stream, and messages are yielded as
     they come. No stream has more than its credit in the queue. A worker watches the leaders: it
@@ -254,7 +258,11 @@ class Consumer:
                 except GoqError as error:
                     if self._channel.closed:
                         return
-                    if is_first and opened_s == inf:
+                    if isinstance(error, SilentStream):
+                        if is_first and self._is_held_back(http, error.server):
+                            self._poll_instead(http, stream)
+                            return
+                    elif is_first and opened_s == inf:
                         raise  # all retries are used up
                     if time.monotonic() - opened_s > _SOUND_STREAM_S:
                         attempts = http.attempts()
@@ -271,6 +279,24 @@ class Consumer:
         finally:
             if not stream.is_wanted:
                 self._forget(stream)
+
+    def _is_held_back(self, http: Http, server: str) -> bool:
+        """Return whether a node answers small requests, though its stream does not begin."""
+        if not http.is_answered(server):
+            return False
+        _log.warning(
+            "no stream of %s began within %d s, though it answers: a proxy before it holds answers"
+            " back. Polling instead, which is slower",
+            server,
+            limits.STREAM_BEGINS_MS // 1000,
+        )
+        return True
+
+    def _poll_instead(self, http: Http, stream: DeliveryStream) -> None:
+        """Go on with long polls, whose answers end, and are thus passed on by every proxy."""
+        stream.abandon()
+        self._forget(stream)
+        self._fetch(http, stream.topic)
 
     def _ask_all_instead(self, http: Http, stream: DeliveryStream) -> None:
         """Go on without streams: each would bring ``max_messages``."""

@@ -19,9 +19,15 @@ from goq.client.cluster_map import (
     TopicPartition,
     decode_map,
 )
-from goq.client.errors import Answer, error_of_answer, failure_of_transport, unreadable
+from goq.client.errors import (
+    Answer,
+    SilentStream,
+    error_of_answer,
+    failure_of_transport,
+    unreadable,
+)
 from goq.client.protocol import routes
-from goq.client.request_builder import Headers, HttpOptions, RequestBuilder
+from goq.client.request_builder import Headers, HttpOptions, RequestBuilder, StreamTimeouts
 from goq.client.retry import RequestFailure, RetryAttempts, answered
 from goq.errors import NotLeader, TooLarge, outcome_unknown
 from goq.http.client.http1 import ANSWER_BYTES_MAX, CONNECTIONS_MAX
@@ -258,16 +264,30 @@ class Http:
         self, server: str, target: str, headers: Headers, body: bytes, wait_ms: int
     ) -> StreamedResponse:
         request = self._builder.build(server, "POST", target, headers, body, wait_ms)
+        timeouts = StreamTimeouts(request)
         try:
             response = self._transport_of(server).handle_request(request)
             assert isinstance(response.stream, httpx.SyncByteStream)
             self.cluster_map.hear(response.headers.get(VERSION_HEADER))
             if response.status_code < 300:
-                return StreamedResponse(self, server, response)
+                timeouts.begun(server)
+                return StreamedResponse(self, server, response, timeouts)
             text = _body_of(response.stream)
+        except httpx.ReadTimeout:
+            raise SilentStream(server) from None
         except httpx.TransportError as error:
             raise _Failed(failure_of_transport(error, server)) from error
         raise _answered(Answer(response.status_code, response.headers, text), server)
+
+    def is_answered(self, server: str) -> bool:
+        """Return whether a node answers a small request at once."""
+        try:
+            self._attempt(server, "GET", routes.LIVEZ, [], b"", 0, ASK_MS_MAX)
+        except _Failed as failed:
+            if not failed.has_answer:
+                self.cluster_map.failed(server, answered=False)
+            return failed.has_answer
+        return True
 
     def _transport_of(self, text: str) -> httpx.BaseTransport:
         return self._transports[self._builder.server(text).scheme]
@@ -276,11 +296,14 @@ class Http:
 class StreamedResponse:
     """A streamed answer. Requests about it go to the node that sends it."""
 
-    def __init__(self, http: Http, server: str, response: httpx.Response) -> None:
+    def __init__(
+        self, http: Http, server: str, response: httpx.Response, timeouts: StreamTimeouts
+    ) -> None:
         self.headers = response.headers
         self.server = server
         self._http = http
         self._body = response.stream
+        self._timeouts = timeouts
 
     def close(self) -> None:
         """Break the connection."""
@@ -288,11 +311,22 @@ class StreamedResponse:
         self._body.close()
 
     def pieces(self) -> Iterator[bytes]:
-        """Yield bytes as they come; raise when the connection breaks before the end."""
+        """Yield bytes as they come; raise when the connection breaks before the end.
+
+        Raises ``SilentStream`` when the first bytes do not come in time.
+        """
         assert isinstance(self._body, httpx.SyncByteStream)
+        has_come = False
         try:
             for piece in self._body:
+                if not has_come:
+                    has_come = True
+                    self._timeouts.heard()
                 yield piece
+        except httpx.ReadTimeout as error:
+            if not has_come:
+                raise SilentStream(self.server) from None
+            raise failure_of_transport(error, self.server, is_read=True).error from error
         except httpx.TransportError as error:
             raise failure_of_transport(error, self.server, is_read=True).error from error
         finally:

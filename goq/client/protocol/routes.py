@@ -11,6 +11,7 @@ FRAMES = b"application/vnd.goq.frames"
 
 TOPICS = "/v1/topics"
 CLUSTER = "/v1/cluster"
+LIVEZ = "/livez"
 
 
 def topic(name: str) -> str:

@@ -222,7 +222,7 @@ class SocketTransport(httpx.BaseTransport):
             stream: httpx.SyncByteStream = httpx.ByteStream(b"".join(reader.take()))
             self._release(connection, reuse=reader.keep_alive)
         else:
-            stream = _Body(self, connection, timeouts.get("read"))
+            stream = _Body(self, connection, timeouts)
         return httpx.Response(status, headers=headers, stream=stream)
 
     def _release(self, connection: _Connection | None, *, reuse: bool) -> None:
@@ -248,24 +248,24 @@ class _Body(httpx.SyncByteStream):
     """The rest of a response, as it arrives."""
 
     def __init__(
-        self, transport: SocketTransport, connection: _Connection, timeout_s: float | None
+        self, transport: SocketTransport, connection: _Connection, timeouts: dict[str, Any]
     ) -> None:
         self._transport = transport
         self._connection: _Connection | None = connection
-        self._timeout_s = timeout_s
+        self._timeouts = timeouts  # the caller may change them between two pieces
 
     def __iter__(self) -> Iterator[bytes]:
         try:
             if (connection := self._connection) is not None and (
                 _RECEIVE_BYTES < connection.reader.rest_bytes <= ANSWER_BYTES_MAX
             ):
-                yield connection.receive_rest(self._timeout_s)
+                yield connection.receive_rest(self._timeouts.get("read"))
             while (connection := self._connection) is not None:
                 yield from connection.reader.take()
                 if connection.reader.complete:
                     self._finish(reuse=connection.reader.keep_alive)
                 else:
-                    connection.receive(self._timeout_s)
+                    connection.receive(self._timeouts.get("read"))
         finally:
             self.close()
 

@@ -257,7 +257,7 @@ class ProtocolTransport(httpx.AsyncBaseTransport):
             stream: httpx.AsyncByteStream = httpx.ByteStream(b"".join(reader.take()))
             self._release(connection, reuse=reader.keep_alive)
         else:
-            stream = _Body(self, connection, timeouts.get("read"))
+            stream = _Body(self, connection, timeouts)
         return httpx.Response(status, headers=headers, stream=stream)
 
     def _release(self, connection: _Connection | None, *, reuse: bool) -> None:
@@ -279,11 +279,11 @@ class _Body(httpx.AsyncByteStream):
     """The rest of a response, as it arrives."""
 
     def __init__(
-        self, transport: ProtocolTransport, connection: _Connection, timeout_s: float | None
+        self, transport: ProtocolTransport, connection: _Connection, timeouts: dict[str, Any]
     ) -> None:
         self._transport = transport
         self._connection: _Connection | None = connection
-        self._timeout_s = timeout_s
+        self._timeouts = timeouts  # the caller may change them between two pieces
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         try:
@@ -293,7 +293,7 @@ class _Body(httpx.AsyncByteStream):
                 if connection.reader.complete:
                     self._finish(reuse=connection.reader.keep_alive)
                 elif not connection.reader.chunks:  # none arrived while the last were processed
-                    await connection.receive(self._timeout_s)
+                    await connection.receive(self._timeouts.get("read"))
         finally:
             self._finish(reuse=False)
 

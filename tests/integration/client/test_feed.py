@@ -9,10 +9,19 @@ import json
 import pytest
 
 from goq.client import AsyncClient, Client
+from goq.client._async import consumer as async_consumer
+from goq.client._sync import consumer as sync_consumer
 from goq.client.protocol.frames import StreamSplitter
 from goq.errors import InvalidFrame, Unavailable
 from goq.model import Message
 from tests.support.client.fake_node import FakeGroup, FakeNode
+
+
+@pytest.fixture(autouse=True)
+def _never_out_of_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep a loop that waits long on a busy machine from asking for more credit."""
+    for module in (sync_consumer, async_consumer):
+        monkeypatch.setattr(module, "_EXHAUSTED_S", 60.0)
 
 
 def fill(node: FakeNode, client: Client, count: int, topic: str = "orders") -> FakeGroup:

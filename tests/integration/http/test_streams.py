@@ -43,6 +43,22 @@ def beating(served: Served) -> int:
     return len(served.server._shared.pulse)
 
 
+def test_a_stream_begins_with_a_heartbeat_before_its_first_item(run):
+    async def scenario() -> None:
+        source = Source()
+        async with serving(source.answer, SLOW) as served:
+            peer = await served.connect()
+            peer.send(get())
+            await peer.head()
+            chunks = peer.chunks()
+            assert await anext(chunks) == b"\n"
+            assert source.taken == 0
+            source.items.put_nowait(None)
+            assert [chunk async for chunk in chunks] == []
+
+    run(scenario)
+
+
 def test_an_item_in_parts_is_one_chunk(run):
     async def scenario() -> None:
         source = Source()
@@ -52,6 +68,7 @@ def test_an_item_in_parts_is_one_chunk(run):
             await peer.head()
             source.items.put_nowait([b"one ", memoryview(b"two"), bytearray(b" three")])
             chunks = peer.chunks()
+            assert await anext(chunks) == b"\n"
             assert await anext(chunks) == b"one two three"
             source.items.put_nowait(b"four")
             assert await anext(chunks) == b"four"
@@ -110,7 +127,8 @@ def test_an_idle_stream_meets_no_timeout(run):
             (connection,) = served.server._shared.connections
             await until(lambda: connection._timeouts._is_resting)
             source.items.put_nowait(b"late")
-            assert await anext(peer.chunks()) == b"late"
+            chunks = peer.chunks()
+            assert [await anext(chunks) for _ in range(2)] == [b"\n", b"late"]
 
     run(scenario)
 
@@ -125,7 +143,7 @@ def test_a_timer_that_rested_watches_again_after_the_stream(run):
             (connection,) = served.server._shared.connections
             await until(lambda: connection._timeouts._is_resting)
             source.items.put_nowait(None)
-            assert await peer.rest() == b"0\r\n\r\n"
+            assert await peer.rest() == b"1\r\n\n\r\n0\r\n\r\n"
 
     run(scenario)
 
@@ -163,7 +181,7 @@ def test_a_request_behind_a_stream_waits_for_its_end(run):
             await peer.head()
             source.items.put_nowait(b"x")
             source.items.put_nowait(None)
-            assert [chunk async for chunk in peer.chunks()] == [b"x"]
+            assert [chunk async for chunk in peer.chunks()] == [b"\n", b"x"]
             assert (await peer.answer()).body == b"next"
 
     run(scenario)
@@ -208,7 +226,7 @@ def test_a_stream_that_ends_lets_its_connection_drain(run):
             draining = asyncio.ensure_future(served.server.drain(5_000))
             source.items.put_nowait(b"last")
             source.items.put_nowait(None)
-            assert [chunk async for chunk in peer.chunks()] == [b"last"]
+            assert [chunk async for chunk in peer.chunks()] == [b"\n", b"last"]
             assert await peer.rest() == b""
             await draining
 

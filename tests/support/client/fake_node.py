@@ -321,7 +321,9 @@ class FakeStream:
         handler.send_header("Transfer-Encoding", "chunked")
         handler.send_header("Goq-Stream", self.id)
         handler.end_headers()
-        handler.wfile.flush()
+        with self._node.changed:
+            heartbeat, _ = self._group.hand_out(0)
+        _write(handler, heartbeat)
         self._node.streams[self.id] = self
         readable = select.poll()  # select() refuses descriptors from 1024 on
         readable.register(handler.connection, select.POLLIN)
@@ -333,9 +335,7 @@ class FakeStream:
                         raise ConnectionError("the consumer is gone")
                     answer = self._next() if self._has_work() and not self._ended else b""
                 if answer:
-                    framed = len(answer).to_bytes(4, "little") + answer
-                    handler.wfile.write(b"%x\r\n%b\r\n" % (len(framed), framed))
-                    handler.wfile.flush()
+                    _write(handler, answer)
             handler.wfile.write(b"0\r\n\r\n")
         except OSError:
             handler.close_connection = True
@@ -357,6 +357,12 @@ class FakeStream:
         self._tokens += tokens
         self._left -= len(self._group.in_flight(tokens))
         return answer
+
+
+def _write(handler: _Handler, answer: bytes) -> None:
+    framed = len(answer).to_bytes(4, "little") + answer
+    handler.wfile.write(b"%x\r\n%b\r\n" % (len(framed), framed))
+    handler.wfile.flush()
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -15,7 +15,7 @@ def test_a_topic_is_created_with_what_is_asked_and_shown_as_it_is(node: RunningN
     asked = {
         "name": "shown",
         "partitions": 2,
-        "settings": {"retention": {"age": "12h"}, "segment.bytes": 65536, "fsync": "interval"},
+        "settings": {"retention": {"age": "12h"}, "segment.bytes": "64KiB", "fsync": "interval"},
     }
     created = node.request("POST", "/v1/topics", asked)
     assert created.status == 201

@@ -19,6 +19,9 @@ HUGE = 10**30
 DIGITS = "9" * 5000
 
 
+OWN_PAGE = {"Host": "localhost", "Origin": "http://localhost"}
+
+
 class Case(NamedTuple):
     method: str
     path: str
@@ -106,7 +109,7 @@ BODIES = {
         b'{"messages": [{"value": "x"}]}',
         "unsupported_media_type",
         "Content-Type",
-        {"Content-Type": "application/x-www-form-urlencoded"},
+        {"Content-Type": "application/x-www-form-urlencoded", **OWN_PAGE},
     ),
     "an untyped body from a web page": Case(
         "POST",
@@ -114,7 +117,7 @@ BODIES = {
         b"",
         "unsupported_media_type",
         "Content-Type",
-        {},
+        OWN_PAGE,
     ),
     "more than two megabytes of receipts": Case(
         "POST",
