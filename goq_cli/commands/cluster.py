@@ -40,8 +40,9 @@ def status(
 ) -> None:
     """Show nodes, leaders, replicas, lag and moves; exit 1 when something is degraded.
 
-    Degraded: a node that is silent or unfit to lead, or that does not reach another; no controller;
-    a partition without a leader, with a replica out of sync, or damaged.
+    Degraded: a node that never came, is silent or is unfit to lead, or that does not reach another;
+    no controller; a partition without a leader, with a replica out of sync, or damaged. Moving is
+    not degraded.
     """
     with SESSION.client() as client:
         cluster = client.describe_cluster(lag=True)
@@ -162,12 +163,18 @@ def rebalance(
     """
     with SESSION.client() as client:
         moves = client.rebalance(dry_run=dry_run)
+        earlier = [] if moves else client.describe_cluster(lag=True).moves
     if SESSION.json:
         print_json({"dry_run": dry_run, "moves": [move.raw for move in moves]})
+    elif earlier:
+        print_moves(earlier)
+        print_text("", "no more to plan; these moves are not done yet")
     elif not moves:
         notice("all is even")
     else:
         print_moves(moves)
+        if not dry_run:
+            print_text("", "until they are done, goq cluster status says moving")
     if any(move.refusal is not None for move in moves):
         raise typer.Exit(1)
 
@@ -302,19 +309,24 @@ def recover(
     if SESSION.json:
         print_json({"done": yes, **plan._asdict(), "survival": plan.survival._asdict()})
         return
-    _print_recovery(plan)
+    _print_recovery(plan, is_done=yes)
     if yes:
         notice(f"{plan.node} is a cluster of its own: start it with the same flags as before")
     else:
         notice("nothing was changed; to do it: --yes-lose-what-others-had")
 
 
-def _print_recovery(plan: RecoveryPlan) -> None:
-    print_text(f"{plan.node} goes on alone; given up for good: {', '.join(plan.given_up)}")
+def _print_recovery(plan: RecoveryPlan, *, is_done: bool) -> None:
+    others = ", ".join(plan.given_up)
+    if is_done:
+        print_text(f"DONE: {plan.node} goes on alone; given up for good: {others}")
+    else:
+        print_text(f"A LOOK ONLY: {plan.node} would go on alone, and give up for good: {others}")
+    empty = "NOT here, and empty from now on" if is_done else "NOT here, and would be empty"
     for what, partitions in (
         ("in sync here, with all that was acknowledged", plan.survival.in_sync),
         ("here, but WITHOUT the newest that was acknowledged", plan.survival.behind),
-        ("NOT here, and empty from now on", plan.survival.lost),
+        (empty, plan.survival.lost),
     ):
         if partitions:
             more = len(partitions) - _NAMED_MAX

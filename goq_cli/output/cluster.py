@@ -27,9 +27,15 @@ def is_degraded(cluster: ClusterDescription) -> bool:
         or cluster.under_replicated
         or cluster.controller is None
         or cluster.diverged
+        or cluster.absent
         or any(node.status not in _WELL or node.unreachable for node in cluster.nodes)
         or any(partition.damaged for _, partition in partitions_of(cluster))
     )
+
+
+def is_moving(cluster: ClusterDescription) -> bool:
+    """Whether moves are planned or under way, or a node is leaving."""
+    return bool(cluster.moves) or any(node.status == "leaving" for node in cluster.nodes)
 
 
 def partitions_of(cluster: ClusterDescription) -> Iterator[tuple[str, ClusterPartition]]:
@@ -46,6 +52,12 @@ def summary(cluster: ClusterDescription) -> str:
     parts = [f"{len(cluster.nodes)} nodes"]
     controller = cluster.controller
     parts.append(f"controller {controller}" if controller else "NO CONTROLLER")
+    if cluster.unheard_s is not None:
+        parts.append(f"as of {cluster.unheard_s:.0f} s ago")
+    elif controller is None:
+        parts.append(f"as of before the start of {cluster.node}")
+    if cluster.absent:
+        parts.append(f"{', '.join(node.id for node in cluster.absent)} never came")
     if cluster.diverged:
         parts.append(f"METADATA OF {cluster.node} DIFFERS, BEING REPLACED")
     parts.append(f"{sum(1 for _ in partitions_of(cluster))} partitions")
@@ -56,7 +68,8 @@ def summary(cluster: ClusterDescription) -> str:
     ):
         if count:
             parts.append(f"{count} {what}")
-    state = "degraded" if is_degraded(cluster) else "ok"
+    state = "moving" if is_moving(cluster) else "ok"
+    state = "degraded" if is_degraded(cluster) else state
     return f"{state}: {', '.join(parts)}"
 
 
@@ -103,6 +116,17 @@ def print_nodes(cluster: ClusterDescription) -> None:
             lags[node.id],
         )
         for node in cluster.nodes
+    ] + [
+        (
+            node.id,
+            "never came" if node.reason is None else f"never came: {node.reason}",
+            node.address,
+            None,
+            0,
+            0,
+            0,
+        )
+        for node in cluster.absent
     ]
     print_table(("node", "status", "url", "rack", "leads", "replicas", "lag"), rows)
     for node in cluster.nodes:

@@ -66,8 +66,16 @@ class ClusterInfo(Protocol):
         """The nodes that are up and that a node does not reach, by that node."""
 
     @property
-    def refused_nodes(self) -> tuple[str, ...]:
-        """Node ids under which some process presents another disk, and is refused."""
+    def unheard_s(self) -> float | None:
+        """Seconds since the metadata here was that of the cluster, None while it is."""
+
+    @property
+    def peer_problems(self) -> Mapping[str, str]:
+        """Why this node does not talk with some others, by their ids."""
+
+    @property
+    def absent_members(self) -> Mapping[str, str]:
+        """The addresses of configured or admitted nodes that never came, by their ids."""
 
     async def wait_for_change(self, version: int, wait_s: float) -> None:
         """Return when the metadata has another version than this, or after ``wait_s``."""
@@ -171,7 +179,9 @@ class ClusterRoutes:
                 controller=cluster.controller,
                 topics=names,
                 reports=reports,
-                refused_nodes=cluster.refused_nodes,
+                peer_problems=cluster.peer_problems,
+                absent_members=cluster.absent_members,
+                unheard_s=cluster.unheard_s,
                 has_diverged=cluster.has_diverged,
                 clock_skews_ms=cluster.clock_skews_ms,
                 unreachable_nodes=cluster.unreachable_nodes,

@@ -10,7 +10,8 @@ from goq.api.schemas.base import Input, Output
 class NodeOut(Output):
     """A node; ``status`` is up, fenced, leaving or unfit.
 
-    ``reason`` says why the node is unfit, or that a node with another disk uses its id.
+    ``reason`` says why the node is unfit, or why the node that answers does not talk with it:
+    another disk than the registered one, or another secret.
     ``clock_skew_s`` is how far its clock is ahead of the median of all nodes, if that is known.
     ``unreachable`` are the nodes that are up and that this node does not reach.
     """
@@ -23,6 +24,17 @@ class NodeOut(Output):
     reason: str | None = None
     clock_skew_s: float | None = None
     unreachable: list[str] = msgspec.field(default_factory=list)
+
+
+class AbsentNodeOut(Output):
+    """A node that the cluster began with, or admitted, and that has never come.
+
+    ``reason`` says why the node that answers does not talk with it, if that is known.
+    """
+
+    id: str
+    address: str
+    reason: str | None = None
 
 
 class FollowerOut(Output):
@@ -95,7 +107,10 @@ class ClusterOut(Output):
 
     ``under_replicated`` and ``offline`` list partitions, as ``orders:3``. ``diverged`` says that
     the metadata of the node that answers contradicts the cluster's, and is being replaced.
-    ``feature_level`` is what all nodes know, by their versions of goq.
+    ``feature_level`` is what all nodes know, by their versions of goq. ``absent`` are nodes that
+    never came. ``unheard_s`` is for how long the node that answers has not heard the controller:
+    the rest is as of then. It is absent while the controller is heard, and if it was not heard
+    since that node's start.
     """
 
     version: int
@@ -110,6 +125,8 @@ class ClusterOut(Output):
     under_replicated: list[str]
     offline: list[str]
     moves: list[ReassignmentOut]
+    absent: list[AbsentNodeOut] = msgspec.field(default_factory=list)
+    unheard_s: float | None = None
 
 
 class NewNode(Input):

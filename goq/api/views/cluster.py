@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from goq.api.schemas.cluster import (
+    AbsentNodeOut,
     ClusterOut,
     ClusterPartitionOut,
     ClusterSettingsOut,
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
 Reports = Mapping[tuple[str, int], "ReplicaReport"]
 _MS_PER_S = 1000
-_REFUSED = "has another disk than the one registered for it, and is refused"
 
 
 def cluster_out(
@@ -37,14 +37,17 @@ def cluster_out(
     controller: str | None,
     topics: Collection[str] | None = None,
     reports: Reports = {},  # noqa: B006 - never changed
-    refused_nodes: Collection[str] = (),
+    peer_problems: Mapping[str, str] = {},
+    absent_members: Mapping[str, str] = {},
+    unheard_s: float | None = None,
     has_diverged: bool = False,
     clock_skews_ms: Mapping[str, int] = {},
     unreachable_nodes: Mapping[str, Sequence[str]] = {},
 ) -> ClusterOut:
     """Return the cluster by the metadata of ``node``, with all topics or some.
 
-    ``refused_nodes`` are the nodes whose disk is not the registered one.
+    ``peer_problems`` says by id why ``node`` does not talk with some nodes. ``absent_members`` are
+    addresses by id. ``node`` has not heard the controller for ``unheard_s``.
     """
     out = ClusterOut(
         version=state.version,
@@ -54,9 +57,19 @@ def cluster_out(
         diverged=has_diverged,
         feature_level=state.features.level,
         nodes=[
-            _node(known, refused_nodes, clock_skews_ms.get(name), unreachable_nodes.get(name, ()))
+            _node(
+                known,
+                peer_problems.get(name),
+                clock_skews_ms.get(name),
+                unreachable_nodes.get(name, ()),
+            )
             for name, known in sorted(state.nodes.items())
         ],
+        absent=[
+            AbsentNodeOut(name, address, peer_problems.get(name))
+            for name, address in sorted(absent_members.items())
+        ],
+        unheard_s=None if unheard_s is None else round(unheard_s, 1),
         settings=ClusterSettingsOut(
             state.settings.replication_factor,
             state.settings.min_insync,
@@ -103,7 +116,7 @@ def status_of(node: NodeMetadata) -> str:
 
 def _node(
     node: NodeMetadata,
-    refused_nodes: Collection[str],
+    problem: str | None,
     clock_skew_ms: int | None,
     unreachable_nodes: Sequence[str],
 ) -> NodeOut:
@@ -113,7 +126,7 @@ def _node(
         status_of(node),
         node.incarnation,
         node.rack,
-        _REFUSED if node.id in refused_nodes else node.unfit_reason or None,
+        problem or node.unfit_reason or None,
         None if clock_skew_ms is None else clock_skew_ms / _MS_PER_S,
         list(unreachable_nodes),
     )

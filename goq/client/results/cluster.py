@@ -11,7 +11,7 @@ from goq.client.results.result import Result, decode, items_of
 class NodeDescription:
     """One node; ``status`` is ``up``, ``fenced``, ``leaving`` or ``unfit``.
 
-    ``reason`` says why it is unfit, or that a node with another disk uses its id.
+    ``reason`` says why it is unfit, or why the node that answered does not talk with it.
     ``clock_skew_s`` is how far its clock is ahead of the median of all nodes, if that is known.
     ``unreachable`` are the nodes that are up and that this node does not reach.
     """
@@ -24,6 +24,18 @@ class NodeDescription:
     reason: str | None = None
     clock_skew_s: float | None = None
     unreachable: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AbsentNode:
+    """A node that the cluster began with, or admitted, and that has never come.
+
+    ``reason`` says why the node that answered does not talk with it, if that is known.
+    """
+
+    id: str
+    address: str
+    reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +130,9 @@ class ClusterDescription(Result):
     ``under_replicated`` and ``offline`` are partitions, as ``orders:3``. ``controller`` is None
     where the cluster has none. ``diverged`` says that the metadata of this node contradicts the
     cluster's, and is being replaced. ``feature_level`` is what all nodes know, by their versions.
+    ``absent`` are nodes that never came. ``unheard_s`` is for how long the node has not heard the
+    controller: all is as of then. It is None while the controller is heard, and if it was not heard
+    since the node's start.
     """
 
     version: int
@@ -132,6 +147,8 @@ class ClusterDescription(Result):
     under_replicated: tuple[str, ...]
     offline: tuple[str, ...]
     moves: tuple[PartitionReassignment, ...]
+    absent: tuple[AbsentNode, ...] = ()
+    unheard_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
+from goq import limits
 from goq.cluster.admin.operations import ClusterOperations
 from goq.cluster.admin.replica_status import ReplicaStatus
 from goq.cluster.metadata.state import (
@@ -14,9 +15,11 @@ from goq.cluster.metadata.state import (
     required_in_sync,
 )
 from goq.cluster.raft.driver import RaftStatus
+from goq.cluster.raft.member import RaftMember
 from goq.cluster.replication.repair.manager import DamageReport, RepairManager
 from goq.cluster.replication.status import ReplicaReport
 
+_OTHER_DISK = "has another disk than the one registered for it, and is refused"
 Reports = dict[tuple[str, int], ReplicaReport]
 
 
@@ -60,13 +63,24 @@ class ClusterView:
 
     @property
     def controller(self) -> str | None:
-        """The node that runs the controller, None while there is none or it is not known."""
-        return self._raft_status().leader
+        """The node that runs the controller, None while there is none or it is not heard here."""
+        status = self._raft_status()
+        is_heard = status.in_touch_s is not None and self.unheard_s is None
+        return status.leader if is_heard else None
 
     @property
-    def refused_nodes(self) -> tuple[str, ...]:
-        """Ids under which some process presents another disk, and is refused here."""
-        return self._raft_status().rejected_members
+    def peer_problems(self) -> Mapping[str, str]:
+        """Why this node does not talk with some others, by their ids."""
+        status = self._raft_status()
+        return dict.fromkeys(status.rejected_members, _OTHER_DISK) | dict.fromkeys(
+            status.other_secret, f"has another secret than {self.node}"
+        )
+
+    @property
+    def absent_members(self) -> Mapping[str, str]:
+        """The addresses of members of the Raft group that never came, by their ids."""
+        members = map(RaftMember, self._raft_status().members)
+        return {str(m.id): m.address for m in members if m.id not in self._state().nodes}
 
     @property
     def has_diverged(self) -> bool:
@@ -82,6 +96,18 @@ class ClusterView:
     def unreachable_nodes(self) -> Mapping[str, Sequence[str]]:
         """The nodes that are up and that a node does not reach, by that node."""
         return self._unreachable_nodes()
+
+    @property
+    def unheard_s(self) -> float | None:
+        """Seconds since the metadata here was that of the cluster, None while it is.
+
+        Also None if this node has not heard the controller since its start.
+        """
+        in_touch_s = self._raft_status().in_touch_s
+        if in_touch_s is None:
+            return None
+        silent_s = asyncio.get_running_loop().time() - in_touch_s
+        return silent_s if silent_s * 1000 > limits.NODE_SESSION_TIMEOUT_MS else None
 
     def local_leaders(self) -> list[ReplicaReport]:
         """Return reports of the partitions that this node leads."""

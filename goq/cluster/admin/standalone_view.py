@@ -30,7 +30,9 @@ class StandaloneView:
     operations = None
     raft_status = None
     elections = 0
-    refused_nodes = ()
+    unheard_s = None
+    peer_problems: Mapping[str, str] = MappingProxyType({})
+    absent_members: Mapping[str, str] = MappingProxyType({})
     has_diverged = False
     clock_skews_ms: Mapping[str, int] = MappingProxyType({})
     unreachable_nodes: Mapping[str, Sequence[str]] = MappingProxyType({})

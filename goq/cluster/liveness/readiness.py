@@ -21,6 +21,10 @@ _WRONG_DISK = (
     " Bring the old data folder back; or stop this node, take it out on another one"
     " (goq cluster leave {0}), and start it again with an empty folder and --join"
 )
+_OTHER_SECRET = (
+    "its secret differs from that of {}. Copy the file of cluster.secret_file from a node that is a"
+    " member, and start this node again"
+)
 
 
 class Readiness:
@@ -32,13 +36,18 @@ class Readiness:
         self._state = state
         self._is_ready = False
         self._rejected_by: tuple[str, ...] = ()
+        self._other_secret: tuple[str, ...] = ()
         self._has_controller = False
         self._has_diverged = False
 
     def on_raft_status(self, status: RaftStatus) -> None:
-        """Note whether other members refuse this node because of its disk."""
+        """Note whether this node and other members talk with each other."""
         if status.rejected_by and not self._rejected_by and status.leader is None:
             _log.critical("this node takes no part: %s", _WRONG_DISK.format(self._name))
+        if status.other_secret and not self._other_secret and status.leader is None:
+            others = ", ".join(status.other_secret)
+            _log.critical("this node takes no part: %s", _OTHER_SECRET.format(others))
+        self._other_secret = status.other_secret
         self._rejected_by, self._has_controller = status.rejected_by, status.leader is not None
         self._has_diverged = status.has_diverged
 
@@ -49,6 +58,8 @@ class Readiness:
         """
         if self._rejected_by and not self._has_controller:
             return [f"its disk: {_WRONG_DISK.format(self._name)}"]
+        if self._other_secret and not self._has_controller:
+            return [f"the cluster: {_OTHER_SECRET.format(', '.join(self._other_secret))}"]
         if self._has_diverged:
             return ["the cluster's metadata, which differs from this node's"]
         if self._is_ready:

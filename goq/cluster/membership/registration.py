@@ -70,7 +70,14 @@ class NodeRegistration:
             topics: tuple[int, ...] = ()
             if not self._data_loss.has_lost_topics:
                 topics = self._durable_topics(self._metadata.state)
-            await self._metadata.propose(self._command(topics))
+            level = self._metadata.state.features.level
+            try:
+                await self._metadata.propose(self._command(topics))
+            except Conflict:
+                if self._metadata.state.features.level == level:
+                    raise
+                # the metadata was incomplete here, as on a node that joins
+                await self._metadata.propose(self._command(topics))
         settings, min_insync = self._metadata.state.settings, self._config.min_insync
         if settings.version == 1 and settings.min_insync != min_insync:
             with suppress(Conflict):  # another node was first

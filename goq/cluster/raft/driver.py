@@ -102,6 +102,8 @@ class RaftStatus:
     disk than they are registered with. ``rejected_by`` are members that reject this one for that
     reason. ``has_diverged`` says that this member's state contradicts the leader's, whose snapshot
     it waits for. ``reachable`` are the other members that answered the leader lately.
+    ``other_secret`` are members that have another secret than this one. ``in_touch_s`` is the
+    latest time, monotonic, when this member heard its leader, or led and heard a majority.
     """
 
     leader: str | None = None
@@ -116,6 +118,8 @@ class RaftStatus:
     rejected_by: tuple[str, ...] = ()
     has_diverged: bool = False
     reachable: frozenset[str] = frozenset()
+    other_secret: tuple[str, ...] = ()
+    in_touch_s: float | None = None
 
 
 class Driver:
@@ -257,6 +261,7 @@ class Driver:
             self._on_applied(applied)
         leader = raft._getLeader()
         before = self.status
+        in_touch_s = self._loop.time() if raft.is_in_touch else before.in_touch_s
         self.status = RaftStatus(
             None if leader is None else str(leader.id),
             raft._isLeader(),
@@ -269,6 +274,8 @@ class Driver:
             rejected_by=self._identity.rejected_by(self._loop.time()),
             has_diverged=raft.has_diverged,
             reachable=raft.reachable_members(),
+            other_secret=self._identity.other_secret(self._loop.time()),
+            in_touch_s=in_touch_s,
         )
         if _reported_fields(before) != _reported_fields(self.status):
             self._on_status_change(self.status)
@@ -288,5 +295,6 @@ def _reported_fields(status: RaftStatus) -> tuple[object, ...]:
         status.members,
         status.rejected_members,
         status.rejected_by,
+        status.other_secret,
         status.has_diverged,
     )

@@ -82,7 +82,8 @@ class RpcClient:
                 raise Unavailable(detail) if status == 404 else TimedOut(detail)
             if boot == call.boot:
                 raise NotAllowed(
-                    f"the node at {url} does not have the secret of this cluster, or this one"
+                    f"this node and the one at {url} have different secrets: compare"
+                    " cluster.secret_file on both"
                 )
             self._boots[url] = boot
         raise Unavailable(f"the node at {url} was restarted; ask again")

@@ -5,6 +5,7 @@ The HTTP server passes every request under ``CALL_PREFIX`` to :meth:`RpcServer.h
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ ResponseBody = Sequence[bytes | memoryview]
 RpcHandler = Callable[[str, bytes], Awaitable[ResponseBody]]
 """Handles a call from a node, given by name, with a body; returns the response in pieces."""
 
+_log = logging.getLogger("goq.cluster")
 CALL_PREFIX = "/internal/"
 """The path prefix of all calls between nodes."""
 
@@ -54,6 +56,7 @@ class RpcServer:
         is_known_disk: Callable[[str, str], bool] = lambda _node, _disk: True,
     ) -> None:
         self.boot = new_nonce()
+        self._strangers: set[str] = set()
         self._open_calls = open_calls
         self._is_known_disk = is_known_disk
         self._signer = CallSigner(secret)
@@ -100,7 +103,11 @@ class RpcServer:
             headers.get(DISK_HEADER, ""),
         )
         expected = self._signer.sign_call(call, path, body)
-        self._signer.verify(expected, headers.get(PROOF_HEADER, ""))
+        try:
+            self._signer.verify(expected, headers.get(PROOF_HEADER, ""))
+        except NotAllowed:
+            self._log_stranger(call.node)
+            raise
         return call
 
     def _accept(self, call: CallId) -> None:
@@ -114,6 +121,16 @@ class RpcServer:
                 del self._windows[next(iter(self._windows))]
             window = self._windows[session] = ReplayWindow()
         window.accept(call.number)
+
+    def _log_stranger(self, node: str) -> None:
+        """Log once that a node has another secret; its name is not authenticated."""
+        if node not in self._strangers and len(self._strangers) < limits.CLUSTER_NODES_MAX:
+            self._strangers.add(node)
+            _log.error(
+                "a call in the name of node %r is refused: it is signed with another secret;"
+                " compare cluster.secret_file on both",
+                node[:100],
+            )
 
     def _check_disk(self, path: str, call: CallId) -> None:
         if path not in self._open_calls and not self._is_known_disk(call.node, call.disk):

@@ -111,6 +111,29 @@ def test_a_cluster_is_shown_grown_moved_and_shrunk(
     assert set(cluster.statuses("n2")) == {"n1", "n2"}
 
 
+def test_a_rebalance_is_not_done_while_moves_are_planned(
+    run: Run, cluster: RunningCluster, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    run("topic", "create", topic, "--partitions", "6", "--replication-factor", "2")
+    lines = b"\n".join(b"%1000d" % number for number in range(300))
+    run("produce", topic, stdin=lines)
+    run("cluster", "set", "move_bytes_per_s=1KB", "moves_at_once=1")
+    cluster.start("n4", via="n1")
+    eventually(lambda: cluster.statuses("n1").get("n4") == "up")
+    assert "does not follow the cluster" not in caplog.text  # it registers with its level at once
+    started = run("cluster", "rebalance")
+    assert b"until they are done, goq cluster status says moving" in started.stdout
+    again = run("cluster", "rebalance")
+    assert b"these moves are not done yet" in again.stdout
+    assert topic.encode() in again.stdout
+    assert run("cluster", "status").stdout.startswith(b"moving: ")
+    run("cluster", "set", "move_bytes_per_s=0", "moves_at_once=4")
+    cluster.until(lambda: run("cluster", "status").stdout.startswith(b"ok: "))
+    assert run("cluster", "rebalance").stdout == b""
+    run("cluster", "leave", "n4")
+    cluster.stop("n4")
+
+
 def _partition(run: Run, number: int) -> dict[str, Any]:
     state = json.loads(run("cluster", "status", "--json").stdout)
     found: dict[str, Any] = state["topics"][0]["partitions"][number]
@@ -140,7 +163,7 @@ def test_a_move_and_a_leaving_node_are_no_trouble(capsys: pytest.CaptureFixture[
     assert not is_degraded(decode_cluster(WELL))
     print_cluster(decode_cluster(WELL), all_partitions=True)
     shown = capsys.readouterr().out
-    assert "ok: 2 nodes, controller n1, 1 partitions, 1 moving" in shown
+    assert "moving: 2 nodes, controller n1, 1 partitions, 1 moving" in shown
     assert "t:0\tn1\tn1,n2\tn1,n2\tn2:7\tn2:1.5 s\t" in shown
     assert "t:0\tn1,n2\tn1,n3\tcopying 25%" in shown
 
@@ -148,7 +171,9 @@ def test_a_move_and_a_leaving_node_are_no_trouble(capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"controller": None}, "NO CONTROLLER"),
+        ({"controller": None, "unheard_s": 12.34}, "NO CONTROLLER, as of 12 s ago"),
+        ({"controller": None}, "NO CONTROLLER, as of before the start of n1"),
+        ({"absent": [{"id": "n3", "address": "h:1"}]}, "n3 never came"),
         ({"diverged": True}, "METADATA OF n1 DIFFERS, BEING REPLACED"),
         ({"offline": ["t:0"]}, "1 offline"),
         ({"under_replicated": ["t:0"]}, "1 under-replicated"),
@@ -172,6 +197,26 @@ def test_a_damaged_or_offline_partition_is_listed(capsys: pytest.CaptureFixture[
     assert is_degraded(decode_cluster(degraded))
     assert "t:0\tnone\tn1,n2\tn1\t" in shown
     assert "offline, under-replicated (1 of 2), damaged on n2" in shown
+
+
+def test_without_moves_it_is_ok_and_a_planned_one_is_not() -> None:
+    still = WELL | {"moves": [], "nodes": WELL["nodes"][:1]}
+    assert summary(decode_cluster(still)).startswith("ok: ")
+    planned = [WELL["moves"][0] | {"state": "waiting"}]
+    assert summary(decode_cluster(still | {"moves": planned})).startswith("moving: ")
+
+
+def test_a_node_that_never_came_is_listed_with_its_address_and_the_reason(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    absent = [
+        {"id": "n3", "address": "h:1", "reason": "has another secret than n1"},
+        {"id": "n4", "address": "h:2"},
+    ]
+    print_cluster(decode_cluster(WELL | {"absent": absent}), all_partitions=False)
+    shown = capsys.readouterr().out
+    assert "n3\tnever came: has another secret than n1\th:1\t" in shown
+    assert "n4\tnever came\th:2\t" in shown
 
 
 def test_a_clock_that_is_off_is_warned_of_and_degrades_nothing(

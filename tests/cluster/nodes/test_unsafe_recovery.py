@@ -121,10 +121,16 @@ def test_the_command_says_what_is_lost_and_does_nothing_before_it_is_told_to(
     partition: ReplicatedPartition,
     tmp_path: Path,
 ) -> None:
+    recover = ["cluster", "recover", "--data-dir", str(tmp_path / "n1")]
+
     def said(*flags: str) -> dict[str, object]:
-        command = [*GOQ, "--json", "cluster", "recover", "--data-dir", str(tmp_path / "n1"), *flags]
-        found: dict[str, object] = json.loads(subprocess.check_output(command))
+        found: dict[str, object] = json.loads(
+            subprocess.check_output([*GOQ, "--json", *recover, *flags])
+        )
         return found
+
+    def printed(*flags: str) -> str:
+        return subprocess.check_output([*GOQ, *recover, *flags], text=True).splitlines()[0]
 
     partition.fill()
     cluster.stop_at_once()
@@ -133,6 +139,8 @@ def test_the_command_says_what_is_lost_and_does_nothing_before_it_is_told_to(
     survival = {"in_sync": ["t:0"], "behind": [], "lost": []}
     plan = {"node": "n1", "given_up": ["n2", "n3"], "survival": survival}
     assert said() == {"done": False, **plan}
+    assert printed().startswith("A LOOK ONLY: n1 would go on alone, and give up for good: n2, n3")
     assert journal.read_bytes() == before
+    assert printed("--yes-lose-what-others-had").startswith("DONE: n1 goes on alone; given up")
     assert said("--yes-lose-what-others-had") == {"done": True, **plan}
     assert journal.read_bytes().startswith(before)

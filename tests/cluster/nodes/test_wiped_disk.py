@@ -21,7 +21,7 @@ def is_refused(cluster: RunningCluster, name: str) -> bool:
     """Whether a node says itself that it takes no part, and each other one that runs says so."""
     told = any("another disk" in text for text in cluster.cluster_node(name).readiness.pending())
     return told and all(
-        name in cluster.cluster_node(other).view.refused_nodes
+        name in cluster.cluster_node(other).view.peer_problems
         for other in cluster.running
         if other != name
     )

@@ -181,14 +181,40 @@ def test_a_member_that_comes_back_is_connected_with_again() -> None:
     run(test())
 
 
-def test_a_wrong_secret_opens_nothing_on_either_side(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_wrong_secret_opens_nothing_and_is_told_once_on_both_sides(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def test() -> None:
         async with acceptor() as n2, dialer(n2.address, secret=b"another secret of it") as n1:
-            await until(lambda: caplog.text.count("does not have the secret") >= 3)
+            now_s = asyncio.get_running_loop().time
+            await until(lambda: n1.transport._identity.other_secret(now_s()) == ("n2",))
+            await until(lambda: n2.transport._identity.other_secret(now_s()) == ("n1",))
             assert not n1.connected
             assert not n2.connected
+            for _ in range(10):
+                await asyncio.sleep(QUICK.redial_max_s)  # further attempts log nothing more
+        for other in ("n1", "n2"):
+            told = f"{other} and this node have different secrets"
+            assert [told in record.message for record in caplog.records].count(True) == 1
+        assert "connection with" not in "".join(
+            record.message for record in caplog.records if record.levelno >= logging.WARNING
+        )
 
     run(test())
+
+
+def test_a_peer_that_ends_one_handshake_is_not_said_to_have_another_secret() -> None:
+    identity, seen_s = PeerIdentity(), limits.RAFT_UNKNOWN_PEER_SEEN_S
+    identity.on_secret_mismatch("n1", 0.0, is_certain=False)
+    identity.on_secret_mismatch("n1", seen_s, is_certain=False)  # long after the other
+    assert identity.other_secret(seen_s) == ()
+    identity.on_secret_mismatch("n1", seen_s + 1, is_certain=False)
+    assert identity.other_secret(seen_s + 1) == ("n1",)
+    identity.on_accepted("n1")
+    assert identity.other_secret(seen_s + 1) == ()
+    identity.on_secret_mismatch("n1", seen_s + 2, is_certain=True)
+    assert identity.other_secret(seen_s + 2) == ("n1",)
+    assert identity.other_secret(2 * seen_s + 2) == ()
 
 
 def test_a_short_secret_is_refused() -> None:

@@ -38,8 +38,8 @@ class RunningCluster:
         self._ports = dict(zip(NAMES, free_ports(len(NAMES)), strict=True))
         self._brokers: dict[str, dict[str, Any]] = {}
         self._flags: dict[str, dict[str, Any]] = {}
-        self._secret = folder / "secret"
-        self._secret.write_text(secrets.token_hex(32))
+        self.secret = folder / "secret"
+        self.secret.write_text(secrets.token_hex(32))
 
     @property
     def nodes(self) -> list[RunningNode]:
@@ -71,7 +71,7 @@ class RunningCluster:
         at_home = {"node_id": name, "listen": f"{HOST}:{free_port()}"}
         cluster = {
             "listen": self._address(name),
-            "secret_file": self._secret,
+            "secret_file": self.secret,
             "tls": self.tls.get(name),
             **flags,
         }
@@ -84,7 +84,7 @@ class RunningCluster:
 
     def _address(self, name: str) -> str:
         if name not in self._ports:
-            self._ports[name] = free_port(set(self._ports.values()))
+            self._ports[name] = free_port()
         return f"{HOST}:{self._ports[name]}"
 
     def stop(self, *names: str) -> None:

@@ -153,6 +153,11 @@ class _SyncObj(ticking._SyncObj):
         window_s = conf.raftMinTimeout - conf.appendEntriesPeriod
         return bool(now_s() - self._leader_heard_s < window_s)
 
+    @property
+    def is_in_touch(self) -> bool:
+        """Whether this member has heard its leader lately, or leads and hears a majority."""
+        return self.__has_leader() and (self.__raftState != _LEADER or bool(self.hasQuorum))
+
     def __is_majority(self, others: set[RaftMember]) -> bool:
         voters = others & self.__otherNodes
         return len(voters) + 1 > (len(self.__otherNodes) + 1) / 2

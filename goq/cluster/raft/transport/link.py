@@ -46,6 +46,10 @@ class LinkHandler(Protocol):
         """An authenticated member rejected this node."""
         ...
 
+    def on_secret_mismatch(self, peer: str, *, is_certain: bool) -> None:
+        """The two members have different secrets, or perhaps: the peer left without its proof."""
+        ...
+
     def on_open(self, link: Link) -> None:
         """Both sides are authenticated, and have accepted each other."""
         ...
@@ -139,6 +143,8 @@ class Link(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Notify the handler."""
+        if not self._is_dialer and self._keys is not None and self._sealer is None:
+            self._handler.on_secret_mismatch(self.peer, is_certain=False)
         self._transport = None
         self._cancel_handshake_timer()
         self.is_open = False
@@ -159,8 +165,7 @@ class Link(asyncio.Protocol):
             self._answer_challenge(frame)
         elif self._keys is None:
             self._send_challenge(frame)
-        else:
-            handshake.check_proof(frame, self._keys.dialer_proof())
+        elif self._is_proven(frame, self._keys.dialer_proof()):
             self._enable_seals(self._keys.from_dialer(), self._keys.from_acceptor())
 
     def _send_challenge(self, hello: bytes) -> None:
@@ -179,12 +184,23 @@ class Link(asyncio.Protocol):
     def _answer_challenge(self, frame: bytes) -> None:
         nonce, proof, disk = handshake.unpack_challenge(frame)
         keys = SessionKeys(self._credentials.secret, self._hello, nonce, disk)
-        handshake.check_proof(proof, keys.acceptor_proof())
+        if not self._is_proven(proof, keys.acceptor_proof()):
+            return
         self._check_certificate(self.peer)
         self.disk = disk.decode(errors="replace")
         self._write(keys.dialer_proof())
         self._enable_seals(keys.from_acceptor(), keys.from_dialer())
         self._send_verdict()
+
+    def _is_proven(self, proof: bytes, expected: bytes) -> bool:
+        """Return whether the peer has the secret; if not, the connection ends."""
+        try:
+            handshake.check_proof(proof, expected)
+        except NotAllowed as error:
+            self._handler.on_secret_mismatch(self.peer, is_certain=True)
+            self.abort(error.detail, logging.DEBUG)  # the handler logs it, once
+            return False
+        return True
 
     def _enable_seals(self, incoming: bytes, outgoing: bytes) -> None:
         self._frames.use_key(incoming)
