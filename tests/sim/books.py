@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
 from tests.sim.environment.world import World
+
+_EARLY_S_MAX = 0.21
+"""By how much a lease may end early at another leader, with what clocks drift in its time."""
 
 
 class Books:
@@ -20,6 +24,7 @@ class Books:
         """When an ack was acknowledged, by value."""
         self._world = world
         self._shown: dict[tuple[int, int], bytes] = {}
+        self._leased_s: dict[bytes, float] = {}
         self._last_of_key: dict[bytes, int] = {}
 
     def send(self, value: bytes, key: bytes, deliver_at_ms: int) -> None:
@@ -42,11 +47,21 @@ class Books:
             self.acked_s.setdefault(value, self._world.loop.time())
 
     def deliver(
-        self, value: bytes, partition: int, offset: int, *, asked_s: float, latest_ms: int
+        self,
+        value: bytes,
+        partition: int,
+        offset: int,
+        *,
+        asked_s: float,
+        latest_ms: int,
+        lease_s: float,
+        is_exclusive: Callable[[float], bool],
     ) -> None:
-        """Note that a message was handed over; ``latest_ms`` is the latest time by any clock.
+        """Note that a message was handed over, leased for so long.
 
-        A receive that was asked for before the ack was acknowledged may be answered after it.
+        ``latest_ms`` is the latest time by any clock: a message that has come due at one leader is
+        due at the next. ``is_exclusive`` returns whether leases since a time have their length. A
+        receive that was asked for before the ack was acknowledged may be answered after it.
         """
         fail = self._world.fail
         if value not in self.sent:
@@ -55,6 +70,11 @@ class Books:
         self.show(value, partition, offset)
         if self.acked_s.get(value, asked_s) < asked_s:
             fail(f"{value!r} came again after its ack was acknowledged")
+        before_s, now_s = self._leased_s.get(value, -lease_s), self._world.loop.time()
+        self._leased_s[value] = asked_s
+        is_early = now_s < before_s + lease_s - _EARLY_S_MAX
+        if is_early and is_exclusive(before_s):
+            fail(f"{value!r} came again {now_s - before_s:.3f} s after it was asked for")
         key, deliver_at_ms = self.sent[value]
         if deliver_at_ms > latest_ms:
             fail(f"{value!r} came {deliver_at_ms - latest_ms} ms early")

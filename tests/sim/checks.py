@@ -27,6 +27,7 @@ from tests.support.delivery.model import canonical
 
 LOGS = ("messages", "events")
 _LOOK_S = 0.5
+_CLOCK_NOTICED_S = 5.0
 _BASE_MS = ManualClock().wall_ms()
 
 
@@ -50,7 +51,7 @@ class Checks:
         self._cluster = cluster
         self._books = books
         self._world = cluster.world
-        self._latest_us = 0
+        self._clock_set_s = -_CLOCK_NOTICED_S
         self._states: dict[int, MetadataState] = {}
         self._terms: dict[int, str] = {}
 
@@ -66,9 +67,16 @@ class Checks:
 
     def latest_ms(self) -> int:
         """Return the latest time that any clock has shown so far."""
-        clocks = [machine.clock.wall_us() for machine in self._cluster.machines.values()]
-        self._latest_us = max(self._latest_us, *clocks)
-        return self._latest_us // 1000
+        clocks = [machine.clock for machine in self._cluster.machines.values()]
+        return max(max(clock.wall_us(), clock.latest_us) for clock in clocks) // 1000
+
+    def clock_was_set(self) -> None:
+        """Note that a clock was set: deadlines by it may be off, until others have noticed."""
+        self._clock_set_s = self._world.loop.time()
+
+    def are_deadlines_right(self, since_s: float) -> bool:
+        """Whether no clock was set since a time, nor shortly before."""
+        return self._clock_set_s < since_s - _CLOCK_NOTICED_S
 
     # At any moment
 
@@ -93,7 +101,6 @@ class Checks:
 
     def look(self) -> None:
         """Check what must hold at any moment."""
-        self.latest_ms()
         for process in self._cluster.live():
             view = process.raft.status if process.raft is not None else None
             if view is not None and view.is_leader:
@@ -166,12 +173,20 @@ class Checks:
         state = self._cluster.state
         return (
             len(self._cluster.live()) == len(NAMES)
-            and all(node.is_up and node.can_lead for node in state.nodes.values())
+            and all(node.is_up for node in state.nodes.values())
+            and all(n.can_lead for n in state.nodes.values() if n.id != self._cluster.skewed)
             and all(
                 partition.leader is not None and len(partition.in_sync) == len(partition.replicas)
                 for topic in state.topics.values()
                 for partition in topic.partitions
             )
+        )
+
+    def does_no_skewed_node_lead(self) -> bool:
+        """Whether the node with a wrong clock has left the lead to the others."""
+        topic = self._cluster.topic()
+        return topic is not None and all(
+            partition.leader not in (None, self._cluster.skewed) for partition in topic.partitions
         )
 
     def is_in_sync(self) -> bool:

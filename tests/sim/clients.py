@@ -137,9 +137,14 @@ class Clients:
         for offset, attempt, value in leased([delivery]):
             values.append(value)
             self._world.counts["redeliveries"] += attempt > 1
-            latest_ms = self._checks.latest_ms()
             self._books.deliver(
-                value, delivery.partition, offset, asked_s=asked_s, latest_ms=latest_ms
+                value,
+                delivery.partition,
+                offset,
+                asked_s=asked_s,
+                latest_ms=self._checks.latest_ms(),
+                lease_s=SETTINGS.visibility_timeout_ms / 1000,
+                is_exclusive=self._checks.are_deadlines_right,
             )
         self._world.note(f"{process.name} hands over {values} of {delivery.partition}")
         if self._random.random() < 0.1 and not self.is_calm:

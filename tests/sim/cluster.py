@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
+from goq import limits
 from goq.cluster.metadata.state import MetadataState, TopicMetadata
 from goq.cluster.replication.protocol import PartitionKey
 from goq.config.node import BrokerConfig, ClusterConfig, Config
@@ -25,6 +26,7 @@ PARTITIONS = 2
 GROUP = "g"
 RAFT_PORT = 9080
 _CANCELS_MAX = 3
+_SKEWS_MS = (400, 3000, 20_000, 3_600_000)
 _STOP_S_MAX = 30.0
 SECRET = b"known to all nodes of the simulation"
 SETTINGS = replace(
@@ -44,6 +46,8 @@ class Cluster:
         self.machines: dict[str, Machine] = {}
         self.processes: dict[str, Process] = {}
         self.lives: list[Process] = []
+        self.skewed: str | None = None
+        """The node whose clock is so far off that it must not lead."""
         self.final_topic: TopicMetadata | None = None
         """The topic as it was known before a node was stopped last."""
         secret = folder / "secret"
@@ -58,6 +62,21 @@ class Cluster:
                 broker=BrokerConfig(node_id=name, data_dir=own, listen=f"{name}:8080"),
                 cluster=ClusterConfig(listen=peers[name], peers=peers, secret_file=secret),
             )
+
+        self._skew_clocks()
+
+    def _skew_clocks(self) -> None:
+        """Let clocks differ a little, and in half of the lives one by far."""
+        random = self.world.stream("clocks")
+        for machine in self.machines.values():
+            machine.clock.advance_ms(random.randint(-50, 50))
+            machine.clock.rate = 1 + random.uniform(-0.001, 0.001)
+        if random.random() < 0.5:
+            name, ahead_ms = random.choice(NAMES), random.choice(_SKEWS_MS)
+            self.machines[name].clock.advance_ms(random.choice([-1, 1]) * ahead_ms)
+            if ahead_ms > limits.CLOCK_SKEW_UNFIT_MS:
+                self.skewed = name
+            self.world.counts[f"a clock {ahead_ms} ms off"] += 1
 
     def start(self, name: str) -> None:
         """Start a node whose process has ended."""

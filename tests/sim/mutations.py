@@ -7,7 +7,8 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from goq.cluster.controller import runner
+from goq.broker.partition import partition
+from goq.cluster.controller import controller, runner
 from goq.cluster.controller.controller import _ControllerPass
 from goq.cluster.controller.node_liveness import Heartbeat
 from goq.cluster.liveness.heartbeat import HeartbeatSender
@@ -118,6 +119,15 @@ def _a_deaf_controller_stays() -> Iterator[None]:
         yield
 
 
+def _clocks_are_not_compared() -> AbstractContextManager[Any]:
+    return patch.object(controller, "is_clock_off", lambda *_, **__: False)
+
+
+def _leases_keep_the_old_clock() -> AbstractContextManager[Any]:
+    """A new leader takes the deadlines of the old one for its own."""
+    return patch.object(partition, "clock_change", lambda *_: None)
+
+
 MUTATIONS: dict[str, Mutation] = {
     "topics are visited as they were made": _topics_are_visited_as_they_were_made,
     "raft answers before it syncs": _raft_answers_before_it_syncs,
@@ -128,5 +138,7 @@ MUTATIONS: dict[str, Mutation] = {
     "followers count before they are looked at": _followers_count_before_they_are_looked_at,
     "a controller that nodes do not hear stays": _a_controller_that_nodes_do_not_hear_stays,
     "a deaf controller stays": _a_deaf_controller_stays,
+    "clocks are not compared": _clocks_are_not_compared,
+    "leases keep the old clock": _leases_keep_the_old_clock,
     "logs are not cut where they part": _logs_are_not_cut_where_they_part,
 }

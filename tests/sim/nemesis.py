@@ -167,11 +167,13 @@ class Nemesis:
     async def _jump(self) -> None:
         machine = self._cluster.machines[self.targets.one()]
         step_ms = self._random.choice([-2000, -300, 300, 2000])
+        machine.clock.wall_us()
         machine.clock.advance_ms(step_ms)
-        self._checks.latest_ms()
+        self._checks.clock_was_set()
         await asyncio.sleep(self._random.uniform(0.2, 3))
-        self._checks.latest_ms()
+        machine.clock.wall_us()
         machine.clock.advance_ms(-step_ms)
+        self._checks.clock_was_set()
 
     async def _fill_disk(self) -> None:
         disk = self._cluster.machines[self.targets.one()].disk

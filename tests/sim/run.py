@@ -62,7 +62,7 @@ def run(
         life.count()
         for machine in life.cluster.machines.values():
             machine.local.end()
-    return Outcome(seed, world.broken, world.history(), world.counts, world.loop.time())
+    return Outcome(seed, world.broken, world.history(), world.counts, world.noted_s)
 
 
 class _Life:
@@ -126,12 +126,14 @@ class _Life:
         await until(self.checks.is_in_sync, "all replicas are in sync", PEACE_S)
         await until(self.checks.are_equal, "all replicas are equal", PEACE_S)
         await until(self.checks.are_states_equal, "all nodes know the same", PEACE_S)
+        await until(self.checks.does_no_skewed_node_lead, "right clocks lead", PEACE_S)
         await until(self.checks.is_as_rebuilt, "states are what logs lead to", 3.0)
 
     def count(self) -> None:
         """Sum up what happened."""
         counts, books = self.world.counts, self.books
         counts["seeds"] += 1
+        counts["simulated seconds"] += int(self.world.noted_s)
         counts["messages acknowledged"] += len(books.acknowledged)
         counts["deliveries"] += books.delivered.total()
         counts["acks acknowledged"] += len(books.acked_s)

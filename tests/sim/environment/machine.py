@@ -61,6 +61,21 @@ class NodeDatabase:
         self._db.close()
 
 
+class MachineClock(LoopClock):
+    """The wall clock of a machine: ahead by some time, and of a rate of its own."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world.loop)
+        self.rate = 1.0
+        self.latest_us = 0
+        """The latest time that it has shown."""
+
+    def wall_us(self) -> int:
+        now_us = self.now_us + int(self._loop.time() * 1_000_000 * self.rate)
+        self.latest_us = max(self.latest_us, now_us)
+        return now_us
+
+
 class Machine:
     """A machine with one node on it, whose data lie in ``folder``."""
 
@@ -73,7 +88,7 @@ class Machine:
         self.disk.make_dir(folder)
         self.database = Stored()
         self.local = NodeDatabase(folder)
-        self.clock = LoopClock(world.loop)
+        self.clock = MachineClock(world)
         self.disk_late_s = 0.0
 
     @property

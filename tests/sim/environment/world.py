@@ -22,6 +22,8 @@ class World:
         self.loop = ProcessLoop()
         self.counts: Counter[str] = Counter()
         self.broken: list[str] = []
+        self.noted_s = 0.0
+        """The time of the latest note: how tasks end after it is not simulated."""
         self._log = log
         self._digest = hashlib.sha256()
 
@@ -30,7 +32,8 @@ class World:
 
     def note(self, line: str) -> None:
         """Put something that happened into the history."""
-        line = f"{self.loop.time():10.6f} {line}"
+        self.noted_s = self.loop.time()
+        line = f"{self.noted_s:10.6f} {line}"
         self._digest.update(line.encode() + b"\n")
         if self._log is not None:
             self._log(line)
