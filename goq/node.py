@@ -21,11 +21,12 @@ from goq.broker.metadata import LocalMetadata, MetadataStore
 from goq.broker.partition.partition import Partition
 from goq.clock import Clock, SystemClock
 from goq.config.node import Config
-from goq.errors import UsageError
+from goq.errors import StorageFull, UsageError
 from goq.http.context import HttpLimits
 from goq.http.server import HttpServer
 from goq.storage.data_dir_lock import DataDirLock
 from goq.storage.disk import Disk, RealDisk, connections_max
+from goq.storage.disk_space import DiskSpace, SpaceState
 
 if TYPE_CHECKING:
     from goq.cluster.bootstrap import ClusterBootstrap
@@ -43,6 +44,8 @@ class Node:
         self._clock = clock or SystemClock()
         self._draining = False
         self._lock: DataDirLock | None = None
+        self._space = DiskSpace(config.broker.data_dir)
+        self._space_monitor: asyncio.Task[None] | None = None
         self.broker: Broker | None = None
         self._server: HttpServer | None = None
         self.app: App | None = None
@@ -69,7 +72,8 @@ class Node:
 
     async def _start(self) -> None:
         self._lock = self._lock_data_dir()
-        disk = RealDisk()
+        self._space.begin_start()
+        disk = RealDisk(space=self._space)
         metadata = await self._open_metadata(disk)
         self.broker = self._build_broker(disk, metadata)
         await self.broker.start()
@@ -82,10 +86,24 @@ class Node:
             lambda: self._draining,
             self.cluster,
             disk.files.shortages,
+            self._space,
         )
+        self._space_monitor = asyncio.ensure_future(self._watch_space())
         self._server = await self._listen(self.app)
         if self.cluster is not None:
             self.cluster.start(self.url)
+
+    async def _watch_space(self) -> None:
+        """Measure the room on the disk; a node whose disk is full leads nothing."""
+        before = SpaceState.OK
+        while True:
+            state = await asyncio.to_thread(self._space.check)
+            if state is SpaceState.FULL and self.cluster is not None:
+                self.cluster.disk_health.on_error(StorageFull("the disk is full"))
+                if before is not state:
+                    await self.cluster.hand_over_controller()
+            before = state
+            await asyncio.sleep(limits.DISK_SPACE_CHECK_S)
 
     def _lock_data_dir(self) -> DataDirLock:
         data_dir = self.config.broker.data_dir
@@ -97,14 +115,20 @@ class Node:
                 f"cannot use {data_dir}: {error.strerror}", field="broker.data_dir"
             ) from None
 
-    async def _open_metadata(self, disk: Disk) -> MetadataStore:
+    async def _open_metadata(self, disk: RealDisk) -> MetadataStore:
         """Return the cluster's metadata on a member of a cluster, else the node's own."""
-        local = LocalMetadata(self.config.broker.data_dir)
+        local = LocalMetadata(self.config.broker.data_dir, self._space)
         if not self.config.cluster.is_member:
             return local
         from goq.cluster.bootstrap import ClusterBootstrap  # a standalone node starts faster
 
-        self._bootstrap = ClusterBootstrap(self.config, disk, self._clock)
+        self._bootstrap = ClusterBootstrap(
+            self.config,
+            disk,
+            self._clock,
+            raft_disk=disk.vital(),
+            give_up_reserve=self._space.give_up,
+        )
         return await self._bootstrap.open(local)
 
     def _build_broker(self, disk: Disk, metadata: MetadataStore) -> Broker:
@@ -164,6 +188,10 @@ class Node:
         await self._release()
 
     async def _release(self) -> None:
+        if self._space_monitor is not None:
+            self._space_monitor.cancel()
+            await asyncio.gather(self._space_monitor, return_exceptions=True)
+            self._space_monitor = None
         broker, cluster, bootstrap, lock = self.broker, self.cluster, self._bootstrap, self._lock
         self.broker = self.cluster = self._bootstrap = self._lock = self.app = None
         try:

@@ -33,6 +33,7 @@ from goq.api.routes.trace import TraceRoutes
 from goq.broker.broker import Broker
 from goq.cluster.admin.standalone_view import StandaloneView
 from goq.http.message import Handler, Request, Response
+from goq.storage.disk_space import DiskSpace
 
 if TYPE_CHECKING:
     from goq.cluster.cluster_node import ClusterNode
@@ -56,11 +57,12 @@ class App:
         is_draining: Callable[[], bool],
         cluster: ClusterNode | None = None,
         shortages: Callable[[], list[str]] = list,
+        space: DiskSpace | None = None,
     ) -> None:
         """``shortages`` returns what the node runs out of, in words for users."""
         stats = RequestStats()
         view = StandaloneView(broker, node_id, own_url) if cluster is None else cluster.view
-        self.metrics = Metrics(broker, stats, view)
+        self.metrics = Metrics(broker, stats, view, space)
         traces = TraceRoutes(broker, node_id)
         groups = GroupRoutes(broker)
         operations = OperationRoutes(
@@ -69,6 +71,7 @@ class App:
             self.metrics,
             is_draining,
             shortages if cluster is None else lambda: [*cluster.readiness.pending(), *shortages()],
+            space,
         )
         routes: list[Route] = [
             *_topic_routes(broker, node_id, cluster).routes(),

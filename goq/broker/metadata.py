@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeVar
 
 from goq.errors import InvalidInput
+from goq.storage.disk_space import DiskSpace
 from goq.storage.node_db import ArchiveRow, NodeDb, SegmentRow, TopicRow
 
 T = TypeVar("T")
@@ -111,9 +113,9 @@ class MetadataStore(Protocol):
 class LocalMetadata:
     """The store of a standalone node."""
 
-    def __init__(self, data_dir: Path) -> None:
+    def __init__(self, data_dir: Path, space: DiskSpace | None = None) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="goq-node-db")
-        self._db = self._thread.submit(NodeDb, data_dir).result()
+        self._db = self._thread.submit(partial(NodeDb, data_dir, space=space)).result()
 
     async def _run(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)

@@ -103,6 +103,8 @@ class _Membership(NamedTuple):
 class ClusterBootstrap:
     """Builds the :class:`ClusterNode` of a configuration; :meth:`close` it after the node.
 
+    The Raft log is on ``raft_disk``, which may use the reserve of a full disk, and the database of
+    the metadata calls ``give_up_reserve``.
     ``create_raft`` and ``create_connections`` are replaced in simulations.
     """
 
@@ -112,11 +114,15 @@ class ClusterBootstrap:
         disk: Disk,
         clock: Clock,
         *,
+        raft_disk: Disk | None = None,
+        give_up_reserve: Callable[[], bool] = lambda: False,
         create_raft: Callable[..., RaftNode] = RaftNode,
         create_connections: Callable[[int], NodeConnections] = NodeConnections,
     ) -> None:
         self._config = config
         self._disk = disk
+        self._raft_disk = raft_disk or disk
+        self._give_up_reserve = give_up_reserve
         self._clock = clock
         self._create_raft = create_raft
         self._create_connections = create_connections
@@ -147,7 +153,7 @@ class ClusterBootstrap:
         disk_id = load_disk_id(self._disk, data_dir, folder, data_dir / "topics")
         connections = self._create_connections(limits.RPC_CONNECTIONS_MAX)
         rpc = self._rpc = RpcClient(name, self._secret, connections, disk_id.id)
-        machine = self._machine = MetadataStateMachine(folder)
+        machine = self._machine = MetadataStateMachine(folder, self._give_up_reserve)
         settings = RaftSettings(
             self._spec(disk_id.id if self._join_url is not None else None),
             config.cluster.address,
@@ -162,7 +168,7 @@ class ClusterBootstrap:
             machine,
             on_status_change=self._on_raft_status,
             on_applied=self._on_applied,
-            disk=self._disk,
+            disk=self._raft_disk,
         )
         try:
             await raft.start()

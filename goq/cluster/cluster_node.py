@@ -113,10 +113,14 @@ class ClusterNode:
 
     async def hand_over(self) -> None:
         """Give away the Raft leadership and all partitions led here; return when others lead."""
+        await self.hand_over_controller()
+        await self.handoff.run()
+
+    async def hand_over_controller(self) -> None:
+        """Give away the Raft leadership, if another member takes it."""
         if self.raft.is_leader and len(self.raft.status.members) > 1:
             with suppress(GoqError):  # the others elect a leader by themselves, later
                 await self.raft.transfer_leadership(timeout_s=_RAFT_HANDOFF_TIMEOUT_S)
-        await self.handoff.run()
 
     async def stop(self) -> None:
         """Stop taking part; on return all replicas are closed."""

@@ -5,6 +5,7 @@ decide what is written where, and what bytes on disk mean.
 
 disk_protocol  the disk, as a parameter of all storage
 disk           the real disk, with an LRU of descriptors
+disk_space     the room on the disk, and the reserve for when there is none
 data_dir_lock  the lock of a data directory
 log            an append-only log of frames: write, recover, read
 scanner        the frames and the damage in a segment file

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from goq.errors import DataDirLocked
@@ -25,8 +26,9 @@ class DataDirLock:
             raise DataDirLocked(
                 f"{data_dir} is in use by process {holder}; stop it, or use another --data-dir"
             ) from None
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+        with suppress(OSError):  # a full disk; the lock holds without the text
+            os.ftruncate(self._fd, 0)
+            os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
 
     def release(self) -> None:
         """Release the directory."""

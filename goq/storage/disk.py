@@ -32,6 +32,7 @@ import numpy as np
 from goq import limits
 from goq.storage.disk_protocol import Disk as Disk
 from goq.storage.disk_protocol import File as File
+from goq.storage.disk_space import DiskSpace
 
 _log = logging.getLogger("goq.storage")
 _IOV_MAX = 1024
@@ -249,8 +250,12 @@ def connections_max() -> int:
 class _RealFile:
     """A file with a place in the LRU of open files."""
 
-    def __init__(self, path: Path, files: OpenFiles) -> None:
+    def __init__(
+        self, path: Path, files: OpenFiles, space: DiskSpace | None, *, is_vital: bool
+    ) -> None:
         self._path = path
+        self._space = space
+        self._is_vital = is_vital
         self._files = files
         _, status = files.create(path)
         self._id = status.st_dev, status.st_ino
@@ -265,6 +270,17 @@ class _RealFile:
             self._files.release(used)
 
     def append(self, buffers: Sequence[bytes | memoryview]) -> None:
+        space = self._space
+        if space is not None and space.is_given_up and not self._is_vital:
+            raise OSError(errno.ENOSPC, "the disk is full", str(self._path))
+        try:
+            self._append(buffers)
+        except OSError as error:
+            if not (self._is_vital and space is not None and is_full(error) and space.give_up()):
+                raise
+            self._append(buffers)
+
+    def _append(self, buffers: Sequence[bytes | memoryview]) -> None:
         start = self.size_bytes
         with self._opened() as opened:
             try:
@@ -309,14 +325,31 @@ class _RealFile:
 
 
 class RealDisk:
-    """The machine's filesystem. Thread-safe."""
+    """The machine's filesystem. Thread-safe.
 
-    def __init__(self, files: OpenFiles | None = None) -> None:
+    ``space`` is the room of the data folder. Writes of a disk that ``is_vital`` may use its
+    reserve, as may small files that replace others: settings and markers. Other writes fail as on
+    a full disk while the reserve is given up.
+    """
+
+    def __init__(
+        self,
+        files: OpenFiles | None = None,
+        space: DiskSpace | None = None,
+        *,
+        is_vital: bool = False,
+    ) -> None:
         self.files = OpenFiles() if files is None else files
+        self._space = space
+        self._is_vital = is_vital
+
+    def vital(self) -> RealDisk:
+        """Return the same disk, whose writes may use the reserve."""
+        return RealDisk(self.files, self._space, is_vital=True)
 
     def open(self, path: Path) -> File:
         """Open a file for appending; creates it durably."""
-        file = _RealFile(path, self.files)
+        file = _RealFile(path, self.files, self._space, is_vital=self._is_vital)
         if not file.size_bytes:  # new, or left by a process that was killed before this line
             try:
                 self._sync_dir(path.parent)
@@ -353,6 +386,17 @@ class RealDisk:
 
     def replace(self, path: Path, data: bytes) -> None:
         """Give ``path`` new content, durably and atomically."""
+        space, is_vital = self._space, self._is_vital or len(data) <= limits.SMALL_FILE_BYTES_MAX
+        if space is not None and space.is_given_up and not is_vital:
+            raise OSError(errno.ENOSPC, "the disk is full", str(path))
+        try:
+            self._replace(path, data)
+        except OSError as error:
+            if not (is_vital and space is not None and is_full(error) and space.give_up()):
+                raise
+            self._replace(path, data)
+
+    def _replace(self, path: Path, data: bytes) -> None:
         temporary = path.with_name(path.name + ".new")
         try:
             fd = self.files.open_fd(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)

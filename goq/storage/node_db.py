@@ -27,9 +27,11 @@ import sqlite_utils
 
 from goq.errors import CorruptData, GoqError, StorageFull, Unavailable
 from goq.model import NO_TOPIC_ID, topic_folder
+from goq.storage.disk_space import DiskSpace
 
 FILE_NAME = "node.db"
 LOG_NAMES = ("messages", "events")
+_NO_ROOM = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
@@ -92,11 +94,17 @@ def _translated(
     @wraps(method)
     def run(self: NodeDb, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
         try:
-            return method(self, *args, **kwargs)
+            return self._run(lambda: method(self, *args, **kwargs))
         except sqlite3.DatabaseError as error:
             raise _node_error(self.path, error) from error
 
     return run
+
+
+def _lacks_space(error: sqlite3.DatabaseError, space: DiskSpace) -> bool:
+    """Return whether SQLite had no room. For its shared memory it says that as an I/O error."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    return code == sqlite3.SQLITE_FULL or (code in _NO_ROOM and space.is_full_now)
 
 
 def _node_error(path: Path, error: sqlite3.DatabaseError) -> GoqError:
@@ -114,16 +122,31 @@ def _node_error(path: Path, error: sqlite3.DatabaseError) -> GoqError:
 class NodeDb:
     """The node's database. Not thread-safe.
 
-    With ``read_only`` it may also be opened beside a running node. Every call raises
-    ``CorruptData``, ``StorageFull`` or ``Unavailable`` when SQLite fails.
+    With ``read_only`` it may also be opened beside a running node. Changes on a full disk give up
+    the reserve of ``space``. Every call raises ``CorruptData``, ``StorageFull`` or ``Unavailable``
+    when SQLite fails.
     """
 
-    def __init__(self, data_dir: Path, *, read_only: bool = False) -> None:
+    def __init__(
+        self, data_dir: Path, *, read_only: bool = False, space: DiskSpace | None = None
+    ) -> None:
         self.path = data_dir / FILE_NAME
+        self._space = space
         try:
-            self._open("ro" if read_only else "rwc")
+            self._run(lambda: self._open("ro" if read_only else "rwc"))
         except sqlite3.DatabaseError as error:
             raise _node_error(self.path, error) from error
+
+    def _run(self, work: Callable[[], _T]) -> _T:
+        """Run work; once more with the room of the reserve, if it failed for lack of space."""
+        try:
+            return work()
+        except sqlite3.DatabaseError as error:
+            if self._space is None or not _lacks_space(error, self._space):
+                raise
+            if not self._space.give_up():
+                raise
+            return work()
 
     def _open(self, mode: str) -> None:
         uri = f"{self.path.absolute().as_uri()}?mode={mode}"

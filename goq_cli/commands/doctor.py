@@ -33,6 +33,7 @@ def _node_is_well() -> bool:
     with SESSION.client() as client:
         health, version = client.get_health(), client.get_version()
     lines = [f"node {version.node}, goq {version.version}: {health.status}"]
+    lines += [f"the disk is {health.disk}"] if health.disk else []
     lines += [f"offline: {name}" for name in health.offline]
     lines += [f"damaged: {name}" for name in health.damaged]
     print_answer({**version.raw, **health.raw}, "\n".join(lines))

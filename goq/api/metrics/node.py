@@ -19,6 +19,7 @@ from goq.api.router import RequestStats
 from goq.broker.broker import Broker
 from goq.broker.runtime.metrics import Histogram, TopicCounts
 from goq.broker.topic.topic import Topic
+from goq.storage.disk_space import DiskSpace, SpaceState
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _TOPIC_COUNTERS = {
@@ -52,7 +53,14 @@ class ServerCounts(Protocol):
 class Metrics:
     """Collects all metrics on each scrape, at no cost in between."""
 
-    def __init__(self, broker: Broker, http: RequestStats, cluster: ClusterCounts) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        http: RequestStats,
+        cluster: ClusterCounts,
+        space: DiskSpace | None = None,
+    ) -> None:
+        self._space = space
         self._broker = broker
         self._cluster = ClusterMetrics(cluster)
         self._http = http
@@ -78,6 +86,7 @@ class Metrics:
         yield self._archive_gauge(topics)
         yield from self._group_gauges(topics)
         yield from self._cluster.collect()
+        yield from self._disk()
         yield from self._http_metrics()
         yield _histogram(
             "goq_commit_seconds",
@@ -136,6 +145,12 @@ class Metrics:
                 scheduled.add_metric([topic.name, name], sum(c.scheduled for c in counts))
                 waiting.add_metric([topic.name, name], topic.receiver.waiters.count(name))
         yield from (lag, leased, retry, scheduled, waiting)
+
+    def _disk(self) -> Iterator[Metric]:
+        if self._space is not None:
+            free, is_full = self._space.free_bytes, self._space.state is SpaceState.FULL
+            yield GaugeMetricFamily("goq_disk_free_bytes", "Room on the disk", value=free)
+            yield GaugeMetricFamily("goq_disk_full", "1 while the disk is full", value=is_full)
 
     def _http_metrics(self) -> Iterator[Metric]:
         requests = CounterMetricFamily(

@@ -16,15 +16,17 @@ from goq.api.router import JSON, Route, RouteHandler
 from goq.broker.broker import Broker
 from goq.cluster.rpc.server import CALL_PREFIX
 from goq.http.message import Request, Response
+from goq.storage.disk_space import DiskSpace, SpaceState
 
 if TYPE_CHECKING:
     from goq.cluster.rpc.server import RpcServer
 
 
 class HealthOut(msgspec.Struct, omit_defaults=True):
-    """The health of the node, and its problems."""
+    """The health of the node, and its problems. ``disk`` is "full" or "nearly full"."""
 
     status: str
+    disk: str = ""
     offline: list[str] = msgspec.field(default_factory=list)
     damaged: list[str] = msgspec.field(default_factory=list)
     waits_for: list[str] = msgspec.field(default_factory=list)
@@ -48,7 +50,9 @@ class OperationRoutes:
         metrics: Metrics,
         is_draining: Callable[[], bool],
         waits_for: Callable[[], list[str]] = list,
+        space: DiskSpace | None = None,
     ) -> None:
+        self._space = space
         self._broker = broker
         self._node_id = node_id
         self._metrics = metrics
@@ -74,10 +78,13 @@ class OperationRoutes:
         ]
 
     def health(self, _request: Request) -> Response:
-        """Return 200 if all is well, 503 if a partition is offline or data is damaged."""
+        """Return 200, or 503 if a partition is offline, data is damaged or the disk is full."""
         offline, damaged = self._offline_and_damaged()
-        status = "degraded" if offline or damaged else "ok"
-        return json_response(HealthOut(status, offline, damaged), 200 if status == "ok" else 503)
+        space = SpaceState.OK if self._space is None else self._space.state
+        is_degraded = offline or damaged or space is SpaceState.FULL
+        disk = "" if space is SpaceState.OK else str(space)
+        health = HealthOut("degraded" if is_degraded else "ok", disk, offline, damaged)
+        return json_response(health, 503 if is_degraded else 200)
 
     def live(self, _request: Request) -> Response:
         """Return 200 whenever the process can answer."""

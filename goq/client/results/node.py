@@ -20,11 +20,12 @@ class NodeVersion(Result):
 class NodeHealth(Result):
     """The health of a node; ``status`` is ``ok`` or says what is wrong.
 
-    ``offline`` and ``damaged`` are partitions, as ``orders:3``. ``waits_for`` is what a node that
-    is starting waits for.
+    ``disk`` is ``full`` or ``nearly full``, else empty. ``offline`` and ``damaged`` are partitions,
+    as ``orders:3``. ``waits_for`` is what a node that is starting waits for.
     """
 
     status: str
+    disk: str = ""
     offline: tuple[str, ...] = ()
     damaged: tuple[str, ...] = ()
     waits_for: tuple[str, ...] = ()

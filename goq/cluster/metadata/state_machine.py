@@ -41,8 +41,11 @@ class MetadataStateMachine:
     One thread applies. Any thread may read ``state``: the value behind a reference never changes.
     """
 
-    def __init__(self, folder: Path) -> None:
-        """Open or create the database in ``folder``; raise ``CorruptData`` if it cannot be read."""
+    def __init__(self, folder: Path, give_up_reserve: Callable[[], bool] = lambda: False) -> None:
+        """Open or create the database in ``folder``; raise ``CorruptData`` if it cannot be read.
+
+        ``give_up_reserve`` makes room on a full disk, and returns whether it did.
+        """
         self._index = 0
         self._new_state: MetadataState | None = None
         self._digest = self._new_digest = 0
@@ -51,7 +54,9 @@ class MetadataStateMachine:
         self._listeners: list[StateListener] = []
         path = folder / FILE_NAME
         try:
-            self._machine = SqliteStateMachine(path, tables.create_tables, self._apply_command)
+            self._machine = SqliteStateMachine(
+                path, tables.create_tables, self._apply_command, give_up_reserve=give_up_reserve
+            )
             try:
                 self.state = self._load()
                 self.diverged = tables.load_diverged(self._machine.connection) or None

@@ -10,14 +10,15 @@ from typing import Any
 
 from goq.cluster.metadata.state import MetadataState
 from goq.cluster.metadata.tables import load_state
-from tests.process.chaos.small_disk import SmallDisk, small_disk
 from tests.support.cluster.links import Links
 from tests.support.cluster.process_cluster import NAMES, ProcessCluster, linked_nodes
 from tests.support.eventually import eventually
 from tests.support.node.node_process import NodeProcess
+from tests.support.node.small_disk import SmallDisk, small_disk
 
 ON_SMALL_DISK = "n3"
 SETTLE_S_MAX = 120.0
+_DISK_MIB = 512
 
 
 class ChaosCluster(ProcessCluster):
@@ -78,7 +79,7 @@ class ChaosCluster(ProcessCluster):
 def chaos_cluster(folder: Path, settings: tuple[str, ...] = ()) -> Iterator[ChaosCluster]:
     """Run three nodes until the block ends; they have found each other when it begins."""
     with ExitStack() as resources:
-        disk = resources.enter_context(small_disk(folder / ON_SMALL_DISK))
+        disk = resources.enter_context(small_disk(folder / ON_SMALL_DISK, _DISK_MIB))
         nodes, links = resources.enter_context(linked_nodes(folder, settings))
         cluster = ChaosCluster(nodes, links, disk)
         try:

@@ -80,7 +80,8 @@ class SqliteStateMachine:
 
     Of each proposer the last ``requests_max`` proposals are remembered, and older ones are refused.
     The last ``proposers_max`` proposers are remembered. ``create_tables`` creates what is missing
-    of the caller's tables.
+    of the caller's tables. ``give_up_reserve`` makes room on a full disk and returns whether it
+    did; a proposal is then applied after all.
     """
 
     def __init__(
@@ -91,7 +92,9 @@ class SqliteStateMachine:
         *,
         requests_max: int = limits.RAFT_REQUESTS_REMEMBERED,
         proposers_max: int = limits.RAFT_PROPOSERS_REMEMBERED,
+        give_up_reserve: Callable[[], bool] = lambda: False,
     ) -> None:
+        self._give_up_reserve = give_up_reserve
         self._requests_max = requests_max
         self._proposers_max = proposers_max
         self._apply = apply
@@ -124,6 +127,14 @@ class SqliteStateMachine:
 
     def apply(self, request: Proposal, index: int) -> Any:
         """Apply a proposal, unless this index or this proposal was applied before."""
+        try:
+            return self._apply_durably(request, index)
+        except StorageFull:
+            if not self._give_up_reserve():
+                raise
+            return self._apply_durably(request, index)
+
+    def _apply_durably(self, request: Proposal, index: int) -> Any:
         try:
             self._db.execute("BEGIN IMMEDIATE")
             try:

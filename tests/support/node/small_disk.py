@@ -8,9 +8,11 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-_SIZE_MIB = 512
+import pytest
+
 _STEP_BYTES = 8 * 1024 * 1024
 _BALLAST = "ballast"
+_PREFIXES = ([], ["sudo", "-n"])
 
 
 class SmallDisk:
@@ -20,15 +22,16 @@ class SmallDisk:
         self._ballast = folder / _BALLAST
         self._folder = folder
 
-    def fill(self, left_bytes: int) -> None:
+    def fill(self, left_bytes: int = 0) -> None:
         """Leave so much room, or what is left already if that is less."""
         with self._ballast.open("ab") as file, contextlib.suppress(OSError):  # others write, too
-            while (free_bytes := self._free_bytes()) > left_bytes:
+            while (free_bytes := self.free_bytes()) > left_bytes:
                 taken_bytes = min(_STEP_BYTES, free_bytes - left_bytes)
                 os.posix_fallocate(file.fileno(), file.tell(), taken_bytes)
                 file.seek(0, os.SEEK_END)
 
-    def _free_bytes(self) -> int:
+    def free_bytes(self) -> int:
+        """Return how much room is left."""
         stat = os.statvfs(self._folder)
         return stat.f_bavail * stat.f_frsize
 
@@ -38,14 +41,33 @@ class SmallDisk:
 
 
 @contextlib.contextmanager
-def small_disk(folder: Path) -> Iterator[SmallDisk | None]:
+def small_disk(folder: Path, size_mib: int) -> Iterator[SmallDisk | None]:
     """Mount a disk at a folder until the block ends; yield None where the tests may not."""
     folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={_SIZE_MIB}m", "tmpfs", str(folder)]
-    if subprocess.run(mount, capture_output=True, check=False).returncode:
+    options = f"size={size_mib}m,uid={os.getuid()},gid={os.getgid()}"
+    mount = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
+    prefix = next((each for each in _PREFIXES if _succeeds([*each, *mount])), None)
+    if prefix is None:
         yield None
         return
     try:
         yield SmallDisk(folder)
     finally:
-        subprocess.run(["umount", str(folder)], check=True)
+        subprocess.run([*prefix, "umount", str(folder)], check=True)
+
+
+@contextlib.contextmanager
+def needed_disk(folder: Path, size_mib: int) -> Iterator[SmallDisk]:
+    """Mount a disk at a folder; skip the test where that is not allowed, but fail it in CI."""
+    with small_disk(folder, size_mib) as disk:
+        if disk is None:
+            assert "CI" not in os.environ, "this test needs root, or sudo without a password"
+            pytest.skip("to mount a disk needs root")
+        yield disk
+
+
+def _succeeds(command: list[str]) -> bool:
+    try:
+        return subprocess.run(command, capture_output=True, check=False).returncode == 0
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,134 @@
+"""A node whose disk is full starts, deletes, changes settings, and relays what others lead."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.cluster.process_cluster import NAMES, ProcessCluster, process_nodes
+from tests.support.eventually import eventually
+from tests.support.node.node_process import NodeProcess
+from tests.support.node.small_disk import SmallDisk, needed_disk
+
+DISK_MIB = 96
+VALUE = "x" * 400_000
+BIG_MESSAGES = 60
+"""Together more than the room that the node wants before it takes messages again."""
+WAIT_S = 60.0
+FULL = "storage_full"
+Disked = tuple[NodeProcess, SmallDisk]
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Disked]:
+    """Run a node on a small disk, with the topics ``big`` and ``kept``."""
+    folder = tmp_path / "data"
+    with needed_disk(folder, DISK_MIB) as disk, NodeProcess(folder) as node:
+        for name in ("big", "kept"):
+            node.call("POST", "/v1/topics", {"name": name, "partitions": 1})
+        for _ in range(BIG_MESSAGES):
+            assert publish(node, "big").status == 200
+        assert publish(node, "kept").status == 200
+        eventually(lambda: (folder / "reserve").exists(), "the reserve is made", seconds=WAIT_S)
+        yield node, disk
+
+
+def publish(node: NodeProcess, topic: str, partition: int = 0) -> object:
+    body = {"messages": [{"value": VALUE, "partition": partition}]}
+    return node.request("POST", f"/v1/topics/{topic}/messages", body)
+
+
+def health(node: NodeProcess) -> tuple[int, str]:
+    answer = node.request("GET", "/healthz")
+    return answer.status, answer.json.get("disk", "")
+
+
+def metric(node: NodeProcess, name: str) -> float:
+    lines = node.request("GET", "/metrics").body.decode().splitlines()
+    return next(float(line.split()[1]) for line in lines if line.startswith(f"{name} "))
+
+
+def test_a_node_on_a_full_disk_deletes_and_changes_settings_and_tells(node: Disked) -> None:
+    process, disk = node
+    disk.fill()
+    answer = publish(process, "kept")
+    assert (answer.status, answer.json["code"]) == (507, FULL)
+    eventually(lambda: health(process) == (503, "full"), "it is told", seconds=WAIT_S)
+    assert metric(process, "goq_disk_full") == 1
+    settings = {"settings": {"retention.age": "1h"}}
+    for _ in range(50):
+        assert process.request("PATCH", "/v1/topics/kept", settings).status == 200
+    assert publish(process, "kept").json["code"] == FULL, "the reserve is not for messages"
+    assert process.request("DELETE", "/v1/topics/big").status == 204
+    eventually(lambda: health(process)[0] == 200, "the delete makes room", seconds=WAIT_S)
+    assert publish(process, "kept").status == 200
+    disk.give_back()
+    eventually(lambda: health(process) == (200, ""), "there is room", seconds=WAIT_S)
+    assert publish(process, "kept").status == 200
+    assert metric(process, "goq_disk_full") == 0
+    assert metric(process, "goq_disk_free_bytes") > 0
+    log = process.log_text(100_000)
+    assert len(re.findall("the disk of .* is full", log)) == 1
+    assert log.count("has room again") == 1
+    assert (process.folder / "reserve").exists()
+
+
+@pytest.mark.parametrize("left_bytes", [0, 4096, 100_000])
+def test_a_node_starts_on_a_full_disk_and_frees_room(node: Disked, left_bytes: int) -> None:
+    process, disk = node
+    disk.fill(left_bytes)
+    process.kill()
+    disk.fill(left_bytes)
+    process.start()
+    read = process.request("GET", "/v1/topics/kept/messages?partition=0").json
+    assert len(read["messages"]) == 1
+    assert process.stop() == 0
+    process.start()
+    assert process.request("DELETE", "/v1/topics/big").status == 204
+    eventually(lambda: health(process)[0] == 200, "the delete makes room", seconds=WAIT_S)
+    assert publish(process, "kept").status == 200
+
+
+def test_a_nearly_full_disk_is_told_and_takes_messages(node: Disked) -> None:
+    process, disk = node
+    disk.fill(3 * 1024 * 1024)
+    eventually(lambda: health(process) == (200, "nearly full"), "it is told", seconds=WAIT_S)
+    assert publish(process, "kept").status == 200
+    assert "is nearly full" in process.log_text()
+
+
+def test_a_node_of_a_cluster_with_a_full_disk_follows_and_relays(tmp_path: Path) -> None:
+    with (
+        needed_disk(tmp_path / "n3", DISK_MIB) as disk,
+        process_nodes(tmp_path) as nodes,
+    ):
+        cluster, full = ProcessCluster(nodes), nodes["n3"]
+        cluster.start_the_dead()
+        cluster.create("t", 6)
+        eventually(lambda: (full.folder / "reserve").exists(), "the reserve", seconds=WAIT_S)
+        disk.fill()
+        eventually(
+            lambda: "n3" not in cluster.leaders("t").values(), "others lead all", seconds=WAIT_S
+        )
+        for number in range(30):
+            nodes["n1"].call("POST", "/v1/topics", {"name": f"new{number}", "partitions": 2})
+        disk.fill()  # as another process that takes what the node has given up
+        nodes["n2"].kill()
+        nodes["n2"].start()
+        eventually(
+            lambda: all(publish(full, "t", n).status == 200 for n in range(6)),
+            "it relays to the leaders of now",
+            seconds=WAIT_S,
+        )
+        own = full.request("GET", "/v1/topics", headers={"Goq-Local": "true"}).json
+        assert len(own["topics"]) == 31
+        full.kill()
+        full.start()
+        assert full.request("DELETE", "/v1/topics/new0").status == 204
+        disk.give_back()
+        eventually(
+            lambda: set(cluster.leaders("t").values()) == set(NAMES), "it leads again", seconds=120
+        )
