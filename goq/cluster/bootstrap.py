@@ -49,6 +49,7 @@ from goq.cluster.membership.join import (
     AdmissionServer,
     fetch_members,
     join_cluster,
+    known_addresses,
     registered_disk,
 )
 from goq.cluster.membership.registration import NodeRegistration
@@ -162,6 +163,7 @@ class ClusterBootstrap:
             others=await self._initial_members(rpc, folder),
             disk=disk_id.id,
             registered_disk_of=lambda node: registered_disk(machine.state, node),
+            addresses_of=lambda node: known_addresses(machine.state, config.cluster.peers, node),
         )
         raft = self.raft = self._create_raft(
             settings,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -32,6 +32,12 @@ def registered_disk(state: MetadataState, node: str) -> str:
     """Return the disk id that a node has registered with, empty if it has not."""
     known = state.nodes.get(node)
     return "" if known is None else known.disk
+
+
+def known_addresses(state: MetadataState, peers: Mapping[str, str], node: str) -> tuple[str, ...]:
+    """Return where a node may be: as it registered at its latest start, then as configured here."""
+    known = state.nodes.get(node)
+    return ("" if known is None else known.cluster_address, peers.get(node, ""))
 
 
 async def fetch_members(rpc: RpcClient, url: str) -> dict[str, str]:

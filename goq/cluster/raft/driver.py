@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -80,7 +80,8 @@ class RaftSettings:
     ``member`` is this member, such as ``n1=10.0.0.1:9080``, with the address that the others dial;
     ``listen`` is where it listens. ``others`` are the other members; they count only in a new
     ``folder``. ``disk`` is the id of this member's disk. ``registered_disk_of`` returns the disk
-    that another member is registered with, empty if unknown; it is called on the Raft thread.
+    that another member is registered with, empty if unknown; ``addresses_of`` where a member may
+    be besides its address in the log. Both are called on the Raft thread.
     """
 
     member: str
@@ -92,6 +93,7 @@ class RaftSettings:
     pace: ConnectionTiming = field(default_factory=ConnectionTiming)
     disk: str = ""
     registered_disk_of: Callable[[str], str] = lambda _id: ""
+    addresses_of: Callable[[str], Iterable[str]] = lambda _id: ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +224,7 @@ class Driver:
             random=self._random,
             pace=self._settings.pace,
             identity=self._identity,
+            addresses_of=self._settings.addresses_of,
         )
         return self._transport
 

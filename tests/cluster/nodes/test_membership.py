@@ -159,3 +159,27 @@ def test_who_waits_at_a_node_that_stops_may_ask_another_at_once(cluster: Running
     asking.join(60)
     assert answers[0].json["code"] in ("shutting_down", "not_leader")
     assert "retry-after" not in answers[0].headers
+
+
+@pytest.mark.parametrize("moved", [("n1",), ("n3",), ("n2", "n3")])
+def test_nodes_that_start_at_other_addresses_are_found(
+    cluster: RunningCluster, moved: tuple[str, ...]
+) -> None:
+    cluster.start_three()
+    before = {name: cluster.by_name[name].url for name in moved}
+    cluster.stop(*moved)
+    cluster.forget_addresses(*moved)
+    for name in moved:
+        cluster.start_peer(name)
+    (stayed, *_) = (name for name in ("n1", "n2", "n3") if name not in moved)
+
+    def urls() -> dict[str, str]:
+        nodes = cluster.by_name[stayed].call("GET", "/v1/cluster")["nodes"]
+        return {n["id"]: n["url"] for n in nodes if n["status"] == "up"}
+
+    cluster.until(lambda: len(urls()) == 3)
+    assert urls() == {name: node.url for name, node in cluster.by_name.items()}
+    assert not set(before.values()) & set(urls().values())
+    cluster.create("t", 3)
+    body = {"messages": [{"value": str(number), "partition": number} for number in range(3)]}
+    cluster.by_name[stayed].call("POST", "/v1/topics/t/messages", body)

@@ -11,6 +11,7 @@ import pickle
 import struct
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -177,6 +178,32 @@ def test_a_member_that_comes_back_is_connected_with_again() -> None:
                 async with dialer(n2.address) as n1:
                     await until(lambda: n1.connected and n2.connected)
                 await until(lambda: not n2.connected)
+
+    run(test())
+
+
+def test_a_member_with_the_larger_id_that_moved_dials_those_that_do_not_find_it() -> None:
+    async def test() -> None:
+        pace = replace(QUICK, fallback_s=0.05)
+        async with dialer("127.0.0.1:1", pace=pace) as n1:  # nothing is there
+            n2 = End("n2", [RaftMember(f"n1={n1.address}")], SECRET, pace)
+            await n2.transport.start()
+            await until(lambda: n1.connected == ["n2"] and n2.connected == ["n1"])
+            link = n1.transport._links["n2"]
+            await asyncio.sleep(10 * pace.redial_max_s)  # no further attempt replaces it
+            assert n1.transport._links["n2"] is link
+            n2.transport.destroy()
+            await asyncio.sleep(0)
+
+    run(test())
+
+
+def test_a_member_is_dialed_where_it_registered_and_where_the_log_has_it() -> None:
+    async def test() -> None:
+        async with acceptor() as n2, dialer("127.0.0.1:1") as n1:
+            assert not n1.connected
+            n1.transport._addresses_of = lambda _id: ("", "127.0.0.1:2", n2.address)
+            await until(lambda: n1.connected == ["n2"])
 
     run(test())
 

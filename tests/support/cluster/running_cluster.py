@@ -66,6 +66,11 @@ class RunningCluster:
         """Start a stopped node again with the same flags."""
         return self._start(name, self._flags[name])
 
+    def forget_addresses(self, *names: str) -> None:
+        """Have stopped nodes listen on other ports from their next start on."""
+        for name in names:
+            del self._ports[name], self._brokers[name]
+
     def _start(self, name: str, flags: dict[str, Any]) -> RunningNode:
         self._flags[name] = flags
         at_home = {"node_id": name, "listen": f"{HOST}:{free_port()}"}

@@ -1,8 +1,9 @@
 """Transport of the library's messages between members, over TCP, each member on its own disk.
 
-Of each two members the one with the smaller id dials. A new connection to a member replaces the one
-before. An idle connection carries an empty frame as a keepalive. A connection without received
-bytes for ``ConnectionTiming.idle_timeout_s`` is closed.
+Of each two members the one with the smaller id dials. The other dials, too, while they are not
+connected for ``ConnectionTiming.fallback_s``: it may have moved, and the first does not know where.
+A new connection to a member replaces the one before. An idle connection carries an empty frame as a
+keepalive. A connection without received bytes for ``ConnectionTiming.idle_timeout_s`` is closed.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ class ConnectionTiming:
     idle_timeout_s: float = 2.0
     redial_s: float = 0.2
     redial_max_s: float = 2.0
+    fallback_s: float = 3.0
 
 
 class SecureTransport(Transport):  # type: ignore[misc]
@@ -41,6 +43,7 @@ class SecureTransport(Transport):  # type: ignore[misc]
 
     ``on_message`` is called after each processed message. ``random`` spreads the dials.
     ``identity`` knows the registered disk of each member; without it disks are not checked.
+    ``addresses_of`` returns where a member may be besides its address in the log.
     """
 
     def __init__(
@@ -55,6 +58,7 @@ class SecureTransport(Transport):  # type: ignore[misc]
         random: Random,
         pace: ConnectionTiming,
         identity: PeerIdentity | None = None,
+        addresses_of: Callable[[str], Iterable[str]] = lambda _id: (),
     ) -> None:
         super().__init__(sync_obj, self_node, other_nodes)
         if len(credentials.secret) < limits.RAFT_SECRET_BYTES_MIN:
@@ -69,6 +73,7 @@ class SecureTransport(Transport):  # type: ignore[misc]
         self._random = random
         self._pace = pace
         self._identity = identity or PeerIdentity()
+        self._addresses_of = addresses_of
         self._loop = asyncio.get_running_loop()
         self._peers = {str(node.id): node for node in other_nodes}
         self._links: dict[str, Link] = {}
@@ -89,7 +94,7 @@ class SecureTransport(Transport):  # type: ignore[misc]
             ssl_handshake_timeout=limits.RAFT_HANDSHAKE_TIMEOUT_S if tls else None,
         )
         for node in self._peers.values():
-            self._dial_if_smaller(node)
+            self._start_dialing(node)
         self._check_links()
 
     @property
@@ -101,10 +106,10 @@ class SecureTransport(Transport):  # type: ignore[misc]
     # pysyncobj.transport.Transport
 
     def addNode(self, node: RaftMember) -> None:
-        """Accept a member, and dial it if its id is larger."""
+        """Accept a member, and dial it."""
         self._peers[str(node.id)] = node
         if self._server is not None:
-            self._dial_if_smaller(node)
+            self._start_dialing(node)
 
     def dropNode(self, node: RaftMember) -> None:
         """Disconnect a member for good."""
@@ -144,7 +149,7 @@ class SecureTransport(Transport):  # type: ignore[misc]
 
     def is_dialer_allowed(self, peer: str) -> bool:
         """Return whether this member may dial this node."""
-        return peer in self._peers and peer < self._self_id
+        return peer in self._peers and (peer < self._self_id or peer not in self._links)
 
     def rejection_reason(self, peer: str, disk: str) -> str:
         """Return why a member with this disk is rejected, empty if it is accepted."""
@@ -216,37 +221,54 @@ class SecureTransport(Transport):  # type: ignore[misc]
             self, self._self_id, self._identity.own, self._credentials, self._loop.time, peer
         )
 
-    def _dial_if_smaller(self, node: RaftMember) -> None:
+    def _start_dialing(self, node: RaftMember) -> None:
         id_ = str(node.id)
-        if not node.address:
+        if not self._addresses(node):
             _log.error("%s has no address and cannot be reached", id_)
-        elif self._self_id < id_ and id_ not in self._dial_tasks:
+        elif id_ not in self._dial_tasks:
             self._dial_tasks[id_] = self._loop.create_task(self._dial(node))
 
+    def _addresses(self, node: RaftMember) -> list[str]:
+        """Return where a member may be: as registered, as in the log, as configured."""
+        found = (*self._addresses_of(str(node.id)), node.address)
+        return [address for address in dict.fromkeys(found) if address]
+
     async def _dial(self, node: RaftMember) -> None:
-        host, _, port = node.address.rpartition(":")
-        tls, wait_s = self._credentials.client_tls, self._pace.redial_s
+        id_, wait_s, attempts = str(node.id), self._pace.redial_s, 0
         while True:
-            try:
-                async with asyncio.timeout(limits.RAFT_HANDSHAKE_TIMEOUT_S):
-                    _, link = await self._loop.create_connection(
-                        lambda: self._new_link(str(node.id)),
-                        host.strip("[]"),
-                        int(port),
-                        ssl=tls,
-                        server_hostname=str(node.id) if tls else None,
-                    )
-                try:
-                    await link.ended
-                except asyncio.CancelledError:  # also during the handshake
-                    link.abort("the peer is not dialed any more", logging.DEBUG)
-                    raise
-                if link.was_open:
+            if self._self_id > id_:
+                await asyncio.sleep(self._pace.fallback_s)
+            if id_ not in self._links:
+                addresses = self._addresses(node)
+                if await self._dial_at(id_, addresses[attempts % len(addresses)]):
                     wait_s = self._pace.redial_s
-            except (OSError, TimeoutError) as error:
-                _log.debug("%s cannot be reached at %s: %s", node.id, node.address, error)
+                else:
+                    attempts += 1
             await asyncio.sleep(wait_s * self._random.uniform(0.7, 1.3))
             wait_s = min(2 * wait_s, self._pace.redial_max_s)
+
+    async def _dial_at(self, id_: str, address: str) -> bool:
+        """Return whether a connection was open; when it has ended, or has failed."""
+        host, _, port = address.rpartition(":")
+        tls = self._credentials.client_tls
+        try:
+            async with asyncio.timeout(limits.RAFT_HANDSHAKE_TIMEOUT_S):
+                _, link = await self._loop.create_connection(
+                    lambda: self._new_link(id_),
+                    host.strip("[]"),
+                    int(port),
+                    ssl=tls,
+                    server_hostname=id_ if tls else None,
+                )
+        except (OSError, TimeoutError) as error:
+            _log.debug("%s cannot be reached at %s: %s", id_, address, error)
+            return False
+        try:
+            await link.ended
+        except asyncio.CancelledError:  # also during the handshake
+            link.abort("the peer is not dialed any more", logging.DEBUG)
+            raise
+        return link.was_open
 
     def _check_links(self) -> None:
         """Send keepalives, and close connections that are idle or no longer allowed."""
