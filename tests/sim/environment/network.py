@@ -101,8 +101,11 @@ class Listening:
         self._network = network
         self._port = port
 
+    def is_serving(self) -> bool:
+        return self._network.listening.get(self._port) is self
+
     def close(self) -> None:
-        if self._network.listening.get(self._port) is self:
+        if self.is_serving():
             del self._network.listening[self._port]
 
 
