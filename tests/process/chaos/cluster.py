@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
@@ -19,6 +20,7 @@ from tests.support.node.small_disk import SmallDisk, small_disk
 ON_SMALL_DISK = "n3"
 SETTLE_S_MAX = 120.0
 _DISK_MIB = 512
+_TABLES = ("nodes", "topics", "partitions", "groups", "cluster", "features")
 
 
 class ChaosCluster(ProcessCluster):
@@ -50,6 +52,39 @@ class ChaosCluster(ProcessCluster):
             seconds=SETTLE_S_MAX,
         )
 
+    def wait_until_whole(self) -> None:
+        """Return when all nodes are members and all replicas of all topics are in sync."""
+
+        def is_whole() -> bool:
+            state = self._agreed_at(next(iter(self.nodes.values())))
+            return len(state.nodes) == len(NAMES) and all(map(self.is_whole, state.topics))
+
+        eventually(is_whole, "all in sync", seconds=SETTLE_S_MAX, pause_s=0.1)
+
+    def wipe(self, name: str) -> None:
+        """Empty the folder of a node that does not run."""
+        for entry in self.nodes[name].folder.iterdir():
+            if entry.is_dir():
+                shutil.rmtree(entry)
+            else:
+                entry.unlink()
+
+    def take_out(self, name: str) -> None:
+        """Have a lost node leave the cluster, by any other."""
+        others = [node for other, node in self.nodes.items() if other != name]
+
+        def has_left() -> bool:
+            for node in others:
+                try:
+                    node.request("DELETE", f"/v1/cluster/nodes/{name}", timeout_s=5.0)
+                except OSError:
+                    continue
+                if node.is_running and name not in self._agreed_at(node).nodes:
+                    return True
+            return False
+
+        eventually(has_left, f"{name} has left", seconds=SETTLE_S_MAX, pause_s=0.2)
+
     def is_whole(self, topic: str) -> bool:
         """Whether all replicas of a topic are in sync, as the node knows that knows the most."""
         states = [self._agreed_at(node) for node in self.nodes.values()]
@@ -63,6 +98,10 @@ class ChaosCluster(ProcessCluster):
         with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db:
             return load_state(db, 0)
 
+    def agree(self) -> bool:
+        """Whether all nodes have the same rows of metadata, as of the same entry of Raft's log."""
+        return len({_metadata_rows(node) for node in self.nodes.values()}) == 1
+
     def differing_logs(self, topic: str) -> list[str]:
         """Return the segments of a topic's logs that are not the same bytes on all nodes."""
         contents: list[dict[str, bytes]] = []
@@ -75,12 +114,21 @@ class ChaosCluster(ProcessCluster):
         return sorted(n for n in names if len({content.get(n) for content in contents}) > 1)
 
 
+def _metadata_rows(node: NodeProcess) -> tuple[Any, ...]:
+    path = node.folder / "cluster" / "metadata.db"
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db:
+        db.execute("BEGIN")
+        (applied,) = db.execute("SELECT applied_index FROM raft_state").fetchone()
+        tables = (sorted(map(repr, db.execute(f"SELECT * FROM {name}"))) for name in _TABLES)
+        return (applied, *map(tuple, tables))
+
+
 @contextmanager
 def chaos_cluster(folder: Path, settings: tuple[str, ...] = ()) -> Iterator[ChaosCluster]:
     """Run three nodes until the block ends; they have found each other when it begins."""
     with ExitStack() as resources:
         disk = resources.enter_context(small_disk(folder / ON_SMALL_DISK, _DISK_MIB))
-        nodes, links = resources.enter_context(linked_nodes(folder, settings))
+        nodes, links = resources.enter_context(linked_nodes(folder, settings, may_rejoin=True))
         cluster = ChaosCluster(nodes, links, disk)
         try:
             cluster.start_the_dead()

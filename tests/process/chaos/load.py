@@ -197,7 +197,7 @@ class Load:
     # The end
 
     def finish_and_check(self) -> None:
-        """Publish no more, let consumers finish, then check the ledger and all replicas."""
+        """Publish no more, let consumers finish, then check ledger, replicas and metadata."""
         self._publishing_over.set()
         for thread in self._producers:
             thread.join()
@@ -212,6 +212,7 @@ class Load:
             seconds=SETTLE_S_MAX,
             pause_s=0.5,
         )
+        eventually(self._cluster.agree, "the same metadata on all nodes", seconds=SETTLE_S_MAX)
         self.ledger.check(self._read_log(), PARTITIONS, self._group())
 
     def _group(self) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from goq import limits
 from tests.process.chaos.cluster import ChaosCluster
+from tests.support.cluster.links import Closed, Cut, Port
 from tests.support.cluster.process_cluster import NAMES
 
 Strike = Callable[[ChaosCluster, random.Random], None]
@@ -88,9 +89,15 @@ def blinked(cluster: ChaosCluster, chance: random.Random) -> None:
     node.resume()
 
 
-def _cut(cluster: ChaosCluster, chance: random.Random, links: list[tuple[str, str]]) -> None:
+def _cut(
+    cluster: ChaosCluster,
+    chance: random.Random,
+    links: list[tuple[str, str]],
+    port: Port | None = None,
+    how: Cut = Cut.LATE,
+) -> None:
     for link in links:
-        cluster.links.cut(*link)
+        cluster.links.cut(*link, port, how)
     _last(chance, _SESSION_S, 4 * _SESSION_S)
     cluster.links.mend()
 
@@ -125,6 +132,63 @@ def one_way(cluster: ChaosCluster, chance: random.Random) -> None:
     _cut(cluster, chance, [(one, other)])
 
 
+def _port_cut(cluster: ChaosCluster, chance: random.Random, port: Port) -> None:
+    """Cut a node off at one port, in one direction or both; bytes are late, lost, or reset."""
+    one, *others = chance.sample(NAMES, 3)
+    hears, is_heard = chance.choice(((False, False), (True, False), (False, True)))
+    links = [] if is_heard else [(one, other) for other in others]
+    links += [] if hears else [(other, one) for other in others]
+    _cut(cluster, chance, links, port, chance.choice(list(Cut)))
+
+
+def http_cut(cluster: ChaosCluster, chance: random.Random) -> None:
+    """Cut a node's calls and those to it; Raft stays."""
+    _port_cut(cluster, chance, Port.HTTP)
+
+
+def raft_cut(cluster: ChaosCluster, chance: random.Random) -> None:
+    """Cut a node off from Raft; calls stay."""
+    _port_cut(cluster, chance, Port.RAFT)
+
+
+def port_closed(cluster: ChaosCluster, chance: random.Random) -> None:
+    """Close one port of a node to the others."""
+    cluster.links.close(
+        chance.choice(NAMES), chance.choice(list(Port)), chance.choice(list(Closed))
+    )
+    _last(chance, _SESSION_S, 4 * _SESSION_S)
+    cluster.links.mend()
+
+
+def clock_off(cluster: ChaosCluster, chance: random.Random) -> None:
+    """Start a node with another clock; correct it by a restart."""
+    node = cluster.nodes[chance.choice(NAMES)]
+    for ahead_ms in (chance.choice((-1, 1)) * chance.choice((400, 3000, 20_000)), 0):
+        node.kill()
+        node.clock_ahead_ms = ahead_ms
+        node.start()
+        _last(chance)
+
+
+def disk_lost(cluster: ChaosCluster, chance: random.Random) -> None:
+    """Replace a node by one of its name with an empty folder, once the others have everything.
+
+    The operator takes the lost node out; the new one joins by itself.
+    """
+    cluster.wait_until_whole()
+    name = chance.choice(NAMES)
+    cluster.nodes[name].kill()
+    cluster.wipe(name)
+    if chance.random() < 0.5:
+        cluster.nodes[name].launch()  # at once; nobody talks to it before the other has left
+        cluster.take_out(name)
+        cluster.nodes[name].wait_ready()
+    else:
+        cluster.take_out(name)
+        cluster.nodes[name].start()
+    cluster.wait_until_whole()
+
+
 def filled(cluster: ChaosCluster, chance: random.Random) -> None:
     """Take the room on a node's disk until others lead what it led; then give it back."""
     assert cluster.disk is not None
@@ -143,6 +207,11 @@ FAULTS = (
     Fault("two apart", two_apart),
     Fault("one way", one_way),
     Fault("blinked", blinked),
+    Fault("HTTP port cut", http_cut),
+    Fault("Raft port cut", raft_cut),
+    Fault("one port closed", port_closed),
+    Fault("clock off", clock_off),
+    Fault("disk lost", disk_lost),
     Fault("disk full", filled, needs_disk=True),
     Fault("two killed", two_killed, keeps_majority=False),
     Fault("all killed", all_killed, keeps_majority=False),

@@ -87,7 +87,7 @@ def run(
         outcome.counts = (
             f"{stored:,} messages acknowledged, lost 0, stored twice 0; {load.retries:,} requests"
             f" sent again; {load.ledger.acked_count:,} acks acknowledged, delivered again 0;"
-            " out of the order of their keys 0; all replicas the same bytes"
+            " out of the order of their keys 0; all replicas the same bytes, all metadata the same"
         )
     return outcome
 

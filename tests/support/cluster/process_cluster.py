@@ -98,11 +98,13 @@ def process_nodes(
     *,
     settings: Sequence[str] = (),
     route: Callable[[str, Port, int], int] = lambda _name, _kind, port: port,
+    may_rejoin: bool = False,
 ) -> Iterator[dict[str, NodeProcess]]:
     """Yield three nodes of a cluster, not started yet; end them when the block ends.
 
     The other nodes reach a port of a node at the port that ``route`` returns for it, as
-    ``Links.before`` does.
+    ``Links.before`` does. With ``may_rejoin`` a node that has left may come back with an empty
+    folder.
     """
     secret = folder / "secret"
     secret.write_text(secrets.token_hex(32))
@@ -112,6 +114,8 @@ def process_nodes(
         peers = ",".join(
             f"{n}={HOST}:{route(n, Port.RAFT, port)}" for n, port in raft_ports.items()
         )
+        urls = {n: f"http://{HOST}:{route(n, Port.HTTP, port)}" for n, port in ports.items()}
+        joins = {n: urls[NAMES[number - 1]] for number, n in enumerate(NAMES)}
         nodes = {
             name: NodeProcess(
                 folder / name,
@@ -120,9 +124,10 @@ def process_nodes(
                     *settings,
                     f"broker.node_id={name}",
                     f"cluster.listen={HOST}:{raft_ports[name]}",
-                    f"cluster.advertise=http://{HOST}:{route(name, Port.HTTP, ports[name])}",
+                    f"cluster.advertise={urls[name]}",
                     f"cluster.peers={peers}",
                     f"cluster.secret_file={secret}",
+                    *([f"cluster.join={joins[name]}"] if may_rejoin else []),
                 ],
             )
             for name in NAMES
@@ -134,7 +139,7 @@ def process_nodes(
 
 @contextmanager
 def linked_nodes(
-    folder: Path, settings: Sequence[str] = ()
+    folder: Path, settings: Sequence[str] = (), *, may_rejoin: bool = False
 ) -> Iterator[tuple[dict[str, NodeProcess], Links]]:
     """Yield nodes as :func:`process_nodes` does, and the links between them."""
     nodes: dict[str, NodeProcess] = {}
@@ -145,7 +150,7 @@ def linked_nodes(
 
     with (
         Links(pid_of) as links,
-        process_nodes(folder, settings=settings, route=links.before) as made,
+        process_nodes(folder, settings=settings, route=links.before, may_rejoin=may_rejoin) as made,
     ):
         nodes |= made
         yield nodes, links

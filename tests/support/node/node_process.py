@@ -24,6 +24,7 @@ from typing import Any
 from tests.support.eventually import eventually
 from tests.support.node.node_api import NodeApi
 from tests.support.node.ports import HOST, reserved_port
+from tests.support.paths import REPOSITORY
 
 GOQ = (sys.executable, "-m", "goq_cli")
 READY_S_MAX = 30.0
@@ -64,6 +65,8 @@ class NodeProcess(NodeApi):
         self._arguments = arguments
         self.environment = dict(environment or {})
         self._open_files_max = open_files_max
+        self.clock_ahead_ms = 0
+        """How far the node's wall clock is ahead, from its next start on."""
 
     def __enter__(self) -> NodeProcess:
         try:
@@ -113,13 +116,21 @@ class NodeProcess(NodeApi):
         self._forget()
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-W", "error", "-m", "goq_cli", *self._words()],
+                [sys.executable, "-W", "error", *self._module(), *self._words()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                env=clean_environment(self.folder.parent) | self.environment,
+                env=clean_environment(self.folder.parent) | self.environment | self._clock(),
                 preexec_fn=self._limit_open_files if self._open_files_max else None,
             )
+
+    def _module(self) -> tuple[str, str]:
+        return "-m", "tests.support.node.skewed_goq" if self.clock_ahead_ms else "goq_cli"
+
+    def _clock(self) -> dict[str, str]:
+        if not self.clock_ahead_ms:
+            return {}
+        return {"CLOCK_AHEAD_MS": str(self.clock_ahead_ms), "PYTHONPATH": str(REPOSITORY)}
 
     def _limit_open_files(self) -> None:
         bound = self._open_files_max or resource.RLIM_INFINITY
