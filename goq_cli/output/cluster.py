@@ -54,10 +54,10 @@ def summary(cluster: ClusterDescription) -> str:
     parts.append(f"controller {controller}" if controller else "NO CONTROLLER")
     if cluster.unheard_s is not None:
         parts.append(f"as of {cluster.unheard_s:.0f} s ago")
-    elif controller is None:
+    elif controller is None and cluster.nodes:
         parts.append(f"as of before the start of {cluster.node}")
     if cluster.absent:
-        parts.append(f"{', '.join(node.id for node in cluster.absent)} never came")
+        parts.append(f"never came: {' '.join(node.id for node in cluster.absent)}")
     if cluster.diverged:
         parts.append(f"METADATA OF {cluster.node} DIFFERS, BEING REPLACED")
     parts.append(f"{sum(1 for _ in partitions_of(cluster))} partitions")

@@ -78,9 +78,10 @@ class ClusterView:
 
     @property
     def absent_members(self) -> Mapping[str, str]:
-        """The addresses of members of the Raft group that never came, by their ids."""
+        """The addresses of other members of the Raft group that never came, by their ids."""
         members = map(RaftMember, self._raft_status().members)
-        return {str(m.id): m.address for m in members if m.id not in self._state().nodes}
+        known = {self.node, *self._state().nodes}
+        return {str(m.id): m.address for m in members if m.id not in known}
 
     @property
     def has_diverged(self) -> bool:

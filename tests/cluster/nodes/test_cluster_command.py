@@ -173,7 +173,8 @@ def test_a_move_and_a_leaving_node_are_no_trouble(capsys: pytest.CaptureFixture[
     [
         ({"controller": None, "unheard_s": 12.34}, "NO CONTROLLER, as of 12 s ago"),
         ({"controller": None}, "NO CONTROLLER, as of before the start of n1"),
-        ({"absent": [{"id": "n3", "address": "h:1"}]}, "n3 never came"),
+        ({"absent": [{"id": "n3", "address": "h:1"}]}, "never came: n3"),
+        ({"controller": None, "nodes": []}, "NO CONTROLLER, 1 partitions"),
         ({"diverged": True}, "METADATA OF n1 DIFFERS, BEING REPLACED"),
         ({"offline": ["t:0"]}, "1 offline"),
         ({"under_replicated": ["t:0"]}, "1 under-replicated"),
