@@ -169,8 +169,13 @@ def linked_cluster(folder: Path) -> Iterator[LinkedCluster]:
     """Run three nodes with links that can be cut, until the block ends."""
     with linked_nodes(folder) as (nodes, links):
         cluster = LinkedCluster(nodes, links)
-        cluster.start_the_dead()
-        yield cluster
+        try:
+            cluster.start_the_dead()
+            yield cluster
+        except BaseException as error:
+            for name, node in nodes.items():
+                error.add_note(f"{name} said:\n{node.log_text()}")
+            raise
 
 
 @contextmanager
