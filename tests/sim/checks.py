@@ -26,6 +26,7 @@ from tests.support.broker.partition_internals import state_of
 from tests.support.delivery.model import canonical
 
 LOGS = ("messages", "events")
+MIN_INSYNC = 2
 _LOOK_S = 0.5
 _CLOCK_NOTICED_S = 5.0
 _BASE_MS = ManualClock().wall_ms()
@@ -49,6 +50,8 @@ class Checks:
         self.may_diverge = False
         """Whether a fault makes states differ; in the end they are equal all the same."""
         self._cluster = cluster
+        self._min_insync: int | None = None
+        self._min_insync_changes = 0
         self._books = books
         self._world = cluster.world
         self._clock_set_s = -_CLOCK_NOTICED_S
@@ -80,10 +83,30 @@ class Checks:
 
     # At any moment
 
-    def acknowledged(self, values: list[bytes]) -> None:
+    def on_min_insync_change(self, number: int | None) -> None:
+        """Note that a change of ``min_insync`` begins (None), or has succeeded."""
+        self._min_insync = number
+        self._min_insync_changes += 1
+
+    def promised_copies(self) -> tuple[int, int]:
+        """Return on how many disks a batch sent now is once acknowledged, and of which change.
+
+        More than the least only once every node knows of it, and until the next change.
+        """
+        known = set()
+        for process in self._cluster.live():
+            topic = process.cluster_node.state.topics.get(TOPIC) if process.is_ready else None
+            known.add(None if topic is None else topic.min_insync)
+        copies = self._min_insync if known == {self._min_insync} else None
+        return copies or MIN_INSYNC, self._min_insync_changes
+
+    def acknowledged(self, values: list[bytes], promised: tuple[int, int]) -> None:
         """Check that what was acknowledged is synced on as many disks as were promised."""
         if self.is_rotten:
             return
+        copies, changes = promised
+        needed = copies if changes == self._min_insync_changes else MIN_INSYNC
+        self._world.counts["batches acknowledged on all disks"] += needed == len(NAMES)
         number = self._books.acknowledged[values[0]][0]
         stable = [
             b"".join(_stable(machine, number, "messages"))
@@ -91,7 +114,7 @@ class Checks:
         ]
         for value in values:
             synced = sum(value in data for data in stable)
-            if synced < 2:
+            if synced < needed:
                 self._world.fail(f"{value!r} was acknowledged, and is synced on {synced} disks")
 
     async def keep_looking(self) -> None:

@@ -88,11 +88,12 @@ class Clients:
         mark = ProducerMark(10 * number + partition + 1, 1, first)
         columns = Columns(values, keys, deliver_at_ms=times_ms if any(times_ms) else None)
         view = FrameView.parse(encode_frame(columns, producer=mark))
+        promised = self._checks.promised_copies()
         offset = await self._until_stored(partition, view, choose)
         world.note(f"{values[0]!r} and {count - 1} more are stored at {partition}:{offset}")
         for index, value in enumerate(values):
             self._books.stored(value, partition, offset + index)
-        self._checks.acknowledged(values)
+        self._checks.acknowledged(values, promised)
 
     async def _until_stored(
         self, number: int, view: FrameView, choose: Callable[[], Process]

@@ -8,8 +8,9 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 
+from goq.broker.metadata import TopicReplication
 from goq.errors import CorruptData, GoqError, StorageFailed
-from tests.sim.checks import LOGS, Checks, paths
+from tests.sim.checks import LOGS, MIN_INSYNC, Checks, paths
 from tests.sim.cluster import NAMES, PARTITIONS, TOPIC, Cluster
 from tests.sim.faults.links import LinkFaults
 from tests.sim.faults.target import Targets
@@ -47,6 +48,7 @@ class Nemesis:
             "fail a disk": self._fail_disk,
             "slow a disk": self._slow_disk,
             "move a leadership": self._move_leadership,
+            "require all replicas": self._require_all_replicas,
             **self.links.by_name,
         }
 
@@ -222,6 +224,25 @@ class Nemesis:
                 machine.disk.flip(path, position, 1 << self._random.randrange(8))
 
     # Operators
+
+    async def _require_all_replicas(self) -> None:
+        """Have a write need all replicas for a while, then as many as before."""
+        await self._alter_min_insync(len(NAMES))
+        await asyncio.sleep(self._random.uniform(0.3, 1.5))
+        while not await self._alter_min_insync(MIN_INSYNC):
+            await asyncio.sleep(0.2)
+
+    async def _alter_min_insync(self, number: int) -> bool:
+        process = self._cluster.processes[self._random.choice(NAMES)]
+        self._checks.on_min_insync_change(None)
+        asked = TopicReplication(min_insync=number)
+        try:
+            await process.ask(lambda: process.broker.alter_topic(TOPIC, {}, None, asked), 3.0)
+        except GoqError:
+            return False
+        self._checks.on_min_insync_change(number)
+        self._world.counts["changes of min_insync"] += 1
+        return True
 
     async def _move_leadership(self) -> None:
         """Have another node lead a partition, or Raft."""
