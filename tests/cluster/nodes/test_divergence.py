@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from goq.cluster.metadata.features import OWN_LEVEL
 from goq.cluster.metadata.state import MetadataState, encode_state
 from goq.cluster.metadata.state_machine import FILE_NAME
 from tests.support.cluster.running_cluster import NAMES, RunningCluster
@@ -66,7 +67,7 @@ def test_a_node_with_other_metadata_takes_the_clusters(
     for topic in TOPICS:
         cluster.create(topic, 2)
         publish(cluster.nodes[0], topic, *(f"{topic} {number}" for number in range(20)))
-    eventually(lambda: state_of(cluster.nodes[0]).features.level == 1)
+    eventually(lambda: state_of(cluster.nodes[0]).features.level == OWN_LEVEL)
     expected = {topic: values(cluster.nodes[0], topic) for topic in TOPICS}
     assert all(len(found) == 20 for found in expected.values())
 
