@@ -298,6 +298,8 @@ class Broker:
             if topic is None:
                 await self._open(row)
                 return
+            if topic.id != row.id:  # created since the metadata were read
+                return
             chosen = self.settings_of(row)
             if chosen != topic.settings:
                 topic.configure(chosen)

@@ -149,11 +149,12 @@ class ClusterNode:
 
     def heartbeat(self) -> Heartbeat:
         """Return this node's current heartbeat."""
-        live_topics = {topic.topic_id for topic in self.state.topics.values()}
+        known_topics = {topic.topic_id for topic in self.state.topics.values()}
+        known_topics |= {topic.topic_id for topic in self.state.deleted_topics.values()}
         return Heartbeat(
             self.incarnation,
             self.disk_health.reason,
-            frozenset(self.reconciler.deleted & live_topics),
+            frozenset(self.reconciler.deleted & known_topics),
             self.repairs.damaged,
             self.data_loss.actually_repaired(self.repairs.repaired, self.state),
             self.handoff.is_stopping,

@@ -68,8 +68,9 @@ class Reconciler:
         if always != self._recorded:  # before anything is written under other settings
             await replicas.in_thread(lambda: self._durable_topics.record(always))
             self._recorded = always
+        await self._delete_outdated(state)
         for name, row in rows.items():
-            known = state.topics[name].version, state.groups.get(name)
+            known = row.id, state.topics[name].version, state.groups.get(name)
             if self._opened.get(name) != known:
                 await self._broker.take_up(row, group_settings(state, name))
                 self._opened[name] = known
@@ -79,13 +80,23 @@ class Reconciler:
         replicas.apply(assignments)
         for key in [r.key for r in replicas if r.key not in assignments and r.key.topic in rows]:
             await self._delete_replica(key)
-        for name in self._broker.topics.keys() - rows.keys():
-            newest = self._newest().topics.get(name)
-            if newest is None or newest.deleting:  # else it was created since this pass began
-                await self._delete_topic(name, self._broker.topics[name].id)
-        for name, topic in state.topics.items():
-            if topic.deleting and topic.topic_id not in self.deleted:
-                await self._delete_topic(name, topic.topic_id)
+        deleted = {topic.topic_id: topic.name for topic in state.deleted_topics.values()}
+        deleted |= {topic.topic_id: name for name, topic in state.topics.items() if topic.deleting}
+        for topic_id, name in deleted.items():
+            if topic_id not in self.deleted:
+                await self._delete_topic(name, topic_id)
+
+    async def _delete_outdated(self, state: MetadataState) -> None:
+        """Delete the open topics that the metadata no longer have, before others get their names.
+
+        One that the newest metadata have was created since the pass began: it stays.
+        """
+        for name, topic in list(self._broker.topics.items()):
+            for known in (state.topics.get(name), self._newest().topics.get(name)):
+                if known is not None and known.topic_id == topic.id and not known.deleting:
+                    break
+            else:
+                await self._delete_topic(name, topic.id)
 
     def forget(self) -> None:
         """Take up everything anew: the metadata so far was not the cluster's."""
@@ -113,7 +124,7 @@ class Reconciler:
     async def _delete_replica(self, key: PartitionKey) -> None:
         """Delete a replica that was moved to another node."""
         await self._replicas.remove(key)
-        directory = self._broker.topics_dir / key.topic / str(key.number)
+        directory = self._replicas.directory(key)
         await self._replicas.in_thread(lambda: self._replicas.disk.remove_dir(directory))
 
     async def _delete_topic(self, name: str, topic_id: int) -> None:

@@ -253,7 +253,7 @@ class Checks:
             disk, leader.broker.executor, leader.machine.clock, live._context.epoch,
             lambda *_: None, Histogram(), FrameCache(), Tasks(), lambda: 0.5, lambda: 1,
         )  # fmt: skip
-        directory = leader.broker.topics_dir / TOPIC / str(number)
+        directory = leader.broker.topic(TOPIC).directory / str(number)
         rebuilt = open_partition(directory, context, SETTINGS)
         return bool(canonical(rebuilt.state) == canonical(live._state))
 
@@ -332,7 +332,9 @@ def _frames(data: bytes) -> Iterator[Frame]:
 
 
 def _values(machine: Machine, number: int) -> Iterator[bytes]:
-    folder = machine.folder / "topics" / TOPIC / str(number) / "messages"
+    topics = machine.folder / "topics"
+    (name,) = [n for n in machine.disk.names(topics) if n.partition("~")[0] == TOPIC]
+    folder = topics / name / str(number) / "messages"
     log = Log.open(folder, machine.disk)
     reading = log.reader.read(0, log.end_offset, messages_max=2**40, bytes_max=2**40)
     assert not reading.damage

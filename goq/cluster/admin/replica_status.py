@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable
 import msgspec
 
 from goq.cluster.metadata.state import MetadataState
+from goq.cluster.replication.protocol import PartitionKey
 from goq.cluster.replication.replica_manager import ReplicaManager
 from goq.cluster.replication.status import (
     ReplicaQuery,
@@ -89,19 +90,17 @@ class ReplicaStatus:
             return self.local_leaders(topic)
         for replica in self._replicas:
             if (replica.key.topic, replica.key.number) == (topic, number):
-                report = await self._report(end_offset_of(replica), topic, number)
+                report = await self._report(end_offset_of(replica), replica.key)
                 return [] if report is None else [report]
         return []
 
-    async def _report(
-        self, end_offset: int | None, topic: str, number: int
-    ) -> ReplicaReport | None:
+    async def _report(self, end_offset: int | None, key: PartitionKey) -> ReplicaReport | None:
         if end_offset is not None:
-            return ReplicaReport(topic, number, False, 0, end_offset)
-        directory = self._replicas.directory(topic) / str(number)
+            return ReplicaReport(key.topic, key.number, False, 0, end_offset)
+        directory = self._replicas.directory(key)
         try:
             found = await self._replicas.in_thread(
-                lambda: stored_report(self._replicas.disk, directory, topic, number)
+                lambda: stored_report(self._replicas.disk, directory, key.topic, key.number)
             )
         except OSError:  # as if the node were down: what its disk holds cannot be told
             return None

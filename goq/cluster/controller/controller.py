@@ -12,7 +12,7 @@ replicas.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Final
 
 from goq import limits
@@ -290,15 +290,19 @@ class _ControllerPass:
 
     def plan_removals(self) -> None:
         """Remove topics whose files are all deleted, and leaving nodes without replicas."""
+        for _, deleted in sorted(self._state.deleted_topics.items()):
+            if self._is_deleted(deleted.topic_id, deleted.nodes):
+                self._decide(RemoveTopic(deleted.name, deleted.topic_id))
         for name, topic in sorted(self._state.topics.items()):
-            if topic.deleting and self._is_deleted(topic.topic_id, topic.partitions):
+            nodes = {node for partition in topic.partitions for node in partition.replicas}
+            if topic.deleting and self._is_deleted(topic.topic_id, nodes):
                 self._decide(RemoveTopic(name, topic.topic_id))
         for name, node in sorted(self._draft.nodes.items()):
             if node.leaving:
                 self._decide(RemoveNode(name))
 
-    def _is_deleted(self, topic_id: int, partitions: tuple[PartitionMetadata, ...]) -> bool:
-        for name in {node for partition in partitions for node in partition.replicas}:
+    def _is_deleted(self, topic_id: int, nodes: Iterable[str]) -> bool:
+        for name in nodes:
             node = self._state.nodes.get(name)
             if node is not None:
                 heard = self._liveness.latest(name, node.incarnation)

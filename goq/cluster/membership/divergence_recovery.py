@@ -83,7 +83,7 @@ class DivergenceRecovery:
         return True
 
     def _move_aside(self, key: PartitionKey) -> None:
-        source = self._replicas.directory(key.topic) / str(key.number)
+        source = self._replicas.directory(key)
         target = self._aside_dir / f"{key.topic}-{key.topic_id}-{key.number}"
         disk = self._replicas.disk
         if not disk.names(source):

@@ -17,6 +17,7 @@ from goq.broker.metadata import (
 )
 from goq.cluster.metadata import commands
 from goq.cluster.metadata.client import MetadataClient
+from goq.cluster.metadata.features import has_topic_ids
 from goq.cluster.metadata.results import Accepted
 from goq.cluster.metadata.state import GroupMetadata, MetadataState, TopicMetadata
 from goq.errors import Conflict, GoqError, InvalidInput, TimedOut, TopicExists, TopicNotFound
@@ -72,7 +73,9 @@ class ReplicatedMetadataStore:
         factor, min_insync = replication
         fields = (topic.name, topic.partitions, dict(topic.settings), factor)
         command = (
-            commands.CreateTopic(*fields)
+            commands.CreateTopicWithId(*fields, min_insync, topic.id)
+            if has_topic_ids(self._state)
+            else commands.CreateTopic(*fields)
             if min_insync is None
             else commands.CreateTopicWithMinInsync(*fields, min_insync)
         )
@@ -85,7 +88,9 @@ class ReplicatedMetadataStore:
         existing = self._state.topics.get(topic.name)
         if existing is None or existing.topic_id != topic.id:
             raise TopicNotFound(f"topic {topic.name} was deleted", field="topic")
-        if topic.deleting:
+        if topic.deleting and has_topic_ids(self._state):
+            await self._propose(commands.DeleteTopicAtOnce(topic.name, topic.id))
+        elif topic.deleting:
             await self._propose(commands.DeleteTopic(topic.name, topic.id))
         else:
             await self._alter(existing, topic, replication)
@@ -126,10 +131,7 @@ class ReplicatedMetadataStore:
             done.append(what)
 
     async def delete_topic(self, name: str, topic_id: int) -> None:
-        """Forget what this node's own database holds of a topic.
-
-        The topic's name is free in the cluster once all nodes have deleted their files.
-        """
+        """Forget what this node's own database holds of a topic."""
         await self._local.delete_topic(name, topic_id)
 
     async def groups(self, topic: str) -> dict[str, dict[str, str]]:

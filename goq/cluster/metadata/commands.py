@@ -150,6 +150,13 @@ class CreateTopicWithMinInsync(CreateTopic, frozen=True, tag="create_topic/2"):
     min_insync: Count = 1
 
 
+class CreateTopicWithId(CreateTopic, frozen=True, tag="create_topic/3"):
+    """Create a topic with an id that was drawn for it."""
+
+    min_insync: Count | None = None
+    topic_id: Count = 0
+
+
 class AlterTopic(Command, frozen=True, tag="alter_topic/1"):
     """Set settings; None resets one to its default. ``value`` is the topic's version."""
 
@@ -189,8 +196,12 @@ class DeleteTopic(Command, frozen=True, tag="delete_topic/1"):
     topic_id: Count
 
 
+class DeleteTopicAtOnce(DeleteTopic, frozen=True, tag="delete_topic/2"):
+    """Delete a topic: its name is free, and its nodes delete their files by its id."""
+
+
 class RemoveTopic(Command, frozen=True, tag="forget_topic/1"):
-    """All nodes have deleted their files of a topic: its name is free again."""
+    """All nodes have deleted their files of a deleted topic: it is forgotten."""
 
     name: Text
     topic_id: Count
@@ -325,10 +336,12 @@ AnyCommand = (
     | RemoveNode
     | CreateTopic
     | CreateTopicWithMinInsync
+    | CreateTopicWithId
     | AlterTopic
     | AlterTopicReplication
     | AddPartitions
     | DeleteTopic
+    | DeleteTopicAtOnce
     | RemoveTopic
     | PutGroup
     | DeleteGroup

@@ -8,6 +8,7 @@ with an earlier version cannot register, nor keep a session.
 level 1   digests of the state are compared; nodes register their own level; pre-votes; event logs
           have the event ``ClockChanged``; published frames may have relative times
 level 2   topics have a replication factor and a ``min_insync`` that can be altered
+level 3   new topics have a drawn id; the name of a deleted topic is free at once
 """
 
 from __future__ import annotations
@@ -17,24 +18,29 @@ from typing import Final
 from goq.cluster.metadata.commands import (
     AlterTopicReplication,
     AnyCommand,
+    CreateTopicWithId,
     CreateTopicWithMinInsync,
+    DeleteTopicAtOnce,
     RegisterNodeWithLevel,
     ResetReplicas,
 )
 from goq.cluster.metadata.state import MetadataState
 
-OWN_LEVEL: Final = 2
+OWN_LEVEL: Final = 3
 """The highest level that this version of goq knows."""
 
 DIGESTS_LEVEL: Final = 1
 CLOCK_EVENTS_LEVEL: Final = 1
 RELATIVE_TIMES_LEVEL: Final = 1
+TOPIC_IDS_LEVEL: Final = 3
 
 _COMMAND_LEVELS: dict[type, int] = {
     RegisterNodeWithLevel: 1,
     ResetReplicas: 1,
     CreateTopicWithMinInsync: 2,
     AlterTopicReplication: 2,
+    CreateTopicWithId: TOPIC_IDS_LEVEL,
+    DeleteTopicAtOnce: TOPIC_IDS_LEVEL,
 }
 
 
@@ -51,6 +57,11 @@ def has_digests(state: MetadataState) -> bool:
 def has_clock_events(state: MetadataState) -> bool:
     """Whether all nodes can read the event ``ClockChanged``."""
     return state.features.level >= CLOCK_EVENTS_LEVEL
+
+
+def has_topic_ids(state: MetadataState) -> bool:
+    """Whether new topics have a drawn id, and names of deleted topics are free at once."""
+    return state.features.level >= TOPIC_IDS_LEVEL
 
 
 def has_relative_times(state: MetadataState) -> bool:

@@ -37,6 +37,8 @@ def changed_rows(before: MetadataState, after: MetadataState) -> Iterator[RowCha
     for topic_name, old, new in _changes(before.groups, after.groups):
         for name, *group in _changes(old or {}, new or {}):
             yield RowChange("groups", {"topic": topic_name, "name": name}, *group)
+    for text, *deleted in _changes(before.deleted_topics, after.deleted_topics):
+        yield RowChange("deleted_topics", {"id": text}, *deleted)
     if after.settings is not before.settings:
         yield RowChange("cluster", {"id": 1}, before.settings, after.settings)
     if after.features is not before.features:

@@ -143,7 +143,7 @@ class PartitionMetadata(
 
 
 class TopicMetadata(msgspec.Struct, frozen=True):
-    """A topic. ``topic_id`` is the log index of the command that created it.
+    """A topic. ``topic_id`` was drawn for it, or is the log index of the command that created it.
 
     A topic created again under an old name has another id. ``settings`` hold only the values that
     were set for this topic, in their written form. ``min_insync`` is None where the cluster's
@@ -163,6 +163,14 @@ class TopicMetadata(msgspec.Struct, frozen=True):
     def replication_factor(self) -> int:
         """The number of replicas that its partitions should have, the largest if they differ."""
         return max(partition.replication_factor for partition in self.partitions)
+
+
+class DeletedTopic(msgspec.Struct, frozen=True):
+    """A deleted topic, until ``nodes``, sorted, have deleted their files of it."""
+
+    name: str
+    topic_id: int
+    nodes: tuple[str, ...]
 
 
 class GroupMetadata(msgspec.Struct, frozen=True):
@@ -197,7 +205,8 @@ class Features(msgspec.Struct, frozen=True):
 class MetadataState(msgspec.Struct, frozen=True):
     """The metadata of the whole cluster. ``version`` is the index of the last applied command.
 
-    ``groups`` are by topic, then by group name.
+    ``groups`` are by topic, then by group name. ``deleted_topics`` are by the text of their ids;
+    their names are free.
     """
 
     version: int = 0
@@ -206,6 +215,7 @@ class MetadataState(msgspec.Struct, frozen=True):
     groups: Mapping[str, Mapping[str, GroupMetadata]] = {}
     settings: ClusterSettings = ClusterSettings()
     features: Features = Features()
+    deleted_topics: Mapping[str, DeletedTopic] = {}
 
 
 class PartitionRef(NamedTuple):

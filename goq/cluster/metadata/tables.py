@@ -5,6 +5,7 @@
     topics(name, topic_id, settings, deleting, version, min_insync)
     partitions(topic, partition, replicas, leader, in_sync, leader_epoch, target, moving, damaged,
                returned, unclean, wanted, by_name, version)
+    deleted_topics(id, name, topic_id, nodes)
     groups(topic, name, settings, version)
     cluster(id, replication_factor, min_insync, moves_at_once, move_bytes_per_s, version)
     features(id, level)
@@ -27,6 +28,7 @@ from goq.cluster.metadata.divergence import DivergedPartitions
 from goq.cluster.metadata.rows import RowChange, changed_rows
 from goq.cluster.metadata.state import (
     ClusterSettings,
+    DeletedTopic,
     Features,
     GroupMetadata,
     MetadataState,
@@ -51,6 +53,9 @@ CREATE TABLE IF NOT EXISTS partitions (
     moving INTEGER NOT NULL, damaged TEXT NOT NULL, returned TEXT NOT NULL,
     unclean INTEGER NOT NULL, wanted INTEGER NOT NULL, by_name INTEGER NOT NULL,
     version INTEGER NOT NULL, PRIMARY KEY (topic, partition)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS deleted_topics (
+    id TEXT PRIMARY KEY, name TEXT NOT NULL, topic_id INTEGER NOT NULL, nodes TEXT NOT NULL
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS groups (
     topic TEXT NOT NULL, name TEXT NOT NULL, settings TEXT NOT NULL, version INTEGER NOT NULL,
@@ -103,6 +108,10 @@ def load_state(db: sqlite3.Connection, version: int) -> MetadataState:
     groups: dict[str, dict[str, GroupMetadata]] = {}
     for row in _rows(db, "groups", "topic, name", "settings"):
         groups.setdefault(row["topic"], {})[row["name"]] = msgspec.convert(row, GroupMetadata)
+    deleted = {
+        row["id"]: msgspec.convert(row, DeletedTopic)
+        for row in _rows(db, "deleted_topics", "id", "nodes")
+    }
     nodes = {
         row["id"]: msgspec.convert(row, NodeMetadata, strict=False)
         for row in _rows(db, "nodes", "id")
@@ -116,6 +125,7 @@ def load_state(db: sqlite3.Connection, version: int) -> MetadataState:
         groups,
         settings[0] if settings else ClusterSettings(),
         features[0] if features else Features(),
+        deleted,
     )
 
 

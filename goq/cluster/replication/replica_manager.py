@@ -26,7 +26,7 @@ from goq.cluster.replication.protocol import FetchRequest, FetchResponse, Partit
 from goq.cluster.replication.replica import Replica, ReplicaAssignment
 from goq.cluster.replication.segment_manifest import LOGS, SegmentManifest
 from goq.config.topic import Cleanup, TopicSettings
-from goq.errors import GoqError
+from goq.errors import GoqError, TopicNotFound
 from goq.storage.disk import Disk
 
 _log = logging.getLogger("goq.cluster")
@@ -47,8 +47,8 @@ Returns, once it is decided either way, the assignment that holds then.
 class TopicHost(Protocol):
     """The topics of this node, open to clients as far as it leads their partitions."""
 
-    def directory(self, topic: str) -> Path:
-        """Return the directory of a topic's partitions."""
+    def directory(self, key: PartitionKey) -> Path:
+        """Return the directory of a partition."""
 
     def settings(self, topic: str) -> TopicSettings:
         """Return a topic's settings."""
@@ -109,9 +109,9 @@ class ReplicaManager:
         """Return a replica, None if the node has none."""
         return self._replicas.get(key)
 
-    def directory(self, topic: str) -> Path:
-        """Return the directory of a topic's replicas."""
-        return self._topics.directory(topic)
+    def directory(self, key: PartitionKey) -> Path:
+        """Return the directory of a replica."""
+        return self._topics.directory(key)
 
     def apply(self, assignments: Mapping[PartitionKey, ReplicaAssignment]) -> None:
         """Apply the assignments of all replicas; a replica without one is closed."""
@@ -120,8 +120,7 @@ class ReplicaManager:
         for key, assignment in assignments.items():
             replica = self._replicas.get(key)
             if replica is None:
-                directory = self.directory(key.topic) / str(key.number)
-                replica = self._replicas[key] = Replica(key, directory, self)
+                replica = self._replicas[key] = Replica(key, self.directory(key), self)
             replica.assign(assignment)
 
     def needed_from(self, partition: PartitionId) -> int | None:
@@ -297,9 +296,9 @@ class BrokerTopics:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
 
-    def directory(self, topic: str) -> Path:
-        """Return the directory of a topic's partitions."""
-        return self._broker.topics_dir / topic
+    def directory(self, key: PartitionKey) -> Path:
+        """Return the directory of a partition."""
+        return self._broker.topics_dir / key.folder / str(key.number)
 
     def settings(self, topic: str) -> TopicSettings:
         """Return a topic's settings."""
@@ -310,9 +309,13 @@ class BrokerTopics:
     ) -> None:
         """Open a partition to clients."""
         topic = self._broker.topic(key.topic)
+        if topic.id != key.topic_id:
+            raise TopicNotFound(f"topic {key.topic} was deleted", field="topic")
         await topic.lead(key.number, logs, leadership)
         self._broker.retention_manager.wake_topic(topic)
 
     async def close_partition(self, key: PartitionKey, reason: GoqError) -> None:
         """Close a partition to clients, and its logs."""
-        await self._broker.topic(key.topic).resign(key.number, reason)
+        topic = self._broker.topics.get(key.topic)
+        if topic is not None and topic.id == key.topic_id:
+            await topic.resign(key.number, reason)

@@ -102,7 +102,7 @@ class CompactionWorld(World):
         return self.nodes[name].repairs.damaged
 
     def _log_of(self, name: str) -> Log:
-        return Log.open(self.nodes[name].directory("t") / "0" / "messages", self.disks[name])
+        return Log.open(self.nodes[name].directory(KEY) / "messages", self.disks[name])
 
     def _expected(self) -> Written:
         newest = dict(self.written[offset] for offset in sorted(self.written))

@@ -16,6 +16,7 @@ from tests.support.cluster.process_cluster import NAMES, ProcessCluster, linked_
 from tests.support.eventually import eventually
 from tests.support.node.node_process import NodeProcess
 from tests.support.node.small_disk import SmallDisk, small_disk
+from tests.support.paths import topic_dir
 
 ON_SMALL_DISK = "n3"
 SETTLE_S_MAX = 120.0
@@ -106,7 +107,7 @@ class ChaosCluster(ProcessCluster):
         """Return the segments of a topic's logs that are not the same bytes on all nodes."""
         contents: list[dict[str, bytes]] = []
         for node in self.nodes.values():
-            root = node.folder / "topics" / topic
+            root = topic_dir(node.folder, topic)
             paths = (path for path in root.rglob("*.log"))
             contents.append({str(path.relative_to(root)): path.read_bytes() for path in paths})
         names = {name for content in contents for name in content}

@@ -15,6 +15,7 @@ from goq.errors import GoqError
 from goq.frame.encoder import Columns, encode_frame
 from goq.frame.view import FrameView
 from tests.support.cluster.running_cluster import NAMES, RunningCluster
+from tests.support.paths import topic_dir
 
 TOPIC = "t"
 MESSAGES = 40
@@ -53,7 +54,7 @@ class ReplicatedPartition:
 
     def folder(self, name: str) -> Path:
         """Return a node's folder of the message log."""
-        return self.cluster.folder / name / "topics" / TOPIC / "0" / "messages"
+        return topic_dir(self.cluster.folder / name, TOPIC) / "0" / "messages"
 
     def publish(self, name: str, value: bytes) -> None:
         """Publish at a node, which leads the partition or comes to lead it."""

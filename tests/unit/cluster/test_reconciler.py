@@ -37,11 +37,11 @@ class _Replicas:
 
 class _Broker:
     def __init__(self) -> None:
-        self.topics = {"t": SimpleNamespace(id=3)}
+        self.topics = {"t": SimpleNamespace(id=_TOPIC.topic_id)}
         self.dropped: list[str] = []
 
     async def drop(self, name: str, topic_id: int) -> None:
-        assert topic_id == 3
+        assert topic_id == _TOPIC.topic_id
         self.dropped.append(name)
         self.topics.pop(name, None)
 

@@ -10,21 +10,24 @@ from goq.cluster.metadata.commands import (
     AlterTopic,
     AlterTopicReplication,
     CreateTopic,
+    CreateTopicWithId,
     CreateTopicWithMinInsync,
     DeleteTopic,
+    DeleteTopicAtOnce,
     RemoveTopic,
 )
 from goq.cluster.metadata.handlers.partitions import require_topic
 from goq.cluster.metadata.handlers.replica_placement import assignable_nodes, place_replicas
 from goq.cluster.metadata.results import Accepted, Applied, CommandRejected
 from goq.cluster.metadata.state import (
+    DeletedTopic,
     MetadataState,
     PartitionMetadata,
     TopicMetadata,
     partition_count,
 )
 from goq.errors import InvalidInput
-from goq.model import check_name
+from goq.model import NATIVE_TOPIC_IDS, check_name, format_topic_id
 
 
 def create_topic(state: MetadataState, command: CreateTopic) -> Applied:
@@ -40,16 +43,21 @@ def create_topic(state: MetadataState, command: CreateTopic) -> Applied:
                 "topic_deleting", f"topic {name!r} is still being deleted; try again"
             )
         raise CommandRejected("topic_exists", f"topic {name!r} already exists")
-    if len(state.topics) >= limits.TOPICS_MAX:
-        raise CommandRejected("too_many_topics", f"there are at most {limits.TOPICS_MAX} topics")
+    if len(state.topics) + len(state.deleted_topics) >= limits.TOPICS_MAX:
+        raise CommandRejected(
+            "too_many_topics",
+            f"there are at most {limits.TOPICS_MAX} topics; deleted ones count until all nodes have"
+            " deleted their files",
+        )
+    topic_id = _requested_id(state, command)
     _check_count(state, command.partitions, command.partitions)
     factor = _requested_factor(state, command)
-    min_insync = command.min_insync if isinstance(command, CreateTopicWithMinInsync) else None
+    min_insync = None
+    if isinstance(command, CreateTopicWithMinInsync | CreateTopicWithId):
+        min_insync = command.min_insync
     _check_replication(factor, min_insync)
     partitions = _new_partitions(state, None, command.partitions, factor, min_insync)
-    topic = TopicMetadata(
-        name, state.version, dict(command.settings), partitions, min_insync=min_insync
-    )
+    topic = TopicMetadata(name, topic_id, dict(command.settings), partitions, min_insync=min_insync)
     return _accepted(state, topic, f"topic {name} created", topic.topic_id)
 
 
@@ -116,8 +124,29 @@ def delete_topic(state: MetadataState, command: DeleteTopic) -> Applied:
     )
 
 
+def delete_topic_at_once(state: MetadataState, command: DeleteTopicAtOnce) -> Applied:
+    """Delete a topic and its groups, and remember which nodes have files of it."""
+    topic = require_topic(state, command.name, command.topic_id)
+    nodes = {node for partition in topic.partitions for node in partition.holders}
+    deleted = DeletedTopic(topic.name, topic.topic_id, tuple(sorted(nodes)))
+    after = replace(
+        state,
+        topics={name: other for name, other in state.topics.items() if name != topic.name},
+        groups={name: of for name, of in state.groups.items() if name != topic.name},
+        deleted_topics={**state.deleted_topics, format_topic_id(topic.topic_id): deleted},
+    )
+    return Applied(after, Accepted(state.version, f"topic {topic.name} deleted", topic.version))
+
+
 def remove_topic(state: MetadataState, command: RemoveTopic) -> Applied:
-    """Remove a topic that was being deleted."""
+    """Forget a deleted topic."""
+    text = format_topic_id(command.topic_id)
+    if text in state.deleted_topics:
+        rest = {known: one for known, one in state.deleted_topics.items() if known != text}
+        return Applied(
+            replace(state, deleted_topics=rest),
+            Accepted(state.version, f"topic {command.name} removed"),
+        )
     topic = state.topics.get(command.name)
     if topic is None or topic.topic_id != command.topic_id:
         raise CommandRejected("topic_not_found", f"topic {command.name!r} does not exist any more")
@@ -142,6 +171,20 @@ def _without_leader(partition: PartitionMetadata) -> PartitionMetadata:
         unclean=False,
         version=partition.version + 1,
     )
+
+
+def _requested_id(state: MetadataState, command: CreateTopic) -> int:
+    """Return the id of a new topic: drawn by the proposer, or the index of the command."""
+    if not isinstance(command, CreateTopicWithId):
+        return state.version
+    topic_id = command.topic_id
+    if (
+        topic_id < NATIVE_TOPIC_IDS
+        or format_topic_id(topic_id) in state.deleted_topics
+        or any(topic.topic_id == topic_id for topic in state.topics.values())
+    ):
+        raise CommandRejected("invalid_topic_id", "the id of a new topic is drawn, and is not used")
+    return topic_id
 
 
 def _requested_factor(state: MetadataState, command: CreateTopic) -> int:

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from goq.cluster.metadata.commands import (
     AnyCommand,
+    CreateTopicWithId,
     FenceNode,
     ForceNewCluster,
     MarkReplicaDamaged,
@@ -18,6 +19,7 @@ from goq.cluster.metadata.commands import (
 )
 from goq.cluster.metadata.results import Rejected, Result
 from goq.cluster.metadata.state import MetadataState, NodeMetadata, PartitionMetadata
+from goq.model import NATIVE_TOPIC_IDS, format_topic_id
 
 
 def check_step(
@@ -35,7 +37,8 @@ def check_step(
     for name, topic in after.topics.items():
         old = before.topics.get(name)
         if old is None or old.topic_id != topic.topic_id:
-            assert topic.topic_id == after.version
+            drawn = command.topic_id if isinstance(command, CreateTopicWithId) else after.version
+            assert topic.topic_id == drawn
             for partition in topic.partitions:
                 assert all(before.nodes[n].takes_replicas for n in partition.replicas)
             continue
@@ -56,9 +59,14 @@ def check_state(state: MetadataState) -> None:
     for name, node in state.nodes.items():
         assert node.id == name
     assert set(state.groups) <= set(state.topics)
+    ids = [t.topic_id for t in [*state.topics.values(), *state.deleted_topics.values()]]
+    assert len(set(ids)) == len(ids)
+    for text, deleted in state.deleted_topics.items():
+        assert text == format_topic_id(deleted.topic_id)
+        assert deleted.nodes == tuple(sorted(set(deleted.nodes)))
     for name, topic in state.topics.items():
         assert topic.name == name
-        assert topic.topic_id <= state.version
+        assert topic.topic_id <= state.version or topic.topic_id >= NATIVE_TOPIC_IDS
         for partition in topic.partitions:
             if topic.deleting:
                 assert partition.leader is None

@@ -13,6 +13,7 @@ from goq.cluster.metadata.state import (
     PartitionMetadata,
     TopicMetadata,
 )
+from goq.model import draw_topic_id
 
 NODES = [f"n{number}" for number in range(1, 8)]
 RACKS = [None, "a", "b", "c"]
@@ -95,7 +96,7 @@ class Commands:
         r = self.random
         level = state.features.level + r.choice([0, 1, 1])
         nodes = {
-            name: (node.incarnation, level - (r.random() < 0.05))
+            name: (node.incarnation, max(0, level - (r.random() < 0.05)))
             for name, node in sorted(state.nodes.items())
             if r.random() < 0.95
         }
@@ -118,6 +119,12 @@ class Commands:
         if topic is None:
             factor = r.choice([None, 1, 2, 3, 3, 9])
             fields: Any = (name, r.choice([0, 1, 3, 6, 12]), {"fsync": "always"}, factor)
+            if r.random() < 0.5:
+                used = [topic.topic_id for _, topic in sorted(state.topics.items())]
+                topic_id = draw_topic_id(r.getrandbits)
+                if r.random() < 0.1:
+                    topic_id = r.choice([0, *used])
+                return c.CreateTopicWithId(*fields, r.choice([None, 1, 2]), topic_id)
             if r.random() < 0.3:
                 return c.CreateTopicWithMinInsync(*fields, r.choice([0, 1, 2, 3]))
             return c.CreateTopic(*fields)
@@ -139,7 +146,9 @@ class Commands:
             ),
         ]
         if topic.deleting or r.random() < 0.15:
-            choices = [c.DeleteTopic(*key), c.RemoveTopic(*key)]
+            choices = [c.DeleteTopic(*key), c.DeleteTopicAtOnce(*key), c.RemoveTopic(*key)]
+            deleted = [one for _, one in sorted(state.deleted_topics.items())]
+            choices += [c.RemoveTopic(one.name, one.topic_id) for one in deleted]
         return r.choice(choices)
 
     def _about_partition(self, state: MetadataState, topic: TopicMetadata) -> c.AnyCommand:

@@ -6,6 +6,7 @@ Nothing is real but the metadata: a replica "catches up" by a few steps with a l
 from __future__ import annotations
 
 import random
+from typing import Any
 
 from goq.cluster.controller.controller import decide
 from goq.cluster.controller.node_liveness import Heartbeat, NodeLiveness
@@ -20,6 +21,7 @@ from goq.cluster.metadata.state import (
     TopicMetadata,
     active_partitions,
 )
+from goq.model import draw_topic_id
 from tests.support.cluster.metadata.checks import check_step
 
 STEP_MS = 200
@@ -111,6 +113,9 @@ class World:
         for topic in self.state.topics.values():
             if topic.deleting and self.random.random() < 0.5:
                 member.deleted.add(topic.topic_id)
+        for deleted in self.state.deleted_topics.values():
+            if self.random.random() < 0.5:
+                member.deleted.add(deleted.topic_id)
         heartbeat = Heartbeat(
             member.incarnation,
             member.unfit_reason,
@@ -187,9 +192,14 @@ class World:
         r = self.random
         topic = self.state.topics.get(name)
         if topic is None:
-            self.propose(c.CreateTopic(name, r.randrange(1, 9), {}, r.choice([None, 1, 2, 3])))
+            fields: Any = (name, r.randrange(1, 9), {}, r.choice([None, 1, 2, 3]))
+            drawn = draw_topic_id(r.getrandbits)
+            self.propose(
+                r.choice([c.CreateTopic(*fields), c.CreateTopicWithId(*fields, None, drawn)])
+            )
         elif r.random() < 0.3:
-            self.propose(c.DeleteTopic(name, topic.topic_id))
+            delete = r.choice([c.DeleteTopic, c.DeleteTopicAtOnce])
+            self.propose(delete(name, topic.topic_id))
         elif r.random() < 0.5:
             factor, min_insync = r.choice([None, 1, 2, 3]), r.choice([None, None, 1, 2])
             self.propose(

@@ -246,8 +246,8 @@ class SimNode:
 
     # The topics, as replicas see them
 
-    def directory(self, topic: str) -> Path:
-        return Path("/data/topics") / topic
+    def directory(self, key: PartitionKey) -> Path:
+        return Path("/data/topics") / key.folder / str(key.number)
 
     def _sealed(self, identity: PartitionId, log: str, segment: Segment) -> None:
         self.spawn(
@@ -274,7 +274,7 @@ class SimNode:
     ) -> None:
         topic = self.topics.get(key.topic)
         if topic is None:
-            directory = self.directory(key.topic)
+            directory = self.directory(key).parent
             topic = self.topics[key.topic] = Topic(
                 key.topic,
                 key.topic_id,

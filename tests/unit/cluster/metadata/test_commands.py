@@ -11,9 +11,11 @@ from goq.cluster.metadata.commands import (
     AlterTopic,
     CancelReassignment,
     CreateTopic,
+    CreateTopicWithId,
     DecommissionNode,
     DeleteGroup,
     DeleteTopic,
+    DeleteTopicAtOnce,
     ElectLeader,
     FenceNode,
     FinishReassignment,
@@ -29,7 +31,8 @@ from goq.cluster.metadata.commands import (
     StartReassignment,
     UnfenceNode,
 )
-from goq.cluster.metadata.state import MetadataState, PartitionMetadata
+from goq.cluster.metadata.state import DeletedTopic, MetadataState, PartitionMetadata
+from goq.model import NATIVE_TOPIC_IDS, format_topic_id
 from tests.support.cluster.metadata.states import after, at, nodes, partition, refused, with_topic
 
 
@@ -334,6 +337,30 @@ def test_a_topic_made_anew_is_another_one(three: MetadataState) -> None:
     assert state.topics["orders"].topic_id > topic_id
     assert refused(state, DeleteTopic("orders", topic_id)) == "topic_not_found"
     assert refused(state, RemoveTopic("orders", topic_id)) == "topic_not_found"
+
+
+def test_the_name_of_a_topic_that_is_deleted_at_once_is_free(three: MetadataState) -> None:
+    topic_id = three.topics["orders"].topic_id
+    state = after(
+        three, PutGroup("orders", topic_id, "g", 0, {}), DeleteTopicAtOnce("orders", topic_id)
+    )
+    assert not state.topics
+    assert not state.groups
+    nodes = sorted({node for p in three.topics["orders"].partitions for node in p.replicas})
+    text = format_topic_id(topic_id)
+    assert state.deleted_topics == {text: DeletedTopic("orders", topic_id, tuple(nodes))}
+    drawn = NATIVE_TOPIC_IDS + 7
+    for other in (drawn - 8, topic_id):
+        create = CreateTopicWithId("orders", 1, {}, topic_id=other)
+        assert refused(state, create) == "invalid_topic_id"
+    state = after(state, CreateTopicWithId("orders", 1, {}, None, 1, drawn))
+    assert (state.topics["orders"].topic_id, state.topics["orders"].min_insync) == (drawn, 1)
+    assert refused(state, DeleteTopicAtOnce("orders", topic_id)) == "topic_not_found"
+    again = CreateTopicWithId("mails", 1, {}, topic_id=drawn)
+    assert refused(state, again) == "invalid_topic_id"
+    state = after(state, DeleteTopicAtOnce("orders", drawn), RemoveTopic("orders", topic_id))
+    assert state.deleted_topics.keys() == {format_topic_id(drawn)}
+    assert refused(state, again) == "invalid_topic_id"
 
 
 def test_a_topic_that_lives_is_not_forgotten(three: MetadataState) -> None:

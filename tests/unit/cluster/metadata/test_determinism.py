@@ -47,6 +47,7 @@ def reordered(state: MetadataState, order: Callable[[list[Any]], list[Any]]) -> 
         nodes=mapping(state.nodes, same),
         topics=mapping(state.topics, with_settings),
         groups=mapping(state.groups, lambda groups: mapping(groups, with_settings)),
+        deleted_topics=mapping(state.deleted_topics, same),
     )
 
 
