@@ -6,6 +6,7 @@ third is shared by all.
 client    the client library, asynchronous and synchronous
 pipeline  export, reports and Spark
 
+process   the process of a node: event loop, log, signals
 node      the composition root of a running node
 http      the HTTP/1.1 server and client
 api       the HTTP API: routes, bodies, views, gateway, metrics
@@ -21,6 +22,7 @@ units     durations, sizes and times in the form that people write
 errors    the tree of all errors
 limits    all bounds
 clock     time, as a parameter
+log_throttle  one log record of a kind in a period
 """
 
 from __future__ import annotations

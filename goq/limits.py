@@ -89,6 +89,7 @@ DISK_LOW_BYTES: Final = 1024 * MIB  # with less free it is nearly full; at most 
 DISK_START_BYTES: Final = 2 * MIB  # with less free the reserve is given up for a start
 DISK_SPACE_CHECK_S: Final = 2.0  # between two measurements of the free space
 SMALL_FILE_BYTES_MAX: Final = 16 * KIB  # files that may replace another one on a full disk
+SLOW_WRITE_S: Final = 1.0  # a write with its sync that is told
 DISK_CHECK_PAUSE_S: Final = 1.0  # between two checks of that free space
 SCRUB_PAUSE_S: Final = 86_400.0  # between two verifications of all replicas on the disk
 SCRUB_BYTES_PER_S: Final = 8 * MIB  # the speed of that verification

@@ -7,10 +7,6 @@ Stopping goes the other way. Nothing else builds these parts.
 from __future__ import annotations
 
 import asyncio
-import gc
-import signal
-import sys
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from goq import limits
@@ -153,6 +149,7 @@ class Node:
             problem_response,
             HttpLimits(connections_max=connections_max()),
             self.config.host_names,
+            app.failures,
         )
         app.metrics.server = server
         try:
@@ -168,6 +165,16 @@ class Node:
         if self.cluster is None:
             return None
         return self.cluster.replicas.needed_from(partition.identity)
+
+    def reload(self, config: Config) -> None:
+        """Take over the settings that can change while the node runs: ``security.hosts``."""
+        self.config = config
+        if self._server is not None:
+            self._server.allow_hosts(config.host_names)
+
+    def requests_under_way(self) -> list[str]:
+        """Return the requests that are not answered yet, for a log."""
+        return [] if self._server is None else self._server.requests_under_way()
 
     async def stop(self) -> None:
         """Finish requests in flight, make everything durable, unlock the data folder.
@@ -204,40 +211,3 @@ class Node:
         finally:
             if lock is not None:
                 lock.release()
-
-
-async def _run(config: Config, on_ready: Callable[[str], None]) -> None:
-    stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for name in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(name, stopping.set)
-    node = Node(config)
-    await node.start()
-    try:
-        on_ready(node.url)
-        await stopping.wait()
-    finally:
-        await node.stop()
-
-
-def run(config: Config, on_ready: Callable[[str], None]) -> None:
-    """Run a node until SIGTERM or Ctrl-C; ``on_ready`` gets its URL."""
-    _raise_open_files()
-    # Requests make few reference cycles: collecting every 700 objects (the default) costs 6 %.
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
-    if sys.platform != "win32":
-        import uvloop
-
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_run(config, on_ready))
-    else:
-        asyncio.run(_run(config, on_ready))
-
-
-def _raise_open_files() -> None:
-    """Raise the limit of open files to the maximum."""
-    import resource
-
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

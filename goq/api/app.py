@@ -32,6 +32,7 @@ from goq.api.routes.topics import HistoryRoutes, TopicRoutes
 from goq.api.routes.trace import TraceRoutes
 from goq.broker.broker import Broker
 from goq.cluster.admin.standalone_view import StandaloneView
+from goq.http.failure_log import FailureLog
 from goq.http.message import Handler, Request, Response
 from goq.storage.disk_space import DiskSpace
 
@@ -61,6 +62,7 @@ class App:
     ) -> None:
         """``shortages`` returns what the node runs out of, in words for users."""
         stats = RequestStats()
+        self.failures = FailureLog()
         view = StandaloneView(broker, node_id, own_url) if cluster is None else cluster.view
         self.metrics = Metrics(broker, stats, view, space)
         traces = TraceRoutes(broker, node_id)
@@ -93,7 +95,9 @@ class App:
         internal: list[Route] = []
         if cluster is not None:
             internal = [*groups.internal_routes(), *NodeCallRoutes(cluster.rpc_server).routes()]
-        self.router = Router([*routes, *internal], stats, has_other_nodes=cluster is not None)
+        self.router = Router(
+            [*routes, *internal], stats, self.failures, has_other_nodes=cluster is not None
+        )
         self.handle: Handler = self.router.handle
         if cluster is not None:
             from goq.api.gateway.gateway import Gateway  # unused by a standalone node

@@ -17,6 +17,7 @@ from goq.api.errors import problem_response
 from goq.api.routing_policy import RoutingPolicy
 from goq.broker.runtime.metrics import Histogram
 from goq.errors import GoqError, InvalidInput, MethodNotAllowed, RouteNotFound, ShuttingDown
+from goq.http.failure_log import FailureLog
 from goq.http.message import Request, Response
 
 RouteHandler = Callable[..., Response | Awaitable[Response]]
@@ -124,12 +125,18 @@ class Router:
     """
 
     def __init__(
-        self, routes: Sequence[Route], stats: RequestStats, *, has_other_nodes: bool = False
+        self,
+        routes: Sequence[Route],
+        stats: RequestStats,
+        failures: FailureLog,
+        *,
+        has_other_nodes: bool = False,
     ) -> None:
         self.routes = routes
         self.on_stop: list[Callable[[], None]] = []
         """Called before the waiting requests are answered."""
         self._stats = stats
+        self._failures = failures
         self._stopped_retry_ms = None if has_other_nodes else _STOPPED_RETRY_MS
         self._waiting: set[asyncio.Task[object]] = set()
         self._interrupted: set[asyncio.Task[object]] = set()
@@ -172,18 +179,25 @@ class Router:
                 return self._run(request, route, values, started_s)
             response = cast(Response, route.handler(request, *values))
         except GoqError as error:
-            response = problem_response(error)
+            response = self._refused(request, path, error)
             if isinstance(error, MethodNotAllowed):
                 response.headers["Allow"] = ", ".join(_allowed(self._find(request)[0]))
         self._stats.count(request.method, path, response.status, perf_counter() - started_s)
         return response
 
-    async def interruptible(self, answer: Awaitable[Response]) -> Response:
+    async def interruptible(
+        self, request: Request, route: Route, answer: Awaitable[Response]
+    ) -> Response:
         """Await an answer that :meth:`stop_waiting` may interrupt; errors become problems."""
         try:
             return await self._wait(answer)
         except GoqError as error:
-            return problem_response(error)
+            return self._refused(request, route.path, error)
+
+    def _refused(self, request: Request, path: str, error: GoqError) -> Response:
+        response = problem_response(error)
+        self._failures.note(request, f"{request.method} {path}", error, response)
+        return response
 
     def stop_waiting(self) -> None:
         """Answer every waiting request now, because the node is stopping."""
@@ -200,7 +214,7 @@ class Router:
             answer = cast(Awaitable[Response], route.handler(request, *values))
             response = await (self._wait(answer) if route.waits else answer)
         except GoqError as error:
-            response = problem_response(error)
+            response = self._refused(request, route.path, error)
         seconds = perf_counter() - started_s
         self._stats.count(request.method, route.path, response.status, seconds)
         return response

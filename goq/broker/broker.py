@@ -21,7 +21,7 @@ from goq.broker.retention.archiver import Archiver
 from goq.broker.retention.compaction_manager import CompactionManager
 from goq.broker.retention.retention_manager import ReplicaStartOffset, RetentionManager
 from goq.broker.runtime.background import BackgroundReads
-from goq.broker.runtime.metrics import Histogram
+from goq.broker.runtime.metrics import WriteTimes
 from goq.broker.runtime.tasks import Tasks
 from goq.broker.search.finder import Finder
 from goq.broker.search.key_index_builder import KeyIndexBuilder
@@ -95,7 +95,7 @@ class Broker:
         self._retention_task: asyncio.Task[None] | None = None
         self.compaction_manager = CompactionManager(self.topics, clock)
         self._loader: TopicLoader
-        self.write_seconds = Histogram()
+        self.write_seconds = WriteTimes()
         self.background = BackgroundReads(lambda: sum(self.write_seconds.counts))
         self._context: PartitionContext | None = None
         self._changing = asyncio.Lock()

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from goq.broker.log.frame_cache import FrameCache
 from goq.broker.log.quorum import Quorum
-from goq.broker.runtime.metrics import Histogram
+from goq.broker.runtime.metrics import WriteTimes
 from goq.broker.runtime.tasks import Tasks
 from goq.clock import Clock
 from goq.config.topic import TopicSettings
@@ -64,7 +64,7 @@ class PartitionContext:
     clock: Clock
     epoch: int
     on_seal: Callable[[PartitionId, str, Segment], None]
-    write_seconds: Histogram
+    write_seconds: WriteTimes
     frames: FrameCache
     tasks: Tasks
     random: Callable[[], float]

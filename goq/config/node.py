@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -266,6 +266,15 @@ class SecurityConfig(BaseModel):
         return tuple(name.lower() for name in value)
 
 
+class LoggingConfig(BaseModel):
+    """The settings of the log on stderr."""
+
+    model_config = _STRICT
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["text", "json"] = "text"
+
+
 class Config(BaseModel):
     """The whole configuration of a node."""
 
@@ -275,6 +284,7 @@ class Config(BaseModel):
     defaults: DefaultsConfig = DefaultsConfig()
     cluster: ClusterConfig = ClusterConfig()
     security: SecurityConfig = SecurityConfig()
+    logging: LoggingConfig = LoggingConfig()
 
     @property
     def host_names(self) -> set[str]:

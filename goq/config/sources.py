@@ -17,11 +17,18 @@ from pydantic import BaseModel, ValidationError
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
 from pydantic_settings.exceptions import SettingsError
 
-from goq.config.node import BrokerConfig, ClusterConfig, Config, DefaultsConfig, SecurityConfig
+from goq.config.node import (
+    BrokerConfig,
+    ClusterConfig,
+    Config,
+    DefaultsConfig,
+    LoggingConfig,
+    SecurityConfig,
+)
 from goq.config.topic import TopicSettings
 from goq.errors import UsageError
 
-_SECTIONS = "broker, cluster, defaults and security"
+_SECTIONS = "broker, cluster, defaults, logging and security"
 _PREFIX = "GOQ_"
 _CLIENT_VARIABLES = {
     "GOQ_SERVER", "GOQ_TOKEN", "GOQ_CLIENT_ID",
@@ -44,6 +51,7 @@ class _Environment(BaseSettings):
     defaults: DefaultsConfig = DefaultsConfig()
     cluster: ClusterConfig = ClusterConfig()
     security: SecurityConfig = SecurityConfig()
+    logging: LoggingConfig = LoggingConfig()
 
 
 def load_config(path: Path | None, flags: Mapping[str, Any]) -> Config:
@@ -129,7 +137,7 @@ def _setting_names() -> Iterator[str]:
     own = DefaultsConfig.model_fields
     for name in (*TopicSettings().written(), "partitions"):
         yield f"defaults.{'' if name.partition('.')[0] in own else 'topic.'}{name}"
-    for section in ("broker", "cluster", "security"):
+    for section in ("broker", "cluster", "logging", "security"):
         kind = Config.model_fields[section].annotation
         assert isinstance(kind, type)
         assert issubclass(kind, BaseModel)

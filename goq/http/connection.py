@@ -137,6 +137,11 @@ class Connection(asyncio.Protocol):
             self._close()
 
     @property
+    def current(self) -> Request | None:
+        """The request that is being answered."""
+        return self._current
+
+    @property
     def task(self) -> asyncio.Task[None] | None:
         """The task of the current request, or ``None``."""
         return self._task

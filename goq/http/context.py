@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from goq import limits
 from goq.errors import GoqError
 from goq.http.allowed_hosts import AllowedHosts
+from goq.http.failure_log import REQUEST_ID, FailureLog
 from goq.http.message import Handler, Request, Response
 from goq.http.stream_heartbeat import StreamHeartbeat
 
@@ -64,6 +65,7 @@ class ServerContext:
         "connection_count",
         "connections",
         "draining",
+        "failures",
         "handler",
         "known_hosts",
         "limits",
@@ -80,11 +82,13 @@ class ServerContext:
         on_error: Callable[[GoqError], Response],
         limits: HttpLimits,
         allowed_hosts: AllowedHosts,
+        failures: FailureLog,
     ) -> None:
         self.handler = handler
         self.on_error = on_error
         self.limits = limits
         self.allowed_hosts = allowed_hosts
+        self.failures = failures
         self.known_hosts: set[str | None] = set()
         self.loop: asyncio.AbstractEventLoop
         self.connections: set[Connection] = set()
@@ -119,9 +123,11 @@ class ServerContext:
         An error that is not a ``GoqError`` is a bug: it is logged with its traceback, and the
         client gets an internal error without details.
         """
+        bug_id = None
         if not isinstance(error, GoqError):
-            logger.error("handler failed: %r", request, exc_info=error)
-            error = GoqError("internal error; the node's log has the cause")
+            bug_id = self.failures.next_id()
+            logger.error("request %s failed: %r", bug_id, request, exc_info=error)
+            error = GoqError(f"internal error; the node's log has the cause of request {bug_id}")
         try:
             response = self.on_error(error)
         except Exception:
@@ -130,4 +136,8 @@ class ServerContext:
         if error.retry_after_ms is not None:
             seconds = max(1, math.ceil(error.retry_after_ms / 1000))
             response.headers.setdefault("Retry-After", str(seconds))
+        if bug_id is None:
+            self.failures.note(request, "a connection", error, response)
+        else:
+            response.headers[REQUEST_ID] = bug_id
         return response

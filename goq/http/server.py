@@ -10,6 +10,7 @@ from goq.errors import GoqError
 from goq.http.allowed_hosts import AllowedHosts
 from goq.http.connection import Connection
 from goq.http.context import HttpLimits, ServerContext
+from goq.http.failure_log import FailureLog
 from goq.http.message import Handler, Response
 
 BACKLOG: Final = 1024
@@ -32,8 +33,11 @@ class HttpServer:
         on_error: Callable[[GoqError], Response],
         limits: HttpLimits = HttpLimits(),  # noqa: B008 - frozen
         hosts: Iterable[str] | None = None,
+        failures: FailureLog | None = None,
     ) -> None:
-        self._shared = ServerContext(handler, on_error, limits, AllowedHosts(hosts))
+        self._shared = ServerContext(
+            handler, on_error, limits, AllowedHosts(hosts), failures or FailureLog()
+        )
         self._server: asyncio.Server | None = None
 
     async def start(self, host: str, port: int) -> None:
@@ -65,6 +69,16 @@ class HttpServer:
     def bodies_in_flight_bytes(self) -> int:
         """The bytes of request bodies in memory, arriving or being handled."""
         return self._shared.bodies_in_flight_bytes
+
+    def allow_hosts(self, hosts: Iterable[str]) -> None:
+        """Replace the names by which requests may call the server."""
+        self._shared.allowed_hosts = AllowedHosts(hosts)
+        self._shared.known_hosts.clear()
+
+    def requests_under_way(self) -> list[str]:
+        """Return the requests that are not answered yet, for a log."""
+        currents = [connection.current for connection in self._shared.connections]
+        return [repr(request) for request in currents if request is not None]
 
     async def drain(self, timeout_ms: int) -> None:
         """Accept nothing more, finish the requests in progress, then close.

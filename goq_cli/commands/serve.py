@@ -44,6 +44,12 @@ def command(
     cluster_tls_ca_file: Annotated[
         Path | None, typer.Option(help="The authority of all certificates.")
     ] = None,
+    log_level: Annotated[
+        str | None, typer.Option(metavar="debug|info|warning|error", help="Default: info.")
+    ] = None,
+    log_format: Annotated[
+        str | None, typer.Option(metavar="text|json", help="Of the log on stderr. Default: text.")
+    ] = None,
     settings: Annotated[
         list[str], typer.Option("--set", metavar="KEY=VALUE", help="Any setting, by dotted name.")
     ] = [],  # noqa: B006 - typer reads the default, nothing writes to it
@@ -53,22 +59,18 @@ def command(
     Settings come from the file, the environment (GOQ_BROKER__DATA_DIR) and flags; later ones win.
     Prints one line when ready.
     """
-    import logging
-
     from goq import __version__
+    from goq.config.node import Config
     from goq.config.sources import load_config
-    from goq.node import run
+    from goq.process.run import run
 
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=logging.INFO,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-    )
     flags: dict[str, object] = dict(parse_settings(settings))
     given = {
         "broker.data_dir": data_dir,
         "broker.listen": listen,
         "broker.node_id": node_id,
+        "logging.level": log_level,
+        "logging.format": log_format,
         "cluster.listen": cluster_listen,
         "cluster.peers": peers,
         "cluster.join": join,
@@ -78,9 +80,8 @@ def command(
         "cluster.tls.ca_file": cluster_tls_ca_file,
     }
     flags |= {name: value for name, value in given.items() if value is not None}
-    loaded = load_config(config, flags)
 
-    def ready(url: str) -> None:
+    def ready(loaded: Config, url: str) -> None:
         where = loaded.broker.data_dir.resolve()
         if SESSION.json:
             print_json({"url": url, "data_dir": str(where), "version": __version__})
@@ -88,4 +89,4 @@ def command(
             sys.stdout.write(f"goq {__version__} ready on {url}, data in {where}\n")
         sys.stdout.flush()
 
-    run(loaded, ready)
+    run(lambda: load_config(config, flags), ready)

@@ -93,7 +93,7 @@ class Gateway:
             return self._router.handle(request)
         request.outlives_eof = not route.waits
         answer = self._fan_out(request, route, values)
-        return self._router.interruptible(answer) if route.waits else answer
+        return self._router.interruptible(request, route, answer) if route.waits else answer
 
     def _route_to_leader(
         self, request: Request, route: Route, routing: ToPartitionLeader, values: Sequence[str]
@@ -108,7 +108,7 @@ class Gateway:
             pass
         request.outlives_eof = not route.waits
         answer = self._ask_leader(request, *found)
-        return self._router.interruptible(answer) if route.waits else answer
+        return self._router.interruptible(request, route, answer) if route.waits else answer
 
     async def _ask_leader(self, request: Request, topic: str, number: int) -> Response:
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Protocol
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -180,7 +180,7 @@ class Metrics:
 def _histogram(
     name: str,
     text: str,
-    histograms: dict[tuple[()], Histogram] | dict[tuple[str, str], Histogram],
+    histograms: Mapping[tuple[()], Histogram] | Mapping[tuple[str, str], Histogram],
     labels: tuple[str, ...],
 ) -> Metric:
     metric = HistogramMetricFamily(name, text, labels=labels)

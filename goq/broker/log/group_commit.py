@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from goq import limits
 from goq.broker.log.quorum import Quorum
-from goq.broker.runtime.metrics import Histogram
+from goq.broker.runtime.metrics import WriteTimes
 from goq.clock import Clock
 from goq.config.topic import Fsync
 from goq.errors import (
@@ -141,7 +141,7 @@ class GroupCommit:
         on_failure: Callable[[GoqError], None] = lambda _error: None,
         admission: AppendAdmission | None = None,
         quorum: Quorum | None = None,
-        write_seconds: Histogram,
+        write_seconds: WriteTimes,
         queue_bytes_max: int = limits.COMMIT_QUEUE_BYTES_MAX,
         fsync_interval_ms: int = limits.FSYNC_INTERVAL_MS,
     ) -> None:
@@ -323,7 +323,8 @@ class GroupCommit:
     def _finish(
         self, batch: WriteBatch, written: list[_Written], began_s: float, error: Exception | None
     ) -> None:
-        self._write_seconds.observe(self._loop.time() - began_s)
+        now_s = self._loop.time()
+        self._write_seconds.note(now_s - began_s, now_s, self.log.directory)
         if error is not None:
             known = self._as_known(error)
             is_refused = isinstance(known, StorageFull | ResourcesExhausted)

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_left
 from collections import deque
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple
+
+from goq import limits
+from goq.log_throttle import LogThrottle
+
+_log = logging.getLogger("goq.broker")
+_SLOW_PERIOD_S = 60.0
 
 _SECONDS = 10
 
@@ -116,3 +124,21 @@ class Histogram:
             total += count
             pairs.append((bound, float(total)))
         return pairs
+
+
+class WriteTimes(Histogram):
+    """The durations of writes with their syncs; slow ones are logged, one a log and period."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._throttle = LogThrottle(_SLOW_PERIOD_S)
+
+    def note(self, seconds: float, now_s: float, log: Path) -> None:
+        """Count one write to a log, which ended at ``now_s`` of monotonic time."""
+        self.observe(seconds)
+        if seconds < limits.SLOW_WRITE_S:
+            return
+        left_out = self._throttle.admit(log, now_s)
+        if left_out is not None:
+            more = f" ({left_out} more before)" if left_out else ""
+            _log.warning("a write to %s took %.1f s: the disk is slow%s", log, seconds, more)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from goq.http.allowed_hosts import AllowedHosts
 from goq.http.connection import Connection
 from goq.http.context import HttpLimits, ServerContext
+from goq.http.failure_log import FailureLog
 from goq.http.message import Handler, Request, Response
 from tests.support.api.http_harness import chunked, describe, get, post, problem
 from tests.support.eventually import until
@@ -81,7 +82,7 @@ def converse(runner: asyncio.Runner, handler: Handler, reads: list[bytes]) -> tu
     """Return all that a connection answers to these reads, and whether it ended."""
 
     async def conversation() -> tuple[bytes, bool]:
-        shared = ServerContext(handler, problem, LIMITS, AllowedHosts(None))
+        shared = ServerContext(handler, problem, LIMITS, AllowedHosts(None), FailureLog())
         shared.loop = asyncio.get_running_loop()
         connection = Connection(shared)
         transport = MemoryTransport()

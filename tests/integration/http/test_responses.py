@@ -221,7 +221,7 @@ def test_an_answer_that_cannot_be_sent_as_given_becomes_an_internal_error(run, c
                 peer.send(get())
                 answer = await peer.answer()
                 assert (answer.status, answer.body[:8]) == (500, b"internal")
-                assert set(answer.headers) == {"content-type", "content-length"}
+                assert set(answer.headers) == {"content-type", "content-length", "goq-request-id"}
 
     run(scenario)
     assert {record.name for record in caplog.records} == {"goq.http"}

@@ -50,6 +50,7 @@ def all_settings() -> set[str]:
     }
     cluster = {f"cluster.{name}" for name in type(Config().cluster).model_fields}
     security = {f"security.{name}" for name in type(Config().security).model_fields}
+    security |= {f"logging.{name}" for name in type(Config().logging).model_fields}
     return broker | cluster | security | topic | {"defaults.topic.partitions"}
 
 
@@ -65,6 +66,7 @@ def test_the_example_says_the_defaults_and_names_every_setting() -> None:
     assert example.broker == default.broker
     assert example.cluster == default.cluster
     assert example.security == default.security
+    assert example.logging == default.logging
     assert example.defaults.settings == default.defaults.settings
     assert example.defaults.partitions == default.defaults.partitions
     assert names_in(yaml.safe_load(EXAMPLE.read_text())) == all_settings()
@@ -72,16 +74,14 @@ def test_the_example_says_the_defaults_and_names_every_setting() -> None:
 
 def test_the_documentation_lists_every_setting_with_its_default() -> None:
     text = (REPOSITORY / "docs" / "configuration.md").read_text()
-    rows = dict(
-        re.findall(
-            r"^\| `((?:broker|cluster|defaults|security)\.[\w.]+)` \| `([^`]*)` \|", text, re.M
-        )
-    )
+    sections = "|".join(Config.model_fields)
+    rows = dict(re.findall(rf"^\| `((?:{sections})\.[\w.]+)` \| `([^`]*)` \|", text, re.M))
     assert set(rows) == all_settings()
     documented = load_config(None, rows)
     assert documented.broker == Config().broker
     assert documented.cluster == Config().cluster
     assert documented.security == Config().security
+    assert documented.logging == Config().logging
     assert documented.defaults.settings == TopicSettings()
     assert documented.defaults.partitions == 6
 

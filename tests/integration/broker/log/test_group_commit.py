@@ -12,7 +12,7 @@ import pytest
 
 from goq.broker.log.admission import Admission
 from goq.broker.log.group_commit import Appended, GroupCommit
-from goq.broker.runtime.metrics import Histogram, TopicStats
+from goq.broker.runtime.metrics import TopicStats, WriteTimes
 from goq.clock import ManualClock
 from goq.config.topic import Fsync
 from goq.delivery.dedup.dedup_window import DedupWindow
@@ -53,7 +53,7 @@ class _Setup:
             on_seal=lambda segment: self.sealed.append(segment.base_offset),
             on_failure=self.failures.append,
             admission=Admission(self.producers, NO_WINDOW, lambda _offset: None, TopicStats()),
-            write_seconds=Histogram(),
+            write_seconds=WriteTimes(),
             **bounds,
         )
 

@@ -13,7 +13,7 @@ from goq.broker.log.admission import Admission
 from goq.broker.log.group_commit import Appended, GroupCommit, wait_for_all
 from goq.broker.partition.loader import open_logs
 from goq.broker.partition_context import Quorums
-from goq.broker.runtime.metrics import Histogram, TopicStats
+from goq.broker.runtime.metrics import TopicStats, WriteTimes
 from goq.broker.topic.receiver import UnsettledReceipt
 from goq.broker.topic.topic import Leadership, Topic
 from goq.clock import ManualClock
@@ -51,7 +51,7 @@ class _Setup:
                 self.producers, NO_WINDOW, lambda _offset: None, TopicStats(), is_ahead=True
             ),
             quorum=self.quorum,
-            write_seconds=Histogram(),
+            write_seconds=WriteTimes(),
             **bounds,
         )
 

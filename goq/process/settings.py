@@ -1,0 +1,39 @@
+"""A configuration as settings by dotted name, to be compared with another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from goq.config.node import Config
+
+
+def changed_settings(before: Config, after: Config) -> dict[str, str]:
+    """Return the settings whose values differ, with the later value, as text."""
+    old, new = _settings(before), _settings(after)
+    return {name: value for name, value in sorted(new.items()) if old.get(name) != value}
+
+
+def _settings(config: Config) -> dict[str, str]:
+    known = config.model_dump(mode="json", exclude={"defaults"})
+    topic = {
+        f"defaults.{name}": value for name, value in config.defaults.settings.written().items()
+    }
+    partitions = {"defaults.topic.partitions": str(config.defaults.partitions)}
+    return dict(_flat(known)) | topic | partitions
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    found: list[tuple[str, str]] = []
+    for name, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            found += _flat(value, f"{prefix}{name}.")
+        else:
+            found.append((prefix + name, _text(value)))
+    return found
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list):
+        return ",".join(map(str, value)) or "none"
+    return "none" if value in (None, {}) else str(value)
