@@ -175,6 +175,7 @@ CONTROLLER_HANDOVER_PAUSE_MS: Final = 10_000  # between two handovers by a node 
 RAFT_OWNER_SILENT_S: Final = 1.5  # of the event loop, after which a node gives the lead away
 RAFT_OWNER_SIGN_S: Final = 0.25  # between two signs that the event loop runs
 CONTROLLER_COMMANDS_MAX: Final = 200  # proposed by one pass of the controller
+PARTITION_CHANGES_MAX: Final = 200  # in one command
 REASSIGNMENTS_MAX: Final = 1_000
 REBALANCE_MOVES_MAX: Final = 500  # planned by one rebalance
 REASSIGNMENT_BYTES_PER_S_MAX: Final = 2**40

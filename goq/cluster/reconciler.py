@@ -11,11 +11,13 @@ import asyncio
 from collections.abc import Callable
 from typing import NamedTuple
 
+from goq import limits
 from goq.broker.broker import Broker
 from goq.cluster.membership.durable_topics import DurableTopics
 from goq.cluster.metadata.broker_store import group_settings, topic_rows
 from goq.cluster.metadata.client import MetadataClient
-from goq.cluster.metadata.commands import AlterInSync
+from goq.cluster.metadata.commands import AlterInSync, ChangePartitions
+from goq.cluster.metadata.features import has_batches
 from goq.cluster.metadata.state import (
     MetadataState,
     PartitionMetadata,
@@ -141,6 +143,8 @@ class InSyncProposer:
     def __init__(self, name: str, metadata: MetadataClient) -> None:
         self._name = name
         self._metadata = metadata
+        self._waiting: list[tuple[AlterInSync, asyncio.Future[None]]] = []
+        self._task: asyncio.Task[None] | None = None
 
     async def propose(
         self, key: PartitionKey, assignment: ReplicaAssignment, in_sync: frozenset[str]
@@ -160,12 +164,35 @@ class InSyncProposer:
             {node: seen.get(node, 0) for node in in_sync},
             assignment.restarted,
         )
-        await self._metadata.propose_until_decided(command)
+        await self._decided(command)
         state = self._metadata.state
         topic = state.topics.get(key.topic)
         if topic is None or topic.topic_id != key.topic_id:
             raise NotLeader(f"topic {key.topic} is gone")
         return assignment_of(state, topic, topic.partitions[key.number])
+
+    async def _decided(self, command: AlterInSync) -> None:
+        """Return once a command is decided, together with others that wait meanwhile."""
+        if not has_batches(self._metadata.state):
+            await self._metadata.propose_until_decided(command)
+            return
+        decided = asyncio.get_running_loop().create_future()
+        self._waiting.append((command, decided))
+        if self._task is None or self._task.done():
+            self._task = asyncio.ensure_future(self._propose_waiting())
+        await decided
+
+    async def _propose_waiting(self) -> None:
+        while self._waiting:
+            some = self._waiting[: limits.PARTITION_CHANGES_MAX]
+            del self._waiting[: limits.PARTITION_CHANGES_MAX]
+            changes = ChangePartitions(tuple(command for command, _ in some))
+            try:
+                await self._metadata.propose_until_decided(changes)
+            finally:
+                for _, decided in some:
+                    if not decided.done():
+                        decided.set_result(None)
 
 
 def assignment_of(

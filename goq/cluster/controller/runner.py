@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import suppress
+from itertools import groupby
 from urllib.parse import urlsplit
 
 from goq import limits
@@ -22,7 +23,8 @@ from goq.cluster.controller.clock_skew import skewed_nodes
 from goq.cluster.controller.controller import decide, is_deaf
 from goq.cluster.controller.node_liveness import Heartbeat, NodeLiveness
 from goq.cluster.metadata.client import MetadataClient
-from goq.cluster.metadata.commands import AnyCommand, RemoveNode
+from goq.cluster.metadata.commands import AnyCommand, ChangePartitions, ElectLeader, RemoveNode
+from goq.cluster.metadata.features import has_batches
 from goq.cluster.metadata.results import Accepted
 from goq.errors import Conflict, GoqError, NodeNotFound, NotLeader
 
@@ -139,7 +141,8 @@ class ControllerRunner:
             await self._hand_over_controller()
         if self._liveness is None:
             return
-        for command in decide(state, self._liveness, reachable=reachable):
+        commands = decide(state, self._liveness, reachable=reachable)
+        for command in with_batches(commands) if has_batches(state) else commands:
             try:
                 result = await self._propose(command)
             except GoqError as error:
@@ -201,6 +204,21 @@ class ControllerRunner:
                 self._changed.set()
         finally:
             self._probing.discard(name)
+
+
+def with_batches(commands: Iterable[AnyCommand]) -> list[AnyCommand]:
+    """Return the commands with consecutive elections in one each."""
+    batched: list[AnyCommand] = []
+    for elects, group in groupby(commands, lambda command: isinstance(command, ElectLeader)):
+        some = list(group)
+        while elects and len(some) > 1:
+            batch = some[: limits.PARTITION_CHANGES_MAX]
+            del some[: limits.PARTITION_CHANGES_MAX]
+            batched.append(
+                ChangePartitions(tuple(each for each in batch if isinstance(each, ElectLeader)))
+            )
+        batched += some
+    return batched
 
 
 def _loop_ms() -> int:

@@ -259,6 +259,18 @@ class ElectLeader(PartitionCommand, frozen=True, tag="elect_leader/1"):
     unclean: bool = False
 
 
+class ChangePartitions(Command, frozen=True, tag="change_partitions/1"):
+    """Change many partitions in order. A rejected change is skipped, unless all are.
+
+    ``value`` is the number of accepted changes.
+    """
+
+    changes: Annotated[
+        tuple[AlterInSync | ElectLeader, ...],
+        msgspec.Meta(min_length=1, max_length=limits.PARTITION_CHANGES_MAX),
+    ]
+
+
 class ReassignPartition(
     PartitionCommand, frozen=True, tag="move_replicas/1", rename={"is_manual": "by_name"}
 ):
@@ -347,6 +359,7 @@ AnyCommand = (
     | DeleteGroup
     | AlterInSync
     | ElectLeader
+    | ChangePartitions
     | ReassignPartition
     | StartReassignment
     | CancelReassignment

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from goq.cluster.metadata.rows import changed_rows
+from goq.cluster.metadata.rows import changed_rows, row_fields
 from goq.cluster.metadata.state import MetadataState
 
 DIGEST_BYTES = 16
@@ -37,9 +37,9 @@ def _hash_row(table: str, key: dict[str, Any], row: msgspec.Struct | None) -> in
     if row is None:
         return 0
     fields = {
-        field.encode_name: value
-        for field in msgspec.structs.fields(row)
-        if (value := getattr(row, field.name)) != field.default
+        encoded: value
+        for name, encoded, default in row_fields(type(row))
+        if (value := getattr(row, name)) != default
     }
     data = msgspec.msgpack.encode((table, key, fields), order="deterministic")
     return int.from_bytes(blake2b(data, digest_size=DIGEST_BYTES).digest(), "big")

@@ -9,6 +9,7 @@ level 1   digests of the state are compared; nodes register their own level; pre
           have the event ``ClockChanged``; published frames may have relative times
 level 2   topics have a replication factor and a ``min_insync`` that can be altered
 level 3   new topics have a drawn id; the name of a deleted topic is free at once
+level 4   one command changes many partitions
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Final
 from goq.cluster.metadata.commands import (
     AlterTopicReplication,
     AnyCommand,
+    ChangePartitions,
     CreateTopicWithId,
     CreateTopicWithMinInsync,
     DeleteTopicAtOnce,
@@ -26,13 +28,14 @@ from goq.cluster.metadata.commands import (
 )
 from goq.cluster.metadata.state import MetadataState
 
-OWN_LEVEL: Final = 3
+OWN_LEVEL: Final = 4
 """The highest level that this version of goq knows."""
 
 DIGESTS_LEVEL: Final = 1
 CLOCK_EVENTS_LEVEL: Final = 1
 RELATIVE_TIMES_LEVEL: Final = 1
 TOPIC_IDS_LEVEL: Final = 3
+BATCHES_LEVEL: Final = 4
 
 _COMMAND_LEVELS: dict[type, int] = {
     RegisterNodeWithLevel: 1,
@@ -41,6 +44,7 @@ _COMMAND_LEVELS: dict[type, int] = {
     AlterTopicReplication: 2,
     CreateTopicWithId: TOPIC_IDS_LEVEL,
     DeleteTopicAtOnce: TOPIC_IDS_LEVEL,
+    ChangePartitions: BATCHES_LEVEL,
 }
 
 
@@ -67,3 +71,8 @@ def has_topic_ids(state: MetadataState) -> bool:
 def has_relative_times(state: MetadataState) -> bool:
     """Whether all nodes know relative times in published frames."""
     return state.features.level >= RELATIVE_TIMES_LEVEL
+
+
+def has_batches(state: MetadataState) -> bool:
+    """Whether all nodes know commands that change many partitions."""
+    return state.features.level >= BATCHES_LEVEL

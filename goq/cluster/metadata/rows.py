@@ -6,6 +6,7 @@ A topic's partitions are rows of their own, so a command changes few rows of a l
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any, NamedTuple
 
 import msgspec
@@ -21,6 +22,23 @@ class RowChange(NamedTuple):
     key: dict[str, Any]
     before: msgspec.Struct | None
     after: msgspec.Struct | None
+
+
+class RowField(NamedTuple):
+    """A field of a row, its name in the tables, and its default."""
+
+    name: str
+    encoded: str
+    default: Any
+
+
+@cache
+def row_fields(kind: type[msgspec.Struct]) -> tuple[RowField, ...]:
+    """Return the fields of a kind of row; msgspec takes long to tell them."""
+    return tuple(
+        RowField(field.name, field.encode_name, field.default)
+        for field in msgspec.structs.fields(kind)
+    )
 
 
 def changed_rows(before: MetadataState, after: MetadataState) -> Iterator[RowChange]:

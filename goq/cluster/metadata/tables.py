@@ -25,7 +25,7 @@ from typing import Any
 import msgspec
 
 from goq.cluster.metadata.divergence import DivergedPartitions
-from goq.cluster.metadata.rows import RowChange, changed_rows
+from goq.cluster.metadata.rows import RowChange, changed_rows, row_fields
 from goq.cluster.metadata.state import (
     ClusterSettings,
     DeletedTopic,
@@ -155,9 +155,9 @@ def _write(db: sqlite3.Connection, change: RowChange) -> None:
         db.execute(f"DELETE FROM {table} WHERE {where}", tuple(key.values()))
         return
     row = key | {
-        field.encode_name: _column(getattr(value, field.name))
-        for field in msgspec.structs.fields(value)
-        if field.name != "partitions"
+        encoded: _column(getattr(value, name))
+        for name, encoded, _ in row_fields(type(value))
+        if name != "partitions"
     }
     marks = ", ".join("?" * len(row))
     db.execute(

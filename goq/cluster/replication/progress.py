@@ -152,7 +152,7 @@ class ReplicaProgress:
         Nobody leaves a set that would have fewer than ``min_insync`` replicas then. Nothing can be
         acknowledged either way, and those that stay can lead with everything if this node cannot.
         """
-        if self._proposed is not None:
+        if self._proposed is not None or self._is_in_sync_as_it_should(now_ms - lag_ms_max):
             return None
         wanted = {self.node}
         for name, follower in self._followers.items():
@@ -169,6 +169,16 @@ class ReplicaProgress:
         wanted.update(self._latest_caught_up(wanted)[: max(0, self.min_insync - len(wanted))])
         confirmed = wanted & (self.restarted - self.unconfirmed)
         return frozenset(wanted) if confirmed or wanted != self.in_sync else None
+
+    def _is_in_sync_as_it_should(self, since_ms: int) -> bool:
+        """Whether all replicas are in sync and caught up; no answer otherwise, and quick."""
+        if self.restarted or len(self.in_sync) != len(self._followers) + 1:
+            return False
+        for name, follower in self._followers.items():
+            caught_up_ms = follower.caught_up_ms
+            if name not in self.in_sync or caught_up_ms is None or caught_up_ms < since_ms:
+                return False
+        return self.node in self.in_sync
 
     def _latest_caught_up(self, without: set[str]) -> list[str]:
         """Return the other in-sync followers, those first that had everything last."""

@@ -135,6 +135,13 @@ class Replica:
         return None if self.idle_logs is None else ReplicaLogs(self.idle_logs, LogOffsets(0, 0))
 
     @property
+    def has_damage(self) -> bool:
+        """Whether damage of its open logs is known."""
+        open_ = self.as_leader or self.as_follower
+        logs = self.idle_logs if open_ is None else open_.logs
+        return logs is not None and bool(logs.messages.damage or logs.events.damage)
+
+    @property
     def other_nodes(self) -> list[str]:
         """The other nodes with a replica, the leader first."""
         assignment = self.assignment
@@ -154,6 +161,8 @@ class Replica:
 
     def assign(self, assignment: ReplicaAssignment | None) -> None:
         """Set the assignment of the replica; None closes it."""
+        if assignment == self._wanted == self.assignment and not self._must_reopen:
+            return
         self._wanted = assignment
         self._changed.set()
         if self._task is None or self._task.done():

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from goq.cluster.metadata.commands import (
     AlterInSync,
+    ChangePartitions,
     ElectLeader,
     MarkReplicaDamaged,
     MarkReplicaRepaired,
@@ -173,6 +174,24 @@ def elect_leader(state: MetadataState, command: ElectLeader) -> Applied:
     return accept_partition(
         state, command, with_leader(partition, leader, counts), f"is led by {leader}"
     )
+
+
+def change_partitions(state: MetadataState, command: ChangePartitions) -> Applied:
+    """Change many partitions in order; skip the changes that are rejected, unless all are."""
+    accepted = 0
+    for change in command.changes:
+        try:
+            if isinstance(change, AlterInSync):
+                state = alter_in_sync(state, change).state
+            else:
+                state = elect_leader(state, change).state
+        except CommandRejected:
+            continue
+        accepted += 1
+    if not accepted:
+        raise CommandRejected("nothing_changed", "all changes were decided on outdated metadata")
+    done = f"{accepted} of {len(command.changes)} changes of partitions are done"
+    return Applied(state, Accepted(state.version, done, accepted))
 
 
 def mark_replica_damaged(state: MetadataState, command: MarkReplicaDamaged) -> Applied:

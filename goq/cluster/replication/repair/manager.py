@@ -117,7 +117,8 @@ class RepairManager:
         return frozenset(
             (replica.key.topic_id, replica.key.number)
             for replica in self._replicas
-            if self._is_reported_damaged(replica)
+            if self._states
+            and self._is_reported_damaged(replica)
             and (state := self._states.get(replica.key)) is not None
             and state.is_whole
             and not self._repairable_damage(replica)
@@ -183,6 +184,8 @@ class RepairManager:
 
     def _repairable_damage(self, replica: Replica) -> list[tuple[int, Damage]]:
         """Return the damage that is not known to be unrecoverable, by log."""
+        if not replica.has_damage:
+            return []
         open_logs = replica.open_logs
         if open_logs is None:
             return []

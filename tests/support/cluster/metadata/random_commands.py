@@ -167,7 +167,10 @@ class Commands:
         if kind < 4:
             not_seen = tuple(node for node in p.restarted if r.random() < 0.5)
             leading = (p.leader or anybody, p.leader_epoch)
-            return c.AlterInSync(*at, *leading, self._in_sync(state, p), not_seen)
+            in_sync = c.AlterInSync(*at, *leading, self._in_sync(state, p), not_seen)
+            if r.random() < 0.7:
+                return in_sync
+            return c.ChangePartitions((in_sync, c.ElectLeader(*at, replica)))
         if kind < 5:
             return c.ElectLeader(*at, replica)
         if kind < 6:
