@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import http.client
 import json
+import signal
 import sqlite3
 import subprocess
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,14 @@ class Member(Server):
         self.process.wait()
         assert self.process.stdout is not None
         self.process.stdout.close()
+
+    def freeze(self) -> None:
+        """Let it fall silent, as a host that stands still."""
+        self.process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let it go on."""
+        self.process.send_signal(signal.SIGCONT)
 
     def stop(self) -> None:
         """End it as an operator would."""
@@ -128,6 +137,11 @@ class Cluster:
                 led = json.loads(answer)["partitions"]
                 found |= {partition["partition"]: member for partition in led}
         return found
+
+    def controller(self) -> Member:
+        """Return the member that runs the controller."""
+        shown = json.loads(self.members[0].ask("GET", "/v1/cluster", None, {})[1])
+        return next(m for m in self.members if m.folder.name == shown["controller"])
 
     def is_caught_up(self) -> bool:
         """Whether all replicas have the same, as far as sizes tell."""
@@ -233,19 +247,42 @@ def _failovers(place: Place) -> tuple[float, float]:
     with running_cluster(_folder(place)) as cluster:
         for _ in range(place.scaled(20, 3)):
             [(victim, _)] = Counter(cluster.leaders(TOPIC).values()).most_common(1)
-            times_s.append(_failover_s(cluster, victim))
+            times_s.append(_failover_s(cluster, victim, victim.kill))
             victim.start()
-            _until(cluster.is_caught_up)
-            _until(lambda: len(cluster.leaders(TOPIC)) == PARTITIONS)
-            time.sleep(1.0)  # until it is in sync again
+            _until_whole(cluster)
     return quantiles(times_s)
 
 
-def _failover_s(cluster: Cluster, victim: Member) -> float:
-    """Return how long after a kill the last partition acknowledges something again."""
+def _silences(place: Place) -> tuple[float, float, float, float]:
+    """Stop nodes without ending them, the controller every other time; return quantiles."""
+    times_s: dict[bool, list[float]] = {True: [], False: []}
+    with running_cluster(_folder(place)) as cluster:
+        for number in range(place.scaled(40, 4)):
+            is_controller = bool(number % 2)
+            controller = cluster.controller()
+            leading = Counter(cluster.leaders(TOPIC).values())
+            victim = controller
+            if not is_controller:
+                victim = max(leading.keys() - {controller}, key=lambda m: leading[m])
+            if leading[victim]:
+                times_s[is_controller].append(_failover_s(cluster, victim, victim.freeze))
+                victim.thaw()
+            _until_whole(cluster)
+            time.sleep(10.0)  # until it has its leaderships again
+    return *quantiles(times_s[False]), *quantiles(times_s[True])
+
+
+def _until_whole(cluster: Cluster) -> None:
+    _until(cluster.is_caught_up)
+    _until(lambda: len(cluster.leaders(TOPIC)) == PARTITIONS)
+    time.sleep(1.0)  # until all are in sync again
+
+
+def _failover_s(cluster: Cluster, victim: Member, strike: Callable[[], None]) -> float:
+    """Return how long after a fault the last partition acknowledges something again."""
     others = [member for member in cluster.members if member is not victim]
     began_s = time.monotonic()
-    victim.kill()
+    strike()
     ends_s: list[float] = []
 
     def publish(number: int) -> None:
@@ -302,5 +339,14 @@ WORKS = [
             Row("cluster-failover-p99", "the same: p99", "s", 2, at_most=True),
         ],
         _failovers,
+    ),
+    Work(
+        [
+            Row("cluster-silent-p50", "SIGSTOP to all partitions acknowledge: p50", "s"),
+            Row("cluster-silent-p99", "the same: p99", "s", 2, at_most=True),
+            Row("cluster-silent-controller-p50", "the same, of the controller: p50", "s"),
+            Row("cluster-silent-controller-p99", "the same: p99", "s", 2, at_most=True),
+        ],
+        _silences,
     ),
 ]

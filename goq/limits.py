@@ -167,6 +167,7 @@ REPLICAS_MAX: Final = 7
 METADATA_TEXT_CHARS_MAX: Final = 500  # a name, an address or a reason
 METADATA_COMMAND_BYTES_MAX: Final = 256 * KIB
 NODE_SESSION_TIMEOUT_MS: Final = 1_000
+NODE_TAKEOVER_TIMEOUT_MS: Final = 600  # with a new controller, which Raft made wait before
 HANDOFF_TIMEOUT_MS: Final = 3_000  # for other nodes to take over from a stopping leader
 HANDOFF_FLUSH_TIMEOUT_MS: Final = 1_000  # before that, for its frames to be replicated
 PREFERRED_LEADER_DELAY_MS: Final = 10_000  # uptime after which a node gets its leaderships back

@@ -151,6 +151,12 @@ def open_logs(directory: Path, disk: Disk, settings: TopicSettings) -> Partition
     return PartitionLogs(messages, events)
 
 
+def configure_logs(logs: PartitionLogs, settings: TopicSettings) -> None:
+    """Apply a topic's settings to its open logs."""
+    logs.messages.config = messages_config(settings)
+    logs.events.config = events_config(settings)
+
+
 def open_partition(
     directory: Path, context: PartitionContext, settings: TopicSettings
 ) -> LoadedPartition:

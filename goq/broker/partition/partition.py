@@ -25,7 +25,7 @@ from goq.broker.partition.compactor import Compactor
 from goq.broker.partition.delayed_reader import DelayedReader
 from goq.broker.partition.group_view import GroupCounts, GroupView
 from goq.broker.partition.leases import Leases
-from goq.broker.partition.loader import LoadedPartition, events_config, messages_config
+from goq.broker.partition.loader import LoadedPartition, PartitionLogs, configure_logs
 from goq.broker.partition.message_marks import MessageMarks
 from goq.broker.partition.producers import Producers
 from goq.broker.partition.ready_state import ReadyStateManager
@@ -407,8 +407,7 @@ class Partition:
     def configure(self, settings: TopicSettings) -> None:
         """Apply changed settings to all later writes."""
         self.ready_manager.configure(settings)
-        self._messages.config = messages_config(settings)
-        self._events.config = events_config(settings)
+        configure_logs(PartitionLogs(self._messages, self._events), settings)
         self.appender.admission.configure(settings)
 
     async def resign(self, reason: GoqError) -> None:

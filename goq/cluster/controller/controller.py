@@ -146,7 +146,9 @@ class _ControllerPass:
         """Fence nodes with expired sessions, unfence others, and record health."""
         clocks = self._liveness.clocks(self._state.nodes)
         for name, node in sorted(self._state.nodes.items()):
-            expired = self._liveness.is_expired(name, node.incarnation, self._timeout_ms)
+            expired = self._liveness.is_expired(
+                name, node.incarnation, self._timeout_ms
+            ) or self._is_lost_since_takeover(node)
             heard = self._liveness.latest(name, node.incarnation)
             if node.is_up and expired and self._may_fence(node):
                 self._decide(FenceNode(name, node.incarnation))
@@ -159,6 +161,20 @@ class _ControllerPass:
                     self._decide(SetNodeHealth(name, node.incarnation, reason))
                 if not node.is_up and heard.at_ms >= self._liveness.ticked_ms - self._timeout_ms:
                     self._decide(UnfenceNode(name, node.incarnation))
+
+    def _is_lost_since_takeover(self, node: NodeMetadata) -> bool:
+        """Whether a node has been silent since this controller began, in the Raft group too.
+
+        It may be the former controller. The Raft group elected another leader only after a silence,
+        which counts as the first part of the session timeout.
+        """
+        liveness = self._liveness
+        return (
+            bool(self._reachable)
+            and node.id not in self._reachable
+            and liveness.latest(node.id, node.incarnation) is None
+            and liveness.ticked_ms - liveness.started_ms > limits.NODE_TAKEOVER_TIMEOUT_MS
+        )
 
     def _may_fence(self, node: NodeMetadata) -> bool:
         """Whether a silent node is to be fenced.

@@ -21,6 +21,7 @@ from goq.cluster.replication.segment_manifest import LOGS, SegmentManifest
 from goq.errors import GoqError, InvalidFrame
 
 _log = logging.getLogger("goq.cluster")
+_GATHER_S = 0.01
 _PAUSE_S_MIN = 0.02
 _PAUSE_S_MAX = 1.0
 
@@ -159,6 +160,7 @@ class Fetcher:
             await asyncio.wait([asking, changed], return_when=asyncio.FIRST_COMPLETED)
             if asking.done():
                 return asking.result()
+            await asyncio.sleep(_GATHER_S)  # many partitions change together
             return None
         finally:
             for each in (asking, changed):

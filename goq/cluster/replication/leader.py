@@ -14,7 +14,7 @@ from goq.broker.partition_context import Quorums
 from goq.cluster.replication.progress import LogOffsets, ReplicaProgress
 from goq.cluster.replication.protocol import LogUpdate, PartitionKey, PartitionUpdate, Position
 from goq.errors import NotEnoughReplicas, NotLeader
-from goq.storage.log.leader_epochs import epoch_end
+from goq.storage.log.leader_epochs import epoch_end, last_epoch
 from goq.storage.log.log import Log
 from goq.storage.log.reader import segment_number
 
@@ -98,6 +98,7 @@ class LeaderReplica:
         self.on_high_watermark_change: Callable[[], None] = lambda: None
         self.has_session: Callable[[], bool] = lambda: True
         self._is_handing_over = False
+        self._start_epochs: dict[int, int] = {}
         self._announced = progress.high_watermark
         self._confirmations: list[_Confirmation] = []
         self._quorums = (_LogQuorum(self, 0), _LogQuorum(self, 1))
@@ -149,8 +150,8 @@ class LeaderReplica:
 
     def on_fetch(self, node: str, ends: LogOffsets, now_ms: int) -> None:
         """Update the ends that a follower reports."""
-        self.progress.on_fetch(node, ends, now_ms)
-        self._announce_high_watermark()
+        if self.progress.on_fetch(node, ends, now_ms):
+            self._announce_high_watermark()
 
     def confirm(self, then: Callable[[], None]) -> None:
         """Call ``then`` once every node that could be elected has gone on following.
@@ -235,9 +236,16 @@ class LeaderReplica:
             head = PartitionUpdate(position.key, self.leader_epoch, LogOffsets(0, 0), begin, None)
             return FramedUpdate(head, [])
         messages, events = (
-            _read_log_update(log, end, epoch, own_end, is_checked=is_checked, bytes_max=bytes_max)
-            for log, end, epoch, own_end in zip(
-                self.logs, position.ends, position.epochs, self.progress.ends, strict=True
+            _read_log_update(
+                log,
+                end,
+                epoch,
+                own_end,
+                is_checked=is_checked or self._is_start(which, end, epoch),
+                bytes_max=bytes_max,
+            )
+            for which, (log, end, epoch, own_end) in enumerate(
+                zip(self.logs, position.ends, position.epochs, self.progress.ends, strict=True)
             )
         )
         messages_head = msgspec.structs.replace(messages.head, rewrites=rewrites)
@@ -247,6 +255,20 @@ class LeaderReplica:
         if messages.end_offsets is not None and events.end_offsets is not None:
             end_offsets = LogOffsets(messages.end_offsets, events.end_offsets)
         return FramedUpdate(head, messages.buffers + events.buffers, end_offsets)
+
+    def _is_start(self, which: int, end: int, epoch: int) -> bool:
+        """Whether a follower's log ends where the leader's did when the leadership began.
+
+        Its last epoch must be the same, too. Many followers ask with this position at once, after
+        an election, and the epoch is read from the disk once for all.
+        """
+        if end != self.progress.start[which]:
+            return False
+        known = self._start_epochs.get(which)
+        if known is None:
+            known = last_epoch(self.logs[which].reader, end)
+            self._start_epochs[which] = known
+        return known == epoch
 
 
 def refusal_of(key: PartitionKey, why: str) -> PartitionUpdate:

@@ -93,20 +93,25 @@ class ReplicaProgress:
         self.ends = ends
         self._advance()
 
-    def on_fetch(self, node: str, ends: LogOffsets, now_ms: int) -> None:
+    def on_fetch(self, node: str, ends: LogOffsets, now_ms: int) -> bool:
         """Update the ends that another node reports by fetching; ignore nodes without a replica.
+
+        Returns whether they differ from before.
 
         A replica that has less than before has lost what it reported. It is not caught up until it
         has everything again.
         """
         follower = self._followers.get(node)
         if follower is None:
-            return
+            return False
+        has_moved = ends != follower.ends
         follower.ends = ends
         follower.last_fetch_ms = now_ms
         if ends.reaches(self.ends):
             follower.caught_up_ms = now_ms
-        self._advance()
+        if has_moved:
+            self._advance()
+        return has_moved
 
     def follower_ends(self, node: str) -> LogOffsets | None:
         """Return the ends of a follower's logs, None before it has fetched."""

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from goq.broker.partition.loader import PartitionLogs, open_logs
+from goq.broker.partition.loader import PartitionLogs, configure_logs, open_logs
 from goq.broker.topic.topic import Leadership
 from goq.cluster.replication.follower import FollowerReplica
 from goq.cluster.replication.leader import LeaderReplica
@@ -22,7 +22,7 @@ from goq.cluster.replication.leader_clocks import LeaderClocks
 from goq.cluster.replication.progress import LogOffsets, ReplicaProgress
 from goq.cluster.replication.protocol import PartitionKey
 from goq.cluster.replication.repair.protocol import ReplicaLogs
-from goq.config.topic import TopicSettings
+from goq.config.topic import Fsync, TopicSettings
 from goq.errors import GoqError, NotLeader, PartitionOffline, StorageFailed
 from goq.storage.disk import Disk
 from goq.storage.log.log import Log
@@ -212,6 +212,8 @@ class Replica:
             return
         if self.as_follower is not None and before is not None and before.leader is not None:
             self._former_leader = before.leader
+        if wanted is not None and self.as_leader is None and await self._change_role(wanted):
+            return
         await self._close(NotLeader("the partition has another leader now; ask for the map"))
         self.assignment = None
         if wanted is None:
@@ -219,15 +221,45 @@ class Replica:
         opened = await self._host.in_thread(self._open_files)
         assert isinstance(opened, PartitionLogs)
         await self._host.record_segments(self.key, opened)
+        self._begin_role(wanted, opened)
+
+    def _begin_role(self, wanted: ReplicaAssignment, logs: PartitionLogs) -> None:
         if wanted.leader is None:
-            self.idle_logs = opened  # another replica may need what this one has
+            self.idle_logs = logs  # another replica may need what this one has
         elif wanted.leader == self._host.name:
-            self._lead(wanted, opened)
+            self._lead(wanted, logs)
         else:
-            self.as_follower = FollowerReplica(
-                self.key, wanted.leader_epoch, opened, self._reset_log
-            )
+            self.as_follower = FollowerReplica(self.key, wanted.leader_epoch, logs, self._reset_log)
             self._host.start_fetching(wanted.leader, self.as_follower)
+
+    async def _change_role(self, wanted: ReplicaAssignment) -> bool:
+        """Take another role with the logs as they are open; False if they must be opened anew.
+
+        A failover changes the role of many replicas at once, and opening a log costs several syncs.
+        Unlike a leader, a follower has nothing in memory that its logs do not have on the disk.
+        """
+        async with self.logs_lock:
+            follower = self.as_follower
+            logs = self.idle_logs if follower is None else follower.logs
+            if logs is None or any(log.failed for log in logs):
+                return False
+            if follower is not None:
+                await self._host.stop_fetching(self.key)
+                logs = follower.logs
+                if any(log.failed for log in logs):
+                    return False
+                if follower.sealed_segments:
+                    follower.sealed_segments.clear()
+                    await self._host.record_segments(self.key, logs)
+                self.as_follower, self.idle_logs = None, logs
+            self.assignment = None
+            must_sync = _may_lack_syncs(logs)
+            configure_logs(logs, self._host.settings(self.key.topic))
+            if must_sync or _may_lack_syncs(logs):
+                await self._host.in_thread(lambda: _sync_files(logs))
+            self.idle_logs = None
+            self._begin_role(wanted, logs)
+        return True
 
     def _open_files(self) -> PartitionLogs:
         return open_logs(self._directory, self._host.disk, self._host.settings(self.key.topic))
@@ -325,6 +357,15 @@ def _is_same_leadership(before: ReplicaAssignment, wanted: ReplicaAssignment) ->
 
 def _offline(error: Exception) -> GoqError:
     return error if isinstance(error, GoqError) else PartitionOffline(str(error))
+
+
+def _may_lack_syncs(logs: PartitionLogs) -> bool:
+    return any(log.config.fsync is not Fsync.ALWAYS for log in logs)
+
+
+def _sync_files(logs: PartitionLogs) -> None:
+    for log in logs:
+        log.sync()
 
 
 def _close_files(logs: PartitionLogs) -> None:

@@ -348,10 +348,25 @@ class Log:
         self._checkpoint(segment, position, end_offset)
         return end_offset
 
-    def close(self) -> None:
-        """Sync, take a checkpoint so that the next open scans nothing, and release the files."""
+    def _is_checkpointed(self) -> bool:
+        """Whether the recovery point and the index on the disk cover all of the log."""
+        active = self.active
+        place = (active.base_offset, active.size_bytes, self.end_offset)
+        point = self._recovery_point
+        if point.checkpoint != (*place, active.time_us) or point.durable != place:
+            return False
         try:
-            if not self.failed:
+            return self._disk.size(active.index_path) > 0
+        except OSError:
+            return False
+
+    def close(self) -> None:
+        """Sync, take a checkpoint so that the next open scans nothing, and release the files.
+
+        A log without a change since its checkpoint is only released.
+        """
+        try:
+            if not self.failed and not self._is_checkpointed():
                 self.sync()
                 self._checkpoint(self.active, self.active.size_bytes, self.end_offset)
         finally:

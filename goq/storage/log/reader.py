@@ -39,6 +39,8 @@ class LogReader:
         self._disk = disk
         self.segments = segments
         self._registry = DamageRegistry(damage)
+        self.damage = self._registry.items
+        """The known damage of the log; one list, which changes."""
         self._ends: dict[int, tuple[Segment, int]] = {}
         """Where recent reads ended, by offset: the segment and the position in it."""
 
@@ -46,11 +48,6 @@ class LogReader:
     def disk(self) -> Disk:
         """The disk that the segments are read from."""
         return self._disk
-
-    @property
-    def damage(self) -> list[Damage]:
-        """The known damage of the log."""
-        return self._registry.items
 
     def read(
         self,

@@ -78,6 +78,20 @@ def test_a_controller_that_takes_over_waits_a_timeout_for_everybody() -> None:
     assert decided(state, liveness) == []
 
 
+def test_the_former_controller_is_fenced_sooner_if_it_is_silent_in_the_raft_group_too() -> None:
+    state = nodes(3)
+    for until_ms, reachable, fences in (
+        (limits.NODE_TAKEOVER_TIMEOUT_MS, ("n1", "n3"), False),
+        (limits.NODE_TAKEOVER_TIMEOUT_MS + 100, ("n1", "n3"), True),
+        (limits.NODE_TAKEOVER_TIMEOUT_MS + 100, ("n1", "n2", "n3"), False),
+    ):
+        liveness = watching(state, until_ms, silent=("n2",))
+        commands = decide(state, liveness, timeout_ms=TIMEOUT_MS, reachable=reachable)
+        assert commands == ([FenceNode("n2", 1)] if fences else [])
+    heard = watching(state, 0).tick(limits.NODE_TAKEOVER_TIMEOUT_MS + 100, TIMEOUT_MS)
+    assert decide(state, heard, timeout_ms=TIMEOUT_MS, reachable=("n1", "n3")) == []
+
+
 def test_a_controller_that_stood_still_fences_nobody_for_it() -> None:
     state = nodes(3)
     liveness = watching(state, 2000).tick(60_000, TIMEOUT_MS)

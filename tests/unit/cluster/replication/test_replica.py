@@ -7,11 +7,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from goq.broker.partition.loader import PartitionLogs, open_logs
 from goq.cluster.replication.protocol import PartitionKey
 from goq.cluster.replication.replica import Replica, ReplicaAssignment
 from goq.config.topic import TopicSettings
+from goq.frame.view import FrameView
 from goq.storage.disk import Disk, RealDisk
+from goq.storage.log.log import Log, append_replicated
+from tests.support.eventually import until
 from tests.support.storage.logs import append, frame_of
 
 _PATIENCE_S = 30.0
@@ -69,6 +74,60 @@ def test_a_replica_that_is_let_go_while_its_logs_are_opened_to_lead_is_closed(
         return host.calls
 
     assert asyncio.run(run()) == ["start_serving", "stop_serving"]
+
+
+class _FollowingHost(_Host):
+    """A node whose work is done at once."""
+
+    def __init__(self, fsync: str) -> None:
+        super().__init__()
+        self.may_go_on.set()
+        self._settings = TopicSettings().changed({"fsync": fsync})
+
+    def settings(self, _topic: str) -> TopicSettings:
+        return self._settings
+
+    async def stop_fetching(self, _key: PartitionKey) -> None:
+        self.calls.append("stop_fetching")
+
+
+@pytest.mark.parametrize(
+    ("fsync", "has_failed"), [("always", False), ("interval", False), ("always", True)]
+)
+def test_a_follower_leads_with_the_logs_that_it_has_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fsync: str, has_failed: bool
+) -> None:
+    synced: list[str] = []
+
+    async def run() -> None:
+        replica = Replica(PartitionKey("t", 1, 0), tmp_path, _FollowingHost(fsync))
+        both = ("n1", "n2")
+        replica.assign(ReplicaAssignment("n2", 1, both, both, 2, 1))
+        await until(lambda: replica.as_follower is not None)
+        follower = replica.as_follower
+        assert follower is not None
+        logs = follower.logs
+        append_replicated(logs.messages, [FrameView.parse(frame_of([b"v"]))], 0)
+        if has_failed:
+            logs.messages.failed = "its disk failed"
+        monkeypatch.setattr(Log, "sync", lambda log: synced.append(log.directory.name))
+        replica.assign(ReplicaAssignment("n3", 2, both, both, 2, 2))
+        await until(lambda: replica.as_follower not in (None, follower))
+        replica.assign(ReplicaAssignment("n1", 3, both, both, 2, 3))
+        await until(lambda: replica.as_leader is not None)
+        leader = replica.as_leader
+        assert leader is not None
+        assert (leader.logs.messages is logs.messages) is not has_failed
+        assert leader.progress.ends.messages == 1
+        assert leader.logs.messages.config.segment_bytes == TopicSettings().segment_bytes
+        before_close = list(synced)
+        monkeypatch.undo()
+        await replica.close()
+        synced[:] = before_close
+
+    asyncio.run(run())
+    if not has_failed:
+        assert synced == ["messages", "events"] * 2 * (fsync == "interval")
 
 
 def _close(logs: PartitionLogs) -> None:

@@ -228,3 +228,23 @@ def test_a_checkpoint_speaks_only_of_bytes_that_are_durable(
         held = read_all(log)
         assert held.frames.items() <= stored.frames.items()
         assert held.damage == log.damage == []
+
+
+def test_a_log_without_changes_is_closed_without_a_write() -> None:
+    disk = SimulatedDisk()
+    log = Log.open(DIRECTORY, disk)
+    append(log, [FRAME])
+    log.close()
+    for _ in range(2):
+        log = Log.open(DIRECTORY, disk)
+        before = disk.operations
+        log.close()
+        assert disk.operations == before
+    disk.crash(power=True)
+    log = Log.open(DIRECTORY, disk)
+    assert (log.end_offset, log.scanned_bytes) == (3, 0)
+    append(log, [FRAME])
+    log.truncate(3)
+    log.close()
+    disk.crash(power=True)
+    assert Log.open(DIRECTORY, disk).end_offset == 3
