@@ -32,7 +32,7 @@ class _Metadata:
         self.state = after(self.state, command)
 
 
-@pytest.mark.parametrize("level", [2, 3])
+@pytest.mark.parametrize("level", [3, 4])
 def test_changes_that_wait_go_together_once_all_nodes_know_how(level: int) -> None:
     async def run() -> None:
         state = after(nodes(1), CreateTopic("t", PARTITIONS, {}, 1))
@@ -48,9 +48,9 @@ def test_changes_that_wait_go_together_once_all_nodes_know_how(level: int) -> No
         decided = await asyncio.gather(*asking)
         assert [each.version for each in decided] == [1] * PARTITIONS  # nothing differs
         kinds = {type(command) for command in metadata.proposed}
-        assert kinds == {AlterInSync if level < 3 else ChangePartitions}
+        assert kinds == {AlterInSync if level < 4 else ChangePartitions}
         sizes = [len(getattr(command, "changes", "1")) for command in metadata.proposed]
         assert sum(sizes) == PARTITIONS
-        assert max(sizes) == (1 if level < 3 else limits.PARTITION_CHANGES_MAX)
+        assert max(sizes) == (1 if level < 4 else limits.PARTITION_CHANGES_MAX)
 
     asyncio.run(run())
