@@ -42,6 +42,10 @@ class FrameBatch(NamedTuple):
 class LogSource(Protocol):
     """The logs of topics, as the export and Spark read them."""
 
+    def topic_id(self, topic: str) -> str:
+        """Return what tells the topic from others of its name; "" where the node does not say."""
+        ...
+
     def bounds(self, topic: str) -> Mapping[int, LogBounds]:
         """Return the current message offsets of each partition."""
         ...
@@ -77,6 +81,10 @@ class NodeSource:
     def __init__(self, client: Client, *, include_deleted: bool = False) -> None:
         self._client = client
         self._include_deleted = include_deleted
+
+    def topic_id(self, topic: str) -> str:
+        """Return what tells the topic from others of its name; "" where the node does not say."""
+        return self._client.describe_topic(topic).id
 
     def bounds(self, topic: str) -> Mapping[int, LogBounds]:
         """Return the current message offsets of each partition."""

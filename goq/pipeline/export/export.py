@@ -74,11 +74,19 @@ class Export:
     def check(self) -> ExportState | None:
         """Return the state of the export; None before the first run.
 
-        Raises ``Conflict`` if it began with other bounds or columns.
+        Raises ``Conflict`` if it began with other bounds or columns, or is that of an earlier topic
+        of the name.
         """
         state = self._ledger.state()
         if state is None:
             return None
+        topic_id = self._source.topic_id(self._topic)
+        if state.topic_id and topic_id and state.topic_id != topic_id:
+            raise Conflict(
+                f"{self._topic} was deleted and created again since it was exported there (id"
+                f" {state.topic_id}, now {topic_id}); use another folder",
+                field="topic",
+            )
         kept = TimeSpan(state.from_time_us, state.to_time_us)
         if kept != self._span:
             raise Conflict(
@@ -103,8 +111,13 @@ class Export:
     def run(self) -> ExportResult:
         """Finish an interrupted plan, then export what is new."""
         state = self.check() or self._begin()
-        if self._include_deleted and not state.include_deleted:
-            state = msgspec.structs.replace(state, include_deleted=True)
+        known = msgspec.structs.replace(
+            state,
+            include_deleted=self._include_deleted,
+            topic_id=state.topic_id or self._source.topic_id(self._topic),
+        )
+        if known != state:
+            state = known
             self._ledger.put_state(state)
         total = ExportResult(0, 0, 0, 0)
         unfinished = self._ledger.plan()
@@ -131,6 +144,7 @@ class Export:
             include_deleted=self._include_deleted,
             began=reached,
             reached=reached,
+            topic_id=self._source.topic_id(self._topic),
         )
         self._ledger.put_state(state)
         return state

@@ -29,7 +29,8 @@ class ExportState(msgspec.Struct, kw_only=True):
 
     ``decoded`` are the columns of decoded JSON values, or None. ``began`` is the first offset of
     each partition, ``include_deleted`` whether archives are read. ``id`` is unique to one export of
-    one table of one topic.
+    one table of one topic. ``topic_id`` is that of the topic on its node; "" before the first run
+    of a version that knows ids.
     """
 
     version: int = VERSION
@@ -42,6 +43,7 @@ class ExportState(msgspec.Struct, kw_only=True):
     began: dict[int, int] = {}
     reached: dict[int, int] = {}
     plans: int = 0
+    topic_id: str = ""
 
 
 class FileEntry(msgspec.Struct, kw_only=True):

@@ -42,6 +42,39 @@ def test_a_topic_is_exported_with_what_happened_and_then_only_what_is_new(
     assert len(rows(tmp_path / "out", "messages")) == 4
 
 
+def test_a_topic_that_was_created_again_is_not_exported_to_the_folder_of_the_earlier_one(
+    goq: Run, topic: str, tmp_path: Path
+) -> None:
+    to = tmp_path / "out"
+    goq("produce", topic, stdin=b"old\n")
+    goq("export", topic, "--to", str(to))
+    before = rows(to, "messages")
+    goq("topic", "delete", topic, "--yes")
+    goq("produce", topic, stdin=b"new\n" * 3)  # it has grown past what was exported
+    refused = goq("export", topic, "--to", str(to), code=6)
+    assert b"was deleted and created again since it was exported there" in refused.stderr
+    assert rows(to, "messages") == before
+    goq("export", topic, "--to", str(tmp_path / "other"))
+    assert len(rows(tmp_path / "other", "messages")) == 3
+
+
+def test_an_export_without_a_topic_id_takes_that_of_the_topic(
+    goq: Run, topic: str, tmp_path: Path
+) -> None:
+    to = tmp_path / "out"
+    goq("produce", topic, stdin=b"a\n")
+    goq("export", topic, "--to", str(to))
+    for path in to.glob("_goq/**/state.json"):
+        state = json.loads(path.read_text())
+        assert state.pop("topic_id")
+        path.write_text(json.dumps(state))
+    goq("produce", topic, stdin=b"b\n")
+    goq("export", topic, "--to", str(to))
+    goq("topic", "delete", topic, "--yes")
+    goq("produce", topic, stdin=b"new\n" * 3)
+    goq("export", topic, "--to", str(to), code=6)
+
+
 def test_json_values_become_columns_that_the_folder_remembers(
     goq: Run, topic: str, tmp_path: Path
 ) -> None:

@@ -51,6 +51,9 @@ class LoggedFrames:
                 part = FrameView.parse(slice_frame(view, start, header.end_offset))
                 yield FrameBatch([part], min(header.end_offset, end), [])
 
+    def topic_id(self, topic: str) -> str:
+        return ""
+
     def event_bounds(self, topic: str) -> Mapping[int, LogBounds]:
         return {}
 
