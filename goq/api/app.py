@@ -105,12 +105,10 @@ class App:
             from goq.api.gateway.relayed import with_relay
 
             release = cluster.lease_return.return_leases
-            routing = cluster.routing
-            gateway = Gateway(
-                self.router, cluster.leaders, routing.proxy, release, cluster.freshness
-            )
+            ways = cluster.routes
+            gateway = Gateway(self.router, cluster.leaders, ways.proxy, release, cluster.freshness)
             handle = with_miss_retry(gateway.handle, cluster.freshness)
-            handle = with_relay(handle, routing.relay_server, cluster.rpc_server)
+            handle = with_relay(handle, ways.relay_server, cluster.rpc_server)
             self.handle = with_cluster_version(handle, lambda: cluster.state.version)
 
     def stop_waiting(self) -> None:

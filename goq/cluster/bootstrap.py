@@ -23,7 +23,7 @@ from goq.cluster.cluster_node import ClusterNode
 from goq.cluster.controller.runner import ControllerRunner
 from goq.cluster.forwarding.lease_return import RETURN_LEASES, LeaseReturn
 from goq.cluster.forwarding.metadata_freshness import RECONCILED, MetadataFreshness
-from goq.cluster.forwarding.node_routing import NodeRouting
+from goq.cluster.forwarding.node_routes import NodeRoutes
 from goq.cluster.forwarding.partition_leaders import PartitionLeaders
 from goq.cluster.forwarding.remote_partition import (
     PRODUCERS,
@@ -93,7 +93,7 @@ class _Membership(NamedTuple):
     metadata: MetadataClient
     rpc: RpcClient
     nodes: NodeClient
-    routing: NodeRouting
+    routes: NodeRoutes
     leaders: PartitionLeaders
 
     def state(self) -> MetadataState:
@@ -182,10 +182,10 @@ class ClusterBootstrap:
         metadata = MetadataClient(raft, machine)
         nodes = NodeClient(lambda: machine.state, rpc)
         probes = RpcClient(name, self._secret, self._create_connections(2), disk_id.id)
-        routing = NodeRouting(name, lambda: machine.state, nodes.call, probes, _RELAYED_CALLS)
-        leaders = PartitionLeaders(name, lambda: machine.state, routing.calls.call)
+        routes = NodeRoutes(name, lambda: machine.state, nodes.call, probes, _RELAYED_CALLS)
+        leaders = PartitionLeaders(name, lambda: machine.state, routes.calls.call)
         self._membership = _Membership(
-            disk_id, machine, raft, metadata, rpc, nodes, routing, leaders
+            disk_id, machine, raft, metadata, rpc, nodes, routes, leaders
         )
         return ReplicatedMetadataStore(local, metadata)
 
@@ -225,7 +225,7 @@ class ClusterBootstrap:
         replicas, repairs, archives, disk_health = self._replication(broker, base, heartbeats)
         durable_topics = DurableTopics(self._disk, broker.topics_dir)
         reconciler = Reconciler(broker, replicas, durable_topics, state)
-        freshness = MetadataFreshness(name, state, raft.barrier, base.routing.calls.call)
+        freshness = MetadataFreshness(name, state, raft.barrier, base.routes.calls.call)
         data_loss = DataLoss(base.disk_id, replicas, broker.topics_dir)
         divergence = DivergenceRecovery(
             base.machine,
@@ -235,7 +235,7 @@ class ClusterBootstrap:
             self._config.broker.data_dir / "diverged",
             lambda: raft.status.has_diverged,
         )
-        replica_status = ReplicaStatus(replicas, state, base.routing.calls.call)
+        replica_status = ReplicaStatus(replicas, state, base.routes.calls.call)
         admission = AdmissionServer(raft, state)
         operations = ClusterOperations(metadata, replica_status, admission.add_member)
         lease_return = LeaseReturn(broker, base.leaders.call_leader)
@@ -252,7 +252,7 @@ class ClusterBootstrap:
                 {
                     **ForwardedPublishServer(broker, freshness.catch_up).handlers(),
                     **freshness.handlers(),
-                    **base.routing.handlers(),
+                    **base.routes.handlers(),
                     **replica_server.handlers(),
                     **admission.handlers(),
                     RETURN_LEASES: lease_return.handle_return,
@@ -263,7 +263,7 @@ class ClusterBootstrap:
                 is_known_disk=admission.is_known_disk,
             ),
             leaders=base.leaders,
-            routing=base.routing,
+            routes=base.routes,
             lease_return=lease_return,
             replicas=replicas,
             repairs=repairs,
@@ -285,7 +285,7 @@ class ClusterBootstrap:
                 operations,
                 repairs,
                 lambda: heartbeats.clock_skews_ms,
-                base.routing.links.unreachable_by_node,
+                base.routes.links.unreachable_by_node,
             ),
             join=self._join(base),
         )

@@ -20,7 +20,7 @@ from goq.cluster.controller.node_liveness import Heartbeat
 from goq.cluster.controller.runner import ControllerRunner
 from goq.cluster.forwarding.lease_return import LeaseReturn
 from goq.cluster.forwarding.metadata_freshness import MetadataFreshness
-from goq.cluster.forwarding.node_routing import NodeRouting
+from goq.cluster.forwarding.node_routes import NodeRoutes
 from goq.cluster.forwarding.partition_leaders import PartitionLeaders
 from goq.cluster.liveness.disk_health import DiskHealth
 from goq.cluster.liveness.heartbeat import HeartbeatSender
@@ -58,7 +58,7 @@ class ClusterNode:
     controller: ControllerRunner
     rpc_server: RpcServer
     leaders: PartitionLeaders
-    routing: NodeRouting
+    routes: NodeRoutes
     lease_return: LeaseReturn
     replicas: ReplicaManager
     repairs: RepairManager
@@ -99,7 +99,7 @@ class ClusterNode:
         works = [
             self._follow_metadata(),
             self.heartbeats.run(),
-            self.routing.links.run(),
+            self.routes.links.run(),
             self._check_replicas(),
             self.repairs.scrub(),
             self.archives.run(),
@@ -130,7 +130,7 @@ class ClusterNode:
             await asyncio.wait(self._running)
         await self.repairs.close()
         await self.replicas.close()
-        await self.routing.close()
+        await self.routes.close()
 
     def on_raft_status(self, status: RaftStatus) -> None:
         """Pass on a change of the Raft leader or members; the Raft leader runs the controller."""
@@ -144,7 +144,7 @@ class ClusterNode:
         self._changed.set()
         self.controller.on_state_change()
         self.leaders.on_metadata_change()
-        self.routing.links.on_metadata_change()
+        self.routes.links.on_metadata_change()
         self.view.on_metadata_change()
 
     def heartbeat(self) -> Heartbeat:

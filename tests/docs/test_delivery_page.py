@@ -10,7 +10,7 @@ from goq import limits
 from goq.broker.partition.failure_policy import retry_policy
 from goq.config.topic import TopicSettings
 from goq.delivery.events.transitions import TRANSITIONS, MessageState
-from goq.delivery.queues.weighted_sharing import LaneShares
+from goq.delivery.queues.weighted_shares import LaneShares
 from tests.support.paths import REPOSITORY
 
 PAGE = (REPOSITORY / "docs" / "delivery.md").read_text()

@@ -3,7 +3,7 @@
 metadata_freshness  answers by all acknowledged changes of the metadata
 partition_leaders   where each partition is led
 http_proxy          a client's request, forwarded to the node that can answer it
-node_routing        the ways from this node to others, built in one place
+node_routes         the ways from this node to others, built in one place
 relay               requests over a third node, where a node does not reach the leader
 remote_partition    publishing to a partition that another node leads
 lease_return        release of leases whose messages never reached their client

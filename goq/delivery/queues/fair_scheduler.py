@@ -1,10 +1,10 @@
 """The order in which a group is offered messages: lanes first, then the tenants of a lane.
 
 **Lanes.** Strict priority: lane 0 first, another only when no lower lane has messages. With
-weights: :class:`~goq.delivery.queues.weighted_sharing.LaneShares`. Retries and released messages of
+weights: :class:`~goq.delivery.queues.weighted_shares.LaneShares`. Retries and released messages of
 a lane come before its fresh ones and count in its share.
 
-**Tenants** of a lane share it by :class:`~goq.delivery.queues.weighted_sharing.WeightedSharing`. A
+**Tenants** of a lane share it by :class:`~goq.delivery.queues.weighted_shares.WeightedShares`. A
 tenant at its cap gets no turn until one of its messages ends.
 
 **Starvation.** A fresh message that has been ready for longer than the bound goes next, before all
@@ -28,11 +28,11 @@ from typing import Protocol
 from goq.delivery.queues.policy import NO_TENANT, SchedulingPolicy, TenantNumbers
 from goq.delivery.queues.ready_queues import IS_ACTIVE, IS_PARKED, Cursors, ReadyQueues
 from goq.delivery.queues.starvation_bound import StarvationBound
-from goq.delivery.queues.weighted_sharing import (
+from goq.delivery.queues.weighted_shares import (
     UNIT,
     UNLIMITED,
     LaneShares,
-    WeightedSharing,
+    WeightedShares,
     lowest_lane,
 )
 
@@ -104,7 +104,7 @@ class FairScheduler:
         self._shares = None if policy.lane_weights is None else LaneShares(policy.lane_weights)
         self._starvation = StarvationBound(self._cursors)
         self._owed = 0
-        self._sharing: dict[int, WeightedSharing] = {}
+        self._sharing: dict[int, WeightedShares] = {}
         self._lanes = 0
         self._parked: dict[int, list[int]] = {}
         self._cursors.flags[:] = bytes(len(self._cursors))
@@ -187,7 +187,7 @@ class FairScheduler:
         if not self._cursors.flags[slot] & (IS_ACTIVE | IS_PARKED):
             sharing = self._sharing.get(queue.lane)
             if sharing is None:
-                sharing = self._sharing[queue.lane] = WeightedSharing(self._cursors.credits)
+                sharing = self._sharing[queue.lane] = WeightedShares(self._cursors.credits)
             self._cursors.flags[slot] |= IS_ACTIVE
             self._lanes |= 1 << queue.lane
             sharing.add(slot, self._weight(queue.tenant) if self._weights else UNIT)
@@ -243,7 +243,7 @@ class FairScheduler:
     def _offer_queue(
         self,
         taker: MessageTaker,
-        sharing: WeightedSharing,
+        sharing: WeightedShares,
         slot: int,
         allowance: int,
         messages_max: int,

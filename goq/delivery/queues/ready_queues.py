@@ -265,7 +265,7 @@ IS_PARKED = 4
 class Cursors:
     """A cursor for each ready queue, and the group's other notes on it.
 
-    ``credits`` belongs to :class:`~goq.delivery.queues.weighted_sharing.WeightedSharing`. ``flags``
+    ``credits`` belongs to :class:`~goq.delivery.queues.weighted_shares.WeightedShares`. ``flags``
     says which of the group's structures hold a queue. Offsets below ``floor_offset`` are never
     offered.
     """

@@ -17,7 +17,7 @@ from goq import limits
 from goq.delivery.queues.fair_scheduler import FairScheduler
 from goq.delivery.queues.policy import SchedulingPolicy, TenantNumbers
 from goq.delivery.queues.ready_queues import ReadyQueues
-from goq.delivery.queues.weighted_sharing import UNIT, WeightedSharing
+from goq.delivery.queues.weighted_shares import UNIT, WeightedShares
 from goq.errors import InvalidInput
 from tests.support.delivery.scheduler_model import World, random_policy, step
 
@@ -590,7 +590,7 @@ def test_tenants_without_messages_are_forgotten() -> None:
 def test_after_any_number_of_turns_each_has_had_its_weight_of_rounds(
     weights: list[int], turns: int
 ) -> None:
-    rounds, served = WeightedSharing([0] * len(weights)), [0] * len(weights)  # type: ignore[arg-type]
+    rounds, served = WeightedShares([0] * len(weights)), [0] * len(weights)  # type: ignore[arg-type]
     for slot, weight in enumerate(weights):
         rounds.add(slot, weight)
     for _ in range(turns):

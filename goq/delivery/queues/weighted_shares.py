@@ -1,6 +1,6 @@
 """Weighted sharing: between the queues of a lane, and between the lanes of a partition.
 
-**Queues of a lane** (:class:`WeightedSharing`) share it by deficit round robin in units of
+**Queues of a lane** (:class:`WeightedShares`) share it by deficit round robin in units of
 messages (Shreedhar and Varghese, "Efficient fair queuing using deficit round robin", 1995). The
 queues stand in a ring. Each takes as many messages as its weight and goes to the end. A new queue
 joins at the end. So no queue ahead of it gets more than one turn, and no stream of new queues can
@@ -29,7 +29,7 @@ UNLIMITED = 1 << 62
 _MARKER = -1
 
 
-class WeightedSharing:
+class WeightedShares:
     """The active queues of a lane, by slot.
 
     ``credits`` is a column by slot: the rest of a queue's present turn, or its next turn.

@@ -15,7 +15,7 @@ from goq.cluster.rpc.peer_links import PeerLinks
 from goq.cluster.rpc.server import RpcHandler
 
 
-class NodeRouting:
+class NodeRoutes:
     """The ways of the node ``name``.
 
     ``call`` calls a node directly, and ``probes`` does for the links. ``relayed`` are the paths of
