@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -10,7 +11,7 @@ from typing import NamedTuple
 from goq.broker.log.frame_cache import FrameCache
 from goq.broker.partition.loader import open_partition
 from goq.broker.partition_context import PartitionContext
-from goq.broker.runtime.metrics import Histogram
+from goq.broker.runtime.metrics import WriteTimes
 from goq.broker.runtime.tasks import Tasks
 from goq.clock import ManualClock
 from goq.cluster.metadata.state import MetadataState, PartitionMetadata, encode_state
@@ -251,7 +252,7 @@ class Checks:
         disk = leader.machine.disk.copy()
         context = PartitionContext(
             disk, leader.broker.executor, leader.machine.clock, live._context.epoch,
-            lambda *_: None, Histogram(), FrameCache(), Tasks(), lambda: 0.5, lambda: 1,
+            lambda *_: None, WriteTimes(), FrameCache(), Tasks(), lambda: 0.5, lambda: 1,
         )  # fmt: skip
         directory = leader.broker.topic(TOPIC).directory / str(number)
         rebuilt = open_partition(directory, context, SETTINGS)
@@ -298,9 +299,8 @@ def _ends(process: Process, key: PartitionKey) -> object:
 
 def paths(machine: Machine, number: int, log: str) -> list[Path]:
     """Return the segments of a log, in order."""
-    folder = f"{machine.folder}/topics/{TOPIC}/{number}/{log}/"
-    found = [path for path in machine.disk._inodes if str(path).startswith(folder)]
-    return sorted((path for path in found if path.suffix == ".log"), key=str)
+    folder = re.compile(rf"{machine.folder}/topics/{TOPIC}(~\w+)?/{number}/{log}/[^/]+\.log")
+    return sorted((path for path in machine.disk._inodes if folder.fullmatch(str(path))), key=str)
 
 
 def _bytes(machine: Machine, number: int, log: str) -> bytes:

@@ -13,7 +13,7 @@ from goq.errors import GoqError, OutOfOrderSequence, TopicExists, Unavailable
 from goq.frame.encoder import Columns, ProducerMark, encode_frame
 from goq.frame.hashes import partition_of
 from goq.frame.view import FrameView
-from goq.model import Receipt
+from goq.model import Receipt, fenced_id_of
 from tests.sim.books import Books
 from tests.sim.checks import Checks
 from tests.sim.cluster import GROUP, NAMES, PARTITIONS, SETTINGS, TOPIC, Cluster
@@ -151,7 +151,11 @@ class Clients:
         if self._random.random() < 0.1 and not self.is_calm:
             return
         await self._pause(0.05)
-        receipts = [Receipt(delivery.partition, delivery.token, s, e) for s, e, _ in delivery.spans]
+        fenced_id = fenced_id_of(process.broker.topic(TOPIC).id)
+        receipts = [
+            Receipt(delivery.partition, delivery.token, start, end, fenced_id)
+            for start, end, _ in delivery.spans
+        ]
 
         async def settle(at: Process) -> tuple[int, list[UnsettledReceipt]]:
             topic = at.broker.topic(TOPIC)

@@ -10,7 +10,6 @@ from unittest.mock import patch
 from goq.broker.partition import partition
 from goq.cluster.controller import controller, runner
 from goq.cluster.controller.controller import _ControllerPass
-from goq.cluster.controller.node_liveness import Heartbeat
 from goq.cluster.liveness.heartbeat import HeartbeatSender
 from goq.cluster.metadata.handlers import partitions
 from goq.cluster.metadata.state import MetadataState, TopicMetadata
@@ -105,10 +104,6 @@ def _topics_are_visited_as_they_were_made() -> AbstractContextManager[Any]:
     return patch.object(partitions, "active_topics", active_topics)
 
 
-def _a_controller_that_nodes_do_not_hear_stays() -> AbstractContextManager[Any]:
-    return patch.object(Heartbeat, "is_unanswered", False)
-
-
 @contextmanager
 def _a_deaf_controller_stays() -> Iterator[None]:
     """It fences who it does not hear, and never hands over."""
@@ -136,7 +131,6 @@ MUTATIONS: dict[str, Mutation] = {
     "a leader shows what it alone has": _a_leader_shows_what_it_alone_has,
     "epochs are not looked at": _epochs_are_not_looked_at,
     "followers count before they are looked at": _followers_count_before_they_are_looked_at,
-    "a controller that nodes do not hear stays": _a_controller_that_nodes_do_not_hear_stays,
     "a deaf controller stays": _a_deaf_controller_stays,
     "clocks are not compared": _clocks_are_not_compared,
     "leases keep the old clock": _leases_keep_the_old_clock,

@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 from goq import limits
 from goq.broker import broker
-from goq.broker.partition import loader, partition
+from goq.broker.partition import loader
 from goq.broker.partition.loader import messages_config
 from goq.broker.retention import archiver as archive
 from goq.broker.retention import compaction_manager as compacting
@@ -78,8 +78,7 @@ def product_in(world: World, network: Network) -> Iterator[None]:
         put(sqlite_machine, "sqlite3", SIMULATED)
         stack.enter_context(patch.object(SimulatedConnections, "network", network, create=True))
         stack.enter_context(simulated_library(world.loop.time, chance))
-        for module in (loader, partition):
-            put(module, "messages_config", _small_segments)
+        put(loader, "messages_config", _small_segments)
         for name, value in SMALL.items():
             put(limits, name, value)
         yield

@@ -21,7 +21,7 @@ from goq.broker.partition.leases import LeasedBatch
 from goq.broker.partition.loader import LoadedPartition, open_partition
 from goq.broker.partition.partition import Partition
 from goq.broker.partition_context import PartitionContext
-from goq.broker.runtime.metrics import Histogram
+from goq.broker.runtime.metrics import WriteTimes
 from goq.broker.runtime.tasks import Tasks
 from goq.broker.topic.publisher import RoutedMessage
 from goq.broker.topic.receiver import ReceiveRequest
@@ -387,7 +387,7 @@ def reopened(directory: Path, *, disk: Disk | None = None, epoch: int = 99) -> L
             ManualClock(),
             epoch,
             lambda *_: None,
-            Histogram(),
+            WriteTimes(),
             FrameCache(),
             Tasks(),
             lambda: 0.5,

@@ -16,7 +16,7 @@ from goq.broker.partition.partition import Partition
 from goq.broker.partition_context import PartitionContext, PartitionId
 from goq.broker.retention.archiver import Archiver
 from goq.broker.retention.retention_manager import RetentionManager
-from goq.broker.runtime.metrics import Histogram
+from goq.broker.runtime.metrics import WriteTimes
 from goq.broker.runtime.tasks import Tasks
 from goq.broker.topic.topic import Leadership, Topic
 from goq.clock import ManualClock
@@ -97,7 +97,7 @@ class SimNode:
             self.clock,
             0,
             self._sealed,
-            Histogram(),
+            WriteTimes(),
             FrameCache(),
             Tasks(),
             random.random,
