@@ -40,7 +40,7 @@ def test_a_consumer_polls_when_its_stream_is_held_back_and_says_so_once(
         holding_proxy(node.address, passes_head=passes_head) as url,
         Client(url) as client,
     ):
-        for message in client.consume(topic, group="g", timeout="20s"):
+        for message in client.consume(topic, group="g", timeout="60s"):
             found.append(message)
             message.ack()
             if len(found) == COUNT:
@@ -59,7 +59,7 @@ def test_an_awaiting_consumer_polls_too(
     async def consume(url: str) -> list[int]:
         found: list[int] = []
         async with AsyncClient(url) as client:
-            async for message in client.consume(topic, group="g", timeout="20s"):
+            async for message in client.consume(topic, group="g", timeout="60s"):
                 found.append(int(message.value))
                 await message.ack()
                 if len(found) == COUNT:
@@ -76,7 +76,7 @@ def test_a_consumer_without_a_proxy_says_nothing(
 ) -> None:
     publish(node, topic)
     with Client(node.url) as client:
-        for number, message in enumerate(client.consume(topic, group="g", timeout="20s"), 1):
+        for number, message in enumerate(client.consume(topic, group="g", timeout="60s"), 1):
             message.ack()
             if number == COUNT:
                 break

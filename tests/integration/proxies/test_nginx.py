@@ -37,7 +37,7 @@ def test_each_message_comes_and_is_acknowledged(
         for number in range(COUNT):
             client.publish(topic, str(number).encode())
         found = []
-        for message in client.consume(topic, group="g", timeout="20s"):
+        for message in client.consume(topic, group="g", timeout="60s"):
             found.append(int(message.value))
             assert message.attempt == 1 or "X-Accel" in str(SETUPS[setup])
             message.ack()
