@@ -40,11 +40,15 @@ _BY_STATUS: dict[int, type[GoqError]] = {
 }
 
 
-class SilentStream(Unavailable):
-    """The first bytes of a stream did not come in time: the node is silent, or a proxy buffers."""
+class SilentStream(Exception):
+    """The first bytes of a stream did not come in time: the node is silent, or a proxy buffers.
+
+    ``error`` is what it is to a caller.
+    """
 
     def __init__(self, server: str) -> None:
-        super().__init__(f"the stream of {server} did not begin in time")
+        self.error = Unavailable(f"the stream of {server} did not begin in time")
+        super().__init__(self.error.detail)
         self.server = server
 
 

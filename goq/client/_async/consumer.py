@@ -254,11 +254,12 @@ class Consumer:
                     if stream.is_of_cluster and is_first:
                         self._workers.append(Worker(self._watch, http, stream.topic))
                     await self._pass_on(stream)
-                except GoqError as error:
+                except (GoqError, SilentStream) as caught:
                     if self._channel.closed:
                         return
-                    if isinstance(error, SilentStream):
-                        if is_first and await self._is_held_back(http, error.server):
+                    error = caught.error if isinstance(caught, SilentStream) else caught
+                    if isinstance(caught, SilentStream):
+                        if is_first and await self._is_held_back(http, caught.server):
                             await self._poll_instead(http, stream)
                             return
                     elif is_first and opened_s == inf:
@@ -271,7 +272,7 @@ class Consumer:
                     if stream.is_wanted:
                         await self._withdraw(stream)
                     if pause_s is None and stream.is_wanted:
-                        raise
+                        raise error from None
                     await sleep(pause_s or 0)
         except Exception as error:
             self._channel.fail(error)

@@ -77,7 +77,7 @@ def test_a_node_that_is_stopped_has_the_time_to_drain_and_one_that_fails_comes_b
 def test_a_node_may_open_files_for_all_connections_and_partitions_at_once() -> None:
     (most,) = settings(UNIT)["LimitNOFILE"]
     files_of_partitions = 4 * limits.CLUSTER_PARTITIONS_MAX
-    assert int(most) > limits.CONNECTIONS_MAX + files_of_partitions + limits.OPEN_SEGMENTS_MAX
+    assert int(most) > limits.CONNECTIONS_MAX + files_of_partitions + limits.OPEN_FILES_MAX
 
 
 def copied_unit(tmp_path: Path) -> Path:

@@ -81,7 +81,7 @@ class Writer:
 
 
 def generations(folder: Path) -> int:
-    return len(list(folder.glob("topics/t/0/messages/*.*.log")))
+    return len(list(folder.glob("topics/t~*/0/messages/*.*.log")))
 
 
 def test_the_newest_of_every_key_outlives_kills_in_the_middle_of_compaction(
@@ -110,5 +110,5 @@ def test_the_newest_of_every_key_outlives_kills_in_the_middle_of_compaction(
             raise
         assert node.stop() == 0
     assert verify_data_dir(RealDisk(), tmp_path / "data").is_sound
-    left = [p.name for p in (tmp_path / "data").glob("topics/t/0/messages/*.log*")]
+    left = [p.name for p in (tmp_path / "data").glob("topics/t~*/0/messages/*.log*")]
     assert len({name[:20] for name in left}) == len(left)

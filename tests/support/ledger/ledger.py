@@ -20,12 +20,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import pairwise
+from math import inf
 from typing import Any, Literal
 
 from goq.client import Client, LogMessage, Published, PublishedBatch, ReceivedMessage
 from goq.errors import Conflict, GoqError
 from goq.frame.hashes import partition_of
-from goq.model import MessageId, Receipt
+from goq.model import MessageId, Receipt, fence_of
 
 Place = tuple[int, int]
 """Partition and offset."""
@@ -235,7 +236,8 @@ class GroupConsumer:
             outcome = Outcome.DONE
             for failed in settled.failed:
                 run = Receipt.parse(failed.receipt)
-                refused.update((run.partition, run.token, n) for n in range(run.start, run.end))
+                token = fence_of(run.fenced_id, run.token)
+                refused.update((run.partition, token, n) for n in range(run.start, run.end))
             if settled.done + len(refused) != len(places) or not refused <= places:
                 self._ledger.complain(
                     f"{verb} of {len(places)} messages answered {settled.done} done and"
@@ -488,7 +490,7 @@ class Ledger:
             if sent.key is not None and not sent.due_us and place in first and place not in moved:
                 rows[place[0], sent.key, sent.lane, sent.tenant].append(place)
         for row, places in rows.items():
-            least = 2**63
+            least: float = inf
             for place in sorted(places, reverse=True):
                 token = first[place].token
                 if first[place].attempt == 1 and token > least:

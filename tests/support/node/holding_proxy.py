@@ -29,13 +29,16 @@ def holding_proxy(node: tuple[str, int], *, passes_head: bool) -> Iterator[str]:
                 return
             with socket.create_connection(node) as upstream:
                 upstream.sendall(request)
+                ready = select.poll()  # select() refuses descriptors from 1024 on
+                for each in (client, upstream):
+                    ready.register(each, select.POLLIN)
                 answer = bytearray()
                 has_head = False
                 while not stopping.is_set():
-                    readable, _, _ = select.select([client, upstream], [], [], 0.1)
-                    if client in readable:
+                    readable = {number for number, _ in ready.poll(100)}
+                    if client.fileno() in readable:
                         return  # it has left
-                    if upstream in readable:
+                    if upstream.fileno() in readable:
                         piece = upstream.recv(65536)
                         if not piece:
                             client.sendall(answer)

@@ -20,8 +20,8 @@ remind_of_signals()
 threading.Thread(target=threading.Event().wait, daemon=True).start()
 # Another thread takes the signals: the call below is blocked, and only the flags are set.
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
-print("blocked", flush=True)
 try:
+    print("blocked", flush=True)
     os.read(0, 1)
 except (Terminated, KeyboardInterrupt) as error:
     print(type(error).__name__, flush=True)

@@ -111,7 +111,8 @@ def few_descriptors(spare: int) -> Iterator[None]:
     """Leave this process so many free descriptors."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     taken = []
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))), hard))
+    highest = max(map(int, os.listdir("/proc/self/fd")))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (highest + spare + 1, hard))
     try:
         while True:
             try:

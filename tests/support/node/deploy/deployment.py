@@ -107,13 +107,15 @@ def kubernetes_nodes(count: int) -> list[Told]:
     return found
 
 
+_FIELDS = {"metadata.name": "", "metadata.namespace": "default"}
+
+
 def _expanded(entries: Sequence[Mapping[str, Any]], pod: str) -> dict[str, str]:
     """Return the variables of a pod; a reference is to one that stands before it."""
     found: dict[str, str] = {}
     for entry in entries:
         if "valueFrom" in entry:
-            assert entry["valueFrom"] == {"fieldRef": {"fieldPath": "metadata.name"}}
-            found[entry["name"]] = pod
+            found[entry["name"]] = _FIELDS[entry["valueFrom"]["fieldRef"]["fieldPath"]] or pod
         else:
             found[entry["name"]] = _REFERENCE.sub(lambda m: found[m[1]], entry["value"])
     return found
@@ -130,7 +132,7 @@ def config_of(
         for name, value in environment.items():
             if name.startswith("GOQ_"):
                 patched.setenv(name, value)
-        patched.setattr("goq.node.run", lambda config, _ready: loaded.append(config))
+        patched.setattr("goq.process.run.run", lambda load, _ready: loaded.append(load()))
         build_app(["serve"])(list(arguments), standalone_mode=False)
     return loaded[0]
 
