@@ -97,6 +97,8 @@ def _run(arguments: list[str]) -> int:
         app = build_app([named] if named in COMMANDS else list(COMMANDS))
         code = app(rest, prog_name="goq", standalone_mode=False)
     except GoqError as error:
+        if (code := _interrupted_by(error)) is not None:
+            return code
         complain(error)
         return error.exit_code
     except Terminated:
@@ -110,10 +112,28 @@ def _run(arguments: list[str]) -> int:
     except typer.Exit as stop:
         return stop.exit_code
     except Exception as error:
+        if (code := _interrupted_by(error)) is not None:
+            return code
         if not hasattr(error, "format_message"):
             raise
         return _complain_usage(error)
     return code if isinstance(code, int) else 0
+
+
+def _interrupted_by(error: BaseException) -> int | None:
+    """Return the exit code of the interrupt that ``error`` arose from, if it arose from one.
+
+    An interrupt comes between any two instructions: code that cleans up may fail on the half of a
+    change that it finds.
+    """
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, Terminated):
+            return EXIT_TERMINATED
+        if isinstance(cause, KeyboardInterrupt):
+            return EXIT_INTERRUPTED
+        cause = cause.__context__
+    return None
 
 
 def _complain_usage(error: Exception) -> int:

@@ -15,6 +15,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, cast
 
 import httpx
@@ -128,6 +129,17 @@ class _Connection:
             self._timeout_s = timeout_s
 
 
+@dataclass(slots=True)
+class _Use:
+    """One request's permit, and its connection once it has one. The permit is returned once.
+
+    An interrupt may come between any two instructions, also after the permit was returned.
+    """
+
+    connection: _Connection | None = None
+    ended: bool = False
+
+
 class SocketTransport(httpx.BaseTransport):
     """Transport over blocking sockets (see the module). Thread-safe."""
 
@@ -147,9 +159,10 @@ class SocketTransport(httpx.BaseTransport):
         origin = origin_of(request.url)
         if not self._free.acquire(timeout=timeouts.get("pool")):
             raise httpx.PoolTimeout("every connection is in use")
-        connection = None
+        use = _Use()
         try:
             connection, fresh = self._take(origin, timeouts)
+            use.connection = connection
             try:
                 self._exchange(connection, pieces, timeouts)
             except (httpx.WriteError, httpx.ReadError, httpx.RemoteProtocolError) as error:
@@ -157,12 +170,12 @@ class SocketTransport(httpx.BaseTransport):
                 if fresh or connection.reader.started or not safe:
                     raise
                 self._drop(connection)
-                connection = None
-                connection = self._connect(origin, timeouts)
+                use.connection = None
+                use.connection = connection = self._connect(origin, timeouts)
                 self._exchange(connection, pieces, timeouts)
-            return self._respond(connection, timeouts)
+            return self._respond(use, connection, timeouts)
         except BaseException:
-            self._release(connection, reuse=False)
+            self._release(use, reuse=False)
             raise
 
     def finish(self) -> None:
@@ -215,28 +228,35 @@ class SocketTransport(httpx.BaseTransport):
         while not connection.reader.headers_complete:
             connection.receive(timeouts.get("read"))
 
-    def _respond(self, connection: _Connection, timeouts: dict[str, Any]) -> httpx.Response:
+    def _respond(
+        self, use: _Use, connection: _Connection, timeouts: dict[str, Any]
+    ) -> httpx.Response:
         reader = connection.reader
         status, headers = reader.status, reader.headers
         if reader.complete:
             stream: httpx.SyncByteStream = httpx.ByteStream(b"".join(reader.take()))
-            self._release(connection, reuse=reader.keep_alive)
+            self._release(use, reuse=reader.keep_alive)
         else:
-            stream = _Body(self, connection, timeouts)
+            stream = _Body(self, use, connection, timeouts)
         return httpx.Response(status, headers=headers, stream=stream)
 
-    def _release(self, connection: _Connection | None, *, reuse: bool) -> None:
-        if connection is not None:
-            if reuse:
-                connection.idle_since_s = time.monotonic()
-                with self._guard:
-                    reuse = not self._closed
-                    if reuse:
-                        self._busy.discard(connection)
-                        self._idle.append(connection)
-            if not reuse:
-                self._drop(connection)
-        self._free.release()
+    def _release(self, use: _Use, *, reuse: bool) -> None:
+        if use.ended:
+            return
+        use.ended = True
+        try:
+            if (connection := use.connection) is not None:
+                if reuse:
+                    connection.idle_since_s = time.monotonic()
+                    with self._guard:
+                        reuse = not self._closed
+                        if reuse:
+                            self._busy.discard(connection)
+                            self._idle.append(connection)
+                if not reuse:
+                    self._drop(connection)
+        finally:
+            self._free.release()
 
     def _drop(self, connection: _Connection) -> None:
         with self._guard:
@@ -248,9 +268,14 @@ class _Body(httpx.SyncByteStream):
     """The rest of a response, as it arrives."""
 
     def __init__(
-        self, transport: SocketTransport, connection: _Connection, timeouts: dict[str, Any]
+        self,
+        transport: SocketTransport,
+        use: _Use,
+        connection: _Connection,
+        timeouts: dict[str, Any],
     ) -> None:
         self._transport = transport
+        self._use = use
         self._connection: _Connection | None = connection
         self._timeouts = timeouts  # the caller may change them between two pieces
 
@@ -273,9 +298,8 @@ class _Body(httpx.SyncByteStream):
         self._finish(reuse=False)
 
     def _finish(self, *, reuse: bool) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            self._transport._release(connection, reuse=reuse)
+        self._connection = None
+        self._transport._release(self._use, reuse=reuse)
 
 
 def _readable(sock: socket.socket) -> bool:

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import linecache
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from types import FrameType
+from typing import Any
 
 import httpx
 import pytest
@@ -255,6 +260,57 @@ def test_connections_are_bounded_in_number() -> None:
         transport.close()
         thread.join()
         assert failures, "closing did not break the request under way"
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # unclosed sockets
+def test_an_interrupt_at_any_line_of_a_request_is_raised_and_leaves_the_transport_usable() -> None:
+    module = SocketTransport.handle_request.__code__.co_filename
+
+    def interrupt_at(line: int) -> Callable[..., Any]:
+        """Return a trace function that raises at the ``line``-th line of the module."""
+        left = itertools.count(line, -1)
+
+        def trace(frame: FrameType, event: str, _argument: object) -> Any:
+            if frame.f_code.co_filename != module:
+                return None
+            # CPython runs no signal handler between a block and the exit of its ``with``.
+            source = linecache.getline(module, frame.f_lineno).strip()
+            if event == "line" and not source.startswith("with ") and next(left) == 0:
+                raise KeyboardInterrupt
+            return trace
+
+        return trace
+
+    interrupted = 0
+    for body in (ok(b"short"), ok(b"x" * 600_000)):
+        for line in itertools.count():
+            scripts = [[body], [body]], [[body]], [[body]]
+            with ScriptedServer(*scripts) as server, ExitStack() as ended:
+                transport = SocketTransport(2)
+                ended.callback(transport.close)
+                request = httpx.Request(
+                    "GET", server.url, headers=[(b"Host", b"x")], extensions={"timeout": TIMEOUTS}
+                )
+
+                def ask(
+                    transport: SocketTransport = transport, request: httpx.Request = request
+                ) -> int:
+                    response = transport.handle_request(request)
+                    assert isinstance(response.stream, httpx.SyncByteStream)
+                    return len(b"".join(response.stream))
+
+                sys.settrace(interrupt_at(line))
+                try:
+                    size = ask()
+                except KeyboardInterrupt:
+                    interrupted += 1
+                    size = 0
+                finally:
+                    sys.settrace(None)
+                assert ask(), f"the transport is unusable after an interrupt at line {line}"
+                if size:
+                    break
+    assert interrupted > 100
 
 
 def test_a_cancelled_request_does_not_leave_its_connection_to_the_next() -> None:

@@ -49,3 +49,30 @@ def test_a_signal_ends_a_call_that_it_did_not_interrupt(
             assert process.stdout.read() == f"{raised}\n"
         finally:
             process.kill()
+
+
+_FAILS_AS_IT_CLEANS_UP = """
+import sys
+from goq.errors import Unavailable
+from goq_cli import main
+from goq_cli.interrupts import Terminated
+
+def app(*_arguments, **_options):
+    try:
+        raise {interrupt}
+    except BaseException:
+        raise {failure}("half a change")
+
+main.build_app = lambda _names: app
+main.main(["version"])
+"""
+
+
+@pytest.mark.parametrize(("interrupt", "code"), [("KeyboardInterrupt", 130), ("Terminated", 143)])
+@pytest.mark.parametrize("failure", ["ValueError", "Unavailable"])
+def test_a_failure_while_an_interrupt_cleans_up_ends_as_the_interrupt(
+    interrupt: str, code: int, failure: str
+) -> None:
+    script = _FAILS_AS_IT_CLEANS_UP.format(interrupt=interrupt, failure=failure)
+    ended = subprocess.run([sys.executable, "-P", "-c", script], stderr=subprocess.PIPE, timeout=30)
+    assert (ended.returncode, ended.stderr) == (code, b"")
