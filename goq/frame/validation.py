@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import itertools
 
+import mmh3
 import numpy as np
 from crc32c import crc32c
 
 from goq import limits
 from goq.config.topic import TopicSettings
 from goq.errors import InvalidFrame, TooLarge
-from goq.frame.body import BytesColumn, Payload
+from goq.frame.body import BytesColumn, Payload, apply_nulls
 from goq.frame.encoder import NO_TENANT
 from goq.frame.header import Attribute, FrameHeader
 from goq.frame.view import DELIVERY_COLUMNS, FrameView
@@ -57,6 +58,7 @@ def check_frame(view: FrameView) -> None:
     _check_column(payload.values, limits.VALUE_BYTES_MAX, "value")
     if payload.keys is not None:
         _check_column(payload.keys, limits.KEY_BYTES_MAX, "key")
+        _check_key_hashes(view, payload.keys, payload.key_validity)
     if payload.header_counts is not None:
         _check_headers(payload, payload.header_counts, header)
     _check_tenants(view)
@@ -124,6 +126,21 @@ def _check_headers(payload: Payload, counts: memoryview, header: FrameHeader) ->
         raise TooLarge(
             f"a message's headers are over the limit of {limits.HEADERS_BYTES_MAX} bytes"
         )
+
+
+def _check_key_hashes(view: FrameView, entries: BytesColumn, validity: memoryview | None) -> None:
+    """Raise ``InvalidFrame`` unless each message has the hash of its key, and 0 without a key.
+
+    The hash decides which consumer gets the key's messages, and finds them by key.
+    """
+    keys = entries.slice(0, view.header.message_count)
+    if validity is not None:
+        keys = [key or b"" for key in apply_nulls(keys, validity, 0)]
+    both_halves = np.frombuffer(b"".join(map(mmh3.mmh3_x64_128_digest, keys)), np.uint64)
+    column = view.column(Attribute.KEY_HASH)
+    assert column is not None
+    if (both_halves[::2] != np.frombuffer(column, np.uint64)).any():
+        raise InvalidFrame("a key hash is not the hash of its key")
 
 
 def _check_text(column: BytesColumn, what: str) -> None:

@@ -12,11 +12,13 @@ from goq import limits
 from goq.config.topic import TopicSettings
 from goq.errors import InvalidFrame, TooLarge
 from goq.frame.encoder import Columns, DuplicateRow, ProducerMark, encode_frame
+from goq.frame.hashes import key_hash
 from goq.frame.header import ATTRIBUTES, Attribute
 from goq.frame.slice import drop_duplicates, slice_frame
 from goq.frame.validation import check_delivery, check_frame
 from goq.frame.view import FrameView
 from tests.support.frame.cases import GOLDEN, Batch, event_frame, resealed
+from tests.support.storage.keys import with_key_hashes
 
 EVERY = GOLDEN["every-column"].encode()
 
@@ -104,6 +106,26 @@ def test_a_changed_frame_with_right_crcs_is_refused_or_wholly_sound() -> None:
 @pytest.mark.long
 def test_many_changed_frames_with_right_crcs_are_refused_or_wholly_sound() -> None:
     mutate(15_000, 500_000)
+
+
+@pytest.mark.parametrize(
+    ("hashes", "sound"),
+    [
+        ([key_hash(b"a"), 0, 0, key_hash(b"b")], True),
+        ([key_hash(b"a") ^ 1, 0, 0, key_hash(b"b")], False),
+        ([key_hash(b"a"), 0, 0, key_hash(b"b") ^ 1 << 63], False),
+        ([key_hash(b"b"), 0, 0, key_hash(b"a")], False),
+        ([key_hash(b"a"), 1, 0, key_hash(b"b")], False),
+        ([key_hash(b"a"), 0, 1, key_hash(b"b")], False),
+    ],
+)
+@pytest.mark.parametrize("compressed", [False, True])
+def test_a_key_has_its_own_hash_and_no_key_has_0(
+    hashes: list[int], sound: bool, compressed: bool
+) -> None:
+    columns = Columns([b"x" * 5000] * 4, keys=[b"a", None, b"", b"b"])
+    frame = with_key_hashes(encode_frame(columns, compress=compressed), hashes)
+    assert check_is_refused_or_sound(frame) == sound
 
 
 @pytest.mark.parametrize("name", GOLDEN)
