@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from goq import limits
-from goq.cluster.metadata.state import MetadataState, TopicMetadata
+from goq.cluster.metadata.state import MetadataState, TopicMetadata, required_in_sync
+from goq.cluster.replication.progress import not_enough_replicas
 from goq.errors import NotLeader, PartitionNotFound, TopicNotFound
 
 Call = Callable[[str, str, bytes, int], Awaitable[bytes]]
@@ -53,14 +54,22 @@ class PartitionLeaders:
         return [partition.leader for partition in self._topic(topic).partitions]
 
     async def call_leader(self, topic: str, number: int, path: str, body: bytes) -> bytes:
-        """Call the leader of a partition; raise ``NotLeader`` while none is known."""
+        """Call the leader of a partition.
+
+        Raises ``NotLeader`` while none is known, and ``NotEnoughReplicas`` while a new leader
+        cannot open the partition because too few replicas are in sync.
+        """
         known = self._state().topics.get(topic)
         leader = None
         if known is not None and number < len(known.partitions):
             leader = known.partitions[number].leader
         if leader is None:
             raise NotLeader(f"partition {number} of {topic} has no leader now")
-        return await self._call(leader, path, body, limits.REMOTE_STORE_WAIT_MS)
+        try:
+            return await self._call(leader, path, body, limits.REMOTE_STORE_WAIT_MS)
+        except NotLeader:
+            self._check_min_insync(topic, number)
+            raise
 
     def next_change(self) -> asyncio.Future[None]:
         """A future that completes when leadership or membership may have changed."""
@@ -73,6 +82,16 @@ class PartitionLeaders:
         if self._next_change is not None:
             self._next_change.set_result(None)
             self._next_change = None
+
+    def _check_min_insync(self, topic: str, number: int) -> None:
+        state = self._state()
+        known = state.topics.get(topic)
+        if known is None or number >= len(known.partitions):
+            return
+        partition = known.partitions[number]
+        required = required_in_sync(state, known, partition)
+        if len(partition.in_sync) < required:
+            raise not_enough_replicas(topic, number, len(partition.in_sync), required)
 
     def _url_of(self, node: str | None, what: str) -> str | None:
         if node == self._name:

@@ -8,12 +8,15 @@ from typing import NamedTuple
 
 import msgspec
 
-from goq import limits
 from goq.broker.partition.loader import PartitionLogs
 from goq.broker.partition_context import Quorums
-from goq.cluster.replication.progress import LogOffsets, ReplicaProgress
+from goq.cluster.replication.progress import (
+    LogOffsets,
+    ReplicaProgress,
+    not_enough_replicas,
+)
 from goq.cluster.replication.protocol import LogUpdate, PartitionKey, PartitionUpdate, Position
-from goq.errors import NotEnoughReplicas, NotLeader
+from goq.errors import NotLeader
 from goq.storage.log.leader_epochs import epoch_end, last_epoch
 from goq.storage.log.log import Log
 from goq.storage.log.reader import segment_number
@@ -133,11 +136,8 @@ class LeaderReplica:
                 "this node has lost its session with the controller; another node may lead by now"
             )
         if not progress.has_min_insync:
-            raise NotEnoughReplicas(
-                f"partition {self.key.number} of {self.key.topic} has {len(progress.in_sync)}"
-                f" replicas in sync and needs {progress.min_insync}; goq cluster status says which"
-                " nodes are missing",
-                retry_after_ms=limits.NOT_ENOUGH_REPLICAS_RETRY_MS,
+            raise not_enough_replicas(
+                self.key.topic, self.key.number, len(progress.in_sync), progress.min_insync
             )
 
     def on_append(self, which: int, end_offset: int) -> None:

@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from goq import limits
+from goq.errors import NotEnoughReplicas
 
 
 class LogOffsets(NamedTuple):
@@ -224,3 +225,14 @@ class ReplicaProgress:
             return self.ends
         follower = self._followers.get(name)
         return LogOffsets(-1, -1) if follower is None else follower.ends
+
+
+def not_enough_replicas(
+    topic: str, number: int, in_sync: int, min_insync: int
+) -> NotEnoughReplicas:
+    """Return the error of a write while fewer than ``min_insync`` replicas are in sync."""
+    return NotEnoughReplicas(
+        f"partition {number} of {topic} has {in_sync} replicas in sync and needs {min_insync};"
+        " goq cluster status says which nodes are missing",
+        retry_after_ms=limits.NOT_ENOUGH_REPLICAS_RETRY_MS,
+    )

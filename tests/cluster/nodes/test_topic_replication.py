@@ -140,18 +140,25 @@ def test_dead_letters_are_as_safe_as_their_topic(cluster: RunningCluster, topic:
 def test_writes_wait_for_as_many_replicas_as_the_topic_needs_now(
     run: Run, cluster: RunningCluster, topic: str
 ) -> None:
-    run("topic", "create", topic, "--partitions", "1", "--min-insync", "3")
-    publish(cluster, topic, "one")
-    cluster.stop("n3")
     node = cluster.by_name["n1"]
-    path, body = f"/v1/topics/{topic}/messages", {"messages": [{"value": "two"}]}
-    eventually(lambda: node.request("POST", path, body).json.get("code") == "not_enough_replicas")
+
+    def answer(partition: int) -> Any:
+        """Return the error code of a publish to a partition, None if it was stored."""
+        body = {"messages": [{"value": "x", "partition": partition}]}
+        return node.request("POST", f"/v1/topics/{topic}/messages", body).json.get("code")
+
+    run("topic", "create", topic, "--partitions", "3", "--min-insync", "3")
+    eventually(lambda: not any(map(answer, range(3))))
+    leaders = {found["leader"] for found in shown(cluster, topic)["partitions"]}
+    assert leaders == {"n1", "n2", "n3"}, "the node that stops leads a partition, and others do"
+    cluster.stop("n3")
+    eventually(lambda: set(map(answer, range(3))) == {"not_enough_replicas"})
     status = run("cluster", "status", code=1).stdout.decode()
     assert "takes no writes (3 in sync needed)" in status
     run("topic", "alter", topic, "--min-insync", "2")
-    node.call("POST", path, body)
+    eventually(lambda: not any(map(answer, range(3))))
     run("topic", "alter", topic, "--min-insync", "3")
-    assert node.request("POST", path, body).json["code"] == "not_enough_replicas"
+    assert set(map(answer, range(3))) == {"not_enough_replicas"}
     cluster.restart("n3")
-    publish(cluster, topic, "three")
-    cluster.until(lambda: replicas(cluster, topic) == [(3, 3)])
+    eventually(lambda: not any(map(answer, range(3))))
+    cluster.until(lambda: replicas(cluster, topic) == [(3, 3)] * 3)
