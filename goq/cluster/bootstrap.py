@@ -343,8 +343,9 @@ class ClusterBootstrap:
             base.rpc,
             url,
             self._spec(base.disk_id.id),
+            base.raft,
+            base.state,
             is_initial=self._join_url is None,
-            has_metadata=lambda: bool(base.machine.state.nodes),
         )
 
     async def close(self) -> None:
@@ -383,10 +384,10 @@ class ClusterBootstrap:
         if url is None or (folder / JOURNAL).exists():
             return tuple(f"{n}={a}" for n, a in peers.items() if n != self._name)
         try:
-            members = await fetch_members(rpc, url)
+            known = await fetch_members(rpc, url)
         except GoqError as error:
             raise UsageError(f"cannot join {url}: {error}", field="cluster.join") from None
-        return tuple(spec for name, spec in members.items() if name != self._name)
+        return tuple(spec for name, spec in known.by_name().items() if name != self._name)
 
     async def _remove_member(self, node: str) -> None:
         """Remove a node from the Raft group.

@@ -26,6 +26,8 @@ OPEN_CALLS = frozenset((MEMBERS, JOIN))
 _log = logging.getLogger("goq.cluster")
 _TIMEOUT_S = 10.0
 _RETRY_S = 0.5
+_REPLAY_S = 2.0
+_WITH_INDEX = b"index"
 
 
 def registered_disk(state: MetadataState, node: str) -> str:
@@ -40,35 +42,60 @@ def known_addresses(state: MetadataState, peers: Mapping[str, str], node: str) -
     return ("" if known is None else known.cluster_address, peers.get(node, ""))
 
 
-async def fetch_members(rpc: RpcClient, url: str) -> dict[str, str]:
-    """Return the members that a node knows, by id, as the Raft log spells them."""
-    specs = msgspec.json.decode(await rpc.call(url, MEMBERS, b"", _TIMEOUT_S), type=list[str])
-    return {str(RaftMember(spec).id): spec for spec in specs}
+class KnownMembers(msgspec.Struct, frozen=True):
+    """The members that a node knows, as the Raft log spells them, with all disks that it knows.
+
+    ``index`` is the entry of the Raft log that they include. An earlier version does not tell it.
+    """
+
+    index: int
+    specs: list[str]
+
+    def by_name(self) -> dict[str, str]:
+        """Return the specs by the ids of the members."""
+        return {str(RaftMember(spec).id): spec for spec in self.specs}
+
+
+async def fetch_members(rpc: RpcClient, url: str) -> KnownMembers:
+    """Return the members that a node knows; raise ``GoqError``."""
+    answer = await rpc.call(url, MEMBERS, _WITH_INDEX, _TIMEOUT_S)
+    known = msgspec.json.decode(answer, type=KnownMembers | list[str])
+    return KnownMembers(0, known) if isinstance(known, list) else known
 
 
 async def join_cluster(
     rpc: RpcClient,
     url: str,
     spec: str,
+    raft: RaftNode,
+    state: Callable[[], MetadataState],
     *,
     is_initial: bool,
-    has_metadata: Callable[[], bool],
 ) -> None:
     """Ask to be admitted until any cluster metadata has arrived, which only members receive.
 
     So a node that has ever received metadata never asks again, least of all one that has left. An
     initial node is a member from the beginning. It asks only if it is a member no more: it has left
     and starts over with an empty folder.
+
+    Until it is registered, the node replays a log that names earlier disks of members. So it goes
+    by the members that it is told, up to where its log is as new.
     """
-    name = str(RaftMember(spec).id)
-    while not has_metadata():
+    own = RaftMember(spec)
+    name, is_admitted = str(own.id), False
+    while registered_disk(state(), name) != own.disk:
+        has_metadata = bool(state().nodes)
         try:
-            if not is_initial or name not in await fetch_members(rpc, url):
+            known = await fetch_members(rpc, url)
+            raft.learn_members(known.index, known.specs)
+            is_known = is_initial and name in known.by_name()
+            if not (has_metadata or is_admitted or is_known):
                 await rpc.call(url, JOIN, spec.encode(), _TIMEOUT_S)
-                return
+                is_admitted = True
         except GoqError as error:
-            _log.warning("not a member of the cluster at %s yet: %s", url, error)
-        await asyncio.sleep(_RETRY_S)
+            if not has_metadata:
+                _log.warning("not a member of the cluster at %s yet: %s", url, error)
+        await asyncio.sleep(_REPLAY_S if has_metadata else _RETRY_S)
 
 
 class AdmissionServer:
@@ -104,9 +131,19 @@ class AdmissionServer:
         """Return the handlers by path."""
         return {MEMBERS: self.handle_members, JOIN: self.handle_join}
 
-    async def handle_members(self, _node: str, _body: bytes) -> list[bytes | memoryview]:
-        """Return the members of the Raft group."""
-        return [msgspec.json.encode(list(self._raft.status.members))]
+    async def handle_members(self, _node: str, body: bytes) -> list[bytes | memoryview]:
+        """Return the members of the Raft group, in the form that the caller's version knows."""
+        status = self._raft.status
+        if body != _WITH_INDEX:
+            return [msgspec.json.encode(list(status.members))]
+        specs = list(map(self._with_disk, status.members))
+        return [msgspec.json.encode(KnownMembers(status.applied_index, specs))]
+
+    def _with_disk(self, spec: str) -> str:
+        """Return a member with its disk; the log does not name those of the first nodes."""
+        member = RaftMember(spec)
+        disk = registered_disk(self._state(), str(member.id))
+        return spec if member.disk or not (member.address and disk) else f"{spec}/{disk}"
 
     async def handle_join(self, node: str, body: bytes) -> list[bytes | memoryview]:
         """Admit a node; raise ``Conflict`` while a node with its id is registered."""

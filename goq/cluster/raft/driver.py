@@ -193,6 +193,11 @@ class Driver:
             self._raft.submit(kind, body, callback)
             self._schedule_tick()
 
+    def learn_members(self, index: int, members: list[str]) -> None:
+        """Use these members until the log is at this index; see ``_SyncObj.learn_members``."""
+        if self._raft is not None:
+            self._raft.learn_members(index, members)
+
     def on_owner_alive(self) -> None:
         """Note that the application's event loop runs."""
         self._owner_seen_s = self._loop.time()

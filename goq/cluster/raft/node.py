@@ -167,6 +167,15 @@ class RaftNode:
         check_member(spec)
         await self._change_members("add", spec, timeout_s)
 
+    def learn_members(self, index: int, members: list[str]) -> None:
+        """Count these as the members, with their disks, until the log here is at this index.
+
+        A member told them at that index. Raises ``InvalidInput``.
+        """
+        driver, specs = self._driver, list(map(check_member, members))
+        if driver is not None:
+            self._call_raft_loop(lambda: driver.learn_members(index, specs))
+
     async def remove_member(self, id_: str, timeout_s: float = 10.0) -> None:
         """Remove a member, which is not informed: stop it. ``Conflict`` for the leader."""
         await self._change_members("rem", check_member(id_), timeout_s)

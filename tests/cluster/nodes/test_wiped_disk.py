@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from goq import limits
 from goq.cluster.metadata.commands import AlterInSync
 from goq.errors import CorruptData, TimedOut, Unavailable
 from tests.support.cluster.replicated_partition import SENT, ReplicatedPartition
@@ -175,6 +177,34 @@ def alone_in_sync(cluster: RunningCluster, partition: ReplicatedPartition, leade
     command = AlterInSync(*where, {leader: 1})
     cluster.on_loop(leader, lambda node: node.metadata.propose(command))
     cluster.until(lambda: partition.in_sync(leader) == {leader})
+
+
+@pytest.mark.parametrize("is_peer", [False, True])
+def test_a_node_joins_a_cluster_whose_log_names_an_earlier_disk_of_each_member(
+    cluster: RunningCluster, monkeypatch: pytest.MonkeyPatch, *, is_peer: bool
+) -> None:
+    monkeypatch.setattr(limits, "RAFT_BATCH_ENTRIES_MAX", 1)  # a replay that stops at any entry
+    cluster.start_three()
+    for victim in (*NAMES, *NAMES):
+        via = others_than(victim)[0]
+        replace_disk(cluster, victim, via, cluster.start_peer if is_peer else cluster.start)
+
+
+def replace_disk(
+    cluster: RunningCluster, victim: str, via: str, start: Callable[[str, str], object]
+) -> None:
+    """Have a node leave, and join again with an empty folder; wait until it knows that it did."""
+    old = cluster.state(via).nodes[victim].disk
+    cluster.wipe(victim)
+    cluster.on_loop(via, lambda node: node.view.operations.decommission_node(victim))
+    cluster.until(lambda: victim not in cluster.state(via).nodes)
+    start(victim, via)
+
+    def is_back() -> bool:
+        own = cluster.state(victim).nodes.get(victim)
+        return own is not None and own.is_up and own.disk != old
+
+    cluster.until(is_back)
 
 
 @pytest.mark.parametrize("is_peer", [False, True])

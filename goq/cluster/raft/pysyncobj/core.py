@@ -60,6 +60,7 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
         self.__commandsLocalCounter = self._random.getrandbits(62)  # unlike ids before a restart
         self._snapshots = snapshots
         self._comparison.on_applied(applied_index, self._machine.digest)
+        self._told_members: tuple[int, list[str]] = (0, [])
         self._snapshots_wanted: dict[RaftMember, int] = {}
         self._rounds: dict[RaftMember, int] = {}
         self._replies: dict[RaftMember, dict[str, Any]] = {}
@@ -199,7 +200,19 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
             return False
         return bool(super().__changeCluster(request))
 
+    def learn_members(self, index: int, members: list[str]) -> None:
+        """Use these members, told by a member at this index, until the log is as new.
+
+        Replaying an old part of the log, a node would refuse members that have come back with
+        another disk, and drop those that had left meanwhile: its leader too.
+        """
+        self._told_members = index, members
+        self.__use_members(self.__raftLog.members())
+
     def __use_members(self, members: list[str]) -> None:
+        told_at, told = self._told_members
+        if self.__raftLog.last.index < told_at:
+            members = told
         others = {RaftMember(spec) for spec in members} - {self.__selfNode}
         specs = {node.spec for node in self.__otherNodes}
         stay = {node for node in others if node.spec in specs}

@@ -71,7 +71,8 @@ class _SyncObj(leading._SyncObj):
             raise CorruptData(f"the leader contradicts the committed entry {entry.index}")
         cut = [old.command[0] for old in journal[entry.index - journal.first.index :]]
         journal.add(*entry)
-        if codec.MEMBERSHIP in (*cut, entry.command[0]):
+        is_change = codec.MEMBERSHIP in (*cut, entry.command[0])
+        if is_change or entry.index == self._told_members[0]:
             self.__use_members(journal.members())
 
     def __acknowledge(self, node: RaftMember, message: dict[str, Any], index: int) -> None:
