@@ -104,7 +104,7 @@ class Node:
     def _lock_data_dir(self) -> DataDirLock:
         data_dir = self.config.broker.data_dir
         try:
-            data_dir.mkdir(parents=True, exist_ok=True)
+            data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
             return DataDirLock(data_dir)
         except OSError as error:
             raise UsageError(

@@ -16,7 +16,14 @@ from typing import Any, Final, cast
 from goq.api.errors import problem_response
 from goq.api.routing_policy import RoutingPolicy
 from goq.broker.runtime.metrics import Histogram
-from goq.errors import GoqError, InvalidInput, MethodNotAllowed, RouteNotFound, ShuttingDown
+from goq.errors import (
+    GoqError,
+    InvalidInput,
+    MethodNotAllowed,
+    RouteNotFound,
+    ShuttingDown,
+    UnsupportedMedia,
+)
 from goq.http.failure_log import FailureLog
 from goq.http.message import Request, Response
 
@@ -24,6 +31,7 @@ RouteHandler = Callable[..., Response | Awaitable[Response]]
 FRAMES: Final = "application/vnd.goq.frames"
 JSON: Final = "application/json"
 NDJSON: Final = "application/x-ndjson"
+_CODING: Final = "content-encoding"
 _UNMATCHED: Final = "(none)"
 _STOPPED_RETRY_MS: Final = 1000
 
@@ -175,11 +183,15 @@ class Router:
             request.outlives_eof = not route.waits
             if request.query_string:
                 route.check_query(request)
+            if _CODING in request.headers:
+                _check_coding(request)
             if route.is_async:
                 return self._run(request, route, values, started_s)
             response = cast(Response, route.handler(request, *values))
         except GoqError as error:
             response = self._refused(request, path, error)
+            if isinstance(error, UnsupportedMedia):
+                response.headers["Accept-Encoding"] = "identity"
             if isinstance(error, MethodNotAllowed):
                 response.headers["Allow"] = ", ".join(_allowed(self._find(request)[0]))
         self._stats.count(request.method, path, response.status, perf_counter() - started_s)
@@ -251,6 +263,16 @@ class Router:
         if not node.methods:
             raise _route_not_found(request)
         return node, values
+
+
+def _check_coding(request: Request) -> None:
+    """Raise ``UnsupportedMedia`` for a body that is compressed as a whole."""
+    coding = request.headers[_CODING].strip().lower()
+    if request.body and coding not in ("", "identity"):
+        raise UnsupportedMedia(
+            f"send the body as it is, not as {coding[:50]!r}; frames may be compressed inside",
+            field="Content-Encoding",
+        )
 
 
 def _allowed(node: _Segment) -> list[str]:

@@ -10,6 +10,7 @@ import asyncio
 import gc
 import ipaddress
 import logging
+import os
 import signal
 import sys
 from collections.abc import Callable
@@ -23,6 +24,8 @@ from goq.process.dump import dump
 from goq.process.settings import changed_settings
 
 _log = logging.getLogger("goq.node")
+_PRIVATE = 0o077
+"""The file mode creation mask: other users read no message, by no file of the data folder."""
 _RELOADED = ("logging.level", "security.hosts")
 
 
@@ -35,6 +38,7 @@ def run(load: Callable[[], Config], on_ready: Callable[[Config, str], None]) -> 
     config = load()
     log.set_up(config.logging)
     _raise_open_files()
+    os.umask(_PRIVATE)
     # Requests make few reference cycles: collecting every 700 objects (the default) costs 6 %.
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)

@@ -174,7 +174,7 @@ class OpenFiles:
         """
         for tries_left in reversed(range(_OPEN_TRIES)):
             try:
-                return os.open(path, flags | os.O_CLOEXEC, 0o640)
+                return os.open(path, flags | os.O_CLOEXEC, 0o600)
             except OSError as error:
                 if error.errno not in _NO_DESCRIPTOR:
                     raise
@@ -440,7 +440,7 @@ class RealDisk:
             return
         if not directory.is_dir():
             self.make_dir(directory.parent)
-            directory.mkdir(mode=0o750, exist_ok=True)
+            directory.mkdir(mode=0o700, exist_ok=True)
         self._sync_dir(directory.parent)  # also if an earlier process was killed before this line
 
     def remove_dir(self, directory: Path) -> None:

@@ -123,6 +123,7 @@ def redrive(
     """Redrive dead letters to their topic, for the group that they failed in."""
     wanted = wanted_by(group, reason, cause, key, from_time, to_time)
     total = {"matched": 0, "redriven": 0, "looped": 0, "lost": 0}
+    without_origin = 0
     after: str | None = None
     portion = PORTION if rate is None else max(1, min(PORTION, round(rate * _PAUSE_S)))
     with SESSION.client() as client:
@@ -141,6 +142,7 @@ def redrive(
             )
             for name in total:
                 total[name] += getattr(answer, name)
+            without_origin += answer.without_origin
             after = answer.next
             if after is None:
                 break
@@ -150,6 +152,10 @@ def redrive(
     _print_total({"dry_run": dry_run, **total})
     if total["looped"]:
         notice(f"{total['looped']} were put back too often already: --force puts them back again")
+    if without_origin:
+        notice(
+            f"{without_origin} were published here and never failed: --to TOPIC says where they go"
+        )
     if dry_run:
         notice("nothing was changed")
 

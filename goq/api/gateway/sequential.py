@@ -59,7 +59,7 @@ async def ask_in_sequence(
         if total is None:
             total = found
         else:
-            sums = {name: total[name] + found[name] for name in routing.sums}
+            sums = {name: total.get(name, 0) + found.get(name, 0) for name in routing.sums}
             total = {**total, **sums, "next": found["next"]}
         left -= found[routing.counts]
         if found["next"] is not None:

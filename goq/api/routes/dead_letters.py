@@ -45,7 +45,7 @@ _FILTERS = (
     Parameter("after", "go on behind this id"),
 )
 _MISSING = ("topic_not_found",)
-_REDRIVEN = ("matched", "redriven", "looped", "lost")
+_REDRIVEN = ("matched", "redriven", "looped", "lost", "without_origin")
 _merge = merge_by_offset(PAGE_MESSAGES)
 _IDS_MAX = 1_000
 _TRUE = {"true": True, "1": True, "false": False, "0": False}
@@ -143,11 +143,25 @@ class DeadLetterRoutes:
         _check_partition(place.dead, wanted)
         target = self._target(asked.to or place.origin, place.dead)
         after = _position(asked.after, place.dead.name)
-        taking = RemovalRequest(wanted, after, asked.max_messages, asked.dry_run, asked.force)
+        taking = RemovalRequest(
+            wanted,
+            after,
+            asked.max_messages,
+            asked.dry_run,
+            asked.force,
+            to_origin=asked.to is None,
+        )
         took = await redrive(place.dead, target, self._broker.clock.wall_ms(), taking)
-        at = _id(place.dead.name, took.next)
         return json_response(
-            RedriveOut(asked.dry_run, took.matched, took.removed, took.looped, took.lost, at)
+            RedriveOut(
+                asked.dry_run,
+                took.matched,
+                took.removed,
+                took.looped,
+                took.lost,
+                _id(place.dead.name, took.next),
+                took.without_origin,
+            )
         )
 
     async def purge(self, request: Request, name: str) -> Response:

@@ -61,7 +61,8 @@ class DeadLettersOut(msgspec.Struct):
 class RedriveOut(msgspec.Struct):
     """The result of a redrive, or of a dry run.
 
-    ``looped`` were redriven too often and ``lost`` cannot be read any more: both stay.
+    ``looped`` were redriven too often, ``lost`` cannot be read any more, and ``without_origin``
+    were published here by a producer: all stay.
     """
 
     dry_run: bool
@@ -70,6 +71,7 @@ class RedriveOut(msgspec.Struct):
     looped: int
     lost: int
     next: str | None = None
+    without_origin: int = 0
 
 
 class PurgeOut(msgspec.Struct):

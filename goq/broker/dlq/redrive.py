@@ -27,14 +27,15 @@ class RemovalResult(NamedTuple):
     """The result of a redrive or a purge.
 
     ``removed`` letters were redriven or purged. ``looped`` letters were redriven too often already,
-    ``lost`` letters have no content to redrive. ``next`` is the position to continue after, None at
-    the end.
+    ``lost`` letters have no content to redrive. ``without_origin`` are messages that a producer
+    published to the dead-letter topic. ``next`` is the position to continue after, None at the end.
     """
 
     matched: int
     removed: int
     looped: int
     lost: int
+    without_origin: int
     next: tuple[int, int] | None
 
 
@@ -42,7 +43,8 @@ class RemovalResult(NamedTuple):
 class RemovalRequest:
     """Which letters to remove, after which position, and how many at most.
 
-    With ``force`` letters are redriven that reached the limit of redrives.
+    With ``force`` letters are redriven that reached the limit of redrives, with ``to_origin`` only
+    those that have one.
     """
 
     query: DeadLetterQuery
@@ -50,6 +52,7 @@ class RemovalRequest:
     messages_max: int
     dry_run: bool = False
     force: bool = False
+    to_origin: bool = False
 
 
 async def redrive(
@@ -60,10 +63,13 @@ async def redrive(
     Returns when the copies are recorded durably in the outbox. They arrive a little later.
     """
     hashes: dict[tuple[int, int], int] = {}
-    looped = lost = 0
+    looped = lost = without_origin = 0
 
     def is_chosen(found: FoundDeadLetter) -> bool:
-        nonlocal looped, lost
+        nonlocal looped, lost, without_origin
+        if found.letter.origin is None and request.to_origin:
+            without_origin += 1
+            return False
         if found.letter.lost:
             lost += 1
             return False
@@ -97,7 +103,7 @@ async def redrive(
         ]
 
     matched, done, at = await _remove(dead, request, is_chosen, events_for)
-    return RemovalResult(matched, done, looped, lost, at)
+    return RemovalResult(matched, done, looped, lost, without_origin, at)
 
 
 async def purge(dead: Topic, request: RemovalRequest) -> RemovalResult:
@@ -107,7 +113,7 @@ async def purge(dead: Topic, request: RemovalRequest) -> RemovalResult:
         return [Cancelled(_ranges(offsets), _PURGED)]
 
     matched, done, at = await _remove(dead, request, lambda _found: True, events_for)
-    return RemovalResult(matched, done, 0, 0, at)
+    return RemovalResult(matched, done, 0, 0, 0, at)
 
 
 async def _remove(

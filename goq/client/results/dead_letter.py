@@ -72,8 +72,9 @@ class RedriveResult(Result):
     """The result of one redrive call, in dead letters; with ``dry_run`` nothing was moved.
 
     Of the ``matched`` ones ``redriven`` were put back. ``looped`` were redriven too often already,
-    and ``lost`` cannot be read any more: both stay. ``next`` goes into ``after`` of the next call;
-    None when all are looked at.
+    ``lost`` cannot be read any more, and ``without_origin`` were published to the dead-letter topic
+    by a producer: all stay, the last unless ``to`` names a topic. ``next`` goes into ``after`` of
+    the next call; None when all are looked at.
     """
 
     dry_run: bool
@@ -82,6 +83,7 @@ class RedriveResult(Result):
     looped: int
     lost: int
     next: str | None = None
+    without_origin: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -85,6 +85,22 @@ def test_a_publish_under_way_is_answered_and_kept(node: NodeProcess) -> None:
     assert_ends_quietly(node)
 
 
+def test_other_users_can_read_no_file_of_the_data_folder(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        with NodeProcess(tmp_path / "data") as node:
+            node.call("PUT", "/v1/topics/t")
+            node.call("POST", "/v1/topics/t/messages", {"messages": [{"value": "x"}]})
+            receive = "/v1/topics/t/groups/g/receive"
+            assert node.call("POST", receive, {"wait": "10s"})["messages"]
+            kept = [tmp_path / "data", *(tmp_path / "data").rglob("*")]
+            open_to_others = [path for path in kept if path.stat().st_mode & 0o077]
+    finally:
+        os.umask(before)
+    assert len(kept) > 10
+    assert open_to_others == []
+
+
 def test_consumers_that_wait_do_not_hold_up_the_end(node: NodeProcess) -> None:
     answers: list[Answer] = []
     node.call("PUT", "/v1/topics/t")

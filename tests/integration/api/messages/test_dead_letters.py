@@ -179,6 +179,23 @@ def test_a_message_that_was_put_back_too_often_stays_unless_forced(
     assert redrive(node, topic, force=True)["redriven"] == 1
 
 
+def test_what_a_producer_published_among_dead_letters_goes_only_where_it_is_told(
+    node: RunningNode, topic: str
+) -> None:
+    publish(node, topic, "bad")
+    reject_all(node, topic)
+    died(node, topic, 1)
+    publish(node, f"{topic}.dlq", "foreign")
+    answer = redrive(node, topic)
+    assert (answer["matched"], answer["redriven"], answer["without_origin"]) == (2, 1, 1)
+    assert [letter["value"] for letter in dead(node, topic)] == ["foreign"]
+    other = f"{topic}-other"
+    node.call("POST", "/v1/topics", {"name": other})
+    answer = redrive(node, topic, to=other)
+    assert (answer["redriven"], answer["without_origin"]) == (1, 0)
+    assert dead(node, topic) == []
+
+
 def test_dead_letters_are_chosen_by_group_reason_cause_key_time_and_id(
     node: RunningNode, topic: str
 ) -> None:

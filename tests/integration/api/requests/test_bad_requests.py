@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import json
 import socket
 from collections.abc import Iterator
@@ -94,6 +95,22 @@ BODIES = {
         "unsupported_media_type",
         "Content-Type",
         {"Content-Type": "text/plain"},
+    ),
+    "a compressed body": Case(
+        "POST",
+        PUBLISH,
+        gzip.compress(b'{"messages": [{"value": "x"}]}'),
+        "unsupported_media_type",
+        "Content-Encoding",
+        {"Content-Encoding": "gzip"},
+    ),
+    "compressed frames": Case(
+        "POST",
+        PUBLISH,
+        b"x",
+        "unsupported_media_type",
+        "Content-Encoding",
+        {"Content-Encoding": " ZSTD", "Content-Type": "application/vnd.goq.frames"},
     ),
     "frames where there are none": Case(
         "POST",
@@ -691,6 +708,16 @@ def test_a_bad_request_is_refused_by_name_and_changes_nothing(
 def test_a_method_that_is_not_allowed_is_answered_with_those_that_are(node: RunningNode) -> None:
     answer = node.request("DELETE", "/v1/topics")
     assert answer.headers["allow"] == "GET, HEAD, POST"
+
+
+def test_a_compressed_body_is_answered_with_the_coding_that_is_accepted(
+    node: RunningNode, topic: str
+) -> None:
+    path, body = f"/v1/topics/{topic}/messages", message(value="x")
+    answer = node.request("POST", path, body, {"Content-Encoding": "br"})
+    assert (answer.status, answer.headers["accept-encoding"]) == (415, "identity")
+    assert node.request("POST", path, body, {"Content-Encoding": "identity"}).status == 200
+    assert node.request("GET", "/v1/topics", headers={"Content-Encoding": "gzip"}).status == 200
 
 
 def test_an_unknown_field_is_answered_with_the_known_ones(node: RunningNode) -> None:
