@@ -259,6 +259,15 @@ def test_the_folder_cannot_be_locked_twice_by_one_process(tmp_path: Path) -> Non
     DataDirLock(tmp_path).release()
 
 
+def test_removing_the_lock_file_lets_no_second_process_in(tmp_path: Path) -> None:
+    lock = DataDirLock(tmp_path)
+    (tmp_path / "LOCK").unlink()
+    with pytest.raises(DataDirLocked, match="in use by another process"):
+        DataDirLock(tmp_path)
+    lock.release()
+    DataDirLock(tmp_path).release()
+
+
 # node.db
 
 
