@@ -8,6 +8,7 @@ routes          declarations and handlers, a module for each resource
 schemas         JSON bodies of requests and answers
 codec           request bodies in, answers out, as JSON or as frames
 views           the broker's state for answers, and merges of the answers of several nodes
+values          the values of parameters and bodies, as OpenAPI describes them
 errors          errors as RFC 9457 problem responses
 metrics         Prometheus text of a node and of its cluster
 openapi         the OpenAPI document and its page, made of the routes

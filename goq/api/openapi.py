@@ -13,8 +13,15 @@ from goq import __version__
 from goq.api.errors import Problem
 from goq.api.router import FRAMES, JSON, NDJSON, Route
 from goq.api.schemas.messages import HeaderIn
+from goq.api.values import GROUP, MESSAGE_ID, TEXT, TOPIC, integer
 from goq.errors import BY_CODE
 
+_IN_PATH = {
+    "topic": TOPIC,
+    "group": GROUP,
+    "id": MESSAGE_ID,
+    "producer_id": integer(1),
+}
 _REF = "#/components/schemas/{name}"
 
 
@@ -23,6 +30,7 @@ def openapi(routes: Sequence[Route]) -> dict[str, Any]:
     shapes = [s for route in routes for s in (route.body, route.answer) if s is not None]
     unique = list(dict.fromkeys([*shapes, HeaderIn, Problem]))
     schemas, components = msgspec.json.schema_components(unique, ref_template=_REF)
+    components = _plain_arrays(components)
     references = dict(zip(unique, schemas, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
@@ -35,13 +43,29 @@ def openapi(routes: Sequence[Route]) -> dict[str, Any]:
     }
 
 
+def _plain_arrays(part: Any) -> Any:
+    """Describe a tuple of equal types as an array of fixed length.
+
+    Many generators of clients do not know ``prefixItems``.
+    """
+    if isinstance(part, list):
+        return [_plain_arrays(inner) for inner in part]
+    if not isinstance(part, dict):
+        return part
+    items = part.get("prefixItems")
+    if items and all(item == items[0] for item in items):
+        part = {name: value for name, value in part.items() if name != "prefixItems"}
+        part["items"] = items[0]
+    return {name: _plain_arrays(value) for name, value in part.items()}
+
+
 def _operation(route: Route, references: dict[Any, Any]) -> dict[str, Any]:
     operation: dict[str, Any] = {
         "summary": route.summary,
         "operationId": _operation_id(route),
         "parameters": [
             *(
-                {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+                {"name": name, "in": "path", "required": True, "schema": _IN_PATH.get(name, TEXT)}
                 for name in _path_parameters(route)
             ),
             *(
@@ -50,7 +74,7 @@ def _operation(route: Route, references: dict[Any, Any]) -> dict[str, Any]:
                     "in": place,
                     "required": p.required,
                     "description": p.description,
-                    "schema": {"type": p.type},
+                    "schema": p.schema,
                 }
                 for place, some in (("query", route.parameters), ("header", route.headers))
                 for p in some

@@ -15,6 +15,7 @@ from typing import Any, Final, cast
 
 from goq.api.errors import problem_response
 from goq.api.routing_policy import RoutingPolicy
+from goq.api.values import TEXT, Schema
 from goq.broker.runtime.metrics import Histogram
 from goq.errors import (
     GoqError,
@@ -42,7 +43,7 @@ class Parameter:
 
     name: str
     description: str
-    type: str = "string"
+    schema: Schema = field(default_factory=lambda: TEXT)
     required: bool = False
 
 

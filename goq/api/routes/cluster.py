@@ -23,6 +23,7 @@ from goq.api.schemas.cluster import (
     RebalanceRequest,
     ReplicaEndOut,
 )
+from goq.api.values import DURATION, FLAG, integer
 from goq.api.views.cluster import Reports, cluster_out
 from goq.cluster.metadata.state import MetadataState
 from goq.errors import Conflict, InvalidInput
@@ -103,9 +104,9 @@ class ClusterRoutes:
                 answer=ClusterOut,
                 parameters=(
                     Parameter("topic", "Only these, as a,b"),
-                    Parameter("version", "Answer when the version is another", "integer"),
-                    Parameter("wait", "How long to wait for that, as 5s"),
-                    Parameter("lag", "true: ask leaders how far replicas are", "boolean"),
+                    Parameter("version", "Answer when the version is another", integer()),
+                    Parameter("wait", "How long to wait for that", DURATION),
+                    Parameter("lag", "Ask leaders how far replicas are", FLAG),
                 ),
                 waits=True,
             ),
@@ -115,9 +116,7 @@ class ClusterRoutes:
                 f"{_CLUSTER}/nodes/{{node}}",
                 self.leave,
                 "Have a node give away what it has, then go",
-                parameters=(
-                    Parameter("fewer_replicas", "true: the others may be too few", "boolean"),
-                ),
+                parameters=(Parameter("fewer_replicas", "The others may be too few", FLAG),),
                 status=204,
                 errors=(*alone, "node_not_found"),
                 routing=CustomRouting.CHANGE_METADATA,
@@ -166,8 +165,8 @@ class ClusterRoutes:
         query, cluster = request.query, self._cluster
         names = {name for name in query.get("topic", "").split(",") if name} or None
         lag = _truth(request, "lag")
+        wait_ms = duration_ms(query.get("wait", "0"), "wait", limits.WAIT_MS_MAX)
         if "version" in query:
-            wait_ms = duration_ms(query.get("wait", "0"), "wait", limits.WAIT_MS_MAX)
             await cluster.wait_for_change(_number(query["version"], "version"), wait_ms / 1000)
         only = next(iter(names)) if names is not None and len(names) == 1 else None
         reports = await cluster.leader_reports(only) if lag else {}

@@ -21,6 +21,7 @@ from goq.api.schemas.dead_letters import (
     Redrive,
     RedriveOut,
 )
+from goq.api.values import FLAG, MESSAGE_ID, TIME, integer, one_of
 from goq.api.views.merge_pages import PAGE_MESSAGES, merge_by_offset
 from goq.broker.broker import Broker
 from goq.broker.dlq.redrive import RemovalRequest, purge, redrive
@@ -36,13 +37,13 @@ _CAUSES = (Cause.NACKED, Cause.EXPIRED, Cause.REJECTED, Cause.TTL)
 _FILTERS = (
     Parameter("group", "only what this group gave up"),
     Parameter("reason", "only with this in the reason"),
-    Parameter("cause", f"only of this cause: {', '.join(_CAUSES)}"),
+    Parameter("cause", "only of this cause", one_of(_CAUSES)),
     Parameter("key", "only with this key"),
-    Parameter("from_time", "only what died at or after this time"),
-    Parameter("to_time", "only what died before this time"),
-    Parameter("partition", "only in this partition of the dead letters", "integer"),
+    Parameter("from_time", "only what died at or after this time", TIME),
+    Parameter("to_time", "only what died before this time", TIME),
+    Parameter("partition", "only in this partition of the dead letters", integer()),
     Parameter("ids", "only these: ids, of now or of before, with commas between"),
-    Parameter("after", "go on behind this id"),
+    Parameter("after", "go on behind this id", MESSAGE_ID),
 )
 _MISSING = ("topic_not_found",)
 _REDRIVEN = ("matched", "redriven", "looped", "lost", "without_origin")
@@ -77,7 +78,11 @@ class DeadLetterRoutes:
                 answer=DeadLettersOut,
                 parameters=(
                     *_FILTERS,
-                    Parameter("limit", "at most so many messages", "integer"),
+                    Parameter(
+                        "limit",
+                        "at most so many messages",
+                        integer(1, limits.READ_MESSAGES_MAX, PAGE_MESSAGES),
+                    ),
                 ),
                 errors=_MISSING,
                 routing=ToAllLeaders(_merge, dead_letter_topic_of_path),
@@ -90,8 +95,12 @@ class DeadLetterRoutes:
                 answer=PurgeOut,
                 parameters=(
                     *_FILTERS,
-                    Parameter("max_messages", "at most so many messages", "integer"),
-                    Parameter("dry_run", "only count", "boolean"),
+                    Parameter(
+                        "max_messages",
+                        "at most so many messages",
+                        integer(1, limits.REDRIVE_MESSAGES_MAX, limits.REDRIVE_MESSAGES_MAX),
+                    ),
+                    Parameter("dry_run", "only count", FLAG),
                 ),
                 errors=_MISSING,
                 routing=Sequential(("matched", "purged"), "purged", limits.REDRIVE_MESSAGES_MAX),

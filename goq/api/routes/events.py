@@ -13,6 +13,7 @@ from goq.api.codec.messages import frames_response, json_response
 from goq.api.codec.request import query_flag, query_int, wants_frames
 from goq.api.router import Parameter, Route
 from goq.api.routing_policy import ToPartitionLeader, partition_of_query
+from goq.api.values import FLAG, integer
 from goq.broker.broker import Broker
 from goq.broker.retention.tiered_log import tiered_logs
 from goq.delivery.events.frame_codec import StoredEvent, decode_event_frame
@@ -49,12 +50,14 @@ class EventRoutes:
                 "Read a partition's events",
                 answer=EventsOut,
                 parameters=(
-                    Parameter("partition", "which partition to read", "integer", required=True),
-                    Parameter("offset", "the first sequence; default the first kept", "integer"),
-                    Parameter("limit", "at most so many events", "integer"),
-                    Parameter("include_deleted", "true: also what the archive has"),
+                    Parameter("partition", "which partition to read", integer(), required=True),
+                    Parameter("offset", "the first sequence; default the first kept", integer()),
                     Parameter(
-                        "background", "true: as fast as live traffic leaves room for, no faster"
+                        "limit", "at most so many events", integer(1, limits.READ_MESSAGES_MAX)
+                    ),
+                    Parameter("include_deleted", "also what the archive has", FLAG),
+                    Parameter(
+                        "background", "as fast as live traffic leaves room for, no faster", FLAG
                     ),
                 ),
                 errors=("topic_not_found", "partition_not_found", "too_many_requests"),

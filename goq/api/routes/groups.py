@@ -48,6 +48,7 @@ from goq.api.schemas.groups import (
     SettledOut,
 )
 from goq.api.schemas.messages import MessagesOut
+from goq.api.values import DURATION, MESSAGE_ID, TIME, integer, one_of
 from goq.api.views.group import GroupProgressView, reset_target
 from goq.api.views.group_at_time import GroupAtTimeView
 from goq.api.views.merge import merge_group, merge_groups, merge_partitions
@@ -117,7 +118,7 @@ class GroupRoutes:
                 self.show,
                 "Show a group",
                 answer=GroupOut,
-                parameters=(Parameter("as_of", "as it was at this time"),),
+                parameters=(Parameter("as_of", "as it was at this time", TIME),),
                 errors=(*_MISSING, "history_not_retained"),
                 routing=ToAllLeaders(merge_group),
             ),
@@ -157,9 +158,13 @@ class GroupRoutes:
                 "Look at messages without touching them",
                 answer=MessagesOut,
                 parameters=(
-                    Parameter("state", f"one of {', '.join(MessageState)}; default ready"),
-                    Parameter("limit", "at most so many messages", "integer"),
-                    Parameter("after", "go on behind this message id"),
+                    Parameter("state", "their state; default ready", one_of(MessageState)),
+                    Parameter(
+                        "limit",
+                        "at most so many messages",
+                        integer(1, limits.READ_MESSAGES_MAX, _PEEKED),
+                    ),
+                    Parameter("after", "go on behind this message id", MESSAGE_ID),
                 ),
                 errors=_MISSING,
                 routing=ToAllLeaders(_merge_peeked),
@@ -176,8 +181,8 @@ class GroupRoutes:
                 "Wait until there may be something to receive from this node itself",
                 answer=ReadyOut,
                 parameters=(
-                    Parameter("seen", "the count to wait for a change of", "integer", True),
-                    Parameter("wait", "hold the answer so long"),
+                    Parameter("seen", "the count to wait for a change of", integer(), True),
+                    Parameter("wait", "hold the answer so long", DURATION),
                     Parameter("consumer", "who would receive"),
                 ),
                 errors=_MISSING,

@@ -26,6 +26,7 @@ from goq.api.codec.request import (
 from goq.api.router import FRAMES, Parameter, Route
 from goq.api.routing_policy import ToPartitionLeader, partition_of_query
 from goq.api.schemas.messages import MessagesOut, Publish, PublishedOut, PublishOut
+from goq.api.values import DURATION, FLAG, TIME, integer, one_of
 from goq.api.views.log_read import RangeRead, RangeReader, damaged_json, read_skipping_compacted
 from goq.broker.broker import Broker
 from goq.broker.retention.tiered_log import ArchiveView
@@ -40,16 +41,24 @@ from goq.storage.log.time_range_reader import TimeRange
 from goq.units import format_time_us
 
 _READ_PARAMETERS = (
-    Parameter("partition", "which partition to read", "integer", required=True),
-    Parameter("offset", "the first offset; default the start of the log", "integer"),
-    Parameter("from_time", "only messages appended at or after this time"),
-    Parameter("to_time", "only messages appended before this time"),
-    Parameter("limit", "at most so many messages", "integer"),
-    Parameter("bytes", "of frames: about so many bytes, however many messages", "integer"),
-    Parameter("wait", "hold the answer so long until there is something to read"),
-    Parameter("include_deleted", "true: also what retention deleted and the archive has"),
-    Parameter("as_of", "the log as it stood at this time, deleted messages included"),
-    Parameter("background", "true: as fast as live traffic leaves room for, no faster"),
+    Parameter("partition", "which partition to read", integer(), required=True),
+    Parameter("offset", "the first offset; default the start of the log", integer()),
+    Parameter("from_time", "only messages appended at or after this time", TIME),
+    Parameter("to_time", "only messages appended before this time", TIME),
+    Parameter(
+        "limit",
+        "at most so many messages; with bytes more",
+        integer(1, limits.READ_BULK_MESSAGES_MAX, 100),
+    ),
+    Parameter(
+        "bytes",
+        "of frames: about so many bytes, however many messages",
+        integer(1, limits.READ_BYTES_MAX),
+    ),
+    Parameter("wait", "hold the answer so long until there is something to read", DURATION),
+    Parameter("include_deleted", "also what retention deleted and the archive has", FLAG),
+    Parameter("as_of", "the log as it stood at this time, deleted messages included", TIME),
+    Parameter("background", "as fast as live traffic leaves room for, no faster", FLAG),
 )
 
 
@@ -72,7 +81,7 @@ class MessageRoutes:
                 "Publish messages",
                 body=Publish,
                 answer=PublishOut,
-                parameters=(Parameter("acks", "quorum or leader, where the body does not say"),),
+                parameters=(Parameter("acks", "where the body does not say", one_of(Acks)),),
                 errors=(
                     "invalid_input",
                     "invalid_frame",

@@ -12,6 +12,7 @@ from goq.api.codec.request import query_int, time_us
 from goq.api.router import Parameter, Route
 from goq.api.routing_policy import ToAllLeaders
 from goq.api.schemas.messages import MessageOut, ScheduledOut
+from goq.api.values import TIME, integer
 from goq.api.views.log_read import read_log
 from goq.api.views.merge_pages import PAGE_MESSAGES, merge_by_due_time
 from goq.broker.broker import Broker
@@ -76,9 +77,13 @@ class ScheduledRoutes:
                 "List the messages that wait for their time, the next to be due first",
                 answer=ScheduledOut,
                 parameters=(
-                    Parameter("limit", "at most so many messages", "integer"),
+                    Parameter(
+                        "limit",
+                        "at most so many messages",
+                        integer(1, limits.SCHEDULED_MESSAGES_MAX, PAGE_MESSAGES),
+                    ),
                     Parameter("after", "go on behind the page that gave this as next"),
-                    Parameter("until", "no message that is due at or after this time"),
+                    Parameter("until", "no message that is due at or after this time", TIME),
                 ),
                 errors=("topic_not_found",),
                 routing=ToAllLeaders(merge_by_due_time),

@@ -14,6 +14,7 @@ from goq.api.codec.request import query_int, time_us
 from goq.api.router import Parameter, Route
 from goq.api.routing_policy import Document, MergeContext, ToAllLeaders
 from goq.api.schemas.trace import TraceOut
+from goq.api.values import TIME, integer
 from goq.api.views.merge_pages import merge_newest_first
 from goq.broker.broker import Broker
 from goq.broker.search.finder import SearchPage
@@ -69,9 +70,13 @@ class SearchRoutes:
                     Parameter("key_base64", "messages with this key, in base64"),
                     Parameter("dedup_id", "messages with this dedup id"),
                     Parameter("header", "messages with this header: name=value"),
-                    Parameter("from_time", "only what was published at or after this time"),
-                    Parameter("to_time", "only what was published before this time"),
-                    Parameter("limit", "at most so many messages; default 10", "integer"),
+                    Parameter("from_time", "only what was published at or after this time", TIME),
+                    Parameter("to_time", "only what was published before this time", TIME),
+                    Parameter(
+                        "limit",
+                        "at most so many messages",
+                        integer(1, limits.SEARCH_MESSAGES_MAX, _LIMIT),
+                    ),
                     Parameter("cursor", "go on where another answer ended: its next"),
                 ),
                 errors=("topic_not_found", "message_not_found", "partition_offline"),

@@ -23,6 +23,7 @@ from goq.api.schemas.topics import (
     TopicOut,
     TopicsOut,
 )
+from goq.api.values import integer
 from goq.api.views.merge import is_shown_by_all, merge_history, merge_topic, merge_topics
 from goq.broker.broker import Broker
 from goq.broker.metadata import TopicReplication
@@ -223,9 +224,8 @@ class HistoryRoutes:
                 parameters=(
                     Parameter(
                         "days",
-                        f"the last so many, today included; default {_DAYS}, at most"
-                        f" {limits.HISTORY_DAYS_MAX}",
-                        "integer",
+                        "the last so many, today included",
+                        integer(1, limits.HISTORY_DAYS_MAX, _DAYS),
                     ),
                 ),
                 errors=("topic_not_found",),

@@ -11,6 +11,7 @@ from goq.api.router import Parameter, Route
 from goq.api.routing_policy import ToPartitionLeader, partition_of_message
 from goq.api.schemas.messages import MessageOut
 from goq.api.schemas.trace import StepOut, TracedMessageOut, TraceGapOut, TraceOut
+from goq.api.values import DURATION, integer
 from goq.broker.broker import Broker
 from goq.broker.trace.trace import MessageHistory, Trace, TracedStep
 from goq.broker.trace.tracer import LIVE, Tracer
@@ -41,8 +42,10 @@ class TraceRoutes:
                 "Show what happened to one message, step by step",
                 answer=TraceOut,
                 parameters=(
-                    Parameter("wait", "hold the answer so long until there is another step"),
-                    Parameter("seen", "how many steps are known already", "integer"),
+                    Parameter(
+                        "wait", "hold the answer so long until there is another step", DURATION
+                    ),
+                    Parameter("seen", "how many steps are known already", integer(0)),
                 ),
                 errors=(
                     "topic_not_found",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from goq.api.schemas.base import Input, Output
+from goq.api.values import Index, Replicas, TopicName
 
 
 class NodeOut(Output):
@@ -162,8 +163,8 @@ class RebalancePlanOut(Output):
 class NewReassignment(Input):
     """The new replicas of a partition, the preferred leader first."""
 
-    topic: str
-    partition: int
+    topic: TopicName
+    partition: Index
     replicas: list[str]
 
 
@@ -174,8 +175,8 @@ class Election(Input):
     ``dry_run`` the answer only names it.
     """
 
-    topic: str
-    partition: int
+    topic: TopicName
+    partition: Index
     leader: str | None = None
     unclean: bool = False
     dry_run: bool = False
@@ -202,7 +203,7 @@ class ElectionOut(Output):
 class ClusterSettingsChange(Input):
     """Settings to change; absent ones keep their value."""
 
-    replication_factor: int | None = None
-    min_insync: int | None = None
+    replication_factor: Replicas | None = None
+    min_insync: Replicas | None = None
     moves_at_once: int | None = None
     move_bytes_per_s: int | None = None

@@ -6,6 +6,7 @@ import msgspec
 
 from goq.api.schemas.base import Input
 from goq.api.schemas.messages import MessageOut
+from goq.api.values import DateTime, GroupName, Index, Redriven, TimeText, TopicName
 from goq.broker.outbox.dead_letter_headers import DeadLetterOrigin, FailedAttempt
 
 
@@ -16,17 +17,17 @@ class Redrive(Input):
     that were redriven too often are included.
     """
 
-    group: str | None = None
+    group: GroupName | None = None
     reason: str | None = None
     cause: str | None = None
     key: str | None = None
-    from_time: str | None = None
-    to_time: str | None = None
+    from_time: TimeText | None = None
+    to_time: TimeText | None = None
     ids: list[str] = msgspec.field(default_factory=list)
-    partition: int | None = None
+    partition: Index | None = None
     after: str | None = None
-    max_messages: int = 1000
-    to: str | None = None
+    max_messages: Redriven = 1000
+    to: TopicName | None = None
     dry_run: bool = False
     force: bool = False
 
@@ -43,8 +44,8 @@ class DeadLetterOut(MessageOut, kw_only=True):
     attempts: int | None = None
     cause: str | None = None
     reason: str | None = None
-    died_at: str | None = None
-    published_at: str | None = None
+    died_at: DateTime | None = None
+    published_at: DateTime | None = None
     redrives: int = 0
     lost: str | None = None
     failures: list[FailedAttempt] = msgspec.field(default_factory=list)

@@ -9,6 +9,7 @@ from msgspec import UNSET, UnsetType
 
 from goq.api.schemas.base import Input, Output
 from goq.api.schemas.messages import MessageOut
+from goq.api.values import Consumer, DateTime, Duration, Index, Taken
 
 """Headers as an object, or as a list where names repeat or values are not text."""
 
@@ -21,19 +22,19 @@ class Receive(Input):
     maxima are 1 by default.
     """
 
-    max_messages: int | UnsetType = UNSET
-    max_in_flight: int | UnsetType = UNSET
+    max_messages: Taken | UnsetType = UNSET
+    max_in_flight: Taken | UnsetType = UNSET
     stream: bool = False
-    limit: int | None = None
-    wait: str | float = 0
-    visibility: str | float | None = None
-    consumer: str = ""
+    limit: Index | None = None
+    wait: Duration = 0
+    visibility: Duration | None = None
+    consumer: Consumer = ""
 
 
 class StreamGrant(Input):
     """The messages that a stream may deliver beyond those in flight now."""
 
-    more: int
+    more: Taken
 
 
 class StreamOut(Output):
@@ -54,7 +55,7 @@ class Nack(Input):
     """Receipts to return for a retry after ``delay``, or after the group's backoff."""
 
     receipts: list[str]
-    delay: str | float | None = None
+    delay: Duration | None = None
     reason: str = ""
 
 
@@ -75,7 +76,7 @@ class Extend(Input):
     """Receipts whose leases end ``visibility`` from now."""
 
     receipts: list[str]
-    visibility: str | float | None = None
+    visibility: Duration | None = None
 
 
 class GroupReset(Input):
@@ -86,7 +87,7 @@ class GroupReset(Input):
 
     to: str | int
     end: str | int | None = None
-    partition: int | None = None
+    partition: Index | None = None
     dry_run: bool = False
 
 
@@ -99,7 +100,7 @@ class ReceivedOut(msgspec.Struct):
 class ReadyOut(msgspec.Struct):
     """The number of times that a group became ready on a node."""
 
-    count: int
+    count: Index
 
 
 class FailedOut(msgspec.Struct):
@@ -112,22 +113,22 @@ class FailedOut(msgspec.Struct):
 class SettledOut(msgspec.Struct):
     """The number of settled messages, and the receipts that were not settled."""
 
-    settled: int
+    settled: Index
     failed: list[FailedOut]
 
 
 class GroupPartitionOut(Output):
     """A group's progress in a partition; messages from ``end`` on are withheld."""
 
-    partition: int
-    cursor: int
-    lag: int
-    ready: int
-    leased: int
-    retry: int
+    partition: Index
+    cursor: Index
+    lag: Index
+    ready: Index
+    leased: Index
+    retry: Index
     blocked: int | None
-    scheduled: int
-    dead: int
+    scheduled: Index
+    dead: Index
     end: int | UnsetType = UNSET
 
 
@@ -135,16 +136,16 @@ class LeaseHolderOut(Output):
     """A consumer that holds leases."""
 
     consumer: str
-    leased: int
+    leased: Index
 
 
 class GroupGapOut(Output):
     """Why a partition's history may be incomplete, and between which times."""
 
-    partition: int
+    partition: Index
     reason: str
-    from_time: str | None = msgspec.field(default=None, name="from")
-    to_time: str | None = msgspec.field(default=None, name="to")
+    from_time: DateTime | None = msgspec.field(default=None, name="from")
+    to_time: DateTime | None = msgspec.field(default=None, name="to")
 
 
 class GroupOut(Output):
@@ -159,18 +160,18 @@ class GroupOut(Output):
     """
 
     group: str
-    lag: int
-    ready: int
-    leased: int
-    retry: int
+    lag: Index
+    ready: Index
+    leased: Index
+    retry: Index
     blocked: int | None
-    scheduled: int
-    dead: int
+    scheduled: Index
+    dead: Index
     oldest_ready_age_ms: int | None
     members: list[LeaseHolderOut]
     partitions: list[GroupPartitionOut]
     settings: dict[str, str] | UnsetType = UNSET
-    as_of: str | UnsetType = UNSET
+    as_of: DateTime | UnsetType = UNSET
     incomplete: list[GroupGapOut] | UnsetType = UNSET
     known: bool | UnsetType = UNSET
     """For another node: whether the group existed in this part at that time."""
@@ -185,8 +186,8 @@ class GroupsOut(msgspec.Struct):
 class ResetPartitionOut(Output):
     """The effect of a reset in a partition; ``withholds`` counts messages from ``end`` on."""
 
-    partition: int
-    cursor: int
+    partition: Index
+    cursor: Index
     to: int
     redelivers: int
     skips: int

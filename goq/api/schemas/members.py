@@ -5,13 +5,14 @@ from __future__ import annotations
 import msgspec
 
 from goq.api.schemas.base import Input
+from goq.api.values import Consumer, DateTime, Duration
 
 
 class JoinRequest(Input):
     """A consumer that joins, and its session timeout: ``30s``, or seconds."""
 
-    consumer: str
-    session_timeout: str | float | None = None
+    consumer: Consumer
+    session_timeout: Duration | None = None
 
 
 class MemberAssignmentOut(msgspec.Struct):
@@ -28,7 +29,7 @@ class GroupMemberOut(msgspec.Struct):
     consumer: str
     partitions: list[int]
     revoking: list[int]
-    last_seen: str
+    last_seen: DateTime
     session_timeout_ms: int
     open: bool
 
@@ -45,7 +46,7 @@ class AssignmentMoveOut(msgspec.Struct):
 class GroupRebalanceOut(msgspec.Struct):
     """A change of the members and the moved partitions; ``reason`` says what ``consumers`` did."""
 
-    time: str
+    time: DateTime
     generation: int
     reason: str
     consumers: list[str]

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from goq.api.schemas.base import Input, Output
+from goq.api.values import Acknowledgement, Base64, DateTime, Duration, Index, Time
 
 
 class HeaderIn(Input):
@@ -15,7 +16,7 @@ class HeaderIn(Input):
 
     name: str
     value: str | UnsetType = UNSET
-    value_base64: str | UnsetType = UNSET
+    value_base64: Base64 | UnsetType = UNSET
 
 
 HeadersIn = dict[str, str] | list[HeaderIn]
@@ -37,15 +38,15 @@ class NewMessage(Input):
     """
 
     value: str | UnsetType | None = UNSET
-    value_base64: str | UnsetType = UNSET
+    value_base64: Base64 | UnsetType = UNSET
     key: str | None = None
-    key_base64: str | None = None
+    key_base64: Base64 | None = None
     headers: Annotated[msgspec.Raw, Meta(extra_json_schema=_HEADERS_SCHEMA)] | UnsetType = UNSET
-    partition: int | None = None
+    partition: Index | None = None
     priority: str | int | None = None
-    delay: str | float | None = None
-    deliver_at: str | float | None = None
-    ttl: str | float | None = None
+    delay: Duration | None = None
+    deliver_at: Time | None = None
+    ttl: Duration | None = None
     tenant: str | None = None
     dedup_id: str | None = None
 
@@ -57,19 +58,19 @@ class Publish(Input):
     """
 
     messages: list[NewMessage]
-    acks: str | None = None
+    acks: Acknowledgement | None = None
 
 
 class PublishedOut(Output):
     """The position of a message; ``count``, ``duplicate`` and ``duplicates`` are for frames."""
 
-    partition: int
-    offset: int
-    timestamp: str
+    partition: Index
+    offset: Index
+    timestamp: DateTime
     id: str | None = None
-    deliver_at: str | None = None
+    deliver_at: DateTime | None = None
     duplicate_of: str | None = None
-    count: int | None = None
+    count: Index | None = None
     duplicate: bool | None = None
     duplicates: list[tuple[int, int, int]] = msgspec.field(default_factory=list)
 
@@ -91,9 +92,9 @@ class MessageOut(Output, kw_only=True):
     """A message; value, key and headers are in base64 if they are not UTF-8 text."""
 
     id: str
-    partition: int
-    offset: int
-    timestamp: str
+    partition: Index
+    offset: Index
+    timestamp: DateTime
     value: str | UnsetType | None = UNSET
     value_base64: str | UnsetType = UNSET
     key: str | UnsetType = UNSET
@@ -101,13 +102,13 @@ class MessageOut(Output, kw_only=True):
     headers: dict[str, str] | list[dict[str, str]] | UnsetType = UNSET
     priority: str | UnsetType = UNSET
     tenant: str | UnsetType = UNSET
-    deliver_at: str | UnsetType = UNSET
-    expires_at: str | UnsetType = UNSET
+    deliver_at: DateTime | UnsetType = UNSET
+    expires_at: DateTime | UnsetType = UNSET
     receipt: str | UnsetType = UNSET
     attempt: int | UnsetType = UNSET
-    lease_until: str | UnsetType = UNSET
+    lease_until: DateTime | UnsetType = UNSET
     state: str | UnsetType = UNSET
-    due: str | UnsetType = UNSET
+    due: DateTime | UnsetType = UNSET
 
 
 class MessagesOut(msgspec.Struct):
@@ -127,7 +128,7 @@ class MessageChange(Input):
     """The change of a waiting message: its priority, or its delivery time."""
 
     priority: str | int | None = None
-    deliver_at: str | float | None = None
+    deliver_at: Time | None = None
 
 
 class GroupStateOut(Output):
@@ -137,8 +138,8 @@ class GroupStateOut(Output):
     state: str
     attempt: int | None = None
     consumer: str | None = None
-    lease_until: str | None = None
-    due: str | None = None
+    lease_until: DateTime | None = None
+    due: DateTime | None = None
 
 
 class StatusOut(MessageOut, kw_only=True):
@@ -164,10 +165,10 @@ class ProducerPartitionOut(Output):
     Its next message has ``next_sequence``; its last message is at ``offset``.
     """
 
-    partition: int
+    partition: Index
     epoch: int
     next_sequence: int
-    offset: int | None
+    offset: Index | None
 
 
 class ProducerOut(Output):

@@ -8,15 +8,16 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from goq.api.schemas.base import Input, Output
+from goq.api.values import DateTime, Index, Partitions, Replicas, TopicName
 
 
 class NewTopic(Input):
     """A topic to create. ``replication_factor`` and ``min_insync`` default to the cluster's."""
 
-    name: str
-    partitions: int | None = None
-    replication_factor: int | None = None
-    min_insync: int | None = None
+    name: TopicName
+    partitions: Partitions | None = None
+    replication_factor: Replicas | None = None
+    min_insync: Replicas | None = None
     settings: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
@@ -24,9 +25,9 @@ class TopicChange(Input):
     """Settings to change, more partitions, or another replication."""
 
     settings: dict[str, Any] = msgspec.field(default_factory=dict)
-    partitions: int | None = None
-    replication_factor: int | None = None
-    min_insync: int | None = None
+    partitions: Partitions | None = None
+    replication_factor: Replicas | None = None
+    min_insync: Replicas | None = None
 
 
 class PartitionOut(Output):
@@ -35,12 +36,12 @@ class PartitionOut(Output):
     While it has no active leader, nothing else is known of it and the numbers are 0.
     """
 
-    partition: int
+    partition: Index
     leader: str | None
-    start_offset: int
-    end_offset: int
-    high_watermark: int
-    bytes: int
+    start_offset: Index
+    end_offset: Index
+    high_watermark: Index
+    bytes: Index
     online: bool = True
     damaged: list[dict[str, Any]] = msgspec.field(default_factory=list)
 
@@ -48,10 +49,10 @@ class PartitionOut(Output):
 class ArchivedOut(Output):
     """Archived messages of a topic that retention has deleted; ``bytes`` is their size on disk."""
 
-    segments: int
-    messages: int
-    bytes: int
-    first_time: str | None
+    segments: Index
+    messages: Index
+    bytes: Index
+    first_time: DateTime | None
 
 
 class TopicOut(Output):
@@ -66,7 +67,7 @@ class TopicOut(Output):
     settings: dict[str, str]
     replication_factor: int
     min_insync: int
-    time: str | UnsetType = UNSET
+    time: DateTime | UnsetType = UNSET
     archived: ArchivedOut | UnsetType = UNSET
 
 
@@ -80,8 +81,8 @@ class DayOut(msgspec.Struct):
     """The messages appended on a day (UTC) that are still retained."""
 
     date: str
-    messages: int
-    bytes: int
+    messages: Index
+    bytes: Index
 
 
 class RatesOut(msgspec.Struct):
@@ -97,15 +98,15 @@ class RatesOut(msgspec.Struct):
 class ScheduledSummaryOut(msgspec.Struct):
     """The number of scheduled messages, and when the next is due."""
 
-    count: int
-    next_due: str | None
+    count: Index
+    next_due: DateTime | None
 
 
 class HistoryOut(msgspec.Struct):
     """A topic over time: its first and last message, messages by day, rates, scheduled messages."""
 
-    first_time: str | None
-    last_time: str | None
+    first_time: DateTime | None
+    last_time: DateTime | None
     days: list[DayOut]
     rates: RatesOut
     scheduled: ScheduledSummaryOut

@@ -6,6 +6,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from goq.api.schemas.base import Output
+from goq.api.values import DateTime, Index
 
 
 class TracedMessageOut(Output, kw_only=True):
@@ -18,21 +19,21 @@ class TracedMessageOut(Output, kw_only=True):
 
     id: str
     topic: str
-    partition: int
-    offset: int
-    timestamp: str | UnsetType = UNSET
+    partition: Index
+    offset: Index
+    timestamp: DateTime | UnsetType = UNSET
     key: str | UnsetType = UNSET
     key_base64: str | UnsetType = UNSET
     lane: str | UnsetType = UNSET
-    size_bytes: int | UnsetType = UNSET
+    size_bytes: Index | UnsetType = UNSET
     tenant: str | UnsetType = UNSET
-    deliver_at: str | UnsetType = UNSET
-    expires_at: str | UnsetType = UNSET
+    deliver_at: DateTime | UnsetType = UNSET
+    expires_at: DateTime | UnsetType = UNSET
     headers: dict[str, str] | list[dict[str, str]] | UnsetType = UNSET
     producer: str | UnsetType = UNSET
     traceparent: str | UnsetType = UNSET
     state: str
-    retained_until: str | UnsetType = UNSET
+    retained_until: DateTime | UnsetType = UNSET
     nodes: list[str] | UnsetType = UNSET
 
 
@@ -42,7 +43,7 @@ class StepOut(Output, kw_only=True):
     ``to`` is the id of the copy that was made, ``from`` the id of the original.
     """
 
-    time: str
+    time: DateTime
     event: str
     id: str
     group: str | UnsetType = UNSET
@@ -50,11 +51,11 @@ class StepOut(Output, kw_only=True):
     producer: str | UnsetType = UNSET
     node: str | UnsetType = UNSET
     durability: str | UnsetType = UNSET
-    attempt: int | UnsetType = UNSET
-    until: str | UnsetType = UNSET
+    attempt: Index | UnsetType = UNSET
+    until: DateTime | UnsetType = UNSET
     reason: str | UnsetType = UNSET
     lane: str | UnsetType = UNSET
-    due: str | UnsetType = UNSET
+    due: DateTime | UnsetType = UNSET
     to: str | UnsetType = UNSET
     from_: str | UnsetType = msgspec.field(name="from", default=UNSET)
 
@@ -62,8 +63,8 @@ class StepOut(Output, kw_only=True):
 class TraceGapOut(Output, kw_only=True):
     """A time range in which steps may be missing, as far as it is known, and the reason."""
 
-    from_: str | UnsetType = msgspec.field(name="from", default=UNSET)
-    to: str | UnsetType = UNSET
+    from_: DateTime | UnsetType = msgspec.field(name="from", default=UNSET)
+    to: DateTime | UnsetType = UNSET
     reason: str
 
 
@@ -72,6 +73,6 @@ class TraceOut(msgspec.Struct):
 
     message: TracedMessageOut
     events: list[StepOut]
-    attempts: int
+    attempts: Index
     publish_to_ack_ms: float | None
     incomplete: list[TraceGapOut]
