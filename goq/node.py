@@ -67,9 +67,9 @@ class Node:
             raise
 
     async def _start(self) -> None:
-        self._lock = self._lock_data_dir()
-        self._space.begin_start()
         disk = RealDisk(space=self._space)
+        self._lock = self._lock_data_dir(disk)
+        self._space.begin_start()
         metadata = await self._open_metadata(disk)
         self.broker = self._build_broker(disk, metadata)
         await self.broker.start()
@@ -101,10 +101,10 @@ class Node:
             before = state
             await asyncio.sleep(limits.DISK_SPACE_CHECK_S)
 
-    def _lock_data_dir(self) -> DataDirLock:
+    def _lock_data_dir(self, disk: Disk) -> DataDirLock:
         data_dir = self.config.broker.data_dir
         try:
-            data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+            disk.make_dir(data_dir)
             return DataDirLock(data_dir)
         except OSError as error:
             raise UsageError(

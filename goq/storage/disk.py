@@ -436,12 +436,17 @@ class RealDisk:
 
     def make_dir(self, directory: Path) -> None:
         """Create a directory and its parents, durably."""
-        if directory.is_dir() and any(directory.iterdir()):
+        is_new = not directory.is_dir()
+        if not is_new and any(directory.iterdir()):
             return
-        if not directory.is_dir():
+        if is_new:
             self.make_dir(directory.parent)
             directory.mkdir(mode=0o700, exist_ok=True)
-        self._sync_dir(directory.parent)  # also if an earlier process was killed before this line
+        try:
+            self._sync_dir(directory.parent)  # also if an earlier process was killed before
+        except PermissionError:
+            if is_new:
+                raise  # else an administrator made it, in a folder of theirs
 
     def remove_dir(self, directory: Path) -> None:
         """Remove a directory with everything in it.

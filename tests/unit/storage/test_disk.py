@@ -71,6 +71,47 @@ def test_a_removed_directory_leaves_nothing_to_be_read_by_its_name(tmp_path: Pat
     disk.remove_dir(tmp_path / "topic")
 
 
+def synced_folders(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Return the list that the paths of synced folders are added to."""
+    found: list[Path] = []
+    monkeypatch.setattr(
+        os, "fsync", lambda fd: found.append(Path(f"/proc/self/fd/{fd}").readlink())
+    )
+    return found
+
+
+def test_new_folders_are_synced_in_those_above_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced = synced_folders(monkeypatch)
+    RealDisk().make_dir(tmp_path / "new" / "too")
+    assert set(synced) == {tmp_path.parent, tmp_path, tmp_path / "new"}
+
+
+def test_an_empty_folder_is_synced_for_the_process_that_made_it_may_have_been_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced = synced_folders(monkeypatch)
+    (tmp_path / "empty").mkdir()
+    RealDisk().make_dir(tmp_path / "empty")
+    assert synced == [tmp_path]
+
+
+def test_a_folder_may_be_in_one_that_may_not_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, disk = tmp_path / "data", RealDisk()
+    folder.mkdir()
+
+    def refuse(_path: Path, _flags: int) -> int:
+        raise PermissionError
+
+    monkeypatch.setattr(disk.files, "open_fd", refuse)
+    disk.make_dir(folder)
+    with pytest.raises(PermissionError):
+        disk.make_dir(folder / "new")
+
+
 def test_a_failed_replace_leaves_the_old_content_and_no_other_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
