@@ -1,0 +1,105 @@
+"""A recorded run of a node, and nodes on what power cuts leave of it."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from goq.errors import GoqError
+from tests.support.node.running_node import running_node
+from tests.support.storage.power.crash_states import CrashState
+from tests.support.storage.power.history import History, Promises
+from tests.support.storage.power.promises import PATIENCE_S, BrokenPromises, check
+from tests.support.storage.power.record import Entry, Recorder, read_record
+from tests.support.storage.power.volume import Tree, Volume, inodes, write_tree
+from tests.support.storage.power.workload import RecordedNode, Workload
+
+DATA = "srv/goq"
+"""The data folder below the recorded one: ``goq`` makes both of its parts."""
+_MEMORY = Path("/dev/shm")
+_ROOM_BYTES = 2**30
+
+
+@contextmanager
+def fast_folder() -> Iterator[Path]:
+    """Yield a folder that goes with the block, in memory if there is room."""
+    has_room = os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > _ROOM_BYTES
+    with tempfile.TemporaryDirectory(
+        prefix="goq-power-", dir=_MEMORY if has_room else None
+    ) as name:
+        yield Path(name)
+
+
+@dataclass(slots=True)
+class RecordedRun:
+    """What a node did below ``root``, from the durable ``base`` on."""
+
+    root: Path
+    entries: list[Entry]
+    history: History
+    base: Tree
+    base_inodes: dict[int, str]
+
+    def volume(
+        self,
+        *,
+        drops: Callable[[str, bool], bool] = lambda _path, _is_folder: False,
+        late: bool = False,
+    ) -> Volume:
+        """Return the model of the filesystem; see :class:`Volume` for what syncs count."""
+        return Volume(self.entries, self.root, self.base, self.base_inodes, drops=drops, late=late)
+
+
+def record_run(folder: Path, library: Path, seed: int, rounds: int) -> RecordedRun:
+    """Run the workload on a new node: killed at work, killed while it starts, stopped, killed."""
+    chance = random.Random(seed)
+    recorder = Recorder(library, folder / "disk", folder / "record")
+    recorder.root.mkdir(parents=True)
+    workload = Workload(RecordedNode(recorder.root / DATA, recorder), seed)
+    node = workload.node
+    with node, workload.connections():
+        workload.create_topics()
+        workload.run(rounds, "killed", kill_after=chance.randrange(rounds // 2, rounds))
+        node.launch()
+        node.kill_after(chance.randrange(30_000))
+        node.start()
+        workload.run(rounds, "stopped")
+        workload.settle_down()
+        assert node.stop() == 0
+        node.start()
+        workload.run(2, "last")
+        node.kill()
+    return RecordedRun(recorder.root, read_record(recorder.record), workload.history, {}, {})
+
+
+def record_recovery(folder: Path, library: Path, state: CrashState) -> RecordedRun:
+    """Start a node on a crash state, and kill it when it is ready."""
+    recorder = Recorder(library, folder / "disk", folder / "record")
+    write_tree(state.tree, recorder.root)
+    base_inodes = inodes(recorder.root)
+    with RecordedNode(recorder.root / DATA, recorder) as node:
+        node.kill()
+    entries = read_record(recorder.record)
+    return RecordedRun(recorder.root, entries, History(), state.tree, base_inodes)
+
+
+def check_state(
+    folder: Path, state: CrashState, promises: Promises, patience_s: float = PATIENCE_S
+) -> None:
+    """Start a node on a crash state, and check it; raise ``BrokenPromises``."""
+    place = folder / "state"
+    shutil.rmtree(place, ignore_errors=True)
+    write_tree(state.tree, place)
+    try:
+        with running_node(place / DATA) as node:
+            check(node, promises, patience_s)
+    except BrokenPromises as broken:
+        raise BrokenPromises(f"{state}: {broken}") from None
+    except GoqError as error:
+        raise BrokenPromises(f"{state}: the node does not start: {error}") from error
