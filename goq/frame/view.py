@@ -197,8 +197,14 @@ class FrameView:
         return self._sections[0].get(attribute)
 
     def leading_column(self, attribute: int) -> memoryview | None:
-        """Return a column of times, key hashes or dedup ids, without parsing the body."""
+        """Return a column of times, key hashes or dedup ids, without parsing the body.
+
+        Only where rows were removed the body is parsed: their bitmap comes first, and the columns
+        after it lack them.
+        """
         header, start = self.header, HEADER_BYTES
+        if header.attributes & Attribute.REMOVED:
+            return self.column(attribute)
         for known, width_bytes in _WIDTH_BYTES.items():
             if header.attributes & known:
                 end = start + width_bytes * header.message_count

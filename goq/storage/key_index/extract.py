@@ -27,6 +27,9 @@ from goq.storage.key_index.file import (
 from goq.storage.scanner import ScannedFrame, Scanner
 
 NO_TIMES: Final = AppendTimes(2**63 - 1, -(2**63))
+_LACKS_KEYS: Final = Attribute.KEY_NULLS | Attribute.REMOVED
+_UNREADABLE = (InvalidInput, ValueError, IndexError)
+"""Of a frame that was never validated, and that no reader accepts."""
 
 
 class ScanLimits(NamedTuple):
@@ -146,7 +149,7 @@ def _entries(views: Sequence[FrameView], attribute: int) -> KeyEntries:
     for view in views:
         try:
             parts.append(view.leading_column(attribute) or b"")
-        except InvalidInput:  # the frame was never validated, and no reader accepts it
+        except _UNREADABLE:
             parts.append(bytes((16 if attribute == Attribute.DEDUP_ID else 8) * _count(view)))
     bases = np.array([view.header.base_offset for view in views], np.int64)
     offsets = expand_runs(bases, np.array([_count(view) for view in views], np.int64))
@@ -155,7 +158,7 @@ def _entries(views: Sequence[FrameView], attribute: int) -> KeyEntries:
         ids = words.reshape(-1, 2)
         given = ids.any(axis=1)
         return KeyEntries(ids[given, 0], offsets[given])
-    if any(view.header.attributes & Attribute.KEY_NULLS for view in views):
+    if any(view.header.attributes & _LACKS_KEYS for view in views):
         given = np.concatenate([_has_key(view) for view in views])
         return KeyEntries(words[given], offsets[given])
     return KeyEntries(words, offsets)
@@ -166,20 +169,24 @@ def _count(view: FrameView) -> int:
 
 
 def _has_key(view: FrameView) -> npt.NDArray[np.bool_]:
-    """Return which messages of a frame with keys have one.
+    """Return which messages of a frame with keys are there and have one.
 
     A message without a key has the hash 0, and so has the empty key. The payload may be
     compressed, so it is read only where a hash is 0.
     """
-    everything = np.ones(_count(view), np.bool_)
+    kept = np.ones(_count(view), np.bool_)
     try:
+        removed = view.removed_rows
+        if removed is not None:
+            kept = ~removed.mask
         column = view.leading_column(Attribute.KEY_HASH)
-        if column is None or np.frombuffer(column, np.uint64).all():
-            return everything
+        if column is None or np.frombuffer(column, np.uint64)[kept].all():
+            return kept
         validity = view.payload.key_validity
-    except (InvalidInput, ValueError, IndexError):
-        return everything
+    except _UNREADABLE:
+        return kept
     if validity is None:
-        return everything
+        return kept
     bits = np.unpackbits(np.frombuffer(validity, np.uint8), bitorder="little")
-    return bits[: _count(view)].astype(np.bool_)
+    present: npt.NDArray[np.bool_] = bits[: _count(view)].astype(np.bool_) & kept
+    return present

@@ -8,7 +8,7 @@ Entries are sorted by both. Keys and ids are not stored: a lookup reads the cand
 A part has a header of 96 bytes, little-endian:
 
     offset  size  field
-         0     4  magic and version, ``gok`` 0x01
+         0     4  magic and version, ``gok`` 0x02
          4     4  keys           entries of the first table
          8     4  dedup_ids      entries of the second
         12     4  fences_crc32c
@@ -44,7 +44,7 @@ from crc32c import crc32c
 
 from goq.storage.column_index.block import LastFrame, SegmentPosition
 
-MAGIC: Final = b"gok\x01"
+MAGIC: Final = b"gok\x02"
 PAGE_ENTRIES: Final = 341
 DISTANCE_MAX: Final = 2**32 - 1
 _ENTRY_BYTES = 12

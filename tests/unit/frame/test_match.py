@@ -10,6 +10,7 @@ from goq.errors import InvalidFrame
 from goq.frame.encoder import Columns, encode_frame
 from goq.frame.header import HEADER_BYTES, Attribute
 from goq.frame.match import has_dedup_id, has_key, rows_with_header
+from goq.frame.slice import remove_rows
 from goq.frame.view import FrameView
 
 NAMES = st.sampled_from(["a", "b", "ab", "é"])
@@ -60,15 +61,16 @@ def test_a_first_column_is_the_column(
         dedup_ids=[bytes([n + 1] * 16) for n in range(count)] if named else None,
         lanes=[3] * count,
     )
-    view = FrameView.parse(encode_frame(columns))
-    for attribute in (
-        Attribute.DELIVER_AT,
-        Attribute.EXPIRES_AT,
-        Attribute.CLIENT_TIME,
-        Attribute.KEY_HASH,
-        Attribute.DEDUP_ID,
-    ):
-        assert view.leading_column(attribute) == view.column(attribute)
+    whole = FrameView.parse(encode_frame(columns))
+    for view in (whole, *([FrameView.parse(remove_rows(whole, [0]))] if count > 1 else [])):
+        for attribute in (
+            Attribute.DELIVER_AT,
+            Attribute.EXPIRES_AT,
+            Attribute.CLIENT_TIME,
+            Attribute.KEY_HASH,
+            Attribute.DEDUP_ID,
+        ):
+            assert view.leading_column(attribute) == view.column(attribute)
 
 
 def test_a_first_column_that_ends_behind_the_frame_is_refused() -> None:

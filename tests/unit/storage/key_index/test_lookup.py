@@ -20,6 +20,8 @@ from goq.errors import ShuttingDown, StorageFull
 from goq.frame.encoder import Columns, encode_frame
 from goq.frame.hashes import key_hash
 from goq.frame.header import HEADER_BYTES, parse_header, stamp
+from goq.frame.slice import remove_rows
+from goq.frame.view import FrameView
 from goq.storage.key_index import file as keyfile
 from goq.storage.key_index.extract import DEFAULT_LIMITS, ScanLimits
 from goq.storage.key_index.file import KeyTable
@@ -285,6 +287,23 @@ def test_no_key_is_not_the_empty_key(compress: bool) -> None:
     index = index_of(log, disk)
     for _ in range(2):
         assert look_up(index, KeyTable.KEYS, key_hash(b"")) == list(range(1, 80, 4))[::-1]
+        log.roll()
+
+
+@pytest.mark.parametrize("compress", [True, False])
+def test_what_compaction_leaves_of_a_batch_is_found(compress: bool) -> None:
+    disk = SimulatedDisk()
+    log = Log.open(DIRECTORY, disk)
+    keys = [b"a", b"b", None, b"", b"a", b"c"]
+    columns = Columns([b"value"] * 6, keys=keys, dedup_ids=[bytes([n]) * 16 for n in range(1, 7)])
+    frame = remove_rows(FrameView.parse(encode_frame(columns, compress=compress)), [0, 2])
+    append(log, [frame])
+    index = index_of(log, disk)
+    for _ in range(2):
+        for key, offsets in ((b"a", [4]), (b"b", [1]), (b"", [3]), (b"c", [5])):
+            assert look_up(index, KeyTable.KEYS, key_hash(key)) == offsets
+        dedup_hash = int.from_bytes(bytes([2]) * 8, "little")
+        assert look_up(index, KeyTable.DEDUP_IDS, dedup_hash) == [1]
         log.roll()
 
 
