@@ -29,6 +29,7 @@ from goq.client.delivery_options import DeliveryOptions
 from goq.client.message_batch import MessageBatch
 from goq.client.messages import PublishedBatch
 from goq.errors import GoqError, InvalidInput
+from goq.http.client.process_fork import Owner
 from goq.model import Message
 
 BATCH_BYTES_MAX: Final = 12 * limits.MIB
@@ -70,7 +71,8 @@ class AsyncProducer:
     queue. The next call of ``send``, ``flush`` or ``aclose`` raises its error, and the same batch
     is then sent again. A ``send`` that raises has not taken its
     message. ``unsent`` tells how many messages the node has not confirmed. While too many
-    batches wait, ``send`` waits too.
+    batches wait, ``send`` waits too. In a forked child all calls but ``aclose`` raise: the messages
+    are the parent's.
 
     ``on_published`` is called with each batch that was stored, by the worker: it must be quick.
     """
@@ -84,6 +86,7 @@ class AsyncProducer:
         self._publisher = publisher
         self._options = options
         self._on_published = on_published
+        self._owner = Owner("producer")
         self._monitor = Monitor()
         self._open = MessageBatch()
         self._send_open_at_s = 0.0
@@ -128,6 +131,7 @@ class AsyncProducer:
 
         Raises the error of an earlier batch; the message is not queued then.
         """
+        self._owner.check()
         options = DeliveryOptions(priority, delay, deliver_at, ttl, tenant, dedup_id)
         message = await self._publisher.applied(as_message(value, key, headers), options)
         size_bytes = message_bytes(message)
@@ -151,6 +155,7 @@ class AsyncProducer:
 
     async def flush(self) -> None:
         """Return when the node has stored all messages that were queued before; else raise."""
+        self._owner.check()
         with self._monitor:
             self._seal()
             last = self._sealed[-1] if self._sealed else None
@@ -170,6 +175,7 @@ class AsyncProducer:
         size_of: Callable[[Item], int],
     ) -> None:
         """Take items in pieces that fill the batches."""
+        self._owner.check()
         with self._monitor:
             start = 0
             while start < len(items):
@@ -231,6 +237,8 @@ class AsyncProducer:
             raise error
 
     async def _close(self, *, try_again: bool) -> None:
+        if not self._owner.is_here:
+            return  # the parent sends its messages
         with self._monitor:
             if self._closed:
                 return

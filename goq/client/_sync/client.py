@@ -41,6 +41,7 @@ from goq.client.retry import BackoffPolicy
 from goq.client.tracing.trace_context import with_current_span
 from goq.clock import Clock, SystemClock
 from goq.errors import InvalidInput
+from goq.http.client.process_fork import renew_in_children
 from goq.model import Receipt, check_client_id
 from goq.units import parse_duration_ms, parse_size_bytes
 
@@ -69,8 +70,11 @@ class Client(LogClient, Admin):
     ``"2026-01-31T08:00:00Z"``, ``"-1h"`` or ``"now"``, a ``datetime`` with a zone, or a number of
     milliseconds since 1970.
 
-    One client serves many threads or tasks at once. Every error of a call is a ``GoqError``:
-    ``NotAllowed`` for a wrong token, ``Unavailable`` and ``TimedOut`` where no node answers.
+    One client serves many threads or tasks at once, and each forked process: a child has its own
+    connections and producer ids. A producer or a loop of the parent raises there.
+
+    Every error of a call is a ``GoqError``: ``NotAllowed`` for a wrong token, ``Unavailable`` and
+    ``TimedOut`` where no node answers.
     """
 
     def __init__(
@@ -86,6 +90,7 @@ class Client(LogClient, Admin):
         urls = [servers] if isinstance(servers, str) else list(servers)
         if not urls:
             raise InvalidInput("a client needs at least one server", field="servers")
+        self._is_named = client_id is not None
         self.client_id = check_client_id(
             _default_client_id() if client_id is None else client_id, field="client_id"
         )
@@ -102,6 +107,16 @@ class Client(LogClient, Admin):
         self._settler = Settler(self._http)
         self._direct_publishers: dict[tuple[str, str | None], DirectPublisher] = {}
         self._consumers: set[Consumer] = set()
+        renew_in_children(self, Client._renew)
+
+    def _renew(self) -> None:
+        """Begin anew in a forked child: other producer ids, no open loops, its own name."""
+        self._direct_publishers = {}
+        self._consumers = set()
+        self._settler.listeners.clear()
+        if not self._is_named:
+            self.client_id = _default_client_id()
+            self._http.name_client(self.client_id)
 
     def __enter__(self) -> Client:
         return self

@@ -28,6 +28,7 @@ from goq.client._sync.settlement import (
 from goq.client.errors import SilentStream
 from goq.client.retry import RequestFailure
 from goq.errors import GoqError, Unavailable
+from goq.http.client.process_fork import Owner
 
 _log = logging.getLogger("goq.client")
 _LAST_ANSWER_S_MAX: Final = 1.0
@@ -97,6 +98,7 @@ class Consumer:
         self._asked = False
         self._last_s = 0.0
         self._extender = LeaseExtender(settler, options.receive.visibility_ms)
+        self._owner = Owner("loop")
         self._closing = Lock()
         # a worker puts True when there are more messages, False when there will be none
         self._channel = Channel[bool](len(topics))
@@ -120,6 +122,7 @@ class Consumer:
                 while not self._is_over() and (message := self._take()) is not None:
                     self._passed_on += 1
                     yield message
+                    self._owner.check()
                     self._last_s = time.monotonic()
         finally:
             self.close()
@@ -127,6 +130,8 @@ class Consumer:
 
     def close(self) -> None:
         """Stop, and return unyielded messages, so that none waits for its visibility timeout."""
+        if not self._owner.is_here:
+            return  # streams and messages are the parent's
         with self._closing:
             self._channel.close()
             if self._receiving is not None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterator, Callable, Sequence
+from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 import httpx
@@ -31,7 +32,8 @@ from goq.client.request_builder import Headers, HttpOptions, RequestBuilder, Str
 from goq.client.retry import RequestFailure, RetryAttempts, answered
 from goq.errors import NotLeader, TooLarge, outcome_unknown
 from goq.http.client.http1 import ANSWER_BYTES_MAX, CONNECTIONS_MAX
-from goq.http.client.socket_transport import finish, open_transport
+from goq.http.client.process_fork import renew_in_children
+from goq.http.client.socket_transport import abandon, finish, open_transport
 
 Outcome = TypeVar("Outcome")
 
@@ -56,9 +58,27 @@ class Http:
         self._options = options
         self._builder = RequestBuilder(options)
         self.cluster_map = cluster_map or ClusterMap(options.servers, time.monotonic)
-        schemes = self._builder.schemes
-        self._transports = {scheme: open_transport(scheme, connections_max) for scheme in schemes}
+        self._connections_max = connections_max
+        self._open_transports()
         self._closed = False
+        renew_in_children(self, Http._renew)
+
+    def _open_transports(self) -> None:
+        self._transports = {
+            scheme: open_transport(scheme, self._connections_max)
+            for scheme in self._builder.schemes
+        }
+
+    def _renew(self) -> None:
+        """Leave the connections to the parent process, and have others."""
+        for transport in self._transports.values():
+            abandon(transport)
+        self._open_transports()
+
+    def name_client(self, client_id: str) -> None:
+        """Send another client id."""
+        self._options = replace(self._options, client_id=client_id)
+        self._builder = RequestBuilder(self._options)
 
     def fork(self, connections_max: int) -> Http:
         """Return another sender for the same servers, with connections of its own."""

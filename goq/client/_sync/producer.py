@@ -30,6 +30,7 @@ from goq.client.delivery_options import DeliveryOptions
 from goq.client.message_batch import MessageBatch
 from goq.client.messages import PublishedBatch
 from goq.errors import GoqError, InvalidInput
+from goq.http.client.process_fork import Owner
 from goq.model import Message
 
 BATCH_BYTES_MAX: Final = 12 * limits.MIB
@@ -71,7 +72,8 @@ class Producer:
     queue. The next call of ``send``, ``flush`` or ``close`` raises its error, and the same batch
     is then sent again. A ``send`` that raises has not taken its
     message. ``unsent`` tells how many messages the node has not confirmed. While too many
-    batches wait, ``send`` waits too.
+    batches wait, ``send`` waits too. In a forked child all calls but ``close`` raise: the messages
+    are the parent's.
 
     ``on_published`` is called with each batch that was stored, by the worker: it must be quick.
     """
@@ -85,6 +87,7 @@ class Producer:
         self._publisher = publisher
         self._options = options
         self._on_published = on_published
+        self._owner = Owner("producer")
         self._monitor = Monitor()
         self._open = MessageBatch()
         self._send_open_at_s = 0.0
@@ -129,6 +132,7 @@ class Producer:
 
         Raises the error of an earlier batch; the message is not queued then.
         """
+        self._owner.check()
         options = DeliveryOptions(priority, delay, deliver_at, ttl, tenant, dedup_id)
         message = self._publisher.applied(as_message(value, key, headers), options)
         size_bytes = message_bytes(message)
@@ -152,6 +156,7 @@ class Producer:
 
     def flush(self) -> None:
         """Return when the node has stored all messages that were queued before; else raise."""
+        self._owner.check()
         with self._monitor:
             self._seal()
             last = self._sealed[-1] if self._sealed else None
@@ -171,6 +176,7 @@ class Producer:
         size_of: Callable[[Item], int],
     ) -> None:
         """Take items in pieces that fill the batches."""
+        self._owner.check()
         with self._monitor:
             start = 0
             while start < len(items):
@@ -232,6 +238,8 @@ class Producer:
             raise error
 
     def _close(self, *, try_again: bool) -> None:
+        if not self._owner.is_here:
+            return  # the parent sends its messages
         with self._monitor:
             if self._closed:
                 return

@@ -28,6 +28,7 @@ from goq.client.protocol import frames as wire
 from goq.client.protocol import routes
 from goq.errors import CorruptData, InvalidFrame, InvalidInput, PartitionNotFound
 from goq.frame.view import FrameView
+from goq.http.client.process_fork import Owner
 from goq.units import format_duration_ms
 
 FOLLOW_WAIT_MS: Final = 20_000
@@ -271,6 +272,7 @@ class TopicReader:
     def _arriving(
         self, readers: Sequence[_PartitionReader]
     ) -> Generator[LogMessage, None, None]:
+        owner = Owner("loop")
         http = self.http.fork(len(readers))
         channel = Channel[Sequence[_Found | DamagedRange]](len(readers))
         workers = [Worker(_watch, reader, http, channel) for reader in readers]
@@ -290,11 +292,13 @@ class TopicReader:
                         self.topic, found.partition, found.frame, self.lanes
                     ):
                         yield message
+                        owner.check()
         finally:
-            channel.close()
-            http.close()
-            for worker in workers:
-                worker.stop()
+            if owner.is_here:
+                channel.close()
+                http.close()
+                for worker in workers:
+                    worker.stop()
 
 
 def _watch(

@@ -47,6 +47,15 @@ def finish(transport: httpx.BaseTransport) -> None:
         transport.finish()
 
 
+def abandon(transport: httpx.BaseTransport) -> None:
+    """Close a forked child's copies of its parent's connections.
+
+    The parent goes on using them: nothing is sent, and no lock is taken that it may have held.
+    """
+    if isinstance(transport, SocketTransport):
+        transport.close_copies()
+
+
 class _Connection:
     """One socket and the parser of its responses."""
 
@@ -188,6 +197,11 @@ class SocketTransport(httpx.BaseTransport):
     def close(self) -> None:
         """Close idle connections and break those in use."""
         self._end(socket.SHUT_RDWR)
+
+    def close_copies(self) -> None:
+        """Close the sockets of this process; see :func:`abandon`."""
+        for connection in [*self._idle, *self._busy]:
+            connection.close()
 
     def _end(self, how: int) -> None:
         with self._guard:

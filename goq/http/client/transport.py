@@ -42,6 +42,17 @@ def finish(transport: httpx.AsyncBaseTransport) -> None:
         transport.finish()
 
 
+def abandon(transport: httpx.AsyncBaseTransport) -> None:
+    """Keep a forked child's copies of its parent's connections, unused.
+
+    Closing one would take it from the selector of the parent's loop, which the child shares.
+    """
+    _abandoned.append(transport)
+
+
+_abandoned: list[httpx.AsyncBaseTransport] = []
+
+
 class _Connection(asyncio.Protocol):
     """One connection and the parser of its responses; at most one task waits on it."""
 
