@@ -69,11 +69,20 @@ def parse_size_bytes(text: str | int, *, field: str | None = None) -> int:
 
 
 def format_size_bytes(size_bytes: int) -> str:
-    """Return a size as in the configuration when that is exact, else rounded."""
-    for unit, factor in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if size_bytes >= factor:
-            exact = size_bytes % factor == 0
-            return f"{size_bytes // factor}{unit}" if exact else f"{size_bytes / factor:.1f}{unit}"
+    """Return a size in the largest unit that is exact, as 64KiB, 10MB or 1025B."""
+    for unit in ("GiB", "GB", "MiB", "MB", "KiB", "KB"):
+        count, rest_bytes = divmod(size_bytes, _SIZE_UNITS[unit.lower()])
+        if count and not rest_bytes:
+            return f"{count}{unit}"
+    return f"{size_bytes}B"
+
+
+def round_size_bytes(size_bytes: int) -> str:
+    """Return a size for people, rounded to a tenth of its unit."""
+    for unit in ("GiB", "MiB", "KiB"):
+        size = size_bytes / _SIZE_UNITS[unit.lower()]
+        if size >= 1:
+            return f"{size:.0f}{unit}" if size.is_integer() else f"{size:.1f}{unit}"
     return f"{size_bytes}B"
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from goq.units import format_size_bytes, parse_size_bytes
+from goq.units import parse_size_bytes, round_size_bytes
 from goq_cli.output.output import notice, print_json, print_table
 from goq_cli.session import SESSION
 
@@ -100,7 +100,7 @@ def _print(results: list[tuple[str, int, float]], size_bytes: int) -> None:
             f"{row['messages']:,}",
             row["seconds"],
             f"{row['messages_per_second']:,}",
-            format_size_bytes(int(str(row["bytes_per_second"]))),
+            round_size_bytes(int(str(row["bytes_per_second"]))),
         )
         for row in rows
     ]

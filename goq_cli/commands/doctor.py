@@ -44,7 +44,7 @@ def _folder_is_sound(data_dir: Path) -> bool:
     from goq.errors import NotFound
     from goq.storage.disk import RealDisk
     from goq.storage.verification import verify_data_dir
-    from goq.units import format_size_bytes
+    from goq.units import round_size_bytes
 
     if not data_dir.is_dir():
         raise NotFound(f"there is no folder {data_dir}; say which with --data-dir")
@@ -56,7 +56,7 @@ def _folder_is_sound(data_dir: Path) -> bool:
     problems = [*report.problems, *damage]
     lines = [*problems]
     lines.append(
-        f"{len(report.logs)} logs, {messages:,} messages, {format_size_bytes(report.bytes)} checked"
+        f"{len(report.logs)} logs, {messages:,} messages, {round_size_bytes(report.bytes)} checked"
         f" in {seconds:.1f} s: {'sound' if report.is_sound else f'{len(problems)} problems'}"
     )
     answer = {

@@ -57,10 +57,10 @@ def _print_bars(days: Sequence[DailyVolume]) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    from goq.units import format_size_bytes
+    from goq.units import round_size_bytes
 
     console = Console()
-    rows = [(str(d.date), f"{d.messages:,}", format_size_bytes(d.bytes)) for d in days]
+    rows = [(str(d.date), f"{d.messages:,}", round_size_bytes(d.bytes)) for d in days]
     heads = ("date", "messages", "bytes")
     widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
     room = min(console.width - sum(widths) - _GAP * len(widths), _BAR_COLUMNS_MAX)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from goq.units import format_size_bytes
+from goq.units import round_size_bytes
 
 ROWS_MAX = 1_000
 
@@ -178,7 +178,7 @@ def shown(column: str, value: Any, text_max: int = TEXT_MAX) -> str:
     if column.endswith("percent"):
         return f"{value:.1f} %" if value >= 1 else f"{value:.2g} %"
     if column == "bytes":
-        return format_size_bytes(value)
+        return round_size_bytes(value)
     if column == "to_mean":
         return f"{value:.2f}"
     return f"{value:,.12g}"

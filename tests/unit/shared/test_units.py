@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from operator import mul
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,9 +14,11 @@ from goq.units import (
     parse_duration_ms,
     parse_size_bytes,
     parse_time_us,
+    round_size_bytes,
 )
 
 NOW_US = 1_700_000_000_000_000
+UNITS = [10**3, 2**10, 10**6, 2**20, 10**9, 2**30]
 
 
 @pytest.mark.parametrize(
@@ -43,11 +47,28 @@ def test_sizes_are_read_in_both_kinds_of_unit(text: str, size_bytes: int) -> Non
     assert parse_size_bytes(text) == size_bytes
 
 
-@given(st.integers(0, 2**50))
-def test_a_whole_size_that_was_written_reads_the_same(count: int) -> None:
-    assert parse_size_bytes(format_size_bytes(count * 2**10)) == pytest.approx(
-        count * 2**10, rel=0.05
-    )
+@given(st.integers(0, 2**59) | st.builds(mul, st.integers(0, 2000), st.sampled_from(UNITS)))
+def test_a_size_that_was_written_reads_the_same(size_bytes: int) -> None:
+    assert parse_size_bytes(format_size_bytes(size_bytes)) == size_bytes
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "text", "rounded"),
+    [
+        (0, "0B", "0B"),
+        (1023, "1023B", "1023B"),
+        (1000, "1KB", "1000B"),
+        (65_536, "64KiB", "64KiB"),
+        (1_100_000, "1100KB", "1.0MiB"),
+        (10**7, "10MB", "9.5MiB"),
+        (3 * 2**30, "3GiB", "3GiB"),
+        (2**30 + 1, "1073741825B", "1.0GiB"),
+    ],
+)
+def test_a_size_is_written_exactly_and_rounded_for_people(
+    size_bytes: int, text: str, rounded: str
+) -> None:
+    assert (format_size_bytes(size_bytes), round_size_bytes(size_bytes)) == (text, rounded)
 
 
 @pytest.mark.parametrize(

@@ -134,3 +134,11 @@ def test_a_node_of_its_own_takes_one_replica_for_an_answer(node: RunningNode, to
     shown = node.call("GET", f"/v1/topics/{topic}")
     for found in (made, altered, shown):
         assert {name: found[name] for name in one} == one
+
+
+def test_a_size_that_was_set_holds_to_the_byte_after_a_restart(tmp_path: Path) -> None:
+    with running_node(tmp_path) as node:
+        node.call("POST", "/v1/topics", {"name": "t", "settings": {"retention.bytes": 1_100_001}})
+        assert node.call("GET", "/v1/topics/t")["settings"]["retention.bytes"] == "1100001B"
+    with running_node(tmp_path) as node:
+        assert node.call("GET", "/v1/topics/t")["settings"]["retention.bytes"] == "1100001B"
