@@ -138,7 +138,7 @@ def test_a_node_of_its_own_takes_one_replica_for_an_answer(node: RunningNode, to
 
 def test_a_size_that_was_set_holds_to_the_byte_after_a_restart(tmp_path: Path) -> None:
     with running_node(tmp_path) as node:
-        node.call("POST", "/v1/topics", {"name": "t", "settings": {"retention.bytes": 1_100_001}})
+        node.call("POST", "/v1/topics", {"name": "t", "settings": {"retention.bytes": "1100001B"}})
         assert node.call("GET", "/v1/topics/t")["settings"]["retention.bytes"] == "1100001B"
     with running_node(tmp_path) as node:
         assert node.call("GET", "/v1/topics/t")["settings"]["retention.bytes"] == "1100001B"
