@@ -138,6 +138,7 @@ DEDUP_WINDOW_MS_MAX: Final = 30 * 86_400_000
 WAITERS_PER_GROUP_MAX: Final = 10_000
 HELD_MESSAGES_MAX: Final = 100_000
 RUNS_PASSED_MAX: Final = 10_000
+SELECTION_STEPS_MAX: Final = 1_000  # messages or runs that one turn of a receive decides on
 FAILURES_REMEMBERED_MAX: Final = 10
 MARKS_PER_PARTITION_MAX: Final = 100_000
 REDRIVES_MAX: Final = 10
@@ -197,6 +198,9 @@ IDLE_TIMEOUT_MS: Final = 120_000
 WRITE_TIMEOUT_MS: Final = 60_000
 DRAIN_TIMEOUT_MS: Final = 8_000
 HEARTBEAT_MS: Final = 15_000
+HOLD_NOTED_S: Final = 0.005  # of the event loop by one step of a request
+HOLD_LOGGED_S: Final = 0.1
+SLICE_S: Final = 0.004  # of the event loop, for work that takes longer in all
 STREAM_BEGINS_MS: Final = 5_000  # for the first bytes of a stream to reach the client
 
 # Reading

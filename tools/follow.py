@@ -34,6 +34,7 @@ from goq.node import Node
 _ROOT = str(Path(__file__).resolve().parent.parent) + "/"
 _GOQ = _ROOT + "goq/"
 _WARM_UP = 20
+_BESIDE = {"goq/http/loop_watch.py"}  # runs by a timer, not for a request
 _REST_S = 0.05  # for the writes that nobody waits for; shorter than any timer of a lease
 
 
@@ -71,6 +72,8 @@ class Recorder:
         if not code.co_filename.startswith(_GOQ) or _goes_on(frame):
             return
         name = code.co_filename.removeprefix(_ROOT)
+        if name in _BESIDE:
+            return
         self._files[name] = None
         caller = frame.f_back
         if caller is not None:

@@ -172,6 +172,7 @@ class Router:
             raise MethodNotAllowed(
                 f"{request.path[:200]} takes {allowed}, not {request.method}", field="method"
             )
+        request.route = route.path
         return route, values
 
     def handle(self, request: Request) -> Response | Awaitable[Response]:

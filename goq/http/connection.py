@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable
-from typing import cast
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from time import perf_counter
+from types import FrameType
+from typing import Any, cast
 
+from goq import limits
 from goq.errors import GoqError, Unavailable
 from goq.http.context import ServerContext
 from goq.http.message import LiveStream, Request, Response
@@ -177,6 +180,7 @@ class Connection(asyncio.Protocol):
         shared.requests_total += 1
         self._current = request
         answer: Response | Awaitable[Response]
+        started_s = perf_counter()
         try:
             answer = shared.handler(request)
         except Exception as error:
@@ -185,10 +189,12 @@ class Connection(asyncio.Protocol):
             if answer.stream is None:
                 self._writer.write(answer, self._connection_line(request), request)
                 self._finish(request)
+                _note_step(shared, request, started_s)
                 return
         else:
             self._unstarted = answer
-        self._task = self._loop.create_task(self._serve(answer, request))
+        steps = _Steps(self._serve(answer, request), shared, request)
+        self._task = self._loop.create_task(steps)
         if self._eof and not request.outlives_eof:
             self._cancel()
             self._close()
@@ -330,6 +336,50 @@ class Connection(asyncio.Protocol):
         self._reader.time_out()
         if self._current is None:
             self._advance()
+
+
+class _Steps(Coroutine[Any, Any, None]):
+    """A request's coroutine whose steps are timed for the watchdog of the event loop."""
+
+    __slots__ = ("_coroutine", "_request", "_shared")
+
+    def __init__(
+        self, coroutine: Coroutine[Any, Any, None], shared: ServerContext, request: Request
+    ) -> None:
+        self._coroutine = coroutine
+        self._shared = shared
+        self._request = request
+
+    @property
+    def cr_frame(self) -> FrameType | None:
+        """The frame that the task is in, for the stacks of tasks."""
+        return cast(FrameType | None, getattr(self._coroutine, "cr_frame", None))
+
+    def send(self, value: Any) -> Any:
+        return self._step(self._coroutine.send, value)
+
+    def throw(self, *error: Any) -> Any:
+        return self._step(self._coroutine.throw, *error)
+
+    def close(self) -> None:
+        self._coroutine.close()
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        return self._coroutine.__await__()
+
+    def _step(self, go_on: Callable[..., Any], *arguments: Any) -> Any:
+        started_s = perf_counter()
+        try:
+            return go_on(*arguments)
+        finally:
+            _note_step(self._shared, self._request, started_s)
+
+
+def _note_step(shared: ServerContext, request: Request, started_s: float) -> None:
+    held_s = perf_counter() - started_s
+    shared.loop_watch.held_s += held_s
+    if held_s >= limits.HOLD_NOTED_S:
+        shared.loop_watch.note_step(request, held_s)
 
 
 def _peer_name(transport: asyncio.Transport) -> str:

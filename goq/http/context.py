@@ -13,6 +13,7 @@ from goq import limits
 from goq.errors import GoqError
 from goq.http.allowed_hosts import AllowedHosts
 from goq.http.failure_log import REQUEST_ID, FailureLog
+from goq.http.loop_watch import LoopWatch
 from goq.http.message import Handler, Request, Response
 from goq.http.stream_heartbeat import StreamHeartbeat
 
@@ -70,6 +71,7 @@ class ServerContext:
         "known_hosts",
         "limits",
         "loop",
+        "loop_watch",
         "on_empty",
         "on_error",
         "pulse",
@@ -91,6 +93,7 @@ class ServerContext:
         self.failures = failures
         self.known_hosts: set[str | None] = set()
         self.loop: asyncio.AbstractEventLoop
+        self.loop_watch = LoopWatch()
         self.connections: set[Connection] = set()
         self.draining = False
         self.on_empty: asyncio.Future[None] | None = None

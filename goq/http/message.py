@@ -48,7 +48,7 @@ class Request:
 
     ``path`` is percent-decoded and has no query. ``headers`` have lower-case names and values
     decoded as latin-1; values of a repeated header are joined with ``", "``. ``peer`` is
-    ``host:port``, for logs.
+    ``host:port``, for logs. The handler sets ``route``, for metrics.
 
     The handler sets ``outlives_eof``, at the latest when it returns. A client that shut its sending
     side looks like a client that is gone. So by default the end of input cancels the handler:
@@ -67,6 +67,7 @@ class Request:
         "path",
         "peer",
         "query_string",
+        "route",
     )
 
     def __init__(
@@ -90,6 +91,7 @@ class Request:
         self.keep_alive = keep_alive
         self.is_http_10 = is_http_10
         self.outlives_eof = False
+        self.route = ""
         self._query: dict[str, str] | None = None
 
     @property

@@ -11,6 +11,7 @@ from goq.http.allowed_hosts import AllowedHosts
 from goq.http.connection import Connection
 from goq.http.context import HttpLimits, ServerContext
 from goq.http.failure_log import FailureLog
+from goq.http.loop_watch import Holder
 from goq.http.message import Handler, Response
 
 BACKLOG: Final = 1024
@@ -48,6 +49,7 @@ class HttpServer:
         self._server = await loop.create_server(
             lambda: Connection(shared), host, port, backlog=BACKLOG
         )
+        shared.loop_watch.start(loop)
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
@@ -70,6 +72,10 @@ class HttpServer:
         """The bytes of request bodies in memory, arriving or being handled."""
         return self._shared.bodies_in_flight_bytes
 
+    def longest_holds(self) -> dict[Holder, float]:
+        """Return for how many seconds work held the event loop at most, in the last minutes."""
+        return self._shared.loop_watch.longest()
+
     def allow_hosts(self, hosts: Iterable[str]) -> None:
         """Replace the names by which requests may call the server."""
         self._shared.allowed_hosts = AllowedHosts(hosts)
@@ -90,6 +96,7 @@ class HttpServer:
             return
         shared = self._shared
         shared.draining = True
+        shared.loop_watch.stop()
         self._server.close()
         for connection in list(shared.connections):
             connection.drain()

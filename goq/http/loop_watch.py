@@ -1,0 +1,106 @@
+"""The watchdog of the event loop: the longest holds by route, and a log line for each long one.
+
+While one step of a request runs, no other request, timer or replica of the node gets on. A step
+lasts from one wait of its task to the next. Connections time each step of their requests. Other
+work is not timed step by step: a timer that comes late shows that something held the loop, and the
+steps of requests since its last run are subtracted.
+
+A hold is remembered for one to two minutes, so each scrape of the metrics sees it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from time import perf_counter
+from typing import Final, NamedTuple
+
+from goq import limits
+from goq.http.message import Request
+from goq.log_throttle import LogThrottle
+
+_TICK_S: Final = 0.05
+_KEPT_S: Final = 60.0
+_LOG_PERIOD_S: Final = 10.0
+_log: Final = logging.getLogger("goq.http")
+
+
+class Holder(NamedTuple):
+    """The work that held the loop: requests of a method and route, or everything else."""
+
+    method: str
+    route: str
+
+
+BACKGROUND: Final = Holder("", "(background)")
+
+
+class LoopWatch:
+    """Times the holds of one event loop.
+
+    ``held_s`` is the sum of all steps that were timed; who times a step adds to it.
+    """
+
+    def __init__(self) -> None:
+        self.held_s = 0.0
+        self._longest_s: dict[Holder, float] = {}
+        self._earlier_s: dict[Holder, float] = {}
+        self._since_s = perf_counter()
+        self._throttle = LogThrottle(_LOG_PERIOD_S)
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Begin to watch the work of a loop that belongs to no request."""
+        self._arm(loop)
+
+    def stop(self) -> None:
+        """Stop watching."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def note_step(self, request: Request, seconds: float) -> None:
+        """Record a step of a request that took ``limits.HOLD_NOTED_S`` or longer."""
+        method = request.method if request.route else ""
+        self.note(Holder(method, request.route or "(none)"), seconds)
+
+    def note(self, holder: Holder, seconds: float) -> None:
+        """Record a hold; log a long one, unless the same work was logged a moment ago."""
+        now_s = perf_counter()
+        self._forget(now_s)
+        self._longest_s[holder] = max(seconds, self._longest_s.get(holder, 0.0))
+        if seconds < limits.HOLD_LOGGED_S:
+            return
+        left_out = self._throttle.admit(holder, now_s)
+        if left_out is not None:
+            _log.warning(
+                "%s held the event loop for %.2f s: all other requests waited%s",
+                " ".join(holder).strip(),
+                seconds,
+                f" ({left_out} more before)" if left_out else "",
+            )
+
+    def longest(self) -> dict[Holder, float]:
+        """Return the longest hold in seconds of each kind of work in the last minutes."""
+        self._forget(perf_counter())
+        longest_s = dict(self._earlier_s)
+        for holder, seconds in self._longest_s.items():
+            longest_s[holder] = max(seconds, longest_s.get(holder, 0.0))
+        return longest_s
+
+    def _forget(self, now_s: float) -> None:
+        """Forget what is older than two periods."""
+        age_s = now_s - self._since_s
+        if age_s >= _KEPT_S:
+            self._earlier_s = self._longest_s if age_s < 2 * _KEPT_S else {}
+            self._longest_s, self._since_s = {}, now_s
+
+    def _arm(self, loop: asyncio.AbstractEventLoop) -> None:
+        due_s = perf_counter() + _TICK_S
+        self._timer = loop.call_later(_TICK_S, self._tick, loop, due_s, self.held_s)
+
+    def _tick(self, loop: asyncio.AbstractEventLoop, due_s: float, held_before_s: float) -> None:
+        late_s = perf_counter() - due_s - (self.held_s - held_before_s)
+        if late_s >= limits.HOLD_NOTED_S:
+            self.note(BACKGROUND, late_s)
+        self._arm(loop)
