@@ -10,5 +10,6 @@ relative_times  delays and times to live, counted from the leader's time
 view            a frame read in place, without copies
 body            the sections of a frame's body
 slice           frames made from a part of another frame's messages
+part            the body of such a frame, gathered by column
 match           messages of a frame by key, dedup id or header
 """

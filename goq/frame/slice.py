@@ -6,9 +6,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from goq.frame.body import apply_nulls_at
-from goq.frame.encoder import NO_TENANT, Columns, DuplicateRow, ProducerMark, encode_frame
+from goq.frame.encoder import (
+    NO_PRODUCER,
+    NO_TENANT,
+    Columns,
+    DuplicateRow,
+    ProducerMark,
+    encode_frame,
+)
 from goq.frame.header import HEADER_BYTES, Attribute, parse_header, stamp
 from goq.frame.view import FrameView
+
+_FEW_ROWS = 64  # fewer are encoded faster one by one
 
 
 def slice_frame(view: FrameView, start_offset: int, end_offset: int) -> memoryview:
@@ -25,8 +34,15 @@ def slice_frame(view: FrameView, start_offset: int, end_offset: int) -> memoryvi
     producer = ProducerMark(
         header.producer_id, header.producer_epoch, header.first_sequence + start
     )
-    removed = None if view.removed_rows is None else view.removed_rows.rows(start, end)
-    part = encode_frame(view.columns(start, end), producer=producer, removed=removed)
+    if view.removed_rows is not None:
+        removed = view.removed_rows.rows(start, end)
+        part = encode_frame(view.columns(start, end), producer=producer, removed=removed)
+    elif end - start < _FEW_ROWS:
+        part = encode_frame(view.columns(start, end), producer=producer)
+    else:
+        from goq.frame.part import frame_of_rows  # small parts do not pay for numpy
+
+        part = frame_of_rows(view, range(start, end), producer)
     stamped = stamp(
         parse_header(part),
         base_offset=header.base_offset + start,
@@ -42,7 +58,12 @@ def select_rows(view: FrameView, rows: Sequence[int]) -> memoryview:
     It has the offset, time and epoch of the original; it does not state the offsets of its
     messages.
     """
-    part = encode_frame(_picked_columns(view, rows))
+    if len(rows) < _FEW_ROWS or view.removed_rows is not None:
+        part = encode_frame(_picked_columns(view, rows))
+    else:
+        from goq.frame.part import frame_of_rows
+
+        part = frame_of_rows(view, rows, NO_PRODUCER)
     header = view.header
     stamped = stamp(
         parse_header(part),

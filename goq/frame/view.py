@@ -263,19 +263,21 @@ class FrameView:
 
     def tenants_of(self, start: int, end: int) -> list[str | None] | None:
         """Return the tenants of messages ``start`` up to ``end``; None if none has one."""
-        column = self.column(Attribute.TENANT)
-        if column is None:
+        column, dictionary = self.column(Attribute.TENANT), self.tenants
+        if column is None or dictionary is None:
             return None
-        names = self.tenant_names
-        return [None if n == NO_TENANT else names[n] for n in column.cast("H")[start:end]]
+        numbers = column.cast("H")[start:end].tolist()
+        known = sorted(set(numbers) - {NO_TENANT})
+        names = {n: name.decode() for n, name in zip(known, dictionary.pick(known), strict=True)}
+        return [names.get(number) for number in numbers]
 
     def dedup_ids(self, start: int, end: int) -> list[bytes | None] | None:
         """Return the dedup ids of messages ``start`` up to ``end``; None if none has one."""
         column = self.column(Attribute.DEDUP_ID)
         if column is None:
             return None
-        ids = bytes(column)
-        found = [ids[16 * i : 16 * i + 16] for i in range(start, end)]
+        ids = bytes(column[16 * start : 16 * end])
+        found = [ids[at : at + 16] for at in range(0, len(ids), 16)]
         return [None if one == NO_DEDUP_ID else one for one in found]
 
     def times_ms(self, attribute: int, start: int, end: int) -> list[int] | None:
