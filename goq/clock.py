@@ -1,13 +1,16 @@
 """Time, as a parameter.
 
 Wall time is for points in time (append times, deadlines, due times); monotonic time is for
-durations (timers, timeouts). Nothing below the composition root reads a clock itself.
+durations (timers, timeouts). Nothing below the composition root reads a clock itself, except to
+share the event loop.
 """
 
 from __future__ import annotations
 
 import time
 from typing import Protocol
+
+from goq import limits
 
 
 class Clock(Protocol):
@@ -32,6 +35,30 @@ class SystemClock:
     def wall_ms(self) -> int:
         """Return milliseconds since the Unix epoch, rounded down."""
         return time.time_ns() // 1_000_000
+
+
+class TimeSlice:
+    """A share of the event loop's time for long work: others get a turn between two slices.
+
+    The state that the work reads may change in each turn.
+    """
+
+    __slots__ = ("_until_s",)
+
+    def __init__(self) -> None:
+        self._until_s = time.perf_counter() + limits.SLICE_S
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the work should let others go before it goes on."""
+        return time.perf_counter() >= self._until_s
+
+    async def next(self) -> None:
+        """Yield to all other work that is due, then begin a new slice."""
+        import asyncio  # clients without a loop do not pay for it
+
+        await asyncio.sleep(0)
+        self._until_s = time.perf_counter() + limits.SLICE_S
 
 
 class ManualClock:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import secrets
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -40,6 +41,8 @@ SMALL = {
     "RAFT_JOURNAL_BYTES": 6000,
 }
 """Limits that are made small, so that a short life reaches them."""
+NO_SLICES = {"SLICE_S": math.inf}
+"""Slices end by the machine's own time, which a life must not depend on."""
 
 
 SEGMENT_BYTES = 4096  # less than may be set on a topic
@@ -79,6 +82,6 @@ def product_in(world: World, network: Network) -> Iterator[None]:
         stack.enter_context(patch.object(SimulatedConnections, "network", network, create=True))
         stack.enter_context(simulated_library(world.loop.time, chance))
         put(loader, "messages_config", _small_segments)
-        for name, value in SMALL.items():
+        for name, value in (SMALL | NO_SLICES).items():
             put(limits, name, value)
         yield

@@ -16,6 +16,7 @@ from goq.api.schemas.messages import MessageOut
 from goq.broker.partition.leases import LeasedBatch
 from goq.broker.partition.partition import Partition
 from goq.broker.topic.topic import Topic
+from goq.clock import TimeSlice
 from goq.config.topic import TopicSettings
 from goq.config.types import lanes
 from goq.delivery.events.event import Span
@@ -27,6 +28,9 @@ from goq.units import format_time_us
 
 _PICK_SAVES_BYTES_MIN = 100  # a kept message; sending so much costs both sides as much as picking
 _CUT_SAVES_BYTES_MIN = 2048  # a kept message; about the cost of rebuilding it
+_CUT_BYTES = 32 * 1024  # a cut that saves more is made, however many messages are kept
+_DECODED_AT_ONCE = 256
+_CHECKED_EVERY = 16  # messages
 _encoder = msgspec.json.Encoder()
 
 
@@ -42,12 +46,13 @@ def encode_json(answer: object) -> bytes:
 
 def frames_response(preface: dict[str, Any], frames: Iterable[tuple[int, memoryview]]) -> Response:
     """Return a preface and frames as unjoined parts, sent from where they are in memory."""
-    return Response(200, _frames_parts(preface, frames), FRAMES)
+    return Response(200, frames_parts(preface, frames), FRAMES)
 
 
-def _frames_parts(
+def frames_parts(
     preface: dict[str, Any], frames: Iterable[tuple[int, memoryview]]
 ) -> list[BytesLike]:
+    """Return a preface and frames as the parts of a body."""
     head = _encoder.encode(preface)
     parts: list[BytesLike] = [len(head).to_bytes(4, "little") + head]
     for partition, frame in frames:
@@ -91,12 +96,7 @@ def _frame_json(
     timestamp = format_time_us(view.header.append_time_us)
     settings = topic.settings
     default_priority = settings.lane_name(settings.default_lane)
-    messages = view.messages(first - base, last - base)
-    offsets: Iterable[int] = range(first, last)
-    if view.removed_rows is not None:
-        kept = view.removed_rows.kept(first - base, last - base)
-        messages, offsets = compress(messages, kept), compress(offsets, kept)
-    for offset, message in zip(offsets, messages, strict=True):
+    for offset, message in _messages(view, first, last):
         out = MessageOut(
             id=f"{topic.name}:{partition}:{offset}",
             partition=partition,
@@ -108,6 +108,17 @@ def _frame_json(
         if view.header.attributes & DELIVERY_COLUMNS:
             put_delivery(out, message, settings)
         yield out
+
+
+def _messages(view: FrameView, start: int, end: int) -> Iterator[tuple[int, Message]]:
+    """Yield the messages of a frame that are kept; few are decoded before they are asked for."""
+    base, removed = view.header.base_offset, view.removed_rows
+    for first in range(start, end, _DECODED_AT_ONCE):
+        last = min(end, first + _DECODED_AT_ONCE)
+        found = zip(range(first, last), view.messages(first - base, last - base), strict=True)
+        yield from (
+            found if removed is None else compress(found, removed.kept(first - base, last - base))
+        )
 
 
 def put_delivery(out: MessageOut, message: Message, settings: TopicSettings) -> None:
@@ -208,11 +219,11 @@ def delivery_json(topic: Topic, delivery: LeasedBatch) -> Iterator[MessageOut]:
             yield out
 
 
-def encode_deliveries(
+async def encode_deliveries(
     topic: Topic, deliveries: Sequence[LeasedBatch], bytes_max: int
 ) -> tuple[bytes, list[tuple[LeasedBatch, Sequence[Span]]]]:
     """Return the JSON body of a receive, and the leases that have no room in it."""
-    found = JsonMessages(bytes_max)
+    found, time_slice = JsonMessages(bytes_max), TimeSlice()
     unsent: list[tuple[LeasedBatch, Sequence[Span]]] = []
     for delivery in deliveries:
         if unsent:
@@ -222,6 +233,8 @@ def encode_deliveries(
             if not found.add(out):
                 unsent.append((delivery, _spans_from(delivery.spans, out.offset)))
                 break
+            if len(found) % _CHECKED_EVERY == 0 and time_slice.is_over:
+                await time_slice.next()
     return _encoder.encode(ReceivedOut(found.messages)), unsent
 
 
@@ -232,13 +245,19 @@ def _spans_from(spans: Sequence[Span], offset: int) -> list[Span]:
     return [(offset, end, attempt), *spans[number + 1 :]]
 
 
-def deliveries_parts(topic: Topic, deliveries: Sequence[LeasedBatch]) -> list[BytesLike]:
+async def deliveries_parts(topic: Topic, deliveries: Sequence[LeasedBatch]) -> list[BytesLike]:
     """Return deliveries as frames; large frames are cut to their leased part."""
     prefaces = []
     frames: list[tuple[int, memoryview]] = []
+    time_slice = TimeSlice()
     for delivery in deliveries:
         spans = sorted(delivery.spans)
-        found = [part for view in delivery.frames if (part := _leased_part(view, spans))]
+        found = []
+        for view in delivery.frames:
+            if part := _leased_part(view, spans):
+                found.append(part)
+            if time_slice.is_over:
+                await time_slice.next()
         parts = [part for part, _ in found]
         prefaces.append(
             {
@@ -251,7 +270,7 @@ def deliveries_parts(topic: Topic, deliveries: Sequence[LeasedBatch]) -> list[By
             }
         )
         frames.extend((delivery.partition, part) for part in parts)
-    return _frames_parts({"deliveries": prefaces, "lanes": lanes_of(topic)}, frames)
+    return frames_parts({"deliveries": prefaces, "lanes": lanes_of(topic)}, frames)
 
 
 def lanes_of(topic: Topic) -> str:
@@ -282,7 +301,8 @@ def _leased_part(view: FrameView, spans: Sequence[Span]) -> tuple[memoryview, in
         saves_bytes = (stop - start - len(rows)) * average_bytes
         if saves_bytes > len(rows) * _PICK_SAVES_BYTES_MIN:
             return select_rows(view, rows), end
-    if average_bytes * (end - base - stop + start) <= (stop - start) * _CUT_SAVES_BYTES_MIN:
+    saves_bytes = average_bytes * (end - base - stop + start)
+    if saves_bytes <= min((stop - start) * _CUT_SAVES_BYTES_MIN, _CUT_BYTES):
         return view.buffer, None
     return slice_frame(view, start, stop), None
 

@@ -26,11 +26,14 @@ T = TypeVar("T")
 
 JSON_BODY_BYTES_MAX = 2 * limits.MIB
 """Maximum of any JSON body except a publish: enough for all receipts of one request."""
+SETTINGS_BODY_BYTES_MAX = 256 * limits.KIB
+"""Maximum of a body with settings."""
 CLIENT_ID = "Goq-Client-Id"
 """The header with the id that a client gives itself."""
 _CLIENT_ID = CLIENT_ID.lower()
 _SETTING_CHARS_MAX = 100
 _SETTINGS_DEPTH_MAX = 4
+_SETTINGS_MAX = 100  # more than there are
 _QUANTITY_CHARS_MAX = 64  # of a duration or a time
 _NUMBER_MAX = 10**15  # of seconds or milliseconds: thousands of years
 
@@ -183,6 +186,8 @@ def _flat(written: Mapping[str, Any], prefix: str, depth_left: int) -> dict[str,
     flat: dict[str, Any] = {}
     for name, value in written.items():
         key = prefix + name
+        if len(flat) > _SETTINGS_MAX:
+            raise InvalidInput(f"there are more than {_SETTINGS_MAX} settings", field="settings")
         if isinstance(value, Mapping) and depth_left:
             flat.update(_flat(value, f"{key}.", depth_left - 1))
         elif isinstance(value, Mapping | list):

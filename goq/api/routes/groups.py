@@ -12,7 +12,9 @@ from goq import limits
 from goq.api.codec.messages import deliveries_parts, encode_deliveries, json_response
 from goq.api.codec.request import (
     CLIENT_ID,
+    SETTINGS_BODY_BYTES_MAX,
     duration_ms,
+    flatten_settings,
     json_body,
     parse_client_id,
     parse_receipts,
@@ -207,9 +209,14 @@ class GroupRoutes:
         if is_local:
             headers[READY] = str(topic.receiver.ready_count(group))
         deliveries = await topic.receiver.receive(group, options)
-        if FRAMES in accept:
-            return Response(200, deliveries_parts(topic, deliveries), FRAMES, headers)
-        body, unsent = encode_deliveries(topic, deliveries, options.bytes_max)
+        try:
+            if FRAMES in accept:
+                parts = await deliveries_parts(topic, deliveries)
+                return Response(200, parts, FRAMES, headers)
+            body, unsent = await encode_deliveries(topic, deliveries, options.bytes_max)
+        except BaseException:  # the client is gone
+            self._release(topic, group, [(delivery, delivery.spans) for delivery in deliveries])
+            raise
         if unsent:
             self._release(topic, group, unsent)
         return Response(200, body, JSON, headers)
@@ -305,9 +312,9 @@ class GroupRoutes:
 
     async def configure(self, request: Request, name: str, group: str) -> Response:
         """Set the settings of a group; a new group is created with them."""
-        asked = json_body(request, GroupSettings)
+        asked = json_body(request, GroupSettings, bytes_max=SETTINGS_BODY_BYTES_MAX)
         topic = self._broker.topic(name)
-        await self._broker.configure_group(topic, group, asked.settings)
+        await self._broker.configure_group(topic, group, flatten_settings(asked.settings))
         return json_response(await self._views.group(topic, group))
 
     async def delete(self, request: Request, name: str, group: str) -> Response:

@@ -7,7 +7,14 @@ from collections.abc import AsyncGenerator, Iterator
 from typing import Final
 
 from goq import limits
-from goq.api.codec.messages import deliveries_parts, delivery_json, encode_json, json_response
+from goq.api.codec.messages import (
+    deliveries_parts,
+    delivery_json,
+    encode_json,
+    frames_parts,
+    json_response,
+    lanes_of,
+)
 from goq.api.codec.request import json_body
 from goq.api.router import FRAMES, NDJSON, Route
 from goq.api.routing_policy import STREAM_ID, UNBUFFERED, CustomRouting
@@ -57,7 +64,7 @@ class StreamRoutes:
     def answer(self, stream: PushStream, *, frames: bool) -> Response:
         """Return the streaming answer."""
         if frames:
-            live = LiveStream(self._frames(stream), b"".join(_framed(stream.topic, [])))
+            live = LiveStream(self._frames(stream), b"".join(_framed(_no_deliveries(stream.topic))))
         else:
             live = LiveStream(self._lines(stream), b"\n")
         headers = {STREAM_ID: stream.id, UNBUFFERED: "no"}
@@ -85,7 +92,7 @@ class StreamRoutes:
         self._broker.streams.open(stream)
         try:
             while deliveries := await stream.next():
-                yield _framed(stream.topic, deliveries)
+                yield _framed(await deliveries_parts(stream.topic, deliveries))
         finally:
             self._broker.streams.close(stream)
 
@@ -101,8 +108,11 @@ class StreamRoutes:
             self._broker.streams.close(stream)
 
 
-def _framed(topic: Topic, deliveries: list[LeasedBatch]) -> list[BytesLike]:
-    parts = deliveries_parts(topic, deliveries)
+def _no_deliveries(topic: Topic) -> list[BytesLike]:
+    return frames_parts({"deliveries": [], "lanes": lanes_of(topic)}, [])
+
+
+def _framed(parts: list[BytesLike]) -> list[BytesLike]:
     size = sum(len(part) for part in parts)
     return [size.to_bytes(4, "little"), *parts]
 

@@ -154,6 +154,8 @@ class FrameFetch:
         self._read = read
         self._on_damage = on_damage
         self._bytes_left = bytes_max
+        self.used_bytes = 0
+        """The share of the messages so far in the bytes of their frames."""
         self._frames: dict[int, FrameView] = {}
         self._last: CachedFrame | None = None
 
@@ -185,6 +187,7 @@ class FrameFetch:
             self._bytes_left = 0
             return None
         self._bytes_left -= cost
+        self.used_bytes += cost
         if base not in self._frames:
             self._frames[base] = view
             self._cached.use(frame)

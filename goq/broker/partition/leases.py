@@ -55,6 +55,10 @@ class LeasedBatch(NamedTuple):
     frames: list[FrameView]
     is_cut: bool
     """Whether the partition may have more ready messages."""
+    size_bytes: int = 0
+    """The share of the messages in the bytes of their frames."""
+    is_paused: bool = False
+    """Whether the selection ended early, to let others use the event loop."""
 
     @property
     def message_count(self) -> int:
@@ -159,6 +163,8 @@ class Leases:
             choice.spans,
             fetch.frames,
             choice.is_full(),
+            fetch.used_bytes,
+            choice.must_yield,
         )
         return batch, done
 

@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from goq import limits
 from goq.broker.group.coordinator import Coordinator
 from goq.broker.log.group_commit import Appended, wait_for_all
 from goq.broker.partition.leases import (
@@ -27,14 +28,17 @@ from goq.broker.runtime.metrics import TopicStats
 from goq.broker.topic.partition_table import PartitionTable
 from goq.broker.topic.stream_credit import StreamCredits
 from goq.broker.topic.waiters import LogReaders, Waiters
+from goq.clock import TimeSlice
 from goq.config.topic import Ordering, TopicSettings
 from goq.errors import GoqError, LeaseLost, NotLeader, raise_failures
 from goq.model import Receipt, fenced_id_of
 
 _PASS_ON_S = 0.2
+_SETTLED_AT_ONCE = 500
 _SEPARATOR = "/"  # not allowed in a group's name
 
-_Leased = list[tuple[LeasedBatch, asyncio.Future[Appended]]]
+_LeasedPart = tuple[LeasedBatch, asyncio.Future[Appended]]
+_Leased = list[_LeasedPart]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,11 +124,12 @@ class Receiver:
             has_waited = True
 
     async def _lease_cached(self, group: str, request: ReceiveRequest) -> _Leased:
-        """Lease messages; read those that are not in memory in a thread first."""
+        """Lease messages in turns; read those that are not in memory in a thread first."""
         warmed: int | None = None
         while True:
             try:
-                return self._lease(group, request, warmed)
+                leased, is_paused = self._lease(group, request, warmed)
+                break
             except _Warm as warm:
                 warmed = warm.partition
                 await self._partitions[warmed].warm(warm.offset, warm.messages)
@@ -132,14 +137,37 @@ class Receiver:
                 await asyncio.sleep(0)  # there may be millions to skip: yield to other tasks
             except _Rebuild as rebuild:
                 await self._partitions[rebuild.partition].rebuilt()
+        try:
+            while is_paused:
+                await asyncio.sleep(0)
+                more, is_paused = self._lease(group, request, None, leased)
+                leased += more
+        except (OnlySkipped, _Warm, _Rebuild, GoqError, OSError):
+            pass  # the next receive deals with it
+        except BaseException:
+            self._undo(group, leased)
+            raise
+        return leased
 
-    def _lease(self, group: str, request: ReceiveRequest, warmed: int | None) -> _Leased:
-        messages, size_bytes = request.messages_max, request.bytes_max
+    def _lease(
+        self,
+        group: str,
+        request: ReceiveRequest,
+        warmed: int | None,
+        before: Sequence[_LeasedPart] = (),
+    ) -> tuple[_Leased, bool]:
+        """Lease what is cached and has room besides what was leased ``before``, in one turn.
+
+        Return also whether the turn ended before the receive was full.
+        """
+        messages = request.messages_max - sum([batch.message_count for batch, _ in before])
+        size_bytes = request.bytes_max - sum([batch.size_bytes for batch, _ in before])
         leased: _Leased = []
         failed: GoqError | OSError | None = None
-        is_cut = False
+        is_cut = is_paused = False
+        decided = 0
         for partition in self._candidates(group, request.consumer, warmed):
-            if messages <= 0 or size_bytes <= 0:
+            if messages <= 0 or size_bytes <= 0 or is_paused:
                 is_cut = True
                 break
             number = partition.identity.number
@@ -158,7 +186,7 @@ class Receiver:
                     break  # return the cached ones; the next call reads the rest
                 raise _Warm(number, *error.missing) from None
             except OnlySkipped:
-                is_cut = True
+                is_cut = is_paused = True
                 continue
             except (GoqError, OSError) as error:
                 failed = error  # other partitions may have messages
@@ -168,14 +196,17 @@ class Receiver:
                 leased.append(found)
                 is_cut |= batch.is_cut
                 messages -= batch.message_count
-                size_bytes -= sum([view.header.frame_bytes for view in batch.frames])
+                size_bytes -= batch.size_bytes
+                decided += batch.message_count
+                is_paused = batch.is_paused or decided >= limits.SELECTION_STEPS_MAX
+        is_paused = is_paused and messages > 0 and size_bytes > 0
         if is_cut and not leased:
             raise OnlySkipped
         if failed is not None and not leased:
             raise failed
         if leased and (is_cut or messages <= 0):
             self._wake_group(group)  # there may be more; a receive without messages waits again
-        return leased
+        return leased, is_paused
 
     def _candidates(self, group: str, consumer: str, warmed: int | None) -> Sequence[Partition]:
         """Return the online partitions to lease from, by most urgent lane, else in cyclic order.
@@ -201,10 +232,7 @@ class Receiver:
         try:
             results = await asyncio.gather(*(done for _, done in leased), return_exceptions=True)
         except asyncio.CancelledError:
-            for batch, _ in leased:
-                with suppress(NotLeader):  # then the lease ends at the new leader
-                    leases = self._partitions[batch.partition].leases
-                    leases.undo_receive(group, batch.token, batch.spans)
+            self._undo(group, leased)
             raise
         durable = []
         self._stats.begin(asyncio.get_running_loop().time())
@@ -215,6 +243,12 @@ class Receiver:
         if not durable:
             raise_failures(results)
         return durable
+
+    def _undo(self, group: str, leased: _Leased) -> None:
+        for batch, _ in leased:
+            with suppress(NotLeader):  # then the lease ends at the new leader
+                leases = self._partitions[batch.partition].leases
+                leases.undo_receive(group, batch.token, batch.spans)
 
     # Wait
 
@@ -330,7 +364,7 @@ class Receiver:
         receipts: Sequence[Receipt],
         settle: Callable[[Leases, list[Receipt]], Settling],
     ) -> tuple[int, list[UnsettledReceipt]]:
-        """Settle receipts of any partitions, or raise before settling any.
+        """Settle receipts of any partitions in slices, or raise before settling any.
 
         Receipts of a partition that fails are returned with the code of its error. If all
         partitions fail alike, that error is raised. The lease of a receipt of an earlier topic of
@@ -352,19 +386,29 @@ class Receiver:
                 leases = self._partitions[number].leases
                 leases.check_room()
                 settling.append((leases, some))
-        pending: list[Settling] = []
+        pending: list[tuple[Settling, list[Receipt]]] = []
+        time_slice = TimeSlice() if len(receipts) > _SETTLED_AT_ONCE else None
         has_members = self.settings_of(group).ordering is Ordering.PARTITION
         for leases, some in settling:
             if has_members:  # a settlement counts as a heartbeat
                 for consumer in leases.consumers(group, {receipt.token for receipt in some}):
                     self._coordinator.touch(group, consumer)
-            pending.append(settle(leases, some))
+            for at in range(0, len(some), _SETTLED_AT_ONCE):
+                if time_slice is not None and time_slice.is_over:
+                    await time_slice.next()
+                part = some[at : at + _SETTLED_AT_ONCE]
+                try:
+                    pending.append((settle(leases, part), part))
+                except GoqError as error:
+                    if not pending:
+                        raise
+                    failed.extend(UnsettledReceipt(receipt, error.code) for receipt in part)
         if len(pending) == 1:
-            ((settled, recorded),) = pending
+            (((settled, recorded), _),) = pending
             await wait_for_all(recorded)
             return settled.settled, failed + _lost(settled.void)
         results = await asyncio.gather(
-            *(wait_for_all(recorded) for _, recorded in pending), return_exceptions=True
+            *(wait_for_all(recorded) for (_, recorded), _ in pending), return_exceptions=True
         )
         errors = [result for result in results if isinstance(result, BaseException)]
         bugs = [error for error in errors if not isinstance(error, GoqError)]
@@ -372,7 +416,7 @@ class Receiver:
             raise bugs[0]
         if results and len(errors) == len(results) and len(set(map(type, errors))) == 1:
             raise errors[0]
-        for (_, some), (settled, _), result in zip(settling, pending, results, strict=True):
+        for ((settled, _), some), result in zip(pending, results, strict=True):
             if isinstance(result, GoqError):
                 failed.extend(UnsettledReceipt(receipt, result.code) for receipt in some)
             else:

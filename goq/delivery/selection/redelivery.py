@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from goq import limits
 from goq.config.topic import Ordering
 from goq.delivery.events.event import Cause, Range, Span
 from goq.delivery.group.attempt_ranges import AttemptRange
@@ -47,17 +48,24 @@ class Selection:
         self.spans: list[Span] = []
         self.attributes: dict[int, MessageAttributes] = {}
         self.skipped: dict[Cause, list[Range]] = {}
-        self.is_full = False
-        """Whether the receive is full and selects no more messages."""
+        self.steps = 0
+        """The reads, and the messages that were decided on one by one."""
         self.seen: set[int] = set()
         """The selected and skipped messages that may be in a queue twice."""
+        self._has_no_room = False
         self._read_attributes = read_attributes
         self._tenants: dict[int, int] = {}
 
+    @property
+    def is_full(self) -> bool:
+        """Whether the receive selects no more messages now."""
+        return self._has_no_room or self.steps >= limits.SELECTION_STEPS_MAX
+
     def read(self, start: int, end: int) -> AttributeColumns | None:
         """Return attributes, or None when the receive is full."""
+        self.steps += 1
         columns = self._read_attributes(start, end)
-        self.is_full |= columns is None
+        self._has_no_room |= columns is None
         return columns
 
     def select(self, start: int, end: int, attempt: int) -> None:
@@ -253,7 +261,11 @@ class Redelivery:
             held = locks.pop_free(lane)
             if held is None:
                 break
-            while held is not None and (taken := self._take_one(held, left > 0)) is not None:
+            while held is not None:
+                has_room = left > 0 and not self._selection.is_full
+                taken = self._take_one(held, has_room)
+                if taken is None:
+                    break
                 left -= taken
                 held = locks.pop_next(held.attributes.key, lane)
         return messages_max - left

@@ -74,8 +74,11 @@ class Selector:
 
     @property
     def must_yield(self) -> bool:
-        """Whether it passed so many runs that others should go before the next receive."""
-        return self._runs_passed >= limits.RUNS_PASSED_MAX
+        """Whether it did so much that others should go before the next receive."""
+        return (
+            self._runs_passed >= limits.RUNS_PASSED_MAX
+            or self._selection.steps >= limits.SELECTION_STEPS_MAX
+        )
 
     @property
     def must_repeat(self) -> bool:
@@ -132,7 +135,7 @@ class Selector:
             while at < run_end:
                 if left <= 0 or self.is_full():
                     return messages_max - left, at
-                stop = min(run_end, at + left)
+                stop = min(run_end, at + min(left, limits.SELECTION_STEPS_MAX))
                 if self._state.moved:
                     stop = self._until_moved(lane, at, stop)
                     if stop == at:
@@ -214,6 +217,7 @@ class Selector:
             return columns.end - start, columns.end
         locks = self._group.locks
         selected = 0
+        self._selection.steps += columns.end - start - 1
         for offset in range(start, columns.end):
             index = offset - start
             if columns.groups is not None and columns.groups[index] not in (None, self._group.name):

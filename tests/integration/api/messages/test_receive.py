@@ -295,8 +295,8 @@ def test_thousands_of_scattered_retries_are_handed_over_at_once(
     frames = b"".join(f.placed(f.frame(b"x", b"y"), 0) for _ in range(1000))
     for _ in range(4):
         assert node.request("POST", f"/v1/topics/{topic}/messages", frames, f.FRAMES).status == 200
-    token = receive(node, topic, max_messages=8000)[0]["receipt"].rsplit(":", 1)[0]
-    settle(node, topic, "nack", *(f"{token}:{offset}" for offset in range(0, 8000, 2)))
+    receipts = [message["receipt"] for message in receive(node, topic, max_messages=8000)]
+    settle(node, topic, "nack", *receipts[::2])
     path = f"/v1/topics/{topic}/groups/g/receive"
     answer = node.request("POST", path, {"max_messages": 8000}, f.ACCEPT_FRAMES)
     preface, found = f.answered(answer.body)
