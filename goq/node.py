@@ -83,6 +83,7 @@ class Node:
             self.cluster,
             disk.files.shortages,
             self._space,
+            partition_metrics=self.config.metrics.partitions,
         )
         self._space_monitor = asyncio.ensure_future(self._watch_space())
         self._server = await self._listen(self.app)

@@ -59,12 +59,14 @@ class App:
         cluster: ClusterNode | None = None,
         shortages: Callable[[], list[str]] = list,
         space: DiskSpace | None = None,
+        *,
+        partition_metrics: bool = True,
     ) -> None:
         """``shortages`` returns what the node runs out of, in words for users."""
         stats = RequestStats()
         self.failures = FailureLog()
         view = StandaloneView(broker, node_id, own_url) if cluster is None else cluster.view
-        self.metrics = Metrics(broker, stats, view, space)
+        self.metrics = Metrics(broker, stats, view, space, partitions=partition_metrics)
         traces = TraceRoutes(broker, node_id)
         groups = GroupRoutes(broker)
         operations = OperationRoutes(

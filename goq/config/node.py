@@ -275,6 +275,18 @@ class LoggingConfig(BaseModel):
     format: Literal["text", "json"] = "text"
 
 
+class MetricsConfig(BaseModel):
+    """The settings of ``/metrics``.
+
+    Without ``partitions`` there are no series of single partitions and their replicas, of which a
+    large node has tens of thousands.
+    """
+
+    model_config = _STRICT
+
+    partitions: bool = True
+
+
 class Config(BaseModel):
     """The whole configuration of a node."""
 
@@ -285,6 +297,7 @@ class Config(BaseModel):
     cluster: ClusterConfig = ClusterConfig()
     security: SecurityConfig = SecurityConfig()
     logging: LoggingConfig = LoggingConfig()
+    metrics: MetricsConfig = MetricsConfig()
 
     @property
     def host_names(self) -> set[str]:

@@ -60,8 +60,9 @@ class ClusterCounts(Protocol):
 class ClusterMetrics:
     """Collects the cluster metrics on each scrape."""
 
-    def __init__(self, counts: ClusterCounts) -> None:
+    def __init__(self, counts: ClusterCounts, *, partitions: bool = True) -> None:
         self._counts = counts
+        self._has_partitions = partitions
 
     def collect(self) -> Iterator[Metric]:
         """Yield every metric of the cluster."""
@@ -70,8 +71,9 @@ class ClusterMetrics:
         yield from self._sums(state)
         yield self._clocks()
         yield self._links()
-        yield self._in_sync(state)
-        yield from self._lags()
+        if self._has_partitions:
+            yield self._in_sync(state)
+            yield from self._lags()
         yield from self._damage()
         yield from self._raft()
 

@@ -1,7 +1,14 @@
-"""``/metrics`` for operators, in Prometheus text format. See ``docs/metrics.md``."""
+"""``/metrics`` for operators, in Prometheus text format. See ``docs/metrics.md``.
+
+A large node has tens of thousands of series. They are read on the event loop in slices, so values
+of one answer may be some milliseconds apart; a topic that is deleted meanwhile loses the rest of
+its series. The text is made in a thread, from values that nothing else changes.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Protocol
 
@@ -13,12 +20,16 @@ from prometheus_client.core import (
     Metric,
 )
 from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector
 
+from goq import __version__
 from goq.api.metrics.cluster import ClusterCounts, ClusterMetrics
 from goq.api.router import RequestStats
 from goq.broker.broker import Broker
 from goq.broker.runtime.metrics import Histogram, TopicCounts
 from goq.broker.topic.topic import Topic
+from goq.clock import TimeSlice
+from goq.http.loop_watch import Holder
 from goq.storage.disk_space import DiskSpace, SpaceState
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -49,6 +60,10 @@ class ServerCounts(Protocol):
         """Bytes of request bodies held."""
         ...
 
+    def longest_holds(self) -> dict[Holder, float]:
+        """Return the longest holds of the event loop."""
+        ...
+
 
 class Metrics:
     """Collects all metrics on each scrape, at no cost in between."""
@@ -59,34 +74,43 @@ class Metrics:
         http: RequestStats,
         cluster: ClusterCounts,
         space: DiskSpace | None = None,
+        *,
+        partitions: bool = True,
     ) -> None:
+        """``partitions`` is whether there are series of single partitions."""
+        self._has_partitions = partitions
         self._space = space
         self._broker = broker
-        self._cluster = ClusterMetrics(cluster)
+        self._cluster = ClusterMetrics(cluster, partitions=partitions)
         self._http = http
         self.server: ServerCounts | None = None
         """The HTTP server, set when it is created."""
-        self._registry = CollectorRegistry()
-        ProcessCollector(registry=self._registry)
-        self._registry.register(self)
+        self._process = ProcessCollector(registry=None)
 
-    def render(self) -> bytes:
+    async def render(self) -> bytes:
         """Return the metrics as text."""
-        return generate_latest(self._registry)
+        found = list(self._process.collect())
+        time_slice = TimeSlice()
+        for metric in self._collect():
+            if metric is not None:
+                found.append(metric)
+            if time_slice.is_over:
+                await time_slice.next()
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(_Collected(found))
+        return await asyncio.to_thread(generate_latest, registry)
 
-    def describe(self) -> list[Metric]:
-        """Return nothing: metric names depend on nothing that a registration could check."""
-        return []
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield every metric. The Prometheus library calls this."""
+    def _collect(self) -> Iterator[Metric | None]:
+        """Yield every metric, and ``None`` wherever the event loop may do other work."""
         topics = sorted(self._broker.topics.values(), key=lambda topic: topic.name)
         yield from self._topic_counters(topics)
-        yield from self._partition_gauges(topics)
+        if self._has_partitions:
+            yield from self._partition_gauges(topics)
         yield self._archive_gauge(topics)
         yield from self._group_gauges(topics)
         yield from self._cluster.collect()
         yield from self._disk()
+        yield _build_info()
         yield from self._http_metrics()
         yield _histogram(
             "goq_commit_seconds",
@@ -94,6 +118,9 @@ class Metrics:
             {(): self._broker.write_seconds},
             (),
         )
+
+    def _is_here(self, topic: Topic) -> bool:
+        return self._broker.topics.get(topic.name) is topic
 
     def _topic_counters(self, topics: list[Topic]) -> Iterator[Metric]:
         assert set(_TOPIC_COUNTERS) == set(TopicCounts.__slots__)
@@ -103,7 +130,7 @@ class Metrics:
                 counter.add_metric([topic.name], getattr(topic.stats, name))
             yield counter
 
-    def _partition_gauges(self, topics: list[Topic]) -> Iterator[Metric]:
+    def _partition_gauges(self, topics: list[Topic]) -> Iterator[Metric | None]:
         labels = ["topic", "partition"]
         online = GaugeMetricFamily("goq_partition_online", "1 if it can be used", labels=labels)
         end = GaugeMetricFamily("goq_partition_end_offset", "The next offset", labels=labels)
@@ -112,7 +139,10 @@ class Metrics:
             "goq_partition_damaged_messages", "Messages that failed their check", labels=labels
         )
         for topic in topics:
-            for partition in topic.partitions:
+            for partition in list(topic.partitions):
+                yield None
+                if not self._is_here(topic):
+                    break
                 values = [topic.name, str(partition.identity.number)]
                 online.add_metric(values, partition.is_online)
                 end.add_metric(values, partition.log_end_offset)
@@ -128,7 +158,7 @@ class Metrics:
             size.add_metric([topic.name], archived.bytes if archived else 0)
         return size
 
-    def _group_gauges(self, topics: list[Topic]) -> Iterator[Metric]:
+    def _group_gauges(self, topics: list[Topic]) -> Iterator[Metric | None]:
         labels = ["topic", "group"]
         lag = GaugeMetricFamily("goq_group_lag_messages", "Not done yet", labels=labels)
         leased = GaugeMetricFamily("goq_group_leased_messages", "With consumers", labels=labels)
@@ -138,6 +168,9 @@ class Metrics:
         now_ms = self._broker.clock.wall_ms()
         for topic in topics:
             for name in sorted(topic.groups):
+                yield None
+                if not self._is_here(topic):
+                    break
                 counts = [p.group_counts(name, now_ms) for p in topic.partitions]
                 lag.add_metric([topic.name, name], sum(c.lag for c in counts))
                 leased.add_metric([topic.name, name], sum(c.leased for c in counts))
@@ -167,6 +200,14 @@ class Metrics:
         )
         server = self.server
         assert server is not None
+        stalls = GaugeMetricFamily(
+            "goq_loop_stall_seconds",
+            "Longest hold of the event loop in the last one to two minutes",
+            labels=["method", "route"],
+        )
+        for holder, seconds in sorted(server.longest_holds().items()):
+            stalls.add_metric(holder, seconds)
+        yield stalls
         yield GaugeMetricFamily(
             "goq_http_connections", "Open connections", value=server.connection_count
         )
@@ -175,6 +216,22 @@ class Metrics:
             "Request bodies in memory",
             value=server.bodies_in_flight_bytes,
         )
+
+
+class _Collected(Collector):
+    """Metrics that were collected before."""
+
+    def __init__(self, metrics: list[Metric]) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> list[Metric]:
+        return self._metrics
+
+
+def _build_info() -> Metric:
+    info = GaugeMetricFamily("goq_build_info", "What runs here", labels=["version", "python"])
+    info.add_metric([__version__, sys.version.split()[0]], 1)
+    return info
 
 
 def _histogram(

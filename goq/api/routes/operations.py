@@ -102,9 +102,9 @@ class OperationRoutes:
         """Return the version."""
         return json_response(VersionOut(__version__, sys.version.split()[0], self._node_id))
 
-    def metrics(self, _request: Request) -> Response:
+    async def metrics(self, _request: Request) -> Response:
         """Return the metrics."""
-        return Response(200, self._metrics.render(), CONTENT_TYPE)
+        return Response(200, await self._metrics.render(), CONTENT_TYPE)
 
     def openapi(self, _request: Request) -> Response:
         """Return the OpenAPI document."""
