@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Sequence
 
 from msgspec import UNSET, Raw
 
@@ -13,6 +12,7 @@ from goq.api.codec.request import decode_json, duration_ms, json_body, time_us
 from goq.api.schemas.base import Input
 from goq.api.schemas.messages import HeaderIn, HeadersIn, NewMessage, Publish
 from goq.broker.topic.publisher import RoutedMessage
+from goq.clock import TimeSlice
 from goq.config.topic import TopicSettings
 from goq.errors import InvalidInput, TooLarge
 from goq.frame.hashes import dedup_hash
@@ -68,7 +68,7 @@ def parse_acks(request: Request, in_body: str | None = None) -> Acks:
         ) from None
 
 
-def decode_messages(
+async def decode_messages(
     request: Request, settings: TopicSettings, now_us: int
 ) -> tuple[list[RoutedMessage], Acks]:
     """Return the messages of a JSON publish, and its ``acks``.
@@ -77,6 +77,7 @@ def decode_messages(
     message.
     """
     shape: type[Publish | _CountedPublish] = Publish
+    time_slice = TimeSlice()
     if request.body.count(b"{") > limits.JSON_MESSAGES_PER_REQUEST_MAX:
         # Only such a body can have too many messages: each begins with a brace.
         shape = _CountedPublish
@@ -84,32 +85,41 @@ def decode_messages(
     publish = json_body(request, shape, bytes_max=limits.BODY_BYTES_MAX)
     if not publish.messages:
         raise InvalidInput("there is no message to publish", field="messages")
-    placed = [
-        _message(new, f"messages[{number}]", settings, now_us)
-        for number, new in enumerate(publish.messages)
-    ]
-    _check_total(placed, publish.messages)
+    count = len(publish.messages)
+    if time_slice.is_over:
+        await time_slice.next()
+    total_bytes = _FRAME_MARGIN_BYTES + _MESSAGE_MARGIN_BYTES * count
+    if not all(map(_is_plain, publish.messages)):
+        total_bytes += _DELIVERY_MARGIN_BYTES * count
+    placed: list[RoutedMessage] = []
+    for number, new in enumerate(publish.messages):
+        one = _message(new, f"messages[{number}]", settings, now_us)
+        placed.append(one)
+        total_bytes += _size_bytes(one.content)
+        _check_total(total_bytes)
+        if time_slice.is_over:
+            await time_slice.next()
     return placed, parse_acks(request, publish.acks)
 
 
-def _check_total(placed: list[RoutedMessage], messages: Sequence[NewMessage]) -> None:
+def _size_bytes(message: Message) -> int:
+    size_bytes = len(message.value or b"") + len(message.key or b"")
+    size_bytes += 4 * len(message.tenant or "")
+    for name, value in message.headers:
+        size_bytes += _HEADER_MARGIN_BYTES + 4 * len(name) + len(value)
+    return size_bytes
+
+
+def _check_total(total_bytes: int) -> None:
     """Raise ``TooLarge`` unless all messages would fit into one frame.
 
     All messages of a partition are stored in one frame. The partition of each is chosen later, when
     some messages may be stored already.
     """
-    total_bytes = _FRAME_MARGIN_BYTES + _MESSAGE_MARGIN_BYTES * len(placed)
-    if not all(map(_is_plain, messages)):
-        total_bytes += _DELIVERY_MARGIN_BYTES * len(placed)
-        total_bytes += sum(len(message.tenant or "") * 4 for _, message in placed)
-    for _, message in placed:
-        total_bytes += len(message.value or b"") + len(message.key or b"")
-        for name, value in message.headers:
-            total_bytes += _HEADER_MARGIN_BYTES + 4 * len(name) + len(value)
     if total_bytes > limits.FRAME_BYTES_MAX:
         raise TooLarge(
-            f"messages of {total_bytes} bytes are over the limit of {limits.FRAME_BYTES_MAX}"
-            " a request; send them in several",
+            f"messages of {total_bytes} bytes or more are over the limit of"
+            f" {limits.FRAME_BYTES_MAX} a request; send them in several",
             field="messages",
         )
 

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import msgspec
 
 from goq import limits
-from goq.api.codec.messages import frames_response, json_response
+from goq.api.codec.messages import encode_json, frames_response, json_response
 from goq.api.codec.request import query_flag, query_int, wants_frames
 from goq.api.router import Parameter, Route
 from goq.api.routing_policy import ToPartitionLeader, partition_of_query
 from goq.api.values import FLAG, integer
 from goq.broker.broker import Broker
 from goq.broker.retention.tiered_log import tiered_logs
+from goq.clock import TimeSlice
 from goq.delivery.events.frame_codec import StoredEvent, decode_event_frame
 from goq.errors import InvalidFrame, InvalidInput
 from goq.http.message import Request, Response
@@ -85,24 +87,23 @@ class EventRoutes:
         start = reader.segments[0].base_offset
         offset = max(start, asked)
         most_bytes = limits.BACKGROUND_PIECE_BYTES if background else limits.READ_BYTES_MAX
-        work = partial(reader.read, offset, end, messages_max=limit, bytes_max=most_bytes)
+        read = partial(reader.read, offset, end, messages_max=limit, bytes_max=most_bytes)
+        work = partial(_read, read, as_frames=as_frames)
         if background:
-            reading = await self._broker.background.run(work)
+            reading, stored, damaged = await self._broker.background.run(work)
         elif whole is not None:
-            reading = await self._broker.archive.in_thread(work)
+            reading, stored, damaged = await self._broker.archive.in_thread(work)
         else:
-            reading = await partition.in_thread(work)
+            reading, stored, damaged = await partition.in_thread(work)
         if as_frames:
             deleted = whole.gaps(offset, reading.next_offset) if whole is not None else []
             return _frames(number, reading, _Bounds(start, end), deleted)
-        damaged = _damaged(reading)
-        events = [
-            _out(stored)
-            for stored in _stored(reading, damaged)
-            if offset <= stored.sequence < offset + limit
-        ]
         after = min(reading.next_offset, offset + limit)
-        return json_response(EventsOut(events, after, damaged))
+        found, after = await _encoded(
+            [each for each in stored if offset <= each.sequence < offset + limit], after
+        )
+        damaged = [(first, last) for first, last in damaged if first < after]
+        return json_response(EventsOut(found, after, damaged))
 
 
 class _Bounds(NamedTuple):
@@ -126,6 +127,31 @@ def _frames(
         "deleted": deleted,
     }
     return frames_response(preface, [(number, view.buffer) for view in reading.frames])
+
+
+def _read(
+    read: Callable[[], ReadResult], *, as_frames: bool
+) -> tuple[ReadResult, list[StoredEvent], list[tuple[int, int]]]:
+    """Return a reading, its events unless frames are wanted, and the damage in it."""
+    reading = read()
+    damaged = _damaged(reading)
+    return reading, [] if as_frames else _stored(reading, damaged), damaged
+
+
+async def _encoded(stored: list[StoredEvent], after: int) -> tuple[list[dict[str, Any]], int]:
+    """Return events as JSON within the bound of an answer, and the sequence to go on at."""
+    found: list[msgspec.Raw] = []
+    bytes_left, time_slice = limits.READ_BYTES_MAX, TimeSlice()
+    for each in stored:
+        encoded = encode_json(_out(each))
+        bytes_left -= len(encoded)
+        if bytes_left < 0 and found:
+            after = each.sequence
+            break
+        found.append(msgspec.Raw(encoded))
+        if time_slice.is_over:
+            await time_slice.next()
+    return cast("list[dict[str, Any]]", found), after
 
 
 def _damaged(reading: ReadResult) -> list[tuple[int, int]]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from functools import partial
 
 from goq import limits
 from goq.api.codec.messages import (
@@ -32,6 +34,7 @@ from goq.broker.broker import Broker
 from goq.broker.retention.tiered_log import ArchiveView
 from goq.broker.topic.publisher import PublishedFrame, PublishedMessage
 from goq.broker.topic.topic import Topic
+from goq.clock import TimeSlice
 from goq.errors import InvalidInput
 from goq.frame.relative_times import absolute_ms
 from goq.frame.slice import slice_frame
@@ -60,6 +63,9 @@ _READ_PARAMETERS = (
     Parameter("as_of", "the log as it stood at this time, deleted messages included", TIME),
     Parameter("background", "as fast as live traffic leaves room for, no faster", FLAG),
 )
+
+
+_CHECKED_AT_ONCE_BYTES = 256 * limits.KIB
 
 
 class MessageRoutes:
@@ -115,18 +121,23 @@ class MessageRoutes:
         client_id = parse_client_id(request)
         if media_type(request) == FRAMES:
             acks = parse_acks(request)
-            frames = decode_frames(request.body, settings, now_us // 1000)
+            if len(request.body) <= _CHECKED_AT_ONCE_BYTES:
+                frames = decode_frames(request.body, settings, now_us // 1000)
+            else:
+                check = partial(decode_frames, request.body, settings, now_us // 1000)
+                frames = await asyncio.to_thread(check)
             topic = topic or await self._create(name)
             stored_frames = await topic.publisher.publish_frames(frames, client_id, acks=acks)
             results = [_frame_result(stored) for stored in stored_frames]
         else:
-            placed, acks = decode_messages(request, settings, now_us)
+            placed, acks = await decode_messages(request, settings, now_us)
             topic = topic or await self._create(name)
             stored_messages = await topic.publisher.publish_messages(placed, client_id, acks=acks)
-            results = [
-                _message_result(name, asked.content, stored)
-                for asked, stored in zip(placed, stored_messages, strict=True)
-            ]
+            results, time_slice = [], TimeSlice()
+            for asked, stored in zip(placed, stored_messages, strict=True):
+                results.append(_message_result(name, asked.content, stored))
+                if time_slice.is_over:
+                    await time_slice.next()
         return json_response(self._published(topic, results, acks))
 
     def _published(self, topic: Topic, results: list[PublishedOut], acks: Acks) -> PublishOut:
@@ -190,11 +201,13 @@ class MessageRoutes:
                 "lanes": lanes_of(topic),
             }
             return frames_response(preface, parts)
-        found = JsonMessages(limits.READ_BYTES_MAX)
+        found, time_slice = JsonMessages(limits.READ_BYTES_MAX), TimeSlice()
         for out in messages_json(topic, number, reading.frames, start, stop):
             if not found.add(out):
                 stop = out.offset
                 break
+            if time_slice.is_over:
+                await time_slice.next()
         return json_response(MessagesOut(found.messages, stop, damaged_json(number, reading, stop)))
 
     def _archive_view(self, request: Request) -> ArchiveView | None:
@@ -237,7 +250,7 @@ def _frame_result(stored: PublishedFrame) -> PublishedOut:
         timestamp=format_time_us(stored.time_us),
         count=stored.message_count,
         duplicate=stored.duplicate,
-        duplicates=[(row, offset, time_us) for row, offset, time_us in stored.left_out],
+        duplicates=list(stored.left_out),
     )
 
 

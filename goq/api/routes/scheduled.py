@@ -13,11 +13,12 @@ from goq.api.router import Parameter, Route
 from goq.api.routing_policy import ToAllLeaders
 from goq.api.schemas.messages import MessageOut, ScheduledOut
 from goq.api.values import TIME, integer
-from goq.api.views.log_read import read_log
+from goq.api.views.log_read import RecentFrames
 from goq.api.views.merge_pages import PAGE_MESSAGES, merge_by_due_time
 from goq.broker.broker import Broker
 from goq.broker.partition.delayed_reader import DelayedMessage, DelayedReader
 from goq.broker.topic.topic import Topic
+from goq.clock import TimeSlice
 from goq.delivery.events.transitions import MessageState
 from goq.errors import InvalidInput
 from goq.frame.view import FrameView
@@ -104,8 +105,11 @@ class ScheduledRoutes:
             until_ms = -(-time_us(query["until"], "until", self._broker.clock.wall_us()) // 1000)
         found = await self._due(topic, after, until_ms, limit + 1)
         page, last, reader = JsonMessages(limits.READ_BYTES_MAX), after, _Reader(topic)
+        time_slice = TimeSlice()
         for due in found[:limit]:
             out = await reader.message(due)
+            if time_slice.is_over:
+                await time_slice.next()
             if out is not None and not page.add(out):
                 return json_response(ScheduledOut(page.messages, str(last)))
             last = due
@@ -138,30 +142,26 @@ class ScheduledRoutes:
 
 
 class _Reader:
-    """Reads messages one by one; consecutive messages of a frame share one read."""
+    """Reads messages one by one, in any order."""
 
     def __init__(self, topic: Topic) -> None:
         self._topic = topic
-        self._partition: int | None = None
-        self._views: list[FrameView] = []
+        self._frames = RecentFrames()
 
     async def message(self, due: ScheduledCursor) -> MessageOut | None:
         """Return a message, ``None`` if it cannot be read or was deleted."""
         topic, partition = self._topic, self._topic.partitions[due.partition]
-        if due.partition != self._partition or not any(_holds(v, due.offset) for v in self._views):
-            self._views = (await read_log(partition, due.offset, due.offset + 1)).frames
-            self._partition = due.partition
-        for view in self._views:
-            if _holds(view, due.offset):
-                found = messages_json(topic, due.partition, [view], due.offset, due.offset + 1)
-                out = next(found, None)
-                if out is None:  # compacted away
-                    return None
-                put_current_lane(out, topic, partition)
-                out.deliver_at = format_time_us(due.due_ms * 1000)
-                out.state = str(MessageState.SCHEDULED)
-                return out
-        return None
+        reading = await self._frames.read(partition, due.offset, due.offset + 1)
+        view = next((view for view in reading.frames if _holds(view, due.offset)), None)
+        if view is None:
+            return None
+        out = next(messages_json(topic, due.partition, [view], due.offset, due.offset + 1), None)
+        if out is None:  # compacted away
+            return None
+        put_current_lane(out, topic, partition)
+        out.deliver_at = format_time_us(due.due_ms * 1000)
+        out.state = str(MessageState.SCHEDULED)
+        return out
 
 
 def _holds(view: FrameView, offset: int) -> bool:

@@ -8,7 +8,12 @@ from functools import partial
 
 from goq import limits
 from goq.api.codec.messages import json_response
-from goq.api.codec.request import flatten_settings, json_body, query_int
+from goq.api.codec.request import (
+    SETTINGS_BODY_BYTES_MAX,
+    flatten_settings,
+    json_body,
+    query_int,
+)
 from goq.api.router import Parameter, Route
 from goq.api.routing_policy import CustomRouting, Document, LocalThenMerged, ToAllLeaders
 from goq.api.schemas.topics import (
@@ -31,6 +36,7 @@ from goq.broker.partition.delayed_reader import DelayedMessage, DelayedReader
 from goq.broker.partition.partition import Partition
 from goq.broker.retention.daily_counts import bounds_us, daily_volumes, day_starts
 from goq.broker.topic.topic import Topic
+from goq.clock import TimeSlice
 from goq.http.message import Request, Response
 from goq.model import check_name, format_topic_id
 from goq.units import format_time_us
@@ -125,7 +131,7 @@ class TopicRoutes:
 
     async def create(self, request: Request) -> Response:
         """Create a topic."""
-        new = json_body(request, NewTopic)
+        new = json_body(request, NewTopic, bytes_max=SETTINGS_BODY_BYTES_MAX)
         replication = TopicReplication(new.replication_factor, new.min_insync)
         topic = await self._broker.create_topic(
             new.name, new.partitions, flatten_settings(new.settings), replication
@@ -134,8 +140,14 @@ class TopicRoutes:
 
     async def list(self, _request: Request) -> Response:
         """List topics by name."""
-        topics = [self._topic(topic) for _, topic in sorted(self._broker.topics.items())]
-        return json_response(TopicsOut(topics))
+        found, time_slice = [], TimeSlice()
+        for name in sorted(self._broker.topics):
+            topic = self._broker.topics.get(name)
+            if topic is not None:  # else it was deleted meanwhile
+                found.append(self._topic(topic))
+            if time_slice.is_over:
+                await time_slice.next()
+        return json_response(TopicsOut(found))
 
     async def show(self, _request: Request, name: str) -> Response:
         """Show a topic."""
@@ -149,7 +161,7 @@ class TopicRoutes:
 
     async def alter(self, request: Request, name: str) -> Response:
         """Change settings or the replication, or add partitions."""
-        change = json_body(request, TopicChange)
+        change = json_body(request, TopicChange, bytes_max=SETTINGS_BODY_BYTES_MAX)
         replication = TopicReplication(change.replication_factor, change.min_insync)
         topic = await self._broker.alter_topic(
             name, flatten_settings(change.settings), change.partitions, replication

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,6 +28,8 @@ from goq.storage.disk import NotCached
 from goq.storage.log.reader import ReadResult
 from goq.storage.log.time_range_reader import FOREGROUND, ReadBounds, TimeRange, read_time_range
 
+_KEPT_FRAMES_MAX = 64
+_KEPT_BYTES_MAX = 32 * limits.MIB
 _EMPTY_READINGS_MAX = 64  # per answer; the answer then says where to continue
 
 
@@ -70,6 +73,37 @@ async def read_log(partition: Partition, start: int, end: int) -> ReadResult:
     except NotCached:
         await partition.warm(start, end - start)
         return partition.read(start, messages_max=end - start)
+
+
+class RecentFrames:
+    """The frames that one request read last, for reads of few messages each, in any order."""
+
+    def __init__(self) -> None:
+        self._views: deque[tuple[int, FrameView]] = deque()
+        self._size_bytes = 0
+
+    async def read(self, partition: Partition, start: int, end: int) -> ReadResult:
+        """Return what :func:`read_log` returns; a range within one frame is read once."""
+        number = partition.identity.number
+        for known, view in self._views:
+            if known == number and _holds(view, start, end):
+                return ReadResult([view], next_offset=view.header.end_offset)
+        reading = await read_log(partition, start, end)
+        if len(reading.frames) == 1 and _holds(reading.frames[0], start, end):
+            self._keep(number, reading.frames[0])
+        return reading
+
+    def _keep(self, partition: int, view: FrameView) -> None:
+        self._views.appendleft((partition, view))
+        self._size_bytes += view.unpacked_bytes
+        while len(self._views) > 1 and (
+            len(self._views) > _KEPT_FRAMES_MAX or self._size_bytes > _KEPT_BYTES_MAX
+        ):
+            self._size_bytes -= self._views.pop()[1].unpacked_bytes
+
+
+def _holds(view: FrameView, start: int, end: int) -> bool:
+    return view.header.base_offset <= start and end <= view.header.end_offset
 
 
 _BACKGROUND = ReadBounds(

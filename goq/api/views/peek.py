@@ -8,11 +8,12 @@ from collections.abc import AsyncIterator
 from goq import limits
 from goq.api.codec.messages import JsonMessages, messages_json, put_current_lane
 from goq.api.schemas.messages import MessagesOut
-from goq.api.views.log_read import read_log
+from goq.api.views.log_read import RecentFrames
 from goq.broker.broker import Broker
 from goq.broker.group.messages_by_state import runs_of
 from goq.broker.partition.partition import Partition
 from goq.broker.topic.topic import Topic
+from goq.clock import TimeSlice
 from goq.delivery.events.transitions import MessageState
 from goq.delivery.group.attempt_ranges import AttemptRange
 from goq.errors import InvalidInput
@@ -43,6 +44,8 @@ class Page:
     def __init__(self, limit: int) -> None:
         self.found = JsonMessages(limits.READ_BYTES_MAX)
         self.limit = limit
+        self.time_slice = TimeSlice()
+        self.frames = RecentFrames()
         self.scans_left = limits.PEEK_SCANNED_MESSAGES_MAX
         self.last_id: str | None = None
 
@@ -124,6 +127,8 @@ class Peek:
                 if not page.found.add(out):
                     return False
                 page.passed(topic, number, out.offset)
+                if page.time_slice.is_over:
+                    await page.time_slice.next()
             if unseen:  # compacted away, or damaged
                 page.passed(topic, number, last - 1, unseen)
                 if page.is_full:
@@ -159,7 +164,7 @@ async def _batches(
     """Yield the frames of a run in batches, with the offsets that count in each."""
     count = min(page.limit, _BATCH)
     while start < end:
-        reading = await read_log(partition, start, min(end, start + count))
+        reading = await page.frames.read(partition, start, min(end, start + count))
         last = min(end, start + count, reading.next_offset)
         if last <= start:
             return  # the log was cut meanwhile

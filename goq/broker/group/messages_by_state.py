@@ -17,7 +17,7 @@ from goq.broker.partition.partition import Partition
 from goq.delivery.events.transitions import MessageState
 from goq.delivery.group.attempt_ranges import AttemptRange
 
-_WINDOW = 16_384  # offsets
+_WINDOW = 4_096  # offsets
 
 
 async def runs_of(

@@ -17,6 +17,7 @@ from goq.model import OffsetRange
 from goq.storage.column_index.rows import ColumnRows
 
 Run = tuple[int, int]
+_NO_END = 2**63 - 1
 
 
 class GroupCounts(NamedTuple):
@@ -177,7 +178,7 @@ class GroupView:
         if state is MessageState.RETRY:
             return [p for p in group.retries if p.time_ms > now_ms and p.end > start]
         assert state is MessageState.BLOCKED
-        return [AttemptRange(o, o + 1, 0, 0) for o in self._blocked() if o >= start]
+        return [AttemptRange(o, o + 1, 0, 0) for o in self._blocked(start)]
 
     def bounds(self, state: MessageState, start: int) -> Run:
         """Return the range from ``start`` on that may contain a state of :data:`WINDOWED`."""
@@ -202,7 +203,7 @@ class GroupView:
         fresh = list(_minus(self._state.deliverable(self._group, start, stop), delayed))
         if not fresh or not self._group.locks.held_count:
             return iter(fresh)
-        return _minus(fresh, [(offset, offset + 1) for offset in self._blocked()])
+        return _minus(fresh, [(offset, offset + 1) for offset in self._blocked(start, stop)])
 
     def _ready(self, delayed: list[Run], start: int, stop: int, now_ms: int) -> list[AttemptRange]:
         due = [p for p in self._group.retries.within(start, stop) if p.time_ms <= now_ms]
@@ -255,13 +256,14 @@ class GroupView:
             for start, end, _ in each.event.spans
         )
 
-    def _blocked(self) -> list[int]:
-        """Return the offsets held back by their key that have not moved to another lane."""
+    def _blocked(self, start: int, stop: int = _NO_END) -> list[int]:
+        """Return the offsets from ``start`` up to ``stop`` held back by their key in their lane."""
         moved = self._state.moved
         held = {
             held.offset
             for held in self._group.locks.held()
-            if held.offset not in self._group.taken
+            if start <= held.offset < stop
+            and held.offset not in self._group.taken
             and moved.get(held.offset, held.attributes.lane) == held.attributes.lane
         }
         return sorted(held)

@@ -260,7 +260,13 @@ class ReadyState:
     def _tenants(self, rows: ColumnRows) -> _Int64s:
         if not rows.tenant_names:
             return np.zeros(len(rows.offsets), np.int64)
-        numbers = np.array([*map(self.tenants.number, rows.tenant_names), 0], np.int64)
+        names = rows.tenant_names
+        if len(rows.offsets) < len(names):  # few rows of a large frame
+            numbers = np.zeros(len(names) + 1, np.int64)
+            for index in set(rows.tenants.tolist()) - {-1}:
+                numbers[index] = self.tenants.number(names[index])
+        else:
+            numbers = np.array([*map(self.tenants.number, names), 0], np.int64)
         return numbers[rows.tenants]  # -1 is no tenant: the last number, 0
 
 

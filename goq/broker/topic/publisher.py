@@ -7,14 +7,16 @@ dedup id's hash. All others use a sticky partition, see :meth:`TopicPublisher._k
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 from goq import limits
 from goq.broker.log.group_commit import Appended, wait_for_all
 from goq.broker.partition.publish_target import PublishTarget, TargetLookup
 from goq.broker.topic.partition_table import PartitionTable
+from goq.clock import TimeSlice
 from goq.config.topic import TopicSettings
 from goq.errors import InvalidInput
 from goq.frame.encoder import (
@@ -31,6 +33,7 @@ from goq.frame.header import Attribute
 from goq.frame.view import FrameView
 from goq.model import Acks, Message
 
+_ENCODED_AT_ONCE = 500  # messages; more are encoded in a thread
 ANY_PARTITION = 0xFFFF_FFFF
 
 
@@ -118,18 +121,32 @@ class TopicPublisher:
             appended = await appending
             return [_each(number, appended, 1)[0]]
         chosen: dict[int, list[int]] = {}
+        time_slice = TimeSlice()
         for number, (partition, message) in enumerate(placed):
             chosen.setdefault(self._place(partition, message), []).append(number)
-        frames = [
-            (partition, self._frame([placed[number].content for number in some], producer))
-            for partition, some in chosen.items()
-        ]
+            if time_slice.is_over:
+                await time_slice.next()
+        encode = partial(self._frames, placed, chosen, producer)
+        is_long = len(placed) > _ENCODED_AT_ONCE
+        frames = await asyncio.to_thread(encode) if is_long else encode()
         pending = self._publish(frames, client_id, acks)
         results: dict[int, PublishedMessage] = {}
         appends = await wait_for_all(pending)
         for (partition, numbers), appended in zip(chosen.items(), appends, strict=True):
             results.update(zip(numbers, _each(partition, appended, len(numbers)), strict=True))
         return [results[number] for number in range(len(placed))]
+
+    def _frames(
+        self,
+        placed: Sequence[RoutedMessage],
+        chosen: Mapping[int, Sequence[int]],
+        producer: ProducerMark,
+    ) -> list[tuple[int, FrameView]]:
+        """Return a frame for each partition, of the messages chosen for it."""
+        return [
+            (partition, self._frame([placed[number].content for number in some], producer))
+            for partition, some in chosen.items()
+        ]
 
     def _frame(self, messages: Sequence[Message], producer: ProducerMark) -> FrameView:
         """Return messages as a frame; a single bare value takes a faster path."""

@@ -1,0 +1,302 @@
+"""Requests at their bounds share the event loop: long work is done in many short steps.
+
+No test can tell how long a step takes. So each slice is made to end at once, and the steps of a
+request are counted: as many as its units of work, or as the chunks of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.client import HTTPConnection
+from typing import Any, NamedTuple
+
+import pytest
+
+from goq import limits
+from goq.broker.topic import receiver
+from goq.clock import TimeSlice
+from goq.http import connection
+from goq.http.message import Request
+from tests.support.api.calls import publish, receive, settle
+from tests.support.eventually import eventually
+from tests.support.node.running_node import RunningNode
+
+UNITS = 400
+CHUNK = 50
+
+
+class Asked(NamedTuple):
+    """A request that does ``UNITS`` units of work."""
+
+    path: str
+    body: Any = None
+
+
+class Case(NamedTuple):
+    prepare: Callable[[RunningNode, str], Asked]
+    steps: int
+
+
+def _filled(node: RunningNode, topic: str, **fields: Any) -> None:
+    publish(node, topic, *(f"v{n}" for n in range(UNITS)), partition=0, **fields)
+
+
+def _mixed(node: RunningNode, topic: str) -> None:
+    """Publish messages whose lanes alternate: each is a run of its own."""
+    messages = [
+        {"value": f"v{n}", "partition": 0, "priority": ("high", "low")[n % 2], "tenant": f"t{n}"}
+        for n in range(UNITS)
+    ]
+    node.call("POST", f"/v1/topics/{topic}/messages", {"messages": messages})
+
+
+def _publishing(_node: RunningNode, topic: str) -> Asked:
+    messages = [{"value": "v", "headers": {"a": "b"}}] * UNITS
+    return Asked(f"/v1/topics/{topic}/messages", {"messages": messages})
+
+
+def _reading(node: RunningNode, topic: str) -> Asked:
+    _filled(node, topic)
+    return Asked(f"/v1/topics/{topic}/messages?partition=0&limit={UNITS}")
+
+
+def _receiving(node: RunningNode, topic: str) -> Asked:
+    _mixed(node, topic)
+    return Asked(f"/v1/topics/{topic}/groups/g/receive", {"max_messages": UNITS})
+
+
+def _settling(verb: str) -> Callable[[RunningNode, str], Asked]:
+    def prepare(node: RunningNode, topic: str) -> Asked:
+        _mixed(node, topic)
+        receipts = [found["receipt"] for found in receive(node, topic, max_messages=UNITS)]
+        return Asked(f"/v1/topics/{topic}/groups/g/{verb}", {"receipts": receipts})
+
+    return prepare
+
+
+def _peeking(node: RunningNode, topic: str) -> Asked:
+    _filled(node, topic)
+    receive(node, topic, max_messages=1)
+    return Asked(f"/v1/topics/{topic}/groups/g/peek?limit={UNITS}")
+
+
+def _scheduled(node: RunningNode, topic: str) -> Asked:
+    _filled(node, topic, delay="1h")
+    return Asked(f"/v1/topics/{topic}/scheduled?limit={UNITS}")
+
+
+def _events(node: RunningNode, topic: str) -> Asked:
+    _filled(node, topic)
+    for found in receive(node, topic, max_messages=CHUNK):
+        settle(node, topic, "ack", found["receipt"])
+    return Asked(f"/v1/topics/{topic}/events?partition=0")
+
+
+def _groups(node: RunningNode, topic: str) -> None:
+    for number in range(CHUNK):
+        receive(node, topic, f"g{number}")
+
+
+def _listing_groups(node: RunningNode, topic: str) -> Asked:
+    _groups(node, topic)
+    return Asked(f"/v1/topics/{topic}/groups")
+
+
+def _metrics(node: RunningNode, topic: str) -> Asked:
+    _groups(node, topic)
+    return Asked("/metrics")
+
+
+def _topics(node: RunningNode, _topic: str) -> Asked:
+    for number in range(10):
+        node.call("POST", "/v1/topics", {"name": f"other-{number}", "partitions": 1})
+    return Asked("/v1/topics")
+
+
+_TOPIC = "/v1/topics/{topic}"
+_GROUP = _TOPIC + "/groups/{group}"
+SLICED = {
+    ("POST", f"{_TOPIC}/messages"): Case(_publishing, 2 * UNITS),  # decoded, and answered
+    ("GET", f"{_TOPIC}/messages"): Case(_reading, UNITS),
+    ("POST", f"{_GROUP}/receive"): Case(_receiving, UNITS // 16 + UNITS // CHUNK),
+    **{
+        ("POST", f"{_GROUP}/{verb}"): Case(_settling(verb), UNITS // CHUNK // 2)
+        for verb in ("ack", "nack", "reject", "extend")
+    },
+    ("GET", f"{_GROUP}/peek"): Case(_peeking, UNITS - 1),
+    ("GET", f"{_TOPIC}/scheduled"): Case(_scheduled, UNITS),
+    ("GET", f"{_TOPIC}/events"): Case(_events, CHUNK),
+    ("GET", f"{_TOPIC}/groups"): Case(_listing_groups, CHUNK),
+    ("GET", "/metrics"): Case(_metrics, CHUNK),
+    ("GET", "/v1/topics"): Case(_topics, 10),
+}
+IN_THREADS = {
+    ("GET", f"{_TOPIC}/dead"),
+    ("DELETE", f"{_TOPIC}/dead"),
+    ("POST", f"{_TOPIC}/redrive"),
+    ("GET", f"{_TOPIC}/trace"),
+    ("GET", f"{_TOPIC}/history"),
+    ("GET", "/v1/messages/{id}/trace"),
+}
+"""Routes that read the log in threads, a bounded piece at a time."""
+SMALL = {
+    ("POST", "/v1/topics"),
+    *((method, _TOPIC) for method in ("GET", "PUT", "PATCH", "DELETE")),
+    *((method, "/v1/messages/{id}") for method in ("GET", "PATCH", "DELETE")),
+    *((method, f"{_GROUP}/streams/{{stream}}") for method in ("PATCH", "DELETE")),
+    *((method, _GROUP) for method in ("GET", "PUT", "DELETE")),
+    ("POST", f"{_GROUP}/reset"),
+    ("GET", f"{_TOPIC}/producers/{{producer_id}}"),
+    *((method, f"{_GROUP}/members") for method in ("GET", "POST")),
+    ("POST", f"{_GROUP}/members/{{consumer}}/heartbeat"),
+    ("DELETE", f"{_GROUP}/members/{{consumer}}"),
+    ("GET", "/v1/cluster"),
+    ("POST", "/v1/cluster/nodes"),
+    ("DELETE", "/v1/cluster/nodes/{node}"),
+    ("POST", "/v1/cluster/rebalance"),
+    ("POST", "/v1/cluster/moves"),
+    ("DELETE", "/v1/cluster/moves/{topic}/{partition}"),
+    ("POST", "/v1/cluster/elections"),
+    ("PATCH", "/v1/cluster/settings"),
+    *(("GET", path) for path in ("/healthz", "/livez", "/readyz", "/version")),
+    *(("GET", path) for path in ("/openapi.json", "/docs")),
+}
+"""Routes about one topic, group, message or node."""
+
+
+@contextmanager
+def counted_steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Count the steps of requests by their route, each slice ending at once."""
+    found: list[str] = []
+
+    def note(_shared: object, request: Request, _started_s: float) -> None:
+        found.append(request.route)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(connection, "_note_step", note)
+        patched.setattr(limits, "SLICE_S", 0.0)
+        patched.setattr(limits, "SELECTION_STEPS_MAX", CHUNK)
+        patched.setattr(receiver, "_SETTLED_AT_ONCE", CHUNK)
+        yield found
+
+
+def test_each_route_of_the_table_is_sliced_or_works_in_threads_or_is_small(
+    node: RunningNode,
+) -> None:
+    assert node.node.app is not None
+    table = {(route.method, route.path) for route in node.node.app.router.routes}
+    assert table == {*SLICED, *IN_THREADS, *SMALL}
+    assert not ({*SLICED} & {*IN_THREADS, *SMALL}) | (IN_THREADS & SMALL)
+
+
+@pytest.mark.parametrize("route", SLICED, ids=" ".join)
+def test_a_large_request_gives_others_a_turn_many_times(
+    node: RunningNode, topic: str, route: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = SLICED[route]
+    asked = case.prepare(node, topic)
+    with counted_steps(monkeypatch) as steps:
+        assert node.request(route[0], asked.path, asked.body).status == 200
+    assert steps.count(route[1]) > case.steps
+
+
+def test_a_receive_in_turns_gets_all_it_asked_for(
+    node: RunningNode, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _mixed(node, topic)
+    with counted_steps(monkeypatch):
+        found = receive(node, topic, max_messages=UNITS)
+    assert sorted(message["offset"] for message in found) == list(range(UNITS))
+    done = settle(node, topic, "ack", *(message["receipt"] for message in found))
+    assert done == {"settled": UNITS, "failed": []}
+
+
+class _Pause:
+    """Stops requests at the end of their first slice until :meth:`go_on`."""
+
+    def __init__(self, node: RunningNode, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.reached = threading.Event()
+        self._node = node
+        self._go_on: asyncio.Future[None] = node.on_loop(_future)
+        monkeypatch.setattr(limits, "SLICE_S", 0.0)
+        monkeypatch.setattr(TimeSlice, "next", self._next)
+
+    async def _next(self) -> None:
+        self.reached.set()
+        await asyncio.shield(self._go_on)
+
+    def go_on(self) -> None:
+        self._node.on_loop(lambda: self._go_on.set_result(None))
+
+
+async def _future() -> asyncio.Future[None]:
+    return asyncio.get_running_loop().create_future()
+
+
+def _leased(node: RunningNode, topic: str) -> int:
+    broker = node.node.broker
+    assert broker is not None
+    partition = broker.topics[topic].partitions[0]
+    return node.on_loop(lambda: partition.group("g").leased_count)
+
+
+@pytest.mark.parametrize("accept", ["application/json", "application/vnd.goq.frames"])
+def test_a_client_that_leaves_while_its_answer_is_made_holds_no_lease(
+    node: RunningNode, topic: str, accept: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _mixed(node, topic)
+    pause = _Pause(node, monkeypatch)
+    client = HTTPConnection(*node.address, timeout=30)
+    path = f"/v1/topics/{topic}/groups/g/receive"
+    headers = {"Content-Type": "application/json", "Accept": accept}
+    client.request("POST", path, b'{"max_messages": %d}' % UNITS, headers)
+    assert pause.reached.wait(30)
+    assert _leased(node, topic) == UNITS
+    client.close()
+    eventually(lambda: _leased(node, topic) == 0)
+    pause.go_on()
+    found = receive(node, topic, max_messages=UNITS)
+    assert {message["attempt"] for message in found} == {1}
+    assert len(found) == UNITS
+
+
+@pytest.mark.parametrize(
+    "route", ["messages?partition=0&limit=400", "scheduled", "events?partition=0"]
+)
+def test_a_topic_that_is_deleted_while_it_is_read_still_gives_what_was_read(
+    node: RunningNode, topic: str, route: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(node, topic, "now", partition=0)
+    publish(node, topic, *("later" for _ in range(20)), partition=0, delay="1h")
+    receive(node, topic)
+    pause = _Pause(node, monkeypatch)
+    statuses: list[int] = []
+    path = f"/v1/topics/{topic}/{route}"
+    thread = threading.Thread(target=lambda: statuses.append(node.request("GET", path).status))
+    thread.start()
+    assert pause.reached.wait(30)
+    node.call("DELETE", f"/v1/topics/{topic}")
+    pause.go_on()
+    thread.join(30)
+    assert statuses[0] in (200, 404, 503), statuses
+
+
+def test_a_publish_whose_topic_is_deleted_meanwhile_is_refused(
+    node: RunningNode, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pause = _Pause(node, monkeypatch)
+    statuses: list[int] = []
+    body = {"messages": [{"value": "v"}] * 2}
+    path = f"/v1/topics/{topic}/messages"
+    thread = threading.Thread(
+        target=lambda: statuses.append(node.request("POST", path, body).status)
+    )
+    thread.start()
+    assert pause.reached.wait(30)
+    node.call("DELETE", f"/v1/topics/{topic}")
+    pause.go_on()
+    thread.join(30)
+    assert statuses[0] >= 400, statuses
