@@ -8,9 +8,9 @@ share the event loop.
 from __future__ import annotations
 
 import time
-from typing import Protocol
+from typing import Final, Protocol
 
-from goq import limits
+SLICE_S: Final = 0.004  # of the event loop, for work that takes longer in all
 
 
 class Clock(Protocol):
@@ -46,7 +46,7 @@ class TimeSlice:
     __slots__ = ("_until_s",)
 
     def __init__(self) -> None:
-        self._until_s = time.perf_counter() + limits.SLICE_S
+        self._until_s = time.perf_counter() + SLICE_S
 
     @property
     def is_over(self) -> bool:
@@ -58,7 +58,7 @@ class TimeSlice:
         import asyncio  # clients without a loop do not pay for it
 
         await asyncio.sleep(0)
-        self._until_s = time.perf_counter() + limits.SLICE_S
+        self._until_s = time.perf_counter() + SLICE_S
 
 
 class ManualClock:

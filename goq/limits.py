@@ -200,7 +200,6 @@ DRAIN_TIMEOUT_MS: Final = 8_000
 HEARTBEAT_MS: Final = 15_000
 HOLD_NOTED_S: Final = 0.005  # of the event loop by one step of a request
 HOLD_LOGGED_S: Final = 0.1
-SLICE_S: Final = 0.004  # of the event loop, for work that takes longer in all
 STREAM_BEGINS_MS: Final = 5_000  # for the first bytes of a stream to reach the client
 
 # Reading

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-from goq import limits
+from goq import clock, limits
 from goq.broker import broker
 from goq.broker.partition import loader
 from goq.broker.partition.loader import messages_config
@@ -41,8 +41,6 @@ SMALL = {
     "RAFT_JOURNAL_BYTES": 6000,
 }
 """Limits that are made small, so that a short life reaches them."""
-NO_SLICES = {"SLICE_S": math.inf}
-"""Slices end by the machine's own time, which a life must not depend on."""
 
 
 SEGMENT_BYTES = 4096  # less than may be set on a topic
@@ -82,6 +80,7 @@ def product_in(world: World, network: Network) -> Iterator[None]:
         stack.enter_context(patch.object(SimulatedConnections, "network", network, create=True))
         stack.enter_context(simulated_library(world.loop.time, chance))
         put(loader, "messages_config", _small_segments)
-        for name, value in (SMALL | NO_SLICES).items():
+        put(clock, "SLICE_S", math.inf)  # else a life would depend on the machine's time
+        for name, value in SMALL.items():
             put(limits, name, value)
         yield

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from goq import limits
+from goq import clock, limits
 from goq.broker.topic import receiver
 from goq.clock import TimeSlice
 from goq.http import connection
@@ -177,7 +177,7 @@ def counted_steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
     with monkeypatch.context() as patched:
         patched.setattr(connection, "_note_step", note)
-        patched.setattr(limits, "SLICE_S", 0.0)
+        patched.setattr(clock, "SLICE_S", 0.0)
         patched.setattr(limits, "SELECTION_STEPS_MAX", CHUNK)
         patched.setattr(receiver, "_SETTLED_AT_ONCE", CHUNK)
         yield found
@@ -221,7 +221,7 @@ class _Pause:
         self.reached = threading.Event()
         self._node = node
         self._go_on: asyncio.Future[None] = node.on_loop(_future)
-        monkeypatch.setattr(limits, "SLICE_S", 0.0)
+        monkeypatch.setattr(clock, "SLICE_S", 0.0)
         monkeypatch.setattr(TimeSlice, "next", self._next)
 
     async def _next(self) -> None:
