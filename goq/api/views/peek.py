@@ -111,6 +111,8 @@ class Peek:
                 continue
             unseen = last - first
             for out in messages_json(topic, number, views, first, last):
+                if page.time_slice.is_over:
+                    await page.time_slice.next()
                 unseen -= 1
                 if page.is_full:
                     return False
@@ -127,8 +129,6 @@ class Peek:
                 if not page.found.add(out):
                     return False
                 page.passed(topic, number, out.offset)
-                if page.time_slice.is_over:
-                    await page.time_slice.next()
             if unseen:  # compacted away, or damaged
                 page.passed(topic, number, last - 1, unseen)
                 if page.is_full:
@@ -155,6 +155,8 @@ class Peek:
                             if not page.found.add(out):
                                 return page.answer(is_last=False)
                     page.passed(dead, number, offset)
+                    if page.time_slice.is_over:
+                        await page.time_slice.next()
         return page.answer(is_last=True)
 
 
