@@ -296,6 +296,13 @@ class PartitionOffline(Unavailable):
     code = "partition_offline"
 
 
+class TopicReadOnly(Unavailable):
+    """The topic takes no message: what is known of it contradicts itself, a user has to decide."""
+
+    code = "topic_read_only"
+    retryable = False
+
+
 class NotEnoughReplicas(Unavailable):
     """Too few replicas are in sync: nothing can be acknowledged."""
 

@@ -114,7 +114,7 @@ class Node:
 
     async def _open_metadata(self, disk: RealDisk) -> MetadataStore:
         """Return the cluster's metadata on a member of a cluster, else the node's own."""
-        local = LocalMetadata(self.config.broker.data_dir, self._space)
+        local = LocalMetadata(self.config.broker.data_dir, disk, self._space)
         if not self.config.cluster.is_member:
             return local
         from goq.cluster.bootstrap import ClusterBootstrap  # a standalone node starts faster

@@ -32,6 +32,7 @@ from goq.clock import Clock
 from goq.config.topic import TopicSettings, flatten
 from goq.delivery.snapshot import DEFAULT_SNAPSHOT_LIMITS, SnapshotLimits
 from goq.errors import (
+    Conflict,
     GoqError,
     InvalidInput,
     ShuttingDown,
@@ -137,13 +138,14 @@ class Broker:
         )
         rows = await self._loader.recover_rows()
         await self.archive.open({row.folder for row in rows.values()})
-        await asyncio.gather(*(self._open(row) for row in rows.values()))
+        await asyncio.gather(*(self._open(row, skip_failed=True) for row in rows.values()))
         self._started.set()
         self._retention_task = self._tasks.start(self.retention_manager.run())
         self.compaction_manager.start(self._tasks)
 
-    async def _open(self, row: TopicRow) -> Topic:
-        topic = self.topics[row.name] = await self._loader.open(row)
+    async def _open(self, row: TopicRow, *, skip_failed: bool = False) -> Topic:
+        topic = await self._loader.open(row, skip_failed=skip_failed)
+        self.topics[row.name] = topic
         self.retention_manager.wake_topic(topic)
         return topic
 
@@ -217,7 +219,10 @@ class Broker:
         partitions: int | None = None,
         replication: TopicReplication = DEFAULT_REPLICATION,
     ) -> Topic:
-        """Change settings or the replication, or add partitions; messages stay where they are."""
+        """Change settings or the replication, or add partitions; messages stay where they are.
+
+        That decides on a topic in doubt: it has the settings that it shows, and those given here.
+        """
         async with self._changing:
             topic = self.topic(name)
             chosen = topic.settings.changed(settings)
@@ -242,6 +247,12 @@ class Broker:
     ) -> None:
         row = TopicRow(topic.name, partitions, settings.written(), id=topic.id)
         await self.metadata.put_topic(row, replication)
+        if topic.doubt is not None:
+            known = await self.metadata.groups(topic.name)
+            for group, own in topic.groups.items():
+                if known.get(group) != own:
+                    await self.metadata.put_group(topic.name, group, own)
+            topic.set_doubt(None)
         topic.configure(settings)
         await self._loader.open_partitions(topic, partitions)
         self.retention_manager.wake_topic(topic)
@@ -270,6 +281,18 @@ class Broker:
                 await self._alter(topic, count, topic.settings)
             return topic
 
+    async def reopen_partition(self, name: str, number: int) -> None:
+        """Open a partition that is offline, from the disk.
+
+        Raises ``PartitionOffline`` if it stays offline, and ``Conflict`` in a cluster.
+        """
+        topic = self.topic(name)
+        topic.partitions.check(number)
+        if self._is_member:
+            raise Conflict("a cluster opens its replicas by itself: goq cluster status shows them")
+        await topic.reopen(number)
+        self.retention_manager.wake_topic(topic)
+
     async def delete_topic(self, name: str) -> None:
         """Delete a topic and all its messages."""
         async with self._changing:
@@ -291,14 +314,21 @@ class Broker:
         """Return the effective settings of a topic on this node."""
         return self._defaults.changed(row.settings)
 
-    async def take_up(self, row: TopicRow, groups: Mapping[str, Mapping[str, str]]) -> None:
-        """Open or update a topic and its groups by the cluster metadata."""
+    async def take_up(
+        self, row: TopicRow, groups: Mapping[str, Mapping[str, str]], *, has_replicas: bool
+    ) -> None:
+        """Open or update a topic and its groups by the cluster metadata.
+
+        The topic's file follows where this node has replicas of it.
+        """
         async with self._changing:
             topic = self.topics.get(row.name)
+            if topic is not None and topic.id != row.id:  # created since the metadata were read
+                return
+            if has_replicas:
+                await self._loader.write_file(row, groups)
             if topic is None:
                 await self._open(row)
-                return
-            if topic.id != row.id:  # created since the metadata were read
                 return
             chosen = self.settings_of(row)
             if chosen != topic.settings:
@@ -347,6 +377,7 @@ class Broker:
 
     async def delete_group(self, topic: Topic, group: str) -> None:
         """Delete a group and its progress."""
+        topic.partitions.check_all_open()
         deleting = [partition.delete_group(group) for partition in topic.partitions]
         raise_failures(await asyncio.gather(*deleting, return_exceptions=True))
         try:

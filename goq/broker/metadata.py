@@ -1,7 +1,7 @@
 """Metadata of topics, groups and segments: the broker's interface to the node's database.
 
-The broker gets a :class:`MetadataStore`. That of a standalone node keeps everything in ``node.db``;
-one thread does the work, so the event loop never blocks.
+The broker gets a :class:`MetadataStore`. That of a standalone node keeps everything in ``node.db``,
+and topics in their folders too; one thread does the work, so the event loop never blocks.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import NamedTuple, Protocol, TypeVar
 
 from goq.errors import InvalidInput
+from goq.storage.catalog.topic_catalog import TopicCatalog
+from goq.storage.disk import Disk
 from goq.storage.disk_space import DiskSpace
 from goq.storage.node_db import ArchiveRow, NodeDb, SegmentRow, TopicRow
 
@@ -41,8 +43,13 @@ class MetadataStore(Protocol):
         """Count a start of the node."""
         ...
 
+    @property
+    def problems(self) -> Sequence[str]:
+        """Damage that the start found in the store, and could do without."""
+        ...
+
     async def topics(self) -> list[TopicRow]:
-        """Return all topics."""
+        """Return all topics; called once, at the start."""
         ...
 
     def check_replication(self, asked: TopicReplication, topic: str | None = None) -> None:
@@ -111,11 +118,12 @@ class MetadataStore(Protocol):
 
 
 class LocalMetadata:
-    """The store of a standalone node."""
+    """The store of a standalone node; ``disk`` has the topics' folders."""
 
-    def __init__(self, data_dir: Path, space: DiskSpace | None = None) -> None:
+    def __init__(self, data_dir: Path, disk: Disk, space: DiskSpace | None = None) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="goq-node-db")
         self._db = self._thread.submit(partial(NodeDb, data_dir, space=space)).result()
+        self._catalog = TopicCatalog(self._db, disk, data_dir / "topics")
 
     async def _run(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
@@ -124,9 +132,14 @@ class LocalMetadata:
         """Count a start of the node."""
         return await self._run(self._db.next_epoch)
 
+    @property
+    def problems(self) -> Sequence[str]:
+        """Damage that the start found in the store, and could do without."""
+        return self._catalog.problems
+
     async def topics(self) -> list[TopicRow]:
-        """Return all topics."""
-        return await self._run(self._db.topics)
+        """Return all topics, with the doubts about them; see ``TopicCatalog``."""
+        return await self._run(self._catalog.recover)
 
     def check_replication(self, asked: TopicReplication, topic: str | None = None) -> None:
         """Raise ``InvalidInput`` for more than one replica."""
@@ -153,23 +166,23 @@ class LocalMetadata:
         self, topic: TopicRow, replication: TopicReplication = DEFAULT_REPLICATION
     ) -> None:
         """Insert or replace a topic."""
-        await self._run(lambda: self._db.put_topic(topic))
+        await self._run(lambda: self._catalog.put_topic(topic))
 
     async def delete_topic(self, name: str, topic_id: int) -> None:
         """Forget a topic."""
-        await self._run(lambda: self._db.delete_topic(name, topic_id))
+        await self._run(lambda: self._catalog.delete_topic(name, topic_id))
 
     async def groups(self, topic: str) -> dict[str, dict[str, str]]:
         """Return a topic's groups, each with its own settings."""
-        return await self._run(lambda: self._db.groups(topic))
+        return await self._run(lambda: self._catalog.groups(topic))
 
     async def put_group(self, topic: str, name: str, settings: Mapping[str, str]) -> None:
         """Insert or replace a group."""
-        await self._run(lambda: self._db.put_group(topic, name, settings))
+        await self._run(lambda: self._catalog.put_group(topic, name, settings))
 
     async def delete_group(self, topic: str, name: str) -> None:
         """Forget a group."""
-        await self._run(lambda: self._db.delete_group(topic, name))
+        await self._run(lambda: self._catalog.delete_group(topic, name))
 
     async def put_segment(self, segment: SegmentRow) -> None:
         """Add a sealed segment to the manifest."""

@@ -76,7 +76,7 @@ if TYPE_CHECKING:
         PartitionReset,
     )
     from goq.client.results.message import MessageDescription, MessageGroupState, MessagePage
-    from goq.client.results.node import NodeHealth, NodeVersion
+    from goq.client.results.node import NodeHealth, NodeProblem, NodeVersion
     from goq.client.results.result import Result
     from goq.client.results.topic import (
         ArchiveSummary,
@@ -135,6 +135,7 @@ __all__ = [
     "MissingSteps",
     "NodeDescription",
     "NodeHealth",
+    "NodeProblem",
     "NodeVersion",
     "PartitionDescription",
     "PartitionHandover",
@@ -199,6 +200,7 @@ _MODULES = {
     "MissingSteps": "results.trace",
     "NodeDescription": "results.cluster",
     "NodeHealth": "results.node",
+    "NodeProblem": "results.node",
     "NodeVersion": "results.node",
     "PartitionDescription": "results.topic",
     "PartitionHandover": "results.group",

@@ -71,12 +71,14 @@ class Reconciler:
             await replicas.in_thread(lambda: self._durable_topics.record(always))
             self._recorded = always
         await self._delete_outdated(state)
-        for name, row in rows.items():
-            known = row.id, state.topics[name].version, state.groups.get(name)
-            if self._opened.get(name) != known:
-                await self._broker.take_up(row, group_settings(state, name))
-                self._opened[name] = known
         assignments = assignments_of(state, replicas.name)
+        here = {key.topic_id for key in assignments}
+        for name, row in rows.items():
+            known = row.id, state.topics[name].version, state.groups.get(name), row.id in here
+            if self._opened.get(name) != known:
+                groups = group_settings(state, name)
+                await self._broker.take_up(row, groups, has_replicas=row.id in here)
+                self._opened[name] = known
         adding = adding_replicas(state, replicas.name)
         replicas.fetch_server.set_throttle(state.settings.move_bytes_per_s, adding)
         replicas.apply(assignments)

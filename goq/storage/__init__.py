@@ -14,6 +14,7 @@ key_index      offsets by key or dedup id
 compaction     the newest message of each key
 archive        compressed copies of deleted segments
 node_db        the node's SQLite database
+catalog        topics by their rows in it and by the files in their folders
 verification   a check of every stored byte
 repair         damaged ranges replaced by frames of another replica
 """

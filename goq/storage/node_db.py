@@ -10,36 +10,61 @@ block on the disk; the node makes them from one thread.
     archive(topic, partition, log, base_offset, end_offset, size_bytes, archived_bytes,
             first_time_us, last_time_us, archived_at_us, crc32c)
 
+Each row has a CRC (``catalog/checked_tables.py``). A row that fails its check decides on nothing:
+only :meth:`NodeDb.damaged_rows` returns it.
+
 The topic of a segment, live or archived, is the name of the topic's folder. So rows of a deleted
-topic are never taken for those of a new one. Databases of earlier versions get the column ``id``.
+topic are never taken for those of a new one.
 """
 
 from __future__ import annotations
 
-import json
 import sqlite3
+import time
 from collections.abc import Callable, Iterable, Mapping
+from enum import StrEnum
 from functools import wraps
 from pathlib import Path
-from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
+from typing import Concatenate, NamedTuple, ParamSpec, TypeVar, get_type_hints
 
-import sqlite_utils
+import msgspec
 
 from goq.errors import CorruptData, GoqError, StorageFull, Unavailable
 from goq.model import NO_TOPIC_ID, topic_folder
+from goq.storage.catalog.checked_tables import CheckedTables, DamagedRow, TableSchema
 from goq.storage.disk_space import DiskSpace
 
 FILE_NAME = "node.db"
 LOG_NAMES = ("messages", "events")
+_ERRORS = (sqlite3.DatabaseError, UnicodeDecodeError)  # also of a message about damaged text
 _NO_ROOM = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
+class DoubtKind(StrEnum):
+    """The state of a topic of which a node does not know enough.
+
+    ``ADOPTED``: the settings are lost; the topic works, and keeps all messages. ``READ_ONLY``: the
+    topic takes no message either.
+    """
+
+    ADOPTED = "adopted"
+    READ_ONLY = "read-only"
+
+
+class TopicDoubt(NamedTuple):
+    """Why a topic waits for a user's decision: a change of its settings, or its deletion."""
+
+    kind: DoubtKind
+    reason: str
+
+
 class TopicRow(NamedTuple):
     """A topic in the database; ``settings`` are in the users' notation.
 
-    ``id`` tells the topic from others that have, or had, its name.
+    ``id`` tells the topic from others that have, or had, its name. ``doubt`` is not stored: it is
+    what a start finds.
     """
 
     name: str
@@ -47,6 +72,7 @@ class TopicRow(NamedTuple):
     settings: dict[str, str]
     deleting: bool = False
     id: int = NO_TOPIC_ID
+    doubt: TopicDoubt | None = None
 
     @property
     def folder(self) -> str:
@@ -95,19 +121,19 @@ def _translated(
     def run(self: NodeDb, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
         try:
             return self._run(lambda: method(self, *args, **kwargs))
-        except sqlite3.DatabaseError as error:
+        except _ERRORS as error:
             raise _node_error(self.path, error) from error
 
     return run
 
 
-def _lacks_space(error: sqlite3.DatabaseError, space: DiskSpace) -> bool:
+def _lacks_space(error: Exception, space: DiskSpace) -> bool:
     """Return whether SQLite had no room. For its shared memory it says that as an I/O error."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     return code == sqlite3.SQLITE_FULL or (code in _NO_ROOM and space.is_full_now)
 
 
-def _node_error(path: Path, error: sqlite3.DatabaseError) -> GoqError:
+def _node_error(path: Path, error: Exception) -> GoqError:
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code == sqlite3.SQLITE_FULL:
         return StorageFull(f"no room on the disk of {path}; free some space, then send again")
@@ -115,8 +141,21 @@ def _node_error(path: Path, error: sqlite3.DatabaseError) -> GoqError:
         return Unavailable(f"another process is writing to {path}; try again")
     return CorruptData(
         f"{path} cannot be used: {error}; restore it from a backup, or move it away: the node"
-        " then recovers the topics from their folders, with default settings"
+        " then takes up the topics with the settings in their folders, and keeps all messages of a"
+        " topic whose folder does not have them"
     )
+
+
+_MANIFEST_KEY = ("topic", "partition", "log", "base_offset")
+_TABLES = {
+    "node": TableSchema({"key": str, "value": int}, ["key"]),
+    "topics": TableSchema(
+        {"name": str, "partitions": int, "settings": str, "deleting": int, "id": int}, ["name"]
+    ),
+    "groups": TableSchema({"topic": str, "name": str, "settings": str}, ["topic", "name"]),
+    "segments": TableSchema(get_type_hints(SegmentRow), _MANIFEST_KEY),
+    "archive": TableSchema(get_type_hints(ArchiveRow), _MANIFEST_KEY),
+}
 
 
 class NodeDb:
@@ -134,14 +173,14 @@ class NodeDb:
         self._space = space
         try:
             self._run(lambda: self._open("ro" if read_only else "rwc"))
-        except sqlite3.DatabaseError as error:
+        except _ERRORS as error:
             raise _node_error(self.path, error) from error
 
     def _run(self, work: Callable[[], _T]) -> _T:
         """Run work; once more with the room of the reserve, if it failed for lack of space."""
         try:
             return work()
-        except sqlite3.DatabaseError as error:
+        except _ERRORS as error:
             if self._space is None or not _lacks_space(error, self._space):
                 raise
             if not self._space.give_up():
@@ -152,156 +191,141 @@ class NodeDb:
         uri = f"{self.path.absolute().as_uri()}?mode={mode}"
         connection = sqlite3.connect(uri, uri=True, check_same_thread=False)
         try:
-            self._db = sqlite_utils.Database(connection)
-            if mode == "ro":
-                return
-            self._db.enable_wal()
-            self._db.execute("PRAGMA synchronous=FULL")
-            self._create_tables()
+            self._tables = CheckedTables(connection, _TABLES)
+            if mode != "ro":
+                self._tables.migrate()
         except BaseException:
             connection.close()
             raise
 
-    def _create_tables(self) -> None:
-        tables: list[tuple[str, dict[str, type], Any]] = [
-            ("node", {"key": str, "value": int}, "key"),
-            (
-                "topics",
-                {"name": str, "partitions": int, "settings": str, "deleting": int, "id": int},
-                "name",
-            ),
-            ("groups", {"topic": str, "name": str, "settings": str}, ("topic", "name")),
-            (
-                "segments",
-                {
-                    "topic": str,
-                    "partition": int,
-                    "log": str,
-                    "base_offset": int,
-                    "end_offset": int,
-                    "size_bytes": int,
-                    "sealed_at_us": int,
-                },
-                ("topic", "partition", "log", "base_offset"),
-            ),
-            (
-                "archive",
-                {n: str if n in ("topic", "log") else int for n in ArchiveRow._fields},
-                ("topic", "partition", "log", "base_offset"),
-            ),
-        ]
-        for name, columns, key in tables:
-            self._db.table(name).create(columns, pk=key, if_not_exists=True)
-        if "id" not in self._db.table("topics").columns_dict:
-            self._db.table("topics").add_column("id", int)
+    @_translated
+    def damaged_rows(self) -> list[DamagedRow]:
+        """Return the rows that fail their check."""
+        return self._tables.damaged()
+
+    @_translated
+    def drop_damaged(self, row: DamagedRow) -> None:
+        """Remove a damaged row."""
+        self._tables.drop(row)
+
+    @_translated
+    def integrity_problems(self) -> list[str]:
+        """Return what SQLite's own check of the file finds."""
+        return [f"{FILE_NAME}: {problem}" for problem in self._tables.integrity_problems()]
 
     @_translated
     def next_epoch(self) -> int:
-        """Count a start of the node and return its number, 1 for the first."""
-        rows = list(self._db.table("node").rows_where("key = ?", ["epoch"]))
-        epoch = rows[0]["value"] + 1 if rows else 1
-        self._db.table("node").upsert({"key": "epoch", "value": epoch}, pk="key")
+        """Count a start of the node and return its number, 1 for the first.
+
+        If the count is damaged, it goes on from the seconds of the clock, above any true count.
+        """
+        rows = self._tables.rows("node", key="epoch")
+        is_damaged = not rows and any(row.table == "node" for row in self._tables.damaged())
+        epoch = rows[0]["value"] + 1 if rows else int(time.time()) if is_damaged else 1
+        self._tables.put("node", [{"key": "epoch", "value": epoch}])
         return int(epoch)
 
     @_translated
     def topics(self) -> list[TopicRow]:
-        """Return all topics by name."""
+        """Return all topics by name, without those whose row is damaged."""
         return [
             TopicRow(
                 row["name"],
                 row["partitions"],
-                json.loads(row["settings"]),
+                _settings(row["settings"]),
                 bool(row["deleting"]),
                 row.get("id") or NO_TOPIC_ID,
             )
-            for row in self._db.table("topics").rows_where(order_by="name")
+            for row in self._tables.rows("topics")
         ]
 
     @_translated
     def put_topic(self, topic: TopicRow) -> None:
         """Insert or replace a topic."""
-        row = topic._asdict() | {"settings": json.dumps(topic.settings)}
-        self._db.table("topics").upsert(row, pk="name")
+        row = {
+            "name": topic.name,
+            "partitions": topic.partitions,
+            "settings": _text_of(topic.settings),
+            "deleting": int(topic.deleting),
+            "id": topic.id,
+        }
+        self._tables.put("topics", [row])
 
     @_translated
     def delete_topic(self, name: str, topic_id: int) -> None:
-        """Delete a topic and all rows that belong to it; another one of the name stays."""
+        """Delete a topic and all rows that belong to it; another one of the name stays.
+
+        A crash in between leaves the topic's own row, which goes last.
+        """
         folder = topic_folder(name, topic_id)
-        with self._db.conn:
-            self._db.table("segments").delete_where("topic = ?", [folder])
-            self._db.table("archive").delete_where("topic = ?", [folder])
-            if any(row.name == name and row.id == topic_id for row in self.topics()):
-                self._db.table("groups").delete_where("topic = ?", [name])
-                self._db.table("topics").delete_where("name = ?", [name])
+        for table in ("segments", "archive"):
+            self._tables.delete(table, [{"topic": folder}])
+        rows = self._tables.rows("topics", name=name)
+        if all((row["id"] or NO_TOPIC_ID) == topic_id for row in rows):
+            self._tables.delete("groups", [{"topic": name}])
+            self._tables.delete("topics", [{"name": name}])
 
     @_translated
     def groups(self, topic: str) -> dict[str, dict[str, str]]:
         """Return a topic's groups by name, each with its own settings in the users' notation."""
-        rows = self._db.table("groups").rows_where("topic = ?", [topic], order_by="name")
-        return {row["name"]: json.loads(row["settings"]) for row in rows}
+        rows = self._tables.rows("groups", topic=topic)
+        return {row["name"]: _settings(row["settings"]) for row in rows}
 
     @_translated
     def put_group(self, topic: str, name: str, settings: Mapping[str, str]) -> None:
         """Insert or replace a group."""
-        row = {"topic": topic, "name": name, "settings": json.dumps(dict(settings))}
-        self._db.table("groups").upsert(row, pk=("topic", "name"))
+        row = {"topic": topic, "name": name, "settings": _text_of(settings)}
+        self._tables.put("groups", [row])
 
     @_translated
     def delete_group(self, topic: str, name: str) -> None:
         """Delete a group."""
-        self._db.table("groups").delete_where("topic = ? and name = ?", [topic, name])
+        self._tables.delete("groups", [{"topic": topic, "name": name}])
 
     @_translated
     def put_segment(self, segment: SegmentRow) -> None:
         """Add a sealed segment to the manifest."""
-        key = ("topic", "partition", "log", "base_offset")
-        self._db.table("segments").upsert(segment._asdict(), pk=key)
+        self._tables.put("segments", [segment._asdict()])
 
     @_translated
     def add_segments(self, segments: Iterable[SegmentRow]) -> None:
         """Add sealed segments to the manifest; segments that are listed stay unchanged."""
-        key = ("topic", "partition", "log", "base_offset")
-        with self._db.conn:
-            rows = [segment._asdict() for segment in segments]
-            self._db.table("segments").insert_all(rows, pk=key, ignore=True)
+        self._tables.put("segments", [segment._asdict() for segment in segments], keep=True)
 
     @_translated
     def delete_segments_of(self, topic: str, partition: int, log: str) -> None:
         """Remove all segments of one log from the manifest."""
-        where = "topic = ? and partition = ? and log = ?"
-        with self._db.conn:
-            self._db.table("segments").delete_where(where, [topic, partition, log])
+        self._tables.delete("segments", [{"topic": topic, "partition": partition, "log": log}])
 
     @_translated
     def delete_segments(self, keys: Iterable[tuple[str, int, str, int]]) -> None:
         """Remove segments from the manifest, by topic, partition, log and base offset."""
-        with self._db.conn:
-            for key in keys:
-                self._db.table("segments").delete_where(
-                    "topic = ? and partition = ? and log = ? and base_offset = ?", key
-                )
+        rows = [dict(zip(_MANIFEST_KEY, key, strict=True)) for key in keys]
+        self._tables.delete("segments", rows)
 
     @_translated
     def segments(self) -> list[SegmentRow]:
         """Return the manifest of segments."""
-        order = "topic, partition, log, base_offset"
-        return [SegmentRow(**row) for row in self._db.table("segments").rows_where(order_by=order)]
+        return [SegmentRow(**row) for row in self._tables.rows("segments")]
 
     @_translated
     def put_archived(self, rows: Iterable[ArchiveRow]) -> None:
         """Add or replace segments in the manifest of the archive, in one transaction."""
-        key = ("topic", "partition", "log", "base_offset")
-        with self._db.conn:
-            self._db.table("archive").upsert_all([row._asdict() for row in rows], pk=key)
+        self._tables.put("archive", [row._asdict() for row in rows])
 
     @_translated
     def archived(self) -> list[ArchiveRow]:
         """Return the manifest of the archive; empty if there is no such table."""
-        if not self._db.table("archive").exists():
-            return []
-        order = "topic, partition, log, base_offset"
-        return [ArchiveRow(**row) for row in self._db.table("archive").rows_where(order_by=order)]
+        return [ArchiveRow(**row) for row in self._tables.rows("archive")]
 
     def close(self) -> None:
         """Close the database."""
-        self._db.conn.close()
+        self._tables.close()
+
+
+def _settings(written: str) -> dict[str, str]:
+    return msgspec.json.decode(written, type=dict[str, str])
+
+
+def _text_of(settings: Mapping[str, str]) -> str:
+    return msgspec.json.encode(dict(settings)).decode()

@@ -12,8 +12,9 @@ from itertools import pairwise
 from pathlib import Path
 
 from goq import limits
-from goq.errors import GoqError
+from goq.errors import CorruptData, GoqError
 from goq.storage.archive.manifest import verify_archive
+from goq.storage.catalog.topic_file import read_topic_file
 from goq.storage.disk import Disk
 from goq.storage.log.recovery_point import DurableEnd, read_durable_end
 from goq.storage.log.segment import Segment, list_segments
@@ -152,16 +153,21 @@ def _verify_segment(
 
 
 def verify_data_dir(disk: Disk, data_dir: Path) -> DataDirReport:
-    """Check every log of a data directory, its archive, and that all files in ``node.db`` exist."""
+    """Check all logs of a data directory, its archive, its topic files, and ``node.db``.
+
+    Every file that ``node.db`` lists must exist.
+    """
     result = DataDirReport()
     reports: dict[tuple[str, int, str], LogReport] = {}
     for topic, partition, log in _logs_in(disk, data_dir):
         directory = _log_dir(data_dir, topic, partition, log)
         report = reports[topic, partition, log] = verify_log(disk, directory)
         result.logs.append(VerifiedLog(topic, partition, log, report))
+    result.problems += _topic_file_problems(disk, data_dir)
     try:
         result.problems += verify_archive(disk, data_dir)
         missing = _missing_segments(disk, data_dir, _read_manifest(data_dir)[1])
+        result.problems += _row_problems(data_dir)
         topics, rows = _read_manifest(data_dir)  # again: retention may have deleted some
     except GoqError as error:
         result.problems.append(error.detail)
@@ -175,6 +181,33 @@ def verify_data_dir(disk: Disk, data_dir: Path) -> DataDirReport:
             if (topic_row.folder, partition, "messages") not in present:
                 result.problems.append(f"partition {partition} of {topic_row.name} has no folder")
     return result
+
+
+def _topic_file_problems(disk: Disk, data_dir: Path) -> Iterator[str]:
+    topics_dir = data_dir / TOPICS_DIR
+    for folder in disk.names(topics_dir):
+        try:
+            record = read_topic_file(disk, topics_dir / folder)
+        except CorruptData as error:
+            yield error.detail
+        else:
+            if record is not None and record.adopted:
+                yield (
+                    f"topic {record.name} is adopted: its settings were lost; nothing of it is"
+                    f" deleted until goq topic alter {record.name} decides on them"
+                )
+
+
+def _row_problems(data_dir: Path) -> list[str]:
+    """Return the damage of ``node.db``, by SQLite's own check and by the CRCs of its rows."""
+    if not (data_dir / FILE_NAME).exists():
+        return []
+    db = NodeDb(data_dir, read_only=True)
+    try:
+        damaged = [f"{FILE_NAME} has {row}" for row in db.damaged_rows()]
+        return [*db.integrity_problems(), *damaged]
+    finally:
+        db.close()
 
 
 def _logs_in(disk: Disk, data_dir: Path) -> Iterator[tuple[str, int, str]]:

@@ -34,8 +34,11 @@ def _node_is_well() -> bool:
         health, version = client.get_health(), client.get_version()
     lines = [f"node {version.node}, goq {version.version}: {health.status}"]
     lines += [f"the disk is {health.disk}"] if health.disk else []
-    lines += [f"offline: {name}" for name in health.offline]
+    told = {problem.what for problem in health.problems}
+    lines += [f"offline: {name}" for name in health.offline if name not in told]
     lines += [f"damaged: {name}" for name in health.damaged]
+    for problem in health.problems:
+        lines += [f"{problem.state}: {problem.what}: {problem.reason}", f"  {problem.advice}"]
     print_answer({**version.raw, **health.raw}, "\n".join(lines))
     return health.status == "ok"
 

@@ -135,6 +135,22 @@ def alter(
 
 
 @app.command()
+def reopen(
+    name: _Name, partition: Annotated[int, typer.Argument(metavar="PARTITION", help="Its number.")]
+) -> None:
+    """Open a partition that is offline, once its cause is removed.
+
+    goq doctor lists such partitions and why they are offline.
+    """
+    with SESSION.client() as client:
+        client.reopen_partition(name, partition)
+    if SESSION.json:
+        print_json({"reopened": f"{name}:{partition}"})
+    else:
+        notice(f"partition {partition} of {name} is online")
+
+
+@app.command()
 def delete(
     name: _Name, yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False
 ) -> None:

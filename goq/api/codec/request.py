@@ -347,3 +347,10 @@ def visibility_ms(asked: str | float | None) -> int | None:
     if found_ms < 1:
         raise InvalidInput("a visibility timeout is at least 1ms", field="visibility")
     return found_ms
+
+
+def number_of(text: str, field: str) -> int:
+    """Return the number in a path or a query. Raises ``InvalidInput``."""
+    if not (text.isascii() and text.isdecimal() and len(text) <= 16):
+        raise InvalidInput(f"{field} is a number, not {text[:50]!r}", field=field)
+    return int(text)

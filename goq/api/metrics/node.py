@@ -107,6 +107,7 @@ class Metrics:
         if self._has_partitions:
             yield from self._partition_gauges(topics)
         yield self._archive_gauge(topics)
+        yield from self._doubts(topics)
         yield from self._group_gauges(topics)
         yield from self._cluster.collect()
         yield from self._disk()
@@ -149,7 +150,19 @@ class Metrics:
                 size.add_metric(values, partition.size_bytes)
                 lost = sum(d.end_offset - d.start_offset for d in partition.message_damage)
                 damaged.add_metric(values, lost)
+            for number in topic.partitions.offline.keys() - set(topic.partitions.numbers()):
+                online.add_metric([topic.name, str(number)], False)
         yield from (online, end, size, damaged)
+
+    def _doubts(self, topics: list[Topic]) -> Iterator[Metric]:
+        labels = ["topic", "state"]
+        doubt = GaugeMetricFamily("goq_topic_in_doubt", "Waits for a decision", labels=labels)
+        for topic in topics:
+            if topic.doubt is not None:
+                doubt.add_metric([topic.name, str(topic.doubt.kind)], 1)
+        yield doubt
+        count = len(self._broker.metadata.problems)
+        yield GaugeMetricFamily("goq_metadata_problems", "Damage of node.db", value=count)
 
     def _archive_gauge(self, topics: list[Topic]) -> Metric:
         size = GaugeMetricFamily("goq_archive_bytes", "Bytes of the archive", labels=["topic"])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from goq import limits
 from goq.api.codec.messages import json_response
-from goq.api.codec.request import duration_ms, json_body
+from goq.api.codec.request import duration_ms, json_body, number_of
 from goq.api.router import Parameter, Route, RouteHandler
 from goq.api.routing_policy import CustomRouting
 from goq.api.schemas.cluster import (
@@ -167,7 +167,7 @@ class ClusterRoutes:
         lag = _truth(request, "lag")
         wait_ms = duration_ms(query.get("wait", "0"), "wait", limits.WAIT_MS_MAX)
         if "version" in query:
-            await cluster.wait_for_change(_number(query["version"], "version"), wait_ms / 1000)
+            await cluster.wait_for_change(number_of(query["version"], "version"), wait_ms / 1000)
         only = next(iter(names)) if names is not None and len(names) == 1 else None
         reports = await cluster.leader_reports(only) if lag else {}
         return json_response(
@@ -219,7 +219,7 @@ class ClusterRoutes:
 
     async def cancel_move(self, _request: Request, topic: str, partition: str) -> Response:
         """Cancel a reassignment."""
-        await self._operations.cancel_reassignment(topic, _number(partition, "partition"))
+        await self._operations.cancel_reassignment(topic, number_of(partition, "partition"))
         return Response(204)
 
     async def elect(self, request: Request) -> Response:
@@ -292,9 +292,3 @@ def _truth(request: Request, name: str) -> bool:
     if text not in ("true", "false"):
         raise InvalidInput(f"{name} is true or false, not {text[:50]!r}", field=name)
     return text == "true"
-
-
-def _number(text: str, field: str) -> int:
-    if not (text.isascii() and text.isdecimal() and len(text) <= 16):
-        raise InvalidInput(f"{field} is a number, not {text[:50]!r}", field=field)
-    return int(text)

@@ -333,6 +333,8 @@ class GroupRoutes:
         topic = self._broker.topic(name)
         check_name(group, "group")
         one = asked.partition
+        if one is None:
+            topic.partitions.check_all_open()
         chosen = topic.partitions.here() if one is None else [topic.partitions[one]]
         now_us = self._broker.clock.wall_us()
         targets = [(p, reset_target(p, asked.to, asked.end, now_us)) for p in chosen]

@@ -22,13 +22,27 @@ if TYPE_CHECKING:
     from goq.cluster.rpc.server import RpcServer
 
 
+class ProblemOut(msgspec.Struct):
+    """A topic, a partition or a file that is not well: its state, why, and what to do."""
+
+    what: str
+    state: str
+    reason: str
+    advice: str
+
+
 class HealthOut(msgspec.Struct, omit_defaults=True):
-    """The health of the node, and its problems. ``disk`` is "full" or "nearly full"."""
+    """The health of the node, and its problems. ``disk`` is "full" or "nearly full".
+
+    ``offline`` and ``damaged`` are partitions. ``problems`` says why partitions are offline, and
+    which topics wait for a decision: those that are "adopted" or "read-only".
+    """
 
     status: str
     disk: str = ""
     offline: list[str] = msgspec.field(default_factory=list)
     damaged: list[str] = msgspec.field(default_factory=list)
+    problems: list[ProblemOut] = msgspec.field(default_factory=list)
     waits_for: list[str] = msgspec.field(default_factory=list)
 
 
@@ -78,12 +92,13 @@ class OperationRoutes:
         ]
 
     def health(self, _request: Request) -> Response:
-        """Return 200, or 503 if a partition is offline, data is damaged or the disk is full."""
+        """Return 200, or 503 with what is offline, damaged, in doubt or full."""
         offline, damaged = self._offline_and_damaged()
+        problems = _problems(self._broker)
         space = SpaceState.OK if self._space is None else self._space.state
-        is_degraded = offline or damaged or space is SpaceState.FULL
+        is_degraded = offline or damaged or problems or space is SpaceState.FULL
         disk = "" if space is SpaceState.OK else str(space)
-        health = HealthOut("degraded" if is_degraded else "ok", disk, offline, damaged)
+        health = HealthOut("degraded" if is_degraded else "ok", disk, offline, damaged, problems)
         return json_response(health, 503 if is_degraded else 200)
 
     def live(self, _request: Request) -> Response:
@@ -124,7 +139,36 @@ class OperationRoutes:
                     offline.append(name)
                 if partition.message_damage or partition.event_damage:
                     damaged.append(name)
-        return offline, damaged
+            offline += [f"{topic.name}:{number}" for number in topic.partitions.offline]
+        return sorted(set(offline)), damaged
+
+
+def _problems(broker: Broker) -> list[ProblemOut]:
+    """Return what is not well about the topics of a node, with what to do."""
+    problems: list[ProblemOut] = []
+    for topic in broker.topics.values():
+        name = topic.name
+        if topic.doubt is not None:
+            kind, reason = topic.doubt
+            advice = (
+                f"goq topic show {name}, then goq topic alter {name} with the settings it should"
+                " have; without any it keeps those that are shown"
+            )
+            problems.append(ProblemOut(f"topic {name}", str(kind), reason, advice))
+        failed = {p.identity.number: p.availability.error for p in topic.partitions}
+        for number, error in sorted({**failed, **topic.partitions.offline}.items()):
+            if error is not None:
+                advice = (
+                    "the node tries again within 10 s; when the cause is removed:"
+                    f" goq topic reopen {name} {number}"
+                )
+                what = f"{name}:{number}"
+                problems.append(ProblemOut(what, "offline", error.detail, advice))
+    advice = "nothing: the node goes on without it, and tells of it until it is restarted"
+    problems += [
+        ProblemOut("node.db", "damaged", reason, advice) for reason in broker.metadata.problems
+    ]
+    return problems
 
 
 def _route(

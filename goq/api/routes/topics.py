@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from goq import limits
@@ -12,6 +12,7 @@ from goq.api.codec.request import (
     SETTINGS_BODY_BYTES_MAX,
     flatten_settings,
     json_body,
+    number_of,
     query_int,
 )
 from goq.api.router import Parameter, Route
@@ -119,6 +120,14 @@ class TopicRoutes:
                 routing=LocalThenMerged(merge_topic, _path, is_shown_by_all),
             ),
             Route(
+                "POST",
+                "/v1/topics/{topic}/partitions/{partition}/reopen",
+                self.reopen,
+                "Open a partition that is offline, once its cause is removed",
+                answer=PartitionOut,
+                errors=(*missing, "partition_not_found", "partition_offline", "conflict"),
+            ),
+            Route(
                 "DELETE",
                 "/v1/topics/{topic}",
                 self.delete,
@@ -128,6 +137,12 @@ class TopicRoutes:
                 routing=CustomRouting.CHANGE_METADATA,
             ),
         ]
+
+    async def reopen(self, _request: Request, name: str, partition: str) -> Response:
+        """Open a partition that is offline."""
+        number = number_of(partition, "partition")
+        await self._broker.reopen_partition(name, number)
+        return json_response(self._partition(self._broker.topic(name).partitions[number]))
 
     async def create(self, request: Request) -> Response:
         """Create a topic."""
@@ -184,7 +199,7 @@ class TopicRoutes:
         out = TopicOut(
             name=topic.name,
             id=format_topic_id(topic.id),
-            partitions=[self._partition(partition) for partition in topic.partitions],
+            partitions=[*self._partitions(topic)],
             settings=topic.settings.written(),
             replication_factor=replication_factor,
             min_insync=min_insync,
@@ -200,6 +215,12 @@ class TopicRoutes:
                 format_time_us(first_us) if first_us else None,
             )
         return out
+
+    def _partitions(self, topic: Topic) -> Sequence[PartitionOut]:
+        offline = topic.partitions.offline
+        shown = {p.identity.number: self._partition(p) for p in topic.partitions}
+        shown |= {n: PartitionOut(n, None, 0, 0, 0, 0, online=False) for n in {*offline} - {*shown}}
+        return [part for _, part in sorted(shown.items())]
 
     def _partition(self, partition: Partition) -> PartitionOut:
         return PartitionOut(

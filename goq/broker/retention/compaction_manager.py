@@ -89,7 +89,7 @@ class CompactionManager:
 
     def _partitions(self) -> Iterator[tuple[Topic, Partition]]:
         for topic in self._topics.values():
-            if topic.settings.cleanup is Cleanup.COMPACT:
+            if topic.settings.cleanup is Cleanup.COMPACT and not topic.is_read_only:
                 for partition in topic.partitions:
                     yield topic, partition
 

@@ -164,7 +164,7 @@ class RetentionManager:
     async def _apply_logged(self, topic: Topic, partition: Partition) -> int:
         """Apply retention to a partition and log failures. Return when to check again."""
         again_us = self._context.clock.wall_us() + int(_CHECK_INTERVAL_S * 1_000_000)
-        if not partition.is_online:
+        if not partition.is_online or topic.is_read_only:
             return again_us
         try:
             due_us = await self._apply(topic, partition)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from goq.errors import NotLeader, PartitionNotFound
+from goq.errors import GoqError, NotLeader, PartitionNotFound
 
 if TYPE_CHECKING:
     from goq.broker.partition.partition import Partition
@@ -14,12 +14,14 @@ if TYPE_CHECKING:
 class PartitionTable:
     """The partitions of one topic. Iteration yields the partitions open on this node, by number.
 
-    A standalone node has all partitions open.
+    A standalone node has all partitions open but those that are ``offline``.
     """
 
     def __init__(self, topic: str) -> None:
         self.count = 0
         """The number of partitions of the topic, over all nodes."""
+        self.offline: dict[int, GoqError] = {}
+        """Why partitions could not be opened on this node, by number."""
         self._topic = topic
         self._here: dict[int, Partition] = {}
 
@@ -31,6 +33,10 @@ class PartitionTable:
             return self._here[number]
         except KeyError:
             raise self.not_here(number) from None
+
+    def numbers(self) -> Collection[int]:
+        """Return the numbers of the partitions open on this node."""
+        return self._here.keys()
 
     def here(self) -> Sequence[Partition]:
         """Return the partitions open on this node, by number."""
@@ -50,10 +56,16 @@ class PartitionTable:
         """Add a partition, or replace the one with its number."""
         number = partition.identity.number
         self.count = max(self.count, number + 1)
+        self.offline.pop(number, None)
         is_new = number not in self._here
         self._here[number] = partition
         if is_new:
             self._here = dict(sorted(self._here.items()))
+
+    def put_offline(self, number: int, error: GoqError) -> None:
+        """Add a partition that could not be opened."""
+        self.count = max(self.count, number + 1)
+        self.offline[number] = error
 
     def take(self, number: int) -> Partition:
         """Remove and return a partition; raise as ``[number]`` does."""
@@ -69,7 +81,14 @@ class PartitionTable:
                 field="partition",
             )
 
-    def not_here(self, number: int) -> NotLeader:
+    def check_all_open(self) -> None:
+        """Raise ``PartitionOffline`` if a partition could not be opened on this node."""
+        for error in self.offline.values():
+            raise error
+
+    def not_here(self, number: int) -> GoqError:
         """Return the error for a partition not open on this node; raise as :meth:`check` does."""
         self.check(number)
+        if number in self.offline:
+            return self.offline[number]
         return NotLeader(f"this node does not lead partition {number} of {self._topic}")

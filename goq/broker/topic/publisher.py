@@ -18,7 +18,7 @@ from goq.broker.partition.publish_target import PublishTarget, TargetLookup
 from goq.broker.topic.partition_table import PartitionTable
 from goq.clock import TimeSlice
 from goq.config.topic import TopicSettings
-from goq.errors import InvalidInput
+from goq.errors import GoqError, InvalidInput
 from goq.frame.encoder import (
     NO_PRODUCER,
     DuplicateRow,
@@ -82,6 +82,8 @@ class TopicPublisher:
         remote_target: TargetLookup | None,
     ) -> None:
         self.settings = settings
+        self.refusal: GoqError | None = None
+        """Why the topic takes no messages; None if it does."""
         self._topic = topic
         self._partitions = partitions
         self._remote_target = remote_target
@@ -91,8 +93,11 @@ class TopicPublisher:
     def target(self, number: int) -> PublishTarget:
         """Return a partition to publish to, on this node or on the node that leads it.
 
-        Raises ``PartitionNotFound`` if the topic has no such partition.
+        Raises ``PartitionNotFound`` if the topic has no such partition, ``PartitionOffline`` if it
+        could not be opened, and ``TopicReadOnly``.
         """
+        if self.refusal is not None:
+            raise self.refusal
         partition = self._partitions.get(number)
         if partition is not None:
             return partition.appender

@@ -2,7 +2,8 @@
 
 The topic opens, reopens and closes partitions, and connects their callbacks. Its publisher serves
 producers, its receiver serves consumers. When a disk fault loses the latest events of a partition,
-the topic closes the partition and loads it again, with retries.
+the topic closes the partition and loads it again. A partition that cannot be loaded is offline, and
+tried again in the background or by :meth:`Topic.reopen`.
 """
 
 from __future__ import annotations
@@ -39,8 +40,9 @@ from goq.broker.topic.receiver import Receiver
 from goq.broker.topic.stream_credit import StreamCredits
 from goq.config.topic import Ordering, TopicSettings
 from goq.delivery.clock_change import AheadOf, is_ahead_unknown
-from goq.errors import GoqError
+from goq.errors import GoqError, PartitionOffline, TopicReadOnly
 from goq.model import topic_folder
+from goq.storage.node_db import DoubtKind, TopicDoubt
 from goq.storage.scanner import Damage
 
 _log = logging.getLogger("goq.broker")
@@ -52,7 +54,8 @@ class TopicParameters:
     """The internal parameters of a topic, which no user can set."""
 
     reopen_delay_s: float = 1.0
-    """The pause before a partition that lost its latest events is opened again."""
+    """The first pause before a partition that is offline is opened again; each one is doubled."""
+    reopen_delay_max_s: float = 10.0
     outbox_retry: RetryBackoff = DEFAULT_RETRY_BACKOFF
     outbox_frame_messages: int = limits.OUTBOX_FRAME_MESSAGES
     """The maximum of copies in one frame of the outbox."""
@@ -98,6 +101,7 @@ class Topic:
         remote_target: TargetLookup | None = None,
         *,
         parameters: TopicParameters = DEFAULT_PARAMETERS,
+        doubt: TopicDoubt | None = None,
     ) -> None:
         self.name = name
         self.id = topic_id
@@ -121,6 +125,9 @@ class Topic:
         self._outbox_workers: dict[int, OutboxWorker] = {}
         self._closing = asyncio.Event()
         self._reopening: list[asyncio.Task[None]] = []
+        self._reopen_lock = asyncio.Lock()
+        self.doubt: TopicDoubt | None = None
+        self.set_doubt(doubt)
 
     @property
     def folder(self) -> str:
@@ -132,13 +139,46 @@ class Topic:
         """Whether the topic is closing or closed."""
         return self._closing.is_set()
 
+    @property
+    def is_read_only(self) -> bool:
+        """Whether the topic takes no messages, and nothing of it is deleted or compacted."""
+        return self.doubt is not None and self.doubt.kind is DoubtKind.READ_ONLY
+
+    def set_doubt(self, doubt: TopicDoubt | None) -> None:
+        """Set what is not known of the topic; None once a user has decided."""
+        self.doubt = doubt
+        self.publisher.refusal = None
+        if doubt is not None and self.is_read_only:
+            self.publisher.refusal = TopicReadOnly(
+                f"topic {self.name} is read-only: {doubt.reason}; goq topic show {self.name} shows"
+                f" its settings, goq topic alter {self.name} takes them as they are, or as changed"
+            )
+
     # Partitions
 
-    async def open(self, partitions: int) -> None:
-        """Recover and open the partitions below number ``partitions`` that are not open yet."""
+    async def open(self, partitions: int, *, skip_failed: bool = False) -> None:
+        """Recover and open the partitions below number ``partitions`` that are not open yet.
+
+        With ``skip_failed`` one that cannot be opened is offline, and tried again later.
+        """
         for number in range(self.partitions.count, partitions):
-            self.partitions.put(self._partition(number, await self._open(number)))
+            try:
+                loaded = await self._open(number)
+            except Exception as error:  # the other partitions must be opened
+                if not skip_failed:
+                    raise
+                self._put_offline(number, error)
+                self._retry(number)
+            else:
+                self.partitions.put(self._partition(number, loaded))
         self.coordinator.on_partitions_added()
+
+    def _put_offline(self, number: int, error: Exception) -> None:
+        why = error.detail if isinstance(error, GoqError) else f"{type(error).__name__}: {error}"
+        _log.error("partition %d of %s is offline: %s", number, self.name, why)
+        reason = f"partition {number} of {self.name} is offline: {why}"
+        pause_ms = int(1000 * self._parameters.reopen_delay_s)
+        self.partitions.put_offline(number, PartitionOffline(reason, retry_after_ms=pause_ms))
 
     def expect(self, partitions: int) -> None:
         """Set the number of partitions; only :meth:`lead` opens them on this node."""
@@ -222,24 +262,48 @@ class Topic:
     def _reopen(self, number: int) -> None:
         """Load a partition again, in the background, unless its message log has failed."""
         if not self.is_closed and not self.partitions[number].has_failed_log:
-            self._reopening = [task for task in self._reopening if not task.done()]
-            self._reopening.append(self._tasks.start(self._load_again(number)))
+            self._retry(number)
 
-    async def _load_again(self, number: int) -> None:
-        """Load a partition from the disk after events were lost; retry until that works."""
-        await self._outbox_workers[number].stop()
-        await self.partitions[number].close()
-        while not await self._closes_within(self._parameters.reopen_delay_s):
+    def _retry(self, number: int) -> None:
+        self._reopening = [task for task in self._reopening if not task.done()]
+        self._reopening.append(self._tasks.start(self._open_later(number)))
+
+    async def _open_later(self, number: int) -> None:
+        """Open a partition once that works; the pauses in between grow."""
+        parameters = self._parameters
+        pause_s = parameters.reopen_delay_s
+        while not await self._closes_within(pause_s):
+            try:
+                await self.reopen(number)
+            except GoqError as error:
+                _log.warning("partition %d of %s stays offline: %s", number, self.name, error)
+                pause_s = min(2 * pause_s, parameters.reopen_delay_max_s)
+            else:
+                return
+
+    async def reopen(self, number: int) -> None:
+        """Open a partition that is offline, from the disk; nothing happens to one that is online.
+
+        Raises ``PartitionOffline`` if it stays offline, and ``PartitionNotFound``.
+        """
+        async with self._reopen_lock:
+            partition = self.partitions.get(number)
+            if self.is_closed or (partition is not None and partition.is_online):
+                return
+            if partition is None and number not in self.partitions.offline:
+                raise self.partitions.not_here(number)
+            if partition is not None and number not in self.partitions.offline:
+                await self._outbox_workers[number].stop()
+                await partition.close()
             try:
                 loaded = await self._open(number)
-            except (GoqError, OSError) as error:
-                _log.warning("partition %d of %s stays offline: %s", number, self.name, error)
-                continue
+            except Exception as error:  # whatever keeps it from opening
+                self._put_offline(number, error)
+                raise self.partitions.offline[number] from error
             self.partitions.put(self._partition(number, loaded))
             self.credits.on_settled(number, None, 0)
             self.coordinator.on_reopened(number)
             self.receiver.wake()
-            return
 
     async def _closes_within(self, delay_s: float) -> bool:
         try:
@@ -325,4 +389,5 @@ class Topic:
         self.credits.wake_all()
         self.coordinator.close()
         await asyncio.gather(*self._reopening, return_exceptions=True)
-        await asyncio.gather(*(partition.close() for partition in self.partitions))
+        async with self._reopen_lock:
+            await asyncio.gather(*(partition.close() for partition in self.partitions))

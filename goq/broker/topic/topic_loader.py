@@ -1,16 +1,16 @@
 """Topics between disk and memory: recovered at the start, opened, deleted.
 
 A topic's id is in the name of its folder. A topic from before ids were drawn gets one at the first
-start with this version, and keeps its folder. Without ``node.db`` the folders tell the ids.
-A deletion is recorded before the first file is removed, and the entry goes last: a deletion that a
-crash cut short is finished at the next start, or when a topic of that name is created again.
+start with this version, and keeps its folder. A deletion is decided on before the first file is
+removed, and the folder goes last: a deletion that a crash cut short is finished at the next start,
+or when a topic of that name is created again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
 from goq.broker.metadata import MetadataStore
@@ -18,9 +18,11 @@ from goq.broker.partition.publish_target import PublishTarget, TargetLookup
 from goq.broker.partition_context import PartitionContext
 from goq.broker.topic.topic import Topic, TopicParameters
 from goq.config.topic import TopicSettings
-from goq.errors import InvalidInput
-from goq.model import NATIVE_TOPIC_IDS, NO_TOPIC_ID, parse_topic_folder, topic_folder
-from goq.storage.node_db import TopicRow
+from goq.errors import GoqError, InvalidInput
+from goq.model import NATIVE_TOPIC_IDS, NO_TOPIC_ID, topic_folder
+from goq.storage.catalog.topic_catalog import KEEP_ALL, topic_record
+from goq.storage.catalog.topic_file import write_topic_file
+from goq.storage.node_db import DoubtKind, TopicDoubt, TopicRow
 
 _log = logging.getLogger("goq.broker")
 
@@ -54,77 +56,79 @@ class TopicLoader:
         self._on_delete = on_delete
 
     async def recover_rows(self) -> dict[str, TopicRow]:
-        """Finish deletions, adopt unknown folders of a standalone node; return all topics."""
-        disk = self._context.disk
-        disk.make_dir(self._topics_dir)
+        """Finish deletions; return all topics."""
+        self._context.disk.make_dir(self._topics_dir)
         rows = {row.name: row for row in await self._metadata.topics()}
         for row in [row for row in rows.values() if row.deleting]:
-            await self.delete(row.name, row.id)
             del rows[row.name]
-        if self._is_member:
-            return rows
-        for row in [row for row in rows.values() if row.id == NO_TOPIC_ID]:
-            rows[row.name] = await self._put(row)
-        known = {row.folder for row in rows.values()}
-        for folder in disk.names(self._topics_dir):
-            if folder not in known and (partitions := self._partitions_in(folder)):
-                name, topic_id = parse_topic_folder(folder)
-                if name in rows:
-                    _log.warning("%s is of an earlier topic %s; nothing reads it", folder, name)
-                else:
-                    rows[name] = await self._adopt(name, topic_id, partitions)
+            try:
+                await self.delete(row.name, row.id)
+            except (GoqError, OSError) as error:
+                self.half_deleted[row.name] = row.id
+                _log.error("the deletion of topic %s is not finished: %s", row.name, error)
+        if not self._is_member:
+            for row in [row for row in rows.values() if row.id == NO_TOPIC_ID]:
+                rows[row.name] = await self._with_id(row)
         return rows
 
-    def _partitions_in(self, folder: str) -> int:
-        """Return the number of partitions in a topic's folder; 0 for another folder."""
-        try:
-            parse_topic_folder(folder)
-            names = self._context.disk.names(self._topics_dir / folder)
-        except (InvalidInput, NotADirectoryError):
-            return 0
-        return 1 + max((int(n) for n in names if n.isascii() and n.isdecimal()), default=-1)
-
-    async def _adopt(self, name: str, topic_id: int, partitions: int) -> TopicRow:
-        """Adopt a topic's folder that the database does not know: data is never dropped."""
-        _log.warning(
-            "topic %s has a folder but no entry in node.db: taken up with default settings", name
-        )
-        return await self._put(TopicRow(name, partitions, self._defaults.written(), id=topic_id))
-
-    async def _put(self, row: TopicRow) -> TopicRow:
-        """Store a topic's entry, with an id if it has none; return it."""
-        if row.id == NO_TOPIC_ID:
-            row = row._replace(id=1 + self._context.new_id() % (NATIVE_TOPIC_IDS - 1))
-        await self._metadata.put_topic(row)
+    async def _with_id(self, row: TopicRow) -> TopicRow:
+        """Give a topic from before ids were drawn its id; return it."""
+        row = row._replace(id=1 + self._context.new_id() % (NATIVE_TOPIC_IDS - 1))
+        if row.doubt is None:  # else nothing of it changes before a user decides
+            await self._metadata.put_topic(row)
         return row
 
-    async def open(self, row: TopicRow) -> Topic:
+    async def open(self, row: TopicRow, *, skip_failed: bool = False) -> Topic:
         """Return an open topic with its groups; in a cluster its partitions open later."""
+        row, settings = self._settings_of(row)
         topic = Topic(
             row.name,
             row.id,
-            self._defaults.changed(row.settings),
+            settings,
             self._topics_dir / row.folder,
             self._context,
             self._context.tasks,
             self._target,
             self._remote_target,
             parameters=self._parameters,
+            doubt=row.doubt,
         )
         for group, written in (await self._metadata.groups(row.name)).items():
-            topic.configure_group(group, written)
-        await self.open_partitions(topic, row.partitions)
+            try:
+                topic.configure_group(group, written)
+            except InvalidInput as error:
+                topic.configure_group(group, {})
+                topic.set_doubt(_unreadable(f"group {group}", error))
+        await self.open_partitions(topic, row.partitions, skip_failed=skip_failed)
         for partition in topic.partitions:
             for group in partition.group_names:
                 topic.groups.setdefault(group, {})
         return topic
 
-    async def open_partitions(self, topic: Topic, partitions: int) -> None:
-        """Open the partitions of a topic; in a cluster only expect them."""
+    def _settings_of(self, row: TopicRow) -> tuple[TopicRow, TopicSettings]:
+        """Return the settings of a topic; with those that cannot be read it is in doubt."""
+        try:
+            return row, self._defaults.changed(row.settings)
+        except InvalidInput as error:
+            doubt = row.doubt or _unreadable(f"topic {row.name}", error)
+            return row._replace(doubt=doubt), self._defaults.changed(KEEP_ALL)
+
+    async def write_file(self, row: TopicRow, groups: Mapping[str, Mapping[str, str]]) -> None:
+        """Write the file of a topic that the cluster metadata define. They do not depend on it."""
+        disk, record = self._context.disk, topic_record(row, groups)
+        try:
+            await self._in_thread(lambda: write_topic_file(disk, self._topics_dir, record))
+        except OSError as error:
+            _log.warning("the file of topic %s is not written: %s", row.name, error)
+
+    async def open_partitions(
+        self, topic: Topic, partitions: int, *, skip_failed: bool = False
+    ) -> None:
+        """Open the partitions of a topic, see ``Topic.open``; in a cluster only expect them."""
         if self._is_member:
             topic.expect(partitions)
         else:
-            await topic.open(partitions)
+            await topic.open(partitions, skip_failed=skip_failed)
 
     async def finish_deletion(self, name: str) -> None:
         """Delete a topic whose deletion has begun and did not end."""
@@ -132,12 +136,25 @@ class TopicLoader:
             await self.delete(name, self.half_deleted[name])
 
     async def delete(self, name: str, topic_id: int) -> None:
-        """Delete the files of a closed topic, then its entry."""
+        """Delete the partitions of a closed topic, its archive, its entry, its folder."""
         folder = topic_folder(name, topic_id)
-        await asyncio.get_running_loop().run_in_executor(
-            self._context.executor, self._context.disk.remove_dir, self._topics_dir / folder
-        )
+        await self._in_thread(lambda: self._remove_partitions(self._topics_dir / folder))
         await self._on_delete(folder)
         await self._metadata.delete_topic(name, topic_id)
+        await self._in_thread(lambda: self._context.disk.remove_dir(self._topics_dir / folder))
         if self.half_deleted.get(name) == topic_id:
             del self.half_deleted[name]
+
+    def _remove_partitions(self, folder: Path) -> None:
+        """Remove the partitions; the file that says that the topic is deleted stays."""
+        disk = self._context.disk
+        for name in disk.names(folder):
+            if name.isascii() and name.isdecimal():
+                disk.remove_dir(folder / name)
+
+    async def _in_thread(self, work: Callable[[], object]) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._context.executor, work)
+
+
+def _unreadable(what: str, error: InvalidInput) -> TopicDoubt:
+    return TopicDoubt(DoubtKind.READ_ONLY, f"the settings of {what} cannot be read: {error.detail}")

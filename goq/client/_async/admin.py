@@ -81,6 +81,14 @@ class AsyncAdmin(AsyncMessageAdmin, AsyncClusterAdmin):
             await self._http.call("PATCH", routes.topic(name), body, repeatable=True)
         )
 
+    async def reopen_partition(self, topic: str, partition: int) -> None:
+        """Open a partition that is offline, once its cause is removed.
+
+        Raises ``PartitionOffline`` with the reason if it stays offline, ``PartitionNotFound``, and
+        ``Conflict`` in a cluster.
+        """
+        await self._http.call("POST", routes.reopen(topic, partition), repeatable=True)
+
     async def delete_topic(self, name: str) -> None:
         """Delete a topic with all its messages and groups. Raises ``TopicNotFound``."""
         await self._http.call("DELETE", routes.topic(name))
@@ -162,8 +170,8 @@ class AsyncAdmin(AsyncMessageAdmin, AsyncClusterAdmin):
         return results.node.decode_version(await self._http.call("GET", "/version"))
 
     async def get_health(self) -> results.node.NodeHealth:
-        """Return the health of the node. Raises ``Unavailable`` where it is not ``ok``."""
-        return results.node.decode_health(await self._http.call("GET", "/healthz"))
+        """Return the health of the node, also where it is not ``ok``."""
+        return results.node.decode_health(await self._http.call("GET", routes.HEALTHZ))
 
 
 def _topic_body(

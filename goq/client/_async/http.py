@@ -275,7 +275,7 @@ class Http:
             failure = failure_of_transport(error, server, is_read=method == "GET")
             raise _Failed(failure) from error
         self.cluster_map.hear(answer.headers.get(VERSION_HEADER))
-        if 200 <= answer.status < 300:
+        if 200 <= answer.status < 300 or _is_health(target, answer):
             return answer
         raise _answered(answer, server)
 
@@ -374,6 +374,12 @@ class _Failed(Exception):
         self.failure = failure
         self.has_answer = has_answer
         self.leader = leader
+
+
+def _is_health(target: str, answer: Answer) -> bool:
+    """Return whether this is the health of a node, which has status 503 if it is not well."""
+    kind = answer.headers.get("Content-Type", "")
+    return target == routes.HEALTHZ and kind.startswith("application/json")
 
 
 def _answered(answer: Answer, server: str) -> _Failed:

@@ -82,6 +82,14 @@ class Admin(MessageAdmin, ClusterAdmin):
             self._http.call("PATCH", routes.topic(name), body, repeatable=True)
         )
 
+    def reopen_partition(self, topic: str, partition: int) -> None:
+        """Open a partition that is offline, once its cause is removed.
+
+        Raises ``PartitionOffline`` with the reason if it stays offline, ``PartitionNotFound``, and
+        ``Conflict`` in a cluster.
+        """
+        self._http.call("POST", routes.reopen(topic, partition), repeatable=True)
+
     def delete_topic(self, name: str) -> None:
         """Delete a topic with all its messages and groups. Raises ``TopicNotFound``."""
         self._http.call("DELETE", routes.topic(name))
@@ -163,8 +171,8 @@ class Admin(MessageAdmin, ClusterAdmin):
         return results.node.decode_version(self._http.call("GET", "/version"))
 
     def get_health(self) -> results.node.NodeHealth:
-        """Return the health of the node. Raises ``Unavailable`` where it is not ``ok``."""
-        return results.node.decode_health(self._http.call("GET", "/healthz"))
+        """Return the health of the node, also where it is not ``ok``."""
+        return results.node.decode_health(self._http.call("GET", routes.HEALTHZ))
 
 
 def _topic_body(

@@ -12,11 +12,17 @@ FRAMES = b"application/vnd.goq.frames"
 TOPICS = "/v1/topics"
 CLUSTER = "/v1/cluster"
 LIVEZ = "/livez"
+HEALTHZ = "/healthz"
 
 
 def topic(name: str) -> str:
     """Return the path of a topic."""
     return f"{TOPICS}/{check_name(name, 'topic')}"
+
+
+def reopen(name: str, partition: int) -> str:
+    """Return the path that opens an offline partition."""
+    return f"{topic(name)}/partitions/{partition}/reopen"
 
 
 def history(name: str) -> str:

@@ -17,17 +17,29 @@ class NodeVersion(Result):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NodeProblem:
+    """A topic, a partition or a file that is not well: its state, why, and what to do."""
+
+    what: str
+    state: str
+    reason: str
+    advice: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeHealth(Result):
     """The health of a node; ``status`` is ``ok`` or says what is wrong.
 
     ``disk`` is ``full`` or ``nearly full``, else empty. ``offline`` and ``damaged`` are partitions,
-    as ``orders:3``. ``waits_for`` is what a node that is starting waits for.
+    as ``orders:3``. ``problems`` says why, and which topics wait for a decision. ``waits_for`` is
+    what a node that is starting waits for.
     """
 
     status: str
     disk: str = ""
     offline: tuple[str, ...] = ()
     damaged: tuple[str, ...] = ()
+    problems: tuple[NodeProblem, ...] = ()
     waits_for: tuple[str, ...] = ()
 
 

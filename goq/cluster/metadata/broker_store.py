@@ -42,6 +42,11 @@ class ReplicatedMetadataStore:
         """Count a start of this node."""
         return await self._local.next_epoch()
 
+    @property
+    def problems(self) -> Sequence[str]:
+        """Return none: topics are not in this node's own database."""
+        return ()
+
     async def topics(self) -> list[TopicRow]:
         """Return all topics that are not being deleted."""
         return topic_rows(self._state)

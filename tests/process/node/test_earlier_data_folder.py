@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 from goq.model import NATIVE_TOPIC_IDS
@@ -33,6 +34,7 @@ def _ack(node: NodeProcess, receipt: str) -> dict[str, Any]:
 def test_topics_get_an_id_and_keep_messages_leases_and_folder(tmp_path: Path) -> None:
     with NodeProcess(tmp_path / "data") as node:
         node.stop()
+        rmtree(tmp_path / "data")
         node.environment.update(check_out(BEFORE_TOPIC_IDS, tmp_path / "earlier"))
         node.start()
         created = node.call("POST", "/v1/topics", {"name": "t", "partitions": 1})

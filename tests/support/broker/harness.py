@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from goq.broker.broker import Broker
 from goq.broker.log.frame_cache import FrameCache
-from goq.broker.metadata import DEFAULT_REPLICATION, TopicReplication
+from goq.broker.metadata import DEFAULT_REPLICATION, MetadataStore, TopicReplication
 from goq.broker.outbox.worker import RetryBackoff
 from goq.broker.partition.leases import LeasedBatch
 from goq.broker.partition.loader import LoadedPartition, open_partition
@@ -184,6 +184,10 @@ class MemoryMetadata:
         self.epoch += 1
         return self.epoch
 
+    @property
+    def problems(self) -> Sequence[str]:
+        return ()
+
     async def topics(self) -> list[TopicRow]:
         return list(self.rows.values())
 
@@ -247,7 +251,9 @@ class MemoryMetadata:
         return
 
 
-QUICK = TopicParameters(reopen_delay_s=0.001, outbox_retry=RetryBackoff(0.001, 0.05))
+QUICK = TopicParameters(
+    reopen_delay_s=0.001, reopen_delay_max_s=0.01, outbox_retry=RetryBackoff(0.001, 0.05)
+)
 """Repeats what failed at once, for tests that break the disk."""
 
 
@@ -256,7 +262,7 @@ async def broker_on(
     path: Path,
     *,
     disk: Disk | None = None,
-    metadata: MemoryMetadata | None = None,
+    metadata: MetadataStore | None = None,
     clock: ManualClock | None = None,
     partitions: int = 1,
     topic_parameters: TopicParameters = DEFAULT_PARAMETERS,

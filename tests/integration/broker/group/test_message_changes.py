@@ -19,6 +19,7 @@ from goq.frame.encoder import Columns, encode_frame
 from goq.frame.view import FrameView
 from tests.support.broker.harness import (
     BrokenDisk,
+    MemoryMetadata,
     ack,
     broker_on,
     leased,
@@ -170,9 +171,9 @@ def test_random_changes_give_what_a_dictionary_says(tmp_path: Path, seed: int) -
 @pytest.mark.parametrize("seed", range(10))
 def test_changes_outlive_restarts(tmp_path: Path, seed: int) -> None:
     async def main() -> None:
-        clock, model = ManualClock(), None
+        clock, metadata, model = ManualClock(), MemoryMetadata(), None
         for _ in range(3):
-            async with broker_on(tmp_path, clock=clock) as broker:
+            async with broker_on(tmp_path, clock=clock, metadata=metadata) as broker:
                 topic = await broker.topic_for_publish("t")
                 model = model or Model(topic, clock, seed)
                 model.topic = topic
@@ -182,7 +183,7 @@ def test_changes_outlive_restarts(tmp_path: Path, seed: int) -> None:
                 await model.check()
         assert model is not None
         clock.advance_ms(100 * HOUR_MS)
-        async with broker_on(tmp_path, clock=clock) as broker:
+        async with broker_on(tmp_path, clock=clock, metadata=metadata) as broker:
             model.topic = broker.topic("t")
             await model.mature()
             found = leased(await model.topic.receiver.receive("g", options(10_000)))

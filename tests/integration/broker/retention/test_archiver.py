@@ -222,12 +222,9 @@ def test_a_manifest_that_lost_its_rows_is_made_anew_from_the_files(tmp_path: Pat
         (folder / f"{99:020}.log.zst").write_bytes(b"not an archive")
         (folder / "notes.log.zst").write_bytes(b"somebody's")
         (tmp_path / "archive/t/lost+found").mkdir()
-        async with quick_broker_on(
-            tmp_path, clock=clock, metadata=MemoryMetadata(), **SETTINGS
-        ) as broker:
+        metadata.archive = {}
+        async with quick_broker_on(tmp_path, clock=clock, metadata=metadata, **SETTINGS) as broker:
             assert read_here(broker) == values
-            metadata = broker.metadata
-            assert isinstance(metadata, MemoryMetadata)
             assert metadata.archive == rows
             names = [path.name for path in folder.iterdir()]
             assert not [name for name in names if name.endswith(".part")]
@@ -384,8 +381,9 @@ def test_damage_in_the_archive_is_reported_by_readers_of_the_whole_log(tmp_path:
 
 def test_a_node_that_stops_breaks_off_what_it_archives(tmp_path: Path) -> None:
     async def main() -> None:
-        clock, disk = ManualClock(), BrokenDisk()
-        async with quick_broker_on(tmp_path, clock=clock, disk=disk, **SETTINGS) as broker:
+        clock, disk, metadata = ManualClock(), BrokenDisk(), MemoryMetadata()
+        on = partial(quick_broker_on, tmp_path, clock=clock, metadata=metadata, **SETTINGS)
+        async with on(disk=disk) as broker:
             await broker.create_topic("t", 1)
             values = await fill(broker, clock, 2)
             clock.advance_ms(HOUR_MS)
@@ -395,7 +393,7 @@ def test_a_node_that_stops_breaks_off_what_it_archives(tmp_path: Path) -> None:
             broker.archive._closing.set()
             disk.release()
         assert not [p for p in (tmp_path / "archive").rglob("*.log.zst*") if p.is_file()]
-        async with quick_broker_on(tmp_path, clock=clock, **SETTINGS) as broker:
+        async with on() as broker:
             await broker.apply_retention()
             assert read_here(broker) == values
 

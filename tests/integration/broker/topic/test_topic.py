@@ -46,7 +46,7 @@ def test_topics_groups_and_progress_survive_a_restart(tmp_path: Path) -> None:
         for turn in range(3):
             broker = Broker(
                 tmp_path / "topics",
-                LocalMetadata(tmp_path),
+                LocalMetadata(tmp_path, RealDisk()),
                 RealDisk(),
                 ManualClock(),
                 defaults=TopicSettings(),
@@ -162,7 +162,7 @@ def test_folders_that_the_database_lost_are_taken_up_and_other_names_left_alone(
         (tmp_path / "topics" / "stray-file").write_text("not a topic")
         (tmp_path / "topics" / "no-partitions").mkdir()
         (tmp_path / "topics" / "lost+found").mkdir()
-        async with broker_on(tmp_path, metadata=MemoryMetadata()) as broker:
+        async with broker_on(tmp_path, metadata=LocalMetadata(tmp_path, RealDisk())) as broker:
             assert list(broker.topics) == ["orders"]
             assert broker.topics["orders"].partitions.count == 3
             assert leased(await broker.topics["orders"].receiver.receive("g", options())) == [
