@@ -13,13 +13,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.node.ports import reserved_port
 from tests.support.storage.power.crash_states import Everything, Nothing, crash_state, crash_states
-from tests.support.storage.power.promises import BrokenPromises
+from tests.support.storage.power.promises import PATIENCE_S, BrokenPromises
 from tests.support.storage.power.record import COMPILER, build
 from tests.support.storage.power.recorded_run import (
     DATA,
+    ClusterOfOne,
     RecordedRun,
-    check_state,
     fast_folder,
     record_recovery,
     record_run,
@@ -42,6 +43,7 @@ LONG_ROUNDS = 60
 LONG_STATES = 200
 LONG_RECOVERIES = 10
 LONG_STATES_OF_EACH = 10
+CLUSTER_STATES = 100
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +90,28 @@ def test_every_promise_is_kept_after_many_power_cuts(number: int, library: Path)
     print(f"seed {seed}: {count} states of {len(run.entries)} calls")
 
 
+@pytest.mark.long
+def test_every_promise_is_kept_by_a_cluster_of_one_after_many_power_cuts(library: Path) -> None:
+    with fast_folder() as folder, reserved_port() as port:
+        cluster = ClusterOfOne(port, folder / "secret")
+        run = record_run(folder / "run", library, SEED, ROUNDS, cluster)
+        check_states(run, folder, SEED, CLUSTER_STATES)
+        check_recoveries(run, library, folder, SEED, RECOVERIES, STATES_OF_EACH)
+
+
+@pytest.mark.long
+def test_promises_are_broken_by_a_cluster_of_one_that_never_syncs_its_raft_log(
+    library: Path, folder: Path
+) -> None:
+    with reserved_port() as port:
+        cluster = ClusterOfOne(port, folder / "secret")
+        run = record_run(folder / "cluster", library, SEED, ROUNDS, cluster)
+        check_moments(run, run.volume(), folder)
+        volume = run.volume(drops=lambda path, _: "/cluster/journal" in path)
+        with pytest.raises(BrokenPromises):
+            check_moments(run, volume, folder, MUTANT_PATIENCE_S)
+
+
 Drops = Callable[[str, bool], bool]
 NEVER_SYNCED: dict[str, Drops] = {
     "a file": lambda _path, is_folder: not is_folder,
@@ -110,14 +134,14 @@ def test_promises_are_broken_by_a_node_that_never_syncs(
     name: str, run: RecordedRun, folder: Path
 ) -> None:
     with pytest.raises(BrokenPromises):
-        check_moments(run, run.volume(drops=NEVER_SYNCED[name]), folder)
+        check_moments(run, run.volume(drops=NEVER_SYNCED[name]), folder, MUTANT_PATIENCE_S)
 
 
 def test_promises_are_broken_by_a_node_that_answers_before_it_syncs(
     run: RecordedRun, folder: Path
 ) -> None:
     with pytest.raises(BrokenPromises):
-        check_moments(run, run.volume(late=True), folder)
+        check_moments(run, run.volume(late=True), folder, MUTANT_PATIENCE_S)
 
 
 def test_promises_are_kept_at_the_same_moments_by_a_node_that_syncs(
@@ -129,14 +153,14 @@ def test_promises_are_kept_at_the_same_moments_by_a_node_that_syncs(
 def test_a_killed_process_loses_nothing_even_without_syncs(run: RecordedRun, folder: Path) -> None:
     volume = run.volume(drops=lambda _path, _is_folder: True)
     state = crash_state(volume, volume.size, Everything, SEED)
-    check_state(folder, state, run.history.at(volume, state.point))
+    run.check(folder, state, run.history.at(volume, state.point))
 
 
 def check_states(run: RecordedRun, folder: Path, seed: int, count: int) -> int:
     """Check crash states of a run; return how many."""
     volume = run.volume()
     for state in crash_states(volume, seed, count):
-        check_state(folder, state, run.history.at(volume, state.point))
+        run.check(folder, state, run.history.at(volume, state.point))
     return count
 
 
@@ -147,19 +171,22 @@ def check_recoveries(
     volume = run.volume()
     states = list(crash_states(volume, seed + 1, count, first=volume.size // 4))
     for number, state in enumerate(states):
-        recovery = record_recovery(folder / f"recovery-{number}", library, state)
+        recovery = record_recovery(run, folder / f"recovery-{number}", library, state)
         promises = run.history.at(volume, state.point)
         for second in crash_states(recovery.volume(), seed, of_each):
             try:
-                check_state(folder, second, promises)
+                recovery.check(folder, second, promises)
             except BrokenPromises as broken:
                 raise BrokenPromises(f"after {state}, {broken}") from None
     return count * of_each
 
 
-def check_moments(run: RecordedRun, volume: Volume, folder: Path) -> None:
+def check_moments(
+    run: RecordedRun, volume: Volume, folder: Path, patience_s: float = PATIENCE_S
+) -> None:
     """Check moments right after answers, with all lost that is not durable."""
     answers = [index + 1 for index, entry in enumerate(run.entries) if entry.kind == "N"]
     for share in (0.98, 0.7, 0.5, 0.3):
         state = crash_state(volume, answers[int(share * len(answers))], Nothing, SEED)
-        check_state(folder, state, run.history.at(volume, state.point), MUTANT_PATIENCE_S)
+        promises = run.history.at(volume, state.point)
+        run.check(folder, state, promises, patience_s)

@@ -14,6 +14,7 @@ import http.client
 import json
 import socket
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -23,6 +24,8 @@ from tests.support.storage.power.record import Recorder
 from tests.support.storage.power.volume import NEVER, Volume
 
 TIMEOUT_S = 30.0
+PAUSE_S = 0.05
+NOT_LEADER = 421
 ABSENT = "absent"
 
 Register = tuple[Hashable, ...]
@@ -158,11 +161,26 @@ class RecordedClient:
     ) -> Any:
         """Send a request; return its answer. Raises ``NodeLost`` when there is none.
 
+        It is sent again, as a call of its own, while the node of a cluster does not lead.
         ``finds`` returns the registers that the answer tells of.
         """
-        asked = self._recorder.size_bytes
-        call = Call(method, path, body, self._port, asked, dict(writes or {}), published, receives)
-        self._history.add(call)
+        until_s = time.monotonic() + TIMEOUT_S
+        while True:
+            asked = self._recorder.size_bytes
+            values = dict(writes or {})
+            call = Call(method, path, body, self._port, asked, values, published, receives)
+            self._history.add(call)
+            status, answer = self._send(method, path, body)
+            if status != NOT_LEADER or time.monotonic() > until_s:
+                break
+            time.sleep(PAUSE_S)
+        assert 200 <= status < 300, (method, path, status, answer)
+        call.answer = json.loads(answer) if answer else None
+        call.found = dict(finds(call.answer))
+        call.answered_byte = self._read_bytes
+        return call.answer
+
+    def _send(self, method: str, path: str, body: Any) -> tuple[int, bytes]:
         content = b"" if body is None else json.dumps(body).encode()
         head = (
             f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -170,14 +188,9 @@ class RecordedClient:
         )
         try:
             self._socket.sendall(head.encode() + content)
-            status, answer = self._read_answer()
+            return self._read_answer()
         except (OSError, http.client.HTTPException) as error:
             raise NodeLost from error
-        assert 200 <= status < 300, (method, path, status, answer)
-        call.answer = json.loads(answer) if answer else None
-        call.found = dict(finds(call.answer))
-        call.answered_byte = self._read_bytes
-        return call.answer
 
     def _read_answer(self) -> tuple[int, bytes]:
         data = b""

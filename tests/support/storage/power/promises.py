@@ -6,6 +6,7 @@ the folder looks like.
 
 from __future__ import annotations
 
+import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from itertools import pairwise
@@ -14,8 +15,9 @@ from typing import Any, NamedTuple
 from goq.storage.disk import RealDisk
 from goq.storage.verification import verify_data_dir
 from tests.support.eventually import eventually
+from tests.support.node.node_api import Answer
 from tests.support.node.running_node import RunningNode
-from tests.support.storage.power.history import ABSENT, Promises
+from tests.support.storage.power.history import ABSENT, NOT_LEADER, PAUSE_S, Promises
 from tests.support.storage.power.workload import (
     ARCHIVED,
     GROUP,
@@ -60,6 +62,7 @@ class PromiseCheck:
     def __init__(self, node: RunningNode, promises: Promises, patience_s: float) -> None:
         self._node = node
         self._patience_s = patience_s
+        self._is_member = node.node.config.cluster.is_member
         self._promises = promises
         self.broken: list[str] = []
         self._topics: dict[str, dict[str, Any]] = {}
@@ -67,9 +70,7 @@ class PromiseCheck:
 
     def run(self) -> None:
         """Check everything; the messages that it publishes come last."""
-        health = self._node.request("GET", "/healthz")
-        if health.status != 200:
-            self._complain(f"healthz is {health.status}: {health.body.decode()}")
+        self._check_health()
         self._check_topics()
         self._check_groups()
         for topic in self._topics:
@@ -89,25 +90,53 @@ class PromiseCheck:
     def _get(self, path: str) -> Any:
         return self._node.call("GET", f"/v1/topics{path}")
 
+    def _check_health(self) -> None:
+        """Ask for the node's health; in a cluster it may have to become the leader first."""
+        until_s = time.monotonic() + (PATIENCE_S if self._is_member else 0.0)
+        while (health := self._node.request("GET", "/healthz")).status != 200:
+            if time.monotonic() >= until_s:
+                self._complain(f"healthz is {health.status}: {health.body.decode()}")
+                return
+            time.sleep(PAUSE_S)
+
+    def _ask(self, path: str) -> Answer:
+        """Return an answer whatever it says, but wait for the node to lead."""
+        until_s = time.monotonic() + PATIENCE_S
+        while (answer := self._node.request("GET", path)).status == NOT_LEADER:
+            assert time.monotonic() < until_s, answer
+            time.sleep(PAUSE_S)
+        return answer
+
     # Topics and groups
 
     def _check_topics(self) -> None:
-        self._topics = {topic["name"]: topic for topic in self._get("")["topics"]}
-        for (_, name), possible in self._promises.of_kind("topic"):
-            found = self._topics.get(str(name))
-            if not any(_is_topic(found, value) for value in possible):
-                self._complain(f"topic {name} is {_shown(found)}, not one of {possible}")
+        """Check the topics; a member of a cluster may still apply the end of its Raft log."""
+        until_s = time.monotonic() + (PATIENCE_S if self._is_member else 0.0)
+        while True:
+            self._topics = {topic["name"]: topic for topic in self._get("")["topics"]}
+            broken = list(self._broken_topics())
+            if not broken or time.monotonic() >= until_s:
+                break
+            time.sleep(PAUSE_S)
+        self.broken += broken
         for name in self._topics:
             asked = self._promises.possible(("topic", name.removesuffix(DEAD_LETTERS)))
             if asked == [ABSENT]:
                 self._complain(f"topic {name} is there")
 
+    def _broken_topics(self) -> Iterator[str]:
+        for (_, name), possible in self._promises.of_kind("topic"):
+            found = self._topics.get(str(name))
+            if not any(_is_topic(found, value) for value in possible):
+                yield f"topic {name} is {_shown(found)}, not one of {possible}"
+
     def _check_groups(self) -> None:
         for (_, topic, group), possible in self._promises.of_kind("group"):
             found: Any = ABSENT
             if topic in self._topics:
-                answer = self._node.request("GET", f"/v1/topics/{topic}/groups/{group}")
-                found = answer.json["settings"] if answer.status == 200 else ABSENT
+                groups = {each["group"] for each in self._get(f"/{topic}/groups")["groups"]}
+                if group in groups:
+                    found = self._get(f"/{topic}/groups/{group}")["settings"]
             if not any(_has_settings(found, value) for value in possible):
                 self._complain(f"group {group} of {topic} has {found}, not one of {possible}")
 
@@ -197,7 +226,7 @@ class PromiseCheck:
             if may_be_leased and "ready" in possible:
                 possible.add("leased")
             if "dead" in possible:
-                possible.add("done")  # its copy is on the way or has arrived
+                possible |= {"done", "gone"}  # its copy has arrived, or is on the way
             if states.get(message_id, "gone") not in possible:
                 self._complain(
                     f"{message_id} is {states.get(message_id, 'gone')}, not {sorted(possible)}"
@@ -309,7 +338,7 @@ class PromiseCheck:
             if "key" in stored.message
         }
         for key in sorted(newest)[:SEARCHES]:
-            found = self._node.request("GET", f"/v1/topics/{LATEST}/trace?key={key}&limit=1")
+            found = self._ask(f"/v1/topics/{LATEST}/trace?key={key}&limit=1")
             traces = found.json["traces"] if found.status == 200 else []
             if [trace["message"]["id"] for trace in traces] != [newest[key]]:
                 self._complain(f"the search for {key} finds not {newest[key]}: {found}")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -49,24 +49,40 @@ _WAIT_S = 30.0
 class RecordedNode(NodeProcess):
     """A ``goq serve`` under a recorder."""
 
-    def __init__(self, folder: Path, recorder: Recorder) -> None:
-        super().__init__(folder, environment=recorder.environment)
+    def __init__(self, folder: Path, recorder: Recorder, settings: Sequence[str] = ()) -> None:
+        super().__init__(folder, environment=recorder.environment, settings=settings)
         self.log = recorder.record.with_name("stderr")
         self.recorder = recorder
 
     def _module(self) -> tuple[str, str]:
         return "-m", "tests.support.storage.power.small_goq"
 
+    def wait_ready(self) -> None:
+        """Return when the node takes traffic."""
+        super().wait_ready()
+        ready = "the node takes traffic"
+        eventually(lambda: self.request("GET", "/readyz").status == 200, ready, seconds=_WAIT_S)
+
     def kill(self) -> None:
         """End the process between two calls that are recorded."""
         with self.recorder.halted():
             super().kill()
 
-    def kill_after(self, entries_bytes: int) -> None:
-        """End the process once the record is longer by so many bytes, ready or not."""
-        long_enough = self.recorder.size_bytes + entries_bytes
-        eventually(lambda: self.recorder.size_bytes >= long_enough, "work", pause_s=0.0)
+    def kill_after(self, size_bytes: int) -> None:
+        """End the process once the record is longer by so much, or the process has started."""
+        long_enough = self.recorder.size_bytes + size_bytes
+
+        def is_time() -> bool:
+            return self.recorder.size_bytes >= long_enough or self._answers()
+
+        eventually(is_time, "the node works", seconds=_WAIT_S, pause_s=0.001)
         self.kill()
+
+    def _answers(self) -> bool:
+        try:
+            return self.request("GET", "/livez").status == 200
+        except OSError:
+            return False
 
 
 class Workload:
