@@ -4,6 +4,7 @@ import json
 import shutil
 from pathlib import Path
 
+from goq.storage.node_db import DoubtKind, TopicDoubt
 from tests.support.cli.command import Run
 from tests.support.node.running_node import RunningNode
 from tests.support.paths import topic_dir
@@ -34,3 +35,30 @@ def test_the_doctor_verifies_a_folder_beside_its_node_and_finds_a_flipped_bit(
 def test_a_folder_that_is_not_there_is_said(goq: Run, tmp_path: Path) -> None:
     done = goq("doctor", "--verify", "--data-dir", str(tmp_path / "none"), code=3)
     assert b"--data-dir" in done.stderr
+
+
+def test_the_doctor_says_of_a_topic_in_doubt_why_and_what_to_do(
+    goq: Run, topic: str, node: RunningNode
+) -> None:
+    goq("topic", "create", topic, "--partitions", "1")
+    broker = node.node.broker
+    assert broker is not None
+    doubt = TopicDoubt(DoubtKind.READ_ONLY, "its row is damaged")
+    node.on_loop(lambda: broker.topics[topic].set_doubt(doubt))
+    said = goq("doctor", code=1).stdout.decode()
+    assert f"read-only: topic {topic}: its row is damaged" in said
+    assert f"goq topic alter {topic}" in said
+    assert json.loads(goq("doctor", "--json", code=1).stdout)["problems"][0]["state"] == "read-only"
+    assert b"goq topic alter" in goq("produce", topic, stdin=b"x\n", code=5).stderr
+    goq("topic", "alter", topic)
+    goq("produce", topic, stdin=b"x\n")
+    assert goq("doctor").stdout.endswith(b": ok\n")
+
+
+def test_a_partition_that_is_online_can_be_reopened_and_one_that_is_not_there_cannot(
+    goq: Run, topic: str
+) -> None:
+    goq("topic", "create", topic, "--partitions", "1")
+    done = goq("topic", "reopen", topic, "0", "--json")
+    assert json.loads(done.stdout) == {"reopened": f"{topic}:0"}
+    goq("topic", "reopen", topic, "1", code=3)
