@@ -118,7 +118,9 @@ NEVER_SYNCED: dict[str, Drops] = {
     "a folder": lambda _path, is_folder: is_folder,
     "a segment of messages": lambda path, _: "/messages/" in path and path.endswith(".log"),
     "a segment of events": lambda path, _: "/events/" in path and path.endswith(".log"),
-    "node.db": lambda path, _: "/node.db" in path,
+    "node.db or a topic's settings": lambda path, is_folder: (
+        "/node.db" in path or (not is_folder and "/topics/" in path and path.count("/") == 4)
+    ),
     "an archived segment": lambda path, _: "/archive/" in path and path.endswith(".part"),
     "the folder of topics": lambda path, _: path == f"{DATA}/topics",
     "a folder of messages": lambda path, _: path.endswith("/messages"),
