@@ -211,7 +211,9 @@ class Replica:
             self.on_in_sync_decided(wanted)
             return
         if self.as_follower is not None and before is not None and before.leader is not None:
-            self._former_leader = before.leader
+            wrote_last = self.as_follower.position.epochs.events == before.leader_epoch
+            if wrote_last:  # deadlines are by its clock, unless the log says otherwise
+                self._former_leader = before.leader
         if wanted is not None and self.as_leader is None and await self._change_role(wanted):
             return
         await self._close(NotLeader("the partition has another leader now; ask for the map"))

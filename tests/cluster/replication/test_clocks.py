@@ -253,3 +253,42 @@ def test_no_clock_is_recorded_while_a_node_does_not_know_the_event() -> None:
         assert state_of(after.partition(KEY)).clock_node == ""
 
     world.run(live())
+
+
+def test_a_lease_keeps_its_time_though_a_node_led_for_a_moment_that_wrote_nothing() -> None:
+    world = ClockWorld(7)
+
+    async def live() -> None:
+        for name in NAMES:
+            world.start(name)
+            world.nodes[name].replicas.may_record_clocks = lambda: False
+        first = await world.form_started()
+        await world.publish()
+        assert await world.receive("c1")
+        began = world.loop.time()
+        for name in NAMES:
+            world.nodes[name].replicas.may_record_clocks = lambda: True
+        world.agreement.unfit.add(first.name)
+        world.agreement.depose(KEY)
+        second = world.agreement.parts[KEY].leader
+        assert second is not None
+        (third,) = set(NAMES) - {first.name, second}
+        world.set_ahead(second, HOUR_MS)
+        clock = world.nodes[second].clock.wall_ms()
+        world.nodes[third].replicas.leader_clocks.note(second, clock)
+        world.nodes[second].crash(power=False)
+        await world.until(lambda: follows(world.nodes[third], second))
+        world.agreement.depose(KEY)
+        assert (await world.serving()).name == third
+        assert state_of(world.nodes[third].partition(KEY)).clock_node == third
+        assert await world.received_at("c2") - began == pytest.approx(LEASE_MS / 1000, abs=0.5)
+
+    world.run(live())
+
+
+def follows(node: SimNode, leader: str) -> bool:
+    """Whether a replica follows a leader."""
+    replica = node.replicas.get(KEY)
+    assert replica is not None
+    known = replica.assignment
+    return known is not None and known.leader == leader
