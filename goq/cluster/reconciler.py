@@ -153,8 +153,14 @@ class InSyncProposer:
     ) -> ReplicaAssignment:
         """Propose an in-sync set; return the assignment that holds then, accepted or not.
 
-        Raises ``NotLeader`` if the topic is gone.
+        A fenced node may still fetch. It would be refused, and with it the others that enter. So it
+        is left out. Raises ``NotLeader`` if the topic is gone.
         """
+        nodes, present = self._metadata.state.nodes, frozenset(assignment.in_sync)
+        fenced = {node for node in in_sync - present if node in nodes and not nodes[node].is_up}
+        if fenced and in_sync - fenced == present and not self._partition(key).restarted:
+            return self._assignment(key)
+        in_sync -= fenced
         seen = dict(zip(assignment.replicas, assignment.incarnations, strict=True))
         command = AlterInSync(
             key.topic,
@@ -167,11 +173,19 @@ class InSyncProposer:
             assignment.restarted,
         )
         await self._decided(command)
-        state = self._metadata.state
-        topic = state.topics.get(key.topic)
+        return self._assignment(key)
+
+    def _assignment(self, key: PartitionKey) -> ReplicaAssignment:
+        return assignment_of(self._metadata.state, self._topic(key), self._partition(key))
+
+    def _partition(self, key: PartitionKey) -> PartitionMetadata:
+        return self._topic(key).partitions[key.number]
+
+    def _topic(self, key: PartitionKey) -> TopicMetadata:
+        topic = self._metadata.state.topics.get(key.topic)
         if topic is None or topic.topic_id != key.topic_id:
             raise NotLeader(f"topic {key.topic} is gone")
-        return assignment_of(state, topic, topic.partitions[key.number])
+        return topic
 
     async def _decided(self, command: AlterInSync) -> None:
         """Return once a command is decided, together with others that wait meanwhile."""

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from goq import limits
-from goq.cluster.metadata.commands import AlterInSync, ChangePartitions, CreateTopic
+from goq.cluster.metadata.commands import AlterInSync, ChangePartitions, CreateTopic, FenceNode
 from goq.cluster.metadata.state import Features, MetadataState
 from goq.cluster.reconciler import InSyncProposer, assignments_of
 from tests.support.cluster.metadata.states import after, nodes
@@ -52,5 +52,21 @@ def test_changes_that_wait_go_together_once_all_nodes_know_how(level: int) -> No
         sizes = [len(getattr(command, "changes", "1")) for command in metadata.proposed]
         assert sum(sizes) == PARTITIONS
         assert max(sizes) == (1 if level < 4 else limits.PARTITION_CHANGES_MAX)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("present", [("n1",), ("n1", "n2")])
+def test_a_fenced_node_that_fetches_keeps_no_other_from_entering(present: tuple[str, ...]) -> None:
+    async def run() -> None:
+        state = after(nodes(3), CreateTopic("t", 1, {}, 3), FenceNode("n3", 1))
+        key, assignment = next(iter(assignments_of(state, "n1").items()))
+        metadata = _Metadata(state)
+        metadata.may_decide.set()
+        seen = assignment._replace(in_sync=present)
+        proposer = InSyncProposer("n1", metadata)  # type: ignore[arg-type]
+        await proposer.propose(key, seen, frozenset({"n1", "n2", "n3"}))
+        proposed = [sorted(command.in_sync) for command in metadata.proposed]
+        assert proposed == ([["n1", "n2"]] if present == ("n1",) else [])
 
     asyncio.run(run())
