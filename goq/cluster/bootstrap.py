@@ -381,7 +381,7 @@ class ClusterBootstrap:
     async def _initial_members(self, rpc: RpcClient, folder: Path) -> tuple[str, ...]:
         """Return the other members to start with; they count in a new folder only."""
         peers, url = self._config.cluster.peers, self._join_url
-        if url is None or (folder / JOURNAL).exists():
+        if url is None or JOURNAL in self._disk.names(folder):
             return tuple(f"{n}={a}" for n, a in peers.items() if n != self._name)
         try:
             known = await fetch_members(rpc, url)
