@@ -160,6 +160,7 @@ class ClusterNode:
             self.handoff.is_stopping,
             self.disk_id,
             OWN_LEVEL,
+            unreachable=self.routes.links.lost_nodes(),
         )
 
     async def _follow_metadata(self) -> None:

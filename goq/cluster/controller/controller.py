@@ -52,6 +52,8 @@ CLOCK_IS_OFF: Final = (
     f"its clock is over {limits.CLOCK_SKEW_UNFIT_MS // 1000} s off those of the other nodes"
 )
 
+IS_UNCALLABLE: Final = "most other nodes cannot call it"
+
 
 def decide(
     state: MetadataState,
@@ -157,10 +159,17 @@ class _ControllerPass:
                 was_off = node.unfit_reason == CLOCK_IS_OFF
                 if not reason and is_clock_off(clocks.get(name), was_off=was_off):
                     reason = CLOCK_IS_OFF
+                if not reason and self._is_uncallable(node):
+                    reason = IS_UNCALLABLE
                 if reason != node.unfit_reason:
                     self._decide(SetNodeHealth(name, node.incarnation, reason))
                 if not node.is_up and heard.at_ms >= self._liveness.ticked_ms - self._timeout_ms:
                     self._decide(UnfenceNode(name, node.incarnation))
+
+    def _is_uncallable(self, node: NodeMetadata) -> bool:
+        """Whether a node is heard, and most others cannot fetch what it leads."""
+        was = node.unfit_reason == IS_UNCALLABLE
+        return self._liveness.is_uncallable(node.id, self._state.nodes, self._timeout_ms, was=was)
 
     def _is_lost_since_takeover(self, node: NodeMetadata) -> bool:
         """Whether a node has been silent since this controller began, in the Raft group too.
@@ -301,7 +310,7 @@ class _ControllerPass:
         heard = self._liveness.latest(node, self._draft.nodes[node].incarnation)
         return (
             heard is not None
-            and self._liveness.ticked_ms - heard.since_ms >= self._preferred_delay_ms
+            and self._liveness.ticked_ms - heard.steady_since_ms >= self._preferred_delay_ms
         )
 
     def plan_removals(self) -> None:

@@ -25,7 +25,8 @@ class Heartbeat(NamedTuple):
     ``disk`` is the id of the node's disk, ``feature_level`` the highest feature level that its
     version of goq knows. ``clock_ms`` is the node's wall time when it sends this, 0 from a version
     that does not say. ``round_trip_ms`` is the shortest of its latest calls to the controller.
-    ``unanswered_ms`` is for how long it has got no answer from this controller.
+    ``unanswered_ms`` is for how long it has got no answer from this controller. ``unreachable`` are
+    the nodes that it cannot call.
     """
 
     incarnation: int
@@ -39,6 +40,7 @@ class Heartbeat(NamedTuple):
     clock_ms: int = 0
     round_trip_ms: int = 0
     unanswered_ms: int = 0
+    unreachable: frozenset[str] = frozenset()
 
     @property
     def is_unanswered(self) -> bool:
@@ -58,12 +60,19 @@ class ReceivedHeartbeat(NamedTuple):
     """A node's latest heartbeat, its time, and since when heartbeats came without a gap.
 
     ``clock_samples_ms`` are the differences to the controller's wall time of the latest ones.
+    ``reported_ms`` is when another node last said that it cannot call this one.
     """
 
     heartbeat: Heartbeat
     at_ms: int
     since_ms: int
     clock_samples_ms: tuple[int, ...] = ()
+    reported_ms: int = 0
+
+    @property
+    def steady_since_ms(self) -> int:
+        """Since when heartbeats came without a gap, and the other nodes could call the node."""
+        return max(self.since_ms, self.reported_ms)
 
 
 class RefusedConnection(NamedTuple):
@@ -130,8 +139,34 @@ class NodeLiveness(NamedTuple):
                 since_ms, samples_ms = before.since_ms, before.clock_samples_ms
         if heartbeat.clock_ms:
             samples_ms = (*samples_ms, heartbeat.clock_ms - wall_ms)[-limits.CLOCK_SAMPLES_MAX :]
-        latest = ReceivedHeartbeat(heartbeat, now_ms, since_ms, samples_ms)
-        return self._replace(received={**self.received, node: latest})
+        reported_ms = 0 if before is None else before.reported_ms
+        latest = ReceivedHeartbeat(heartbeat, now_ms, since_ms, samples_ms, reported_ms)
+        received = {**self.received, node: latest}
+        for other in heartbeat.unreachable & received.keys():
+            received[other] = received[other]._replace(reported_ms=now_ms)
+        return self._replace(received=received)
+
+    def is_uncallable(
+        self, node: str, nodes: Mapping[str, NodeMetadata], timeout_ms: int, *, was: bool
+    ) -> bool:
+        """Whether most of the other nodes that are heard cannot call a node, which is heard.
+
+        ``was`` says that it was so before: then one of them is enough. A node that came back lately
+        counts as callable until all others have had the time to find out.
+        """
+        own = self.latest(node, nodes[node].incarnation)
+        find_out_ms = limits.LINK_PROBE_MS + limits.LINK_TIMEOUT_MS
+        if own is None or self.ticked_ms - own.since_ms < find_out_ms:
+            return False
+        heard = [
+            latest.heartbeat
+            for name, other in nodes.items()
+            if name != node
+            and (latest := self.latest(name, other.incarnation)) is not None
+            and not self.is_expired(name, other.incarnation, timeout_ms)
+        ]
+        reports = sum(node in heartbeat.unreachable for heartbeat in heard)
+        return reports > 0 and (was or 2 * reports > len(heard))
 
     def clocks(self, nodes: Mapping[str, NodeMetadata]) -> dict[str, ClockSkew]:
         """Return the clocks of those of the nodes whose heartbeats come."""

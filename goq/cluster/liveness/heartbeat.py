@@ -164,6 +164,7 @@ class _Wire(msgspec.Struct, frozen=True, array_like=True):
     clock_ms: int = 0
     round_trip_ms: int = 0
     unanswered_ms: int = 0
+    unreachable: list[str] = []
 
 
 _FIELDS_BEFORE_LEVELS = 7
@@ -183,6 +184,7 @@ def encode_heartbeat(heartbeat: Heartbeat, *, for_level: int = OWN_LEVEL) -> byt
         heartbeat.clock_ms,
         heartbeat.round_trip_ms,
         heartbeat.unanswered_ms,
+        sorted(heartbeat.unreachable),
     ]
     return msgspec.msgpack.encode(fields if for_level else fields[:_FIELDS_BEFORE_LEVELS])
 
@@ -208,6 +210,7 @@ def decode_heartbeat(data: bytes) -> Heartbeat:
         wire.clock_ms,
         wire.round_trip_ms,
         wire.unanswered_ms,
+        frozenset(wire.unreachable),
     )
 
 

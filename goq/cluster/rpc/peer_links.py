@@ -67,7 +67,7 @@ class PeerLinks:
             for gone in (self._lost_s.keys() | self._views.keys()) - others:
                 self._lost_s.pop(gone, None)
                 self._views.pop(gone, None)
-            for node in others - self._probing:
+            for node in sorted(others - self._probing):
                 self._tasks.start(self._probe_node(node))
 
     async def _probe_node(self, node: str) -> None:
@@ -99,6 +99,11 @@ class PeerLinks:
     def is_reachable(self, node: str) -> bool:
         """Whether the last probe of a node was answered."""
         return node not in self._lost_s
+
+    def lost_nodes(self) -> frozenset[str]:
+        """Return the nodes that are unreachable from here for ``limits.LINK_REPORT_MS``."""
+        since_s = _now_s() - limits.LINK_REPORT_MS / 1000
+        return frozenset(node for node, lost_s in self._lost_s.items() if lost_s <= since_s)
 
     def unreachable_by_node(self) -> Mapping[str, list[str]]:
         """Return the nodes that are up and that some node does not reach, by that node."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from goq import limits
-from goq.cluster.controller.controller import decide, is_deaf
+from goq.cluster.controller.controller import IS_UNCALLABLE, decide, is_deaf
 from goq.cluster.controller.node_liveness import Heartbeat, NodeLiveness
 from goq.cluster.metadata.apply import apply
 from goq.cluster.metadata.commands import (
@@ -357,6 +357,59 @@ def test_a_controller_whose_answers_are_lost_hands_over_and_fences_nobody() -> N
     liveness = watching(state, 3000, **said)
     assert is_deaf(state, liveness, ("n2", "n3"), TIMEOUT_MS)
     assert decide(state, liveness, timeout_ms=TIMEOUT_MS, reachable=("n2", "n3")) == []
+
+
+def complaining(*names: str) -> dict[str, Heartbeat]:
+    """Return heartbeats of nodes that cannot call n2."""
+    return {name: Heartbeat(1, unreachable=frozenset({"n2"})) for name in names}
+
+
+def test_a_node_that_most_others_cannot_call_leads_nothing_and_is_not_fenced() -> None:
+    state = with_topic(nodes(3), partitions=3, factor=3)
+    assert "n2" in {each.leader for each in state.topics["orders"].partitions}
+    assert decided(state, watching(state, 3000, **complaining("n1"))) == []
+    unfit = SetNodeHealth("n2", 1, IS_UNCALLABLE)
+    assert decided(state, watching(state, 3000, **complaining("n1", "n3"))) == [unfit]
+    state = after(state, unfit)
+    assert "n2" not in {each.leader for each in state.topics["orders"].partitions}
+    assert all("n2" in each.in_sync for each in state.topics["orders"].partitions)
+    assert state.nodes["n2"].is_up
+    assert decided(state, watching(state, 3000, **complaining("n3"))) == []
+    assert SetNodeHealth("n2", 1, "") in decided(state, watching(state, 3000))
+
+
+def test_the_word_of_a_silent_node_does_not_count_against_another() -> None:
+    state = with_topic(nodes(3), partitions=3, factor=3)
+    liveness = watching(state, 3000, **complaining("n1", "n3"))
+    for now_ms in range(3000, 5000, 100):
+        for name in ("n1", "n2"):
+            liveness = liveness.with_heartbeat(name, Heartbeat(1), now_ms, TIMEOUT_MS)
+        liveness = liveness.tick(now_ms, TIMEOUT_MS)
+    assert decided(state, liveness) == [FenceNode("n3", 1)]
+
+
+def test_a_node_that_came_back_counts_as_callable_until_the_others_have_probed_it() -> None:
+    state = with_topic(nodes(3), partitions=3, factor=3)
+    found_out_ms = limits.LINK_PROBE_MS + limits.LINK_TIMEOUT_MS
+    for until_ms, is_unfit in ((found_out_ms - 100, False), (found_out_ms, True)):
+        commands = decided(state, watching(state, until_ms, **complaining("n1", "n3")))
+        assert commands == ([SetNodeHealth("n2", 1, IS_UNCALLABLE)] if is_unfit else [])
+
+
+def test_leaderships_return_some_time_after_the_last_report() -> None:
+    state = with_topic(nodes(3), partitions=3, factor=3)
+    state = after(state, SetNodeHealth("n2", 1, IS_UNCALLABLE), SetNodeHealth("n2", 1, ""))
+    liveness = watching(state, 10_000, **complaining("n3"))
+    for now_ms in range(10_100, 20_000, 100):
+        for name in state.nodes:
+            liveness = liveness.with_heartbeat(name, Heartbeat(1), now_ms, TIMEOUT_MS)
+        liveness = liveness.tick(now_ms, TIMEOUT_MS)
+        commands = decided(state, liveness)
+        if commands:
+            assert [type(command) for command in commands] == [ElectLeader]
+            assert now_ms == 10_000 + DELAY_MS
+            return
+    raise AssertionError("no leadership returns")
 
 
 @pytest.mark.parametrize(("min_insync", "is_fenced"), [(1, True), (2, True), (3, False)])

@@ -27,6 +27,7 @@ from goq.errors import (
 HEARTBEAT = Heartbeat(
     3, "disk full", frozenset({1}), frozenset({(2, 0)}), frozenset({(2, 1)}), True, "d1", 1, 0, 0
 )
+UNANSWERED = 10  # the place of this field
 CLOCK_MS = 1_700_000_000_000
 BEFORE_LEVELS = [3, "disk full", [1], [[2, 0]], [[2, 1]], True, "d1"]
 
@@ -62,7 +63,8 @@ def sender(controller: Controller, *, has_diverged: bool = False) -> HeartbeatSe
 
 
 def test_a_heartbeat_reads_back() -> None:
-    assert decode_heartbeat(encode_heartbeat(HEARTBEAT)) == HEARTBEAT
+    for heartbeat in (HEARTBEAT, HEARTBEAT._replace(unreachable=frozenset({"n2", "n3"}))):
+        assert decode_heartbeat(encode_heartbeat(heartbeat)) == heartbeat
 
 
 def test_a_heartbeat_of_an_earlier_version_has_level_0() -> None:
@@ -72,9 +74,13 @@ def test_a_heartbeat_of_an_earlier_version_has_level_0() -> None:
 
 
 def test_fields_of_a_later_version_are_ignored() -> None:
-    data = msgspec.msgpack.encode([*BEFORE_LEVELS, 2, 5, 6, 7, "later", {"more": 1}])
+    data = msgspec.msgpack.encode([*BEFORE_LEVELS, 2, 5, 6, 7, ["n2"], "later", {"more": 1}])
     assert decode_heartbeat(data) == HEARTBEAT._replace(
-        feature_level=2, clock_ms=5, round_trip_ms=6, unanswered_ms=7
+        feature_level=2,
+        clock_ms=5,
+        round_trip_ms=6,
+        unanswered_ms=7,
+        unreachable=frozenset({"n2"}),
     )
 
 
@@ -111,13 +117,13 @@ def test_a_controller_of_an_earlier_version_gets_what_it_knows() -> None:
         heartbeats = sender(controller)
         for _ in range(3):
             await heartbeats.send()
-        assert [len(fields) for fields in controller.received] == [11, 7, 7, 7]
+        assert [len(fields) for fields in controller.received] == [12, 7, 7, 7]
         assert controller.received[-1] == BEFORE_LEVELS
         assert heartbeats.has_session()
         controller.is_earlier_version = False  # upgraded, and elected again
         heartbeats.set_controller("n2")
         await heartbeats.send()
-        assert controller.received[-1] == [*BEFORE_LEVELS, 1, CLOCK_MS, 0, 0]
+        assert controller.received[-1] == [*BEFORE_LEVELS, 1, CLOCK_MS, 0, 0, []]
 
     asyncio.run(run())
 
@@ -135,7 +141,7 @@ def test_a_failure_to_reach_the_controller_says_nothing_of_its_version() -> None
         assert not heartbeats.has_session()
         heartbeats._call = call
         await heartbeats.send()
-        assert controller.received == [[*BEFORE_LEVELS, 1, CLOCK_MS, 0, 0]]
+        assert controller.received == [[*BEFORE_LEVELS, 1, CLOCK_MS, 0, 0, []]]
         assert heartbeats.has_session()
 
     asyncio.run(run())
@@ -176,18 +182,18 @@ def test_a_heartbeat_says_for_how_long_this_controller_has_not_answered(
         for _ in range(4):
             await heartbeats.send()
             moments.now_s += 0.5
-        assert [fields[-1] for fields in controller.received] == [0, 500, 1000, 1500]
+        assert [fields[UNANSWERED] for fields in controller.received] == [0, 500, 1000, 1500]
         heartbeats._call = answering
         await heartbeats.send()  # the controller ignores it: the node has no session by it
         assert not heartbeats.has_session()
         await heartbeats.send()
         assert heartbeats.has_session()
-        assert [fields[-1] for fields in controller.received][4:] == [2000, 0]
+        assert [fields[UNANSWERED] for fields in controller.received][4:] == [2000, 0]
         heartbeats._call = lose_the_answer
         moments.now_s += 3
         heartbeats.set_controller("n3")  # whose answers were not waited for yet
         await heartbeats.send()
-        assert controller.received[-1][-1] == 0
+        assert controller.received[-1][UNANSWERED] == 0
 
     asyncio.run(run())
 
@@ -217,6 +223,6 @@ def test_a_refused_heartbeat_is_an_answered_one(
             moments.now_s += 1
         heartbeats._call = answering
         await heartbeats.send()
-        assert controller.received[-1][-1] == (1000 if is_answer else 3000)
+        assert controller.received[-1][UNANSWERED] == (1000 if is_answer else 3000)
 
     asyncio.run(run())

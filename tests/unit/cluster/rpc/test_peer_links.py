@@ -172,3 +172,20 @@ def test_bytes_that_are_no_links_are_refused(body: bytes) -> None:
             await World().links["n1"].handle_probe("n2", body)
 
     asyncio.run(main())
+
+
+def test_a_node_is_reported_once_it_was_unreachable_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def test(world: World) -> None:
+        links = world.links["n1"]
+        cut(world, "n1", "n2")
+        await until(lambda: not links.is_reachable("n2"))
+        assert links.lost_nodes() == frozenset()
+        monkeypatch.setattr(limits, "LINK_REPORT_MS", 10)
+        await until(lambda: links.lost_nodes() == {"n2"})
+        world.cut.clear()
+        await until(lambda: links.lost_nodes() == frozenset())
+
+    monkeypatch.setattr(limits, "LINK_REPORT_MS", 60_000)
+    run(test, monkeypatch)
