@@ -14,7 +14,7 @@ from tests.sim.faults.links import LinkFaults
 from tests.sim.faults.target import Targets
 from tests.sim.process import Process
 
-PUBLISH_S_MAX = 5.0
+PUBLISH_S_MAX = 6.0
 _FAULT_S = 8.0
 _FIRST_PRODUCER = 20  # the numbers below are those of the producers that ask any node
 _PAUSE_S = 0.1
@@ -46,7 +46,8 @@ class LoneFault:
         await asyncio.gather(*probes)
 
     async def _cut(self, name: str) -> None:
-        network, cut = self._cluster.network, self._links.around(name)
+        is_fit = self._cluster.skewed is None  # else no other replica may be able to lead
+        network, cut = self._cluster.network, self._links.around(name, may_be_requests=is_fit)
         self._world.note(f"lone fault: cut {sorted(cut)}")
         self._world.counts["lone fault: cut"] += 1
         network.block(cut)

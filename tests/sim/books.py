@@ -61,7 +61,8 @@ class Books:
 
         ``latest_ms`` is the latest time by any clock: a message that has come due at one leader is
         due at the next. ``is_exclusive`` returns whether leases since a time have their length. A
-        receive that was asked for before the ack was acknowledged may be answered after it.
+        receive that was asked for before the ack was acknowledged may be answered after it, and
+        before another that was asked for later.
         """
         fail = self._world.fail
         if value not in self.sent:
@@ -71,8 +72,8 @@ class Books:
         if self.acked_s.get(value, asked_s) < asked_s:
             fail(f"{value!r} came again after its ack was acknowledged")
         before_s, now_s = self._leased_s.get(value, -lease_s), self._world.loop.time()
-        self._leased_s[value] = asked_s
-        is_early = now_s < before_s + lease_s - _EARLY_S_MAX
+        self._leased_s[value] = max(before_s, asked_s)
+        is_early = asked_s >= before_s and now_s < before_s + lease_s - _EARLY_S_MAX
         if is_early and is_exclusive(before_s):
             fail(f"{value!r} came again {now_s - before_s:.3f} s after it was asked for")
         key, deliver_at_ms = self.sent[value]

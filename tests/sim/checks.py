@@ -92,26 +92,43 @@ class Checks:
     def promised_copies(self) -> tuple[int, int]:
         """Return on how many disks a batch sent now is once acknowledged, and of which change.
 
-        More than the least only once every node knows of it, and until the next change.
+        More than the least only once every node knows of it, and until the next change. A partition
+        has fewer replicas while a node that lost its disk is replaced.
         """
+        change = self._min_insync_changes + len(self._cluster.retired)
         known = set()
         for process in self._cluster.live():
             topic = process.cluster_node.state.topics.get(TOPIC) if process.is_ready else None
             known.add(None if topic is None else topic.min_insync)
-        copies = self._min_insync if known == {self._min_insync} else None
-        return copies or MIN_INSYNC, self._min_insync_changes
+        is_promised = known == {self._min_insync} and not self._cluster.lost
+        copies = (self._min_insync if is_promised else None) or MIN_INSYNC
+        return (copies if copies <= self._replicas() else MIN_INSYNC), change
+
+    def _replicas(self) -> int:
+        """Return the number of replicas of the partition that has the fewest, as any node knows."""
+        topics = [
+            process.cluster_node.state.topics.get(TOPIC)
+            for process in self._cluster.live()
+            if process.is_ready
+        ]
+        partitions = [partition for topic in topics if topic for partition in topic.partitions]
+        return min((len(partition.replicas) for partition in partitions), default=0)
 
     def acknowledged(self, values: list[bytes], promised: tuple[int, int]) -> None:
-        """Check that what was acknowledged is synced on as many disks as were promised."""
+        """Check that what was acknowledged was synced on as many disks as were promised.
+
+        One of them may be lost since.
+        """
         if self.is_rotten:
             return
         copies, changes = promised
-        needed = copies if changes == self._min_insync_changes else MIN_INSYNC
+        is_unchanged = changes == self._min_insync_changes + len(self._cluster.retired)
+        needed = min(copies if is_unchanged else MIN_INSYNC, self._replicas())
         self._world.counts["batches acknowledged on all disks"] += needed == len(NAMES)
         number = self._books.acknowledged[values[0]][0]
         stable = [
             b"".join(_stable(machine, number, "messages"))
-            for machine in self._cluster.machines.values()
+            for machine in (*self._cluster.machines.values(), *self._cluster.retired)
         ]
         for value in values:
             synced = sum(value in data for data in stable)
@@ -160,11 +177,17 @@ class Checks:
             assert leader is not None
             own = _stable_bytes(leader.machine, key.number, log)
             for name in partition.in_sync:
+                if name in self._cluster.lost or name not in self._cluster.machines:
+                    continue
                 other = _stable_bytes(self._cluster.machines[name], key.number, log)
                 self._compare(f"{key.number}/{log} of {leader.name} and {name}", own, other, safe)
 
     def _compare(self, what: str, own: bytes, other: bytes, safe: int) -> None:
-        """Check that both have synced the same bytes up to an offset."""
+        """Check that both have synced the same bytes up to an offset.
+
+        The leader deletes segments of events first.
+        """
+        own, other = _from_same_start(own, other)
         needed, end = 0, 0
         for frame in _frames(own):
             if frame.start >= safe:
@@ -196,7 +219,9 @@ class Checks:
         """Whether all nodes are up and fit, and all replicas in sync; under load."""
         state = self._cluster.state
         return (
-            len(self._cluster.live()) == len(NAMES)
+            len(self._cluster.live()) == len(self._cluster.names)
+            and sorted(state.nodes) == self._cluster.names
+            and not any(node.leaving for node in state.nodes.values())
             and all(node.is_up for node in state.nodes.values())
             and all(n.can_lead for n in state.nodes.values() if n.id != self._cluster.skewed)
             and all(
@@ -220,22 +245,32 @@ class Checks:
             return False
         for number, partition in enumerate(topic.partitions):
             key = PartitionKey(TOPIC, topic.topic_id, number)
-            ends = {_ends(self._cluster.processes[name], key) for name in NAMES}
-            if len(partition.in_sync) < len(NAMES) or len(ends) > 1 or None in ends:
+            replicas = [self._cluster.processes.get(name) for name in partition.replicas]
+            ends = {process and _ends(process, key) for process in replicas}
+            able = {node.id for node in self._cluster.state.nodes.values() if node.can_lead}
+            count = min(partition.replication_factor, len(able.union(partition.replicas)))
+            if len(partition.in_sync) < max(count, len(replicas)) or partition.target:
+                return False
+            if len(ends) > 1 or None in ends:
                 return False
         return True
 
     def are_states_equal(self) -> bool:
         """Whether all nodes that know the newest state know the same."""
-        states = [process.cluster_node.state for process in self._cluster.live()]
+        live = self._cluster.live()
+        if not all(process.is_ready for process in live):
+            return False
+        states = [process.cluster_node.state for process in live]
         newest = max(state.version for state in states)
         return len({encode_state(state) for state in states if state.version == newest}) == 1
 
     def are_equal(self) -> bool:
         """Whether all replicas have the same bytes."""
-        return all(
-            len({_bytes(machine, number, log) for machine in self._cluster.machines.values()}) == 1
-            for number in range(PARTITIONS)
+        topic = self._cluster.topic()
+        return topic is not None and all(
+            len({_bytes(machines[name], number, log) for name in partition.replicas}) == 1
+            for machines in (self._cluster.machines,)
+            for number, partition in enumerate(topic.partitions)
             for log in LOGS
         )
 
@@ -265,14 +300,19 @@ class Checks:
         """
         fail = self._world.fail
         machines = self._cluster.machines
-        for number in range(PARTITIONS):
-            if len({_bytes(machines[name], number, "messages") for name in NAMES}) > 1:
+        topic = self._cluster.final_topic
+        assert topic is not None
+        for number, partition_state in enumerate(topic.partitions):
+            replicas = partition_state.replicas
+            if len({_bytes(machines[name], number, "messages") for name in replicas}) > 1:
                 fail(f"messages of {number} differ in the end")
-            events = [_bytes(machines[name], number, "events") for name in NAMES]
-            least = min(map(len, events))
-            if len({each[:least] for each in events}) > 1:
-                fail(f"events of {number} differ in the end")
-            values = list(_values(machines[NAMES[0]], number))
+            for name in replicas[1:]:
+                events = [_bytes(machines[each], number, "events") for each in (replicas[0], name)]
+                one, other = _from_same_start(*events)
+                least = min(len(one), len(other))
+                if one[:least] != other[:least]:
+                    fail(f"events of {number} differ in the end")
+            values = list(_values(machines[replicas[0]], number))
             if len(values) != len(set(values)):
                 fail(f"something is stored twice in {number}")
             for value, (partition, offset) in self._books.acknowledged.items():
@@ -329,6 +369,18 @@ def _frames(data: bytes) -> Iterator[Frame]:
             return
         yield Frame(position, header.frame_bytes, header.base_offset, header.end_offset)
         position = end
+
+
+def _from_same_start(one: bytes, other: bytes) -> tuple[bytes, bytes]:
+    """Return both logs from the first offset that both have, if there is one."""
+    starts = [next((frame.start for frame in _frames(data)), 0) for data in (one, other)]
+    first, second = (_from_offset(data, max(starts)) for data in (one, other))
+    return first, second
+
+
+def _from_offset(data: bytes, start: int) -> bytes:
+    found = (frame.position for frame in _frames(data) if frame.start >= start)
+    return data[next(found, len(data)) :]
 
 
 def _values(machine: Machine, number: int) -> Iterator[bytes]:

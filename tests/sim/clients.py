@@ -16,7 +16,7 @@ from goq.frame.view import FrameView
 from goq.model import Receipt, fenced_id_of
 from tests.sim.books import Books
 from tests.sim.checks import Checks
-from tests.sim.cluster import GROUP, NAMES, PARTITIONS, SETTINGS, TOPIC, Cluster
+from tests.sim.cluster import GROUP, PARTITIONS, SETTINGS, TOPIC, Cluster
 from tests.sim.process import Process
 from tests.support.broker.harness import leased
 
@@ -172,7 +172,7 @@ class Clients:
     # How a client asks
 
     def _any(self) -> Process:
-        return self._cluster.processes[self._random.choice(NAMES)]
+        return self._cluster.processes[self._random.choice(list(self._cluster.processes))]
 
     def _probably_a_leader(self) -> Process:
         if self._random.random() < 0.8:

@@ -53,22 +53,71 @@ class Cluster:
         secret = folder / "secret"
         secret.write_bytes(SECRET)
         peers = {name: f"{name}:{RAFT_PORT}" for name in NAMES}
-        self._configs = {}
+        self._folder, self._secret, self._peers = folder, secret, peers
+        self._random = world.stream("cluster")
+        self._newcomers = iter("defghijklmnopqrstuvwxyz")
+        self.retired: list[Machine] = []
+        self.lost: set[str] = set()
+        """Nodes whose disk was lost, until the cluster has let them go."""
         for name in NAMES:
-            own = folder / name
-            own.mkdir()
-            self.machines[name] = Machine(world, name, own)
-            self._configs[name] = Config(
-                broker=BrokerConfig(node_id=name, data_dir=own, listen=f"{name}:8080"),
-                cluster=ClusterConfig(listen=peers[name], peers=peers, secret_file=secret),
-            )
-
+            self._install(name)
         self._skew_clocks()
+
+    def _install(self, name: str) -> None:
+        """Set up a machine with an empty disk, in place of one of its name if there is one."""
+        before = self.machines.get(name)
+        if before is not None:
+            self.retired.append(before)
+        own = self._folder / name
+        own.mkdir(exist_ok=True)
+        machine = self.machines[name] = Machine(self.world, name, own, len(self.retired))
+        if before is not None:
+            machine.clock = before.clock
+
+    def _config(self, name: str) -> Config:
+        """Return a node's configuration, by which it may also come back after it has left."""
+        others = [other for other in self.names if other != name]
+        cluster = ClusterConfig(
+            listen=f"{name}:{RAFT_PORT}",
+            peers=self._peers if name in self._peers else {},
+            join=f"http://{self._random.choice(others)}:8080",
+            secret_file=self._secret,
+        )
+        folder = self.machines[name].folder
+        broker = BrokerConfig(node_id=name, data_dir=folder, listen=f"{name}:8080")
+        return Config(broker=broker, cluster=cluster)
+
+    @property
+    def names(self) -> list[str]:
+        """The nodes that have a machine."""
+        return sorted(self.machines)
+
+    def newcomer(self) -> str:
+        """Set up another machine; return its name."""
+        name = next(self._newcomers)
+        self._install(name)
+        return name
+
+    def lose_disk(self, name: str) -> None:
+        """End a node, and take its disk away."""
+        if not self.processes[name].is_dead:
+            self.crash(name, power=False)
+        self.world.note(f"{name} loses its disk")
+        self.lost.add(name)
+        self._install(name)
+
+    async def retire(self, name: str) -> None:
+        """End a node that has left, and take its machine away."""
+        if not self.processes[name].is_dead:
+            await self.stop(name)
+        self.world.note(f"{name} is gone")
+        self.retired.append(self.machines.pop(name))
+        del self.processes[name]
 
     def _skew_clocks(self) -> None:
         """Let clocks differ a little, and in half of the lives one by far."""
         random = self.world.stream("clocks")
-        for machine in self.machines.values():
+        for machine in list(self.machines.values()):
             machine.clock.advance_ms(random.randint(-50, 50))
             machine.clock.rate = 1 + random.uniform(-0.001, 0.001)
         if random.random() < 0.5:
@@ -79,10 +128,13 @@ class Cluster:
             self.world.counts[f"a clock {ahead_ms} ms off"] += 1
 
     def start(self, name: str) -> None:
-        """Start a node whose process has ended."""
+        """Start a node, unless it runs or is gone."""
+        before = self.processes.get(name)
+        if name not in self.machines or (before is not None and not before.is_dead):
+            return
         self.network.off.discard(name)
         process = Process(
-            self.world, self.machines[name], self.network, self._configs[name], len(self.lives)
+            self.world, self.machines[name], self.network, self._config(name), len(self.lives)
         )
         self.world.note(f"{name} starts")
         self.processes[name] = process
@@ -164,11 +216,24 @@ class Cluster:
         ]
         return max(views)[1] if views else None
 
-    async def until(self, condition: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
-        """Return once something is so; fail if it takes longer than that of simulated time."""
-        end_s = self.world.loop.time() + seconds
-        while not condition():
-            if self.world.loop.time() > end_s:
+    async def until(
+        self,
+        condition: Callable[[], bool],
+        what: str,
+        seconds: float = 60.0,
+        *,
+        steady_s: float = 0.0,
+    ) -> None:
+        """Return once something is so, for some time without a break.
+
+        Fail if it takes longer than so many seconds of simulated time.
+        """
+        loop = self.world.loop
+        end_s, since_s = loop.time() + seconds, loop.time()
+        while not (is_so := condition()) or loop.time() - since_s < steady_s:
+            if not is_so:
+                since_s = loop.time()
+            if loop.time() > end_s:
                 raise AssertionError(f"not in time: {what}")
             await asyncio.sleep(0.05)
 

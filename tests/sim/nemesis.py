@@ -13,6 +13,7 @@ from goq.errors import CorruptData, GoqError, StorageFailed
 from tests.sim.checks import LOGS, MIN_INSYNC, Checks, paths
 from tests.sim.cluster import NAMES, PARTITIONS, TOPIC, Cluster
 from tests.sim.faults.links import LinkFaults
+from tests.sim.faults.operators import Operators
 from tests.sim.faults.target import Targets
 
 _CHANGES_TO_LEAVE_BEHIND = 150  # more than Raft's small log holds
@@ -31,6 +32,7 @@ class Nemesis:
         self._mending: set[asyncio.Task[None]] = set()
         self.targets = Targets(cluster, self._random)
         self.links = LinkFaults(cluster.network, self.targets, self._random)
+        self.operators = Operators(cluster, self.targets, self._random)
         self._faults: dict[str, Callable[[], Awaitable[None]]] = {
             "kill one": lambda: self._restart(self.targets.some(1), power=False),
             "kill a leader": lambda: self._restart([self.targets.leader()], power=False),
@@ -47,9 +49,9 @@ class Nemesis:
             "fill a disk": self._fill_disk,
             "fail a disk": self._fail_disk,
             "slow a disk": self._slow_disk,
-            "move a leadership": self._move_leadership,
             "require all replicas": self._require_all_replicas,
             **self.links.by_name,
+            **self.operators.by_name,
         }
 
     async def torment(self, seconds: float) -> None:
@@ -88,11 +90,13 @@ class Nemesis:
         """Start again what has ended by itself, as whoever looks after a node does."""
         while True:
             await asyncio.sleep(0.1)
-            for name in NAMES:
+            for name in list(self._cluster.processes):
                 self._look_after(name)
 
     def _look_after(self, name: str) -> None:
-        process = self._cluster.processes[name]
+        process = self._cluster.processes.get(name)
+        if process is None:
+            return
         if process.ended_at_once:
             process.ended_at_once = False
             self._world.counts["ends within an operation"] += 1
@@ -185,7 +189,7 @@ class Nemesis:
 
     async def _fail_disk(self) -> None:
         random = self._random
-        disk = self._cluster.machines[random.choice(NAMES)].disk
+        disk = self._cluster.machines[self.targets.one()].disk
         failing = random.choice([("append", "write_at"), ("sync",), ("replace", "rename", "open")])
 
         def fault(operation: str, _path: Path) -> int | None:
@@ -233,7 +237,7 @@ class Nemesis:
             await asyncio.sleep(0.2)
 
     async def _alter_min_insync(self, number: int) -> bool:
-        process = self._cluster.processes[self._random.choice(NAMES)]
+        process = self._cluster.processes[self.targets.one()]
         self._checks.on_min_insync_change(None)
         asked = TopicReplication(min_insync=number)
         try:
@@ -244,25 +248,6 @@ class Nemesis:
         self._world.counts["changes of min_insync"] += 1
         return True
 
-    async def _move_leadership(self) -> None:
-        """Have another node lead a partition, or Raft."""
-        controller = self._cluster.controller()
-        if controller is None:
-            return
-        process = self._cluster.processes[controller]
-        to, number = self.targets.one(), self._random.randrange(PARTITIONS)
-
-        async def move() -> None:
-            assert process.raft is not None
-            if self._random.random() < 0.5:
-                await process.raft.transfer_leadership(to, 2.0)
-            else:
-                await process.cluster_node.view.operations.elect_leader(TOPIC, number, to)
-
-        try:
-            await process.ask(move, 3.0)
-        except GoqError:
-            self._world.counts["moves refused"] += 1
-
     def _is_up(self, name: str) -> bool:
-        return not self._cluster.processes[name].is_dead
+        process = self._cluster.processes.get(name)
+        return process is not None and not process.is_dead

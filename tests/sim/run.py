@@ -22,6 +22,8 @@ from tests.sim.patches import product_in
 PRODUCERS = CONSUMERS = 2
 PEACE_S = 20.0
 _LONE_FAULTS = 0.2
+_WELL_S = 1.0
+"""For so long a cluster is well before one fault strikes it alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,7 @@ def run(
         for unexpected in world.loop.unexpected:
             world.broken.append(unexpected)
         life.count()
-        for machine in life.cluster.machines.values():
+        for machine in (*life.cluster.machines.values(), *life.cluster.retired):
             machine.local.end()
     return Outcome(seed, world.broken, world.history(), world.counts, world.noted_s)
 
@@ -80,6 +82,7 @@ class _Life:
         random, nemesis = self.random, self.nemesis
         if random.random() < 0.2 or each_fault:
             nemesis.rots_on = random.choice(NAMES)
+            nemesis.operators.only_lost = nemesis.rots_on
         if faults_s is None:
             faults_s = random.uniform(2, 5)
         for name in NAMES:
@@ -101,13 +104,14 @@ class _Life:
             machine.disk.crash_at = None
         await nemesis.make_peace()
         if lone_fault or each_fault or random.random() < _LONE_FAULTS:
-            await self.cluster.until(self.checks.is_well, "all is well again", PEACE_S)
+            is_well = self.checks.is_well
+            await self.cluster.until(is_well, "all is well again", PEACE_S, steady_s=_WELL_S)
             await self.lone.strike()
         self.clients.is_calm = True
         await self._end(producers, consumers)
         for other in others:
             other.cancel()
-        for name in NAMES:
+        for name in self.cluster.names:
             await self.cluster.stop(name)
         self.checks.logs()
 

@@ -20,7 +20,7 @@ from tests.sim.mutations import MUTATIONS
 from tests.sim.run import run
 from tests.support.paths import REPOSITORY
 
-SEEDS = 120
+SEEDS = 100
 AT_ONCE = 10
 LONE_SEEDS = 6
 _MUTATION_SEEDS = 60
@@ -32,11 +32,14 @@ _COVERED = (
     "calls repeated",
     "changes of leaders",
     "disk errors",
+    "disks lost",
     "elections of Raft",
     "ends within an operation",
     "frames repaired",
     "kills",
     "logs cut",
+    "nodes joined",
+    "nodes left",
     "power losses",
     "publishes sent again",
     "redeliveries",
@@ -52,6 +55,8 @@ _COVERED = (
     "fault: jump a clock",
     "fault: leave a bridge",
     "fault: move a leadership",
+    "fault: move a partition",
+    "fault: rebalance",
     "fault: slow a disk",
     "fault: slow links",
     "fault: stop and start",
@@ -81,11 +86,11 @@ def test_a_seed_gives_the_same_history_each_time() -> None:
 
 @pytest.mark.parametrize("hash_seed", ["1", "2"])
 def test_a_seed_gives_the_same_history_in_another_process(hash_seed: str) -> None:
-    code = "from tests.sim.run import run; print(run(8).history)"
+    code = "from tests.sim.run import run; print(run(302).history)"
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "PYTHONHASHSEED": hash_seed}
     command = [sys.executable, "-c", code]
     output = subprocess.run(command, env=environment, capture_output=True, check=True, timeout=120)
-    assert output.stdout.decode().strip() == run(8).history
+    assert output.stdout.decode().strip() == run(302).history
 
 
 def test_the_product_lives_on_the_machine_again_after_a_life() -> None:
@@ -130,14 +135,14 @@ def test_the_cluster_keeps_its_promises_in_many_lives(first: int) -> None:
 # The cluster without one of its rules
 
 _LIKELY = {
-    "a leader refuses though it may be deposed": (208, 262, 270, 317),
+    "a leader refuses though it may be deposed": (317,),
     "clocks are not compared": (11,),
-    "leases keep the old clock": (2, 11),
-    "topics are visited as they were made": (73,),
+    "leases keep the old clock": (18,),
+    "topics are visited as they were made": (13,),
 }
 
 _LONE_LIKELY = {
-    "a deaf controller stays": (1, 3, 12),
+    "a deaf controller stays": (3,),
 }
 """Lives with one long fault only."""
 
@@ -157,7 +162,7 @@ def _fails_without(rule: str) -> bool:
         return any(run(seed).broken for seed in range(1, _MUTATION_SEEDS + 1))
 
 
-_DIVERGING_SEEDS = (73, 100)
+_DIVERGING_SEEDS = (13, 73)
 
 
 def test_nodes_whose_metadata_forks_heal_and_lose_nothing() -> None:

@@ -35,6 +35,12 @@ class ProcessLoop(SimLoop):
         """Whether the dead run too, so that what they began comes to an end."""
         self._steps = 0
 
+    def run_in_executor(self, executor: Any, work: Any, *arguments: Any) -> Any:
+        """Run work of a process on its own threads, also that of ``asyncio.to_thread``."""
+        home: Any = HOME.get()
+        executor = executor or home.executor(home.random)
+        return super().run_in_executor(executor, work, *arguments)
+
     def hold(self, home: Home) -> None:
         """Let a process stand still: what comes due waits, in order."""
         home.is_held = True

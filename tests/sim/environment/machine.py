@@ -77,14 +77,18 @@ class MachineClock(LoopClock):
 
 
 class Machine:
-    """A machine with one node on it, whose data lie in ``folder``."""
+    """A machine with one node on it, whose data lie in ``folder``.
 
-    def __init__(self, world: World, name: str, folder: Path) -> None:
+    ``number`` tells machines of one name apart, which have one after the other.
+    """
+
+    def __init__(self, world: World, name: str, folder: Path, number: int = 0) -> None:
         self.name = name
+        own = f"{name} {number}" if number else name
         self.counts = world.counts
         self.folder = folder
-        self.random = world.stream(f"machine {name}")
-        self.disk = Disk(world.stream(f"disk {name}"), world.counts)
+        self.random = world.stream(f"machine {own}")
+        self.disk = Disk(world.stream(f"disk {own}"), world.counts)
         self.disk.make_dir(folder)
         self.database = Stored()
         self.local = NodeDatabase(folder)

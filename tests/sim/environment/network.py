@@ -82,14 +82,17 @@ class Wire(asyncio.Transport):
         self._waiting_bytes -= len(data or b"")
 
     def arrived(self, data: bytes | None) -> None:
-        """Take what came, as the process does when it comes to it."""
+        """Take what came, as the process does when it comes to it; an error ends the connection."""
         if self.is_over:
             return
         if data is None:
             self.is_over = True
             self.protocol.connection_lost(None)
         else:
-            self.protocol.data_received(data)
+            try:
+                self.protocol.data_received(data)
+            except OSError:  # of the disk, by which the node has failed
+                self.abort()
 
 
 class Listening:

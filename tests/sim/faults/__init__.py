@@ -1,5 +1,6 @@
 """Kinds of faults; each strikes, and is over when its coroutine ends.
 
-target   the nodes that a fault strikes
-links    cuts, delays and repeated calls
+target     the nodes that a fault strikes
+links      cuts, delays and repeated calls
+operators  nodes that join, leave and lose their disks, partitions that move
 """

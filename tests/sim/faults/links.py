@@ -32,13 +32,14 @@ class LinkFaults:
             "repeat calls": self._repeat_calls,
         }
 
-    def around(self, name: str) -> set[Way]:
+    def around(self, name: str, *, may_be_requests: bool) -> set[Way]:
         """Draw a cut between a node and all others: of a port or both, one direction or both.
 
-        A cut is not drawn where only calls to the node fail, and its heartbeats are answered: it
-        would go on leading what no node can fetch.
+        Requests may fail alone: then no other node can call this one, and its heartbeats are
+        answered.
         """
-        cut = self._around(name, self._random.choice(((RAFT,), (REQUEST, ANSWER), ALL_KINDS)))
+        ports = _PORTS[: 3 if may_be_requests else 2]
+        cut = self._around(name, self._random.choice((*ports, ALL_KINDS)))
         return self._in_some_direction(cut, name)
 
     async def _part(self, cut: set[Way]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from tests.sim.cluster import NAMES, PARTITIONS, Cluster
+from tests.sim.cluster import PARTITIONS, Cluster
 
 
 class Targets:
@@ -15,13 +15,13 @@ class Targets:
         self._random = random
 
     def names(self) -> list[str]:
-        return list(NAMES)
+        return self._cluster.names
 
     def some(self, count: int) -> list[str]:
-        return self._random.sample(NAMES, count)
+        return self._random.sample(self.names(), count)
 
     def one(self) -> str:
-        return self._random.choice(NAMES)
+        return self._random.choice(self.names())
 
     def leader(self) -> str:
         """Return the leader of some partition, any node if it has none."""
@@ -32,4 +32,4 @@ class Targets:
         return self._cluster.controller() or self.one()
 
     def others(self, name: str) -> list[str]:
-        return [other for other in NAMES if other != name]
+        return [other for other in self.names() if other != name]
