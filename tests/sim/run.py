@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from goq import limits
 from tests.sim.availability import LoneFault
 from tests.sim.books import Books
 from tests.sim.checks import Checks
@@ -21,9 +22,11 @@ from tests.sim.patches import product_in
 
 PRODUCERS = CONSUMERS = 2
 PEACE_S = 20.0
-_LONE_FAULTS = 0.2
 _WELL_S = 1.0
-"""For so long a cluster is well before one fault strikes it alone."""
+"""For so long a cluster is well before one fault strikes it alone.
+
+After other faults it takes until a controller may hand over again.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +106,10 @@ class _Life:
         for machine in self.cluster.machines.values():
             machine.disk.crash_at = None
         await nemesis.make_peace()
-        if lone_fault or each_fault or random.random() < _LONE_FAULTS:
-            is_well = self.checks.is_well
-            await self.cluster.until(is_well, "all is well again", PEACE_S, steady_s=_WELL_S)
+        if lone_fault or each_fault:
+            steady_s = _WELL_S if lone_fault else limits.CONTROLLER_HANDOVER_PAUSE_MS / 1000
+            is_well, until_s = self.checks.is_well, PEACE_S + steady_s
+            await self.cluster.until(is_well, "all is well again", until_s, steady_s=steady_s)
             await self.lone.strike()
         self.clients.is_calm = True
         await self._end(producers, consumers)

@@ -135,7 +135,6 @@ def test_the_cluster_keeps_its_promises_in_many_lives(first: int) -> None:
 # The cluster without one of its rules
 
 _LIKELY = {
-    "a leader refuses though it may be deposed": (317,),
     "clocks are not compared": (11,),
     "leases keep the old clock": (18,),
     "topics are visited as they were made": (13,),
