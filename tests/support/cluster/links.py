@@ -101,26 +101,34 @@ class _Gate:
 class _Listener:
     """The proxy's own port before a node's port. The number stays the same while it is closed."""
 
-    def __init__(self, number: int, serve: Callable[[int], Awaitable[asyncio.Server]]) -> None:
+    def __init__(self, number: int, accepted: Callable[[socket.socket, int], None]) -> None:
         self.number = number
-        self._serve = serve
-        self._server: asyncio.Server | None = None
+        self._accepted = accepted
+        self._listening: socket.socket | None = None
         self._queue = contextlib.ExitStack()
 
-    async def open(self) -> None:
+    def open(self) -> None:
         """Accept connections."""
         self._queue.close()
-        if self._server is None:
-            self._server = await self._serve(self.number)
+        if self._listening is None:
+            self._listening = socket.create_server((HOST, self.number))
+            self._listening.setblocking(False)
+            asyncio.get_running_loop().add_reader(self._listening, self._accept, self._listening)
 
-    async def close(self, how: Closed) -> None:
+    def close(self, how: Closed) -> None:
         """Accept no more connections."""
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        if self._listening is not None:
+            asyncio.get_running_loop().remove_reader(self._listening)
+            self._listening.close()
+            self._listening = None
         self._queue.close()
         if how is Closed.SILENT:
             self._queue.enter_context(_full_queue(self.number))
+
+    def _accept(self, listening: socket.socket) -> None:
+        with contextlib.suppress(BlockingIOError, ConnectionAbortedError):
+            accepted, (_, source_port) = listening.accept()
+            self._accepted(accepted, source_port)
 
 
 class Links:
@@ -156,7 +164,7 @@ class Links:
 
     async def _close(self) -> None:
         for listener in self._listeners.values():
-            await listener.close(Closed.REFUSING)
+            listener.close(Closed.REFUSING)
         await self._reset(lambda _link: True)
         for _ in range(_CLOSE_TURNS):
             await asyncio.sleep(0)
@@ -167,8 +175,12 @@ class Links:
         It is the ``route`` of ``process_nodes``.
         """
         number = self._reservations.enter_context(reserved_port())
-        listener = _Listener(number, lambda number: self._serve(number, node, kind, port))
-        self._run(listener.open())
+        listener = _Listener(number, lambda *accepted: self._accepted(*accepted, node, kind, port))
+
+        async def open_port() -> None:
+            listener.open()
+
+        self._run(open_port())
         self._listeners[node, kind] = listener
         return number
 
@@ -185,7 +197,7 @@ class Links:
         """Close a node's port to all other nodes until :meth:`mend`."""
 
         async def close() -> None:
-            await self._listeners[node, port].close(how)
+            self._listeners[node, port].close(how)
             await self._reset(lambda link: (link.target, link.port) == (node, port))
 
         self._run(close())
@@ -197,7 +209,7 @@ class Links:
             for gate in self._gates.values():
                 gate.set(None)
             for listener in self._listeners.values():
-                await listener.open()
+                listener.open()
 
         self._run(mend())
 
@@ -215,6 +227,7 @@ class Links:
             await self._reset(lambda link: bool({link, _opposite(link)} & cut))
 
     async def _reset(self, is_meant: Callable[[Link], bool]) -> None:
+        await asyncio.sleep(0)  # a task that is cancelled before it begins would close nothing
         ended = [task for task, link in self._connections.items() if is_meant(link)]
         for task in ended:
             task.cancel()
@@ -223,23 +236,26 @@ class Links:
     def _gate(self, link: Link) -> _Gate:
         return self._gates.setdefault(link, _Gate())
 
-    async def _serve(self, number: int, node: str, kind: Port, port: int) -> asyncio.Server:
-        async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            connection = asyncio.current_task()
-            assert connection is not None
-            source = self._source_of(writer.get_extra_info("peername")[1])
-            link = self._connections[connection] = Link(source, node, kind)
-            try:
-                await self._connect(link, port, reader, writer)
-            except asyncio.CancelledError:
-                _reset(writer)  # the loop would complain of a connection that was cancelled
-            except OSError:
-                _reset(writer)
-            finally:
-                del self._connections[connection]
-                writer.close()
+    def _accepted(
+        self, accepted: socket.socket, source_port: int, node: str, kind: Port, port: int
+    ) -> None:
+        link = Link(self._source_of(source_port), node, kind)
+        connection = asyncio.create_task(self._carry(accepted, link, port))
+        self._connections[connection] = link
+        connection.add_done_callback(self._connections.pop)
 
-        return await asyncio.start_server(connected, HOST, number)
+    async def _carry(self, accepted: socket.socket, link: Link, port: int) -> None:
+        try:
+            reader, writer = await asyncio.open_connection(sock=accepted)
+        except BaseException:
+            accepted.close()
+            raise
+        try:
+            await self._connect(link, port, reader, writer)
+        except (asyncio.CancelledError, OSError):
+            _reset(writer)
+        finally:
+            writer.close()
 
     async def _connect(
         self, link: Link, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
