@@ -372,6 +372,8 @@ class Receiver:
         """
         by_partition: dict[int, list[Receipt]] = {}
         foreign: list[Receipt] = []
+        if len(receipts) > _SETTLED_AT_ONCE:  # a slice would call what an earlier one settled lost
+            receipts = list(dict.fromkeys(receipts))
         for receipt in receipts:
             if receipt.fenced_id == self._fenced_id:
                 by_partition.setdefault(receipt.partition, []).append(receipt)
