@@ -274,10 +274,10 @@ class Links:
             _reset(its_writer)
             raise
         finally:
+            its_writer.close()  # before the wait, which may be cancelled
             for pump in pumps:
                 pump.cancel()
             await asyncio.gather(*pumps, return_exceptions=True)
-            its_writer.close()
 
     def _source_of(self, port: int) -> str:
         """Return the node whose process has a socket at a port; ``CLIENT`` if none has."""
