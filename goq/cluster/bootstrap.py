@@ -146,9 +146,9 @@ class ClusterBootstrap:
         was_member = folder.exists() or FILE_NAME in self._disk.names(data_dir)
         if not was_member and await local.topics():
             raise UsageError(
-                f"the topics in {data_dir} belong to a node without a cluster, and a cluster would"
-                " not know them; start a cluster with an empty folder, and copy what should be kept"
-                " with goq consume and goq produce",
+                f"the topics in {data_dir} belong to a node without a cluster, or to a member that"
+                " lost what it knew of one, and a cluster would not know them; start with an empty"
+                " folder, and copy what only this one has with goq consume and goq produce",
                 field="broker.data_dir",
             )
         disk_id = load_disk_id(self._disk, data_dir, folder, data_dir / "topics")

@@ -10,7 +10,7 @@ import pytest
 
 from goq import limits
 from goq.cluster.metadata.commands import AlterInSync
-from goq.errors import CorruptData, TimedOut, Unavailable
+from goq.errors import CorruptData, TimedOut, Unavailable, UsageError
 from tests.support.cluster.replicated_partition import SENT, ReplicatedPartition
 from tests.support.cluster.running_cluster import NAMES, RunningCluster
 
@@ -96,7 +96,10 @@ def test_a_node_that_lost_only_what_was_agreed_on_does_not_start(
     cluster.wipe(victim, "cluster")
     with pytest.raises(CorruptData, match="goq cluster leave"):
         cluster.start_peer(victim)
-    (tmp_path / victim / "disk-id").unlink()  # another disk, then
+    (tmp_path / victim / "disk-id").unlink()
+    with pytest.raises(UsageError, match="start with an empty folder"):
+        cluster.start_peer(victim)
+    cluster.wipe(victim)  # another disk, then
     cluster.start_peer(victim)
     cluster.until(lambda: is_refused(cluster, victim))
 

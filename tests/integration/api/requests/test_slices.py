@@ -143,6 +143,7 @@ IN_THREADS = {
 }
 """Routes that read the log in threads, a bounded piece at a time."""
 SMALL = {
+    ("POST", f"{_TOPIC}/partitions/{{partition}}/reopen"),
     ("POST", "/v1/topics"),
     *((method, _TOPIC) for method in ("GET", "PUT", "PATCH", "DELETE")),
     *((method, "/v1/messages/{id}") for method in ("GET", "PATCH", "DELETE")),
