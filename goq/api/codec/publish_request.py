@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import binascii
 
 from msgspec import UNSET, Raw
 
 from goq import limits
-from goq.api.codec.request import (
-    JSON_BODY_BYTES_MAX,
-    check_keys,
-    decode_json,
-    duration_ms,
-    json_body,
-    time_us,
-)
+from goq.api.codec.request import decode_json, duration_ms, json_body, time_us
 from goq.api.schemas.base import Input
 from goq.api.schemas.messages import HeaderIn, HeadersIn, NewMessage, Publish
 from goq.broker.topic.publisher import RoutedMessage
@@ -93,8 +85,6 @@ async def decode_messages(
     publish = json_body(request, shape, bytes_max=limits.BODY_BYTES_MAX)
     if not publish.messages:
         raise InvalidInput("there is no message to publish", field="messages")
-    if len(request.body) > JSON_BODY_BYTES_MAX:
-        await asyncio.to_thread(check_keys, request.body)
     count = len(publish.messages)
     if time_slice.is_over:
         await time_slice.next()

@@ -87,42 +87,6 @@ BODIES = {
         "invalid_input",
         "body",
     ),
-    "a key twice": Case(
-        "POST",
-        PUBLISH,
-        b'{"messages": [{"value": "a", "key": "k", "value": "b"}]}',
-        "invalid_input",
-        "value",
-    ),
-    "a key twice, once escaped": Case(
-        "POST",
-        PUBLISH,
-        b'{"messages": [{"value": "a", "\\u0076alue": "b"}]}',
-        "invalid_input",
-        "value",
-    ),
-    "a header twice": Case(
-        "POST",
-        PUBLISH,
-        b'{"messages": [{"value": "a", "headers": {"n": "1", "n": "2"}}]}',
-        "invalid_input",
-        "n",
-    ),
-    "a key twice in a body over 2 MiB": Case(
-        "POST",
-        PUBLISH,
-        b'{"messages": [%s{"value": "", "key": "k", "key": "l"}]}'
-        % (b'{"value": "%s"}, ' % (b"x" * 1_000_000) * 3),
-        "invalid_input",
-        "key",
-    ),
-    "a setting twice": Case(
-        "POST",
-        "/v1/topics",
-        b'{"name": "n", "settings": {"retention.age": "1h", "retention.age": "2h"}}',
-        "invalid_input",
-        "retention.age",
-    ),
     "an empty body": Case("POST", PUBLISH, b"", "invalid_input", "body"),
     "another media type": Case(
         "POST",
