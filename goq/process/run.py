@@ -124,7 +124,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _return_large_buffers() -> None:
-    """Let the memory of large buffers return to the system when they are freed.
+    """Return the memory of large buffers to the system when they are freed.
 
     glibc raises its bound for that to the largest buffer freed so far, up to 32 MiB. The bodies of
     later requests then lie in the heap, and a small object above them keeps their memory.

@@ -111,7 +111,7 @@ def test_a_link_that_resets_ends_open_and_new_connections(links: Links, echo: in
         links.cut_both(NODE, OTHER, how=Cut.RESET)
         with pytest.raises(ConnectionResetError):
             before.recv(1000)
-        with connected(port) as during, pytest.raises(ConnectionResetError):
+        with pytest.raises(ConnectionResetError), connected(port) as during:
             echoed(during, b"2")
     links.mend()
     with connected(port) as after:
