@@ -196,7 +196,7 @@ def test_a_node_joins_a_cluster_whose_log_names_an_earlier_disk_of_each_member(
 def replace_disk(
     cluster: RunningCluster, victim: str, via: str, start: Callable[[str, str], object]
 ) -> None:
-    """Have a node leave, and join again with an empty folder; wait until it knows that it did."""
+    """Have a node leave, and join again with an empty folder; wait until it has caught up."""
     old = cluster.state(via).nodes[victim].disk
     cluster.wipe(victim)
     cluster.on_loop(via, lambda node: node.view.operations.decommission_node(victim))
@@ -204,10 +204,11 @@ def replace_disk(
     start(victim, via)
 
     def is_back() -> bool:
-        own = cluster.state(victim).nodes.get(victim)
-        return own is not None and own.is_up and own.disk != old
+        known, own = (cluster.state(name).nodes.get(victim) for name in (via, victim))
+        return known is not None and known == own and known.is_up and known.disk != old
 
     cluster.until(is_back)
+    cluster.until(lambda: cluster.cluster_node(victim).readiness.pending() == [])
 
 
 @pytest.mark.parametrize("is_peer", [False, True])
