@@ -21,6 +21,8 @@ UNBUFFERED: Final = "X-Accel-Buffering"
 """Response header that has nginx, with the value ``no``, pass a stream on as it comes."""
 READY: Final = "goq-internal-ready"
 """Response header, between nodes: the readiness count from before messages were looked for."""
+OFFLINE: Final = "goq-internal-offline"
+"""Response header, between nodes: why an answer without messages may lack some, URL-encoded."""
 BYTES_MAX: Final = "goq-internal-bytes-max"
 """Request header, between nodes: the maximum size of the answer."""
 Document = dict[str, Any]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, unquote, urlencode
 
 import msgspec
 
@@ -23,18 +23,25 @@ from goq.api.codec.request import (
     wants_frames,
     wants_lines,
 )
-from goq.api.gateway.fanout import Fanout, copy_request
+from goq.api.gateway.fanout import (
+    Fanout,
+    copy_request,
+    error_code,
+    incomplete_answer,
+    partition_offline,
+)
 from goq.api.gateway.streams import StreamGateway
-from goq.api.routing_policy import BYTES_MAX, READY
+from goq.api.routing_policy import BYTES_MAX, OFFLINE, READY
 from goq.api.schemas.groups import Receive
 from goq.broker.topic.receiver import ReceiveRequest
-from goq.errors import GoqError, TimedOut, Unavailable
+from goq.errors import GoqError, NotLeader, PartitionOffline, TimedOut, Unavailable
 from goq.http.message import Request, Response
 
 _WAIT_S = 30.0
 _RETRY_S = 1.0  # of a node that could not be asked
 _PAUSE_S = 0.05
 _MISTAKES = frozenset({400, 403, 409, 413, 415})
+_UNAVAILABLE = frozenset({503, 504})
 
 
 class ReceiveGateway:
@@ -50,7 +57,8 @@ class ReceiveGateway:
     async def receive(self, request: Request, values: Sequence[str]) -> Response:
         """Return messages of any leader; wait for them as long as asked.
 
-        Raises ``InvalidInput``, or the error of a leader if no leader answered.
+        Raises ``InvalidInput``. Without messages, raises the error of a leader that failed, or
+        ``PartitionOffline`` if a partition is offline or has no leader.
         """
         asked = json_body(request, Receive)
         asked.consumer = asked.consumer or parse_client_id(request) or ""
@@ -69,6 +77,10 @@ class ReceiveGateway:
         self._turn += 1
         first = self._turn % len(urls)
         return [*urls[first:], *urls[:first]]
+
+    def leaders_of(self, topic: str) -> Sequence[str | None]:
+        """Return the leader of each partition of a topic, None where there is none."""
+        return self._fanout.partition_leaders.leaders(topic)
 
     async def take(self, url: str | None, values: Sequence[str], request: Request) -> Response:
         """Return a leader's answer. Leases of an answer that arrives too late are released.
@@ -151,6 +163,7 @@ class _Receive:
         self._counts: dict[str | None, str] = {}
         self._nothing: LeasedMessages | None = None
         self._failure: GoqError | Response | None = None
+        self._offline: PartitionOffline | None = None
 
     async def run(self) -> Response:
         """Ask all leaders until there are messages or the wait is over; return the answer."""
@@ -169,7 +182,7 @@ class _Receive:
 
     async def _take_all(self) -> Response | None:
         """Ask all leaders in turn; return the answer that refuses the request, if one does."""
-        self._counts, self._failure = {}, None
+        self._counts, self._failure, self._offline = {}, None, None
         messages, size_bytes = self._options.messages_max, self._options.bytes_max
         for url in self._gateway.leaders_in_rotation(self._values[0]):
             if messages <= 0 or size_bytes <= 0:
@@ -187,6 +200,8 @@ class _Receive:
                 self._note_failure(answer)
                 continue
             self._counts[url] = answer.headers.get(READY, "")
+            if (reason := answer.headers.get(OFFLINE)) is not None:
+                self._offline = PartitionOffline(unquote(reason), retry_after_ms=1000)
             found = read_leased(answer)
             if found.message_count:
                 self.leased.append(found)
@@ -239,11 +254,19 @@ class _Receive:
         )
 
     def _end(self) -> Response:
-        """Return the answer without messages."""
-        if self._counts:
-            nothing = [] if self._nothing is None else [self._nothing]
-            return merge_leased(nothing, as_frames=wants_frames(self._request))
-        if isinstance(self._failure, GoqError):
-            raise self._failure
-        assert self._failure is not None
-        return self._failure
+        """Return the answer without messages; raise an error if a partition may have some."""
+        topic, failure = self._values[0], self._failure
+        if isinstance(failure, Response):
+            if failure.status in _UNAVAILABLE or not self._counts:
+                return failure
+            raise incomplete_answer(topic, Unavailable(f"a node answers {error_code(failure)}"))
+        if failure is not None:
+            is_other = isinstance(failure, NotLeader) and self._counts
+            raise incomplete_answer(topic, failure) if is_other else failure
+        if self._offline is not None:
+            raise self._offline
+        leaders = self._gateway.leaders_of(topic)
+        if None in leaders:
+            raise partition_offline(topic, leaders.index(None))
+        nothing = [] if self._nothing is None else [self._nothing]
+        return merge_leased(nothing, as_frames=wants_frames(self._request))

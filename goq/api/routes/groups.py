@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
+from urllib.parse import quote
 
 from goq import limits
 from goq.api.codec.messages import deliveries_parts, encode_deliveries, json_response
@@ -28,6 +29,7 @@ from goq.api.router import FRAMES, JSON, NDJSON, Parameter, Route, RouteHandler
 from goq.api.routes.stream import StreamRoutes
 from goq.api.routing_policy import (
     BYTES_MAX,
+    OFFLINE,
     READY,
     CustomRouting,
     LocalThenMerged,
@@ -63,12 +65,13 @@ from goq.broker.topic.receiver import UnsettledReceipt
 from goq.broker.topic.topic import Topic
 from goq.delivery.events.event import Span
 from goq.delivery.events.transitions import MessageState
-from goq.errors import GoqError, GroupNotFound, TooLarge, raise_failures
+from goq.errors import GoqError, GroupNotFound, PartitionOffline, TooLarge, raise_failures
 from goq.http.message import LOCAL, Request, Response
 from goq.model import check_name
 
 _GROUP = "/v1/topics/{topic}/groups/{group}"
 _PEEKED = 10
+_REASON_BYTES = 2_000
 _merge_peeked = merge_by_offset(_PEEKED)
 _MISSING = ("topic_not_found", "group_not_found")
 
@@ -94,7 +97,7 @@ class GroupRoutes:
                 body=Receive,
                 answer=ReceivedOut,
                 headers=(Parameter(CLIENT_ID, "the consumer, where the body names none"),),
-                errors=("topic_not_found", "too_many_requests"),
+                errors=("topic_not_found", "too_many_requests", "partition_offline"),
                 gives_frames=True,
                 gives_lines=True,
                 waits=True,
@@ -208,7 +211,12 @@ class GroupRoutes:
         await self._broker.remember_group(topic, group)
         if is_local:
             headers[READY] = str(topic.receiver.ready_count(group))
-        deliveries = await topic.receiver.receive(group, options)
+        try:
+            deliveries = await topic.receiver.receive(group, options)
+        except PartitionOffline as error:
+            if not is_local:
+                raise
+            deliveries, headers[OFFLINE] = [], quote(error.detail)[:_REASON_BYTES]
         try:
             if FRAMES in accept:
                 parts = await deliveries_parts(topic, deliveries)
@@ -233,6 +241,7 @@ class GroupRoutes:
         credit = stream_credit(asked)
         chosen_ms = visibility_ms(asked.visibility)
         self._broker.streams.check_room(topic, group)
+        topic.partitions.check_any_online()
         await self._broker.remember_group(topic, group)
         options = PushStreamOptions(asked.consumer, credit, asked.limit, chosen_ms)
         return self._streams.answer(PushStream(topic, group, options), frames=wants_frames(request))

@@ -155,15 +155,12 @@ def _problems(broker: Broker) -> list[ProblemOut]:
                 " have; without any it keeps those that are shown"
             )
             problems.append(ProblemOut(f"topic {name}", str(kind), reason, advice))
-        failed = {p.identity.number: p.availability.error for p in topic.partitions}
-        for number, error in sorted({**failed, **topic.partitions.offline}.items()):
-            if error is not None:
-                advice = (
-                    "the node tries again within 10 s; when the cause is removed:"
-                    f" goq topic reopen {name} {number}"
-                )
-                what = f"{name}:{number}"
-                problems.append(ProblemOut(what, "offline", error.detail, advice))
+        for number, error in topic.partitions.failures().items():
+            advice = (
+                "the node tries again within 10 s; when the cause is removed:"
+                f" goq topic reopen {name} {number}"
+            )
+            problems.append(ProblemOut(f"{name}:{number}", "offline", error.detail, advice))
     advice = "nothing: the node goes on without it, and tells of it until it is restarted"
     problems += [
         ProblemOut("node.db", "damaged", reason, advice) for reason in broker.metadata.problems

@@ -86,6 +86,18 @@ class PartitionTable:
         for error in self.offline.values():
             raise error
 
+    def failures(self) -> dict[int, GoqError]:
+        """Return why partitions of this node are offline, by number."""
+        opened = {number: each.availability.error for number, each in self._here.items()}
+        failed = {number: error for number, error in opened.items() if error is not None}
+        return dict(sorted({**failed, **self.offline}.items()))
+
+    def check_any_online(self) -> None:
+        """Raise ``PartitionOffline`` if all partitions of the topic are offline on this node."""
+        failures = self.failures()
+        if failures and len(failures) == self.count:
+            raise next(iter(failures.values()))
+
     def not_here(self, number: int) -> GoqError:
         """Return the error for a partition not open on this node; raise as :meth:`check` does."""
         self.check(number)

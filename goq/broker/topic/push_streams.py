@@ -13,11 +13,12 @@ from goq.broker.partition.leases import LeasedBatch
 from goq.broker.topic.receiver import ReceiveRequest
 from goq.broker.topic.stream_credit import CreditAccount
 from goq.broker.topic.topic import Topic
-from goq.errors import GoqError, StreamNotFound, TooManyRequests
+from goq.errors import GoqError, PartitionOffline, StreamNotFound, TooManyRequests
 
 CONNECTION_CLOSED: Final = "connection closed"
 _WAIT_MS: Final = 3_600_000  # then a stream joins the queue of waiters again
 _PAUSE_MS: Final = 1_000  # after a retryable refusal without a retry time
+_OFFLINE_MAX: Final = 30  # refusals in a row, about a second apart, until a stream ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,7 @@ class PushStream:
             options.consumer, 0, limits.RECEIVE_BYTES_MAX, _WAIT_MS, options.visibility_ms
         )
         self._task: asyncio.Task[object] | None = None
+        self._refusals = 0
         self._presence = contextlib.ExitStack()
 
     def join(self) -> None:
@@ -75,7 +77,8 @@ class PushStream:
     async def next(self) -> list[LeasedBatch]:
         """Wait for messages and credit, and return the next batches; [] at the end of the stream.
 
-        Retries after retryable errors. Raises any other error of a receive.
+        Retries after retryable errors. Raises any other error of a receive, and
+        ``PartitionOffline`` when all partitions have been offline for half a minute.
         """
         self._task = task = asyncio.current_task()
         assert task is not None
@@ -107,8 +110,12 @@ class PushStream:
         except GoqError as error:
             if self.topic.is_closed or not error.retryable:
                 raise
+            self._refusals = self._refusals + 1 if isinstance(error, PartitionOffline) else 0
+            if self._refusals > _OFFLINE_MAX:
+                raise
             await asyncio.sleep((error.retry_after_ms or _PAUSE_MS) / 1000)
             return []
+        self._refusals = 0
         for delivery in deliveries:
             key = delivery.partition, delivery.token
             self.topic.credits.leased(self.group, self.account, key, delivery.spans)

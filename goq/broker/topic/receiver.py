@@ -95,8 +95,10 @@ class Receiver:
     async def receive(self, group: str, request: ReceiveRequest) -> list[LeasedBatch]:
         """Lease ready messages of any partition; wait up to ``request.wait_ms`` for the first.
 
-        With the ordering ``partition`` the consumer receives from its own partitions only, and its
-        session lasts while it waits.
+        Without any, raises ``PartitionOffline`` if one of the consumer's partitions is offline: it
+        may have messages. If all of them are, nothing is waited for. With the ordering
+        ``partition`` the consumer receives from its own partitions only, and its session lasts
+        while it waits.
         """
         if self.settings_of(group).ordering is not Ordering.PARTITION:
             return await self._receive(group, request, group)
@@ -116,12 +118,26 @@ class Receiver:
             if leased:
                 return await self._hand_over(group, leased)
             left_s = until - loop.time()
+            if self._closed is None:
+                self._check_online(group, request.consumer, is_over=left_s <= 0)
             if left_s <= 0:
                 return []
             if self._closed is not None:
                 raise self._closed
             await self.waiters.wait(queue, left_s, in_front=has_waited)
             has_waited = True
+
+    def _check_online(self, group: str, consumer: str, *, is_over: bool) -> None:
+        """Raise the error of an offline partition: of any if the wait ``is_over``, else of all."""
+        failures = self._partitions.failures()
+        if not failures:
+            return
+        numbers = {*failures, *self._partitions.numbers()}
+        if self.settings_of(group).ordering is Ordering.PARTITION:
+            numbers &= {*self._coordinator.partitions_for(group, consumer)}
+        failed = [number for number in failures if number in numbers]
+        if failed and (is_over or len(failed) == len(numbers)):
+            raise failures[failed[0]]
 
     async def _lease_cached(self, group: str, request: ReceiveRequest) -> _Leased:
         """Lease messages in turns; read those that are not in memory in a thread first."""
@@ -302,6 +318,11 @@ class Receiver:
         self._ready_count += 1
         for queue in list(self.waiters.queues):
             self.waiters.wake(queue)
+
+    def on_offline(self) -> None:
+        """Wake all waiting consumers: those without another partition get the error."""
+        self._ready_count += 1
+        self.waiters.wake_all()
 
     def wake_consumers(self, group: str, consumers: Collection[str]) -> None:
         """Wake these consumers of a group, if they wait."""

@@ -261,6 +261,7 @@ class Topic:
 
     def _reopen(self, number: int) -> None:
         """Load a partition again, in the background, unless its message log has failed."""
+        self.receiver.on_offline()
         if not self.is_closed and not self.partitions[number].has_failed_log:
             self._retry(number)
 

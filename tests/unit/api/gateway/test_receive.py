@@ -12,8 +12,8 @@ from goq import limits
 from goq.api.gateway.fanout import Fanout
 from goq.api.gateway.receive import ReceiveGateway
 from goq.api.gateway.streams import StreamGateway
-from goq.api.routing_policy import READY
-from goq.errors import Unavailable
+from goq.api.routing_policy import OFFLINE, READY
+from goq.errors import NotLeader, PartitionOffline, Unavailable
 from goq.http.message import Request, Response
 from goq.model import Receipt
 from tests.support.eventually import until
@@ -27,6 +27,7 @@ class _Nodes:
     def __init__(self) -> None:
         self.partition_leaders = self
         self.urls: list[str | None] = [None, "http://b", "http://c"]
+        self.leading: list[str | None] = ["a", "b", "c"]
         self.asked: dict[str | None, asyncio.Future[Response]] = {}
         self.bodies: dict[str | None, object] = {}
         self.change: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -34,6 +35,9 @@ class _Nodes:
 
     def leader_urls(self, _topic: str | None) -> list[str | None]:
         return self.urls
+
+    def leaders(self, _topic: str) -> list[str | None]:
+        return self.leading
 
     def next_change(self) -> asyncio.Future[None]:
         return self.change
@@ -146,6 +150,50 @@ def test_the_error_is_told_where_no_leader_could_be_asked() -> None:
 
     with pytest.raises(Unavailable, match="broken"):
         asyncio.run(run())
+
+
+def _told(*, leading: str | None = "c", **answers: Response | Exception) -> PartitionOffline:
+    """Return the error of a receive that finds nothing; ``b`` and ``c`` are answers of nodes."""
+
+    async def run() -> None:
+        nodes, running = _begun(max_messages=3)
+        nodes.leading[2] = leading
+        for url in ("http://b", "http://c", None):
+            answer = answers.get((url or "here")[-1], _leased())
+            asked = await nodes.wait_for(url)
+            if isinstance(answer, Exception):
+                asked.set_exception(answer)
+            else:
+                asked.set_result(answer)
+        await running
+
+    with pytest.raises(PartitionOffline) as raised:
+        asyncio.run(run())
+    return raised.value
+
+
+def test_a_receive_without_messages_tells_of_an_offline_partition_of_a_leader() -> None:
+    offline = _leased()
+    offline.headers[OFFLINE] = "partition%202%20is%20offline"
+    assert _told(b=offline).detail == "partition 2 is offline"
+
+
+def test_a_receive_without_messages_tells_of_a_partition_without_leader() -> None:
+    assert "partition 2 of t has no leader" in _told(leading=None).detail
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        NotLeader("b leads nothing"),
+        Response(421, b'{"code": "not_leader"}'),
+        Response(404, b'{"code": "topic_not_found"}'),
+    ],
+)
+def test_a_receive_without_messages_tells_of_a_leader_that_gave_no_answer(
+    failure: Response | Exception,
+) -> None:
+    assert "not all of topic t can be asked now" in _told(c=failure).detail
 
 
 def _begun(**asked: object) -> tuple[_Nodes, asyncio.Task[Response]]:

@@ -1,0 +1,69 @@
+"""Waiting consumers are told when their last partition goes offline."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from pathlib import Path
+
+import pytest
+
+from goq.broker.topic import push_streams
+from goq.broker.topic.push_streams import PushStream, PushStreamOptions
+from goq.broker.topic.topic import Topic
+from goq.errors import GoqError, PartitionOffline
+from tests.support.broker.harness import BrokenDisk, options, publish, quick_broker_on, run
+from tests.support.eventually import until
+
+
+async def _lose(disk: BrokenDisk, topic: Topic, number: int) -> None:
+    disk.fail("sync", f"{number}/messages", errno.EIO)
+    with pytest.raises(GoqError):
+        await publish(topic, b"lost", partition=number)
+    await until(lambda: not topic.partitions[number].is_online)
+
+
+def test_a_waiting_receive_is_refused_when_the_last_partition_goes_offline(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        disk = BrokenDisk()
+        async with quick_broker_on(tmp_path, disk=disk, partitions=2) as broker:
+            topic = await broker.create_topic("t")
+            waiting = [
+                asyncio.ensure_future(topic.receiver.receive("g", options(wait_ms=60_000)))
+                for _ in range(2)
+            ]
+            await until(lambda: topic.receiver.waiters.count("g") == 2)
+            await _lose(disk, topic, 0)
+            await until(lambda: topic.receiver.waiters.count("g") == 2)
+            await _lose(disk, topic, 1)
+            for each in waiting:
+                with pytest.raises(PartitionOffline):
+                    await each
+
+    run(main())
+
+
+def test_a_stream_survives_a_short_fault_and_ends_when_nothing_is_left_to_wait_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        disk = BrokenDisk()
+        async with quick_broker_on(tmp_path, disk=disk) as broker:
+            topic = await broker.create_topic("t")
+            await publish(topic, b"first", b"second")
+            stream = PushStream(topic, "g", PushStreamOptions("c", 1, None, None))
+            broker.streams.open(stream)
+            assert len(await stream.next()) == 1
+            await _lose(disk, topic, 0)
+            stream.grant(10)
+            asked = asyncio.ensure_future(stream.next())
+            await asyncio.sleep(0)
+            assert not asked.done()
+            monkeypatch.setattr(push_streams, "_OFFLINE_MAX", 0)
+            with pytest.raises(PartitionOffline):
+                await asked
+            broker.streams.close(stream)
+
+    run(main())
