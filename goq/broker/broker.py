@@ -132,6 +132,7 @@ class Broker:
             self._context,
             self._target,
             self._remote_target,
+            remember_group=self.remember_group,
             parameters=self._topic_parameters,
             is_member=self._is_member,
             on_delete=self.archive.delete_topic,

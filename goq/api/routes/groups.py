@@ -208,8 +208,6 @@ class GroupRoutes:
         is_local = LOCAL in request.headers
         if is_local:
             options = replace(options, bytes_max=_bytes_max(request))
-        await self._broker.remember_group(topic, group)
-        if is_local:
             headers[READY] = str(topic.receiver.ready_count(group))
         try:
             deliveries = await topic.receiver.receive(group, options)

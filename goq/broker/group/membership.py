@@ -40,6 +40,10 @@ class GroupHost(Protocol):
         """Wake these consumers, if they wait: they got partitions."""
         ...
 
+    def restart_consumers(self, group: str, consumers: Collection[str]) -> None:
+        """Have these consumers, if they wait, begin again: they are no members any more."""
+        ...
+
 
 class Timer(Protocol):
     """A scheduled call."""
@@ -149,6 +153,8 @@ class GroupMembers:
         if rebalance is None:
             return
         self.history.add(self._clock.wall_us(), rebalance)
+        if rebalance.reason in (RebalanceReason.LEFT, RebalanceReason.EVICTED):
+            self._host.restart_consumers(self.group, rebalance.consumers)
         if rebalance.reason is RebalanceReason.EVICTED:
             names = ", ".join(rebalance.consumers[:5])
             _log.info("group %s: %d evicted: %s", self.group, len(rebalance.consumers), names)

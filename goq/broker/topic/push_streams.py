@@ -56,6 +56,7 @@ class PushStream:
         self._task: asyncio.Task[object] | None = None
         self._refusals = 0
         self._presence = contextlib.ExitStack()
+        self._restart_count = -1
 
     def join(self) -> None:
         """Join the group, if its partitions belong to one consumer each.
@@ -63,16 +64,17 @@ class PushStream:
         The session lasts until :meth:`leave`, also without credit. Raises as
         :meth:`Coordinator.session` does.
         """
-        if self.topic.shares_partitions(self.group):
-            consumer = self._asked.consumer
-            self._presence.enter_context(self.topic.coordinator.session(self.group, consumer))
+        receiver = self.topic.receiver
+        if self._restart_count != receiver.restart_count:
+            self._presence.close()
+            self._presence.enter_context(receiver.presence(self.group, self._asked.consumer))
+            self._restart_count = receiver.restart_count
 
     def leave(self) -> None:
         """Leave the group: the connection closed, or the consumer ended the stream."""
         self._presence.close()
-        if self.topic.shares_partitions(self.group):
-            with contextlib.suppress(GoqError):  # it left or was evicted before
-                self.topic.coordinator.leave(self.group, self._asked.consumer)
+        with contextlib.suppress(GoqError):  # it left or was evicted before, or never joined
+            self.topic.coordinator.leave(self.group, self._asked.consumer)
 
     async def next(self) -> list[LeasedBatch]:
         """Wait for messages and credit, and return the next batches; [] at the end of the stream.
@@ -100,10 +102,11 @@ class PushStream:
         room = min(self.account.room, limits.RECEIVE_MESSAGES_MAX)
         if self._messages_left is not None:
             room = min(room, self._messages_left)
-        if room <= 0:
-            await self.account.changed()
-            return []
         try:
+            self.join()
+            if room <= 0:
+                await self.account.changed()
+                return []
             deliveries = await self.topic.receiver.receive(
                 self.group, replace(self._asked, messages_max=room)
             )

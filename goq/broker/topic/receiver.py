@@ -3,13 +3,16 @@
 A receive leases from one partition after the other until it has enough messages. It begins with the
 partition whose next message is in the most urgent lane. If nothing is ready, the receive waits in
 the queue of its group. Messages leave the node only when their leases are durable.
+
+The queue depends on the ordering of the group and on the membership. When either changes, or the
+group is deleted, the waiting receives begin from the top (:meth:`Receiver.restart`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -60,7 +63,7 @@ class UnsettledReceipt(NamedTuple):
 
 
 class Receiver:
-    """Serves the consumers of one topic."""
+    """Serves the consumers of one topic. ``remember`` stores a group that it does not know."""
 
     def __init__(
         self,
@@ -70,17 +73,21 @@ class Receiver:
         coordinator: Coordinator,
         credits: StreamCredits,
         stats: TopicStats,
+        remember: Callable[[str], Awaitable[None]],
     ) -> None:
         self.settings = settings
         self.waiters = Waiters()
         self.group_settings: dict[str, TopicSettings] = {}
         """The settings of groups that override some of the topic's settings."""
         self.log_readers = LogReaders(partitions)
+        self.restart_count = 0
+        """The number of changes after which receives and streams of a group began again."""
         self._fenced_id = fenced_id_of(topic_id)
         self._partitions = partitions
         self._coordinator = coordinator
         self._stats = stats
         self._credits = credits
+        self._remember = remember
         self._ready_count = 0
         self._ready_counts: dict[str, int] = {}
         self._turn = 0
@@ -100,32 +107,43 @@ class Receiver:
         ``partition`` the consumer receives from its own partitions only, and its session lasts
         while it waits.
         """
-        if self.settings_of(group).ordering is not Ordering.PARTITION:
-            return await self._receive(group, request, group)
-        with self._coordinator.session(group, request.consumer):
-            return await self._receive(group, request, _queue_of(group, request.consumer))
-
-    async def _receive(self, group: str, request: ReceiveRequest, queue: str) -> list[LeasedBatch]:
         loop = asyncio.get_running_loop()
         until = loop.time() + request.wait_ms / 1000
         has_waited = False
         while True:
-            try:
-                leased = await self._lease_cached(group, request)
-            except BaseException:
-                self.waiters.wake(queue)  # the wake-up goes to the next waiter
-                raise
-            if leased:
-                return await self._hand_over(group, leased)
-            left_s = until - loop.time()
-            if self._closed is None:
-                self._check_online(group, request.consumer, is_over=left_s <= 0)
-            if left_s <= 0:
-                return []
-            if self._closed is not None:
-                raise self._closed
-            await self.waiters.wait(queue, left_s, in_front=has_waited)
-            has_waited = True
+            await self._remember(group)
+            restart_count = self.restart_count
+            with self.presence(group, request.consumer) as queue:
+                try:
+                    leased = await self._lease_cached(group, request)
+                except BaseException:
+                    self.waiters.wake(queue)  # the wake-up goes to the next waiter
+                    raise
+                if leased:
+                    return await self._hand_over(group, leased)
+                left_s = until - loop.time()
+                if self._closed is None:
+                    self._check_online(group, request.consumer, is_over=left_s <= 0)
+                if left_s <= 0:
+                    return []
+                if self._closed is not None:
+                    raise self._closed
+                if self.restart_count == restart_count:
+                    await self.waiters.wait(queue, left_s, in_front=has_waited)
+                    has_waited = True
+
+    @contextmanager
+    def presence(self, group: str, consumer: str) -> Iterator[str]:
+        """Keep a consumer a member while the block runs; yield the queue in which it waits.
+
+        Nobody is a member unless the ordering is ``partition``. Raises as
+        :meth:`Coordinator.session` does.
+        """
+        if self.settings_of(group).ordering is not Ordering.PARTITION:
+            yield group
+            return
+        with self._coordinator.session(group, consumer):
+            yield _queue_of(group, consumer)
 
     def _check_online(self, group: str, consumer: str, *, is_over: bool) -> None:
         """Raise the error of an offline partition: of any if the wait ``is_over``, else of all."""
@@ -274,16 +292,11 @@ class Receiver:
         For a consumer that receives through another node: this node leases nothing to it. Its
         wake-up passes to the next waiter after 0.2 s, because the consumer may be gone.
         """
-        if self.settings_of(group).ordering is not Ordering.PARTITION:
-            return await self._wait_until_ready(group, group, seen, wait_ms)
-        with self._coordinator.session(group, consumer):
-            return await self._wait_until_ready(group, _queue_of(group, consumer), seen, wait_ms)
-
-    async def _wait_until_ready(self, group: str, queue: str, seen: int, wait_ms: int) -> int:
-        if self.ready_count(group) == seen and self._closed is None:
-            await self.waiters.wait(queue, wait_ms / 1000)
-            if self.ready_count(group) != seen:
-                asyncio.get_running_loop().call_later(_PASS_ON_S, self.waiters.wake, queue)
+        with self.presence(group, consumer) as queue:
+            if self.ready_count(group) == seen and self._closed is None:
+                await self.waiters.wait(queue, wait_ms / 1000)
+                if self.ready_count(group) != seen:
+                    asyncio.get_running_loop().call_later(_PASS_ON_S, self.waiters.wake, queue)
         if self._closed is not None:
             raise self._closed
         return self.ready_count(group)
@@ -329,6 +342,21 @@ class Receiver:
         self._count_ready(group)
         for consumer in consumers:
             self.waiters.wake_group(_queue_of(group, consumer))
+
+    def restart(self, group: str, consumers: Collection[str] | None = None) -> None:
+        """Have receives and streams that wait begin again, of these consumers or of all.
+
+        Their queue is not theirs any more: they left the group, or the group was deleted, or its
+        ordering changed. A stream without credit does so once it has some.
+        """
+        self.restart_count += 1
+        self._count_ready(group)
+        if consumers is None:
+            queues = [q for q in self.waiters.queues if q.partition(_SEPARATOR)[0] == group]
+        else:
+            queues = [_queue_of(group, consumer) for consumer in consumers]
+        for queue in queues:
+            self.waiters.wake_group(queue)
 
     def _wake_group(self, group: str) -> None:
         self._count_ready(group)

@@ -87,6 +87,7 @@ class Topic:
 
     ``targets`` returns the partition of another topic that outbox entries are copied to, and
     creates it if necessary. ``remote_target`` finds partitions that other nodes lead.
+    ``remember_group`` stores a group at its first use.
     """
 
     def __init__(
@@ -100,6 +101,7 @@ class Topic:
         targets: Callable[[Topic, str, int], Awaitable[PublishTarget]],
         remote_target: TargetLookup | None = None,
         *,
+        remember_group: Callable[[Topic, str], Awaitable[None]],
         parameters: TopicParameters = DEFAULT_PARAMETERS,
         doubt: TopicDoubt | None = None,
     ) -> None:
@@ -116,7 +118,13 @@ class Topic:
         )
         self.publisher = TopicPublisher(name, settings, self.partitions, remote_target)
         self.receiver = Receiver(
-            topic_id, settings, self.partitions, self.coordinator, self.credits, self.stats
+            topic_id,
+            settings,
+            self.partitions,
+            self.coordinator,
+            self.credits,
+            self.stats,
+            partial(remember_group, self),
         )
         self._context = context
         self._tasks = tasks
@@ -349,13 +357,14 @@ class Topic:
         self.coordinator.forget(group)
         for partition in self.partitions:
             partition.start_group_over(group)
-        self.receiver.wake()
+        self.receiver.restart(group)
 
     def forget_group(self, group: str) -> None:
         """Remove a deleted group."""
         self.groups.pop(group, None)
         self.receiver.group_settings.pop(group, None)
         self.coordinator.forget(group)
+        self.receiver.restart(group)
 
     # Queries of the coordinator, see GroupHost
 
@@ -375,6 +384,10 @@ class Topic:
     def wake_consumers(self, group: str, consumers: Collection[str]) -> None:
         """Wake these consumers of a group, if they wait."""
         self.receiver.wake_consumers(group, consumers)
+
+    def restart_consumers(self, group: str, consumers: Collection[str]) -> None:
+        """Have these consumers of a group, if they wait, begin again."""
+        self.receiver.restart(group, consumers)
 
     # Closing
 

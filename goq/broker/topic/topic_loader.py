@@ -39,6 +39,7 @@ class TopicLoader:
         target: Callable[[Topic, str, int], Awaitable[PublishTarget]],
         remote_target: TargetLookup | None,
         *,
+        remember_group: Callable[[Topic, str], Awaitable[None]],
         parameters: TopicParameters,
         is_member: bool,
         on_delete: Callable[[str], Awaitable[None]],
@@ -51,6 +52,7 @@ class TopicLoader:
         self._context = context
         self._target = target
         self._remote_target = remote_target
+        self._remember_group = remember_group
         self._parameters = parameters
         self._is_member = is_member
         self._on_delete = on_delete
@@ -90,6 +92,7 @@ class TopicLoader:
             self._context.tasks,
             self._target,
             self._remote_target,
+            remember_group=self._remember_group,
             parameters=self._parameters,
             doubt=row.doubt,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -25,9 +26,10 @@ class StreamOfLines:
         self.id = self.response.headers.get("Goq-Stream")
 
     def message(self) -> dict[str, Any]:
-        """The next message; heartbeats before it are passed over."""
+        """The next message; heartbeats before it are passed over, for 30 s."""
+        until_s = time.monotonic() + 30
         while (line := self.response.readline()) == b"\n":
-            pass
+            assert time.monotonic() < until_s, "no message came"
         assert line, "the stream has ended"
         message: dict[str, Any] = json.loads(line)
         return message

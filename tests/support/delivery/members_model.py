@@ -71,6 +71,7 @@ class FakeHost:
     shares: bool = True
     leases: list[tuple[int, str]] = field(default_factory=list)
     woken: list[str] = field(default_factory=list)
+    restarted: list[str] = field(default_factory=list)
 
     def partition_count(self) -> int:
         return self.partitions
@@ -82,6 +83,11 @@ class FakeHost:
     def holder(self, group: str, partition: int, other_than: str | None) -> str | None:
         assert group == GROUP
         return next((c for p, c in self.leases if p == partition and c != other_than), None)
+
+    def restart_consumers(self, group: str, consumers: Collection[str]) -> None:
+        assert group == GROUP
+        assert consumers
+        self.restarted += sorted(consumers)
 
     def wake_consumers(self, group: str, consumers: Collection[str]) -> None:
         assert group == GROUP

@@ -34,6 +34,9 @@ class Host:
         leases = state_of(self.topic.partitions[partition]).group(group).leases.values()
         return next((x.consumer for x in leases if x.consumer != other_than), None)
 
+    def restart_consumers(self, group: str, consumers: Collection[str]) -> None:
+        self.topic.restart_consumers(group, consumers)
+
     def wake_consumers(self, group: str, consumers: Collection[str]) -> None:
         assert group == "g"
         self.woken += sorted(consumers)

@@ -283,12 +283,17 @@ class SimNode:
                 self._partition_context,
                 Tasks(),
                 _nowhere,
+                remember_group=_forgetful,
             )
         await topic.lead(key.number, logs, leadership)
         self.retention_manager.wake_topic(topic)
 
     async def close_partition(self, key: PartitionKey, reason: GoqError) -> None:
         await self.topics[key.topic].resign(key.number, reason)
+
+
+async def _forgetful(_topic: Topic, _group: str) -> None:
+    """Store no group: the topic has none in the metadata."""
 
 
 async def _nowhere(_topic: Any, name: str, number: int) -> Partition:
