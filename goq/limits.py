@@ -73,6 +73,7 @@ METADATA_BARRIER_TIMEOUT_MS: Final = 2_000  # then a node that misses something 
 METADATA_SPREAD_TIMEOUT_MS: Final = 2_000  # for another node to follow a change
 NODE_HEARTBEAT_MS: Final = 200
 IN_SYNC_CHECK_MS: Final = 200
+REPAIR_CHECK_MS: Final = 1_000  # between two checks of the replicas for damage
 REPLICA_UNREACHABLE_MS: Final = 10_000  # compaction no longer waits for such a replica
 RPC_TIMEOUT_MS: Final = 1_000
 RPC_SESSIONS_MAX: Final = 1_000  # of other nodes with this one, one for each of their starts

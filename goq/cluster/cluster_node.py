@@ -101,6 +101,7 @@ class ClusterNode:
             self.heartbeats.run(),
             self.routes.links.run(),
             self._check_replicas(),
+            self._repair_replicas(),
             self.repairs.scrub(),
             self.archives.run(),
             self.disk_health.run(),
@@ -186,4 +187,8 @@ class ClusterNode:
         while True:
             await asyncio.sleep(limits.IN_SYNC_CHECK_MS / 1000)
             self.replicas.check_in_sync()
+
+    async def _repair_replicas(self) -> None:
+        while True:
+            await asyncio.sleep(limits.REPAIR_CHECK_MS / 1000)
             self.repairs.start_due_repairs()

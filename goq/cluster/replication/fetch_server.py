@@ -150,8 +150,7 @@ class FetchServer:
             leader = self._leaders.get(position.key)
             if leader is not None:
                 self._record_position(leader, session, position, now_ms)
-        self._refresh_unmoved(request, session, now_ms)
-        self._confirm_followers(request, session)
+        self._refresh(request, session, now_ms)
         if not session.pending or not any(map(partial(self._has_update, session), session.pending)):
             await self._wait(session, request.wait_ms)
         return await self._answer(session)
@@ -164,19 +163,19 @@ class FetchServer:
             session = self._sessions[request.node] = _Session(request.node, request.session)
         return session if session is not None and session.number == request.session else None
 
-    def _refresh_unmoved(self, request: FetchRequest, session: _Session, now_ms: int) -> None:
-        """Count a follower that asks again from the same position as caught up until now there."""
-        moved = {position.key for position in request.positions}
-        for key, position in session.positions.items():
-            leader = self._leaders.get(key)
-            if key not in moved and leader is not None and leader.progress.ends == position.ends:
-                self._record_position(leader, session, position, now_ms)
+    def _refresh(self, request: FetchRequest, session: _Session, now_ms: int) -> None:
+        """Count a follower that asks again from the same position as caught up until now there.
 
-    def _confirm_followers(self, request: FetchRequest, session: _Session) -> None:
+        A request also confirms that the node still follows.
+        """
+        moved = {position.key for position in request.positions}
         for key, position in list(session.positions.items()):
             leader = self._leaders.get(key)
-            if leader is not None and leader.leader_epoch == position.leader_epoch:
-                leader.on_follower_request(request.node, request.session)
+            if leader is None or leader.leader_epoch != position.leader_epoch:
+                continue
+            if key not in moved and leader.progress.ends == position.ends:
+                self._record_position(leader, session, position, now_ms)
+            leader.on_follower_request(request.node, request.session)
 
     def _record_position(
         self, leader: LeaderReplica, session: _Session, position: Position, now_ms: int

@@ -16,6 +16,7 @@ from goq.cluster.replication.protocol import (
     FetchResponse,
     PartitionKey,
     PartitionUpdate,
+    Position,
 )
 from goq.cluster.replication.segment_manifest import LOGS, SegmentManifest
 from goq.errors import GoqError, InvalidFrame
@@ -127,11 +128,13 @@ class Fetcher:
             self._refused_pause_s = min(2 * self._refused_pause_s, _PAUSE_S_MAX)
 
     def _retry_refused(self) -> None:
-        """Ask again for what was refused: the leader may know of its leadership by now."""
+        """Ask again, with the next request, for what was refused.
+
+        A leader that begins later answers without being asked again.
+        """
         self._refused_timer = None
         self._to_ask |= self._refused & self._followers.keys()
         self._refused.clear()
-        self._changed.set()
 
     def _request(self) -> FetchRequest:
         is_new = not self._session
@@ -205,9 +208,10 @@ class Fetcher:
             self._on_failure(update.key, error)
             return
         if self._followers.get(update.key) is follower:
-            # A follower that does not advance is stuck at something on the leader: ask again later.
-            is_stuck = follower.position == before
-            (self._refused if is_stuck else self._to_ask).add(update.key)
+            if follower.position != before:
+                self._to_ask.add(update.key)
+            elif not _confirms(update, before):  # stuck at something on the leader: ask again later
+                self._refused.add(update.key)
             if follower.expired_segment() is not None:
                 self._on_expired_segment(follower)
 
@@ -240,3 +244,11 @@ class Fetcher:
                 await self._manifest.add(follower.key, LOGS[which], [segment])
         except (GoqError, OSError) as error:  # recorded when the replica is opened again
             _log.warning("the manifest lacks segments of %s: %s", follower.key, error)
+
+
+def _confirms(update: PartitionUpdate, position: Position) -> bool:
+    """Whether an update only tells that a follower has everything that is safe."""
+    return position.ends.reaches(update.high_watermark) and all(
+        log is None or not (log.frame_bytes or log.must_reset or log.diverges_at is not None)
+        for log in (update.messages, update.events)
+    )

@@ -12,6 +12,7 @@ from.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
@@ -40,6 +41,10 @@ class _Follower:
         self.last_fetch_ms = 0
 
 
+def _caught_up_ms(follower: _Follower) -> float:
+    return -math.inf if follower.caught_up_ms is None else follower.caught_up_ms
+
+
 class ReplicaProgress:
     """A leader's view of its partition; ``ends`` are the ends of its own logs on its disk.
 
@@ -59,15 +64,23 @@ class ReplicaProgress:
         """Nodes in sync that have restarted: the leader confirms them once they have fetched."""
         self._proposed: frozenset[str] | None = None
         self._followers: dict[str, _Follower] = {}
+        self._steady_until_ms = -math.inf
+        """Until then no replica lags, unless the replicas or the in-sync set change."""
 
     def set_replicas(
-        self, replicas: Collection[str], now_ms: int, incarnations: Collection[int] = ()
+        self,
+        replicas: Collection[str],
+        now_ms: int,
+        incarnations: Collection[int] = (),
+        restarted: Collection[str] = (),
     ) -> None:
         """Set the nodes that have replicas; those in sync count as caught up until now.
 
         ``incarnations`` are those of the nodes, in the same order. What a node reported in an
         earlier incarnation is forgotten: its unsynced bytes may be gone since.
         """
+        self.restarted = frozenset(restarted)
+        self._steady_until_ms = -math.inf
         started = dict(zip(replicas, incarnations, strict=False))
         before, self._followers = self._followers, {}
         for name in set(replicas) - {self.node}:
@@ -149,6 +162,10 @@ class ReplicaProgress:
         follower = self._followers.get(node)
         return None if follower is None else follower.caught_up_ms
 
+    def is_steady(self, now_ms: int) -> bool:
+        """Whether :meth:`desired_in_sync` is known to return None; quick."""
+        return now_ms <= self._steady_until_ms
+
     def desired_in_sync(self, now_ms: int, lag_ms_max: int) -> frozenset[str] | None:
         """Return the in-sync set as it should be, None if it is so or a change is under way.
 
@@ -158,7 +175,10 @@ class ReplicaProgress:
         Nobody leaves a set that would have fewer than ``min_insync`` replicas then. Nothing can be
         acknowledged either way, and those that stay can lead with everything if this node cannot.
         """
-        if self._proposed is not None or self._is_in_sync_as_it_should(now_ms - lag_ms_max):
+        if self._proposed is not None:
+            return None
+        self._steady_until_ms = self._in_sync_ms() + lag_ms_max
+        if self.is_steady(now_ms):
             return None
         wanted = {self.node}
         for name, follower in self._followers.items():
@@ -176,15 +196,11 @@ class ReplicaProgress:
         confirmed = wanted & (self.restarted - self.unconfirmed)
         return frozenset(wanted) if confirmed or wanted != self.in_sync else None
 
-    def _is_in_sync_as_it_should(self, since_ms: int) -> bool:
-        """Whether all replicas are in sync and caught up; no answer otherwise, and quick."""
-        if self.restarted or len(self.in_sync) != len(self._followers) + 1:
-            return False
-        for name, follower in self._followers.items():
-            caught_up_ms = follower.caught_up_ms
-            if name not in self.in_sync or caught_up_ms is None or caught_up_ms < since_ms:
-                return False
-        return self.node in self.in_sync
+    def _in_sync_ms(self) -> float:
+        """Return when all replicas were last in sync and had everything, -inf if one is not."""
+        if self.restarted or self.in_sync != self._followers.keys() | {self.node}:
+            return -math.inf
+        return min((_caught_up_ms(f) for f in self._followers.values()), default=math.inf)
 
     def _latest_caught_up(self, without: set[str]) -> list[str]:
         """Return the other in-sync followers, those first that had everything last."""
@@ -213,6 +229,7 @@ class ReplicaProgress:
         self.in_sync = frozenset(in_sync)
         self.min_insync = min_insync
         self._proposed = None
+        self._steady_until_ms = -math.inf
         self._advance()
 
     def _advance(self) -> None:

@@ -277,8 +277,7 @@ class Replica:
         progress = ReplicaProgress(
             name, ends, in_sync=assignment.in_sync, min_insync=assignment.min_insync
         )
-        progress.set_replicas(assignment.replicas, self._host.now_ms(), assignment.incarnations)
-        progress.restarted = frozenset(assignment.restarted)
+        _set_replicas(progress, assignment, self._host.now_ms())
         self._decided_version = assignment.version
         self.as_leader = LeaderReplica(self.key, assignment.leader_epoch, logs, progress)
         self.as_leader.has_session = self._host.has_session
@@ -317,10 +316,7 @@ class Replica:
             return
         if (assignment.leader, assignment.leader_epoch) == (self._host.name, leader.leader_epoch):
             self._decided_version = assignment.version
-            leader.progress.set_replicas(
-                assignment.replicas, self._host.now_ms(), assignment.incarnations
-            )
-            leader.progress.restarted = frozenset(assignment.restarted)
+            _set_replicas(leader.progress, assignment, self._host.now_ms())
             leader.set_in_sync(assignment.in_sync, assignment.min_insync)
 
     def reopen(self, failure: Exception | None = None) -> None:
@@ -359,6 +355,12 @@ def _is_same_leadership(before: ReplicaAssignment, wanted: ReplicaAssignment) ->
 
 def _offline(error: Exception) -> GoqError:
     return error if isinstance(error, GoqError) else PartitionOffline(str(error))
+
+
+def _set_replicas(progress: ReplicaProgress, assignment: ReplicaAssignment, now_ms: int) -> None:
+    progress.set_replicas(
+        assignment.replicas, now_ms, assignment.incarnations, assignment.restarted
+    )
 
 
 def _may_lack_syncs(logs: PartitionLogs) -> bool:

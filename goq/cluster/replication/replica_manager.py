@@ -156,16 +156,16 @@ class ReplicaManager:
 
     def check_in_sync(self) -> None:
         """Propose in-sync sets that should change; call it periodically."""
+        now_ms = self.now_ms()
         for replica in self._replicas.values():
-            if replica.as_leader is not None:
-                self._check_in_sync(replica)
-
-    def _check_in_sync(self, replica: Replica) -> None:
-        leader, assignment = replica.as_leader, replica.assignment
-        if leader is None or assignment is None or replica.key in self._proposing:
-            return
-        wanted = leader.progress.desired_in_sync(self.now_ms(), limits.REPLICA_LAG_MS_MAX)
-        if wanted is not None:
+            leader, assignment = replica.as_leader, replica.assignment
+            if leader is None or leader.progress.is_steady(now_ms):
+                continue
+            if assignment is None or replica.key in self._proposing:
+                continue
+            wanted = leader.progress.desired_in_sync(now_ms, limits.REPLICA_LAG_MS_MAX)
+            if wanted is None:
+                continue
             leader.progress.begin_change(wanted)
             seen = assignment._replace(restarted=tuple(sorted(leader.progress.unconfirmed)))
             task = asyncio.ensure_future(self._propose(replica.key, seen, wanted))

@@ -278,6 +278,7 @@ def test_a_lease_keeps_its_time_though_a_node_led_for_a_moment_that_wrote_nothin
         world.nodes[third].replicas.leader_clocks.note(second, clock)
         world.nodes[second].crash(power=False)
         await world.until(lambda: follows(world.nodes[third], second))
+        world.agreement.unfit.add(first.name)  # it has reported itself fit again
         world.agreement.depose(KEY)
         assert (await world.serving()).name == third
         assert state_of(world.nodes[third].partition(KEY)).clock_node == third

@@ -84,6 +84,8 @@ class RepairManager:
         self._in_thread = replicas.in_thread
         self._now_ms = replicas.now_ms
         self._states: dict[PartitionKey, _RepairState] = {}
+        self._suspects: list[Replica] = []
+        """The replicas that may be damaged, or count as damaged, as of the last check."""
 
     @property
     def repaired_frames(self) -> int:
@@ -104,10 +106,13 @@ class RepairManager:
 
     @property
     def damaged(self) -> frozenset[tuple[int, int]]:
-        """The replicas with damage that may be repairable, by topic id and number."""
+        """The replicas with damage that may be repairable, by topic id and number.
+
+        New damage is in it from the next check on.
+        """
         return frozenset(
             (replica.key.topic_id, replica.key.number)
-            for replica in self._replicas
+            for replica in self._suspects
             if self._repairable_damage(replica)
         )
 
@@ -116,20 +121,26 @@ class RepairManager:
         """The replicas that count as damaged and are as whole as they can be."""
         return frozenset(
             (replica.key.topic_id, replica.key.number)
-            for replica in self._replicas
-            if self._states
-            and self._is_reported_damaged(replica)
+            for replica in self._suspects
+            if self._is_reported_damaged(replica)
             and (state := self._states.get(replica.key)) is not None
             and state.is_whole
             and not self._repairable_damage(replica)
         )
 
     def start_due_repairs(self) -> None:
-        """Start the repairs that are due; call it periodically."""
-        for key in self._states.keys() - {replica.key for replica in self._replicas}:
+        """Check all replicas, and start the repairs that are due; call it periodically."""
+        for key in [key for key in self._states if self._replicas.get(key) is None]:
             self._cancel(self._states.pop(key))
+        self._suspects = [
+            replica
+            for replica in self._replicas
+            if replica.has_damage
+            or self._is_reported_damaged(replica)
+            or replica.key in self._states
+        ]
         now_ms = self._now_ms()
-        for replica in self._replicas:
+        for replica in self._suspects:
             damage, is_reported = (
                 self._repairable_damage(replica),
                 self._is_reported_damaged(replica),

@@ -265,8 +265,7 @@ def test_who_returned_is_vouched_for_once_it_was_heard_of_with_all_that_is_safe(
     progress.set_replicas("abc", 0, (1, 1, 1))
     for node in "bc":
         progress.on_fetch(node, LogOffsets(10, 0), 1)
-    progress.set_replicas("abc", 1, (1, 2, 2))
-    progress.restarted = frozenset("bc")
+    progress.set_replicas("abc", 1, (1, 2, 2), restarted="bc")
     assert progress.desired_in_sync(1, 2000) is None
     assert progress.unconfirmed == frozenset("bc")
     progress.on_fetch("b", LogOffsets(10, 0), 2)
@@ -302,3 +301,26 @@ def test_a_lowered_min_insync_lets_the_one_that_lags_most_go_and_no_other() -> N
     assert progress.high_watermark == LogOffsets(5, 5)
     progress.set_in_sync({"a", "c"}, 2)
     assert progress.high_watermark == LogOffsets(5, 5)  # c has not got it either
+
+
+def test_a_steady_set_is_as_it_should_be_whatever_happens() -> None:
+    seen = 0
+    for seed in range(300):
+        rng = random.Random(seed)
+        progress = ReplicaProgress("a", LogOffsets(0, 0), in_sync="abc", min_insync=2)
+        progress.set_replicas("abc", 0)
+        for now_ms in range(1, 80):
+            action = rng.randrange(6)
+            if action == 0:
+                progress.on_local_append(LogOffsets(now_ms, 0))
+            elif action <= 3:
+                progress.on_fetch(rng.choice("bc"), progress.ends, now_ms)
+            elif action == 4 and rng.random() < 0.2:
+                replicas, restarted = rng.choice(["abc", "abcd", "ab"]), rng.choice(["", "b"])
+                progress.set_replicas(replicas, now_ms, restarted=restarted)
+            elif action == 5 and rng.random() < 0.3:
+                progress.set_in_sync(rng.choice(["abc", "abcd", "ab", "a"]), 2)
+            is_steady = progress.is_steady(now_ms)
+            seen += is_steady
+            assert progress.desired_in_sync(now_ms, 10) is None or not is_steady, seed
+    assert seen > 1_000
