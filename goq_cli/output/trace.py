@@ -186,6 +186,8 @@ class TimelinePrinter:
         text = f"{attempts} attempt" + ("" if attempts == 1 else "s")
         if took_ms is not None:
             text += f" · {took_ms / 1000:.3f} s from publish to ack"
+        elif any(event["event"] == "ACKNOWLEDGED" for event in self.trace["events"]):
+            text += " · acknowledged"
         else:
             text += " · no ack is known" if self.trace["incomplete"] else " · not acknowledged"
         return self.style.line((text, 0))

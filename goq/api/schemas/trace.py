@@ -69,7 +69,7 @@ class TraceGapOut(Output, kw_only=True):
 
 
 class TraceOut(msgspec.Struct):
-    """The life of a message and of its copies in dead-letter topics and back, in order of time."""
+    """The life of a message and of its copies in dead-letter topics and back, in order."""
 
     message: TracedMessageOut
     events: list[StepOut]

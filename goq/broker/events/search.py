@@ -11,8 +11,8 @@ from goq.broker.events.index import EventIndex, LiveBlocksBySegment
 from goq.broker.events.index_blocks import Interval, UnreadableEvents, events_between
 from goq.delivery.events.affected import affects
 from goq.delivery.events.event import AnyEvent, CopyStored, Matured, Rescheduled, Trimmed, Truncated
-from goq.delivery.events.frame_codec import StoredEvent
-from goq.delivery.trace.steps import PublishRecord
+from goq.delivery.events.frame_codec import StoredEvent, messages_end_of
+from goq.delivery.trace.steps import PublishRecord, TraceGap
 from goq.delivery.trace.timeline import DAMAGED, DELETED, Timeline
 from goq.storage.log.reader import LogReader
 from goq.storage.log.segment import Segment
@@ -27,11 +27,15 @@ class IndexedEventLog(NamedTuple):
 
 
 class EventGap(NamedTuple):
-    """Events that cannot be read, the times of their neighbours, and the reason."""
+    """Events that cannot be read, the times of their neighbours, and the reason.
+
+    ``messages_end`` is the end offset of the messages at the event after them, None if unknown.
+    """
 
     sequence: int
     from_us: int | None
     to_us: int | None
+    messages_end: int | None = None
     reason: str = DAMAGED
 
 
@@ -40,19 +44,23 @@ def timeline_of(
     offset: int,
     published: PublishRecord | None,
     *,
-    is_deleted: bool = False,
+    is_trimmed: bool = False,
+    archived_us: int | None = None,
 ) -> Timeline:
     """Return the timeline of a message from event logs, each of which continues the previous one.
 
     ``published`` is the publish record from the stored message, or None if it cannot be read. With
-    ``is_deleted`` the time of the deletion is looked up.
+    ``is_trimmed`` the message is not in the live log, and the time of its deletion is looked up.
+    ``archived_us`` is when it was archived.
     """
-    timeline = Timeline(offset, published)
-    for found in find_events(logs, offset, published, is_deleted=is_deleted):
+    timeline = Timeline(offset, published, archived_us)
+    for found in find_events(logs, offset, published, is_trimmed=is_trimmed):
         if isinstance(found, EventGap):
-            timeline.add_gap(found.from_us, found.to_us, found.reason)
+            gap = TraceGap(found.from_us, found.to_us, found.reason)
+            timeline.add_gap(gap, found.messages_end)
         else:
-            timeline.add(found.event, found.sequence, found.epoch, found.time_us)
+            timeline.add(found)
+    timeline.finish()
     return timeline
 
 
@@ -61,7 +69,7 @@ def find_events(
     offset: int,
     published: PublishRecord | None,
     *,
-    is_deleted: bool = False,
+    is_trimmed: bool = False,
 ) -> list[StoredEvent | EventGap]:
     """Return the events about a message, in order, and the gaps where events may be missing."""
     found: dict[int, StoredEvent | EventGap] = {}
@@ -70,12 +78,12 @@ def find_events(
         for each in _read(log, log.event_index.message_ranges(offset, log.live_blocks)):
             if isinstance(each, EventGap) or _may_be_about(each.event, offset):
                 found[each.sequence] = each
-    if is_deleted:
+    if is_trimmed:
         trims = _is_trim_of(offset, _reused_offset_sequence(found, offset))
         _find_first(
             logs, found, lambda log: log.event_index.trim_ranges(offset, log.live_blocks), trims
         )
-    elif published is not None:
+    if published is not None:
         dues = _DueTimes(offset, published.due_ms, found)
         least_ms = dues.least_ms
         if least_ms is not None:
@@ -88,26 +96,25 @@ def find_events(
     return [found[sequence] for sequence in sorted(found)]
 
 
-def gap_before_first(log: IndexedEventLog) -> EventGap | None:
-    """Return the gap at the start of a log, or None if the log is complete there."""
-    first = log.reader.segments[0]
-    if not first.base_offset:
-        return None
-    return EventGap(0, None, _first_time_us(log.reader, first), DELETED)
-
-
 def _gaps_between_segments(reader: LogReader) -> Iterator[EventGap]:
-    """Yield the gaps between segments: what was deleted while the topic had no archive."""
-    for before, after in pairwise(reader.segments):
+    """Yield the gaps before the first segment and between segments: their events were deleted."""
+    segments = reader.segments
+    if segments[0].base_offset:
+        yield _gap_before(reader, segments[0], 0, None)
+    for before, after in pairwise(segments):
         if before.end_offset < after.base_offset:
-            until_us = _first_time_us(reader, after)
-            yield EventGap(before.end_offset, before.time_us or None, until_us, DELETED)
+            yield _gap_before(reader, after, before.end_offset, before.time_us or None)
 
 
-def _first_time_us(reader: LogReader, segment: Segment) -> int | None:
+def _gap_before(
+    reader: LogReader, segment: Segment, sequence: int, from_us: int | None
+) -> EventGap:
     with suppress(OSError):
-        return segment.read_first_time(reader.disk)
-    return None
+        header = segment.read_first_header(reader.disk)
+        if header is not None:
+            messages_end = messages_end_of(header)
+            return EventGap(sequence, from_us, header.append_time_us, messages_end, DELETED)
+    return EventGap(sequence, from_us, None, None, DELETED)
 
 
 def _may_be_about(event: AnyEvent, offset: int) -> bool:
@@ -202,7 +209,7 @@ def _mark_gaps(
             lost.append(each)
             continue
         if lost:
-            yield EventGap(lost[0].sequence, before_us, each.time_us)
+            yield EventGap(lost[0].sequence, before_us, each.time_us, each.messages_end)
             lost.clear()
         before_us = each.time_us
         yield each

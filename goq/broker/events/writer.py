@@ -96,7 +96,7 @@ class EventWriter:
     def record(self, events: Sequence[AnyEvent]) -> asyncio.Future[Appended]:
         """Apply events and queue them for the log. The future completes when they are durable."""
         together = [*self._deferred, *events]
-        view = encode_event_frame(together)
+        view = encode_event_frame(together, self._state.end_offset)
         done = self.commit.append(view)
         self.live_index.on_record(together, view.header.frame_bytes, done)
         self._next_sequence += len(self._deferred)
@@ -146,7 +146,9 @@ class EventWriter:
         if self._deferred:
             self.record(())
         events = snapshot_of(self._state, self._state.end_offset, self._snapshot_limits)
-        first, *others = snapshot_frames(events, self._snapshot_limits.frame_weight_max)
+        first, *others = snapshot_frames(
+            events, self._snapshot_limits.frame_weight_max, self._state.end_offset
+        )
         done = self.commit.append(first, begins_segment=begins_segment)
         for view in others:
             done = self.commit.append(view)

@@ -191,7 +191,7 @@ def _rebuild(
         is_sound=messages.reader.is_sound,
     )
     if rebuilt.repairs:  # durable before a lost offset is assigned again
-        view = encode_event_frame(rebuilt.repairs)
+        view = encode_event_frame(rebuilt.repairs, messages.end_offset)
         now_us = context.clock.wall_us()
         batch = events.begin(now_us)
         batch.add(view.header, view.body, append_time_us=now_us, leader_epoch=context.epoch)

@@ -350,8 +350,11 @@ class Partition:
     async def reset(self, group: str, offset: int, end_offset: int | None = None) -> None:
         """Set a group's position to ``offset``, and its end to ``end_offset`` or to none."""
         self.leases.check_room()
-        end = -1 if end_offset is None else end_offset
-        done = self._writer.record([Reset(group, offset, end)])
+        known = self._state.groups.get(group)
+        ends = (end_offset, None if known is None else known.end_offset)
+        done = self._writer.record(
+            [Reset(group, offset, *(-1 if end is None else end for end in ends))]
+        )
         self._callbacks.on_ready(group)
         await done
 

@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import pairwise
 from typing import TypeVar
 
+from goq import limits
 from goq.broker.events.writer import EventWriter
 from goq.broker.log.group_commit import GroupCommit
 from goq.broker.partition_context import PartitionContext, PartitionId
 from goq.delivery.events.event import Trimmed
+from goq.delivery.events.frame_codec import messages_end_of
+from goq.storage.disk import Disk
 from goq.storage.log.log import Log
 from goq.storage.log.segment import Segment
 from goq.storage.repair import scan_segment
@@ -43,6 +47,7 @@ class Trimmer:
         self._context = context
         self._messages = messages
         self._events = events
+        self._kept_from = 0
 
     @property
     def segments(self) -> Sequence[Segment]:
@@ -62,27 +67,21 @@ class Trimmer:
         return deleted
 
     async def old_events(self) -> list[Segment]:
-        """Return the event segments that are older than every message.
+        """Return the event segments that are about deleted messages only.
 
-        They concern deleted messages only, because an event is never older than its message. The
-        segments that a rebuild needs are not returned.
+        All messages before the segment's end must be gone. The end offset of the messages at that
+        time is in the next segment: clocks do not count. The segments that a rebuild needs are not
+        returned.
         """
         rebuilds_from = self._events.rebuilds_from
-        events = self._events.commit.log.segments[:-1]
-        candidates = [s for s in events if s.end_offset <= rebuilds_from]
-        if not candidates:
+        events = [s for s in self._events.commit.log.segments if s.base_offset <= rebuilds_from]
+        if len(events) < 2:
             return []
-        first, disk = self._messages.log.segments[0], self._context.disk
+        messages, disk = self._messages.log, self._context.disk
 
         def find() -> list[Segment]:
-            old: list[Segment] = []
-            first_us = first.read_first_time(disk)
-            for segment in candidates:
-                segment.load_index(disk)
-                if first_us is None or segment.time_us >= first_us:
-                    break
-                old.append(segment)
-            return old
+            self._kept_from = first_kept_offset(messages, self._kept_from)
+            return _about_messages_before(self._kept_from, events, disk)
 
         return await self._in_thread(find)
 
@@ -130,3 +129,45 @@ class Trimmer:
 def _last_sealed_end(log: Log, offset: int) -> int:
     ends = [s.end_offset for s in log.segments[:-1] if s.end_offset <= offset]
     return max(ends, default=log.start_offset)
+
+
+def _about_messages_before(offset: int, segments: Sequence[Segment], disk: Disk) -> list[Segment]:
+    """Return the segments from the first on that are about no message from ``offset`` on."""
+    found: list[Segment] = []
+    undecided: list[Segment] = []
+    for segment, after in pairwise(segments):
+        undecided.append(segment)
+        header = after.read_first_header(disk)
+        messages_end = None if header is None else messages_end_of(header)
+        if messages_end is None:
+            continue  # the next segment decides for both
+        if messages_end > offset:
+            break
+        found += undecided
+        undecided.clear()
+    return found
+
+
+def first_kept_offset(log: Log, known: int = 0) -> int:
+    """Return the first offset whose message may be there; blocks on the disk.
+
+    Compaction removes messages and keeps their offsets. ``known`` is an earlier result: the search
+    goes on from there. Damaged messages count as there, because a replica may repair them.
+    """
+    first, end_offset = log.segments[0], log.end_offset
+    offset = max(known, first.base_offset)
+    if not first.generation:
+        return offset
+    while offset < end_offset:
+        reading = log.reader.read(offset, end_offset, bytes_max=limits.MIB)
+        for view in reading.frames:
+            header = view.header
+            if header.base_offset > offset:
+                return offset  # damaged
+            kept = view.kept(offset - header.base_offset, header.message_count)
+            if True in kept:
+                return offset + kept.index(True)
+            offset = header.end_offset
+        if reading.next_offset > offset or not reading.frames:
+            return offset  # damaged
+    return offset

@@ -1,10 +1,15 @@
-"""A trace: the histories of a message and of its copies, merged by time."""
+"""A trace: the histories of a message and of its copies, as one list of steps.
+
+Steps of one message stay in the order of its log, and those of a copy come after the step that made
+the copy. Times decide only between steps of different messages: a clock may have been set back.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from heapq import merge
+from heapq import heappop, heappush
+from itertools import pairwise
 from typing import NamedTuple
 
 from goq.broker.outbox.dead_letter_headers import read_dead_letter
@@ -43,7 +48,7 @@ class TracedStep(NamedTuple):
 
 
 class Trace(NamedTuple):
-    """The known steps of a message and of its copies, in time order."""
+    """The known steps of a message and of its copies, in order."""
 
     message: MessageHistory
     copies: Sequence[MessageHistory]
@@ -57,10 +62,18 @@ class Trace(NamedTuple):
 
     @property
     def publish_to_ack_us(self) -> int | None:
-        """The time from the first publish to the first ack, or None if either is unknown."""
-        began_us = _first(self.steps, StepName.PUBLISHED)
-        ended_us = _first(self.steps, StepName.ACKNOWLEDGED)
-        return None if began_us is None or ended_us is None else ended_us - began_us
+        """The time from the first publish to the first ack, or None if it is unknown.
+
+        It is also unknown if a clock was set back in between.
+        """
+        names = [each.step.name for each in self.steps]
+        if StepName.ACKNOWLEDGED not in names or names[0] is not StepName.PUBLISHED:
+            return None
+        end = names.index(StepName.ACKNOWLEDGED) + 1
+        times_us = [each.step.time_us for each in self.steps[:end]]
+        if any(before_us > after_us for before_us, after_us in pairwise(times_us)):
+            return None
+        return times_us[-1] - times_us[0]
 
 
 Links = dict[MessageId, dict[int, MessageId]]
@@ -119,9 +132,39 @@ def build_trace(
     return Trace(
         asked,
         [each for each in messages if each is not asked],
-        list(merge(*steps, key=lambda each: each.step.time_us)),
+        _merge(steps),
         list(incomplete),
     )
+
+
+def _merge(histories: Sequence[Sequence[TracedStep]]) -> list[TracedStep]:
+    """Return the steps of all histories, each of which is in order. See the module."""
+    numbers = {steps[0].id: number for number, steps in enumerate(histories) if steps}
+    waiting = {
+        numbers[each.to] for steps in histories for each in steps if each.to in numbers
+    }  # for the step that made them
+    merged: list[TracedStep] = []
+    heads: list[tuple[int, int, int]] = []  # time, history, step
+
+    def push(number: int, at: int) -> None:
+        if at < len(histories[number]):
+            heappush(heads, (histories[number][at].step.time_us, number, at))
+
+    for number in set(numbers.values()) - waiting:
+        push(number, 0)
+    while heads or waiting:
+        if not heads:  # copies of each other: an offset was used twice
+            waiting.remove(first := min(waiting))
+            push(first, 0)
+        _, number, at = heappop(heads)
+        step = histories[number][at]
+        merged.append(step)
+        push(number, at + 1)
+        copy = None if step.to is None else numbers.get(step.to)
+        if copy in waiting:
+            waiting.remove(copy)
+            push(copy, 0)
+    return merged
 
 
 def _traced_step(
@@ -136,10 +179,6 @@ def _traced_step(
         return TracedStep(history.id, step, to)
     origin = origins.get(history.id) or _claimed_origin(history)
     return TracedStep(history.id, step, to, origin, None if origin else history.producer)
-
-
-def _first(steps: Sequence[TracedStep], name: StepName) -> int | None:
-    return next((each.step.time_us for each in steps if each.step.name is name), None)
 
 
 def _claimed_origin(history: MessageHistory) -> MessageId | None:

@@ -15,7 +15,7 @@ from functools import partial
 
 from goq import limits
 from goq.broker.broker import Broker
-from goq.broker.events.search import IndexedEventLog, gap_before_first, timeline_of
+from goq.broker.events.search import IndexedEventLog, timeline_of
 from goq.broker.outbox.dead_letter_headers import read_dead_letter
 from goq.broker.partition.partition import Partition
 from goq.broker.trace.sources import (
@@ -132,13 +132,20 @@ class Tracer:
         age_ms: int | None,
     ) -> MessageHistory:
         offset, logs = message_id.offset, [source.events]
+        archived_us = self._sources.archived_at_us(partition, offset)
+        is_trimmed = offset < partition.log_start_offset
         view, is_there = find_frame(source, offset)
+        build = partial(
+            timeline_of,
+            logs,
+            offset,
+            is_trimmed=is_trimmed or not is_there,
+            archived_us=archived_us,
+        )
         if view is None:
-            timeline = timeline_of(logs, offset, None, is_deleted=not is_there)
+            timeline = build(None)
             if not is_there:
                 _check_known(partition, logs, message_id, timeline)
-            self._add_first_gap(partition, source, timeline)
-            self._add_archived(partition, timeline)
             state = _DAMAGED if is_there else _DELETED
             return MessageHistory(message_id, state, None, None, None, False, None, timeline)
         header, index = view.header, offset - view.header.base_offset
@@ -146,10 +153,8 @@ class Tracer:
         if view.removed_rows is not None and view.removed_rows.has(index):
             time_us = None if _may_be_merged(view) else header.append_time_us
             published = None if time_us is None else PublishRecord(offset, time_us)
-            timeline = timeline_of(logs, offset, published)
+            timeline = build(published)
             timeline.add_compacted()
-            self._add_first_gap(partition, source, timeline, is_gone=True)
-            self._add_archived(partition, timeline)
             return MessageHistory(
                 message_id, _COMPACTED, None, time_us, producer, False, None, timeline
             )
@@ -157,14 +162,12 @@ class Tracer:
         is_delayed = message.deliver_at_ms > header.append_time_us // 1000
         due_ms = message.deliver_at_ms if is_delayed else 0
         published = PublishRecord(offset, header.append_time_us, due_ms)
-        timeline, until_us = timeline_of(logs, offset, published), None
-        self._add_first_gap(partition, source, timeline)
-        is_archived = self._add_archived(partition, timeline)
-        if age_ms is not None and not is_archived:
+        timeline, until_us = build(published), None
+        if age_ms is not None and archived_us is None:
             until_us = last_time_us(source.messages, offset, header.append_time_us) + age_ms * 1000
         return MessageHistory(
             message_id,
-            _ARCHIVED if is_archived else LIVE,
+            LIVE if archived_us is None else _ARCHIVED,
             message,
             header.append_time_us,
             producer,
@@ -172,27 +175,6 @@ class Tracer:
             until_us,
             timeline,
         )
-
-    def _add_first_gap(
-        self,
-        partition: Partition,
-        source: TraceSource,
-        timeline: Timeline,
-        *,
-        is_gone: bool = False,
-    ) -> None:
-        """Add the gap at the start of the event log. Events of live messages are all retained."""
-        gap = gap_before_first(source.events)
-        is_gone = is_gone or timeline.offset < partition.log_start_offset
-        if gap is not None and is_gone:
-            timeline.add_gap(gap.from_us, gap.to_us, gap.reason)
-
-    def _add_archived(self, partition: Partition, timeline: Timeline) -> bool:
-        """Add the archive step if the message is only in the archive; return whether it is."""
-        time_us = self._sources.archived_at_us(partition, timeline.offset)
-        if time_us is not None:
-            timeline.add_archived(time_us)
-        return time_us is not None
 
     async def _copies_of(self, history: MessageHistory) -> dict[int, MessageId]:
         """Return the copies of a message, by the number of the step that made each copy."""

@@ -75,10 +75,11 @@ class MissingSteps:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageTrace(Result):
-    """The life of a message and of its copies, in the order of time.
+    """The life of a message and of its copies, in order, a copy after the step that made it.
 
     ``attempts`` counts its deliveries. ``publish_to_ack_ms`` is in milliseconds, None while there
-    is no ack. ``incomplete`` is empty where every step is known.
+    is no ack, and where a clock was set back before it. ``incomplete`` is empty where every step is
+    known.
     """
 
     message: TracedMessage

@@ -120,11 +120,13 @@ class Reset(Event, frozen=True, tag=6):
     """The group continues from an offset; all its leases and retries are void.
 
     It gets nothing at or after ``end_offset`` until it is reset again; -1 for no end.
+    ``end_offset_before`` is its end up to then.
     """
 
     group: str
     offset: int
     end_offset: int = -1
+    end_offset_before: int = -1
 
 
 class GroupDeleted(Event, frozen=True, tag=7):

@@ -1,7 +1,9 @@
 """The frames of the ``events`` log.
 
 A frame's body is the length of what follows (``u64``), the events as MessagePack, and zeros up to
-a multiple of 8.
+a multiple of 8. ``first_sequence`` of the header is 1 plus the end offset of the partition's
+messages when the frame was written; 0 if unknown. A message at or after that end was published
+later, whatever the clock says: no event in the frame or before it is about it.
 """
 
 from __future__ import annotations
@@ -22,8 +24,8 @@ from goq.delivery.events.event import (
     encode_events,
 )
 from goq.errors import InvalidFrame
-from goq.frame.encoder import assemble_frame
-from goq.frame.header import Attribute, padding_bytes
+from goq.frame.encoder import NO_PRODUCER, ProducerMark, assemble_frame
+from goq.frame.header import Attribute, FrameHeader, padding_bytes
 from goq.frame.view import FrameView
 
 _LENGTH_BYTES = 8
@@ -32,22 +34,35 @@ _SNAPSHOT_TAG = bytes([int(str(SnapshotStarted.__struct_config__.tag))])
 
 
 class StoredEvent(NamedTuple):
-    """An event with its sequence, epoch and append time."""
+    """An event with its sequence, epoch and append time.
+
+    ``messages_end`` is the end offset of the messages when it was written, None if unknown.
+    """
 
     sequence: int
     epoch: int
     time_us: int
     event: AnyEvent
+    messages_end: int | None = None
 
 
-def encode_event_frame(events: Sequence[AnyEvent]) -> FrameView:
+def messages_end_of(header: FrameHeader) -> int | None:
+    """Return the end offset of the messages when a frame of events was written, None if unknown."""
+    return header.first_sequence - 1 if header.first_sequence else None
+
+
+def encode_event_frame(events: Sequence[AnyEvent], messages_end: int | None = None) -> FrameView:
     """Return a frame of events, ready to be appended."""
+    mark = NO_PRODUCER if messages_end is None else ProducerMark(0, 0, messages_end + 1)
     data = encode_events(events)
     parts = [len(data).to_bytes(_LENGTH_BYTES, "little"), data, bytes(padding_bytes(len(data)))]
-    return FrameView.parse(assemble_frame(parts, count=len(events), attributes=Attribute.EVENTS))
+    frame = assemble_frame(parts, count=len(events), attributes=Attribute.EVENTS, producer=mark)
+    return FrameView.parse(frame)
 
 
-def snapshot_frames(events: Sequence[AnyEvent], weight_max: int) -> Iterator[FrameView]:
+def snapshot_frames(
+    events: Sequence[AnyEvent], weight_max: int, messages_end: int
+) -> Iterator[FrameView]:
     """Yield the frames of a snapshot, each of about ``weight_max`` entries."""
     some: list[AnyEvent] = []
     weight = 0
@@ -55,10 +70,10 @@ def snapshot_frames(events: Sequence[AnyEvent], weight_max: int) -> Iterator[Fra
         some.append(event)
         weight += event_weight(event)
         if weight >= weight_max:
-            yield encode_event_frame(some)
+            yield encode_event_frame(some, messages_end)
             some, weight = [], 0
     if some:
-        yield encode_event_frame(some)
+        yield encode_event_frame(some, messages_end)
 
 
 def decode_event_frame(view: FrameView) -> list[StoredEvent]:
@@ -71,8 +86,10 @@ def decode_event_frame(view: FrameView) -> list[StoredEvent]:
         raise InvalidFrame(f"the frame does not hold events: {error}") from None
     if len(events) != header.message_count or not header.attributes & Attribute.EVENTS:
         raise InvalidFrame("the frame does not hold the events that it counts")
+    epoch, time_us = header.leader_epoch, header.append_time_us
+    messages_end = messages_end_of(header)
     return [
-        StoredEvent(sequence, header.leader_epoch, header.append_time_us, event)
+        StoredEvent(sequence, epoch, time_us, event, messages_end)
         for sequence, event in enumerate(events, header.base_offset)
     ]
 

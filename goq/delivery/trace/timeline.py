@@ -1,5 +1,6 @@
 """The life of one message, step by step, from the events that are about it.
 
+Steps are in the order of the log; their times are those of the clock, which may have been set back.
 Facts of an event itself are always reported. Facts that follow only from the state before it (a
 reset changed something, a retry was scheduled) are reported only where no earlier event is missing.
 So a timeline with gaps leaves steps out, and says so, and is never wrong.
@@ -14,7 +15,6 @@ from typing import Any, Final
 from goq.delivery.events.affected import WITHOUT_OFFSETS, affects
 from goq.delivery.events.event import (
     Acked,
-    AnyEvent,
     Cancelled,
     Cause,
     Compacted,
@@ -39,9 +39,11 @@ from goq.delivery.events.event import (
     Truncated,
     token_of,
 )
+from goq.delivery.events.frame_codec import StoredEvent
 from goq.delivery.trace.steps import CopyLocation, PublishRecord, Step, StepName, TraceGap
 
 VISIBILITY_TIMEOUT: Final = "visibility_timeout"
+_GONE: Final = "gone by then"
 _NO_LEASE: Final = "the event of the delivery is missing"
 DAMAGED: Final = "events are damaged"
 DELETED: Final = "older events were deleted"
@@ -58,6 +60,8 @@ class _GroupProgress:
     is_taken: bool = False
     waits: bool = False
     """Whether it waits for another attempt."""
+    is_held: bool = False
+    """Whether it is behind the group's end."""
 
     @property
     def is_outstanding(self) -> bool:
@@ -65,22 +69,29 @@ class _GroupProgress:
 
 
 class Timeline:
-    """The steps of one message, built from events in log order; events about others are ignored."""
+    """The steps of one message, built from events in log order; events about others are ignored.
 
-    def __init__(self, offset: int, published: PublishRecord | None) -> None:
+    ``archived_us`` is the time when the message was archived, if it is only in the archive.
+    """
+
+    def __init__(
+        self, offset: int, published: PublishRecord | None, archived_us: int | None = None
+    ) -> None:
         self.offset = offset
         self._published = published
+        self._archived_us = archived_us
         self._start_over()
 
     def _start_over(self) -> None:
         self.steps: list[Step] = []
         self.incomplete: list[TraceGap] = []
-        self._compactions_us: list[int] = []
+        self._compactions: list[Step] = []
+        self._compacted_at = 0
         self.attempts = 0
         """The number of deliveries, without those that were returned."""
         self._groups: dict[str, _GroupProgress] = {}
         self._copies: dict[int, int] = {}
-        self._is_cancelled = self._is_deleted = False
+        self._is_cancelled = self._is_gone = False
         self._due_ms = 0
         published = self._published
         if published is None:
@@ -90,16 +101,26 @@ class Timeline:
             self._due_ms = published.due_ms
             self._add_step(published.time_us, StepName.SCHEDULED, due_ms=published.due_ms)
 
-    def add(self, event: AnyEvent, sequence: int, epoch: int, time_us: int) -> None:
-        """Add an event, by its sequence and epoch and the time of its frame."""
+    def add(self, stored: StoredEvent) -> None:
+        """Add an event."""
+        event = stored.event
         handler = _HANDLERS.get(type(event))
         if handler is not None and (type(event) in WITHOUT_OFFSETS or affects(event, self.offset)):
-            handler(self, event, time_us, token_of(epoch, sequence))
+            self._messages_end = stored.messages_end
+            handler(self, event, stored.time_us, token_of(stored.epoch, stored.sequence))
 
-    def add_gap(self, from_us: int | None, to_us: int | None, reason: str = DAMAGED) -> None:
-        """Record events that cannot be read, and the times of those around them."""
-        if to_us is None or self._published is None or to_us >= self._published.time_us:
-            self.incomplete.append(TraceGap(from_us, to_us, reason))
+    def add_gap(self, gap: TraceGap, messages_end: int | None) -> None:
+        """Record events that cannot be read, unless the message was published after them.
+
+        ``messages_end`` is the end offset of the messages at the event after them, None if unknown.
+        """
+        if messages_end is None or self.offset < messages_end:
+            self.incomplete.append(gap)
+
+    def finish(self) -> None:
+        """End the timeline after its last event."""
+        if self._archived_us is not None and not self._is_gone:
+            self._add_step(self._archived_us, StepName.ARCHIVED)
 
     def _add_step(self, time_us: int, name: StepName, **known: Any) -> None:
         self.steps.append(Step(time_us, name, **known))
@@ -260,10 +281,8 @@ class Timeline:
             return
         self._due_ms = 0
         before_us = self.steps[-1].time_us
-        time_us = max(event.up_to_ms * 1000, self._published.time_us)
-        if before_us // 1000 == event.up_to_ms:
-            time_us = before_us
-        self._add_step(time_us, StepName.MATURED)
+        is_same_ms = before_us // 1000 == event.up_to_ms
+        self._add_step(before_us if is_same_ms else event.up_to_ms * 1000, StepName.MATURED)
 
     def _corrupted(self, event: Corrupted, time_us: int, _token: int) -> None:
         self._add_step(time_us, StepName.CORRUPTED, reason=event.reason or None)
@@ -275,24 +294,24 @@ class Timeline:
 
     def _compacted(self, _event: Compacted, time_us: int, _token: int) -> None:
         """Record a compaction pass: it does not say whether the message was removed then."""
-        self._compactions_us.append(time_us)
+        reason = _GONE if self._compactions else None
+        self._compactions.append(Step(time_us, StepName.COMPACTED, reason=reason))
+        self._compacted_at = len(self.steps)
 
     def add_compacted(self) -> None:
         """Add that the message was compacted away, at the latest by the last pass."""
-        if self._compactions_us:
-            reason = "gone by then" if len(self._compactions_us) > 1 else None
-            self._add_step(self._compactions_us[-1], StepName.COMPACTED, reason=reason)
-            self.steps.sort(key=lambda step: step.time_us)
-
-    def add_archived(self, time_us: int) -> None:
-        """Add that the message was archived."""
-        self._add_step(time_us, StepName.ARCHIVED)
-        self.steps.sort(key=lambda step: step.time_us)
+        if self._compactions:
+            self.steps.insert(self._compacted_at, self._compactions[-1])
 
     def _trimmed(self, event: Trimmed, time_us: int, _token: int) -> None:
-        if event.start_offset > self.offset and not self._is_deleted and not self.incomplete:
-            self._is_deleted = True
-            self._add_step(time_us, StepName.DELETED)
+        if event.start_offset <= self.offset or self._is_gone:
+            return
+        self._is_gone = True
+        if self._archived_us is not None:
+            self._add_step(self._archived_us, StepName.ARCHIVED)
+        else:  # an earlier one may be missing
+            reason = _GONE if self.incomplete else None
+            self._add_step(time_us, StepName.DELETED, reason=reason)
 
     def _truncated(self, event: Truncated, _time_us: int, _token: int) -> None:
         if event.end_offset <= self.offset:
@@ -302,25 +321,35 @@ class Timeline:
 
     def _reset(self, event: Reset, time_us: int, _token: int) -> None:
         progress = self._groups.get(event.group, _GroupProgress())
+        if self._is_gone or not self._was_published(progress):
+            return
+        was_held = 0 <= event.end_offset_before <= self.offset
         if 0 <= event.end_offset <= self.offset:
-            is_change = progress.is_outstanding or not self._is_cancelled
-            self._groups[event.group] = _GroupProgress(is_taken=progress.is_taken)
+            is_change = progress.is_outstanding or not (was_held or self._is_cancelled)
+            self._groups[event.group] = _GroupProgress(is_taken=progress.is_taken, is_held=True)
             reason = "behind the group's end"
         elif event.offset <= self.offset:
-            is_change = progress.is_outstanding or (progress.is_taken and not self._is_cancelled)
+            is_known = progress.is_taken or was_held
+            is_change = progress.is_outstanding or (is_known and not self._is_cancelled)
             self._groups.pop(event.group, None)
-            reason = "to be delivered again"
+            reason = "no longer behind the group's end" if was_held else "to be delivered again"
         else:
-            is_fresh = not progress.is_taken and not self._is_cancelled
-            is_change = progress.is_outstanding or is_fresh
+            is_fresh = not progress.is_taken or was_held
+            is_change = progress.is_outstanding or (is_fresh and not self._is_cancelled)
             self._groups[event.group] = _GroupProgress(is_taken=True)
             reason = "passed over"
         if is_change and not self.incomplete:
             self._add_step(time_us, StepName.RESET, group=event.group, reason=reason)
 
+    def _was_published(self, progress: _GroupProgress) -> bool:
+        """Return whether the message was there at the current event."""
+        return progress.is_taken or self._messages_end is None or self.offset < self._messages_end
+
     def _group_deleted(self, event: GroupDeleted, time_us: int, _token: int) -> None:
         progress = self._groups.pop(event.group, None)
-        if progress is not None and progress.is_taken and not self.incomplete:
+        if progress is None or self._is_gone or self.incomplete:
+            return
+        if progress.is_taken or progress.is_held:
             self._add_step(time_us, StepName.GROUP_DELETED, group=event.group)
 
 

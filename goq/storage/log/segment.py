@@ -64,6 +64,7 @@ class Segment:
         self.index: SparseIndex | None = None
         self.columns: SegmentColumns | None = None
         self.first_time_us: int | None = None
+        self._first_header: FrameHeader | None = None
         self.time_us = 0
         self.has_partial_times = False
         self._loading = threading.Lock()
@@ -160,12 +161,19 @@ class Segment:
 
     def read_first_time(self, disk: Disk) -> int | None:
         """Return the append time of the first sound frame, None if there is none."""
-        if self.first_time_us is None and self.size_bytes:
+        if self.first_time_us is None:
+            header = self.read_first_header(disk)
+            self.first_time_us = None if header is None else header.append_time_us
+        return self.first_time_us
+
+    def read_first_header(self, disk: Disk) -> FrameHeader | None:
+        """Return the header of the first sound frame, None if there is none."""
+        if self._first_header is None and self.size_bytes:
             for place in Scanner(disk, self.path, self.size_bytes).frames(0, self.base_offset):
                 if isinstance(place, ScannedFrame):
-                    self.first_time_us = place.view.header.append_time_us
+                    self._first_header = place.view.header
                     break
-        return self.first_time_us
+        return self._first_header
 
     @property
     def temp_path(self) -> Path:

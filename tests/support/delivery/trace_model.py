@@ -54,6 +54,12 @@ class Standing:
     held: dict[int, Held] = field(default_factory=dict)
     waits: dict[int, int] = field(default_factory=dict)
     taken: set[int] = field(default_factory=set)
+    end: int | None = None
+    behind: set[int] = field(default_factory=set)
+    """The messages that were there, behind the end, when it was set."""
+
+    def is_behind(self, offset: int) -> bool:
+        return self.end is not None and offset >= self.end
 
 
 class TraceTwin:
@@ -185,6 +191,7 @@ class TraceTwin:
             is_waiting = bool(known.retries.within(offset, offset + 1))
             was_lost = offset in standing.waits and not is_waiting
             is_new = offset in known.taken and offset not in standing.taken
+            is_new = is_new and not standing.is_behind(offset)
             if at in self.cancelled or not (was_lost or is_new):
                 continue
             standing.waits.pop(offset, None)
@@ -346,28 +353,38 @@ class TraceTwin:
         return names.index(group) if group in names else -1
 
     async def set_back(self) -> None:
-        """Set a group to another offset."""
+        """Set a group to another offset, at times with an end."""
         topic, group = self._topic(), self.chance.choice(GROUPS)
         floor = self.chance.randint(0, self.ends[TOPIC])
+        end = self.chance.randint(floor, self.ends[TOPIC]) if self._is_rare(0.5) else None
         await self.broker.remember_group(topic, group)
-        await topic.partitions[0].reset(group, floor)
+        await topic.partitions[0].reset(group, floor, end)
         standing = self.groups.pop((TOPIC, group), Standing())
-        self.groups[TOPIC, group].taken = set(range(floor))
+        after = self.groups[TOPIC, group]
+        after.taken, after.end = set(range(floor)), end
+        after.behind = {o for o in range(self.ends[TOPIC]) if after.is_behind(o)}
         for offset in range(self.ends[TOPIC]):
             at = self._id(TOPIC, offset)
             is_out = offset in standing.held or offset in standing.waits
             is_taken, is_cancelled = offset in standing.taken, at in self.cancelled
-            if offset >= floor and (is_out or (is_taken and not is_cancelled)):
-                self.tell(at, "RESET", group=group, reason="to be delivered again")
-            elif offset < floor and (is_out or not (is_taken or is_cancelled)):
-                self.tell(at, "RESET", group=group, reason="passed over")
+            was_behind = standing.is_behind(offset)
+            if offset in after.behind:
+                is_told, reason = not was_behind, "behind the group's end"
+            elif offset < floor:
+                is_told, reason = was_behind or not is_taken, "passed over"
+            elif was_behind:
+                is_told, reason = True, "no longer behind the group's end"
+            else:
+                is_told, reason = is_taken, "to be delivered again"
+            if is_out or (is_told and not is_cancelled):
+                self.tell(at, "RESET", group=group, reason=reason)
 
     async def delete_group(self) -> None:
         topic, group = self._topic(), self.chance.choice(GROUPS)
         exists = group in state_of(topic.partitions[0]).groups
         await self.broker.delete_group(topic, group)
         standing = self.groups.pop((TOPIC, group), Standing())
-        for offset in standing.taken if exists else ():
+        for offset in standing.taken | standing.behind if exists else ():
             self.tell(self._id(TOPIC, offset), "GROUP_DELETED", group=group)
 
     async def put_back(self) -> None:

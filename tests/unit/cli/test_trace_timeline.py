@@ -54,6 +54,11 @@ def test_a_coloured_page_has_the_same_text() -> None:
         assert plain(coloured) == page(told)
 
 
+def test_an_ack_is_told_also_where_its_time_says_nothing() -> None:
+    acked = trace([step("10:30:00.000000", "ACKNOWLEDGED", group="g")])
+    assert page(acked).endswith("\n0 attempts · acknowledged\n")
+
+
 @pytest.mark.parametrize("colour", [False, True])
 @pytest.mark.parametrize("width", [1, 30, 44, 80, 100, 500])
 def test_no_line_of_the_timeline_is_wider_than_the_terminal(width: int, colour: bool) -> None:

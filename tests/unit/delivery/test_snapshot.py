@@ -32,7 +32,9 @@ def test_a_snapshot_of_very_many_leases_with_long_names_fits_into_frames() -> No
     name = "\U0001f4e6" * limits.CONSUMER_NAME_CHARS_MAX
     for offset in range(20_000):
         state.apply(Leased("g", name, 1000, [(offset, offset + 1, 1)]), offset, 1)
-    frames = list(snapshot_frames(snapshot_of(state, 0), DEFAULT_SNAPSHOT_LIMITS.frame_weight_max))
+    frames = list(
+        snapshot_frames(snapshot_of(state, 0), DEFAULT_SNAPSHOT_LIMITS.frame_weight_max, 0)
+    )
     assert len(frames) > 1
     assert all(f.header.frame_bytes <= limits.FRAME_BYTES_MAX for f in frames)
 
@@ -62,7 +64,9 @@ def test_a_snapshot_of_very_many_long_names_fits_into_frames() -> None:
     name = "\U0001f4e6" * limits.CLIENT_ID_CHARS_MAX
     for producer_id in range(2**63, 2**63 + limits.PRODUCERS_PER_PARTITION_MAX):
         state.apply(Named(producer_id, name), 0, 1)
-    frames = list(snapshot_frames(snapshot_of(state, 0), DEFAULT_SNAPSHOT_LIMITS.frame_weight_max))
+    frames = list(
+        snapshot_frames(snapshot_of(state, 0), DEFAULT_SNAPSHOT_LIMITS.frame_weight_max, 0)
+    )
     assert all(f.header.frame_bytes <= limits.FRAME_BYTES_MAX // 2 for f in frames)
     assert restored(state).producer_names == state.producer_names
 

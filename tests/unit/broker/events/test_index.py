@@ -191,8 +191,8 @@ class History:
             for each in self.stored:
                 if published is not None and isinstance(each.event, Trimmed):
                     continue  # what is there was not deleted
-                all_of_it.add(each.event, each.sequence, each.epoch, each.time_us)
-            found = timeline_of([events], offset, published, is_deleted=published is None)
+                all_of_it.add(each)
+            found = timeline_of([events], offset, published, is_trimmed=published is None)
             assert found.steps == all_of_it.steps
             assert found.incomplete == all_of_it.incomplete
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from goq.delivery.events.event import (
     AnyEvent,
     Cancelled,
     Cause,
+    Compacted,
     CopyQueued,
     CopyStored,
     Corrupted,
@@ -29,8 +31,9 @@ from goq.delivery.events.event import (
     Truncated,
     token_of,
 )
-from goq.delivery.trace.steps import CopyLocation, PublishRecord, Step, StepName
-from goq.delivery.trace.timeline import Timeline
+from goq.delivery.events.frame_codec import StoredEvent
+from goq.delivery.trace.steps import CopyLocation, PublishRecord, Step, StepName, TraceGap
+from goq.delivery.trace.timeline import DAMAGED, Timeline
 
 EPOCH, OFFSET = 2, 10
 PUBLISHED = PublishRecord(OFFSET, 1_000_000)
@@ -38,15 +41,26 @@ TOKEN = token_of(EPOCH, 0)
 LEASED = Leased("g", "c", 31_000, [(5, 8, 1), (10, 12, 1)])
 
 
-def timeline(*events: AnyEvent | None, published: PublishRecord | None = PUBLISHED) -> Timeline:
-    """Feed events, a second apart; None for one that is damaged."""
-    found = Timeline(OFFSET, published)
+def timeline(
+    *events: AnyEvent | None,
+    published: PublishRecord | None = PUBLISHED,
+    archived_us: int | None = None,
+    ends: Sequence[int | None] = (),
+) -> Timeline:
+    """Feed events, a second apart; None for one that is damaged.
+
+    ``ends`` are the ends of the messages then, where they are known.
+    """
+    found = Timeline(OFFSET, published, archived_us)
     for number, event in enumerate(events):
         time_us = 2_000_000 + number * 1_000_000
+        messages_end = ends[number] if number < len(ends) else None
         if event is None:
-            found.add_gap(time_us - 1_000_000, time_us + 1_000_000)
+            gap = TraceGap(time_us - 1_000_000, time_us + 1_000_000, DAMAGED)
+            found.add_gap(gap, messages_end)
         else:
-            found.add(event, number, EPOCH, time_us)
+            found.add(StoredEvent(number, EPOCH, time_us, event, messages_end))
+    found.finish()
     return found
 
 
@@ -184,9 +198,23 @@ def test_a_message_matures_once_by_the_time_in_force() -> None:
     assert names(timeline(None, late, published=delayed))[-1] == "SCHEDULED"
 
 
-def test_a_message_never_matures_before_it_was_published() -> None:
+def test_a_step_has_its_time_also_where_the_clock_was_set_back() -> None:
     delayed = PUBLISHED._replace(due_ms=5)
-    assert last(Matured(7, 100), published=delayed).time_us == PUBLISHED.time_us
+    assert last(Matured(7, 100), published=delayed).time_us == 7_000
+    late = PUBLISHED._replace(time_us=9_000_000)
+    compacted = timeline(LEASED, Compacted(0, 20), Compacted(0, 20), published=late)
+    compacted.add_compacted()
+    assert [(step.name, step.time_us) for step in compacted.steps] == [
+        (StepName.PUBLISHED, 9_000_000),
+        (StepName.DELIVERED, 2_000_000),
+        (StepName.COMPACTED, 4_000_000),
+    ]
+
+
+def test_a_message_is_archived_when_it_left_the_log() -> None:
+    archived = timeline(LEASED, Trimmed(11), Trimmed(90), Reset("g", 50), archived_us=1)
+    assert [(step.name, step.time_us) for step in archived.steps][2:] == [(StepName.ARCHIVED, 1)]
+    assert names(timeline(LEASED, None, archived_us=1))[2:] == ["ARCHIVED"]
 
 
 def test_what_retention_deleted_is_deleted_once() -> None:
@@ -205,12 +233,38 @@ def test_what_was_lost_before_a_message_got_its_offset_was_about_another() -> No
 
 
 def test_damage_from_before_the_message_is_no_gap_in_its_trace() -> None:
-    found = Timeline(OFFSET, PUBLISHED)
-    found.add_gap(0, PUBLISHED.time_us - 1)
-    assert not found.incomplete
-    found.add_gap(0, PUBLISHED.time_us)
-    found.add_gap(0, None)
-    assert len(found.incomplete) == 2
+    assert not timeline(None, ends=[OFFSET]).incomplete
+    assert len(timeline(None, None, ends=[OFFSET + 1, None]).incomplete) == 2
+
+
+def test_what_was_deleted_behind_a_gap_may_have_been_gone_before() -> None:
+    assert last(None, Trimmed(11), published=None).reason == "gone by then"
+
+
+def test_a_bounded_reset_is_told_of_the_messages_that_were_there_only() -> None:
+    bounded = Reset("g", 5, 8)
+    assert names(timeline(bounded, ends=[OFFSET])) == ["PUBLISHED"]
+    held = timeline(bounded, ends=[OFFSET + 1])
+    assert held.steps[1:] == [Step(2_000_000, StepName.RESET, "g", reason="behind the group's end")]
+    assert names(timeline(bounded, Reset("g", 6, 9, 8)))[1:] == ["RESET"]
+
+
+def test_a_reset_that_ends_the_bound_is_told_of_the_messages_behind_it() -> None:
+    bounded = Reset("g", 5, 8)
+    lifted = Reset("g", 5, -1, 8)
+    for before in (OFFSET + 1, OFFSET):  # published before the bound and while it was in force
+        step = timeline(bounded, lifted, ends=[before, 20]).steps[-1]
+        assert (step.name, step.reason) == (StepName.RESET, "no longer behind the group's end")
+    assert last(lifted).reason == "no longer behind the group's end"
+    assert names(timeline(bounded, Reset("g", 5, 12, 8), ends=[OFFSET, 20]))[1:] == ["RESET"]
+    assert last(bounded, Reset("g", 15, -1, 8)).reason == "passed over"
+    assert names(timeline(bounded, lifted, ends=[OFFSET, OFFSET])) == ["PUBLISHED"]
+
+
+def test_a_group_that_ended_before_a_message_is_told_of_when_it_is_deleted() -> None:
+    held = timeline(Reset("g", 5, 8), GroupDeleted("g"), ends=[OFFSET + 1])
+    assert names(held)[2:] == ["GROUP_DELETED"]
+    assert names(timeline(Reset("g", 5, 8), GroupDeleted("g"), ends=[OFFSET])) == ["PUBLISHED"]
 
 
 def test_an_extension_and_a_corruption_are_steps() -> None:
