@@ -84,9 +84,10 @@ class PartitionCallbacks:
     """The partition went offline: a disk fault lost its latest events."""
     on_outbox_entry: Callable[[], None]
     """The outbox has a new entry."""
-    on_settled: Callable[[str | None, int | None, int], None]
-    """So many messages of a lease, by group and token, are no longer with their consumer. Without a
-    token any lease of the group may have lost messages, without a group any lease at all."""
+    on_settled: Callable[[str | None, int | None, int, bool], None]
+    """So many messages of a lease, by group and token, are no longer with their consumer; with true
+    because the lease expired. Without a token any lease of the group may have lost messages,
+    without a group any lease at all."""
     settings_of: Callable[[str], TopicSettings]
     """Returns the settings of a group."""
     on_disk_failure: Callable[[GoqError], None]

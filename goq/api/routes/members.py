@@ -105,6 +105,7 @@ class MemberRoutes:
     def heartbeat(self, _request: Request, name: str, group: str, consumer: str) -> Response:
         """Renew a member's session."""
         topic, coordinator = self._of(name)
+        topic.receiver.on_heartbeat(group, consumer)
         return _assignment(coordinator.heartbeat(group, consumer), topic)
 
     def leave(self, _request: Request, name: str, group: str, consumer: str) -> Response:

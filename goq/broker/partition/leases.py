@@ -24,7 +24,8 @@ from goq.broker.partition_context import Availability, PartitionCallbacks, Parti
 from goq.config.topic import Ordering, TopicSettings
 from goq.delivery.events.event import Cause, CopyQueued, Leased, Range, Skipped, Span
 from goq.delivery.group.attempt_ranges import gaps
-from goq.delivery.selection.selector import Selector
+from goq.delivery.selection.redelivery import RetryRule
+from goq.delivery.selection.selector import ANY_RETRY, Selector
 from goq.delivery.settlement import (
     FailureContext,
     Settlement,
@@ -106,6 +107,8 @@ class Leases:
         self._writer = writer
         self._frames = frames
         self._note_damage = note_damage
+        self.has_passed_over = False
+        """Whether the latest receive left due retries to other consumers."""
 
     def check_room(self) -> None:
         """Raise an error if no event can be accepted now."""
@@ -122,6 +125,7 @@ class Leases:
         *,
         bytes_max: int,
         wait: bool = False,
+        rule: RetryRule = ANY_RETRY,
     ) -> tuple[LeasedBatch, asyncio.Future[Appended]] | None:
         """Lease ready messages to a consumer of a group; return None without any.
 
@@ -140,9 +144,9 @@ class Leases:
             self._frames, partial(self._read, wait), self._note_damage, bytes_max=bytes_max
         )
         choice = Selector(
-            self._state, group, settings.ordering, ready.default_lane, now_ms, fetch.facts
+            self._state, group, settings.ordering, ready.default_lane, now_ms, fetch.facts, rule
         )
-        choice.take(messages_max)
+        self.has_passed_over = choice.take(messages_max)
         for cause, ranges in choice.skipped.items():
             self._skip(group_name, ranges, cause, settings, now_ms)
         if not choice.spans:

@@ -44,6 +44,7 @@ from goq.delivery.clock_change import AheadOf, clock_change
 from goq.delivery.events.event import (
     Acked,
     AnyEvent,
+    Cause,
     CopyQueued,
     Corrupted,
     Dropped,
@@ -381,14 +382,18 @@ class Partition:
             self.ready_manager.current.trim(event.start_offset)
         on_settled = self._callbacks.on_settled
         if isinstance(event, Acked):
-            on_settled(event.group, event.token, sum([end - start for start, end in event.ranges]))
+            count = sum([end - start for start, end in event.ranges])
+            on_settled(event.group, event.token, count, False)
         elif isinstance(event, Nacked | Expired | Dropped | CopyQueued):
             count = sum([end - start for start, end, _ in event.spans])
-            on_settled(event.group, event.token, count)
+            has_expired = isinstance(event, Expired) or (
+                isinstance(event, Dropped | CopyQueued) and event.cause is Cause.EXPIRED
+            )
+            on_settled(event.group, event.token, count, has_expired)
         elif isinstance(event, Reset | GroupDeleted):
-            on_settled(event.group, None, 0)
+            on_settled(event.group, None, 0, False)
         elif isinstance(event, Corrupted | Trimmed):
-            on_settled(None, None, 0)
+            on_settled(None, None, 0, False)
 
     def _on_events_lost(self, error: GoqError) -> None:
         """Go offline: the state is ahead of its log and must be loaded again."""

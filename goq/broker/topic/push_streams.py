@@ -47,11 +47,16 @@ class PushStream:
         self.id = secrets.token_hex(8)
         self.topic = topic
         self.group = group
-        self.account = CreditAccount(options.credit)
+        self.account = CreditAccount(options.credit, group, options.consumer)
         self.ended = False
         self._messages_left = options.messages_max
         self._asked = ReceiveRequest(
-            options.consumer, 0, limits.RECEIVE_BYTES_MAX, _WAIT_MS, options.visibility_ms
+            options.consumer,
+            0,
+            limits.RECEIVE_BYTES_MAX,
+            _WAIT_MS,
+            options.visibility_ms,
+            self.account,
         )
         self._task: asyncio.Task[object] | None = None
         self._refusals = 0
@@ -69,6 +74,15 @@ class PushStream:
             self._presence.close()
             self._presence.enter_context(receiver.presence(self.group, self._asked.consumer))
             self._restart_count = receiver.restart_count
+
+    def _is_hung(self) -> bool:
+        """Return whether the stream is to show life before it gets messages of its partitions."""
+        return self.account.expired_count > 0 and self.topic.receiver.has_members(self.group)
+
+    def _pause_membership(self) -> None:
+        """Start the session timeout: the open connection alone does not keep the partitions."""
+        self._presence.close()
+        self._restart_count = -1
 
     def leave(self) -> None:
         """Leave the group: the connection closed, or the consumer ended the stream."""
@@ -103,8 +117,12 @@ class PushStream:
         if self._messages_left is not None:
             room = min(room, self._messages_left)
         try:
-            self.join()
-            if room <= 0:
+            is_idle = self._is_hung()
+            if is_idle:
+                self._pause_membership()
+            else:
+                self.join()
+            if is_idle or room <= 0:
                 await self.account.changed()
                 return []
             deliveries = await self.topic.receiver.receive(
@@ -128,6 +146,7 @@ class PushStream:
 
     def grant(self, more: int) -> None:
         """Set the credit to ``more`` than the messages in flight now."""
+        self.topic.receiver.on_grant(self.account)
         credit = min(self.account.in_flight + more, limits.STREAM_IN_FLIGHT_MESSAGES_MAX)
         self.account.grant(credit)
 

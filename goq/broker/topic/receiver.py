@@ -11,7 +11,7 @@ group is deleted, the waiting receives begin from the top (:meth:`Receiver.resta
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -29,10 +29,11 @@ from goq.broker.partition.leases import (
 from goq.broker.partition.partition import Partition
 from goq.broker.runtime.metrics import TopicStats
 from goq.broker.topic.partition_table import PartitionTable
-from goq.broker.topic.stream_credit import StreamCredits
+from goq.broker.topic.stream_credit import CreditAccount, Key, StreamCredits
 from goq.broker.topic.waiters import LogReaders, Waiters
 from goq.clock import TimeSlice
 from goq.config.topic import Ordering, TopicSettings
+from goq.delivery.selection.redelivery import RetryRule
 from goq.errors import GoqError, LeaseLost, NotLeader, raise_failures
 from goq.model import Receipt, fenced_id_of
 
@@ -53,6 +54,13 @@ class ReceiveRequest:
     bytes_max: int
     wait_ms: int
     visibility_ms: int | None
+    account: CreditAccount | None = None
+    """The credit of the stream that receives."""
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether the consumer let a lease expire and has shown no life since."""
+        return self.account is not None and self.account.expired_count > 0
 
 
 class UnsettledReceipt(NamedTuple):
@@ -105,7 +113,7 @@ class Receiver:
         Without any, raises ``PartitionOffline`` if one of the consumer's partitions is offline: it
         may have messages. If all of them are, nothing is waited for. With the ordering
         ``partition`` the consumer receives from its own partitions only, and its session lasts
-        while it waits.
+        while it waits; a silent stream gets no messages and is not kept a member.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + request.wait_ms / 1000
@@ -113,6 +121,8 @@ class Receiver:
         while True:
             await self._remember(group)
             restart_count = self.restart_count
+            if request.is_silent and self.has_members(group):
+                return []
             with self.presence(group, request.consumer) as queue:
                 try:
                     leased = await self._lease_cached(group, request)
@@ -129,8 +139,13 @@ class Receiver:
                 if self._closed is not None:
                     raise self._closed
                 if self.restart_count == restart_count:
-                    await self.waiters.wait(queue, left_s, in_front=has_waited)
+                    consumer = None if request.is_silent else request.consumer
+                    await self.waiters.wait(queue, left_s, in_front=has_waited, consumer=consumer)
                     has_waited = True
+
+    def has_members(self, group: str) -> bool:
+        """Return whether each partition belongs to one consumer of the group."""
+        return self.settings_of(group).ordering is Ordering.PARTITION
 
     @contextmanager
     def presence(self, group: str, consumer: str) -> Iterator[str]:
@@ -139,7 +154,7 @@ class Receiver:
         Nobody is a member unless the ordering is ``partition``. Raises as
         :meth:`Coordinator.session` does.
         """
-        if self.settings_of(group).ordering is not Ordering.PARTITION:
+        if not self.has_members(group):
             yield group
             return
         with self._coordinator.session(group, consumer):
@@ -200,6 +215,11 @@ class Receiver:
         failed: GoqError | OSError | None = None
         is_cut = is_paused = False
         decided = 0
+        has_passed_over = False
+        is_silent = request.is_silent
+        rule = RetryRule(
+            request.consumer, is_silent, lambda: self._others_wait(group, request.consumer)
+        )
         for partition in self._candidates(group, request.consumer, warmed):
             if messages <= 0 or size_bytes <= 0 or is_paused:
                 is_cut = True
@@ -213,7 +233,9 @@ class Receiver:
                     request.visibility_ms,
                     bytes_max=size_bytes,
                     wait=number == warmed,
+                    rule=rule,
                 )
+                has_passed_over |= partition.leases.has_passed_over
             except MessagesNotCached as error:
                 if leased:
                     is_cut = True
@@ -233,6 +255,8 @@ class Receiver:
                 size_bytes -= batch.size_bytes
                 decided += batch.message_count
                 is_paused = batch.is_paused or decided >= limits.SELECTION_STEPS_MAX
+        if has_passed_over:
+            self.waiters.wake_other(group, None if is_silent else request.consumer)
         is_paused = is_paused and messages > 0 and size_bytes > 0
         if is_cut and not leased:
             raise OnlySkipped
@@ -241,6 +265,13 @@ class Receiver:
         if leased and (is_cut or messages <= 0):
             self._wake_group(group)  # there may be more; a receive without messages waits again
         return leased, is_paused
+
+    def _others_wait(self, group: str, consumer: str) -> bool:
+        """Return whether another consumer waits that takes retries."""
+        queue = self.waiters.queues.get(group)
+        return queue is not None and any(
+            name is not None and name != consumer for name in queue.values()
+        )
 
     def _candidates(self, group: str, consumer: str, warmed: int | None) -> Sequence[Partition]:
         """Return the online partitions to lease from, by most urgent lane, else in cyclic order.
@@ -294,7 +325,7 @@ class Receiver:
         """
         with self.presence(group, consumer) as queue:
             if self.ready_count(group) == seen and self._closed is None:
-                await self.waiters.wait(queue, wait_ms / 1000)
+                await self.waiters.wait(queue, wait_ms / 1000, consumer=consumer)
                 if self.ready_count(group) != seen:
                     asyncio.get_running_loop().call_later(_PASS_ON_S, self.waiters.wake, queue)
         if self._closed is not None:
@@ -437,9 +468,11 @@ class Receiver:
                 leases = self._partitions[number].leases
                 leases.check_room()
                 settling.append((leases, some))
+        if self._credits.expired:
+            self.on_life((receipt.partition, receipt.token) for receipt in receipts)
         pending: list[tuple[Settling, list[Receipt]]] = []
         time_slice = TimeSlice() if len(receipts) > _SETTLED_AT_ONCE else None
-        has_members = self.settings_of(group).ordering is Ordering.PARTITION
+        has_members = self.has_members(group)
         for leases, some in settling:
             if has_members:  # a settlement counts as a heartbeat
                 for consumer in leases.consumers(group, {receipt.token for receipt in some}):
@@ -475,13 +508,36 @@ class Receiver:
                 failed.extend(_lost(settled.void))
         return count, failed
 
-    def on_settled(self, number: int, group: str | None, token: int | None, count: int) -> None:
+    def on_life(self, leases: Iterable[Key]) -> None:
+        """Return expired credit to the streams that got these leases."""
+        self._wake_silent(self._credits.on_life(leases))
+
+    def on_heartbeat(self, group: str, consumer: str) -> None:
+        """Return expired credit to the streams of a consumer."""
+        self._wake_silent(self._credits.on_heartbeat(group, consumer))
+
+    def on_grant(self, account: CreditAccount) -> None:
+        """Return expired credit to a stream that was granted more."""
+        self._wake_silent(self._credits.on_grant(account))
+
+    def _wake_silent(self, groups: Iterable[str]) -> None:
+        for group in groups:
+            self.waiters.wake_silent(group)
+
+    def on_settled(
+        self,
+        number: int,
+        group: str | None,
+        token: int | None,
+        count: int,
+        has_expired: bool = False,
+    ) -> None:
         """Return the credit of settled messages to their streams, and hand partitions over.
 
         :class:`PartitionCallbacks` describes the values None.
         """
         if self._credits.owners:
-            self._credits.on_settled(number, token, count)
+            self._credits.on_settled(number, token, count, has_expired)
         for name in [group] if group is not None else list(self._coordinator.groups):
             if name in self._coordinator.groups:
                 self._coordinator.on_settled(name, number)

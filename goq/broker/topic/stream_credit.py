@@ -3,12 +3,16 @@
 A message is in flight from its delivery until it is acknowledged, returned, or its lease ends. The
 partition reports each of these to :meth:`StreamCredits.on_settled`. A stream costs nothing between
 settlements. A settlement of a lease that no stream holds costs one lookup.
+
+The credit of an expired lease comes back with the next sign of life of the consumer: a settlement
+of a message of the stream, lost or not, an extension, a heartbeat, or more credit. Until then the
+stream is *silent*. So a consumer that hangs gets no more messages than its credit.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from goq.delivery.events.event import Span
 
@@ -19,11 +23,26 @@ Key = tuple[int, int]
 class CreditAccount:
     """The credit of one stream, and the leases that use it."""
 
-    __slots__ = ("_changed", "_left", "credit", "in_flight", "spans")
+    __slots__ = (
+        "_changed",
+        "_left",
+        "consumer",
+        "credit",
+        "expired",
+        "expired_count",
+        "group",
+        "in_flight",
+        "spans",
+    )
 
-    def __init__(self, credit: int) -> None:
+    def __init__(self, credit: int, group: str = "", consumer: str = "") -> None:
         self.credit = credit
+        self.group = group
+        self.consumer = consumer
         self.in_flight = 0
+        self.expired: set[Key] = set()
+        """The leases with messages that expired since the last sign of life."""
+        self.expired_count = 0
         self.spans: dict[Key, Sequence[Span]] = {}
         self._left: dict[Key, int] = {}
         self._changed: asyncio.Future[None] | None = None
@@ -31,7 +50,7 @@ class CreditAccount:
     @property
     def room(self) -> int:
         """The number of messages that may be delivered now; negative over the credit."""
-        return self.credit - self.in_flight
+        return self.credit - self.in_flight - self.expired_count
 
     def grant(self, credit: int) -> None:
         """Set the credit; the stream pauses while more messages than that are in flight."""
@@ -52,6 +71,17 @@ class CreditAccount:
             del self._left[key], self.spans[key]
         self.wake()
         return left > 0
+
+    def expire(self, key: Key, count: int) -> None:
+        """Keep the credit of messages whose lease expired."""
+        self.expired.add(key)
+        self.expired_count += count
+
+    def revive(self) -> None:
+        """Return the credit of expired leases: the consumer has shown life."""
+        self.expired.clear()
+        self.expired_count = 0
+        self.wake()
 
     def left(self, key: Key) -> int:
         """Return the number of messages in flight of a lease."""
@@ -81,6 +111,8 @@ class StreamCredits:
         self._count_held = count_held
         self._accounts: set[CreditAccount] = set()
         self.owners: dict[Key, tuple[str, CreditAccount]] = {}
+        self.expired: dict[Key, CreditAccount] = {}
+        """The silent accounts, by the leases that expired."""
 
     def opened(self, account: CreditAccount) -> None:
         """Add the account of a new stream."""
@@ -93,8 +125,10 @@ class StreamCredits:
             account.add(key, spans, count)
             self.owners[key] = group, account
 
-    def on_settled(self, partition: int, token: int | None, count: int) -> None:
-        """Return the credit of ``count`` messages that left a lease.
+    def on_settled(
+        self, partition: int, token: int | None, count: int, has_expired: bool = False
+    ) -> None:
+        """Return the credit of ``count`` messages that left a lease, unless it ``has_expired``.
 
         Without a token any lease of the partition may have lost messages (by a reset, a deletion, a
         rebuilt state). Then the messages of all its leases are counted again.
@@ -106,13 +140,46 @@ class StreamCredits:
         owner = self.owners.get(key)
         if owner is not None:
             _, account = owner
-            self._reduce(key, account, max(0, account.left(key) - count))
+            count = min(count, account.left(key))
+            if has_expired and count:
+                account.expire(key, count)
+                self.expired[key] = account
+            self._reduce(key, account, account.left(key) - count)
+
+    def on_life(self, keys: Iterable[Key]) -> set[str]:
+        """Return expired credit to the streams of these leases; return the groups of any."""
+        accounts = set()
+        for key in keys:
+            owner = self.owners.get(key)
+            account = self.expired.get(key) if owner is None else owner[1]
+            if account is not None:
+                accounts.add(account)
+        return self._revive(accounts)
+
+    def on_heartbeat(self, group: str, consumer: str) -> set[str]:
+        """Return expired credit to the streams of a consumer; return as :meth:`on_life` does."""
+        silent = set(self.expired.values())
+        return self._revive({a for a in silent if (a.group, a.consumer) == (group, consumer)})
+
+    def on_grant(self, account: CreditAccount) -> set[str]:
+        """Return expired credit to a stream; return as :meth:`on_life` does."""
+        return self._revive({account})
+
+    def _revive(self, accounts: set[CreditAccount]) -> set[str]:
+        silent = [account for account in accounts if account.expired]
+        for account in silent:
+            for key in account.expired:
+                del self.expired[key]
+            account.revive()
+        return {account.group for account in silent}
 
     def closed(self, account: CreditAccount) -> None:
         """Remove the account of a closed stream."""
         self._accounts.discard(account)
         for key in account.spans:
             del self.owners[key]
+        for key in account.expired:
+            del self.expired[key]
 
     def wake_all(self) -> None:
         """Wake every stream: the topic closes."""

@@ -38,7 +38,7 @@ from goq.broker.topic.partition_table import PartitionTable
 from goq.broker.topic.publisher import TopicPublisher
 from goq.broker.topic.receiver import Receiver
 from goq.broker.topic.stream_credit import StreamCredits
-from goq.config.topic import Ordering, TopicSettings
+from goq.config.topic import TopicSettings
 from goq.delivery.clock_change import AheadOf, is_ahead_unknown
 from goq.errors import GoqError, PartitionOffline, TopicReadOnly
 from goq.model import topic_folder
@@ -374,7 +374,7 @@ class Topic:
 
     def shares_partitions(self, group: str) -> bool:
         """Return whether each partition belongs to one consumer of the group."""
-        return self.settings_of(group).ordering is Ordering.PARTITION
+        return self.receiver.has_members(group)
 
     def holder(self, group: str, partition: int, other_than: str | None) -> str | None:
         """Return a consumer other than ``other_than`` that has a lease in a partition open here."""

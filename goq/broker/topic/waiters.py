@@ -1,7 +1,8 @@
 """Queues of consumers that wait for messages, in FIFO order, and readers that wait for appends.
 
 One message wakes one waiter. A woken receive that leaves ready messages wakes the next waiter. A
-cancelled waiter passes its wake-up on. A waiter that got no messages returns to the front.
+cancelled waiter passes its wake-up on. A waiter that got no messages returns to the front. One that
+may not take a due retry wakes one that may.
 """
 
 from __future__ import annotations
@@ -13,7 +14,10 @@ from goq import limits
 from goq.broker.topic.partition_table import PartitionTable
 from goq.errors import TooManyRequests
 
-_Queue = OrderedDict[asyncio.Future[None], None]
+_Queue = OrderedDict[asyncio.Future[None], str | None]
+
+
+_NOBODY: _Queue = OrderedDict()
 
 
 class Waiters:
@@ -22,13 +26,22 @@ class Waiters:
     def __init__(self, count_max: int = limits.WAITERS_PER_GROUP_MAX) -> None:
         self.count_max = count_max
         self.queues: dict[str, _Queue] = {}
-        """The queues by name; empty queues are removed."""
+        """The queues by name, with the consumer of each waiter, None for one that takes no retries;
+        empty queues are removed.
+        """
 
     def count(self, group: str) -> int:
         """Return the number of waiters in a group."""
         return len(self.queues.get(group, ()))
 
-    async def wait(self, group: str, timeout_s: float, *, in_front: bool = False) -> None:
+    async def wait(
+        self,
+        group: str,
+        timeout_s: float,
+        *,
+        in_front: bool = False,
+        consumer: str | None = "",
+    ) -> None:
         """Wait for a wake-up, at most ``timeout_s``; ``in_front`` if the receive waited before."""
         if self.count(group) >= self.count_max:
             raise TooManyRequests(
@@ -37,7 +50,7 @@ class Waiters:
         loop = asyncio.get_running_loop()
         woken: asyncio.Future[None] = loop.create_future()
         queue = self.queues.setdefault(group, OrderedDict())
-        queue[woken] = None
+        queue[woken] = consumer
         if in_front:
             queue.move_to_end(woken, last=False)
         timer = loop.call_later(timeout_s, _finish, woken)
@@ -59,6 +72,21 @@ class Waiters:
                 self._leave(group, woken)
                 woken.set_result(None)
                 return
+
+    def wake_other(self, group: str, consumer: str | None) -> None:
+        """Wake the waiter that has waited longest of those that take retries, except this one."""
+        for woken, name in self.queues.get(group, _NOBODY).items():
+            if name is not None and name != consumer and not woken.done():
+                self._leave(group, woken)
+                woken.set_result(None)
+                return
+
+    def wake_silent(self, group: str) -> None:
+        """Wake the waiters that take no retries: one of them may from now on."""
+        for woken, name in list(self.queues.get(group, _NOBODY).items()):
+            if name is None:
+                self._leave(group, woken)
+                _finish(woken)
 
     def wake_group(self, group: str) -> None:
         """Wake all waiters of a group."""

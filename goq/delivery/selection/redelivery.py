@@ -1,5 +1,8 @@
 """The part of a receive that is not fresh: due retries, and messages released from their key.
 
+A consumer that hangs lets every lease expire. So that no message spends its attempts there, a due
+retry passes such consumers over (:class:`RetryRule`).
+
 :class:`Selection` collects what a receive takes, here and from the ready queues.
 """
 
@@ -19,6 +22,19 @@ if TYPE_CHECKING:
     from goq.delivery.partition_state import PartitionState
 
 _UNKNOWN = MessageAttributes(0, DEFAULT_LANE, 0)
+_PASSED_OVER_MAX = 100  # by one receive, so that it has time for others
+
+
+class RetryRule(NamedTuple):
+    """The due retries that a consumer may take.
+
+    A *silent* consumer let a lease expire and has shown no life since. It takes none. Another takes
+    those that it let expire itself only if no others wait for messages.
+    """
+
+    consumer: str = ""
+    is_silent: bool = False
+    others_wait: Callable[[], bool] = lambda: False
 
 
 class AttributeColumns(NamedTuple):
@@ -111,6 +127,7 @@ class Redelivery:
         now_ms: int,
         selection: Selection,
         room: Callable[[int, int], int],
+        rule: RetryRule,
     ) -> None:
         self._state = state
         self._group = group
@@ -122,11 +139,19 @@ class Redelivery:
         self._selected: dict[tuple[int, int], int] = {}  # retries by key and lane
         self._rests: dict[int, AttemptRange] = {}  # by lane: what there was no room for so far
         self._untouched: list[int] = []
+        self._passed_over_keys: set[int] = set()
+        self._rule = rule
+        self._others_wait: bool | None = None
+        self.passed_over_count = 0
+        """The due retries that are left to other consumers, at least."""
 
     def lanes(self) -> set[int]:
         """Return the lanes that have due retries or held messages of an unlocked key."""
         in_order = self._ordering is Ordering.PARTITION
         lanes = [] if in_order else self._group.retries.due_lanes()
+        if lanes and self._rule.is_silent:
+            self.passed_over_count += 1
+            lanes = []
         if self._group.locks.held_count:
             lanes += self._group.locks.free_lanes()
         return {self._default_lane if lane == DEFAULT_LANE else lane for lane in lanes}
@@ -158,7 +183,7 @@ class Redelivery:
     def take(self, lane: int, messages_max: int) -> int:
         """Select retries of a lane, then held messages of an unlocked key; return how many."""
         taken = 0
-        if self._ordering is not Ordering.PARTITION:
+        if self._ordering is not Ordering.PARTITION and not self._rule.is_silent:
             taken = self._take_retries(lane, messages_max)
         return taken + self._take_held(lane, messages_max - taken)
 
@@ -170,6 +195,9 @@ class Redelivery:
             room = self._room(tenant, left)
             if part.time_ms > self._now_ms or room <= 0 or self._selection.is_full:
                 return messages_max - left, False
+            if self._is_for_others(part):
+                self.passed_over_count += 1
+                return messages_max - left, False
             taken, reached = self._take_retry(part, room)
             self._selection.count_tenant(tenant, taken)
             left -= taken
@@ -178,21 +206,32 @@ class Redelivery:
         return messages_max - left, True
 
     def finish(self) -> None:
-        """Requeue retries that came up and were not touched."""
+        """Requeue retries that came up and were not touched, and those of their key behind them."""
         for offset in self._untouched:
             self._group.retries.requeue(offset)
+        for key in self._passed_over_keys:
+            for offset in self._group.locks.all_retries(key):
+                self._group.retries.requeue(offset)
 
     # Retries
 
     def _take_retries(self, lane: int, messages_max: int) -> int:
         lanes = (lane, DEFAULT_LANE) if lane == self._default_lane else (lane,)
         left = messages_max
-        while left > 0 and not self._selection.is_full:
+        while (
+            left > 0 and not self._selection.is_full and self.passed_over_count < _PASSED_OVER_MAX
+        ):
             part = self._rests.pop(lane, None) or self._group.retries.pop_due(lanes)
             if part is None:
                 break
             attributes = self._group.attributes.get(part.start, _UNKNOWN)
             if not self._is_next_of_key(part.start, attributes):
+                continue
+            if self._is_for_others(part):
+                self.passed_over_count += 1
+                self._untouched.append(part.start)
+                if attributes.key:
+                    self._passed_over_keys.add(attributes.key)
                 continue
             room = self._room(attributes.tenant, left)
             if room <= 0:
@@ -207,6 +246,17 @@ class Redelivery:
                 queue = (attributes.key, attributes.lane)
                 self._selected[queue] = self._selected.get(queue, 0) + 1
         return messages_max - left
+
+    def _is_for_others(self, part: AttemptRange) -> bool:
+        """Return whether a due retry is left to other consumers."""
+        if self._rule.is_silent:
+            return True
+        last = part.failures[-1] if part.failures else None
+        if last is None or (last.cause, last.consumer) != (Cause.EXPIRED, self._rule.consumer):
+            return False
+        if self._others_wait is None:
+            self._others_wait = self._rule.others_wait()
+        return self._others_wait
 
     def _is_next_of_key(self, offset: int, attributes: MessageAttributes) -> bool:
         """Return whether a retry need not wait for others of its key."""

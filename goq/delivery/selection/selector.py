@@ -22,6 +22,7 @@ from goq.delivery.selection.redelivery import (
     AttributeColumns,
     AttributeReader,
     Redelivery,
+    RetryRule,
     Selection,
 )
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from goq.delivery.partition_state import PartitionState
 
 _FEW_MOVED = 16
+ANY_RETRY = RetryRule()
 
 
 class Selector:
@@ -42,6 +44,7 @@ class Selector:
         default_lane: int,
         now_ms: int,
         read_attributes: AttributeReader,
+        rule: RetryRule = ANY_RETRY,
     ) -> None:
         self._state = state
         self._group = group
@@ -50,7 +53,7 @@ class Selector:
         self._now_ms = now_ms
         self._selection = Selection(read_attributes)
         self._redelivery = Redelivery(
-            state, group, ordering, default_lane, now_ms, self._selection, self._room
+            state, group, ordering, default_lane, now_ms, self._selection, self._room, rule
         )
         self._scheduler: FairScheduler | None = None
         self._is_holding_full = False
@@ -92,8 +95,8 @@ class Selector:
         has_new_damage = self._state.corrupt != self._corrupt_before
         return bool(self.skipped) or self.must_yield or has_new_damage
 
-    def take(self, messages_max: int) -> None:
-        """Select up to ``messages_max`` messages."""
+    def take(self, messages_max: int) -> bool:
+        """Select up to ``messages_max`` messages; return whether retries were left to others."""
         group = self._group
         scheduler = group.scheduler
         assert isinstance(scheduler, FairScheduler)
@@ -110,6 +113,7 @@ class Selector:
             for lane in sorted(self.waiting_lanes()):
                 left -= self.take_waiting(lane, left)
         self._redelivery.finish()
+        return self._redelivery.passed_over_count > 0
 
     # Asked by the scheduler
 

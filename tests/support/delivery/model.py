@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+from goq.delivery.events.event import Cause
 from goq.delivery.group.group import Group
 from goq.delivery.partition_state import PartitionState
+from goq.delivery.selection.redelivery import RetryRule
 from goq.model import Receipt
 
 FRESH, DONE, CORRUPT = ("fresh",), ("done",), ("corrupt",)
@@ -94,6 +96,20 @@ class Twin:
             elif state[0] == "retry" and state[2] <= now_ms:
                 found[offset] = state[1] + 1
         return found
+
+    def for_others(self, group: str, rule: RetryRule) -> set[int]:
+        """Return the retries that a consumer leaves to others."""
+        last = {o: (s[3] or (None,))[-1] for o, s in self.outstanding(group, "retry").items()}
+        return {
+            offset
+            for offset, failure in last.items()
+            if rule.is_silent
+            or (
+                rule.others_wait()
+                and failure is not None
+                and failure[1:3] == (rule.consumer, Cause.EXPIRED)
+            )
+        }
 
     def in_order(self, group: str, now_ms: int) -> list[int]:
         """Return all that a group is handed if each message is handed in order of readiness."""

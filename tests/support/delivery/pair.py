@@ -40,8 +40,8 @@ from goq.delivery.group.group import Group
 from goq.delivery.group.key_locks import MessageAttributes
 from goq.delivery.group.retry_policy import RetryPolicy
 from goq.delivery.partition_state import PartitionState
-from goq.delivery.selection.redelivery import AttributeColumns
-from goq.delivery.selection.selector import Selector
+from goq.delivery.selection.redelivery import AttributeColumns, RetryRule
+from goq.delivery.selection.selector import ANY_RETRY, Selector
 from goq.delivery.settlement import (
     DeadLetterTarget,
     FailureContext,
@@ -181,27 +181,37 @@ class Pair:
         rows = None if is_plain else self.log.rows_of(start, end)
         self.dispatch.published(start, end, rows, self.now_ms)
 
-    def choice(self, name: str, reads_max: int = 10**6) -> Selector:
+    def choice(self, name: str, reads_max: int = 10**6, rule: RetryRule = ANY_RETRY) -> Selector:
         """Return the choice that a receive makes."""
         group, facts_of = self._group(name), self._facts_of(reads_max)
         ordering, lane = self.orderings.get(name, Ordering.KEY), self.settings.default_lane
-        return Selector(self.real, group, ordering, lane, self.now_ms, facts_of)
+        return Selector(self.real, group, ordering, lane, self.now_ms, facts_of, rule)
 
     def receive(
-        self, name: str, messages_max: int, visibility_ms: int, reads_max: int = 10**6
+        self,
+        name: str,
+        messages_max: int,
+        visibility_ms: int,
+        reads_max: int = 10**6,
+        rule: RetryRule = ANY_RETRY,
     ) -> int | None:
-        """Lease messages; a receive with few reads is cut short before it has enough."""
+        """Lease messages; a receive with few reads is cut short before it has enough.
+
+        The rule says which retries are left to others; they are not lost.
+        """
         while True:
             ordering = self.orderings.get(name, Ordering.KEY)
-            choice = self.choice(name, reads_max)
+            choice = self.choice(name, reads_max, rule)
             corrupt = len(self.twin.corrupt)
+            for_others = self.twin.for_others(name, rule)
             choice.take(messages_max)
             flat = [(o, a) for start, end, a in choice.spans for o in range(start, end)]
             check = ChoiceCheck(self, name, ordering, flat, messages_max)
             check.allowed()
+            assert not for_others & {offset for offset, _ in flat}
             # what is dropped on the way may have been in the way of something
             is_clean = corrupt == len(self.twin.corrupt) and not choice.skipped
-            if is_clean and not choice._is_holding_full:
+            if is_clean and not choice._is_holding_full and not for_others:
                 is_cut = choice._selection.is_full or choice.must_yield
                 check.complete(is_whole=not is_cut)
             for cause, ranges in choice.skipped.items():
@@ -212,7 +222,7 @@ class Pair:
             return None
         self.real.group(name).add_attributes(choice.attributes)
         deadline_ms = self.now_ms + visibility_ms
-        consumer = f"c{len(self.history)}"
+        consumer = rule.consumer or f"c{len(self.history)}"
         token = self.apply(Leased(name, consumer, deadline_ms, choice.spans))
         self.consumers[token] = consumer
         states = self.twin.states(name)

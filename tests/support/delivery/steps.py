@@ -6,6 +6,7 @@ import random
 
 from goq.config.topic import Ordering, TopicSettings
 from goq.delivery.group.retry_policy import RetryPolicy
+from goq.delivery.selection.redelivery import RetryRule
 from goq.model import Receipt
 from tests.support.delivery.model import Message
 from tests.support.delivery.pair import Pair
@@ -93,7 +94,11 @@ def _publish(pair: Pair, rng: random.Random) -> None:
 def _receive(pair: Pair, rng: random.Random) -> None:
     reads_max = 10**6 if rng.random() < 0.8 else rng.randint(0, 4)
     visibility_ms = rng.choice([0, 5, 50, 5000])
-    pair.receive(_group(rng), rng.choice([1, 2, 3, 7, 100]), visibility_ms, reads_max)
+    rule = RetryRule()
+    if rng.random() < 0.4:
+        others_wait = rng.random() < 0.7
+        rule = RetryRule(rng.choice("xy"), rng.random() < 0.3, lambda: others_wait)
+    pair.receive(_group(rng), rng.choice([1, 2, 3, 7, 100]), visibility_ms, reads_max, rule)
 
 
 def _settle(pair: Pair, rng: random.Random) -> None:

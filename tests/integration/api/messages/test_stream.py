@@ -88,13 +88,6 @@ def test_what_is_settled_makes_room_for_as_much(node: RunningNode, topic: str, v
         assert in_flight(node, topic) == 4
 
 
-def test_a_lease_that_runs_out_makes_room(node: RunningNode, topic: str) -> None:
-    publish(node, topic, "a", "b", partition=0)
-    with streaming(node, topic, max_in_flight=1, visibility="50ms") as stream:
-        first, again = stream.messages(2)
-        assert [(m["value"], m["attempt"]) for m in (first, again)] == [("a", 1), ("a", 2)]
-
-
 def test_a_reset_makes_room(node: RunningNode, topic: str) -> None:
     publish(node, topic, "a", "b", partition=0)
     with streaming(node, topic, max_in_flight=1) as stream:

@@ -23,6 +23,7 @@ def test_credit_in_use_is_what_is_left_of_the_leases_over_random_histories() -> 
         credits = StreamCredits(leases.count)
         accounts = [CreditAccount(100), CreditAccount(5)]
         owner: dict[tuple[int, int], CreditAccount] = {}
+        expired: dict[CreditAccount, dict[tuple[int, int], int]] = {a: {} for a in accounts}
         for account in accounts:
             credits.opened(account)
         for token in range(60):
@@ -34,16 +35,31 @@ def test_credit_in_use_is_what_is_left_of_the_leases_over_random_histories() -> 
             key = draw.choice(list(leases.left))
             count = draw.randint(0, leases.left[key])
             leases.left[key] -= count
-            if draw.random() < 0.9:
+            chance = draw.random()
+            if chance < 0.5:
                 credits.on_settled(*key, count)
+            elif chance < 0.9:
+                credits.on_settled(*key, count, has_expired=True)
+                if key in owner and count:
+                    kept = expired[owner[key]]
+                    kept[key] = kept.get(key, 0) + count
             else:
                 credits.on_settled(key[0], None, 0)
+            if draw.random() < 0.2:
+                key = draw.choice(list(leases.left))
+                credits.on_life([key])
+                if key in owner and (leases.left[key] or key in expired[owner[key]]):
+                    expired[owner[key]].clear()
             for account in accounts:
                 expected = {k: leases.left[k] for k, a in owner.items() if a is account}
                 assert account.in_flight == sum(expected.values()), f"seed {seed}"
+                assert account.expired_count == sum(expired[account].values())
+                assert account.room == account.credit - account.in_flight - account.expired_count
                 assert set(account.spans) == {k for k, left in expected.items() if left}
+        assert set(credits.expired) == {key for kept in expired.values() for key in kept}
         for account in accounts:
             credits.closed(account)
+        assert not credits.expired
         for key, left in leases.left.items():
             credits.on_settled(*key, left)
 

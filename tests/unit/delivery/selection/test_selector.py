@@ -7,6 +7,8 @@ import pytest
 from goq import limits
 from goq.config.topic import Ordering, TopicSettings
 from goq.delivery.group.retry_policy import RetryPolicy
+from goq.delivery.selection.redelivery import RetryRule
+from goq.delivery.selection.selector import ANY_RETRY
 from goq.model import Receipt
 from tests.support.delivery.model import Message
 from tests.support.delivery.pair import Pair
@@ -14,10 +16,12 @@ from tests.support.delivery.pair import Pair
 _NONE = {"g": Ordering.NONE}
 
 
-def receive(pair: Pair, count: int = 100, *, group: str = "g") -> list[int]:
+def receive(
+    pair: Pair, count: int = 100, *, group: str = "g", rule: RetryRule = ANY_RETRY
+) -> list[int]:
     """Return the offsets that a receive hands out, in order."""
     known = len(pair.receipts)
-    pair.receive(group, count, 1000)
+    pair.receive(group, count, 1000, rule=rule)
     return [o for r in pair.receipts[known:] for o in range(r.start, r.end)]
 
 
@@ -333,3 +337,38 @@ def test_a_receive_passes_by_so_many_runs_behind_the_end_and_then_lets_others_ha
         choice = pair.choice("g")
         choice.take(10)
         assert (choice.spans, choice.must_yield) == ([], is_cut)
+
+
+@pytest.mark.parametrize("ordering", Ordering)
+def test_a_retry_is_left_to_others_that_wait_by_the_consumer_that_let_it_expire(
+    ordering: Ordering,
+) -> None:
+    pair = published(*[Message(1, key=n) for n in (1, 2, 3)], orderings={"g": ordering})
+    hung = RetryRule("hung", others_wait=lambda: True)
+    assert receive(pair, 2, rule=hung) == [0, 1]
+    pair.move_clock(1000)
+    assert receive(pair, rule=hung) == ([] if ordering is Ordering.PARTITION else [2])
+    assert receive(pair, 1, rule=RetryRule("other", others_wait=lambda: True)) == [0]
+    assert receive(pair, 1, rule=RetryRule("hung")) == [1]
+
+
+@pytest.mark.parametrize("ordering", Ordering)
+def test_a_silent_consumer_gets_no_retry_though_nobody_else_waits(ordering: Ordering) -> None:
+    pair = published(*[Message(1, key=n) for n in (1, 2)], orderings={"g": ordering})
+    assert receive(pair, 1, rule=RetryRule("other")) == [0]
+    settle(pair, "nack", 0)
+    silent = RetryRule("hung", is_silent=True)
+    assert receive(pair, rule=silent) == ([] if ordering is Ordering.PARTITION else [1])
+    assert receive(pair, rule=silent) == []
+    left = [0, 1] if ordering is Ordering.PARTITION else [0]
+    assert receive(pair, rule=RetryRule("hung")) == left
+
+
+def test_many_retries_for_others_do_not_keep_a_consumer_from_fresh_messages() -> None:
+    pair = published(*[Message(1)] * 300, orderings=_NONE)
+    hung = RetryRule("hung", others_wait=lambda: True)
+    for _ in range(250):
+        assert len(receive(pair, 1, rule=hung)) == 1
+    pair.move_clock(1000)
+    assert receive(pair, 10, rule=hung) == list(range(250, 260))
+    assert len(receive(pair, 1000, rule=RetryRule("other"))) == 290
