@@ -1,12 +1,18 @@
-"""A scan of a segment file: its frames, its damage, and the next sound frame after damage."""
+"""A scan of a segment file: its frames, its damage, and the next sound frame after damage.
+
+A read that fails with a medium error is repeated page by page, and pages that fail read as zeros.
+All that storage reads has a CRC. So a bad page is damage like a flipped bit: it costs the frames
+that it touches. A frame that is sound with zeros there is what was written.
+"""
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from goq import limits
 from goq.errors import InvalidFrame
@@ -14,6 +20,15 @@ from goq.frame.header import ALIGNMENT_BYTES, HEADER_BYTES, MAGIC, FrameHeader, 
 from goq.frame.validation import check_body_crc
 from goq.frame.view import FrameView
 from goq.storage.disk import Disk
+
+PAGE_BYTES: Final = 4096
+BAD_PAGE_REASON: Final = "the disk cannot read these bytes"
+_MEDIUM_ERRORS: Final = (errno.EIO, errno.ENODATA, errno.EBADMSG, errno.EUCLEAN)
+
+
+def is_medium_error(error: OSError) -> bool:
+    """Return whether a read failed because the disk does not have the bytes any more."""
+    return error.errno in _MEDIUM_ERRORS
 
 
 class ScannedFrame(NamedTuple):
@@ -98,6 +113,57 @@ class DamageRegistry:
             ]
 
 
+class BadPages:
+    """The known bad pages of some files. Thread-safe.
+
+    They are not read again until the log is reopened: a disk may try for seconds.
+    """
+
+    def __init__(self) -> None:
+        self._pages: dict[Path, frozenset[int]] = {}
+        self._lock = threading.Lock()
+
+    def read(
+        self, disk: Disk, path: Path, position: int, size_bytes: int, *, wait: bool = True
+    ) -> memoryview:
+        """Return bytes of a file as ``Disk.read`` does, with zeros for bad pages."""
+        if not self.within(path, position, position + size_bytes):
+            try:
+                return disk.read(path, position, size_bytes, wait=wait)
+            except OSError as error:
+                if not is_medium_error(error):
+                    raise
+        return self._by_page(disk, path, position, size_bytes, wait=wait)
+
+    def within(self, path: Path, start: int, end: int) -> bool:
+        """Return whether bytes from ``start`` up to ``end`` are known to be bad."""
+        pages = self._pages.get(path)
+        return pages is not None and not pages.isdisjoint(_pages(start, end))
+
+    def _by_page(
+        self, disk: Disk, path: Path, position: int, size_bytes: int, *, wait: bool
+    ) -> memoryview:
+        end = min(position + size_bytes, disk.size(path))
+        data = bytearray(max(0, end - position))
+        known = self._pages.get(path, frozenset())
+        found: set[int] = set()
+        for page in _pages(position, end):
+            first, last = max(position, page * PAGE_BYTES), min(end, (page + 1) * PAGE_BYTES)
+            if page in known:
+                continue
+            try:
+                some = disk.read(path, first, last - first, wait=wait)
+            except OSError as error:
+                if not is_medium_error(error):
+                    raise
+                found.add(page)
+            else:
+                data[first - position : first - position + len(some)] = some
+        with self._lock:
+            self._pages[path] = self._pages.get(path, frozenset()) | found
+        return memoryview(bytes(data))
+
+
 class Scanner:
     """Reads a segment's frames in order from a known position, a chunk at a time.
 
@@ -105,6 +171,7 @@ class Scanner:
     the next frame is searched for. A message may itself contain the bytes of a frame. So a found
     frame is accepted only if it ends at the end of the file, or where a frame that continues it
     begins. (A single sound frame between two damaged headers is therefore lost with them.)
+    Bytes that the disk cannot read are damage like others.
     """
 
     def __init__(
@@ -115,12 +182,14 @@ class Scanner:
         *,
         chunk_bytes: int = limits.READ_CHUNK_BYTES,
         wait: bool = True,
+        bad_pages: BadPages | None = None,
     ) -> None:
         self._disk = disk
         self._path = path
         self._size_bytes = size_bytes
         self._chunk_bytes = chunk_bytes
         self._wait = wait
+        self._bad_pages = BadPages() if bad_pages is None else bad_pages
         self._chunk = memoryview(b"")
         self._chunk_position = 0
         self.offset = 0
@@ -143,8 +212,11 @@ class Scanner:
                 continue
             if isinstance(found, ScannedFrame):
                 self.offset = found.view.header.end_offset
-            elif found.end_offset is not None:
-                self.offset = found.end_offset
+            else:
+                if found.end_offset is not None:
+                    self.offset = found.end_offset
+                if self._bad_pages.within(self._path, position, found.end_position):
+                    found = found._replace(reason=BAD_PAGE_REASON)
             position = found.end_position
             yield found
 
@@ -185,16 +257,23 @@ class Scanner:
         if start < 0 or start + size_bytes > len(self._chunk):
             wanted = max(size_bytes, self._chunk_bytes)
             wanted = min(wanted, self._size_bytes - position)
-            self._chunk = self._disk.read(self._path, position, wanted, wait=self._wait)
+            self._chunk = self._read(position, wanted)
             self._chunk_position, start = position, 0
         return self._chunk[start : start + size_bytes]
+
+    def _read(self, position: int, size_bytes: int) -> memoryview:
+        return self._bad_pages.read(self._disk, self._path, position, size_bytes, wait=self._wait)
+
+    def has_bad_pages(self, position: int) -> bool:
+        """Return whether bytes from ``position`` on cannot be read, as far as they were tried."""
+        return self._bad_pages.within(self._path, position, self._size_bytes)
 
     def _search(self, position: int, offset: int, reason: str) -> BadRegion:
         """Return the bad region up to the first frame after ``position`` that can come next."""
         overlap = HEADER_BYTES - 1
         start = position + ALIGNMENT_BYTES
         while start < self._size_bytes:
-            chunk = bytes(self._disk.read(self._path, start, limits.MIB + overlap, wait=self._wait))
+            chunk = bytes(self._read(start, limits.MIB + overlap))
             found = chunk.find(MAGIC)
             while 0 <= found < limits.MIB:
                 candidate = start + found
@@ -220,3 +299,7 @@ class Scanner:
         except InvalidFrame:
             return False
         return True
+
+
+def _pages(start: int, end: int) -> range:
+    return range(start // PAGE_BYTES, -(-end // PAGE_BYTES))

@@ -32,6 +32,7 @@ from goq import limits
 from goq.errors import CorruptData
 from goq.storage.disk import Disk, File
 from goq.storage.log.segment import SUFFIX as LOG_SUFFIX
+from goq.storage.scanner import BadPages
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -127,12 +128,12 @@ def copy_file(disk: Disk, source: Path, path: Path) -> None:
 def read_footer(disk: Disk, path: Path) -> Footer:
     """Return the footer of a file; raises ``CorruptData``, or ``OSError``."""
     size_bytes = disk.size(path)
-    tail = bytes(disk.read(path, max(0, size_bytes - _TAIL.size), _TAIL.size))
+    tail = bytes(BadPages().read(disk, path, max(0, size_bytes - _TAIL.size), _TAIL.size))
     if len(tail) == _TAIL.size:
         json_bytes, crc, magic = _TAIL.unpack(tail)
         start = size_bytes - _TAIL.size - json_bytes
         if magic == _MAGIC and json_bytes <= _FOOTER_BYTES_MAX and start >= _HEAD.size:
-            data = bytes(disk.read(path, start, json_bytes))
+            data = bytes(BadPages().read(disk, path, start, json_bytes))
             if crc32c(data) == crc:
                 footer = msgspec.json.decode(data, type=Footer)
                 if sum(footer.chunks) == start - _HEAD.size:
@@ -146,7 +147,7 @@ def read_chunk(disk: Disk, path: Path, footer: Footer, number: int) -> bytes:
     Some of these may be wrong too: the frames in it have their own CRCs.
     """
     start = sum(footer.chunks[:number])
-    data = disk.read(path, start, footer.chunks[number])
+    data = BadPages().read(disk, path, start, footer.chunks[number])
     try:
         return _decompressor().decompress(data, max_output_size=limits.ARCHIVE_CHUNK_BYTES)
     except zstandard.ZstdError:
@@ -216,9 +217,10 @@ def _packed(footer: Footer) -> bytes:
 
 
 def _blocks(disk: Disk, path: Path, start: int, size_bytes: int) -> Iterator[memoryview]:
+    bad_pages = BadPages()
     for position in range(start, start + size_bytes, _CHUNK_BYTES):
         wanted = min(_CHUNK_BYTES, start + size_bytes - position)
-        block = disk.read(path, position, wanted)
+        block = bad_pages.read(disk, path, position, wanted)
         if len(block) != wanted:
             raise CorruptData(f"{path} is shorter than it was: {position + len(block)} bytes")
         yield block
@@ -259,7 +261,7 @@ class _Part(io.RawIOBase):
         """Read the next bytes into ``buffer``; return their number, 0 at the end."""
         view = memoryview(buffer)
         wanted = min(len(view), self._end - self._position)
-        data = self._disk.read(self._path, self._position, wanted)
+        data = BadPages().read(self._disk, self._path, self._position, wanted)
         view[: len(data)] = data
         self._position += len(data)
         return len(data)

@@ -13,7 +13,7 @@ from goq.storage.column_index.rows import ColumnRows, DedupIdRows
 from goq.storage.disk import Disk, NotCached
 from goq.storage.log.segment import Segment
 from goq.storage.log.sparse_index import SparseIndex
-from goq.storage.scanner import BadRegion, Damage, DamageRegistry, ScannedFrame, Scanner
+from goq.storage.scanner import BadPages, BadRegion, Damage, DamageRegistry, ScannedFrame, Scanner
 
 _ENDS_MAX = 64
 
@@ -41,6 +41,7 @@ class LogReader:
         self._registry = DamageRegistry(damage)
         self.damage = self._registry.items
         """The known damage of the log; one list, which changes."""
+        self._bad_pages = BadPages()
         self._ends: dict[int, tuple[Segment, int]] = {}
         """Where recent reads ended, by offset: the segment and the position in it."""
 
@@ -141,7 +142,9 @@ class LogReader:
                 low = middle + 1
         for segment in segments[low:]:
             entry = segment.load_index(self._disk).before_time(time_us)
-            scanner = Scanner(self._disk, segment.path, segment.size_bytes)
+            scanner = Scanner(
+                self._disk, segment.path, segment.size_bytes, bad_pages=self._bad_pages
+            )
             for place in scanner.frames(entry.position, entry.offset):
                 if isinstance(place, ScannedFrame) and place.view.header.append_time_us >= time_us:
                     return place.view.header.base_offset
@@ -298,7 +301,12 @@ class LogReader:
             else:
                 at, position, *_ = self.load_index(segments, number).before_offset(offset)
             scanner = Scanner(
-                self._disk, segment.path, size_bytes, chunk_bytes=chunk_bytes, wait=wait
+                self._disk,
+                segment.path,
+                size_bytes,
+                chunk_bytes=chunk_bytes,
+                wait=wait,
+                bad_pages=self._bad_pages,
             )
             for place in scanner.frames(position, at, skip_to=offset):
                 if isinstance(place, ScannedFrame):

@@ -152,6 +152,12 @@ class _Recovery:
         for place in scanner.frames(position, self._offset):
             if isinstance(place, BadRegion):
                 if not self._is_durable(segment, place.position):
+                    if scanner.has_bad_pages(place.position):
+                        raise StorageFailed(
+                            f"{segment.path}: the disk cannot read bytes from {place.position} on,"
+                            " which may be of acknowledged messages; replace the disk and restore"
+                            " the folder from a backup"
+                        )
                     self._cut(segment, place.position)
                     return False
                 self._quarantine(segment, place, after)

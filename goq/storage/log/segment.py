@@ -29,7 +29,7 @@ from goq.storage.column_index.segment_columns import SegmentColumns
 from goq.storage.disk import Disk
 from goq.storage.log.recovery_point import DurableEnd
 from goq.storage.log.sparse_index import IndexEntry, SparseIndex
-from goq.storage.scanner import ScannedFrame, Scanner
+from goq.storage.scanner import ScannedFrame, Scanner, is_medium_error
 
 SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
@@ -123,6 +123,10 @@ class Segment:
             size = disk.size(self.index_path)
             index = SparseIndex.unpack(disk.read(self.index_path, 0, size))
         except FileNotFoundError:
+            return None
+        except OSError as error:
+            if not is_medium_error(error):
+                raise
             return None
         if index is None or index.last().position > self.size_bytes:
             return None

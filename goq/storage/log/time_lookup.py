@@ -24,7 +24,7 @@ from goq.storage.disk import Disk
 from goq.storage.log.reader import LogReader
 from goq.storage.log.segment import Segment
 from goq.storage.log.sparse_index import TIME_US_MIN
-from goq.storage.scanner import ScannedFrame, Scanner
+from goq.storage.scanner import ScannedFrame, Scanner, is_medium_error
 
 T = TypeVar("T")
 
@@ -114,7 +114,12 @@ class _Interval(NamedTuple):
     def heads(self, disk: Disk) -> list[_Head] | None:
         """Return times and bodies of the frames, unchecked; None where they are damaged."""
         first, last = self.of.positions[self.number : self.number + 2].tolist()
-        data = disk.read(self.of.segment.path, first, last - first)
+        try:
+            data = disk.read(self.of.segment.path, first, last - first)
+        except OSError as error:
+            if not is_medium_error(error):
+                raise
+            return None
         heads, at = [], 0
         while at < len(data):
             if at + HEADER_BYTES > len(data):

@@ -1,18 +1,25 @@
 from __future__ import annotations
 
+import secrets
 import sys
 import threading
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from goq import __version__
 from goq.api.routes.operations import OperationRoutes
 from goq.http.message import Request
+from goq.storage.disk import RealDisk
+from goq.storage.scanner import BAD_PAGE_REASON, PAGE_BYTES
+from goq.storage.verification import verify_data_dir
 from tests.support.api.calls import publish, receive, waiting
 from tests.support.eventually import eventually
 from tests.support.node.node_api import Answer
 from tests.support.node.running_node import RunningNode, running_node
 from tests.support.paths import topic_dir
+from tests.support.storage.bad_sectors import BadSectors
 
 
 def test_a_well_node_says_so(node: RunningNode) -> None:
@@ -77,6 +84,34 @@ def test_damaged_data_is_reported_and_not_served(tmp_path: Path) -> None:
         (partition,) = node.call("GET", "/v1/topics/t")["partitions"]
         (damage,) = partition["damaged"]
         assert (damage["start_offset"], damage["end_offset"]) == (1, 2)
+
+
+def test_bytes_that_the_disk_cannot_read_are_damage_and_no_internal_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ["first", "second", "third"]
+    with running_node(tmp_path) as node:
+        node.call("POST", "/v1/topics", {"name": "t", "partitions": 1})
+        for name in names:
+            publish(node, "t", name, headers={"pad": secrets.token_hex(5000)})
+    (segment,) = (topic_dir(tmp_path, "t") / "0" / "messages").glob("*.log")
+    bad = BadSectors(monkeypatch)
+    bad.pages.add((segment, segment.stat().st_size // 2 // PAGE_BYTES))
+    with running_node(tmp_path) as node:
+        assert [m["value"] for m in receive(node, "t")] == ["first", "third"]
+        read = node.call("GET", "/v1/topics/t/messages?partition=0")
+        assert [m["value"] for m in read["messages"]] == ["first", "third"]
+        assert read["damaged"] == [{"partition": 0, "start_offset": 1, "end_offset": 2}]
+        shown = node.request("GET", "/v1/messages/t:0:1")
+        assert (shown.status, shown.json["code"]) == (500, "corrupt_data")
+        health = node.request("GET", "/healthz")
+        assert (health.status, health.json) == (503, {"status": "degraded", "damaged": ["t:0"]})
+        (partition,) = node.call("GET", "/v1/topics/t")["partitions"]
+        assert [damage["reason"] for damage in partition["damaged"]] == [BAD_PAGE_REASON]
+        metrics = node.request("GET", "/metrics").body.decode()
+        assert 'goq_partition_damaged_messages{partition="0",topic="t"} 1.0' in metrics
+    reports = verify_data_dir(RealDisk(), tmp_path).logs
+    assert [damage.reason for log in reports for damage in log.report.damage] == [BAD_PAGE_REASON]
 
 
 def test_who_waits_is_told_at_once_when_the_node_stops(tmp_path: Path) -> None:

@@ -27,7 +27,9 @@ from goq.storage.log.log import Log, LogConfig
 from goq.storage.log.reader import LogReader
 from goq.storage.log.segment import Segment
 from goq.storage.node_db import ArchiveRow, NodeDb
+from goq.storage.scanner import PAGE_BYTES
 from goq.storage.verification import verify_data_dir
+from tests.support.storage.bad_sectors import BadSectors
 from tests.support.storage.disk import SimulatedDisk
 from tests.support.storage.logs import append, frame_of
 
@@ -61,8 +63,8 @@ def archived(disk: SimulatedDisk, segment: Segment) -> Path:
     return path
 
 
-def reader_of(disk: ArchiveDisk, like: Segment) -> LogReader:
-    segment = Segment(ROOT, like.base_offset)
+def reader_of(disk: ArchiveDisk, like: Segment, root: Path = ROOT) -> LogReader:
+    segment = Segment(root, like.base_offset)
     segment.size_bytes, segment.end_offset = like.size_bytes, like.end_offset
     return LogReader(disk, [segment], [])
 
@@ -341,3 +343,26 @@ def test_a_verification_finds_what_is_wrong_with_the_archive(tmp_path: Path) -> 
     assert len(problems) == 2
     assert damaged.name in problems[0]
     assert "is missing" in problems[1]
+
+
+def test_a_page_of_an_archive_that_the_disk_cannot_read_is_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chance, disk = Random(7), RealDisk()
+    log = Log.open(tmp_path / "log", disk)
+    for _ in range(30):
+        append(log, [frame_of([chance.randbytes(500)] * 3)])
+    log.roll()
+    segment = log.segments[0]
+    disk.make_dir(tmp_path / "archive")
+    path = archive_path(tmp_path / "archive", segment.path)
+    write_archive(disk, segment.path, path, footer_of(segment), never)
+    bad = BadSectors(monkeypatch)
+    bad.pages.add((path, 2))
+    with pytest.raises(CorruptData):
+        check_archive(disk, path)
+    reader = reader_of(ArchiveDisk(disk, path.parent), segment, path.parent)
+    assert reader.read(0, 90).damage
+    bad.pages = {(path, path.stat().st_size // PAGE_BYTES)}
+    with pytest.raises(CorruptData):
+        read_footer(disk, path)

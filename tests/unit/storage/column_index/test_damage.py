@@ -287,7 +287,7 @@ def test_a_segment_that_cannot_be_read_for_a_while_says_all_afterwards(
         path: Path, position: int, size_bytes: int, *, wait: bool = True
     ) -> memoryview:
         if path == SEGMENT and next(reads) == failing:
-            raise OSError(errno.EIO, "cannot be read")
+            raise OSError(errno.EACCES, "cannot be read")
         return read(path, position, size_bytes, wait=wait)
 
     monkeypatch.setattr(limits, "MIB", 200)
