@@ -105,6 +105,15 @@ def reject(
     return _settle(state, group, receipts, make)
 
 
+def release(
+    state: PartitionState, group: str, receipts: Iterable[Receipt], now_ms: int
+) -> Settlement:
+    """Decide to return messages that their consumer did not begin: that counts no attempt."""
+    return _settle(
+        state, group, receipts, lambda token, parts: [_back(group, token, parts, now_ms)]
+    )
+
+
 def release_undelivered(
     state: PartitionState, group: str, token: int, spans: Iterable[Span], now_ms: int
 ) -> Nacked | None:
@@ -113,8 +122,12 @@ def release_undelivered(
     if lease is None:
         return None
     held = [part for start, end, _ in spans for part in lease.parts.within(start, end)]
-    back = sorted((p.start, p.end, p.attempt - 1) for p in held)
-    return Nacked(group, token, back, now_ms, "", now_ms) if back else None
+    return _back(group, token, held, now_ms) if held else None
+
+
+def _back(group: str, token: int, parts: Iterable[AttemptRange], now_ms: int) -> Nacked:
+    back = sorted((p.start, p.end, p.attempt - 1) for p in parts)
+    return Nacked(group, token, back, now_ms, "", now_ms)
 
 
 def expire_lease(

@@ -245,7 +245,9 @@ def _spans_from(spans: Sequence[Span], offset: int) -> list[Span]:
     return [(offset, end, attempt), *spans[number + 1 :]]
 
 
-async def deliveries_parts(topic: Topic, deliveries: Sequence[LeasedBatch]) -> list[BytesLike]:
+async def deliveries_parts(
+    topic: Topic, deliveries: Sequence[LeasedBatch], now_ms: int
+) -> list[BytesLike]:
     """Return deliveries as frames; large frames are cut to their leased part."""
     prefaces = []
     frames: list[tuple[int, memoryview]] = []
@@ -264,6 +266,7 @@ async def deliveries_parts(topic: Topic, deliveries: Sequence[LeasedBatch]) -> l
                 "partition": delivery.partition,
                 "token": str(fence_of(topic.id, delivery.token)),
                 "lease_until": format_time_us(delivery.deadline_ms * 1000),
+                "lease_ms": delivery.deadline_ms - now_ms,
                 "ranges": delivery.spans,
                 "frames": len(parts),
                 "picked": [[n, end] for n, (_, end) in enumerate(found) if end is not None],

@@ -15,7 +15,7 @@ from msgspec import UNSET, UnsetType
 
 from goq import limits
 from goq.api.router import FRAMES, JSON, NDJSON
-from goq.api.schemas.groups import Receive
+from goq.api.schemas.groups import Receive, StreamGrant
 from goq.broker.topic.receiver import ReceiveRequest
 from goq.errors import InvalidInput, TooLarge, UnsupportedMedia
 from goq.http.message import Request
@@ -281,6 +281,24 @@ def stream_credit(asked: Receive) -> int:
     if asked.limit is not None and asked.limit < 1:
         raise InvalidInput(f"limit is at least 1, not {asked.limit}", field="limit")
     return _receive_maximum(asked.max_in_flight, "max_in_flight")
+
+
+def granted(asked: StreamGrant) -> tuple[int, int | None]:
+    """Return what a stream is granted: messages beyond those in flight, or the maximum in flight.
+
+    Raises ``InvalidInput`` naming a field that is wrong.
+    """
+    if (asked.max_in_flight is UNSET) == (asked.more is UNSET):
+        raise InvalidInput("say one of more and max_in_flight", field="more")
+    if asked.max_in_flight is UNSET:
+        return _receive_maximum(asked.more, "more"), None
+    if not 0 <= asked.max_in_flight <= limits.STREAM_IN_FLIGHT_MESSAGES_MAX:
+        raise InvalidInput(
+            f"max_in_flight is 0 to {limits.STREAM_IN_FLIGHT_MESSAGES_MAX},"
+            f" not {asked.max_in_flight}",
+            field="max_in_flight",
+        )
+    return 0, asked.max_in_flight
 
 
 def _receive_maximum(count: int | UnsetType, field: str) -> int:

@@ -15,10 +15,9 @@ from typing import Any
 
 import msgspec
 
-from goq import limits
 from goq.api.codec.leased import ReleaseLeases, read_frames, receipt_of
 from goq.api.codec.messages import json_response
-from goq.api.codec.request import json_body, stream_credit, wants_frames
+from goq.api.codec.request import granted, json_body, stream_credit, wants_frames
 from goq.api.gateway.fanout import Fanout, copy_request, decode_document
 from goq.api.router import FRAMES, NDJSON
 from goq.api.routing_policy import STREAM_ID, UNBUFFERED
@@ -64,10 +63,7 @@ class StreamGateway:
         if request.method == "DELETE":
             merged.end()
             return Response(204)
-        asked = json_body(request, StreamGrant)
-        if not 1 <= asked.more <= limits.RECEIVE_MESSAGES_MAX:
-            return await self.fanout.answer_here(request)  # which says what is wrong with it
-        return await merged.grant(asked.more)
+        return await merged.grant(*granted(json_body(request, StreamGrant)))
 
     def end_all(self) -> None:
         """End all streams because the node is stopping."""
@@ -103,6 +99,8 @@ class _MergedStream:
         self._queue: asyncio.Queue[bytes | None] = asyncio.Queue(_QUEUED_MAX)
         self._lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._ended = False
+        self._is_served = False
+        """Whether one node has delivered as many messages as are wanted in all."""
         self._ending: asyncio.Task[None] | None = None
 
     async def open(self) -> Response | None:
@@ -151,9 +149,13 @@ class _MergedStream:
 
     async def _read(self, url: str | None, body: Any) -> None:
         """Queue the records of one node until its stream ends or breaks."""
+        count = 0
         try:
             with suppress(GoqError):
                 async for record in _records(body, frames=self._frames):
+                    count += 1
+                    if count == self._asked.limit:
+                        self._is_served = True
                     await self._queue.put(record)
         finally:
             del self._readers[url], self._ids[url]
@@ -191,7 +193,7 @@ class _MergedStream:
     async def _follow(self) -> None:
         """Open streams at new leaders."""
         leaders = self._fanout.partition_leaders
-        while not self._ended:
+        while not (self._ended or self._is_served):
             change = leaders.next_change()
             self._lost = asyncio.get_running_loop().create_future()
             urls = leaders.leader_urls(self.values[0])
@@ -206,13 +208,14 @@ class _MergedStream:
                 return_when=asyncio.FIRST_COMPLETED,
             )
 
-    async def grant(self, more: int) -> Response:
-        """Grant more messages, shared among the nodes."""
+    async def grant(self, more: int, maximum: int | None) -> Response:
+        """Grant ``more`` messages, or a ``maximum`` in flight, shared among the nodes."""
         parts = list(self._ids.items())
-        shares = _shares(more, max(1, len(parts)))
+        field = "more" if maximum is None else "max_in_flight"
+        shares = _shares(more if maximum is None else maximum, max(1, len(parts)))
         found = []
         for (url, stream_id), share in zip(parts, shares, strict=False):
-            body = msgspec.json.encode({"more": share})
+            body = msgspec.json.encode({field: share if maximum is None else min(share, maximum)})
             with suppress(GoqError):
                 answer = await self._fanout.ask(url, self._about(stream_id, "PATCH", body))
                 if answer.status == 200:

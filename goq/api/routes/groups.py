@@ -107,6 +107,7 @@ class GroupRoutes:
             _settling("ack", self.ack, "Mark as done", Settle),
             _settling("nack", self.nack, "Give back", Nack),
             _settling("reject", self.reject, "Give up", Reject),
+            _settling("release", self.release, "Give back what was not begun", Settle),
             _settling("extend", self.extend, "Keep longer", Extend),
             Route(
                 "GET",
@@ -217,7 +218,7 @@ class GroupRoutes:
             deliveries, headers[OFFLINE] = [], quote(error.detail)[:_REASON_BYTES]
         try:
             if FRAMES in accept:
-                parts = await deliveries_parts(topic, deliveries)
+                parts = await deliveries_parts(topic, deliveries, self._broker.clock.wall_ms())
                 return Response(200, parts, FRAMES, headers)
             body, unsent = await encode_deliveries(topic, deliveries, options.bytes_max)
         except BaseException:  # the client is gone
@@ -287,6 +288,14 @@ class GroupRoutes:
         reason = _reason(asked.reason)
         topic = self._broker.topic(name)
         return _settled(*await topic.receiver.reject(group, receipts, reason))
+
+    async def release(self, request: Request, name: str, group: str) -> Response:
+        """Return leased messages without counting an attempt."""
+        receipts = parse_receipts(
+            json_body(request, Settle).receipts, limits.RECEIPTS_PER_REQUEST_MAX
+        )
+        topic = self._broker.topic(name)
+        return _settled(*await topic.receiver.release(group, receipts))
 
     async def extend(self, request: Request, name: str, group: str) -> Response:
         """Extend leases."""

@@ -15,7 +15,7 @@ from goq.api.codec.messages import (
     json_response,
     lanes_of,
 )
-from goq.api.codec.request import json_body
+from goq.api.codec.request import granted, json_body
 from goq.api.router import FRAMES, NDJSON, Route
 from goq.api.routing_policy import STREAM_ID, UNBUFFERED, CustomRouting
 from goq.api.schemas.groups import StreamGrant, StreamOut
@@ -23,7 +23,6 @@ from goq.broker.broker import Broker
 from goq.broker.partition.leases import LeasedBatch
 from goq.broker.topic.push_streams import PushStream
 from goq.broker.topic.topic import Topic
-from goq.errors import InvalidInput
 from goq.http.message import BytesLike, Item, LiveStream, Request, Response
 
 _PIECE_BYTES: Final = 64 * limits.KIB
@@ -72,13 +71,9 @@ class StreamRoutes:
 
     async def grant(self, request: Request, topic: str, group: str, stream_id: str) -> Response:
         """Grant a stream messages beyond those in flight."""
-        asked = json_body(request, StreamGrant)
-        if not 1 <= asked.more <= limits.RECEIVE_MESSAGES_MAX:
-            raise InvalidInput(
-                f"more is 1 to {limits.RECEIVE_MESSAGES_MAX}, not {asked.more}", field="more"
-            )
+        more, maximum = granted(json_body(request, StreamGrant))
         stream = self._broker.streams.find(topic, group, stream_id)
-        stream.grant(asked.more)
+        stream.grant(more, maximum)
         account = stream.account
         return json_response(StreamOut(stream.id, account.credit, account.in_flight))
 
@@ -92,7 +87,8 @@ class StreamRoutes:
         self._broker.streams.open(stream)
         try:
             while deliveries := await stream.next():
-                yield _framed(await deliveries_parts(stream.topic, deliveries))
+                now_ms = self._broker.clock.wall_ms()
+                yield _framed(await deliveries_parts(stream.topic, deliveries, now_ms))
         finally:
             self._broker.streams.close(stream)
 

@@ -32,9 +32,13 @@ class Receive(Input):
 
 
 class StreamGrant(Input):
-    """The messages that a stream may deliver beyond those in flight now."""
+    """One of both: the messages beyond those in flight now, or the maximum in flight.
 
-    more: Taken
+    With ``max_in_flight`` of 0 a stream delivers nothing until the next grant.
+    """
+
+    more: Taken | UnsetType = UNSET
+    max_in_flight: Index | UnsetType = UNSET
 
 
 class StreamOut(Output):
@@ -46,7 +50,7 @@ class StreamOut(Output):
 
 
 class Settle(Input):
-    """Receipts to acknowledge."""
+    """Receipts to acknowledge, or to release."""
 
     receipts: list[str]
 

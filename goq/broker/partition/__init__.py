@@ -5,7 +5,7 @@ partition       the partition: its parts, settings, availability and close
 loader          recovery of the two logs, and of the state
 appender        publish: append, then ready queues and waiting consumers
 ready_state     delayed messages and ready queues in memory, and their rebuild
-leases          receive, acknowledge, nack, reject, extend
+leases          receive, acknowledge, nack, reject, release, extend
 timers          lease ends, due retries, maturing delayed messages
 failure_policy  backoff, attempts and dead letters, from the settings
 group_view      a read-only view of one group's progress

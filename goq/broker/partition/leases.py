@@ -1,4 +1,4 @@
-"""Leases of one partition: receive, acknowledge, nack, reject, extend.
+"""Leases of one partition: receive, acknowledge, nack, reject, release, extend.
 
 A decision changes the state at once, so no other consumer gets the same message. Its event is
 queued for the log in the same turn of the event loop. Each call returns a future that completes
@@ -34,6 +34,7 @@ from goq.delivery.settlement import (
     extend,
     nack,
     reject,
+    release,
     release_undelivered,
     spans_of,
 )
@@ -204,6 +205,11 @@ class Leases:
         """Dead-letter leased messages at once."""
         failing = self._failure_now(group, None, reason)
         return self._settle(group, reject(self._state, group, receipts, failing))
+
+    def release(self, group: str, receipts: Iterable[Receipt]) -> Settling:
+        """Return leased messages at once, without counting an attempt."""
+        now_ms = self._context.clock.wall_ms()
+        return self._settle(group, release(self._state, group, receipts, now_ms))
 
     def _settle(self, group: str, settled: Settlement) -> Settling:
         if self._availability.error is not None:

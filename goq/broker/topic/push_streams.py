@@ -115,7 +115,10 @@ class PushStream:
     async def _some(self) -> list[LeasedBatch]:
         room = min(self.account.room, limits.RECEIVE_MESSAGES_MAX)
         if self._messages_left is not None:
+            self.ended = self._messages_left <= 0  # the last ones are on their way
             room = min(room, self._messages_left)
+        if self.ended:
+            return []
         try:
             is_idle = self._is_hung()
             if is_idle:
@@ -144,11 +147,15 @@ class PushStream:
                 self._messages_left -= delivery.message_count
         return deliveries
 
-    def grant(self, more: int) -> None:
-        """Set the credit to ``more`` than the messages in flight now."""
-        self.topic.receiver.on_grant(self.account)
-        credit = min(self.account.in_flight + more, limits.STREAM_IN_FLIGHT_MESSAGES_MAX)
-        self.account.grant(credit)
+    def grant(self, more: int, maximum: int | None) -> None:
+        """Set the credit to ``maximum``, or to ``more`` than the messages in flight now.
+
+        A grant of more is a sign of life; a client may set a maximum for a caller that hangs.
+        """
+        if maximum is None:
+            self.topic.receiver.on_grant(self.account)
+            maximum = self.account.in_flight + more
+        self.account.grant(min(maximum, limits.STREAM_IN_FLIGHT_MESSAGES_MAX))
 
     def end(self) -> None:
         """Deliver nothing more; the consumer keeps its leases."""

@@ -430,6 +430,19 @@ class Receiver:
             group, receipts, lambda leases, some: leases.reject(group, some, reason)
         )
 
+    async def release(
+        self, group: str, receipts: Sequence[Receipt]
+    ) -> tuple[int, list[UnsettledReceipt]]:
+        """Return messages that were not begun, without counting an attempt.
+
+        Returns as :meth:`acknowledge` does.
+        """
+        found = await self._settle(
+            group, receipts, lambda leases, some: leases.release(group, some)
+        )
+        self.wake()
+        return found
+
     async def extend(
         self, group: str, receipts: Sequence[Receipt], deadline_ms: int
     ) -> tuple[int, list[UnsettledReceipt]]:

@@ -58,6 +58,8 @@ def test_no_more_is_in_flight_than_a_stream_may_have_and_acks_and_grants_make_ro
         assert granted["stream"] == stream.id
         assert granted["max_in_flight"] == 9
         assert len([stream.message() for _ in range(3)]) == 3
+        paused = cluster.nodes[2].call("PATCH", path, {"max_in_flight": 0})
+        assert (paused["max_in_flight"], paused["in_flight"]) == (0, 9)
 
 
 def test_what_is_in_flight_is_ready_again_when_the_connection_closes(

@@ -40,7 +40,7 @@ def by_frames(node: RunningNode) -> str:
 
 
 @pytest.mark.parametrize("received", [by_json, by_frames])
-@pytest.mark.parametrize("verb", ["ack", "nack", "reject", "extend"])
+@pytest.mark.parametrize("verb", ["ack", "nack", "reject", "release", "extend"])
 def test_a_receipt_of_a_deleted_topic_settles_nothing_of_a_new_one_of_its_name(
     received: Callable[[RunningNode], str], verb: str
 ) -> None:

@@ -121,14 +121,15 @@ def test_receipts_of_other_leases_make_no_room(node: RunningNode, topic: str) ->
         assert in_flight(node, topic) == 2
 
 
-def test_a_limit_bounds_what_a_stream_hands_over_in_all(node: RunningNode, topic: str) -> None:
+def test_a_stream_ends_at_its_limit_and_keeps_its_leases(node: RunningNode, topic: str) -> None:
     publish(node, topic, *"abcdefgh", partition=0)
     with streaming(node, topic, max_in_flight=2, limit=3) as stream:
         held = stream.messages(2)
         settle(node, topic, "ack", *(m["receipt"] for m in held))
         assert stream.message()["value"] == "c"
-        settle(node, topic, "ack", held[0]["receipt"])
-        assert group_of(node, topic)["ready"] == 5
+        assert stream.response.read() == b""
+    group = group_of(node, topic)
+    assert (group["ready"], group["leased"]) == (5, 1)
 
 
 def test_more_may_be_granted_while_a_stream_runs(node: RunningNode, topic: str) -> None:
@@ -140,9 +141,28 @@ def test_more_may_be_granted_while_a_stream_runs(node: RunningNode, topic: str) 
         assert granted == {"stream": stream.id, "max_in_flight": 5, "in_flight": 2}
         assert values(stream.messages(3)) == ["c", "d", "e"]
         assert in_flight(node, topic) == 5
-        assert node.request("PATCH", path, {"more": 0}).json["field"] == "more"
+        for body, field in (
+            ({"more": 0}, "more"),
+            ({}, "more"),
+            ({"more": 1, "max_in_flight": 1}, "more"),
+            ({"max_in_flight": -1}, "max_in_flight"),
+        ):
+            assert node.request("PATCH", path, body).json["field"] == field
         for other in (f"/v1/topics/{topic}/groups/h/streams/{stream.id}", f"{path}0"):
             assert node.request("PATCH", other, {"more": 1}).json["code"] == "stream_not_found"
+
+
+def test_a_stream_may_be_paused(node: RunningNode, topic: str) -> None:
+    publish(node, topic, *"abcd", partition=0)
+    with streaming(node, topic, max_in_flight=2) as stream:
+        held = stream.messages(2)
+        path = f"/v1/topics/{topic}/groups/g/streams/{stream.id}"
+        granted = node.call("PATCH", path, {"max_in_flight": 0})
+        assert granted == {"stream": stream.id, "max_in_flight": 0, "in_flight": 2}
+        settle(node, topic, "release", *(m["receipt"] for m in held))
+        assert [m["attempt"] for m in receive(node, topic, max_messages=2)] == [1, 1]
+        node.call("PATCH", path, {"max_in_flight": 1})
+        assert stream.message()["value"] == "c"
 
 
 @pytest.mark.parametrize("how", ["close", "half-close", "reset"])

@@ -124,7 +124,7 @@ SLICED = {
     ("POST", f"{_GROUP}/receive"): Case(_receiving, UNITS // 16 + UNITS // CHUNK),
     **{
         ("POST", f"{_GROUP}/{verb}"): Case(_settling(verb), UNITS // CHUNK // 2)
-        for verb in ("ack", "nack", "reject", "extend")
+        for verb in ("ack", "nack", "reject", "release", "extend")
     },
     ("GET", f"{_GROUP}/peek"): Case(_peeking, UNITS - 1),
     ("GET", f"{_TOPIC}/scheduled"): Case(_scheduled, UNITS),
