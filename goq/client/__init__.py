@@ -8,9 +8,9 @@ results           the values that the administrative calls return
 delivery_options  priority, delay, TTL, tenant and dedup id of a message that is published
 message_batch     messages gathered for one request, divided among partitions
 replay_plan       which messages a replay has, and where their copies go
-protocol          paths, JSON and frames of the HTTP API, without I/O
+protocol          requests, paths, JSON and frames of the HTTP API, without I/O
+leases            the leases of a consume loop, as its process sees them
 cluster_map       the nodes that a client knows, and the leaders of partitions
-request_builder   HTTP requests: URL, headers, body and timeouts
 retry             when a failed request is tried again
 errors            failed requests and problem answers as errors of goq
 tracing           trace context in headers, and traces as OpenTelemetry spans

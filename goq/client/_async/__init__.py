@@ -6,7 +6,8 @@ publisher        one producer id on one topic; single messages that share reques
 frame_publisher  whole frames under sequences of the caller's own
 receive          one receive, and the stream of a topic
 consumer         the loop over a group's messages
-settlement       receipts to leaders, received messages, lease extension
+receive_workers  its workers, which receive
+settlement       receipts to leaders, received messages, lease extension and release
 log_client       the calls that read the log
 topic_reader     all partitions of a topic, merged by append time
 replay_reader    a replay with absolute bounds, and its messages
@@ -15,6 +16,7 @@ admin            topics, groups and the node
 message_admin    single messages, traces, dead letters
 cluster_admin    the cluster
 http             requests to nodes: leaders, retries, errors
+streamed_response  a streamed answer
 channel          a bounded queue between workers and one reader
 runtime          locks, waits and workers of asyncio
 """

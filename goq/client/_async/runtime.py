@@ -7,11 +7,13 @@ entering a monitor does nothing here.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, Final
 
 Lock = asyncio.Lock
 sleep = asyncio.sleep
+_TICK_S: Final = 0.25
 
 
 class Monitor:
@@ -63,6 +65,33 @@ class Worker:
         """Cancel the work where it waits; return when it has ended."""
         self._task.cancel()
         await asyncio.wait([self._task])
+
+
+class ArrivalClock:
+    """Tells when data that was just read came at the earliest.
+
+    While a handler blocks the event loop, nothing is read. A timer shows how long that was.
+    """
+
+    def __init__(self) -> None:
+        self._ticks_s = (time.monotonic(), time.monotonic())
+        self._timer = asyncio.get_running_loop().call_later(_TICK_S, self._tick)
+
+    def since_s(self) -> float:
+        """Return the earliest time, in monotonic seconds; now, if the loop is not blocked."""
+        before_s, last_s = self._ticks_s
+        now_s = time.monotonic()
+        if now_s - last_s >= 2 * _TICK_S:
+            return last_s
+        return before_s if last_s - before_s >= 2 * _TICK_S else now_s
+
+    def stop(self) -> None:
+        """Stop the timer."""
+        self._timer.cancel()
+
+    def _tick(self) -> None:
+        self._ticks_s = (self._ticks_s[1], time.monotonic())
+        self._timer = asyncio.get_running_loop().call_later(_TICK_S, self._tick)
 
 
 def _wake(waiter: asyncio.Future[None]) -> None:

@@ -1,7 +1,8 @@
-"""Settlement: receipts sent to leaders, received messages, and the extension of their leases."""
+"""Settlement: receipts sent to leaders, received messages, their extension and release."""
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -10,16 +11,17 @@ import msgspec
 
 from goq import limits
 from goq.client._async.http import Http
-from goq.client._async.runtime import Monitor, Worker, sleep
+from goq.client._async.runtime import sleep
 from goq.client.arguments import Duration, wire_duration
 from goq.client.cluster_map import TopicPartition
 from goq.client.errors import unreadable
+from goq.client.leases.message_buffer import BufferedMessage, MessageBuffer
 from goq.client.messages import FailedReceipt, Settled
 from goq.client.protocol import frames as wire
 from goq.client.protocol import routes
 from goq.client.retry import RequestFailure
 from goq.client.tracing.trace_context import traceparent_of
-from goq.errors import BY_CODE, Conflict, GoqError, TimedOut
+from goq.errors import BY_CODE, Conflict, GoqError, RouteNotFound, TimedOut
 from goq.model import Header, MessageId, Receipt
 
 
@@ -256,79 +258,39 @@ def receipts_of(messages: Iterable[AsyncReceivedMessage]) -> list[str]:
     return [str(run) for run in wire.runs_of(message.claim() for message in messages)]
 
 
-_PERIOD_MS_MIN, _PERIOD_MS_MAX = 1000, 10_000
+async def extend_leases(
+    settler: Settler,
+    buffer: MessageBuffer[AsyncReceivedMessage],
+    entries: Iterable[BufferedMessage[AsyncReceivedMessage]],
+) -> None:
+    """Extend leases of a buffer to their length from now; those that are lost are dropped.
 
-
-class LeaseExtender:
-    """Extends the leases of the messages that it watches, three times within their visibility.
-
-    A message is watched until it is settled, its lease is found lost, or the extender stops.
+    Where no node answers they last as before.
     """
+    by_topic: dict[str, list[BufferedMessage[AsyncReceivedMessage]]] = {}
+    for entry in entries:
+        by_topic.setdefault(entry.message.topic, []).append(entry)
+    for topic, some in by_topic.items():
+        length_s = max(entry.length_s for entry in some)
+        receipts = receipts_of(entry.message for entry in some)
+        asked_s = time.monotonic()
+        with contextlib.suppress(GoqError):
+            settled = await settler.settle(
+                "extend", topic, some[0].message.group, receipts, **extend_details(length_s)
+            )
+            buffer.extended(some, length_s, asked_s, settled.failed)
 
-    def __init__(self, settler: Settler, visibility_ms: int | None) -> None:
-        self._settler = settler
-        self._visibility_ms = visibility_ms
-        self._watched: list[AsyncReceivedMessage] = []
-        self._period_s = 0.0
-        self._monitor = Monitor()
-        self._worker: Worker | None = None
-        self._stopped = False
 
-    def watch(self, messages: Sequence[AsyncReceivedMessage]) -> None:
-        """Watch messages as they were received."""
-        with self._monitor:
-            self._watched.extend(messages)
-        if self._worker is None and messages:
-            self._period_s = self._period_of(messages[0]) / 1000
-            self._worker = Worker(self._work)
+async def give_back(settler: Settler, messages: Sequence[AsyncReceivedMessage]) -> None:
+    """Release messages that no handler began, so that none waits for its visibility timeout.
 
-    async def stop(self) -> None:
-        """Stop extending; return when the worker has ended."""
-        with self._monitor:
-            self._stopped = True
-            self._monitor.notify_all()
-        if self._worker is not None:
-            await self._worker.join()
-
-    async def renew(self) -> None:
-        """Extend the leases of watched messages that are not settled; forget the others."""
-        with self._monitor:
-            self._watched = [message for message in self._watched if not message.settled]
-            watched = list(self._watched)
-        asked = {}
-        if self._visibility_ms is not None:
-            asked = extend_details(self._visibility_ms / 1000)
-        for topic, group, members in by_group(watched):
+    That counts no attempt. A node that cannot release them counts one. Where no node answers they
+    come again after their visibility timeout.
+    """
+    with contextlib.suppress(GoqError):
+        for topic, group, members in by_group(messages):
+            receipts = receipts_of(members)
             try:
-                settled = await self._settler.settle(
-                    "extend", topic, group, receipts_of(members), **asked
-                )
-            except GoqError:
-                continue  # the next period tries again, while the lease lasts
-            lost = [Receipt.parse(failed.receipt) for failed in settled.failed]
-            self._forget([message for message in members if _is_in(message.claim(), lost)])
-
-    async def _work(self) -> None:
-        while True:
-            renew_at_s = time.monotonic() + self._period_s
-            with self._monitor:
-                while not self._stopped and (left_s := renew_at_s - time.monotonic()) > 0:
-                    await self._monitor.wait(left_s)
-                if self._stopped:
-                    return
-            await self.renew()
-
-    def _forget(self, messages: Sequence[AsyncReceivedMessage]) -> None:
-        gone = set(map(id, messages))
-        with self._monitor:
-            self._watched = [message for message in self._watched if id(message) not in gone]
-
-    def _period_of(self, message: AsyncReceivedMessage) -> float:
-        if self._visibility_ms is not None:
-            return max(self._visibility_ms / 3, 100)
-        lasts_ms = message.lease_until / 1000 - time.time() * 1000
-        return min(max(lasts_ms / 3, _PERIOD_MS_MIN), _PERIOD_MS_MAX)
-
-
-def _is_in(claim: Receipt, runs: Sequence[Receipt]) -> bool:
-    return any(run[:2] == claim[:2] and run.start <= claim.start < run.end for run in runs)
+                await settler.settle("release", topic, group, receipts)
+            except RouteNotFound:
+                await settler.settle("nack", topic, group, receipts, **nack_details(0, None))

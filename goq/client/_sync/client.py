@@ -36,7 +36,7 @@ from goq.client.arguments import (
 )
 from goq.client.delivery_options import DeliveryOptions
 from goq.client.messages import FailedReceipt, Published, PublishedBatch, Settled
-from goq.client.request_builder import HttpOptions
+from goq.client.protocol.request_builder import HttpOptions
 from goq.client.retry import BackoffPolicy
 from goq.client.tracing.trace_context import with_current_span
 from goq.clock import Clock, SystemClock
@@ -235,12 +235,14 @@ class Client(LogClient, Admin):
     ) -> Generator[ReceivedMessage, None, None]:
         """Yield messages of a group as they become ready.
 
-        Each message is leased to this consumer for ``visibility``, by default the group's setting.
-        ``ack`` it in that time, or it is delivered again. With ``auto_extend`` the leases of
-        unsettled messages are extended for as long as the loop lasts.
+        Each message is leased to this consumer for ``visibility``, by default the group's setting,
+        counted from when it is yielded. ``ack`` it in that time, or it is delivered again. For
+        handlers that take longer, ``auto_extend`` extends the leases of unsettled messages for as
+        long as the loop lasts, from a thread: a handler may block.
 
-        At most ``prefetch`` messages of a topic are in flight: received and not settled. ``wait``
-        is how long one request may wait for messages.
+        The loop receives ahead what its caller handles in about a second, at most ``prefetch``
+        messages of a topic, and keeps their leases. If the caller has one message for longer than
+        ``visibility``, those are released. ``wait`` is how long one request may wait for messages.
 
         The loop ends after ``max_messages``, with ``until_empty`` when no message is ready, or when
         none has come for ``timeout``; else never. When it is left early, messages that it has not

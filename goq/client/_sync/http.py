@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
@@ -13,6 +13,7 @@ import httpx
 import msgspec
 
 from goq.client._sync.runtime import sleep
+from goq.client._sync.streamed_response import StreamedResponse
 from goq.client.cluster_map import (
     LEADER_HEADER,
     VERSION_HEADER,
@@ -28,7 +29,7 @@ from goq.client.errors import (
     unreadable,
 )
 from goq.client.protocol import routes
-from goq.client.request_builder import Headers, HttpOptions, RequestBuilder, StreamTimeouts
+from goq.client.protocol.request_builder import Headers, HttpOptions, RequestBuilder, StreamTimeouts
 from goq.client.retry import RequestFailure, RetryAttempts, answered
 from goq.errors import NotLeader, TooLarge, outcome_unknown
 from goq.http.client.http1 import ANSWER_BYTES_MAX, CONNECTIONS_MAX
@@ -55,7 +56,7 @@ class Http:
         connections_max: int = CONNECTIONS_MAX,
         cluster_map: ClusterMap | None = None,
     ) -> None:
-        self._options = options
+        self.options = options
         self._builder = RequestBuilder(options)
         self.cluster_map = cluster_map or ClusterMap(options.servers, time.monotonic)
         self._connections_max = connections_max
@@ -77,12 +78,12 @@ class Http:
 
     def name_client(self, client_id: str) -> None:
         """Send another client id."""
-        self._options = replace(self._options, client_id=client_id)
-        self._builder = RequestBuilder(self._options)
+        self.options = replace(self.options, client_id=client_id)
+        self._builder = RequestBuilder(self.options)
 
     def fork(self, connections_max: int) -> Http:
         """Return another sender for the same servers, with connections of its own."""
-        return Http(self._options, connections_max, self.cluster_map)
+        return Http(self.options, connections_max, self.cluster_map)
 
     def finish(self) -> None:
         """Send no more requests, but finish those under way: a node then ends its long polls."""
@@ -110,10 +111,7 @@ class Http:
         answer = self.request(
             method, target, body, repeatable=repeatable or method == "GET", wait_ms=wait_ms
         )
-        try:
-            return msgspec.json.decode(answer.body) if answer.body else None
-        except msgspec.DecodeError as error:
-            raise unreadable(self.cluster_map.current, error) from None
+        return _decoded(self.cluster_map.current, answer)
 
     def request(
         self,
@@ -182,6 +180,16 @@ class Http:
             lambda chosen: self._begin(chosen, target, headers, body, wait_ms), repeatable=True
         )
 
+    def ask(self, server: str, method: str, target: str, payload: object = None) -> Any:
+        """Send a small request in JSON to one node, once; return the decoded answer."""
+        body = b"" if payload is None else msgspec.json.encode(payload)
+        headers = [(b"Accept", routes.JSON), (b"Content-Type", routes.JSON)]
+        try:
+            answer = self._attempt(server, method, target, headers, body, 0, ASK_MS_MAX)
+        except _Failed as failed:
+            raise failed.failure.error from failed
+        return _decoded(server, answer)
+
     def learn(self, topic: str, *, wait_ms: int = 0) -> None:
         """Learn the leaders of a topic; with ``wait_ms``, when they have changed."""
         version = self.cluster_map.version(topic) if wait_ms else None
@@ -214,7 +222,7 @@ class Http:
 
     def attempts(self) -> RetryAttempts:
         """Return the retries of a new request."""
-        return RetryAttempts(self._options.retry, draw=random.random, now_s=time.monotonic)
+        return RetryAttempts(self.options.retry, draw=random.random, now_s=time.monotonic)
 
     def _persist(
         self,
@@ -313,58 +321,6 @@ class Http:
         return self._transports[self._builder.server(text).scheme]
 
 
-class StreamedResponse:
-    """A streamed answer. Requests about it go to the node that sends it."""
-
-    def __init__(
-        self, http: Http, server: str, response: httpx.Response, timeouts: StreamTimeouts
-    ) -> None:
-        self.headers = response.headers
-        self.server = server
-        self._http = http
-        self._body = response.stream
-        self._timeouts = timeouts
-
-    def close(self) -> None:
-        """Break the connection."""
-        assert isinstance(self._body, httpx.SyncByteStream)
-        self._body.close()
-
-    def pieces(self) -> Iterator[bytes]:
-        """Yield bytes as they come; raise when the connection breaks before the end.
-
-        Raises ``SilentStream`` when the first bytes do not come in time.
-        """
-        assert isinstance(self._body, httpx.SyncByteStream)
-        has_come = False
-        try:
-            for piece in self._body:
-                if not has_come:
-                    has_come = True
-                    self._timeouts.heard()
-                yield piece
-        except httpx.ReadTimeout as error:
-            if not has_come:
-                raise SilentStream(self.server) from None
-            raise failure_of_transport(error, self.server, is_read=True).error from error
-        except httpx.TransportError as error:
-            raise failure_of_transport(error, self.server, is_read=True).error from error
-        finally:
-            self._body.close()
-
-    def ask(self, method: str, target: str, payload: object = None) -> Any:
-        """Send JSON to the node of this stream, once; return the decoded answer."""
-        body = b"" if payload is None else msgspec.json.encode(payload)
-        headers = [(b"Accept", routes.JSON), (b"Content-Type", routes.JSON)]
-        try:
-            answer = self._http._attempt(
-                self.server, method, target, headers, body, 0, ASK_MS_MAX
-            )
-        except _Failed as failed:
-            raise failed.failure.error from failed
-        return msgspec.json.decode(answer.body) if answer.body else None
-
-
 class _Failed(Exception):
     """A failed attempt; ``leader`` is the node that the answer names as leader."""
 
@@ -381,6 +337,14 @@ def _is_health(target: str, answer: Answer) -> bool:
     """Return whether this is the health of a node, which has status 503 if it is not well."""
     kind = answer.headers.get("Content-Type", "")
     return target == routes.HEALTHZ and kind.startswith("application/json")
+
+
+def _decoded(server: str, answer: Answer) -> Any:
+    """Return the JSON of an answer, None for an empty one."""
+    try:
+        return msgspec.json.decode(answer.body) if answer.body else None
+    except msgspec.DecodeError as error:
+        raise unreadable(server, error) from None
 
 
 def _answered(answer: Answer, server: str) -> _Failed:

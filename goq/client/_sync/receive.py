@@ -16,13 +16,14 @@ from typing import Final
 import msgspec
 
 from goq import limits
-from goq.client._sync.http import Http, StreamedResponse
+from goq.client._sync.http import Http
 from goq.client._sync.settlement import (
     ReceivedMessage,
     Settler,
     extend_details,
     nack_details,
 )
+from goq.client._sync.streamed_response import StreamedResponse
 from goq.client.arguments import Duration
 from goq.client.cluster_map import VERSION_HEADER
 from goq.client.delivery_options import delivery_fields
@@ -41,7 +42,7 @@ OWN_ALONE: Final = (b"Goq-Local", b"true")
 
 @dataclass(frozen=True, slots=True)
 class ReceiveOptions:
-    """The arguments of a receive; ``max_messages`` is also the credit of a stream."""
+    """The arguments of a receive; ``max_messages`` is also the most that a stream has ahead."""
 
     max_messages: int
     wait_ms: int
@@ -53,9 +54,9 @@ class ReceiveOptions:
         wait = format_duration_ms(self.wait_ms)
         return self._body({"wait": wait, "max_messages": self.credit})
 
-    def stream_body(self, limit: int | None) -> bytes:
+    def stream_body(self, credit: int, limit: int | None) -> bytes:
         """Return the body that asks for a stream, of ``limit`` messages in all."""
-        asked: dict[str, object] = {"stream": True, "max_in_flight": self.credit}
+        asked: dict[str, object] = {"stream": True, "max_in_flight": credit}
         return self._body(asked if limit is None else asked | {"limit": limit})
 
     @property
@@ -101,23 +102,27 @@ class DeliveryBatch:
     def messages(self) -> Iterator[ReceivedMessage]:
         """Yield the messages, in the order of delivery."""
         for delivery in self.deliveries:
-            for frame, start, end, attempt, offset in delivery.pieces():
-                yield from map(
-                    ReceivedMessage,
-                    repeat(self.topic, end - start),
-                    repeat(delivery.partition),
-                    range(offset, offset + end - start),
-                    repeat(frame.header.append_time_us),
-                    frame.values(start, end),
-                    frame.keys(start, end),
-                    frame.headers(start, end),
-                    *delivery_fields(frame, start, end, delivery.lanes),
-                    repeat(self.group),
-                    repeat(attempt),
-                    repeat(delivery.token),
-                    repeat(delivery.lease_until),
-                    repeat(self._settler),
-                )
+            yield from self.messages_of(delivery)
+
+    def messages_of(self, delivery: PartitionDelivery) -> Iterator[ReceivedMessage]:
+        """Yield the messages of one of the deliveries."""
+        for frame, start, end, attempt, offset in delivery.pieces():
+            yield from map(
+                ReceivedMessage,
+                repeat(self.topic, end - start),
+                repeat(delivery.partition),
+                range(offset, offset + end - start),
+                repeat(frame.header.append_time_us),
+                frame.values(start, end),
+                frame.keys(start, end),
+                frame.headers(start, end),
+                *delivery_fields(frame, start, end, delivery.lanes),
+                repeat(self.group),
+                repeat(attempt),
+                repeat(delivery.token),
+                repeat(delivery.lease_until),
+                repeat(self._settler),
+            )
 
     def ack(self) -> Settled:
         """Mark all messages as done. The result names the receipts whose lease was lost."""
@@ -183,7 +188,8 @@ class DeliveryStream:
     """The streams of a topic, one after the other, with the credit of the present one.
 
     ``in_flight`` counts the messages that came, less those that this client settled. The node's
-    count is exact, as leases also expire; :meth:`more` takes it over.
+    count is exact, as leases also expire; :meth:`more` takes it over. ``window`` is how many
+    messages the stream may bring ahead of the caller; a stream that ``is_paused`` brings none.
 
     ``server`` is the node to ask, None for any. The answer says whether the node is one of a
     cluster (``is_of_cluster``): the stream then has the messages of that node alone.
@@ -205,20 +211,25 @@ class DeliveryStream:
         self.partitions: set[int] = set()
         """The partitions that messages came from."""
         self.in_flight = 0
+        self.window = 0
+        self.is_paused = False
         self._http = http
         self._options = options
         self._credit = 0
+        self._limit: int | None = None
         self._arrived = 0
         self._arrived_at_grant = 0
         self._stream: StreamedResponse | None = None
 
-    def open(self, limit: int | None) -> None:
+    def open(self, window: int, limit: int | None) -> None:
         """Open a stream that ends after ``limit`` messages, or never with None."""
         self.in_flight = self._arrived = self._arrived_at_grant = 0
-        self._credit = self._options.credit
+        self.is_paused = False
+        self._credit = self.window = window
+        self._limit = limit
         self._stream = self._http.stream(
             f"{routes.group(self.topic, self.group)}/receive",
-            self._options.stream_body(limit),
+            self._options.stream_body(window, limit),
             accept=routes.FRAMES,
             wait_ms=_SILENCE_MS_MAX,
             extra=[OWN_ALONE],
@@ -229,7 +240,7 @@ class DeliveryStream:
             self.server = self._stream.server
 
     def deliveries(self) -> Iterator[list[PartitionDelivery]]:
-        """Yield the deliveries as they come; raise when the stream ends, in any way."""
+        """Yield the deliveries as they come, up to the limit; raise when the stream ends before."""
         assert self._stream is not None
         answers = wire.StreamSplitter(ANSWER_BYTES_MAX)
         try:
@@ -246,6 +257,8 @@ class DeliveryStream:
             raise unreadable(f"a stream of {self.topic}", error) from None
         finally:
             self._stream = None
+        if self._limit is not None and self._arrived >= self._limit:
+            return
         raise Unavailable("the node ended the stream; it is stopping, or the topic is gone")
 
     def brought(self, topic: str, partition: int) -> bool:
@@ -267,15 +280,29 @@ class DeliveryStream:
         """Whether the credit may be used up at the node: messages came since it was asked."""
         return self._arrived > self._arrived_at_grant
 
-    def more(self) -> None:
-        """Grant the node as much credit again as it had at first."""
+    def more(self, window: int) -> None:
+        """Allow so many messages beyond those in flight."""
         self._arrived_at_grant = self._arrived
-        asked = {"more": self._options.credit}
+        self.is_paused = False
+        self._grant(window, {"more": window})
+
+    def shrink(self, window: int, held: int) -> None:
+        """Allow so many messages beyond those that the caller has; ``held`` wait here."""
+        self._grant(window, {"max_in_flight": max(0, self.in_flight - held) + window})
+
+    def _grant(self, window: int, asked: dict[str, int]) -> None:
+        self.window = window
         with contextlib.suppress(GoqError):  # the stream has ended: there will be another
             stream = self._stream
             if stream is not None:
                 answer = stream.ask("PATCH", self._path(stream), asked)
                 self._credit, self.in_flight = answer["max_in_flight"], answer["in_flight"]
+
+    @property
+    def place(self) -> tuple[str, str] | None:
+        """The node and the path of the stream, None while it is not open."""
+        stream = self._stream
+        return None if stream is None else (stream.server, self._path(stream))
 
     def abandon(self) -> None:
         """Break the connection: the node releases the leases of the stream at once."""

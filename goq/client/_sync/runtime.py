@@ -34,3 +34,12 @@ class Worker:
     def stop(self) -> None:
         """Wait for the end of the work. The caller has ended its waits before: a thread cannot."""
         self._thread.join()
+
+
+class ArrivalClock:
+    """Tells when data that was just read came at the earliest: now, as a thread reads at once."""
+
+    since_s = staticmethod(time.monotonic)
+
+    def stop(self) -> None:
+        """Do nothing."""

@@ -1,5 +1,6 @@
 """The HTTP API as the client writes and reads it, without I/O.
 
-routes  paths and queries
-frames  binary bodies: placed frames, prefaces, and the answers to publish, read and receive
+request_builder  HTTP requests: URL, headers, body and timeouts
+routes           paths and queries
+frames           binary bodies: placed frames, prefaces, and answers to publish, read, receive
 """

@@ -130,6 +130,7 @@ class _DeliveryHead(msgspec.Struct):
     ranges: list[tuple[int, int, int]]
     frames: int
     picked: list[tuple[int, int]] = []
+    lease_ms: int | None = None
 
 
 class _ReceivePreface(msgspec.Struct):
@@ -159,6 +160,7 @@ class PartitionDelivery(NamedTuple):
     A range is ``(start, end, attempt)``, end excluded. ``frames`` hold at least these messages.
     ``lanes`` are the names of the topic's lanes. A ``picked`` frame (its number, and an offset)
     holds only the messages of the ranges from its base offset up to that offset, in order.
+    ``lease_ms`` was left of the lease when the node sent it, None from a node that does not tell.
     """
 
     partition: int
@@ -168,6 +170,7 @@ class PartitionDelivery(NamedTuple):
     frames: Sequence[FrameView]
     lanes: str = DEFAULT_LANES
     picked: Sequence[tuple[int, int]] = ()
+    lease_ms: int | None = None
 
     def message_count(self) -> int:
         """Return how many messages were delivered."""
@@ -229,6 +232,7 @@ def decode_deliveries(body: bytes) -> list[PartitionDelivery]:
             [_next_frame(placed) for _ in range(head.frames)],
             preface.lanes,
             head.picked,
+            head.lease_ms,
         )
         for head in preface.deliveries
     ]

@@ -62,6 +62,8 @@ class FakeNode:
         self.changed = threading.Condition()
         self.stopping = False
         self.forgets_to_give_back = False
+        self.knows_releases = True
+        self.lease_ms: int | None = 30_000
         self.connections: set[socket.socket] = set()
         self.streams: dict[str, FakeStream] = {}
 
@@ -202,11 +204,14 @@ class FakeGroup:
                 parse_duration_ms(asked.get("wait", "0s")) / 1000,
             )
             node.changed.notify_all()
-            return self.hand_out(asked.get("max_messages", 100))[0]
+            return self.hand_out(asked.get("max_messages", 100), asked)[0]
 
-    def hand_out(self, left: int) -> tuple[bytes, list[int]]:
+    def hand_out(self, left: int, asked: dict[str, Any]) -> tuple[bytes, list[int]]:
         """The answer that leases up to so many messages, and its tokens."""
         node = self._node
+        lease_ms = node.lease_ms
+        if lease_ms is not None and "visibility" in asked:
+            lease_ms = parse_duration_ms(asked["visibility"])
         deliveries: list[dict[str, Any]] = []
         pieces: list[bytes] = []
         for number, partition in enumerate(node.topics[self._topic]):
@@ -233,6 +238,7 @@ class FakeGroup:
                     "lease_until": format_time_us(node.now_us + 30_000_000),
                     "ranges": ranges,
                     "frames": len(frames),
+                    "lease_ms": lease_ms,
                 }
             )
         tokens = [int(delivery["token"]) for delivery in deliveries]
@@ -248,6 +254,8 @@ class FakeGroup:
             self._again[place] = self.leased.pop(place)[1] + 1
 
     def settle(self, verb: str, body: dict[str, Any]) -> dict[str, Any]:
+        if verb == "release" and not self._node.knows_releases:
+            raise Refused(404, "route_not_found")
         done, failed = 0, []
         with self._node.changed:
             self.calls.append((verb, body))
@@ -267,7 +275,7 @@ class FakeGroup:
                     if verb == "ack":
                         self.done.add(place)
                     else:
-                        self._again[place] = attempt + 1
+                        self._again[place] = attempt + (verb != "release")
             self._node.changed.notify_all()
         return {"settled": done, "failed": failed}
 
@@ -297,6 +305,7 @@ class FakeStream:
     def __init__(self, node: FakeNode, group: FakeGroup, asked: dict[str, Any]) -> None:
         self._node = node
         self._group = group
+        self._asked = asked
         self._credit = asked["max_in_flight"]
         self._left = asked.get("limit", 1_000_000)
         self._tokens: list[int] = []
@@ -306,7 +315,12 @@ class FakeStream:
     def grant(self, asked: dict[str, Any]) -> dict[str, Any]:
         with self._node.changed:
             in_flight = len(self._group.in_flight(self._tokens))
-            self._credit = in_flight + asked["more"]
+            if "max_in_flight" in asked and self._node.knows_releases:
+                self._credit = asked["max_in_flight"]
+            elif "more" in asked:
+                self._credit = in_flight + asked["more"]
+            else:
+                raise Refused(400, "invalid_input")
             self._node.changed.notify_all()
             return {"stream": self.id, "max_in_flight": self._credit, "in_flight": in_flight}
 
@@ -322,7 +336,7 @@ class FakeStream:
         handler.send_header("Goq-Stream", self.id)
         handler.end_headers()
         with self._node.changed:
-            heartbeat, _ = self._group.hand_out(0)
+            heartbeat, _ = self._group.hand_out(0, {})
         _write(handler, heartbeat)
         self._node.streams[self.id] = self
         readable = select.poll()  # select() refuses descriptors from 1024 on
@@ -353,7 +367,7 @@ class FakeStream:
         return self._ended or (self._room() > 0 and self._group.is_ready())
 
     def _next(self) -> bytes:
-        answer, tokens = self._group.hand_out(self._room())
+        answer, tokens = self._group.hand_out(self._room(), self._asked)
         self._tokens += tokens
         self._left -= len(self._group.in_flight(tokens))
         return answer

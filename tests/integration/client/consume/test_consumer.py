@@ -3,11 +3,13 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
+import time
 
 import pytest
 
 from goq.client import AsyncClient, Client, ReceivedMessage
-from goq.client._sync.settlement import LeaseExtender
+from goq.client._sync.settlement import extend_leases
+from goq.client.leases.message_buffer import MessageBuffer
 from goq.errors import GoqError, InvalidInput, LeaseLost, TopicNotFound, Unavailable
 from goq.model import Message, MessageId, Receipt
 from tests.support.client.fake_node import FakeGroup, FakeNode
@@ -48,11 +50,23 @@ def test_leaving_the_loop_early_gives_back_what_was_not_yielded(
             break
     assert group.done == {(0, n) for n in range(4)}
     assert not group.leased
-    [given_back] = [body for verb, body in group.calls if verb == "nack"]
+    [given_back] = [body for verb, body in group.calls if verb == "release"]
     assert [Receipt.parse(text)[2:4] for text in given_back["receipts"]] == [(4, 10)]
-    assert given_back["delay"] == "0s"
     again = client.receive("orders", "workers")
-    assert [(m.offset, m.attempt) for m in again] == [(n, 2) for n in range(4, 10)]
+    assert [(m.offset, m.attempt) for m in again] == [(n, 1) for n in range(4, 10)]
+
+
+def test_a_node_that_cannot_release_is_told_to_retry_at_once(
+    node: FakeNode, client: Client
+) -> None:
+    node.knows_releases = False
+    group = fill(node, client, 3)
+    for message in client.consume("orders", group="workers"):
+        message.ack()
+        break
+    assert not group.leased
+    [given_back] = [body for verb, body in group.calls if verb == "nack"]
+    assert given_back["delay"] == "0s"
 
 
 def test_a_loop_that_is_never_finished_is_finished_with_its_client(node: FakeNode) -> None:
@@ -243,16 +257,38 @@ def test_auto_extend_renews_what_is_not_settled(node: FakeNode, client: Client) 
     assert set(group.leased) == {(0, 1)}
 
 
-def test_an_extender_forgets_leases_that_are_lost(node: FakeNode, client: Client) -> None:
+def test_a_message_that_waited_is_extended_before_it_is_yielded(
+    node: FakeNode, client: Client
+) -> None:
     group = fill(node, client, 3)
+    loop = client.consume("orders", group="workers", visibility="2s")
+    next(loop).ack()
+    time.sleep(0.2)  # over 5 % of the lease
+    next(loop)
+    extended = [body for verb, body in group.calls if verb == "extend"]
+    assert [Receipt.parse(text)[2:4] for text in extended[0]["receipts"]] == [(1, 3)]
+    loop.close()
+
+
+def test_a_message_whose_lease_is_lost_is_not_yielded(node: FakeNode, client: Client) -> None:
+    group = fill(node, client, 3)
+    loop = client.consume("orders", group="workers", visibility="2s")
+    next(loop).ack()
+    with node.changed:
+        del group.leased[0, 1]
+    time.sleep(0.2)  # over 5 % of the lease
+    assert next(loop).offset == 2
+    loop.close()
+
+
+def test_messages_whose_lease_is_lost_are_dropped(node: FakeNode, client: Client) -> None:
+    fill(node, client, 3)
     messages = client.receive("orders", "workers")
-    extender = LeaseExtender(client._settler, 60_000)
-    extender.watch(messages)
+    buffer = MessageBuffer[ReceivedMessage](keeps_taken=False)
+    buffer.add(messages, 60.0, 0.0)
     client.nack("orders", "workers", [messages[1].receipt])
-    extender.renew()
-    extender.renew()
-    assert [Receipt.parse(t)[2:4] for t in group.calls[-1][1]["receipts"]] == [(0, 1), (2, 3)]
-    extender.stop()
+    extend_leases(client._settler, buffer, buffer.due(100.0))
+    assert [message.offset for message in buffer.drain()] == [0, 2]
 
 
 def test_a_loop_with_an_unreachable_node_ends_in_its_error() -> None:
