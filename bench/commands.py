@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
+import statistics
 import subprocess
 import sys
 import time
+import urllib.request
 from pathlib import Path
 from typing import NamedTuple
 
 from bench.rows import Place, Row, Work
-from bench.servers import GOQ
+from bench.servers import GOQ, GoqNode
 from bench.topics import fresh_topic
 
 LINES = 1_000_000
 LINES_REDIS = 150_000
+STARTS = 7
 
 
 class Ran(NamedTuple):
@@ -84,6 +87,17 @@ def _idle(place: Place) -> tuple[float, float]:
     return 100 * (place.goq.cpu_s() - before_s) / idle_s, place.goq.rss_mb()
 
 
+def _start_s(place: Place) -> float:
+    """Return the time from starting a node on an empty folder to its first ``/readyz``."""
+    took_s = []
+    for number in range(STARTS):
+        began_s = time.perf_counter()
+        with GoqNode(place.folder / f"start-{number}") as node:
+            urllib.request.urlopen(f"{node.url}/readyz").close()
+            took_s.append(time.perf_counter() - began_s)
+    return statistics.median(took_s)
+
+
 _PRODUCE = "goq produce of 1,000,000 short lines from a file"
 WORKS = [
     Work(
@@ -101,6 +115,10 @@ WORKS = [
             Row("idle-rss", "idle node: resident memory", "MB", 80, at_most=True),
         ],
         _idle,
+    ),
+    Work(
+        [Row("idle-start", "start of a node: to /readyz, median", "s", 0.4, at_most=True)],
+        _start_s,
     ),
     Work([Row("version", "goq version: CPU", "ms", 150, at_most=True)], _version_ms),
     Work([Row("one-line", "goq produce of one line: CPU", "ms", 150, at_most=True)], _one_line_ms),

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
-from pydantic_settings import NoDecode
 
 from goq import limits
 from goq.config.topic import TopicSettings
@@ -16,6 +15,7 @@ from goq.errors import InvalidInput
 from goq.model import check_name
 
 DEFAULT_PARTITIONS = 6
+SECTIONS = "broker, cluster, defaults, logging, metrics and security"
 _STRICT = ConfigDict(extra="forbid", frozen=True)
 _HOST_NAME = re.compile(r"(\*\.)?[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_])?", re.ASCII)
 _ALL_ADDRESSES = ("0.0.0.0", "::")
@@ -108,7 +108,7 @@ class ClusterConfig(BaseModel):
     model_config = _STRICT
 
     listen: str | None = None
-    peers: Annotated[dict[str, str], NoDecode] = Field(default_factory=dict)
+    peers: dict[str, str] = Field(default_factory=dict)
     join: str | None = None
     secret_file: Path | None = None
     tls: ClusterTlsConfig | None = None
@@ -244,7 +244,7 @@ class SecurityConfig(BaseModel):
 
     model_config = _STRICT
 
-    hosts: Annotated[tuple[str, ...], NoDecode] = ()
+    hosts: tuple[str, ...] = ()
 
     @field_validator("hosts", mode="before")
     @classmethod

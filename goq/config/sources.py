@@ -1,6 +1,7 @@
 """The sources of a configuration: a file, then the environment, then flags; later values win.
 
-In the environment a setting is ``GOQ_SECTION__NAME``, as ``GOQ_BROKER__DATA_DIR``.
+In the environment a setting is ``GOQ_SECTION__NAME``, as ``GOQ_BROKER__DATA_DIR``. A value that
+begins with ``{`` is several settings as a JSON object.
 """
 
 from __future__ import annotations
@@ -12,23 +13,13 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-import yaml
+import msgspec
 from pydantic import BaseModel, ValidationError
-from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
-from pydantic_settings.exceptions import SettingsError
 
-from goq.config.node import (
-    BrokerConfig,
-    ClusterConfig,
-    Config,
-    DefaultsConfig,
-    LoggingConfig,
-    SecurityConfig,
-)
+from goq.config.node import SECTIONS, Config, DefaultsConfig
 from goq.config.topic import TopicSettings
 from goq.errors import UsageError
 
-_SECTIONS = "broker, cluster, defaults, logging and security"
 _PREFIX = "GOQ_"
 _CLIENT_VARIABLES = {
     "GOQ_SERVER", "GOQ_TOKEN", "GOQ_CLIENT_ID",
@@ -42,24 +33,16 @@ _KUBERNETES_VARIABLE = re.compile(
 """Kubernetes describes a service whose name begins with ``goq`` to each container."""
 
 
-class _Environment(BaseSettings):
-    """The environment variables that exist; :func:`load_config` reads and checks them."""
-
-    model_config = SettingsConfigDict(env_prefix="GOQ_", env_nested_delimiter="__")
-
-    broker: BrokerConfig = BrokerConfig()
-    defaults: DefaultsConfig = DefaultsConfig()
-    cluster: ClusterConfig = ClusterConfig()
-    security: SecurityConfig = SecurityConfig()
-    logging: LoggingConfig = LoggingConfig()
-
-
 def load_config(path: Path | None, flags: Mapping[str, Any]) -> Config:
     """Return the configuration from a file, the environment and ``flags`` (dotted names).
 
     Raises ``UsageError`` with the setting and what is wrong with it.
     """
-    written = _read_file(path) if path is not None else {}
+    written: dict[str, Any] = {}
+    if path is not None:
+        from goq.config.yaml_file import read_yaml  # a node without a file starts faster
+
+        written = read_yaml(path)
     written = _merge(written, _read_environment())
     for key, value in flags.items():
         written = _merge(written, _nested(key, value))
@@ -71,44 +54,29 @@ def load_config(path: Path | None, flags: Mapping[str, Any]) -> Config:
         raise UsageError(f"{found} (in {where})") from None
 
 
-def _read_file(path: Path) -> dict[str, Any]:
-    try:
-        content = yaml.load(path.read_text(encoding="utf-8"), _Loader)
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}") from None
-    except (yaml.YAMLError, ValueError) as error:
-        raise UsageError(f"{path} is not YAML: {error}") from None
-    if content is None:
-        return {}
-    if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
-        raise UsageError(f"{path} should hold the sections {_SECTIONS}")
-    return {key: {} if section is None else section for key, section in content.items()}
-
-
-class _Loader(yaml.SafeLoader):
-    """Reads YAML; a key that occurs twice in one mapping is an error."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """Return the mapping of ``node``."""
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if key.value in seen and isinstance(key, yaml.ScalarNode):
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"{key.value!r} is given twice", key.start_mark
-                )
-            seen.add(str(key.value))
-        return dict(super().construct_mapping(node, deep))
-
-
 def _read_environment() -> dict[str, Any]:
+    written: dict[str, Any] = {}
     for name in sorted(os.environ):
-        if name.upper().startswith(_PREFIX) and not _is_known(name.upper()):
+        if not name.upper().startswith(_PREFIX):
+            continue
+        if not _is_known(name.upper()):
             raise UsageError(_unknown(name))
+        path = name.upper().removeprefix(_PREFIX).lower().split("__")
+        if path[0] in Config.model_fields:
+            value: Any = os.environ[name]
+            if len(path) == 1 or value.startswith("{"):
+                value = _decode_object(name, value)
+            for key in reversed(path):
+                value = {key: value}
+            written = _merge(written, value)
+    return written
+
+
+def _decode_object(name: str, value: str) -> dict[str, Any]:
     try:
-        return EnvSettingsSource(_Environment)()
-    except SettingsError as error:
-        detail = f": {error.__cause__}" if error.__cause__ else ""
-        raise UsageError(f"{error}{detail}") from None
+        return msgspec.json.decode(value, type=dict[str, Any])
+    except msgspec.DecodeError as error:
+        raise UsageError(f"{name} is not a JSON object: {error}") from None
 
 
 def _is_known(name: str) -> bool:
@@ -130,14 +98,14 @@ def _unknown(name: str) -> str:
     close = get_close_matches(name.upper().replace("_", ""), alike, n=1, cutoff=0.8)
     if close:
         return f"{name} is not a setting; did you mean {alike[close[0]]}?"
-    return f"{name} is not a setting; the sections are {_SECTIONS}, as in GOQ_BROKER__DATA_DIR"
+    return f"{name} is not a setting; the sections are {SECTIONS}, as in GOQ_BROKER__DATA_DIR"
 
 
 def _setting_names() -> Iterator[str]:
     own = DefaultsConfig.model_fields
     for name in (*TopicSettings().written(), "partitions"):
         yield f"defaults.{'' if name.partition('.')[0] in own else 'topic.'}{name}"
-    for section in ("broker", "cluster", "logging", "security"):
+    for section in ("broker", "cluster", "logging", "metrics", "security"):
         kind = Config.model_fields[section].annotation
         assert isinstance(kind, type)
         assert issubclass(kind, BaseModel)
@@ -149,7 +117,7 @@ def _nested(key: str, value: Any) -> dict[str, Any]:
     section, _, rest = key.partition(".")
     if section not in Config.model_fields or not rest:
         raise UsageError(
-            f"{key!r} is not a setting; the sections are {_SECTIONS}, as in broker.listen"
+            f"{key!r} is not a setting; the sections are {SECTIONS}, as in broker.listen"
         )
     for name in reversed(key.split(".")):
         value = {name: value}

@@ -46,6 +46,7 @@ def run(load: Callable[[], Config], on_ready: Callable[[Config, str], None]) -> 
     # Requests make few reference cycles: collecting every 700 objects (the default) costs 6 %.
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
+    gc.enable()
     if sys.platform != "win32":
         import uvloop
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -59,6 +60,8 @@ def command(
     Settings come from the file, the environment (GOQ_BROKER__DATA_DIR) and flags; later ones win.
     Prints one line when ready.
     """
+    gc.disable()  # the imports below make no garbage; run() enables it
+
     from goq import __version__
     from goq.config.node import Config
     from goq.config.sources import load_config

@@ -11,16 +11,16 @@ database adds the columns that it lacks and takes the rows as they are, in one t
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
-import sqlite_utils
 from crc32c import crc32c
 
 _VERSION = 1
 _CRC = "crc"
 _NO_CRC = -1
+_SQL_TYPES = {str: "TEXT", int: "INTEGER"}
 Row = dict[str, Any]
 
 
@@ -49,12 +49,12 @@ class CheckedTables:
 
     def __init__(self, connection: sqlite3.Connection, tables: Mapping[str, TableSchema]) -> None:
         connection.text_factory = _text
-        self._db = sqlite_utils.Database(connection)
+        self._db = connection
         self._tables = tables
 
     def migrate(self) -> None:
         """Make the tables durable and of this version."""
-        self._db.enable_wal()
+        self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=FULL")
         ((version,),) = self._db.execute("PRAGMA user_version").fetchall()
         has_crc = any(_CRC in self._columns(table) for table in self._tables)
@@ -64,7 +64,7 @@ class CheckedTables:
             raise sqlite3.DatabaseError(
                 f"it is damaged, or of a later version of goq: its schema is {version}"
             )
-        with self._db.conn:
+        with self._db:
             self._db.execute("BEGIN IMMEDIATE")
             for name, table in self._tables.items():
                 self._migrate(name, table)
@@ -73,14 +73,15 @@ class CheckedTables:
     def _migrate(self, name: str, table: TableSchema) -> None:
         present = self._columns(name)
         if not present:
-            pk = table.key[0] if len(table.key) == 1 else tuple(table.key)
-            self._db.table(name).create({**table.columns, _CRC: int}, pk=pk)
+            types = {**table.columns, _CRC: int}
+            columns = [f"{column} {_SQL_TYPES[kind]}" for column, kind in types.items()]
+            key = f"PRIMARY KEY ({', '.join(table.key)})"
+            self._db.execute(f"CREATE TABLE {name} ({', '.join([*columns, key])})")
             return
         for column in [*table.columns, _CRC]:
             if column not in present:
                 self._db.execute(f"ALTER TABLE {name} ADD COLUMN {column} INTEGER")
-        rows = list(self._db.query(f"SELECT rowid AS rowid_, * FROM {name}"))
-        for row in rows:
+        for row in list(self._query(f"SELECT rowid AS rowid_, * FROM {name}")):
             rowid = row.pop("rowid_")
             crc = _crc(name, row) if _is_readable(row) else _NO_CRC
             self._db.execute(f"UPDATE {name} SET {_CRC} = ? WHERE rowid = ?", [crc, rowid])
@@ -88,14 +89,20 @@ class CheckedTables:
     def _columns(self, table: str) -> set[str]:
         return {row[1] for row in self._db.execute(f"PRAGMA table_info({table})").fetchall()}
 
+    def _query(self, sql: str, values: Sequence[Any] = ()) -> Iterator[Row]:
+        cursor = self._db.execute(sql, values)
+        names = [column[0] for column in cursor.description]
+        for row in cursor:
+            yield dict(zip(names, row, strict=True))
+
     def put(self, table: str, rows: Iterable[Mapping[str, Any]], *, keep: bool = False) -> None:
         """Insert or replace rows in a transaction; with ``keep`` leave those that exist."""
         columns, key = [*self._tables[table].columns, _CRC], ", ".join(self._tables[table].key)
         changes = ", ".join(f"{column} = excluded.{column}" for column in columns)
         update = "NOTHING" if keep else f"UPDATE SET {changes}"
         values = [[*map(row.get, columns[:-1]), _crc(table, row)] for row in rows]
-        with self._db.conn:
-            self._db.conn.executemany(
+        with self._db:
+            self._db.executemany(
                 f"INSERT INTO {table} ({', '.join(columns)})"
                 f" VALUES ({', '.join('?' * len(columns))}) ON CONFLICT ({key}) DO {update}",
                 values,
@@ -103,7 +110,7 @@ class CheckedTables:
 
     def delete(self, table: str, rows: Iterable[Mapping[str, Any]]) -> None:
         """Delete rows by columns, each mapping those with these values, in a transaction."""
-        with self._db.conn:
+        with self._db:
             for row in rows:
                 where = " AND ".join(f"{column} = ?" for column in row)
                 self._db.execute(f"DELETE FROM {table} WHERE {where}", list(row.values()))
@@ -124,7 +131,7 @@ class CheckedTables:
 
     def drop(self, row: DamagedRow) -> None:
         """Remove a damaged row."""
-        with self._db.conn:
+        with self._db:
             self._db.execute(f"DELETE FROM {row.table} WHERE rowid = ?", [row.rowid])
 
     def integrity_problems(self) -> list[str]:
@@ -134,16 +141,16 @@ class CheckedTables:
 
     def close(self) -> None:
         """Close the database."""
-        self._db.conn.close()
+        self._db.close()
 
     def _read(
         self, table: str, where: Mapping[str, Any], order: str
     ) -> Iterable[tuple[int, Row, bool]]:
-        if not self._db.table(table).exists():
+        if not self._columns(table):
             return
         condition = " AND ".join(f"{column} = ?" for column in where) or "1"
         sql = f"SELECT rowid AS rowid_, * FROM {table} WHERE {condition} ORDER BY {order}"
-        for row in self._db.query(sql, list(where.values())):
+        for row in self._query(sql, list(where.values())):
             rowid, crc = row.pop("rowid_"), row.pop(_CRC, None)
             has_crc = _CRC in self._columns(table) if crc is None else True
             yield rowid, row, not has_crc or crc == _crc(table, row)

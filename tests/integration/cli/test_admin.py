@@ -142,7 +142,7 @@ def test_serve_says_which_process_holds_the_folder(goq: Run, node: RunningNode) 
     assert b"in use by process" in done.stderr
 
 
-HEAVY = {"numpy", "pydantic", "rich.console", "yaml", "asyncio", "uvloop", "sqlite_utils"}
+HEAVY = {"numpy", "pydantic", "rich.console", "yaml", "asyncio", "uvloop"}
 
 
 @pytest.mark.parametrize("arguments", [["version"], ["produce", "TOPIC"]])

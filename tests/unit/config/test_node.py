@@ -194,14 +194,28 @@ def test_what_is_wrong_in_a_file_is_named(written: Any, text: str, named: str) -
     assert str(path) in caught.value.detail
 
 
+def test_every_section_is_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOQ_METRICS__PARTITIONS", "false")
+    monkeypatch.setenv("GOQ_LOGGING__LEVEL", "debug")
+    monkeypatch.setenv("GOQ_BROKER", '{"node_id": "n7", "listen": "1.1.1.1:1"}')
+    monkeypatch.setenv("GOQ_BROKER__LISTEN", "2.2.2.2:2")
+    monkeypatch.setenv("GOQ_DEFAULTS__TOPIC", '{"retention": {"age": "2d"}}')
+    config = load_config(None, {})
+    assert (config.metrics.partitions, config.logging.level) == (False, "debug")
+    assert (config.broker.node_id, config.broker.listen) == ("n7", "2.2.2.2:2")
+    assert config.defaults.settings.retention_age_ms == 2 * 86_400_000
+
+
 @pytest.mark.parametrize(
     ("variable", "value", "named"),
     [
         ("GOQ_BROKER__DATADIR", "x", "broker.datadir"),
         ("GOQ_BROKER__LISTEN", "x", "broker.listen"),
         ("GOQ_BROKR__LISTEN", "x", "GOQ_BROKR__LISTEN"),
-        ("GOQ_BROKER", "not JSON", "broker"),
-        ("GOQ_DEFAULTS__TOPIC", "{", "defaults"),
+        ("GOQ_BROKER", "not JSON", "GOQ_BROKER is not a JSON object"),
+        ("GOQ_DEFAULTS__TOPIC", "{", "GOQ_DEFAULTS__TOPIC is not a JSON object"),
+        ("GOQ_BROKER", "[1]", "GOQ_BROKER is not a JSON object"),
+        ("GOQ_METRICS__PARTITIONS", "x", "metrics.partitions"),
         ("GOQ_DEFAULTS__TOPIC__FSYNC", "x", "defaults.topic.fsync"),
     ],
 )

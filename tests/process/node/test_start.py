@@ -1,0 +1,27 @@
+"""A start imports nothing heavy, also where every extra is installed."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from goq import limits
+from tests.support.node.node_process import NodeProcess
+
+HEAVY = {
+    *("httpx", "opentelemetry", "pandas", "pyarrow", "pyiceberg", "pyspark", "rich"),
+    *("pydantic_settings", "scipy", "sqlalchemy", "sqlite_utils", "yaml"),
+}
+IDLE_BYTES_MAX = 80 * limits.MIB
+_IMPORTED = re.compile(r"^import time:.*\| *([\w.]+)$", re.MULTILINE)
+
+
+def test_an_idle_node_has_imported_nothing_heavy_and_is_small(tmp_path: Path) -> None:
+    with NodeProcess(tmp_path / "data", environment={"PYTHONPROFILEIMPORTTIME": "1"}) as node:
+        modules = set(_IMPORTED.findall(node.log.read_text()))
+        assert "goq.node" in modules
+        assert {name.partition(".")[0] for name in modules} & HEAVY == set()
+        assert not [name for name in modules if name.startswith(("goq.client", "goq.pipeline"))]
+        (line,) = re.findall(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{node.pid}/status").read_text())
+        assert int(line) * limits.KIB < IDLE_BYTES_MAX
+        assert node.stop() == 0
