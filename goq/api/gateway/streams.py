@@ -115,7 +115,8 @@ class _MergedStream:
         errors = [each for each in results if isinstance(each, BaseException)]
         wrong = [each for each in errors if not isinstance(each, GoqError)]
         is_mistake = any(400 <= each.status < 500 for each in refusals)
-        if wrong or is_mistake or None not in self._readers:
+        has_own = None in self._readers or self._is_served
+        if wrong or is_mistake or not has_own:
             await self._close()
             if wrong:
                 raise wrong[0]
