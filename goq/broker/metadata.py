@@ -17,7 +17,7 @@ from goq.errors import InvalidInput
 from goq.storage.catalog.topic_catalog import TopicCatalog
 from goq.storage.disk import Disk
 from goq.storage.disk_space import DiskSpace
-from goq.storage.node_db import ArchiveRow, NodeDb, SegmentRow, TopicRow
+from goq.storage.node_db import ArchiveRow, NodeDb, SegmentRow, TopicManifest, TopicRow
 
 T = TypeVar("T")
 SegmentKey = tuple[str, int, str, int]
@@ -98,6 +98,14 @@ class MetadataStore(Protocol):
 
     async def delete_segments(self, keys: Sequence[SegmentKey]) -> None:
         """Take deleted segments out of the manifest."""
+        ...
+
+    async def manifest_of(self, topic: str) -> TopicManifest:
+        """Return the logs that a topic has on this node, by the name of its folder."""
+        ...
+
+    async def put_partitions(self, topic: str, count: int) -> None:
+        """Record how many partitions of a topic have existed on this node."""
         ...
 
     async def delete_segments_of(self, topic: str, partition: int, log: str) -> None:
@@ -199,6 +207,14 @@ class LocalMetadata:
     async def delete_segments(self, keys: Sequence[SegmentKey]) -> None:
         """Take deleted segments out of the manifest."""
         await self._run(lambda: self._db.delete_segments(keys))
+
+    async def manifest_of(self, topic: str) -> TopicManifest:
+        """Return the logs that a topic has on this node, by the name of its folder."""
+        return await self._run(lambda: self._db.manifest_of(topic))
+
+    async def put_partitions(self, topic: str, count: int) -> None:
+        """Record how many partitions of a topic have existed on this node."""
+        await self._run(lambda: self._db.put_partitions(topic, count))
 
     async def put_archived(self, rows: Sequence[ArchiveRow]) -> None:
         """Add segments to the manifest of the archive, or replace them there."""

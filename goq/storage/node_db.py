@@ -3,7 +3,8 @@
 SQLite runs in WAL mode with ``synchronous=FULL``: a change is durable when its call returns. Calls
 block on the disk; the node makes them from one thread.
 
-    node(key, value)                           this node's counters, such as the boot epoch
+    node(key, value)                           this node's counters: the boot epoch, and for each
+                                               topic how many of its partitions have existed
     topics(name, partitions, settings, deleting, id)
     groups(topic, name, settings)
     segments(topic, partition, log, base_offset, end_offset, size_bytes, sealed_at_us)
@@ -21,7 +22,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from functools import wraps
 from pathlib import Path
@@ -92,6 +93,25 @@ class SegmentRow(NamedTuple):
     sealed_at_us: int
 
 
+class TopicManifest(NamedTuple):
+    """The known logs of a topic on this node: partitions below ``partitions`` have existed."""
+
+    partitions: int = 0
+    sealed: Sequence[SegmentRow] = ()
+
+    def of(self, partition: int) -> PartitionManifest:
+        """Return the known logs of one partition."""
+        sealed = [row for row in self.sealed if row.partition == partition]
+        return PartitionManifest(partition < self.partitions, sealed)
+
+
+class PartitionManifest(NamedTuple):
+    """The known logs of a partition: whether they have existed, and their sealed segments."""
+
+    has_existed: bool = False
+    sealed: Sequence[SegmentRow] = ()
+
+
 class ArchiveRow(NamedTuple):
     """An archived segment in the manifest; ``crc32c`` covers its ``size_bytes``.
 
@@ -146,6 +166,7 @@ def _node_error(path: Path, error: Exception) -> GoqError:
     )
 
 
+_PARTITIONS = "partitions:"  # and the name of the topic's folder
 _MANIFEST_KEY = ("topic", "partition", "log", "base_offset")
 _TABLES = {
     "node": TableSchema({"key": str, "value": int}, ["key"]),
@@ -260,6 +281,7 @@ class NodeDb:
         folder = topic_folder(name, topic_id)
         for table in ("segments", "archive"):
             self._tables.delete(table, [{"topic": folder}])
+        self._tables.delete("node", [{"key": _PARTITIONS + folder}])
         rows = self._tables.rows("topics", name=name)
         if all((row["id"] or NO_TOPIC_ID) == topic_id for row in rows):
             self._tables.delete("groups", [{"topic": name}])
@@ -307,6 +329,18 @@ class NodeDb:
     def segments(self) -> list[SegmentRow]:
         """Return the manifest of segments."""
         return [SegmentRow(**row) for row in self._tables.rows("segments")]
+
+    @_translated
+    def manifest_of(self, topic: str) -> TopicManifest:
+        """Return the known logs of a topic, by the name of its folder."""
+        counts = self._tables.rows("node", key=_PARTITIONS + topic)
+        sealed = [SegmentRow(**row) for row in self._tables.rows("segments", topic=topic)]
+        return TopicManifest(counts[0]["value"] if counts else 0, sealed)
+
+    @_translated
+    def put_partitions(self, topic: str, count: int) -> None:
+        """Record how many partitions of a topic have existed on this node."""
+        self._tables.put("node", [{"key": _PARTITIONS + topic, "value": count}])
 
     @_translated
     def put_archived(self, rows: Iterable[ArchiveRow]) -> None:

@@ -23,13 +23,15 @@ from goq.delivery.dedup.dedup_window import DedupWindow, StoredDedupIds
 from goq.delivery.events.frame_codec import encode_event_frame
 from goq.delivery.group.key_locks import MessageAttributes
 from goq.delivery.partition_state import PartitionState
-from goq.errors import CorruptData, GoqError
+from goq.errors import CorruptData, GoqError, StorageFailed
 from goq.frame.header import Attribute
 from goq.frame.view import FrameView
 from goq.storage.column_index.rows import rows_of
 from goq.storage.disk import Disk
 from goq.storage.log.log import Log, LogConfig
+from goq.storage.node_db import LOG_NAMES, PartitionManifest
 
+NOTHING_KNOWN = PartitionManifest()
 _ATTRIBUTE_COLUMNS = Attribute.KEYS | Attribute.LANE | Attribute.TENANT
 
 
@@ -141,14 +143,43 @@ class PartitionLogs(NamedTuple):
     events: Log
 
 
-def open_logs(directory: Path, disk: Disk, settings: TopicSettings) -> PartitionLogs:
-    """Recover both logs; blocks on the disk, so run it in a thread."""
+def open_logs(
+    directory: Path,
+    disk: Disk,
+    settings: TopicSettings,
+    manifest: PartitionManifest = NOTHING_KNOWN,
+) -> PartitionLogs:
+    """Recover both logs; blocks on the disk, so run it in a thread.
+
+    Sealed segments of the ``manifest`` that are missing are damage. Raises ``StorageFailed`` if the
+    manifest says that the logs have existed, and one of them is gone: it would begin anew and
+    assign offset 0 again, or forget what is done.
+    """
+    if manifest.has_existed:
+        for name in LOG_NAMES:
+            _check_present(disk, directory / name)
     with contextlib.ExitStack() as on_error:
         messages = Log.open(directory / "messages", disk, messages_config(settings))
         on_error.callback(_release, messages)
         events = Log.open(directory / "events", disk, events_config(settings))
         on_error.pop_all()
+    for name, log in zip(LOG_NAMES, (messages, events), strict=True):
+        present = {segment.base_offset for segment in log.segments}
+        for row in manifest.sealed:
+            if row.log == name and row.base_offset not in present:
+                log.reader.note_missing(row.base_offset, row.end_offset)
     return PartitionLogs(messages, events)
+
+
+def _check_present(disk: Disk, directory: Path) -> None:
+    try:
+        is_present = bool(disk.names(directory))
+    except FileNotFoundError:
+        is_present = False
+    if not is_present:
+        raise StorageFailed(
+            f"{directory} is gone; restore it from a backup, or delete the topic and create it anew"
+        )
 
 
 def configure_logs(logs: PartitionLogs, settings: TopicSettings) -> None:
@@ -158,10 +189,14 @@ def configure_logs(logs: PartitionLogs, settings: TopicSettings) -> None:
 
 
 def open_partition(
-    directory: Path, context: PartitionContext, settings: TopicSettings
+    directory: Path,
+    context: PartitionContext,
+    settings: TopicSettings,
+    manifest: PartitionManifest = NOTHING_KNOWN,
 ) -> LoadedPartition:
     """Recover both logs and the state; blocks on the disk, so run it in a thread."""
-    return load_partition(open_logs(directory, context.disk, settings), context, settings)
+    logs = open_logs(directory, context.disk, settings, manifest)
+    return load_partition(logs, context, settings)
 
 
 def load_partition(

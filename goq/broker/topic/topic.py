@@ -42,7 +42,7 @@ from goq.config.topic import TopicSettings
 from goq.delivery.clock_change import AheadOf, is_ahead_unknown
 from goq.errors import GoqError, PartitionOffline, TopicReadOnly
 from goq.model import topic_folder
-from goq.storage.node_db import DoubtKind, TopicDoubt
+from goq.storage.node_db import DoubtKind, TopicDoubt, TopicManifest
 from goq.storage.scanner import Damage
 
 _log = logging.getLogger("goq.broker")
@@ -87,7 +87,7 @@ class Topic:
 
     ``targets`` returns the partition of another topic that outbox entries are copied to, and
     creates it if necessary. ``remote_target`` finds partitions that other nodes lead.
-    ``remember_group`` stores a group at its first use.
+    ``remember_group`` stores a group at its first use. ``manifest`` returns the known logs.
     """
 
     def __init__(
@@ -104,6 +104,7 @@ class Topic:
         remember_group: Callable[[Topic, str], Awaitable[None]],
         parameters: TopicParameters = DEFAULT_PARAMETERS,
         doubt: TopicDoubt | None = None,
+        manifest: Callable[[], Awaitable[TopicManifest]],
     ) -> None:
         self.name = name
         self.id = topic_id
@@ -130,6 +131,7 @@ class Topic:
         self._tasks = tasks
         self._targets = targets
         self._parameters = parameters
+        self._manifest = manifest
         self._outbox_workers: dict[int, OutboxWorker] = {}
         self._closing = asyncio.Event()
         self._reopening: list[asyncio.Task[None]] = []
@@ -164,14 +166,16 @@ class Topic:
 
     # Partitions
 
-    async def open(self, partitions: int, *, skip_failed: bool = False) -> None:
+    async def open(
+        self, partitions: int, manifest: TopicManifest, *, skip_failed: bool = False
+    ) -> None:
         """Recover and open the partitions below number ``partitions`` that are not open yet.
 
         With ``skip_failed`` one that cannot be opened is offline, and tried again later.
         """
         for number in range(self.partitions.count, partitions):
             try:
-                loaded = await self._open(number)
+                loaded = await self._open(number, manifest)
             except Exception as error:  # the other partitions must be opened
                 if not skip_failed:
                     raise
@@ -214,9 +218,9 @@ class Topic:
         self.credits.on_settled(number, None, 0)
         self.receiver.log_readers.wake(number)
 
-    async def _open(self, number: int) -> LoadedPartition:
-        directory = self.directory / str(number)
-        return await self._in_thread(open_partition, directory, self._context, self.settings)
+    async def _open(self, number: int, manifest: TopicManifest) -> LoadedPartition:
+        parts = self.directory / str(number), self._context, self.settings
+        return await self._in_thread(open_partition, *parts, manifest.of(number))
 
     async def _in_thread(
         self, work: Callable[..., LoadedPartition], *arguments: object
@@ -305,7 +309,7 @@ class Topic:
                 await self._outbox_workers[number].stop()
                 await partition.close()
             try:
-                loaded = await self._open(number)
+                loaded = await self._open(number, await self._manifest())
             except Exception as error:  # whatever keeps it from opening
                 self._put_offline(number, error)
                 raise self.partitions.offline[number] from error

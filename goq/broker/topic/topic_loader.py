@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 from goq.broker.metadata import MetadataStore
@@ -95,6 +96,7 @@ class TopicLoader:
             remember_group=self._remember_group,
             parameters=self._parameters,
             doubt=row.doubt,
+            manifest=partial(self._metadata.manifest_of, row.folder),
         )
         for group, written in (await self._metadata.groups(row.name)).items():
             try:
@@ -130,8 +132,17 @@ class TopicLoader:
         """Open the partitions of a topic, see ``Topic.open``; in a cluster only expect them."""
         if self._is_member:
             topic.expect(partitions)
-        else:
-            await topic.open(partitions, skip_failed=skip_failed)
+            return
+        known = await self._metadata.manifest_of(topic.folder)
+        await topic.open(partitions, known, skip_failed=skip_failed)
+        if known.partitions >= partitions or topic.partitions.offline:
+            return
+        try:
+            await self._metadata.put_partitions(topic.folder, partitions)
+        except GoqError as error:
+            if not skip_failed:
+                raise
+            _log.warning("a lost log of topic %s would not be noticed: %s", topic.name, error)
 
     async def finish_deletion(self, name: str) -> None:
         """Delete a topic whose deletion has begun and did not end."""

@@ -21,7 +21,7 @@ from goq.cluster.metadata.features import has_topic_ids
 from goq.cluster.metadata.results import Accepted
 from goq.cluster.metadata.state import GroupMetadata, MetadataState, TopicMetadata
 from goq.errors import Conflict, GoqError, InvalidInput, TimedOut, TopicExists, TopicNotFound
-from goq.storage.node_db import ArchiveRow, SegmentRow, TopicRow
+from goq.storage.node_db import ArchiveRow, SegmentRow, TopicManifest, TopicRow
 
 _CONFLICT_TIMEOUT_S = 3.0
 _CONFLICT_RETRY_S = 0.02
@@ -193,6 +193,14 @@ class ReplicatedMetadataStore:
     async def delete_segments(self, keys: Sequence[SegmentKey]) -> None:
         """Remove deleted segments of this node from its manifest."""
         await self._local.delete_segments(keys)
+
+    async def manifest_of(self, topic: str) -> TopicManifest:
+        """Return the logs that a topic has on this node, by the name of its folder."""
+        return await self._local.manifest_of(topic)
+
+    async def put_partitions(self, topic: str, count: int) -> None:
+        """Record how many partitions of a topic have existed on this node."""
+        await self._local.put_partitions(topic, count)
 
     async def put_archived(self, rows: Sequence[ArchiveRow]) -> None:
         """Add segments to the manifest of this node's archive, or replace them there."""

@@ -336,6 +336,14 @@ class LogReader:
             reached = reading.next_offset
         return True
 
+    def note_missing(self, start_offset: int, end_offset: int) -> None:
+        """Record a segment as damage that the log must have and has not."""
+        known = (d for d in self.damage if d.start_offset <= start_offset)
+        if not any(end_offset <= damage.end_offset for damage in known):
+            path = Segment(self.segments[0].path.parent, start_offset).path
+            region = BadRegion(0, 0, start_offset, end_offset, "the segment is missing")
+            self._registry.record(path, region, end_offset)
+
     def clear_damage(self, start_offset: int, end_offset: int) -> None:
         """Forget known damage between two offsets, after a repair or a cut."""
         self._registry.clear(start_offset, end_offset)

@@ -33,7 +33,7 @@ from goq.frame.encoder import Columns, ProducerMark, encode_frame
 from goq.frame.view import FrameView
 from goq.model import Message, Receipt, fenced_id_of
 from goq.storage.disk import Disk, File, NotCached, RealDisk
-from goq.storage.node_db import ArchiveRow, SegmentRow, TopicRow
+from goq.storage.node_db import ArchiveRow, SegmentRow, TopicManifest, TopicRow
 from tests.support.broker.partition_internals import event_writer
 from tests.support.eventually import until
 
@@ -239,6 +239,12 @@ class MemoryMetadata:
 
     async def delete_segments_of(self, topic: str, partition: int, log: str) -> None:
         self.segment_keys = {key for key in self.segment_keys if key[:3] != (topic, partition, log)}
+
+    async def manifest_of(self, topic: str) -> TopicManifest:
+        return TopicManifest()
+
+    async def put_partitions(self, topic: str, count: int) -> None:
+        return
 
     async def put_archived(self, rows: Sequence[ArchiveRow]) -> None:
         self.before("put_archived")

@@ -367,7 +367,10 @@ def check(node: RunningNode, promises: Promises, patience_s: float = PATIENCE_S)
     Dead letters have ``patience_s`` to arrive.
     """
     checked = PromiseCheck(node, promises, patience_s)
-    checked.run()
+    try:
+        checked.run()
+    except AssertionError as error:
+        raise BrokenPromises(f"a request is refused: {error}") from error
     report = verify_data_dir(RealDisk(), node.data_dir)
     if not report.is_sound:
         damage = [str(found) for log in report.logs for found in log.report.damage]
