@@ -7,18 +7,20 @@ in each snapshot while the partition remembers the producer.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 import msgspec
 
-from goq import limits
 from goq.delivery.events.event import Named, SnapshotProducers
-from goq.delivery.events.frame_codec import StoredEvent, decode_event_frame
+from goq.delivery.events.frame_codec import StoredEvent, decode_event_frame, messages_end_of
 from goq.delivery.partition_state import PartitionState
 from goq.errors import InvalidFrame
 from goq.frame.header import FrameHeader
 from goq.storage.log.log import Log
 from goq.storage.log.reader import LogReader
+from goq.storage.log.segment import Segment
+from goq.storage.log.time_lookup import find_frames, retry_deleted
 
 
 class ProducerProgress(NamedTuple):
@@ -56,23 +58,26 @@ class Producers:
             return None
         return (
             self._state.producer_names.get(producer_id)
-            or recorded_name(events or self._events.reader, producer_id, header.append_time_us)
+            or recorded_name(events or self._events.reader, header)
             or f"{producer_id:016x}"
         )
 
 
-def recorded_name(events: LogReader, producer_id: int, time_us: int) -> str | None:
-    """Return a producer's name at a time, None if the events of that time are not retained.
+def recorded_name(events: LogReader, header: FrameHeader) -> str | None:
+    """Return the name of a frame's producer then, None if the events of that time are not retained.
 
     Searches the segment that was active then, and the snapshot at the start of the next one.
     """
+    return retry_deleted([events], lambda: _recorded_name(events, header))
+
+
+def _recorded_name(events: LogReader, header: FrameHeader) -> str | None:
     segments = events.segments
-    sequence = events.offset_for_time(time_us, segments[-1].end_offset)
-    number = sum(segment.base_offset <= sequence for segment in segments[1:])
+    number = _segment_number_at(events, header)
     before: str | None = None
     for segment in segments[number : number + 2]:
-        for stored, name in _names(events, segment.base_offset, segment.end_offset, producer_id):
-            if stored.time_us > time_us:
+        for stored, name in _names(events, segment, header.producer_id):
+            if stored.messages_end is not None and stored.messages_end > header.end_offset:
                 return before or name
             before = name
         if before is not None:
@@ -80,21 +85,34 @@ def recorded_name(events: LogReader, producer_id: int, time_us: int) -> str | No
     return None
 
 
+def _segment_number_at(events: LogReader, header: FrameHeader) -> int:
+    """Return the number of the segment of events that was active when a frame was appended.
+
+    Times are only a hint, because a clock may have been set back: where the messages ended decides.
+    """
+    segments = events.segments
+    sequence = events.offset_for_time(header.append_time_us, segments[-1].end_offset)
+    number = sum(segment.base_offset <= sequence for segment in segments[1:])
+
+    def is_before(segment: Segment) -> bool:
+        first = segment.read_first_header(events.disk)
+        messages_end = None if first is None else messages_end_of(first)
+        return messages_end is None or messages_end <= header.base_offset
+
+    while number and not is_before(segments[number]):
+        number -= 1
+    while number + 1 < len(segments) and is_before(segments[number + 1]):
+        number += 1
+    return number
+
+
 def _names(
-    events: LogReader, start: int, end: int, producer_id: int
+    events: LogReader, segment: Segment, producer_id: int
 ) -> Iterator[tuple[StoredEvent, str]]:
     """Yield the names of a producer, each with its event."""
-    written = msgspec.msgpack.encode(producer_id)
-    while start < end:
-        reading = events.read(start, end, messages_max=2**62, bytes_max=limits.MIB)
-        for view in reading.frames:
-            if written not in bytes(view.body):  # far faster than to decode all events
-                continue
-            try:
-                found = decode_event_frame(view)
-            except InvalidFrame:
-                continue
-            for stored in found:
+    for frame in find_frames(events, segment, msgspec.msgpack.encode(producer_id)):
+        with suppress(InvalidFrame):
+            for stored in decode_event_frame(frame.view):
                 if isinstance(stored.event, Named):
                     if stored.event.producer_id == producer_id:
                         yield stored, stored.event.client_id
@@ -102,6 +120,3 @@ def _names(
                     for known, name in stored.event.names:
                         if known == producer_id:
                             yield stored, name
-        if reading.next_offset <= start:
-            return
-        start = reading.next_offset

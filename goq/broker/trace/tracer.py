@@ -38,9 +38,9 @@ from goq.delivery.events.event import SnapshotStarted
 from goq.delivery.trace.steps import PublishRecord
 from goq.delivery.trace.timeline import Timeline
 from goq.errors import GoqError, InvalidInput, MessageNotFound
-from goq.frame.header import Attribute
+from goq.frame.header import Attribute, FrameHeader
 from goq.frame.view import FrameView
-from goq.model import MessageId
+from goq.model import Message, MessageId
 from goq.units import format_time_us
 
 LIVE, _ARCHIVED = "live", "archived"
@@ -95,7 +95,8 @@ class Tracer:
         while waiting:
             each = waiting.pop(0)
             links[each.id] = await self._copies_of(each)
-            for near in (*links[each.id].values(), *_origins_of(each)):
+            origins = () if each.message is None else _origins_of(each.message)
+            for near in (*links[each.id].values(), *origins):
                 if near in found:
                     continue
                 if len(found) >= self._copies_max:
@@ -149,10 +150,10 @@ class Tracer:
             state = _DAMAGED if is_there else _DELETED
             return MessageHistory(message_id, state, None, None, None, False, None, timeline)
         header, index = view.header, offset - view.header.base_offset
-        producer = partition.producers.name(header, source.events.reader)
         if view.removed_rows is not None and view.removed_rows.has(index):
             time_us = None if _may_be_merged(view) else header.append_time_us
             published = None if time_us is None else PublishRecord(offset, time_us)
+            producer = partition.producers.name(header, source.events.reader)
             timeline = build(published)
             timeline.add_compacted()
             return MessageHistory(
@@ -170,11 +171,23 @@ class Tracer:
             LIVE if archived_us is None else _ARCHIVED,
             message,
             header.append_time_us,
-            producer,
+            self._producer_name(partition, source, header, message),
             bool(header.attributes & Attribute.REDRIVEN),
             until_us,
             timeline,
         )
+
+    def _producer_name(
+        self, partition: Partition, source: TraceSource, header: FrameHeader, message: Message
+    ) -> str | None:
+        """Return the name of a message's producer. That of a copy is an outbox, and has none."""
+        is_copy = bool(header.attributes & Attribute.REDRIVEN)
+        for origin in () if is_copy else _origins_of(message):
+            with suppress(GoqError):
+                is_copy |= self._partition(origin).outbox_producer_id == header.producer_id
+        if is_copy:
+            return f"{header.producer_id:016x}"
+        return partition.producers.name(header, source.events.reader)
 
     async def _copies_of(self, history: MessageHistory) -> dict[int, MessageId]:
         """Return the copies of a message, by the number of the step that made each copy."""
@@ -223,11 +236,11 @@ def _may_be_merged(view: FrameView) -> bool:
     return count > 1 and not view.header.producer_id and not any(view.kept(0, count))
 
 
-def _origins_of(history: MessageHistory) -> list[MessageId]:
+def _origins_of(message: Message) -> list[MessageId]:
     """Return the possible origins of a message, from its headers."""
-    if history.message is None or not history.message.headers:
+    if not message.headers:
         return []
-    letter = read_dead_letter(history.message.headers)
+    letter = read_dead_letter(message.headers)
     origins = [*letter.earlier_origins, *([letter.origin] if letter.origin is not None else [])]
     found = []
     for each in origins[-limits.DEAD_LETTER_ORIGINS_MAX :]:

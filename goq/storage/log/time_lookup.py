@@ -1,4 +1,4 @@
-"""Lookups by time: the end offset of a log at a time, and reads from the end backward.
+"""Lookups by time: the end offset of a log at a time; and searches of the frames themselves.
 
 A time is resolved in log order. Take a log with frames of 10:00, 11:00 and, because the clock was
 set back in between, 10:30. At 10:30 it had all three; at 10:15 it had the first. So a wrong clock
@@ -30,6 +30,7 @@ T = TypeVar("T")
 
 _HEAD = Struct("<4sIqq")  # the first header fields: magic, length, offset, time
 _CHUNK_BYTES = 2 * limits.INDEX_INTERVAL_BYTES
+_SEARCH_BYTES = 256 * limits.KIB
 
 
 def end_offset_at(reader: LogReader, time_us: int) -> int:
@@ -78,6 +79,28 @@ def read_backward(
                         accepts is None or accepts(view.body)
                     ):
                         yield place
+
+
+def find_frames(reader: LogReader, segment: Segment, text: bytes) -> Iterator[ScannedFrame]:
+    """Yield the sound frames of a segment with ``text`` in their body; blocks on the disk.
+
+    The file is searched as it is; only the index intervals with a hit are parsed.
+    """
+    intervals = _intervals(reader, segment)
+    end = int(intervals.positions[-1])
+    hits: list[int] = []
+    for start in range(0, end, _SEARCH_BYTES):
+        size = min(_SEARCH_BYTES + len(text) - 1, end - start)
+        data = bytes(reader.disk.read(segment.path, start, size))
+        at = data.find(text)
+        while at >= 0:
+            number = int(np.searchsorted(intervals.positions, start + at, "right")) - 1
+            hits.append(number)
+            at = data.find(text, max(at + 1, int(intervals.positions[number + 1]) - start))
+    for number in dict.fromkeys(hits):
+        for place in _Interval(intervals, number).frames(reader.disk):
+            if text in bytes(place.view.body):
+                yield place
 
 
 class _Intervals(NamedTuple):

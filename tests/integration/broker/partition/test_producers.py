@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
+from goq import limits
 from goq.broker.broker import Broker
 from goq.broker.events.replay import read_events
 from goq.broker.partition.partition import Partition
@@ -97,8 +100,8 @@ def test_a_producer_that_takes_another_name_is_known_by_it(tmp_path: Path) -> No
                 clock.advance_ms(1000)
             assert [event.client_id for event in named(partition)] == ["one", "two"]
             events = partition.event_reader
-            times = [header.append_time_us for header in headers(partition)]
-            assert [recorded_name(events, 77, t) for t in times] == ["one", "two", "two"]
+            found = [recorded_name(events, header) for header in headers(partition)]
+            assert found == ["one", "two", "two"]
 
     run(main())
 
@@ -134,6 +137,31 @@ def test_a_name_that_was_lost_with_the_disk_is_told_again(tmp_path: Path) -> Non
             assert partition.producers.name(header) == f"{header.producer_id:016x}"
             await tell(broker.topic("t"), "shop", b"b")
             assert partition.producers.name(header) == "shop"
+
+    run(main())
+
+
+def test_a_name_is_found_also_where_the_clock_was_set_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "EVENT_SEGMENT_BYTES", 300)
+    monkeypatch.setattr(limits, "SNAPSHOT_EVENTS_MIN", 2)
+    monkeypatch.setattr(limits, "PRODUCERS_PER_PARTITION_MAX", 2)  # the first names are forgotten
+
+    async def main() -> None:
+        clock = ManualClock()
+        async with broker_on(tmp_path, clock=clock) as broker:
+            topic = await broker.create_topic("t")
+            partition = topic.partitions[0]
+            names = [f"shop-{number}" for number in range(20)]
+            clock.advance_ms(1_000_000)
+            for name in names:
+                clock.advance_ms(-10_000)
+                await tell(topic, name, b"a")
+            await quiet(partition)
+            assert len(event_log(partition).segments) > 5
+            events = partition.event_reader
+            assert [recorded_name(events, header) for header in headers(partition)] == names
 
     run(main())
 

@@ -16,8 +16,10 @@ from goq.broker.topic.topic import Topic, TopicParameters
 from goq.broker.trace.trace import Trace
 from goq.broker.trace.tracer import Tracer
 from goq.clock import ManualClock
+from goq.delivery.events.event import Moved
 from goq.errors import MessageNotFound, TopicNotFound
 from goq.model import Message, MessageId
+from goq.storage.disk import RealDisk
 from tests.support.broker.harness import (
     MemoryMetadata,
     ack,
@@ -273,6 +275,40 @@ def test_a_life_of_many_deaths_is_followed_up_to_a_bound(tmp_path: Path) -> None
             assert [gap.reason for gap in cut.incomplete] == [
                 "there are more copies than a trace follows"
             ]
+
+    run(main())
+
+
+class CountingDisk(RealDisk):
+    """Counts the bytes that are read of events."""
+
+    read_bytes = 0
+
+    def read(self, path: Path, position: int, size_bytes: int, *, wait: bool = True) -> memoryview:
+        data = super().read(path, position, size_bytes, wait=wait)
+        self.read_bytes += len(data) if "events" in path.parts else 0
+        return data
+
+
+def test_a_trace_reads_few_events_for_each_of_many_copies(tmp_path: Path) -> None:
+    async def main() -> None:
+        disk = CountingDisk()
+        async with broker_on(tmp_path, disk=disk) as broker:
+            topic = await broker.create_topic(TOPIC)
+            await publish(topic, b"x")
+            for _ in range(6):
+                await reject_all(topic, "g", 1)
+                await left(topic)
+                dead = broker.topic(TOPIC + ".dlq")
+                await redrive(dead, topic, 0, RemovalRequest(DeadLetterQuery(), (-1, -1), 10))
+                await left(dead)
+            for each in (topic, dead):
+                for _ in range(50):  # a MiB about messages that are to come
+                    await each.partitions[0].record([Moved(10**6 + n, 1) for n in range(3_000)])
+            before = disk.read_bytes
+            trace = await Tracer(broker).trace(MessageId(TOPIC, 0, 0))
+            assert len(trace.copies) == 12
+            assert disk.read_bytes - before < 13 * 64 * limits.KIB
 
     run(main())
 
