@@ -24,9 +24,10 @@ from goq.storage.compaction.cleaner import (
     CleanerCheckpoint,
     OffsetMap,
     build_offset_map,
-    is_cleaning_due,
+    cleaning_due_us,
+    first_dirty_segment,
+    is_mostly_dirty,
     read_checkpoint,
-    tombstones_due_us,
     write_checkpoint,
 )
 from goq.storage.compaction.segment_rewriter import (
@@ -69,6 +70,7 @@ class Compactor:
         record: Callable[[Compacted], Awaitable[object]],
     ) -> None:
         self.progress: CleanerCheckpoint | None = None
+        self._dirty_us: int | None = None
         self._identity = identity
         self._context = context
         self._messages = messages
@@ -90,16 +92,23 @@ class Compactor:
             self.progress = await self._loop.run_in_executor(means.executor, read)
         if self.progress.compacted_to > log.active.base_offset:
             self.progress = CleanerCheckpoint()  # of another log, or of one truncated since
-        now_us = self._context.clock.wall_us()
-        return is_cleaning_due(
-            log.segments, self.progress, settings.tombstone_age_ms * 1000, now_us
-        )
+        first = first_dirty_segment(log.segments, self.progress)
+        self._dirty_us = None
+        if first is not None:
+            read_time = partial(first.read_first_time, self._context.disk)
+            self._dirty_us = await self._loop.run_in_executor(means.executor, read_time)
+        due_us = self.due_us(settings)
+        is_overdue = due_us is not None and due_us <= self._context.clock.wall_us()
+        return is_overdue or is_mostly_dirty(log.segments, self.progress)
 
     def due_us(self, settings: TopicSettings) -> int | None:
-        """Return when the next known tombstone can be removed, None without one."""
+        """Return when a pass is due at the latest, as far as is known; None if it is not."""
         if self.progress is None:
             return None
-        return tombstones_due_us(self.progress, settings.tombstone_age_ms * 1000)
+        lag_ms = max(settings.tombstone_age_ms, settings.segment_age_ms)
+        return cleaning_due_us(
+            self.progress, settings.tombstone_age_ms * 1000, self._dirty_us, lag_ms * 1000
+        )
 
     async def run(self, settings: TopicSettings, means: CompactionResources) -> int:
         """Make one pass; return the number of messages it removed.

@@ -1,7 +1,7 @@
 """The compaction manager of a node: decides when topics with ``cleanup: compact`` are compacted.
 
-It runs one pass at a time: when a sealed segment makes a pass worthwhile, and when a tombstone
-expires. Between passes nothing runs.
+It runs one pass at a time: when a sealed segment makes a pass worthwhile, when a tombstone expires,
+and when a sealed segment has waited for the maximum lag. Between passes nothing runs.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class CompactionManager:
             await self.apply()
 
     def _due_in_s(self) -> float | None:
-        """Return the time until the first tombstone expires, or None if there is none."""
+        """Return the time until a pass is due at the latest, or None if none is."""
         dues = [p.compactor.due_us(t.settings) for t, p in self._partitions()]
         due_us = min((due for due in dues if due is not None), default=None)
         if due_us is None:

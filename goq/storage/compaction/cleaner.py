@@ -162,20 +162,29 @@ def dirty_bytes(segments: Sequence[Segment], progress: CleanerCheckpoint) -> tup
     return dirty, total
 
 
-def is_cleaning_due(
-    segments: Sequence[Segment], progress: CleanerCheckpoint, tombstone_age_us: int, now_us: int
-) -> bool:
-    """Return whether a pass is due: half is dirty, or a tombstone's retention is over."""
+def is_mostly_dirty(segments: Sequence[Segment], progress: CleanerCheckpoint) -> bool:
+    """Return whether no pass has read half of the sealed bytes or more: a pass is worth it."""
     dirty, total = dirty_bytes(segments, progress)
-    if dirty and 2 * dirty >= total:
-        return True
-    due_us = tombstones_due_us(progress, tombstone_age_us)
-    return due_us is not None and due_us <= now_us
+    return dirty > 0 and 2 * dirty >= total
 
 
-def tombstones_due_us(progress: CleanerCheckpoint, tombstone_age_us: int) -> int | None:
-    """Return when the first tombstone may be removed, None if there is none."""
-    return progress.tombstone_us + tombstone_age_us if progress.tombstone_us else None
+def first_dirty_segment(segments: Sequence[Segment], progress: CleanerCheckpoint) -> Segment | None:
+    """Return the first sealed segment that no pass has read whole."""
+    return next((s for s in segments[:-1] if s.end_offset > progress.compacted_to), None)
+
+
+def cleaning_due_us(
+    progress: CleanerCheckpoint, tombstone_age_us: int, dirty_us: int | None, lag_us: int
+) -> int | None:
+    """Return when a pass is due whatever it is worth, None if it is not.
+
+    That is when the first tombstone may be removed, or the first dirty segment, whose first append
+    time is ``dirty_us``, reaches the maximum lag: it may hold tombstones that no pass knows of.
+    """
+    dues_us = [progress.tombstone_us + tombstone_age_us] if progress.tombstone_us else []
+    if dirty_us is not None:
+        dues_us.append(dirty_us + lag_us)
+    return min(dues_us, default=None)
 
 
 def read_checkpoint(disk: Disk, directory: Path) -> CleanerCheckpoint:

@@ -39,6 +39,7 @@ from tests.support.broker.partition_internals import event_log, message_log, sta
 from tests.support.eventually import until
 
 Pair = tuple[bytes | None, bytes | None]
+HOUR_US = 3_600_000_000
 COMPACT = {"cleanup": "compact", "segment__bytes": "64KiB", "compaction__tombstone_retention": "1h"}
 
 
@@ -143,6 +144,35 @@ def test_a_tombstone_stays_for_its_time_and_goes_at_it(tmp_path: Path) -> None:
             assert await compacted(broker) == 1
             assert served(topic) == {2: (b"b", b"1")}
             assert broker.compaction_manager._due_in_s() is None
+
+    run(work())
+
+
+def test_a_tombstone_of_a_quiet_topic_goes_although_little_is_new(tmp_path: Path) -> None:
+    async def work() -> None:
+        clock = ManualClock()
+        async with by_hand(tmp_path, clock=clock, **COMPACT, segment__age="2h") as broker:
+            topic = await broker.create_topic("t")
+            compactor = topic.partitions[0].compactor
+            await put(topic, *[(b"%d" % n, b"x" * 1000) for n in range(40)])
+            await seal(topic)
+            assert await compacted(broker) == 0
+            assert compactor.due_us(topic.settings) is None
+            await put(topic, (b"0", None))
+            clock.advance_ms(2 * 3_600_000 - 1)
+            await broker.apply_retention()
+            assert await compacted(broker) == 0
+            clock.advance_ms(1)
+            await broker.apply_retention()  # seals: the segment has its age
+            assert await compacted(broker) == 2
+            assert set(served(topic)) == set(range(1, 40))
+            assert compactor.due_us(topic.settings) is None
+            await put(topic, (b"1", None))
+            await seal(topic)
+            assert await compacted(broker) == 0
+            assert compactor.due_us(topic.settings) == clock.wall_us() + 2 * HOUR_US
+            clock.advance_ms(2 * 3_600_000)
+            assert await compacted(broker) == 2
 
     run(work())
 

@@ -24,9 +24,9 @@ from goq.storage.compaction.cleaner import (
     CleanerCheckpoint,
     OffsetMap,
     build_offset_map,
-    is_cleaning_due,
+    cleaning_due_us,
+    is_mostly_dirty,
     read_checkpoint,
-    tombstones_due_us,
     write_checkpoint,
 )
 from goq.storage.compaction.segment_rewriter import (
@@ -375,13 +375,18 @@ def test_a_pass_is_due_when_half_is_unseen_or_a_tombstones_time_is_over() -> Non
     segments = [Segment(Path("/d"), base) for base in (0, 10, 20)]
     for segment, size in zip(segments, (500, 500, 100), strict=True):
         segment.size_bytes, segment.end_offset = size, segment.base_offset + 10
-    assert is_cleaning_due(segments, CleanerCheckpoint(10), 5, 0)
-    assert not is_cleaning_due(segments, CleanerCheckpoint(11), 5, 0)
-    assert not is_cleaning_due(segments, CleanerCheckpoint(20), 5, 0)
-    assert not is_cleaning_due(segments[:1], CleanerCheckpoint(), 5, 0)
-    assert tombstones_due_us(CleanerCheckpoint(20, 7), 5) == 12
-    assert not is_cleaning_due(segments, CleanerCheckpoint(20, 7), 5, 11)
-    assert is_cleaning_due(segments, CleanerCheckpoint(20, 7), 5, 12)
+    assert is_mostly_dirty(segments, CleanerCheckpoint(10))
+    assert not is_mostly_dirty(segments, CleanerCheckpoint(11))
+    assert not is_mostly_dirty(segments, CleanerCheckpoint(20))
+    assert not is_mostly_dirty(segments[:1], CleanerCheckpoint())
+
+
+def test_a_pass_is_due_for_a_known_tombstone_and_for_what_no_pass_has_read() -> None:
+    assert cleaning_due_us(CleanerCheckpoint(20), 5, None, 9) is None
+    assert cleaning_due_us(CleanerCheckpoint(20, 7), 5, None, 9) == 12
+    assert cleaning_due_us(CleanerCheckpoint(20), 5, 3, 9) == 12
+    assert cleaning_due_us(CleanerCheckpoint(20, 6), 5, 3, 9) == 11
+    assert cleaning_due_us(CleanerCheckpoint(20, 6), 5, 1, 9) == 10
 
 
 @pytest.mark.parametrize("keys_max", [1, 9, 10])
