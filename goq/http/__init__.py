@@ -10,6 +10,7 @@ timeouts          the two deadlines of a connection, on one lazily armed timer
 loop_watch        watchdog of the event loop: its longest holds by route
 failure_log       failed requests in the log, each with an id
 response_writer   encoder and writer of whole answers and streams
+unsent_answers    bound of the answers that clients have not taken yet
 stream_heartbeat  heartbeats of idle streams, on one timer for a server
 client            HTTP/1.1 transports for the client library and for calls between nodes
 """

@@ -16,6 +16,7 @@ from goq.http.message import LiveStream, Request, Response
 from goq.http.request_parser import Phase, RequestParser
 from goq.http.response_writer import CLOSE, CONTINUE, KEEP_ALIVE, ResponseWriter
 from goq.http.timeouts import LINGER_MS, Timeouts
+from goq.http.unsent_answers import STALLED_S
 
 
 class Connection(asyncio.Protocol):
@@ -73,7 +74,9 @@ class Connection(asyncio.Protocol):
         self._transport = transport
         self._reader = RequestParser(shared, _peer_name(transport))
         self._writer = ResponseWriter(shared, transport)
-        self._timeouts = Timeouts(self._loop, transport, limits, self._reading_expired, self.abort)
+        self._timeouts = Timeouts(
+            self._loop, transport, limits, self._reading_expired, self.abort, self._note_unsent
+        )
         shared.connections.add(self)
         if shared.draining:
             self._close()
@@ -112,6 +115,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel the request in progress and release what the connection held."""
         self._closing = True
+        self._shared.unsent.note(self, 0)
         self._timeouts.stop()
         self._cancel()
         self._reader.close()
@@ -122,11 +126,13 @@ class Connection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """Start no request: the client reads its answer too slowly."""
         self._writer.paused = True
+        self._note_unsent(self._transport.get_write_buffer_size())
         if not self._closing:
             self._timeouts.expect_taken(self._shared.limits.write_timeout_ms)
 
     def resume_writing(self) -> None:
         """Continue the stream, or start the next request."""
+        self._shared.unsent.note(self, 0)
         if self._closing:
             return
         self._timeouts.taken()
@@ -148,6 +154,14 @@ class Connection(asyncio.Protocol):
     def task(self) -> asyncio.Task[None] | None:
         """The task of the current request, or ``None``."""
         return self._task
+
+    def is_stalled(self) -> bool:
+        """Return whether the client has taken nothing of its answer for ``STALLED_S``."""
+        return self._timeouts.stalled_s() >= STALLED_S
+
+    def _note_unsent(self, size_bytes: int) -> None:
+        if self._writer.paused:
+            self._shared.unsent.note(self, size_bytes)
 
     def abort(self) -> None:
         """Close the connection at once and cancel its task."""

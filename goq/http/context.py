@@ -16,6 +16,7 @@ from goq.http.failure_log import REQUEST_ID, FailureLog
 from goq.http.loop_watch import LoopWatch
 from goq.http.message import Handler, Request, Response
 from goq.http.stream_heartbeat import StreamHeartbeat
+from goq.http.unsent_answers import UnsentAnswers
 
 if TYPE_CHECKING:
     from goq.http.connection import Connection
@@ -27,8 +28,8 @@ class HttpLimits:
 
     ``header_timeout_ms`` and ``body_timeout_ms`` bound the whole head and the whole body, so
     sending a byte now and then gains a client nothing. ``write_timeout_ms`` bounds the time in
-    which a client reads nothing of its answer. ``headers_bytes_max`` counts names, values and four
-    bytes a header for the rest of its line.
+    which a client reads less than ``taken_bytes_min`` of its answer. ``headers_bytes_max`` counts
+    names, values and four bytes a header for the rest of its line.
 
     No timeout ends a stream that has nothing to send. It sends its heartbeat after ``heartbeat_ms``
     or up to twice that.
@@ -45,6 +46,8 @@ class HttpLimits:
     body_timeout_ms: int = limits.BODY_TIMEOUT_MS
     idle_timeout_ms: int = limits.IDLE_TIMEOUT_MS
     write_timeout_ms: int = limits.WRITE_TIMEOUT_MS
+    taken_bytes_min: int = limits.TAKEN_BYTES_MIN
+    unsent_bytes_max: int = limits.UNSENT_BYTES_MAX
     heartbeat_ms: int = limits.HEARTBEAT_MS
 
 
@@ -76,6 +79,7 @@ class ServerContext:
         "on_error",
         "pulse",
         "requests_total",
+        "unsent",
     )
 
     def __init__(
@@ -101,6 +105,7 @@ class ServerContext:
         self.requests_total = 0
         self.bodies_in_flight_bytes = 0
         self.pulse = StreamHeartbeat(limits.heartbeat_ms)
+        self.unsent = UnsentAnswers(limits.unsent_bytes_max)
 
     def leave(self, connection: Connection) -> None:
         """Remove a lost connection; the last one ends a drain."""

@@ -122,7 +122,7 @@ class Response:
     line breaks; the server answers 500 instead.
     """
 
-    __slots__ = ("body", "content_type", "headers", "status", "stream")
+    __slots__ = ("body", "content_type", "headers", "on_refused", "status", "stream")
 
     def __init__(
         self,
@@ -135,6 +135,8 @@ class Response:
         self.body = body
         self.content_type = content_type
         self.headers: dict[str, str] = {} if headers is None else headers
+        self.on_refused: Callable[[], None] | None = None
+        """Called if the server has no room to buffer the answer, and sends another one."""
         self.stream: AsyncIterator[Item] | None = None
         """The body, if it is a stream."""
         if not isinstance(body, (bytes, list, tuple)) and isinstance(body, AsyncIterator):

@@ -11,8 +11,10 @@ from functools import lru_cache
 from http import HTTPStatus
 from typing import Final
 
+from goq.errors import TooManyRequests
 from goq.http.context import ServerContext, logger
 from goq.http.message import BytesLike, Item, LiveStream, Request, Response
+from goq.http.unsent_answers import LARGE_BYTES
 
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 LAST_CHUNK: Final = b"0\r\n\r\n"
@@ -60,12 +62,23 @@ class ResponseWriter:
         head_only = request is not None and request.method == "HEAD"
         try:
             parts = render(response, connection, head_only=head_only)
+            self._check_room(parts)
+        except TooManyRequests as error:
+            if response.on_refused is not None:
+                response.on_refused()
+            parts = self._render_failure(error, connection, request)
         except (TypeError, ValueError) as error:
             parts = self._render_failure(error, connection, request)
         if len(parts) == 2 and len(parts[1]) <= JOIN_BYTES_MAX:
             self._transport.write(b"".join(parts))
         else:
             self._transport.writelines(parts)
+
+    def _check_room(self, item: Item) -> None:
+        """Raise ``TooManyRequests`` for a large item while too much waits to be taken."""
+        size_bytes = _size(item)
+        if size_bytes > LARGE_BYTES:
+            self._shared.unsent.check_room(size_bytes)
 
     async def write_stream(
         self, response: Response, items: AsyncIterator[Item], connection: bytes, request: Request
@@ -82,6 +95,9 @@ class ResponseWriter:
             if request.method != "HEAD" and response.status not in BODILESS:
                 await self._pump(items, chunked=bool(chunked))
             return True
+        except TooManyRequests as error:
+            self._shared.failure(error, request)  # logs it
+            return False
         except Exception:
             logger.exception("stream failed: %r", request)
             return False
@@ -104,6 +120,7 @@ class ResponseWriter:
             async for item in items:
                 if not item:
                     continue  # an empty chunk would end the answer
+                self._check_room(item)
                 if chunked:
                     transport.writelines(chunk_parts(item))
                 elif isinstance(item, (list, tuple)):
@@ -183,10 +200,12 @@ def render_head(response: Response, *lines: bytes) -> bytes:
 
 def chunk_parts(item: Item) -> Sequence[BytesLike]:
     """Encode one chunk, as parts to write in order; ``item`` must not be empty."""
-    if isinstance(item, (list, tuple)):
-        return (b"%x\r\n" % sum([len(part) for part in item]), *item, b"\r\n")
-    assert isinstance(item, (bytes, bytearray, memoryview))
-    return (b"%x\r\n" % len(item), item, b"\r\n")
+    parts = item if isinstance(item, (list, tuple)) else (item,)
+    return (b"%x\r\n" % _size(item), *parts, b"\r\n")
+
+
+def _size(item: Item) -> int:
+    return sum([len(part) for part in item]) if isinstance(item, (list, tuple)) else len(item)
 
 
 @lru_cache(maxsize=512)

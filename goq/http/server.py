@@ -72,6 +72,11 @@ class HttpServer:
         """The bytes of request bodies in memory, arriving or being handled."""
         return self._shared.bodies_in_flight_bytes
 
+    @property
+    def unsent_bytes(self) -> int:
+        """The bytes of answers in memory whose clients take them slowly or not at all."""
+        return self._shared.unsent.size_bytes
+
     def longest_holds(self) -> dict[Holder, float]:
         """Return for how many seconds work held the event loop at most, in the last minutes."""
         return self._shared.loop_watch.longest()

@@ -21,17 +21,21 @@ class Timeouts:
     nearer than ``_step_s``, so none is missed. While nothing is expected of the client, as when it
     waits for messages, the timer is off: thousands of clients may wait at a time.
 
-    ``on_reading`` is called when bytes are overdue, ``on_writing`` when the transport's buffer has
-    not shrunk for a whole timeout. So a stuck client is found after one to two timeouts.
+    ``on_reading`` is called when bytes are overdue, ``on_writing`` when the client has taken less
+    than ``taken_bytes_min`` of an answer in a whole timeout. So a stuck client is found after one
+    to two timeouts. ``on_sampled`` gets the unsent bytes from time to time while there are some.
     """
 
     __slots__ = (
         "_is_resting",
+        "_last_taken_s",
         "_limits",
         "_loop",
         "_on_reading",
+        "_on_sampled",
         "_on_writing",
         "_reading_s",
+        "_sampled_bytes",
         "_step_s",
         "_timer",
         "_transport",
@@ -48,17 +52,21 @@ class Timeouts:
         limits: HttpLimits,
         on_reading: Callable[[], None],
         on_writing: Callable[[], None],
+        on_sampled: Callable[[int], None],
     ) -> None:
         self._loop = loop
         self._transport = transport
         self._limits = limits
         self._on_reading = on_reading
         self._on_writing = on_writing
+        self._on_sampled = on_sampled
         self._reading_s = inf
         self._writing_s = inf
         self.phase: Phase | None = None
         self.request_number = 0
         self._unsent_bytes = 0
+        self._sampled_bytes = 0
+        self._last_taken_s = 0.0
         self._is_resting = False
         shortest_ms = min(
             limits.header_timeout_ms,
@@ -96,9 +104,22 @@ class Timeouts:
     def expect_taken(self, timeout_ms: int) -> None:
         """Expect the client to read some of its answer, or to close."""
         self._unsent_bytes = self._transport.get_write_buffer_size()
+        if self._writing_s == inf:
+            self._sampled_bytes, self._last_taken_s = self._unsent_bytes, self._loop.time()
         self._writing_s = self._loop.time() + timeout_ms / 1000
         if self._is_resting:
             self._wake()
+
+    def stalled_s(self) -> float:
+        """Return for how long the client has taken nothing of its answer."""
+        return 0.0 if self._writing_s == inf else self._loop.time() - self._last_taken_s
+
+    def _sample(self, now: float) -> None:
+        size_bytes = self._transport.get_write_buffer_size()
+        if size_bytes < self._sampled_bytes:
+            self._last_taken_s = now
+        self._sampled_bytes = size_bytes
+        self._on_sampled(size_bytes)
 
     def taken(self) -> None:
         """Clear the write deadline: the client has read enough."""
@@ -117,8 +138,11 @@ class Timeouts:
 
     def _fire(self) -> None:
         now = self._loop.time()
+        if self._writing_s != inf:
+            self._sample(now)
         if now >= self._writing_s:
-            if self._transport.get_write_buffer_size() < self._unsent_bytes:
+            least = min(self._limits.taken_bytes_min, max(1, self._unsent_bytes))
+            if self._unsent_bytes - self._transport.get_write_buffer_size() >= least:
                 self.expect_taken(self._limits.write_timeout_ms)
             else:
                 self._writing_s = inf

@@ -60,6 +60,11 @@ class ServerCounts(Protocol):
         """Bytes of request bodies held."""
         ...
 
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes of answers whose clients take them slowly."""
+        ...
+
     def longest_holds(self) -> dict[Holder, float]:
         """Return the longest holds of the event loop."""
         ...
@@ -228,6 +233,11 @@ class Metrics:
             "goq_http_bodies_bytes",
             "Request bodies in memory",
             value=server.bodies_in_flight_bytes,
+        )
+        yield GaugeMetricFamily(
+            "goq_http_unsent_bytes",
+            "Answers in memory that clients take slowly or not at all",
+            value=server.unsent_bytes,
         )
 
 

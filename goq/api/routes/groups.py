@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from urllib.parse import quote
 
@@ -216,17 +217,22 @@ class GroupRoutes:
             if not is_local:
                 raise
             deliveries, headers[OFFLINE] = [], quote(error.detail)[:_REASON_BYTES]
+        whole = [(delivery, delivery.spans) for delivery in deliveries]
+        unsent: Sequence[tuple[LeasedBatch, Sequence[Span]]] = ()
         try:
             if FRAMES in accept:
                 parts = await deliveries_parts(topic, deliveries, self._broker.clock.wall_ms())
-                return Response(200, parts, FRAMES, headers)
-            body, unsent = await encode_deliveries(topic, deliveries, options.bytes_max)
+                answer = Response(200, parts, FRAMES, headers)
+            else:
+                body, unsent = await encode_deliveries(topic, deliveries, options.bytes_max)
+                answer = Response(200, body, JSON, headers)
         except BaseException:  # the client is gone
-            self._release(topic, group, [(delivery, delivery.spans) for delivery in deliveries])
+            self._release(topic, group, whole)
             raise
         if unsent:
             self._release(topic, group, unsent)
-        return Response(200, body, JSON, headers)
+        answer.on_refused = partial(self._release, topic, group, whole)
+        return answer
 
     async def ready(self, request: Request, name: str, group: str) -> Response:
         """Answer when this node may have messages for the group."""

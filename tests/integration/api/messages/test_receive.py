@@ -5,6 +5,8 @@ import socket
 import threading
 from typing import Any
 
+import pytest
+
 from goq import limits
 from goq.frame.validation import check_frame
 from tests.support.api import frames as f
@@ -302,3 +304,20 @@ def test_thousands_of_scattered_retries_are_handed_over_at_once(
     preface, found = f.answered(answer.body)
     assert sum(end - start for d in preface["deliveries"] for start, end, _ in d["ranges"]) == 4000
     assert len(found) == 4000
+
+
+@pytest.mark.parametrize("accept", ["application/json", "application/vnd.goq.frames"])
+def test_messages_of_an_answer_without_room_are_ready_again_at_once(
+    node: RunningNode, accept: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = f"room-{len(accept)}"
+    publish(node, topic, "x" * 100_000)
+    unsent = node.node._server._shared.unsent  # type: ignore[union-attr]
+    with monkeypatch.context() as patched:
+        patched.setattr(unsent, "_bytes_max", 1000)
+        path = f"/v1/topics/{topic}/groups/g/receive"
+        refused = node.request("POST", path, {"visibility": "1h"}, {"Accept": accept})
+    assert (refused.status, refused.json["code"]) == (429, "too_many_requests")
+    assert refused.headers["retry-after"] == "1"
+    (message,) = receive(node, topic, wait="30s")
+    assert message["attempt"] == 1
