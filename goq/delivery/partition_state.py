@@ -165,7 +165,7 @@ class PartitionState:
         group = self.ensure_group(event.group)
         for start, end, _ in event.spans:
             self._check_waiting(group, start, end)
-        group.lease(token, event.consumer, event.deadline_ms, event.spans)
+        group.lease(token, event.consumer, event.deadline_ms, event.spans, event.session_id)
 
     def _check_waiting(self, group: Group, start: int, end: int) -> None:
         """Repair the state after a damaged event, if leased messages do not wait for a retry.

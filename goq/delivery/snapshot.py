@@ -97,6 +97,7 @@ def restore_group(group: Group, snapshot: SnapshotGroup) -> None:
             for token, consumer, spans in snapshot.leases
         ],
         [_range_of(span, table) for span in snapshot.retries],
+        dict(snapshot.sessions),
     )
 
 
@@ -140,7 +141,14 @@ def _group(group: Group, ranges_max: int) -> Iterator[AnyEvent]:
     for leased in _batches(held, ranges_max):
         table = _FailureTable()
         leases = [(token, consumer, [table.span(part)]) for token, consumer, part in leased]
-        yield SnapshotGroup(group.name, floor, leases=leases, failures=table.rows)
+        sessions = [
+            (token, session_id)
+            for token in {token for token, _, _ in leased}
+            if (session_id := group.leases[token].session_id)
+        ]
+        yield SnapshotGroup(
+            group.name, floor, leases=leases, failures=table.rows, sessions=sorted(sessions)
+        )
     for waiting in _batches(group.retries, ranges_max):
         table = _FailureTable()
         retries = [table.span(part) for part in waiting]

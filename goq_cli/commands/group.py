@@ -165,7 +165,7 @@ def _print_membership(membership: GroupMembership) -> None:
         ("consumer", "partitions", "revoking", "last_seen", "session_timeout"),
         [
             [
-                member.consumer,
+                f"{member.consumer}/{member.session}" if member.session else member.consumer,
                 _numbers(member.partitions),
                 _numbers(member.revoking),
                 format_time(member.last_seen),

@@ -31,6 +31,9 @@ SETTINGS_BODY_BYTES_MAX = 256 * limits.KIB
 CLIENT_ID = "Goq-Client-Id"
 """The header with the id that a client gives itself."""
 _CLIENT_ID = CLIENT_ID.lower()
+SESSION_ID = "Goq-Session"
+"""The header with the session id of a client's loop."""
+_SESSION_ID = SESSION_ID.lower()
 _SETTING_CHARS_MAX = 100
 _SETTINGS_DEPTH_MAX = 4
 _SETTINGS_MAX = 100  # more than there are
@@ -246,7 +249,23 @@ def _first_bad(texts: list[str]) -> int:
     raise AssertionError("one of them is bad")
 
 
-def receive_options(asked: Receive) -> ReceiveRequest:
+def parse_session_id(request: Request) -> str:
+    """Return the session id in the header, "" without one; raise ``InvalidInput``.
+
+    A client's loop has one. It tells loops apart whose consumers have the same name.
+    """
+    session_id = request.headers.get(_SESSION_ID, "")
+    if len(session_id) > limits.SESSION_ID_CHARS_MAX or not session_id.isascii():
+        raise InvalidInput(
+            f"a session id has at most {limits.SESSION_ID_CHARS_MAX} ASCII characters",
+            field=SESSION_ID,
+        )
+    if "/" in session_id or not session_id.isprintable():
+        raise InvalidInput("a session id is printable and has no '/'", field=SESSION_ID)
+    return session_id
+
+
+def receive_options(request: Request, asked: Receive) -> ReceiveRequest:
     """Return what a receive asks for.
 
     Raises ``InvalidInput`` naming the field, and ``TooLarge``.
@@ -264,6 +283,7 @@ def receive_options(asked: Receive) -> ReceiveRequest:
         bytes_max=limits.RECEIVE_BYTES_MAX,
         wait_ms=duration_ms(asked.wait, "wait", limits.WAIT_MS_MAX),
         visibility_ms=visibility_ms(asked.visibility),
+        session_id=parse_session_id(request),
     )
 
 

@@ -64,7 +64,7 @@ class ReceiveGateway:
         asked.consumer = asked.consumer or parse_client_id(request) or ""
         if asked.stream or wants_lines(request):
             return await self._streams.open(request, values, asked)
-        receive = _Receive(self, request, values, asked, receive_options(asked))
+        receive = _Receive(self, request, values, asked, receive_options(request, asked))
         try:
             return await receive.run()
         except BaseException:

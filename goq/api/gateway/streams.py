@@ -17,7 +17,14 @@ import msgspec
 
 from goq.api.codec.leased import ReleaseLeases, read_frames, receipt_of
 from goq.api.codec.messages import json_response
-from goq.api.codec.request import granted, json_body, stream_credit, wants_frames
+from goq.api.codec.request import (
+    SESSION_ID,
+    granted,
+    json_body,
+    parse_session_id,
+    stream_credit,
+    wants_frames,
+)
 from goq.api.gateway.fanout import Fanout, copy_request, decode_document
 from goq.api.router import FRAMES, NDJSON
 from goq.api.routing_policy import STREAM_ID, UNBUFFERED
@@ -115,8 +122,7 @@ class _MergedStream:
         errors = [each for each in results if isinstance(each, BaseException)]
         wrong = [each for each in errors if not isinstance(each, GoqError)]
         is_mistake = any(400 <= each.status < 500 for each in refusals)
-        has_own = None in self._readers or self._is_served
-        if wrong or is_mistake or not has_own:
+        if wrong or is_mistake or None not in self._readers:
             await self._close()
             if wrong:
                 raise wrong[0]
@@ -135,8 +141,10 @@ class _MergedStream:
             "visibility": self._asked.visibility,
             "consumer": self._asked.consumer,
         }
+        session = {SESSION_ID.lower(): parse_session_id(self._request) or self.id}
         answer = await self._fanout.ask(
-            url, copy_request(self._request, body=msgspec.json.encode(fields))
+            url,
+            copy_request(self._request, headers=session, body=msgspec.json.encode(fields)),
         )
         body = answer.body
         if answer.status != 200 or not isinstance(body, AsyncIterator):

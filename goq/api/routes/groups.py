@@ -14,12 +14,14 @@ from goq import limits
 from goq.api.codec.messages import deliveries_parts, encode_deliveries, json_response
 from goq.api.codec.request import (
     CLIENT_ID,
+    SESSION_ID,
     SETTINGS_BODY_BYTES_MAX,
     duration_ms,
     flatten_settings,
     json_body,
     parse_client_id,
     parse_receipts,
+    parse_session_id,
     query_int,
     receive_options,
     stream_credit,
@@ -97,7 +99,10 @@ class GroupRoutes:
                 "Lease messages to a consumer",
                 body=Receive,
                 answer=ReceivedOut,
-                headers=(Parameter(CLIENT_ID, "the consumer, where the body names none"),),
+                headers=(
+                    Parameter(CLIENT_ID, "the consumer, where the body names none"),
+                    Parameter(SESSION_ID, "the loop, where several have one consumer's name"),
+                ),
                 errors=("topic_not_found", "too_many_requests", "partition_offline"),
                 gives_frames=True,
                 gives_lines=True,
@@ -205,7 +210,7 @@ class GroupRoutes:
         accept = request.headers.get("accept", "")
         if asked.stream or NDJSON in accept:
             return await self._stream(request, topic, group, asked)
-        options = receive_options(asked)
+        options = receive_options(request, asked)
         headers = {}
         is_local = LOCAL in request.headers
         if is_local:
@@ -239,7 +244,8 @@ class GroupRoutes:
         topic, query = self._known(name, group), request.query
         wait_ms = duration_ms(query.get("wait", "0"), "wait", limits.WAIT_MS_MAX)
         seen, consumer = query_int(request, "seen", -1, minimum=0), query.get("consumer", "")
-        count = await topic.receiver.wait_until_ready(group, consumer, seen, wait_ms)
+        session_id = parse_session_id(request)
+        count = await topic.receiver.wait_until_ready(group, consumer, session_id, seen, wait_ms)
         return json_response(ReadyOut(count))
 
     async def _stream(self, request: Request, topic: Topic, group: str, asked: Receive) -> Response:
@@ -248,7 +254,9 @@ class GroupRoutes:
         self._broker.streams.check_room(topic, group)
         topic.partitions.check_any_online()
         await self._broker.remember_group(topic, group)
-        options = PushStreamOptions(asked.consumer, credit, asked.limit, chosen_ms)
+        options = PushStreamOptions(
+            asked.consumer, credit, asked.limit, chosen_ms, parse_session_id(request)
+        )
         return self._streams.answer(PushStream(topic, group, options), frames=wants_frames(request))
 
     def _release(

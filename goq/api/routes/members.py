@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from msgspec import UNSET
+
 from goq import limits
 from goq.api.codec.messages import json_response
-from goq.api.codec.request import duration_ms, json_body
+from goq.api.codec.request import duration_ms, json_body, parse_session_id
 from goq.api.router import Route
 from goq.api.routing_policy import CustomRouting, ToAllLeaders
 from goq.api.schemas.members import (
@@ -22,6 +24,7 @@ from goq.broker.broker import Broker
 from goq.broker.group.coordinator import Coordinator, MemberAssignment
 from goq.broker.group.membership import GroupMembers
 from goq.broker.topic.topic import Topic
+from goq.delivery.membership.membership import name_of, session_of
 from goq.delivery.membership.rebalance_history import Move
 from goq.errors import GroupNotFound
 from goq.http.message import Request, Response
@@ -95,23 +98,29 @@ class MemberRoutes:
         asked = json_body(request, JoinRequest)
         topic, coordinator = self._of(name)
         coordinator.check(group, asked.consumer)
+        session_id = parse_session_id(request)
         timeout_ms = None
         if asked.session_timeout is not None:
             maximum_ms = limits.SESSION_TIMEOUT_MS_MAX
             timeout_ms = duration_ms(asked.session_timeout, "session_timeout", maximum_ms)
         await self._broker.remember_group(topic, group)
-        return _assignment(coordinator.join(group, asked.consumer, timeout_ms), topic)
+        joined = coordinator.join(group, asked.consumer, timeout_ms, session_id)
+        return _assignment(joined, topic)
 
-    def heartbeat(self, _request: Request, name: str, group: str, consumer: str) -> Response:
-        """Renew a member's session."""
+    def heartbeat(self, request: Request, name: str, group: str, consumer: str) -> Response:
+        """Renew a consumer's sessions, or the one that the request names."""
         topic, coordinator = self._of(name)
         topic.receiver.on_heartbeat(group, consumer)
-        return _assignment(coordinator.heartbeat(group, consumer), topic)
+        known = coordinator.heartbeat(group, consumer, parse_session_id(request))
+        return _assignment(known, topic)
 
-    def leave(self, _request: Request, name: str, group: str, consumer: str) -> Response:
-        """Remove a member; its partitions move once its leases have ended."""
+    def leave(self, request: Request, name: str, group: str, consumer: str) -> Response:
+        """Remove a consumer's members, or the one of the session that the request names.
+
+        Their partitions move once their leases have ended.
+        """
         _, coordinator = self._of(name)
-        coordinator.leave(group, consumer)
+        coordinator.leave(group, consumer, parse_session_id(request))
         return Response(204)
 
     def _of(self, name: str) -> tuple[Topic, Coordinator]:
@@ -144,12 +153,13 @@ def _shown(members: GroupMembers, here: set[int]) -> MembersOut:
         generation=membership.generation,
         members=[
             GroupMemberOut(
-                consumer=member.consumer,
+                consumer=name_of(member.consumer),
                 partitions=of(membership.partitions_of(member.consumer)),
                 revoking=of(membership.revoking_from(member.consumer)),
                 last_seen=format_time_us(members.wall_us(member.last_seen_ms)),
                 session_timeout_ms=member.session_timeout_ms,
                 open=member.open_count > 0,
+                session=session_of(member.consumer) or UNSET,
             )
             for _, member in sorted(membership.members.items())
         ],

@@ -24,7 +24,10 @@ class MemberAssignmentOut(msgspec.Struct):
 
 
 class GroupMemberOut(msgspec.Struct):
-    """A member; with an ``open`` receive or stream its session does not end."""
+    """A member; with an ``open`` receive or stream its session does not end.
+
+    ``session`` tells members of one name apart; the member of the name alone has none.
+    """
 
     consumer: str
     partitions: list[int]
@@ -32,10 +35,14 @@ class GroupMemberOut(msgspec.Struct):
     last_seen: DateTime
     session_timeout_ms: int
     open: bool
+    session: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class AssignmentMoveOut(msgspec.Struct):
-    """A partition that moves between members; ``paused_ms`` is null until it is handed over."""
+    """A partition that moves between members; ``paused_ms`` is null until it is handed over.
+
+    A member is its name, and after a slash its session if it has one.
+    """
 
     partition: int
     source: str | None = msgspec.field(name="from")

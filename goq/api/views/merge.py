@@ -153,9 +153,10 @@ def merge_assignment(documents: Sequence[Document]) -> Document:
 
 def merge_members(documents: Sequence[Document], _asked: MergeContext) -> Document:
     """Merge the members that leaders know, each with all its partitions."""
-    members: dict[str, Document] = {}
+    members: dict[tuple[str, str], Document] = {}
     for each in _of_all(documents, "members"):
-        known = members.get(each["consumer"])
+        member = each["consumer"], each.get("session", "")  # none before there were sessions
+        known = members.get(member)
         if known is not None:
             each = {
                 **known,
@@ -164,7 +165,7 @@ def merge_members(documents: Sequence[Document], _asked: MergeContext) -> Docume
                 "last_seen": max(known["last_seen"], each["last_seen"]),
                 "open": known["open"] or each["open"],
             }
-        members[each["consumer"]] = each
+        members[member] = each
     return {
         "generation": max(each["generation"] for each in documents),
         "members": [member for _, member in sorted(members.items())],

@@ -1,5 +1,9 @@
 """The group coordinator of a topic: membership and partition ownership of its groups.
 
+A member is a consumer's name and a session id, of a stream or of a client's loop. A receive and a
+join without a session id are of the member of the name alone. Where a caller of the API names a
+consumer without a session id, all its sessions are meant.
+
 All methods run on the event loop without ``await``. A caller must not ``await`` between
 :meth:`Coordinator.partitions_for` and the lease that follows: the ownership could change.
 """
@@ -7,13 +11,14 @@ All methods run on the event loop without ``await``. A caller must not ``await``
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
 from goq import limits
 from goq.broker.group.membership import GroupHost, GroupMembers, MembershipTimers
 from goq.clock import Clock
+from goq.delivery.group.group import member_id
 from goq.errors import Conflict, InvalidInput, MemberNotFound, TooLarge, TooManyRequests
 from goq.units import format_duration_ms
 
@@ -47,14 +52,22 @@ class Coordinator:
         self.groups: dict[str, GroupMembers] = {}
 
     def join(
-        self, group: str, consumer: str, session_timeout_ms: int | None = None
+        self,
+        group: str,
+        consumer: str,
+        session_timeout_ms: int | None = None,
+        session_id: str = "",
     ) -> MemberAssignment:
-        """Add a consumer to a group; for a member it counts as a heartbeat.
+        """Add a consumer to a group; for members of that name it counts as a heartbeat.
 
         Raises ``Conflict`` if the group does not share partitions, ``InvalidInput`` or ``TooLarge``
         for an invalid name or session timeout, ``TooManyRequests`` at the maximum of members.
         """
-        return _assignment(self._joined(group, consumer, session_timeout_ms), consumer)
+        self.check(group, consumer)
+        known = self._ids(group, consumer, session_id) or [member_id(consumer, session_id)]
+        for member in known:
+            members = self._joined(group, member, session_timeout_ms)
+        return _assignment(members, known)
 
     def check(self, group: str, consumer: str) -> None:
         """Raise the error of :meth:`join` for a group or a name that can never join."""
@@ -77,46 +90,57 @@ class Coordinator:
                 field="consumer",
             )
 
-    def heartbeat(self, group: str, consumer: str) -> MemberAssignment:
-        """Restart a member's session timeout; raise ``MemberNotFound`` for another consumer."""
-        members = self._of_member(group, consumer)
-        members.touch(consumer)
-        return _assignment(members, consumer)
+    def heartbeat(self, group: str, consumer: str, session_id: str = "") -> MemberAssignment:
+        """Restart a consumer's session timeouts; raise ``MemberNotFound`` if it is no member."""
+        members, ids = self._of_consumer(group, consumer, session_id)
+        for member in ids:
+            members.touch(member)
+        return _assignment(members, ids)
 
-    def touch(self, group: str, consumer: str) -> None:
-        """Count another request of a consumer, such as an ack, as a heartbeat if it is a member."""
+    def touch(self, group: str, member: str) -> None:
+        """Count another request of a member, such as an ack, as a heartbeat, if it is still one."""
         members = self.groups.get(group)
         if members is not None:
-            members.touch(consumer)
+            members.touch(member)
 
-    def leave(self, group: str, consumer: str) -> None:
-        """Remove a member; raise ``MemberNotFound`` for another consumer.
+    def leave(self, group: str, consumer: str, session_id: str = "") -> None:
+        """Remove a consumer's members; raise ``MemberNotFound`` if it has none.
 
         It keeps its leases until they end, and its partitions move to other members only then. If
         its connection was its session, the caller ends its leases too.
         """
-        self._of_member(group, consumer).leave(consumer)
+        members, ids = self._of_consumer(group, consumer, session_id)
+        for member in ids:
+            members.leave(member)
 
     @contextmanager
-    def session(self, group: str, consumer: str) -> Iterator[None]:
-        """Keep a consumer's session alive while the block runs; join the group if necessary.
+    def session(self, group: str, consumer: str, session_id: str = "") -> Iterator[None]:
+        """Keep a member's session alive while the block runs; join the group if necessary.
 
-        The block is a receive, with its wait, or a stream. Raises as :meth:`join` does.
+        The block is a receive, with its wait, or a stream. A new session takes the place of the
+        member of the name alone, if nothing of that is open. Raises as :meth:`join` does.
         """
-        members = self._joined(group, consumer, None)
-        joined_generation = members.open(consumer)
+        self.check(group, consumer)
+        member = member_id(consumer, session_id)
+        known = self.groups.get(group)
+        if session_id and known is not None and member not in known.membership.members:
+            joined = known.membership.members.get(consumer)
+            if joined is not None and not joined.open_count:
+                known.leave(consumer)
+        members = self._joined(group, member, None)
+        joined_generation = members.open(member)
         try:
             yield
         finally:
-            members.close(consumer, joined_generation)
+            members.close(member, joined_generation)
 
-    def partitions_for(self, group: str, consumer: str) -> tuple[int, ...]:
-        """Return the partitions that a consumer may receive from now."""
+    def partitions_for(self, group: str, member: str) -> tuple[int, ...]:
+        """Return the partitions that a member may receive from now."""
         members = self.groups.get(group)
-        return members.membership.partitions_of(consumer) if members is not None else ()
+        return members.membership.partitions_of(member) if members is not None else ()
 
     def owner(self, group: str, partition: int) -> str | None:
-        """Return the consumer to wake for a message in a partition, None without an owner."""
+        """Return the member to wake for a message in a partition, None without an owner."""
         members = self.groups.get(group)
         return members.membership.owner(partition) if members is not None else None
 
@@ -152,8 +176,7 @@ class Coordinator:
         """Return a group's members, for queries only; None if no consumer ever joined."""
         return self.groups.get(group)
 
-    def _joined(self, group: str, consumer: str, session_timeout_ms: int | None) -> GroupMembers:
-        self.check(group, consumer)
+    def _joined(self, group: str, member: str, session_timeout_ms: int | None) -> GroupMembers:
         _check_session_timeout(session_timeout_ms)
         members = self.groups.get(group)
         if members is None:
@@ -161,31 +184,41 @@ class Coordinator:
                 group, self._host, self._clock, self._timers, self._generation
             )
         known = members.membership.members
-        if consumer not in known and len(known) >= self._members_max:
+        if member not in known and len(known) >= self._members_max:
             raise TooManyRequests(
                 f"group {group} has {len(known)} members, the most it may have",
                 retry_after_ms=1000,
             )
-        members.join(consumer, session_timeout_ms)
+        members.join(member, session_timeout_ms)
         return members
 
-    def _of_member(self, group: str, consumer: str) -> GroupMembers:
+    def _ids(self, group: str, consumer: str, session_id: str) -> list[str]:
+        """Return the ids of a consumer's members: of one session, or of all."""
         members = self.groups.get(group)
-        if members is None or consumer not in members.membership.members:
+        if members is None:
+            return []
+        named = members.membership.members_named(consumer)
+        return [m for m in named if not session_id or m == member_id(consumer, session_id)]
+
+    def _of_consumer(
+        self, group: str, consumer: str, session_id: str
+    ) -> tuple[GroupMembers, list[str]]:
+        ids = self._ids(group, consumer, session_id)
+        if not ids:
             raise MemberNotFound(
                 f"{consumer[:80]!r} is not a member of group {group[:80]!r}, or no longer;"
                 " join again",
                 field="consumer",
             )
-        return members
+        return self.groups[group], ids
 
 
-def _assignment(members: GroupMembers, consumer: str) -> MemberAssignment:
+def _assignment(members: GroupMembers, ids: Sequence[str]) -> MemberAssignment:
     membership = members.membership
     return MemberAssignment(
         membership.generation,
-        membership.partitions_of(consumer),
-        membership.revoking_from(consumer),
+        tuple(sorted(p for member in ids for p in membership.partitions_of(member))),
+        tuple(sorted(p for member in ids for p in membership.revoking_from(member))),
     )
 
 

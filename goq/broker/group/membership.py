@@ -142,7 +142,7 @@ class GroupMembers:
 
     def stop(self) -> None:
         """Remove all members and cancel the timer."""
-        self.membership.members.clear()
+        self.membership.clear()
         self._cancel()
 
     def wall_us(self, monotonic_ms: int) -> int:

@@ -127,8 +127,11 @@ class Leases:
         bytes_max: int,
         wait: bool = False,
         rule: RetryRule = ANY_RETRY,
+        session_id: str = "",
     ) -> tuple[LeasedBatch, asyncio.Future[Appended]] | None:
         """Lease ready messages to a consumer of a group; return None without any.
+
+        ``session_id`` tells members of one name apart.
 
         The ready state must fit the group, see :meth:`ReadyStateManager.is_ready_for`. The batch
         may leave the node when the future completes. Raises ``MessagesNotCached``, with nothing
@@ -159,7 +162,9 @@ class Leases:
         group.add_attributes(choice.attributes)
         deadline_ms = now_ms + (visibility_ms or settings.visibility_timeout_ms)
         token = self._writer.next_token
-        done = self._writer.record([Leased(group_name, consumer, deadline_ms, choice.spans)])
+        done = self._writer.record(
+            [Leased(group_name, consumer, deadline_ms, choice.spans, session_id)]
+        )
         batch = LeasedBatch(
             self._availability.identity.number,
             token,
@@ -257,15 +262,15 @@ class Leases:
         lease = self._state.group(group).leases.get(token)
         return 0 if lease is None else lease.parts.message_count
 
-    def consumers(self, group: str, tokens: Iterable[int]) -> Collection[str]:
-        """Return the consumers that hold leases with these tokens."""
+    def members(self, group: str, tokens: Iterable[int]) -> Collection[str]:
+        """Return the ids of the members that hold leases with these tokens."""
         leases = self._state.group(group).leases
-        return {leases[token].consumer for token in tokens if token in leases}
+        return {leases[token].member for token in tokens if token in leases}
 
     def holder(self, group: str, other_than: str | None) -> str | None:
-        """Return a consumer other than ``other_than`` that holds a lease, else None."""
+        """Return the id of a member other than ``other_than`` that holds a lease, else None."""
         leases = self._state.group(group).leases.values()
-        return next((le.consumer for le in leases if le.consumer != other_than), None)
+        return next((le.member for le in leases if le.member != other_than), None)
 
     def failure_context(self, group: str, now_ms: int) -> FailureContext:
         """Return the context that decides about a failed attempt."""

@@ -33,10 +33,12 @@ class PushStreamOptions:
     credit: int
     messages_max: int | None
     visibility_ms: int | None
+    session_id: str = ""
+    """The client's loop, which opens one stream at a time; "" if the connection is the session."""
 
 
 class PushStream:
-    """A consumer of a group whose session is a connection.
+    """A consumer of a group whose session is a connection, or the client's loop behind it.
 
     When the connection closes, the leases of the stream end at once, as if their deadlines had
     passed. When the consumer or a stopping node ends the stream, the leases last until their
@@ -56,6 +58,7 @@ class PushStream:
             limits.RECEIVE_BYTES_MAX,
             _WAIT_MS,
             options.visibility_ms,
+            options.session_id or self.id,
             self.account,
         )
         self._task: asyncio.Task[object] | None = None
@@ -72,8 +75,16 @@ class PushStream:
         receiver = self.topic.receiver
         if self._restart_count != receiver.restart_count:
             self._presence.close()
-            self._presence.enter_context(receiver.presence(self.group, self._asked.consumer))
+            asked = self._asked
+            self._presence.enter_context(
+                receiver.presence(self.group, asked.consumer, asked.session_id)
+            )
             self._restart_count = receiver.restart_count
+
+    @property
+    def session(self) -> tuple[int, str, str]:
+        """The topic, the group and the member that the stream is for."""
+        return self.topic.id, self.group, self._asked.member
 
     def _is_hung(self) -> bool:
         """Return whether the stream is to show life before it gets messages of its partitions."""
@@ -84,11 +95,15 @@ class PushStream:
         self._presence.close()
         self._restart_count = -1
 
+    def release_presence(self) -> None:
+        """Leave the membership to the stream that took the place of this one."""
+        self._presence.close()
+
     def leave(self) -> None:
         """Leave the group: the connection closed, or the consumer ended the stream."""
         self._presence.close()
         with contextlib.suppress(GoqError):  # it left or was evicted before, or never joined
-            self.topic.coordinator.leave(self.group, self._asked.consumer)
+            self.topic.coordinator.leave(self.group, self._asked.consumer, self._asked.session_id)
 
     async def next(self) -> list[LeasedBatch]:
         """Wait for messages and credit, and return the next batches; [] at the end of the stream.
@@ -166,10 +181,15 @@ class PushStream:
 
 
 class PushStreams:
-    """The open streams of a node, by their ids."""
+    """The open streams of a node, by their ids.
+
+    A session has one stream. A new one takes the place of an older one, whose connection the node
+    does not know to be broken: that one is closed, and its messages are ready again.
+    """
 
     def __init__(self) -> None:
         self._streams: dict[str, PushStream] = {}
+        self._by_session: dict[tuple[int, str, str], PushStream] = {}
 
     def __len__(self) -> int:
         return len(self._streams)
@@ -188,7 +208,12 @@ class PushStreams:
         """Register a stream; the caller must :meth:`close` it."""
         stream.join()
         self._streams[stream.id] = stream
+        older = self._by_session.get(stream.session)
+        self._by_session[stream.session] = stream
         stream.topic.credits.opened(stream.account)
+        if older is not None:
+            self.close(older)
+            older.end()
 
     def find(self, topic: str, group: str, stream_id: str) -> PushStream:
         """Return an open stream of a group; raise ``StreamNotFound``."""
@@ -201,8 +226,13 @@ class PushStreams:
 
     def close(self, stream: PushStream) -> None:
         """Remove a stream; unless it was ended before, its messages in flight are ready again."""
-        del self._streams[stream.id]
-        stream.leave()
+        if self._streams.pop(stream.id, None) is None:
+            return  # another took its place
+        if self._by_session.get(stream.session) is stream:
+            del self._by_session[stream.session]
+            stream.leave()
+        else:
+            stream.release_presence()
         account, topic = stream.account, stream.topic
         in_flight = list(account.spans)
         topic.credits.closed(account)

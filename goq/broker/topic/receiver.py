@@ -33,6 +33,7 @@ from goq.broker.topic.stream_credit import CreditAccount, Key, StreamCredits
 from goq.broker.topic.waiters import LogReaders, Waiters
 from goq.clock import TimeSlice
 from goq.config.topic import Ordering, TopicSettings
+from goq.delivery.group.group import member_id
 from goq.delivery.selection.redelivery import RetryRule
 from goq.errors import GoqError, LeaseLost, NotLeader, raise_failures
 from goq.model import Receipt, fenced_id_of
@@ -54,8 +55,15 @@ class ReceiveRequest:
     bytes_max: int
     wait_ms: int
     visibility_ms: int | None
+    session_id: str = ""
+    """The stream, or the loop of a client: it tells members of one name apart."""
     account: CreditAccount | None = None
     """The credit of the stream that receives."""
+
+    @property
+    def member(self) -> str:
+        """The id of the member that receives, where partitions belong to members."""
+        return member_id(self.consumer, self.session_id)
 
     @property
     def is_silent(self) -> bool:
@@ -123,7 +131,7 @@ class Receiver:
             restart_count = self.restart_count
             if request.is_silent and self.has_members(group):
                 return []
-            with self.presence(group, request.consumer) as queue:
+            with self.presence(group, request.consumer, request.session_id) as queue:
                 try:
                     leased = await self._lease_cached(group, request)
                 except BaseException:
@@ -133,7 +141,7 @@ class Receiver:
                     return await self._hand_over(group, leased)
                 left_s = until - loop.time()
                 if self._closed is None:
-                    self._check_online(group, request.consumer, is_over=left_s <= 0)
+                    self._check_online(group, request, is_over=left_s <= 0)
                 if left_s <= 0:
                     return []
                 if self._closed is not None:
@@ -148,7 +156,7 @@ class Receiver:
         return self.settings_of(group).ordering is Ordering.PARTITION
 
     @contextmanager
-    def presence(self, group: str, consumer: str) -> Iterator[str]:
+    def presence(self, group: str, consumer: str, session_id: str) -> Iterator[str]:
         """Keep a consumer a member while the block runs; yield the queue in which it waits.
 
         Nobody is a member unless the ordering is ``partition``. Raises as
@@ -157,17 +165,17 @@ class Receiver:
         if not self.has_members(group):
             yield group
             return
-        with self._coordinator.session(group, consumer):
-            yield _queue_of(group, consumer)
+        with self._coordinator.session(group, consumer, session_id):
+            yield _queue_of(group, member_id(consumer, session_id))
 
-    def _check_online(self, group: str, consumer: str, *, is_over: bool) -> None:
+    def _check_online(self, group: str, request: ReceiveRequest, *, is_over: bool) -> None:
         """Raise the error of an offline partition: of any if the wait ``is_over``, else of all."""
         failures = self._partitions.failures()
         if not failures:
             return
         numbers = {*failures, *self._partitions.numbers()}
-        if self.settings_of(group).ordering is Ordering.PARTITION:
-            numbers &= {*self._coordinator.partitions_for(group, consumer)}
+        if self.has_members(group):
+            numbers &= {*self._coordinator.partitions_for(group, request.member)}
         failed = [number for number in failures if number in numbers]
         if failed and (is_over or len(failed) == len(numbers)):
             raise failures[failed[0]]
@@ -220,7 +228,8 @@ class Receiver:
         rule = RetryRule(
             request.consumer, is_silent, lambda: self._others_wait(group, request.consumer)
         )
-        for partition in self._candidates(group, request.consumer, warmed):
+        has_members = self.has_members(group)
+        for partition in self._candidates(group, request, warmed):
             if messages <= 0 or size_bytes <= 0 or is_paused:
                 is_cut = True
                 break
@@ -234,6 +243,7 @@ class Receiver:
                     bytes_max=size_bytes,
                     wait=number == warmed,
                     rule=rule,
+                    session_id=request.session_id if has_members else "",
                 )
                 has_passed_over |= partition.leases.has_passed_over
             except MessagesNotCached as error:
@@ -273,7 +283,9 @@ class Receiver:
             name is not None and name != consumer for name in queue.values()
         )
 
-    def _candidates(self, group: str, consumer: str, warmed: int | None) -> Sequence[Partition]:
+    def _candidates(
+        self, group: str, request: ReceiveRequest, warmed: int | None
+    ) -> Sequence[Partition]:
         """Return the online partitions to lease from, by most urgent lane, else in cyclic order.
 
         The partition that was ``warmed`` for this receive comes first.
@@ -282,8 +294,8 @@ class Receiver:
             self._turn = (self._turn + 1) % self._partitions.count
         first = self._turn if warmed is None else warmed
         partitions = [p for p in self._partitions.in_turn(first) if p.availability.error is None]
-        if self.settings_of(group).ordering is Ordering.PARTITION:
-            own = self._coordinator.partitions_for(group, consumer)
+        if self.has_members(group):
+            own = self._coordinator.partitions_for(group, request.member)
             partitions = [p for p in partitions if p.identity.number in own]
         for partition in partitions:
             if not partition.ready_manager.is_ready_for(group):
@@ -317,13 +329,15 @@ class Receiver:
 
     # Wait
 
-    async def wait_until_ready(self, group: str, consumer: str, seen: int, wait_ms: int) -> int:
+    async def wait_until_ready(
+        self, group: str, consumer: str, session_id: str, seen: int, wait_ms: int
+    ) -> int:
         """Return the ready count once it differs from ``seen``, or after ``wait_ms``.
 
         For a consumer that receives through another node: this node leases nothing to it. Its
         wake-up passes to the next waiter after 0.2 s, because the consumer may be gone.
         """
-        with self.presence(group, consumer) as queue:
+        with self.presence(group, consumer, session_id) as queue:
             if self.ready_count(group) == seen and self._closed is None:
                 await self.waiters.wait(queue, wait_ms / 1000, consumer=consumer)
                 if self.ready_count(group) != seen:
@@ -488,8 +502,8 @@ class Receiver:
         has_members = self.has_members(group)
         for leases, some in settling:
             if has_members:  # a settlement counts as a heartbeat
-                for consumer in leases.consumers(group, {receipt.token for receipt in some}):
-                    self._coordinator.touch(group, consumer)
+                for member in leases.members(group, {receipt.token for receipt in some}):
+                    self._coordinator.touch(group, member)
             for at in range(0, len(some), _SETTLED_AT_ONCE):
                 if time_slice is not None and time_slice.is_over:
                     await time_slice.next()
@@ -566,9 +580,9 @@ def _lost(receipts: Sequence[Receipt]) -> list[UnsettledReceipt]:
     return [UnsettledReceipt(receipt, LeaseLost.code) for receipt in receipts]
 
 
-def _queue_of(group: str, consumer: str) -> str:
-    """Return the queue name of a consumer that owns partitions."""
-    return f"{group}{_SEPARATOR}{consumer}"
+def _queue_of(group: str, member: str) -> str:
+    """Return the queue name of a member."""
+    return f"{group}{_SEPARATOR}{member}"
 
 
 class _Warm(Exception):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from types import TracebackType
@@ -106,6 +107,7 @@ class AsyncClient(AsyncLogClient, AsyncAdmin):
         self._settler = Settler(self._http)
         self._direct_publishers: dict[tuple[str, str | None], DirectPublisher] = {}
         self._consumers: set[Consumer] = set()
+        self._session_id = secrets.token_hex(8)
         renew_in_children(self, AsyncClient._renew)
 
     def _renew(self) -> None:
@@ -113,6 +115,7 @@ class AsyncClient(AsyncLogClient, AsyncAdmin):
         self._direct_publishers = {}
         self._consumers = set()
         self._settler.listeners.clear()
+        self._session_id = secrets.token_hex(8)
         if not self._is_named:
             self.client_id = _default_client_id()
             self._http.name_client(self.client_id)
@@ -373,6 +376,7 @@ class AsyncClient(AsyncLogClient, AsyncAdmin):
             wait_ms(wait),
             None if visibility is None else parse_duration_ms(visibility, field="visibility"),
             consumer or self.client_id,
+            None if consumer else self._session_id,
         )
 
 

@@ -80,9 +80,9 @@ class Http:
         self.options = replace(self.options, client_id=client_id)
         self._builder = RequestBuilder(self.options)
 
-    def fork(self, connections_max: int) -> Http:
+    def fork(self, connections_max: int, session_id: str | None = None) -> Http:
         """Return another sender for the same servers, with connections of its own."""
-        return Http(self.options, connections_max, self.cluster_map)
+        return Http(replace(self.options, session_id=session_id), connections_max, self.cluster_map)
 
     def finish(self) -> None:
         """Send no more requests, but finish those under way: a node then ends its long polls."""
@@ -124,13 +124,14 @@ class Http:
         wait_ms: int = 0,
         partition: TopicPartition | None = None,
         is_publish: bool = False,
+        extra: Sequence[tuple[bytes, bytes]] = (),
     ) -> Answer:
         """Return the answer, or raise its error. The node may hold it for ``wait_ms``.
 
         The leader of the ``partition`` is asked if it is known, else any node. With ``is_publish``
         no error at all is raised as it is after an attempt that may have been carried out.
         """
-        headers = [(b"Accept", accept)]
+        headers = [(b"Accept", accept), *extra]
         if body:
             headers.append((b"Content-Type", content_type))
         return await self._persist(
@@ -179,10 +180,18 @@ class Http:
             lambda chosen: self._begin(chosen, target, headers, body, wait_ms), repeatable=True
         )
 
-    async def ask(self, server: str, method: str, target: str, payload: object = None) -> Any:
+    async def ask(
+        self,
+        server: str,
+        method: str,
+        target: str,
+        payload: object = None,
+        *,
+        extra: Sequence[tuple[bytes, bytes]] = (),
+    ) -> Any:
         """Send a small request in JSON to one node, once; return the decoded answer."""
         body = b"" if payload is None else msgspec.json.encode(payload)
-        headers = [(b"Accept", routes.JSON), (b"Content-Type", routes.JSON)]
+        headers = [(b"Accept", routes.JSON), (b"Content-Type", routes.JSON), *extra]
         try:
             answer = await self._attempt(server, method, target, headers, body, 0, ASK_MS_MAX)
         except _Failed as failed:

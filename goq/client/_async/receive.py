@@ -31,6 +31,7 @@ from goq.client.messages import Settled
 from goq.client.protocol import frames as wire
 from goq.client.protocol import routes
 from goq.client.protocol.frames import PartitionDelivery
+from goq.client.protocol.request_builder import session_header
 from goq.errors import GoqError, InvalidFrame, Unavailable
 from goq.http.client.http1 import ANSWER_BYTES_MAX
 from goq.units import format_duration_ms
@@ -47,6 +48,8 @@ class ReceiveOptions:
     wait_ms: int
     visibility_ms: int | None
     consumer: str | None
+    session_id: str | None = None
+    """The session of receives that belong to no loop."""
 
     def body(self) -> bytes:
         """Return the request's body."""
@@ -62,6 +65,11 @@ class ReceiveOptions:
     def credit(self) -> int:
         """How many messages one request may ask for."""
         return min(self.max_messages, limits.RECEIVE_MESSAGES_MAX)
+
+    @property
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """The headers of one request."""
+        return [] if self.session_id is None else [session_header(self.session_id)]
 
     def _body(self, asked: dict[str, object]) -> bytes:
         if self.visibility_ms is not None:
@@ -153,7 +161,7 @@ async def receive(
     for server in http.cluster_map.leaders_in_turn(topic):
         try:
             answer = await http.request_at(
-                server, path, body, accept=routes.FRAMES, extra=[OWN_ALONE]
+                server, path, body, accept=routes.FRAMES, extra=[OWN_ALONE, *options.headers]
             )
         except GoqError as error:
             if not error.retryable:
@@ -168,6 +176,7 @@ async def receive(
         accept=routes.FRAMES,
         repeatable=True,
         wait_ms=options.wait_ms,
+        extra=options.headers,
     )
     return AsyncDeliveryBatch(settler, topic, group, _decoded(path, answer))
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 from collections.abc import Generator, Callable, Iterable, Sequence
 from types import TracebackType
@@ -107,6 +108,7 @@ class Client(LogClient, Admin):
         self._settler = Settler(self._http)
         self._direct_publishers: dict[tuple[str, str | None], DirectPublisher] = {}
         self._consumers: set[Consumer] = set()
+        self._session_id = secrets.token_hex(8)
         renew_in_children(self, Client._renew)
 
     def _renew(self) -> None:
@@ -114,6 +116,7 @@ class Client(LogClient, Admin):
         self._direct_publishers = {}
         self._consumers = set()
         self._settler.listeners.clear()
+        self._session_id = secrets.token_hex(8)
         if not self._is_named:
             self.client_id = _default_client_id()
             self._http.name_client(self.client_id)
@@ -374,6 +377,7 @@ class Client(LogClient, Admin):
             wait_ms(wait),
             None if visibility is None else parse_duration_ms(visibility, field="visibility"),
             consumer or self.client_id,
+            None if consumer else self._session_id,
         )
 
 

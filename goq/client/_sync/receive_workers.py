@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -20,7 +21,9 @@ from goq.client._sync.settlement import ReceivedMessage, Settler, give_back
 from goq.client.errors import SilentStream
 from goq.client.leases.message_buffer import MessageBuffer
 from goq.client.leases.prefetch import PrefetchWindow
+from goq.client.protocol import routes
 from goq.client.protocol.frames import PartitionDelivery
+from goq.client.protocol.request_builder import session_header
 from goq.client.retry import RequestFailure
 from goq.errors import GoqError, Unavailable
 
@@ -70,7 +73,7 @@ class ReceiveWorkers:
         self._settler = settler
         self._topics = topics
         self._group = group
-        self._options = options
+        self._options = replace(options, session_id=None)  # the loop has its own
         self._buffer = buffer
         self._window = window
         self._left = left
@@ -81,6 +84,8 @@ class ReceiveWorkers:
         """How many workers may still bring messages."""
         self._workers: list[Worker] = []
         self._streams: list[DeliveryStream] = []
+        self._session_id = secrets.token_hex(8)
+        self._polled: set[str] = set()
         self._receiving: Http | None = None
         self._arrivals: ArrivalClock | None = None
 
@@ -98,11 +103,12 @@ class ReceiveWorkers:
         self.running = len(self._topics)
         self._arrivals = ArrivalClock()
         if self._until_empty or (self._left() is not None and len(self._topics) > 1):
-            self._receiving = http = self._http.fork(len(self._topics))
+            self._receiving = http = self._http.fork(len(self._topics), self._session_id)
             self._workers = [Worker(self._fetch, http, topic) for topic in self._topics]
             return
         # one for each stream, and one to grant credit and to end streams
-        self._receiving = http = self._http.fork(len(self._topics) * limits.CLUSTER_NODES_MAX + 1)
+        connections_max = len(self._topics) * limits.CLUSTER_NODES_MAX + 1
+        self._receiving = http = self._http.fork(connections_max, self._session_id)
         for topic in self._topics:
             self._start_stream(http, topic)
 
@@ -122,8 +128,17 @@ class ReceiveWorkers:
             worker.stop()
         for stream in self.open_streams():  # that began meanwhile
             self._forget(stream)
+        for topic in self._polled:
+            self._leave(topic)
         if self._arrivals is not None:
             self._arrivals.stop()
+
+    def _leave(self, topic: str) -> None:
+        """Leave the group: without a stream nothing else tells the node that the loop has ended."""
+        target = routes.member(topic, self._group, self._options.consumer or "")
+        header = session_header(self._session_id)
+        with contextlib.suppress(GoqError):  # it is no member, or its session timeout ends that
+            self._http.ask(self._http.cluster_map.current, "DELETE", target, extra=[header])
 
     def wait(self, timeout_s: float | None) -> bool:
         """Wait until a worker has something to tell; return False after ``timeout_s``."""
@@ -141,7 +156,7 @@ class ReceiveWorkers:
             if (
                 stream.is_paused
                 or stream.is_exhausted
-                or (was_silent and stream.may_be_exhausted)
+                or (was_silent and (stream.may_be_exhausted or stream.in_flight))  # it lives
                 or self._window.is_larger(stream.window, len(streams))
             ):
                 stream.more(self._window.share(len(streams)))
@@ -306,6 +321,7 @@ class ReceiveWorkers:
 
     def _fetch(self, http: Http, topic: str) -> None:
         """Receive from one topic until the loop ends, and only while the loop has no message."""
+        self._polled.add(topic)
         try:
             while not self.channel.closed:
                 found = self._receive(http, topic)

@@ -27,6 +27,13 @@ class HttpOptions:
     timeout_ms: int
     retry: BackoffPolicy
     client_id: str | None = None
+    session_id: str | None = None
+    """Tells a consume loop from others whose consumers have its name."""
+
+
+def session_header(session_id: str) -> tuple[bytes, bytes]:
+    """Return the header that names a session."""
+    return b"Goq-Session", session_id.encode()
 
 
 class RequestBuilder:
@@ -44,6 +51,8 @@ class RequestBuilder:
         ]
         if options.client_id is not None:
             self._headers.append((b"Goq-Client-Id", options.client_id.encode()))
+        if options.session_id is not None:
+            self._headers.append(session_header(options.session_id))
         if options.token is not None:
             self._headers.append((b"Authorization", b"Bearer " + _header_text(options.token)))
 

@@ -60,6 +60,11 @@ def members(name: str, group_name: str) -> str:
     return f"{group(name, group_name)}/members"
 
 
+def member(name: str, group_name: str, consumer: str) -> str:
+    """Return the path of a consumer's members."""
+    return f"{members(name, group_name)}/{quote(consumer, safe='')}"
+
+
 def stream(name: str, group_name: str, stream_id: str) -> str:
     """Return the path of an open stream."""
     return f"{group(name, group_name)}/streams/{quote(stream_id)}"

@@ -84,10 +84,11 @@ class MemberDescription:
 
     It receives from ``partitions``, and finishes those in ``revoking`` before it gives them up.
     ``open`` says that it has a receive or a stream open: that keeps it alive beyond
-    ``session_timeout_ms``, which is in milliseconds.
+    ``session_timeout_ms``, which is in milliseconds. ``session`` tells members of one name apart.
     """
 
     consumer: str
+    session: str = ""
     partitions: tuple[int, ...]
     revoking: tuple[int, ...]
     last_seen: datetime

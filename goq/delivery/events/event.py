@@ -69,12 +69,16 @@ class Event(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Leased(Event, frozen=True, tag=1):
-    """Messages were leased to a consumer until a deadline."""
+    """Messages were leased to a consumer until a deadline.
+
+    ``session_id`` tells members of one name apart; "" for a consumer that is no member.
+    """
 
     group: str
     consumer: str
     deadline_ms: int
     spans: list[Span]
+    session_id: str = ""
 
 
 class Acked(Event, frozen=True, tag=2):
@@ -174,6 +178,8 @@ class SnapshotGroup(Event, frozen=True, tag=11):
     failures: list[tuple[Failure, ...]] = []
     end_offset: int = -1
     dead: int = 0
+    sessions: list[tuple[int, str]] = []
+    """The session ids of leases that have one, by token."""
 
 
 class SnapshotProducers(Event, frozen=True, tag=12):

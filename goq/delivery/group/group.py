@@ -34,7 +34,21 @@ class Lease:
 
     token: int
     consumer: str
+    session_id: str = ""
     parts: AttemptRanges = field(default_factory=AttemptRanges)
+
+    @property
+    def member(self) -> str:
+        """The member that holds it, see :func:`member_id`."""
+        return member_id(self.consumer, self.session_id)
+
+
+def member_id(consumer: str, session_id: str) -> str:
+    """Return the id of a member: its name, and its session if it has one.
+
+    No member's name has a slash.
+    """
+    return f"{consumer}/{session_id}" if session_id else consumer
 
 
 class GroupScheduler(Protocol):
@@ -78,9 +92,16 @@ class Group:
         """Add the attributes of messages that are about to be leased."""
         self.attributes.update(attributes)
 
-    def lease(self, token: int, consumer: str, deadline_ms: int, spans: Iterable[Span]) -> None:
+    def lease(
+        self,
+        token: int,
+        consumer: str,
+        deadline_ms: int,
+        spans: Iterable[Span],
+        session_id: str = "",
+    ) -> None:
         """Lease messages to a consumer; those that waited for a retry wait no more."""
-        lease = self.leases.setdefault(token, Lease(token, consumer))
+        lease = self.leases.setdefault(token, Lease(token, consumer, session_id))
         for start, end, attempt in spans:
             reached = start
             for part in self._stop_waiting(start, end) if len(self.retries) else ():
@@ -220,11 +241,14 @@ class Group:
         self.locks.clear_held()
 
     def restore(
-        self, leases: Iterable[tuple[int, str, list[AttemptRange]]], retries: Iterable[AttemptRange]
+        self,
+        leases: Iterable[tuple[int, str, list[AttemptRange]]],
+        retries: Iterable[AttemptRange],
+        sessions: Mapping[int, str],
     ) -> None:
-        """Add outstanding messages of a snapshot."""
+        """Add outstanding messages of a snapshot; ``sessions`` are session ids by token."""
         for token, consumer, parts in leases:
-            lease = self.leases.setdefault(token, Lease(token, consumer))
+            lease = self.leases.setdefault(token, Lease(token, consumer, sessions.get(token, "")))
             for part in parts:
                 self._hold(lease, part)
                 self._deadlines.add(part.time_ms, token, lease_count=len(self.leases))

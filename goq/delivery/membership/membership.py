@@ -8,6 +8,9 @@ messages of it until only its next owner has any of it outstanding, as reported 
 always in the same way. A new member, a partition that goes back to its owner, and leases that a
 restart left behind are the same case. Partitions that do not move are not interrupted.
 
+A member is a session: a name, and the id of a loop or connection unless the name alone is meant.
+Members go by their ids here (:func:`~goq.delivery.group.group.member_id`), and so do their leases.
+
 Times are arguments, in milliseconds of a clock that is never set. :meth:`Membership.tick` evicts a
 member without a sign of life for its session timeout and without open receives or streams.
 """
@@ -28,8 +31,9 @@ class GroupMember:
     """A consumer that is a member of the group."""
 
     consumer: str
+    """Its id."""
     joined_generation: int
-    """Distinguishes it from an earlier member of the same name."""
+    """Distinguishes it from an earlier member of the same id."""
     session_timeout_ms: int
     last_seen_ms: int
     deadline_ms: int
@@ -48,6 +52,7 @@ class Membership:
     def __init__(self, partition_count: int, generation: int = 0) -> None:
         self.generation = generation
         self.members: dict[str, GroupMember] = {}
+        self._sessions: dict[str, list[str]] = {}  # the ids of members, by their name
         self._targets: list[str | None] = [None] * partition_count
         self._last_owners: list[str | None] = [None] * partition_count  # the last owner
         self._moving: dict[int, Move] = {}
@@ -59,6 +64,10 @@ class Membership:
     def partition_count(self) -> int:
         """The number of partitions that are assigned."""
         return len(self._targets)
+
+    def members_named(self, name: str) -> list[str]:
+        """Return the ids of the members of a name."""
+        return list(self._sessions.get(name, ()))
 
     def partitions_of(self, consumer: str) -> tuple[int, ...]:
         """Return the partitions that a consumer owns, in order."""
@@ -105,12 +114,14 @@ class Membership:
         self.members[consumer] = GroupMember(
             consumer, self.generation + 1, timeout_ms, now_ms, now_ms + timeout_ms
         )
+        self._sessions.setdefault(name_of(consumer), []).append(consumer)
         return self._rebalance(RebalanceReason.JOINED, [consumer], now_ms)
 
     def leave(self, consumer: str, now_ms: int) -> Rebalance | None:
         """Remove a member."""
-        if self.members.pop(consumer, None) is None:
+        if consumer not in self.members:
             return None
+        self._remove(consumer)
         return self._rebalance(RebalanceReason.LEFT, [consumer], now_ms)
 
     def open(self, consumer: str, now_ms: int) -> int:
@@ -134,8 +145,13 @@ class Membership:
         """Evict the members whose session timeout is over."""
         evicted = [m.consumer for m in self.members.values() if _is_over(m, now_ms)]
         for consumer in evicted:
-            del self.members[consumer]
+            self._remove(consumer)
         return self._rebalance(RebalanceReason.EVICTED, evicted, now_ms) if evicted else None
+
+    def clear(self) -> None:
+        """Remove all members without a rebalance: the group is gone."""
+        self.members.clear()
+        self._sessions.clear()
 
     def extend_deadlines(self, grace_ms: int) -> None:
         """Extend every member's deadline: heartbeats could not arrive."""
@@ -179,6 +195,13 @@ class Membership:
             self._moving[partition] = Move(partition, consumer, owner, now_ms)
             self._disown({partition})
 
+    def _remove(self, consumer: str) -> None:
+        del self.members[consumer]
+        ids = self._sessions[name_of(consumer)]
+        ids.remove(consumer)
+        if not ids:
+            del self._sessions[name_of(consumer)]
+
     def _rebalance(
         self, reason: RebalanceReason, consumers: Iterable[str], now_ms: int
     ) -> Rebalance:
@@ -204,6 +227,16 @@ class Membership:
                 self._owned[consumer] = kept
             else:
                 del self._owned[consumer]
+
+
+def name_of(member: str) -> str:
+    """Return the name in a member's id."""
+    return member.partition("/")[0]
+
+
+def session_of(member: str) -> str:
+    """Return the session id in a member's id, "" without one."""
+    return member.partition("/")[2]
 
 
 def _is_over(member: GroupMember, now_ms: int) -> bool:

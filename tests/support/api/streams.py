@@ -16,10 +16,15 @@ from tests.support.node.running_node import RunningNode
 class StreamOfLines:
     """An open stream; reading waits for what comes."""
 
-    def __init__(self, node: RunningNode, path: str, asked: dict[str, Any]) -> None:
+    def __init__(
+        self, node: RunningNode, path: str, asked: dict[str, Any], session: str | None
+    ) -> None:
         self._connection = http.client.HTTPConnection(*node.address, timeout=20)
         body = json.dumps({"stream": True, **asked})
-        self._connection.request("POST", path, body, {"Content-Type": "application/json"})
+        headers = {"Content-Type": "application/json"}
+        if session is not None:
+            headers["Goq-Session"] = session
+        self._connection.request("POST", path, body, headers)
         assert self._connection.sock is not None
         self.socket: socket.socket = self._connection.sock
         self.response = self._connection.getresponse()
@@ -44,9 +49,9 @@ class StreamOfLines:
 
 @contextmanager
 def streaming(
-    node: RunningNode, topic: str, group: str = "g", **asked: Any
+    node: RunningNode, topic: str, group: str = "g", session: str | None = None, **asked: Any
 ) -> Iterator[StreamOfLines]:
-    stream = StreamOfLines(node, f"/v1/topics/{topic}/groups/{group}/receive", asked)
+    stream = StreamOfLines(node, f"/v1/topics/{topic}/groups/{group}/receive", asked, session)
     try:
         yield stream
     finally:

@@ -279,7 +279,7 @@ def canonical(state: PartitionState) -> Any:
     start, end = state.start_offset, state.end_offset
     groups = {}
     for name, group in state.groups.items():
-        consumers = {token: lease.consumer for token, lease in group.leases.items()}
+        consumers = {token: lease.member for token, lease in group.leases.items()}
         end_offset, dead = group.end_offset, group.dead_count
         groups[name] = (consumers, end_offset, expanded(state, name), dead)
     untouched = ({}, None, expanded(state, "-"), 0)

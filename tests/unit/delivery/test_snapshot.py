@@ -31,12 +31,22 @@ def test_a_snapshot_of_very_many_leases_with_long_names_fits_into_frames() -> No
     state.extend_to(100_000)
     name = "\U0001f4e6" * limits.CONSUMER_NAME_CHARS_MAX
     for offset in range(20_000):
-        state.apply(Leased("g", name, 1000, [(offset, offset + 1, 1)]), offset, 1)
+        session = f"{offset:0{limits.SESSION_ID_CHARS_MAX}}"
+        state.apply(Leased("g", name, 1000, [(offset, offset + 1, 1)], session), offset, 1)
     frames = list(
         snapshot_frames(snapshot_of(state, 0), DEFAULT_SNAPSHOT_LIMITS.frame_weight_max, 0)
     )
     assert len(frames) > 1
     assert all(f.header.frame_bytes <= limits.FRAME_BYTES_MAX for f in frames)
+
+
+def test_leases_are_restored_with_their_sessions() -> None:
+    state = PartitionState()
+    state.extend_to(10)
+    for offset, session in enumerate(["", "a", "b"]):
+        state.apply(Leased("g", "c", 1000, [(offset, offset + 1, 1)], session), offset, 1)
+    leases = restored(state).group("g").leases.values()
+    assert [lease.member for lease in leases] == ["c", "c/a", "c/b"]
 
 
 def test_names_of_producers_are_restored_in_the_order_in_which_they_were_given() -> None:

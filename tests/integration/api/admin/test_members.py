@@ -32,7 +32,7 @@ class Host:
 
     def holder(self, group: str, partition: int, other_than: str | None) -> str | None:
         leases = state_of(self.topic.partitions[partition]).group(group).leases.values()
-        return next((x.consumer for x in leases if x.consumer != other_than), None)
+        return next((x.member for x in leases if x.member != other_than), None)
 
     def restart_consumers(self, group: str, consumers: Collection[str]) -> None:
         self.topic.restart_consumers(group, consumers)
