@@ -49,6 +49,7 @@ from goq.delivery.events.event import (
     Span,
     Trimmed,
     Truncated,
+    dues,
     token_of,
 )
 from goq.delivery.group.attempt_ranges import AttemptRange, gaps
@@ -199,12 +200,12 @@ class PartitionState:
         cause = Cause.NACKED if isinstance(event, Nacked) else Cause.EXPIRED
         failure = Failure(event.time_ms, lease.consumer, cause, event.reason)
         back: list[AttemptRange] = []
-        for start, end, attempt in event.spans:
+        for (start, end, attempt), due_ms in dues(event):
             for part in lease.parts.within(start, end):
                 failures = (
                     _with_failure(part, failure) if attempt >= part.attempt else part.failures
                 )
-                part = part._replace(attempt=attempt, time_ms=event.due_ms, failures=failures)
+                part = part._replace(attempt=attempt, time_ms=due_ms, failures=failures)
                 back += self._not_cancelled(part)
         group.return_for_retry(event.token, back)
         group.finish(event.token, [(start, end) for start, end, _ in event.spans])

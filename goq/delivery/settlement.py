@@ -26,6 +26,7 @@ from goq.delivery.partition_state import PartitionState
 from goq.model import Receipt
 
 _GOLDEN_RATIO = 0.6180339887498949  # spreads further random numbers from one
+_DRAWS_MAX = 1_000  # by one decision: each costs a range of its own
 
 
 class Settlement(NamedTuple):
@@ -34,6 +35,24 @@ class Settlement(NamedTuple):
     events: list[AnyEvent]
     settled: int
     void: list[Receipt]
+
+
+class JitterDraws:
+    """The random numbers of one decision about ``message_count`` messages: one for each.
+
+    Of over 1,000 messages each run of ``run_length`` shares one.
+    """
+
+    __slots__ = ("_count", "run_length")
+
+    def __init__(self, message_count: int) -> None:
+        self.run_length = max(1, -(-message_count // _DRAWS_MAX))
+        self._count = 0
+
+    def next(self, random: float) -> float:
+        """Return the next number, given the first."""
+        self._count += 1
+        return (random + (self._count - 1) * _GOLDEN_RATIO) % 1
 
 
 class DeadLetterTarget(NamedTuple):
@@ -64,7 +83,7 @@ def acknowledge(state: PartitionState, group: str, receipts: Iterable[Receipt]) 
         state,
         group,
         receipts,
-        lambda token, parts: [Acked(group, token, [(p.start, p.end) for p in parts])],
+        lambda token, parts, _draws: [Acked(group, token, [(p.start, p.end) for p in parts])],
     )
 
 
@@ -76,7 +95,7 @@ def extend(
         state,
         group,
         receipts,
-        lambda token, parts: [
+        lambda token, parts, _draws: [
             Extended(group, token, [(p.start, p.end) for p in parts], deadline_ms)
         ],
     )
@@ -90,7 +109,7 @@ def nack(
         state,
         group,
         receipts,
-        lambda token, parts: _failed(group, token, parts, failing, Nacked),
+        lambda token, parts, draws: _failed(group, token, parts, failing, Nacked, draws),
     )
 
 
@@ -99,7 +118,7 @@ def reject(
 ) -> Settlement:
     """Decide which messages are given up at once."""
 
-    def make(token: int, parts: list[AttemptRange]) -> list[AnyEvent]:
+    def make(token: int, parts: list[AttemptRange], _draws: JitterDraws) -> list[AnyEvent]:
         return [_given_up(group, token, spans_of(parts), failing, Cause.REJECTED)]
 
     return _settle(state, group, receipts, make)
@@ -110,7 +129,7 @@ def release(
 ) -> Settlement:
     """Decide to return messages that their consumer did not begin: that counts no attempt."""
     return _settle(
-        state, group, receipts, lambda token, parts: [_back(group, token, parts, now_ms)]
+        state, group, receipts, lambda token, parts, _draws: [_back(group, token, parts, now_ms)]
     )
 
 
@@ -135,7 +154,7 @@ def expire_lease(
 ) -> list[AnyEvent]:
     """Decide to end a lease before its deadline: its consumer is gone."""
     lease = state.group(group).leases.get(token)
-    return _failed(group, token, list(lease.parts), failing, Expired) if lease else []
+    return _expired(group, token, list(lease.parts), failing) if lease else []
 
 
 def expire_due(
@@ -145,7 +164,7 @@ def expire_due(
     for group in list(state.groups.values()):
         for token, parts in group.expired(now_ms):
             failing = failing_of(group.name)
-            yield _failed(group.name, token, parts, failing, Expired)
+            yield _expired(group.name, token, parts, failing)
 
 
 def spans_of(parts: Iterable[AttemptRange]) -> list[Span]:
@@ -159,23 +178,51 @@ def _failed(
     parts: list[AttemptRange],
     failing: FailureContext,
     event: type[Nacked] | type[Expired],
+    draws: JitterDraws,
 ) -> list[AnyEvent]:
     """Return the events of a failed attempt: attempts apart, because the waits differ."""
     events: list[AnyEvent] = []
-    random = failing.random
     for attempt in sorted({part.attempt for part in parts}):
         spans = spans_of(part for part in parts if part.attempt == attempt)
         if failing.policy.is_last(attempt):
             cause = Cause.NACKED if event is Nacked else Cause.EXPIRED
             events.append(_given_up(group, token, spans, failing, cause))
             continue
-        wait_ms = failing.delay_ms
-        if wait_ms is None:
-            wait_ms = failing.policy.wait_ms(attempt, random)
-            random = (random + _GOLDEN_RATIO) % 1
-        due_ms = failing.now_ms + wait_ms
-        events.append(event(group, token, spans, due_ms, failing.reason, failing.now_ms))
+        due_ms = failing.now_ms + (failing.delay_ms or 0)
+        shifts_ms: list[int] = []
+        if failing.delay_ms is None:
+            due_ms += failing.policy.wait_ms(attempt, 0.5)
+            spans, shifts_ms = _jittered(spans, failing, draws)
+            if len(set(shifts_ms)) == 1:
+                due_ms, shifts_ms = due_ms + shifts_ms[0], []
+        events.append(event(group, token, spans, due_ms, failing.reason, failing.now_ms, shifts_ms))
     return events
+
+
+def _jittered(
+    spans: list[Span], failing: FailureContext, draws: JitterDraws
+) -> tuple[list[Span], list[int]]:
+    """Return the spans in pieces, and how far the wait of each is from the wait without jitter."""
+    pieces: list[Span] = []
+    shifts_ms: list[int] = []
+    for start, end, attempt in spans:
+        plain_ms = failing.policy.wait_ms(attempt, 0.5)
+        for at in range(start, end, draws.run_length):
+            stop = min(end, at + draws.run_length)
+            shift_ms = failing.policy.wait_ms(attempt, draws.next(failing.random)) - plain_ms
+            if pieces and pieces[-1][1:] == (at, attempt) and shifts_ms[-1] == shift_ms:
+                pieces[-1] = (pieces[-1][0], stop, attempt)
+            else:
+                pieces.append((at, stop, attempt))
+                shifts_ms.append(shift_ms)
+    return pieces, shifts_ms
+
+
+def _expired(
+    group: str, token: int, parts: list[AttemptRange], failing: FailureContext
+) -> list[AnyEvent]:
+    draws = JitterDraws(sum(part.end - part.start for part in parts))
+    return _failed(group, token, parts, failing, Expired, draws)
 
 
 def _given_up(
@@ -201,7 +248,7 @@ def _settle(
     state: PartitionState,
     group_name: str,
     receipts: Iterable[Receipt],
-    make: Callable[[int, list[AttemptRange]], list[AnyEvent]],
+    make: Callable[[int, list[AttemptRange], JitterDraws], list[AnyEvent]],
 ) -> Settlement:
     leases = state.group(group_name).leases
     by_token: dict[int, dict[int, AttemptRange]] = {}
@@ -226,11 +273,11 @@ def _settle(
         if reached < end:
             void.append(receipt._replace(start=reached))
     events: list[AnyEvent] = []
-    done = 0
-    for token, chosen in by_token.items():
-        if merged := _merged(chosen):
-            events += make(token, merged)
-            done += sum(part.end - part.start for part in merged)
+    settled = [(token, merged) for token, chosen in by_token.items() if (merged := _merged(chosen))]
+    done = sum([part.end - part.start for _, parts in settled for part in parts])
+    draws = JitterDraws(done)
+    for token, parts in settled:
+        events += make(token, parts, draws)
     return Settlement(events, done, void)
 
 

@@ -16,6 +16,7 @@ from goq.broker.partition.loader import LoadedPartition
 from goq.broker.partition.ready_state import ReadyStateManager
 from goq.broker.partition_context import Availability, PartitionCallbacks, PartitionContext
 from goq.broker.runtime.metrics import TopicStats
+from goq.clock import TimeSlice
 from goq.delivery.delay.delayed_messages import LoadRequest
 from goq.delivery.events.event import CopyQueued, Dropped, Expired
 from goq.delivery.settlement import expire_due
@@ -94,12 +95,15 @@ class Timers:
             self._state, now_ms, lambda group: self._leases.failure_context(group, now_ms)
         )
         has_freed = self._mature(now_ms)
+        time_slice = TimeSlice()
         for events in islice(expired, _EXPIRIES_MAX):
             has_freed = True
             self._writer.record(events)
             for event in events:
                 assert isinstance(event, Expired | CopyQueued | Dropped)
                 self._stats.expired_messages += sum(end - start for start, end, _ in event.spans)
+            if time_slice.is_over:
+                break  # the timer is due at once again
         if self._state.advance_retries(now_ms) or has_freed:
             self._callbacks.on_ready(None)
         self.arm_all()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import StrEnum
+from itertools import repeat
 from typing import NamedTuple
 
 import msgspec
@@ -90,7 +91,7 @@ class Acked(Event, frozen=True, tag=2):
 
 
 class Nacked(Event, frozen=True, tag=3):
-    """A consumer gave messages of a lease back; they are ready again at ``due_ms``."""
+    """A consumer gave messages of a lease back; they are ready again at :func:`dues`."""
 
     group: str
     token: int
@@ -98,10 +99,12 @@ class Nacked(Event, frozen=True, tag=3):
     due_ms: int
     reason: str = ""
     time_ms: int = 0
+    due_shifts_ms: list[int] = []
+    """How much later than ``due_ms`` each span is ready, by its jitter; none if all are then."""
 
 
 class Expired(Event, frozen=True, tag=4):
-    """A lease ended by itself; the messages are ready again at ``due_ms``."""
+    """A lease ended by itself; the messages are ready again at :func:`dues`."""
 
     group: str
     token: int
@@ -109,6 +112,16 @@ class Expired(Event, frozen=True, tag=4):
     due_ms: int
     reason: str = ""
     time_ms: int = 0
+    due_shifts_ms: list[int] = []
+    """How much later than ``due_ms`` each span is ready, by its jitter; none if all are then."""
+
+
+def dues(event: Nacked | Expired) -> list[tuple[Span, int]]:
+    """Return the spans of an event, each with the time at which its messages are ready again."""
+    shifts_ms = event.due_shifts_ms or repeat(0)
+    return [
+        (span, event.due_ms + shift) for span, shift in zip(event.spans, shifts_ms, strict=False)
+    ]
 
 
 class Extended(Event, frozen=True, tag=5):

@@ -37,6 +37,7 @@ from goq.delivery.events.event import (
     Span,
     Trimmed,
     Truncated,
+    dues,
     token_of,
 )
 from goq.delivery.events.frame_codec import StoredEvent
@@ -190,7 +191,7 @@ class Timeline:
             self._add_lease_step(StepName.RETURNED, event, time_us)
             self._end_lease(event.group, is_over=False, waits=True)
             return
-        if progress.token != event.token and not (event.reason or _is_later(event, time_us)):
+        if progress.token != event.token and not (event.reason or self._is_later(event, time_us)):
             self._held(event.group, event.token, time_us)
             return  # a nack or a return: which of the two is not known
         self._add_lease_step(
@@ -204,11 +205,18 @@ class Timeline:
         self._retry(event, time_us, is_over=True)
 
     def _retry(self, event: Nacked | Expired, time_us: int, *, is_over: bool) -> None:
-        if not self._is_cancelled and not self.incomplete and _is_later(event, time_us):
-            self._add_step(
-                time_us, StepName.RETRY_SCHEDULED, group=event.group, due_ms=event.due_ms
-            )
+        if not self._is_cancelled and not self.incomplete and self._is_later(event, time_us):
+            due_ms = self._due_of(event)
+            self._add_step(time_us, StepName.RETRY_SCHEDULED, group=event.group, due_ms=due_ms)
         self._end_lease(event.group, is_over=is_over, waits=not self._is_cancelled)
+
+    def _is_later(self, event: Nacked | Expired, time_us: int) -> bool:
+        """Return whether the next attempt has to wait."""
+        return self._due_of(event) > (event.time_ms or time_us // 1000)
+
+    def _due_of(self, event: Nacked | Expired) -> int:
+        times = (ms for (start, end, _), ms in dues(event) if start <= self.offset < end)
+        return next(times, event.due_ms)
 
     # Ends without an ack
 
@@ -351,11 +359,6 @@ class Timeline:
             return
         if progress.is_taken or progress.is_held:
             self._add_step(time_us, StepName.GROUP_DELETED, group=event.group)
-
-
-def _is_later(event: Nacked | Expired, time_us: int) -> bool:
-    """Return whether the next attempt has to wait."""
-    return event.due_ms > (event.time_ms or time_us // 1000)
 
 
 def _index_in(spans: list[Span], offset: int) -> int:

@@ -33,6 +33,7 @@ from goq.delivery.events.event import (
     Trimmed,
     Truncated,
     decode_events,
+    dues,
     encode_events,
     token_of,
 )
@@ -319,11 +320,12 @@ class Pair:
                 elif isinstance(event, Nacked | Expired):
                     cause = Cause.NACKED if isinstance(event, Nacked) else Cause.EXPIRED
                     assert cause == how + "ed"
-                    self._check_wait(event.due_ms - self.now_ms, known, delay_ms)
+                    due_ms = next(ms for (s, e, _), ms in dues(event) if s <= offset < e)
+                    self._check_wait(due_ms - self.now_ms, known, delay_ms)
                     failure = (self.now_ms, self.consumers[token], cause, event.reason)
                     failures = (*failures, failure)[-limits.FAILURES_REMEMBERED_MAX :]
                     if offset not in self.twin.cancelled:
-                        states[offset] = ("retry", known, event.due_ms, failures)
+                        states[offset] = ("retry", known, due_ms, failures)
                 elif isinstance(event, Acked):
                     assert how == "ack"
                 else:

@@ -4,6 +4,7 @@ import pytest
 
 from goq.delivery.events.event import (
     Acked,
+    AnyEvent,
     Cause,
     CopyQueued,
     Dropped,
@@ -11,6 +12,8 @@ from goq.delivery.events.event import (
     Leased,
     Nacked,
     Span,
+    decode_events,
+    encode_events,
     token_of,
 )
 from goq.delivery.group.retry_policy import RetryPolicy
@@ -105,3 +108,58 @@ def test_what_never_left_the_node_counts_as_no_attempt() -> None:
     state.apply(event, 1, 1)
     assert [(p.start, p.attempt, p.failures) for p in state.groups["g"].retries] == [(1, 1, ())]
     assert release_undelivered(state, "g", TOKEN, [(1, 3, 2)], 700) is None
+
+
+@pytest.mark.parametrize("lease_messages", [1, 8, 200])
+def test_each_message_that_is_nacked_has_a_jitter_of_its_own(lease_messages: int) -> None:
+    state = PartitionState()
+    state.extend_to(200)
+    for first in range(0, 200, lease_messages):
+        state.apply(Leased("g", "c", 1000, [(first, first + lease_messages, 1)]), first, 1)
+    receipts = [
+        Receipt(0, lease.token, part.start, part.end)
+        for lease in state.groups["g"].leases.values()
+        for part in lease.parts
+    ]
+    context = failing(jitter=0.2)._replace(delay_ms=None, random=0.3)
+    _check_spread(state, nack(state, "g", receipts, context).events)
+
+
+def test_each_message_of_a_lease_that_expires_has_a_jitter_of_its_own() -> None:
+    state = PartitionState()
+    state.extend_to(200)
+    state.apply(Leased("g", "c", 1000, [(0, 200, 1)]), 0, 1)
+    context = failing(jitter=0.2)._replace(random=0.3)
+    (events,) = expire_due(state, 1000, lambda _group: context)
+    _check_spread(state, events)
+
+
+def _check_spread(state: PartitionState, events: list[AnyEvent]) -> None:
+    """Apply what 200 failed messages wait; assert that it is spread over 0.8 to 1.2 s."""
+    for number, event in enumerate(decode_events(encode_events(events))):
+        state.apply(event, 1000 + number, 1)
+    retries = state.groups["g"].retries
+    waits = [part.time_ms - 500 for part in retries for _ in range(part.start, part.end)]
+    assert len(waits) == 200
+    assert len(set(waits)) >= 150
+    assert 800 <= min(waits) < 810
+    assert 1190 < max(waits) <= 1200
+    for low_ms in range(800, 1200, 100):
+        assert 40 <= sum(low_ms <= wait < low_ms + 100 for wait in waits) <= 60
+
+
+def test_very_many_messages_of_one_call_share_their_jitter_in_runs() -> None:
+    state = PartitionState()
+    state.extend_to(10_000)
+    state.apply(Leased("g", "c", 1000, [(0, 10_000, 1)]), 0, 1)
+    (event,) = nack(state, "g", [receipt(0, 10_000)], failing(jitter=0.2)).events
+    assert isinstance(event, Nacked)
+    assert 900 <= len(event.spans) <= 1000
+    state.apply(event, 1, 1)
+    assert state.groups["g"].retries.message_count == 10_000
+
+
+def test_a_wait_without_jitter_takes_one_range() -> None:
+    (event,) = nack(leased((0, 9, 1)), "g", [receipt(0, 9)], failing(jitter=0.0)).events
+    assert isinstance(event, Nacked)
+    assert (event.spans, event.due_shifts_ms) == ([(0, 9, 1)], [])
