@@ -100,6 +100,7 @@ REPLICA_LAG_MS_MAX: Final = 2_000  # a replica that lags longer leaves the in-sy
 COMMIT_THREADS: Final = 8
 FRAME_CACHE_BYTES: Final = 64 * MIB
 STICKY_BYTES: Final = 64 * KIB
+STICKY_S: Final = 0.1
 FSYNC_INTERVAL_MS: Final = 200
 KEYS_PART_ENTRIES: Final = 2**20
 KEYS_ACTIVE_ENTRIES_MAX: Final = 2**22

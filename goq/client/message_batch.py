@@ -2,7 +2,8 @@
 
 A batch holds columns, not messages: whole lists go in, and whole lists go to the codec. It is
 divided when it is sent. The hash of a key chooses the partition. Messages without a key go to one
-partition together, so that a batch without keys is one frame. A message without a key but with a
+partition together, so that a small batch without keys is one frame; a larger one is divided into
+runs of at least 64 KiB. A message without a key but with a
 dedup id goes to the partition of the id, so that sending it again finds the first one.
 """
 
@@ -10,11 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from hashlib import blake2b
+from itertools import pairwise
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from goq import limits
 from goq.client.arguments import message_bytes
 from goq.frame.encoder import Columns, add_delivery_columns
 from goq.frame.hashes import dedup_partition_of, partition_of
@@ -112,10 +115,11 @@ class MessageBatch:
     ) -> list[PartitionShare]:
         """Return the shares of a topic's partitions, in the order of their first messages.
 
+        Messages without a key go to ``keyless_parts`` partitions, the first being ``keyless_to``.
         ``default_lane`` is the lane of messages that name none.
         """
         if self.keys is None and self.partitions is None and self.delivery is None:
-            return [self.whole(keyless_to)]
+            return self._runs(partitions, keyless_to)
         places: dict[int, list[int]] = {}
         for position, partition in enumerate(self._destinations(partitions, keyless_to)):
             places.setdefault(partition, []).append(position)
@@ -124,6 +128,30 @@ class MessageBatch:
         return [
             PartitionShare(partition, positions, self._columns_of(positions, default_lane))
             for partition, positions in places.items()
+        ]
+
+    def keyless_parts(self, partitions: int) -> int:
+        """Return among how many partitions messages without a key are shared: 64 KiB each."""
+        return max(1, min(partitions, self.size_bytes // limits.STICKY_BYTES))
+
+    def _runs(self, partitions: int, first: int) -> list[PartitionShare]:
+        """Return shares with as many consecutive messages each."""
+        parts = self.keyless_parts(partitions)
+        if parts == 1:
+            return [self.whole(first)]
+        bounds = [part * len(self) // parts for part in range(parts + 1)]
+        return [
+            PartitionShare(
+                (first + part) % partitions,
+                range(start, end),
+                Columns(
+                    self.values[start:end],
+                    None,
+                    None if self.headers is None else self.headers[start:end],
+                ),
+            )
+            for part, (start, end) in enumerate(pairwise(bounds))
+            if start < end
         ]
 
     def whole(self, partition: int, *, default_lane: int = 0) -> PartitionShare:
@@ -135,7 +163,13 @@ class MessageBatch:
 
     def _destinations(self, partitions: int, keyless_to: int) -> list[int]:
         keys = self.keys or [None] * len(self.values)
-        by_key = [keyless_to if key is None else partition_of(key, partitions) for key in keys]
+        parts, count = self.keyless_parts(partitions), len(self.values)
+        by_key = [
+            (keyless_to + position * parts // count) % partitions
+            if key is None
+            else partition_of(key, partitions)
+            for position, key in enumerate(keys)
+        ]
         for position, message in enumerate(self.delivery or ()):
             if message.dedup_id is not None and keys[position] is None:
                 by_key[position] = dedup_partition_of(message.dedup_id, partitions)

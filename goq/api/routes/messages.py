@@ -141,7 +141,7 @@ class MessageRoutes:
         return json_response(self._published(topic, results, acks))
 
     def _published(self, topic: Topic, results: list[PublishedOut], acks: Acks) -> PublishOut:
-        out = PublishOut(results, topic.settings.fsync)
+        out = PublishOut(results, topic.settings.fsync, topic.partitions.count)
         if self._nodes_with is not None:
             out.acks = acks
             out.nodes = 1 if acks is Acks.LEADER else self._nodes_with(topic.name)

@@ -78,12 +78,14 @@ class PublishedOut(Output):
 class PublishOut(Output):
     """One result for each message or frame, in order; ``durability`` is the topic's ``fsync``.
 
-    In a cluster ``acks`` says what the answer waited for, and ``nodes`` is the least number of
-    nodes that have the messages.
+    ``partitions`` is the number of partitions of the topic: a client that divides by another one
+    learns of it. In a cluster ``acks`` says what the answer waited for, and ``nodes`` is the least
+    number of nodes that have the messages.
     """
 
     results: list[PublishedOut]
     durability: str
+    partitions: Index
     acks: str | UnsetType = UNSET
     nodes: int | UnsetType = UNSET
 

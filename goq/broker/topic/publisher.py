@@ -7,7 +7,7 @@ dedup id's hash. All others use a sticky partition, see :meth:`TopicPublisher._k
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -80,6 +80,7 @@ class TopicPublisher:
         settings: TopicSettings,
         partitions: PartitionTable,
         remote_target: TargetLookup | None,
+        random: Callable[[], float],
     ) -> None:
         self.settings = settings
         self.refusal: GoqError | None = None
@@ -87,8 +88,10 @@ class TopicPublisher:
         self._topic = topic
         self._partitions = partitions
         self._remote_target = remote_target
-        self._sticky = 0
+        self._random = random
+        self._sticky: int | None = None
         self._sticky_bytes = 0
+        self._sticky_until_s = 0.0
 
     def target(self, number: int) -> PublishTarget:
         """Return a partition to publish to, on this node or on the node that leads it.
@@ -195,9 +198,7 @@ class TopicPublisher:
         for target, (_, view) in zip(targets, frames, strict=True):
             target.check_publish(len(view.buffer))
         pending = []
-        for target, (number, view) in zip(targets, frames, strict=True):
-            if number == self._sticky:
-                self._sticky_bytes += len(view.buffer)
+        for target, (_, view) in zip(targets, frames, strict=True):
             pending.append(target.publish(view, client_id, acks=acks))
         return pending
 
@@ -209,21 +210,30 @@ class TopicPublisher:
             return partition_of(message.key, self._partitions.count)
         if message.dedup_id is not None:  # a retry must reach the same partition
             return dedup_partition_of(message.dedup_id, self._partitions.count)
-        return self._keyless()
+        return self._keyless(len(message.value or b""))
 
-    def _keyless(self) -> int:
-        """Return the current sticky partition, for messages without a key.
+    def _keyless(self, size_bytes: int) -> int:
+        """Return the current sticky partition, for so many bytes without a key.
 
-        As in Kafka, the sticky partition changes after ``limits.STICKY_BYTES``. So concurrent
-        messages share a write, and their leases and acks do too.
+        The first one is random. As in Kafka, concurrent messages share it, so that they share a
+        write, and their leases and acks do too. The next one follows after ``limits.STICKY_BYTES``
+        or ``limits.STICKY_S``, so that few small messages use all partitions too.
         """
-        if self._sticky_bytes >= limits.STICKY_BYTES:
-            self._sticky, self._sticky_bytes = (self._sticky + 1) % self._partitions.count, 0
-        for partition in self._partitions.in_turn(self._sticky):
+        count, now_s = self._partitions.count, asyncio.get_running_loop().time()
+        sticky = self._sticky
+        if sticky is None:
+            sticky = int(self._random() * count)
+        elif self._sticky_bytes >= limits.STICKY_BYTES or now_s >= self._sticky_until_s:
+            sticky = (sticky + 1) % count
+        if sticky != self._sticky:
+            self._sticky_bytes, self._sticky_until_s = 0, now_s + limits.STICKY_S
+        for partition in self._partitions.in_turn(sticky):
             if partition.availability.error is None:
-                self._sticky = partition.identity.number
+                sticky = partition.identity.number
                 break
-        return self._sticky
+        self._sticky = sticky
+        self._sticky_bytes += size_bytes
+        return sticky
 
     def _place_frame(self, partition: int, view: FrameView) -> int:
         if partition != ANY_PARTITION:
@@ -235,7 +245,7 @@ class TopicPublisher:
                 f" of the dedup id where there is no key, modulo {self._partitions.count}",
                 field="partition",
             )
-        return self._keyless()
+        return self._keyless(len(view.buffer))
 
 
 def _named(view: FrameView, client_id: str) -> FrameView:

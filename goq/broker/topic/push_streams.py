@@ -162,7 +162,7 @@ class PushStream:
                 self._messages_left -= delivery.message_count
         return deliveries
 
-    def grant(self, more: int, maximum: int | None) -> None:
+    def grant(self, more: int, maximum: int | None = None) -> None:
         """Set the credit to ``maximum``, or to ``more`` than the messages in flight now.
 
         A grant of more is a sign of life; a client may set a maximum for a caller that hangs.

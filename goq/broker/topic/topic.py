@@ -117,7 +117,9 @@ class Topic:
         self.coordinator = Coordinator(
             self, context.clock, first_generation=context.epoch * _GENERATIONS_PER_START
         )
-        self.publisher = TopicPublisher(name, settings, self.partitions, remote_target)
+        self.publisher = TopicPublisher(
+            name, settings, self.partitions, remote_target, context.random
+        )
         self.receiver = Receiver(
             topic_id,
             settings,

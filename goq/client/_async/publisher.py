@@ -45,9 +45,11 @@ class PreparedBatch:
 class Publisher:
     """Sends batches to one topic. Its caller sends one at a time.
 
-    With ``partition`` every message goes there. Otherwise keys choose the partition; the messages
-    of a batch without keys go to one partition, the next batch to the next one, from a random
-    first one. With ``acks`` of ``leader`` the node does not wait for its followers.
+    With ``partition`` every message goes there. Otherwise keys choose the partition. The messages
+    of a batch without keys go to one partition, or to as many as it has 64 KiB; the next batch goes
+    to the next one, from a random first one. Each answer tells the number of partitions: a batch is
+    divided by the number that the answer before it told. With ``acks`` of ``leader`` the node does
+    not wait for its followers.
     """
 
     def __init__(
@@ -110,6 +112,7 @@ class Publisher:
             count = await self.partitions()
             self._turn = (self._turn + 1) % count
             shares = batch.divide(count, keyless_to=self._turn, default_lane=lane)
+            self._turn += batch.keyless_parts(count) - 1
         frames: list[tuple[int, bytes]] = []
         for share in shares:
             sequence = self._sequences.get(share.partition, 0)
@@ -149,7 +152,13 @@ class Publisher:
             elif not result.duplicate:
                 self._clock.note(time_us, asked_us)
             runs.extend(_runs(share.positions, result, time_us))
+        self._learn_count(max(result.partitions for result in stored))
         return PublishedBatch(self.topic, runs)
+
+    def _learn_count(self, count: int) -> None:
+        """Divide the next batch by a larger number of partitions; it never gets smaller."""
+        if self._count is not None and count > self._count:
+            self._count = count
 
 
 def _runs(

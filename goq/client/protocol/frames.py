@@ -63,7 +63,10 @@ def split_preface(
 
 
 class StoredFrame(msgspec.Struct):
-    """Where one published frame was stored; ``duplicates`` are ``(row, offset, time_us)``."""
+    """Where one published frame was stored; ``duplicates`` are ``(row, offset, time_us)``.
+
+    ``partitions`` is the number of partitions of the topic then, 0 if the node does not tell.
+    """
 
     partition: int
     offset: int
@@ -71,10 +74,12 @@ class StoredFrame(msgspec.Struct):
     timestamp: str
     duplicate: bool = False
     duplicates: list[tuple[int, int, int]] = []
+    partitions: int = 0
 
 
 class _PublishAnswer(msgspec.Struct):
     results: list[StoredFrame]
+    partitions: int = 0
 
 
 _decode_publish = msgspec.json.Decoder(_PublishAnswer).decode
@@ -82,10 +87,12 @@ _decode_publish = msgspec.json.Decoder(_PublishAnswer).decode
 
 def decode_published(body: bytes, frames: int) -> list[StoredFrame]:
     """Return the results of a publish of so many frames."""
-    results = _decode_publish(body).results
-    if len(results) != frames:
-        raise msgspec.ValidationError(f"{len(results)} results for {frames} frames")
-    return results
+    answer = _decode_publish(body)
+    if len(answer.results) != frames:
+        raise msgspec.ValidationError(f"{len(answer.results)} results for {frames} frames")
+    for stored in answer.results:
+        stored.partitions = answer.partitions
+    return answer.results
 
 
 class _Damage(msgspec.Struct):

@@ -39,6 +39,8 @@ def test_a_topic_is_whole_in_the_answer_that_creates_alters_or_uses_it(
         altered = node.call("PATCH", f"/v1/topics/{name}", {"partitions": 6})
         assert [p["partition"] for p in altered["partitions"]] == list(range(6))
         assert all(p.get("online", True) for p in altered["partitions"])
+        stored = node.call("POST", f"/v1/topics/{name}/messages", {"messages": [{"value": "v"}]})
+        assert stored["partitions"] == 6
         used = node.call("PUT", f"/v1/topics/{name}")
         assert [p["leader"] for p in used["partitions"]] == [
             p["leader"] for p in altered["partitions"]

@@ -261,7 +261,15 @@ def test_a_deleted_group_begins_anew(tmp_path: Path) -> None:
     run(main())
 
 
-def test_keys_stay_together_and_keyless_messages_go_round(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("sticky_s", "expected"),
+    [(60.0, [0, 0, 1, 1, 2, 2, 3, 3, 0]), (0.0, [0, 1, 2, 3, 0, 1, 2, 3, 0])],
+)
+def test_keys_stay_together_and_keyless_messages_go_round_by_bytes_or_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sticky_s: float, expected: list[int]
+) -> None:
+    monkeypatch.setattr(limits, "STICKY_S", sticky_s)
+
     async def main() -> None:
         async with broker_on(tmp_path, partitions=4) as broker:
             topic = await broker.create_topic("t")
@@ -275,7 +283,8 @@ def test_keys_stay_together_and_keyless_messages_go_round(tmp_path: Path) -> Non
                 (await topic.publisher.publish_messages([RoutedMessage(None, share)]))[0].partition
                 for _ in range(9)
             ]
-            assert keyless == [0, 0, 1, 1, 2, 2, 3, 3, 0]
+            first = keyless[0]
+            assert [(n - first) % 4 for n in keyless] == expected
             keyed = FrameView.parse(encode_frame(Columns([b"v"], keys=[b"k"])))
             with pytest.raises(InvalidInput):
                 await topic.publisher.publish_frames([(ANY_PARTITION, keyed)])
