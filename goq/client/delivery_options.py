@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from itertools import repeat
 from typing import Final, NamedTuple
@@ -104,6 +104,15 @@ class TopicPublishSettings(NamedTuple):
 
     lanes: str = DEFAULT_LANES
     delay_ms_max: int = limits.DELAY_MS_MAX
+
+    @classmethod
+    def of(cls, settings: Mapping[str, str]) -> TopicPublishSettings:
+        """Return those among the settings of a topic."""
+        delay_max = settings.get("delay.max")
+        return cls(
+            settings.get("priority.lanes", DEFAULT_LANES),
+            limits.DELAY_MS_MAX if delay_max is None else parse_duration_ms(delay_max),
+        )
 
     def lane(self, priority: str | int) -> int:
         """Return the number of a lane; raise ``InvalidInput`` if there is no such one."""

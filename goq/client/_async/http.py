@@ -30,7 +30,7 @@ from goq.client.errors import (
 from goq.client.protocol import routes
 from goq.client.protocol.request_builder import Headers, HttpOptions, RequestBuilder, StreamTimeouts
 from goq.client.retry import RequestFailure, RetryAttempts, answered
-from goq.errors import NotLeader, TooLarge, outcome_unknown
+from goq.errors import GoqError, NotLeader, TooLarge, outcome_unknown
 from goq.http.client.http1 import ANSWER_BYTES_MAX, CONNECTIONS_MAX
 from goq.http.client.process_fork import renew_in_children
 from goq.http.client.transport import abandon, finish, open_transport
@@ -38,6 +38,7 @@ from goq.http.client.transport import abandon, finish, open_transport
 Outcome = TypeVar("Outcome")
 
 ASK_MS_MAX: Final = 5_000
+NO_CONTENT: Final = 204
 
 
 class Http:
@@ -105,12 +106,18 @@ class Http:
         repeatable: bool = False,
         wait_ms: int = 0,
     ) -> Any:
-        """Send JSON and return the decoded answer: a dict, a list, or None for an empty one."""
+        """Send JSON and return the decoded answer: a dict, a list, or None where there is none.
+
+        If the answer to a write cannot be read, the outcome is not known.
+        """
         body = b"" if payload is None else msgspec.json.encode(payload)
         answer = await self.request(
             method, target, body, repeatable=repeatable or method == "GET", wait_ms=wait_ms
         )
-        return _decoded(self.cluster_map.current, answer)
+        try:
+            return _decoded(self.cluster_map.current, answer)
+        except GoqError as error:
+            raise error if method == "GET" else outcome_unknown(error) from None
 
     async def request(
         self,
@@ -348,9 +355,11 @@ def _is_health(target: str, answer: Answer) -> bool:
 
 
 def _decoded(server: str, answer: Answer) -> Any:
-    """Return the JSON of an answer, None for an empty one."""
+    """Return the JSON of an answer, None for the status 204 (No Content)."""
+    if answer.status == NO_CONTENT:
+        return None
     try:
-        return msgspec.json.decode(answer.body) if answer.body else None
+        return msgspec.json.decode(answer.body)
     except msgspec.DecodeError as error:
         raise unreadable(server, error) from None
 

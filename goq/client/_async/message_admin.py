@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from goq import limits
@@ -11,6 +12,7 @@ from goq.client import results
 from goq.client._async.http import Http
 from goq.client.arguments import Time, as_bytes, as_time
 from goq.client.protocol import routes
+from goq.client.protocol.answers import MessagesAnswer, TopicAnswer, read_answer
 from goq.errors import InvalidInput
 from goq.model import MessageId
 
@@ -50,13 +52,14 @@ class AsyncMessageAdmin:
             target = routes.query(path, state=state, limit=limit, after=after)
             return results.message.decode_message_page(await self._http.call("GET", target))
         found: list[dict[str, Any]] = []
-        for partition in (await self._http.call("GET", routes.topic(topic)))["partitions"]:
-            target = routes.query(
-                routes.messages(topic), partition=partition["partition"], limit=limit
-            )
-            found.extend((await self._http.call("GET", target))["messages"])
-        found.sort(key=lambda item: (item["timestamp"], item["partition"], item["offset"]))
-        return results.message.decode_message_page({"messages": found[:limit], "next": None})
+        answer = await self._http.call("GET", routes.topic(topic))
+        for each in read_answer(TopicAnswer, answer).partitions:
+            target = routes.query(routes.messages(topic), partition=each.partition, limit=limit)
+            answer = await self._http.call("GET", target)
+            found.extend(read_answer(MessagesAnswer, answer).messages)
+        page = results.message.decode_message_page({"messages": found, "next": None})
+        in_order = sorted(page.messages, key=lambda m: (str(m.raw.get("timestamp")), m.id))
+        return replace(page, messages=tuple(in_order[:limit]))
 
     async def list_scheduled(
         self,

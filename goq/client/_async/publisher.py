@@ -27,10 +27,11 @@ from goq.client.message_batch import MessageBatch, PartitionShare, batches_of
 from goq.client.messages import Published, PublishedBatch, PublishedRun, joined
 from goq.client.protocol import frames as wire
 from goq.client.protocol import routes
+from goq.client.protocol.answers import TopicAnswer, read_answer
 from goq.errors import InvalidInput, PartitionNotFound
 from goq.frame.encoder import ProducerMark, encode_frame
 from goq.model import Message
-from goq.units import parse_duration_ms, parse_time_us
+from goq.units import parse_time_us
 
 
 @dataclass(slots=True)
@@ -77,13 +78,12 @@ class Publisher:
         """
         if self._count is None or anew:
             asked_us = self._clock.monotonic_us()
-            found = await self._http.call("PUT", routes.topic(self.topic), repeatable=True)
-            settings = found["settings"]
-            self._target = TopicPublishSettings(
-                settings["priority.lanes"], parse_duration_ms(settings["delay.max"])
-            )
-            self._clock.note(parse_time_us(found["time"], now_us=0), asked_us)
-            self._count = len(found["partitions"])
+            answer = await self._http.call("PUT", routes.topic(self.topic), repeatable=True)
+            found = read_answer(TopicAnswer, answer)
+            self._target = TopicPublishSettings.of(found.settings)
+            if found.time is not None:
+                self._clock.note(parse_time_us(found.time, now_us=0), asked_us)
+            self._count = len(found.partitions)
         return self._count
 
     async def applied(self, message: Message, options: DeliveryOptions) -> Message:

@@ -152,13 +152,15 @@ class ReceiveWorkers:
         """
         streams = [stream for stream in self._streams if stream.place is not None]
         for stream in streams:
+            share = self._window.share(len(streams))
             if (
                 stream.is_paused
                 or stream.is_exhausted
                 or (was_silent and (stream.may_be_exhausted or stream.in_flight))  # it lives
-                or self._window.is_larger(stream.window, len(streams))
             ):
-                await stream.more(self._window.share(len(streams)))
+                await stream.more(share)
+            elif self._window.is_larger(stream.window, len(streams)):
+                await stream.resize(share, len(self._buffer.held(stream.brought)))
         return any(stream.may_be_exhausted for stream in streams)
 
     async def shrink(self) -> None:
@@ -167,7 +169,7 @@ class ReceiveWorkers:
             share = self._window.share(len(self._streams))
             if 2 * share <= stream.window and not stream.is_paused:
                 held = self._buffer.held(stream.brought)
-                await stream.shrink(share, len(held))
+                await stream.resize(share, len(held))
 
     async def _receive(self, http: Http, topic: str) -> bool:
         wanted = min(self._options.max_messages, self._window.size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 
 from goq.client._async.http import Http
@@ -9,6 +10,7 @@ from goq.client._async.topic_reader import LogRange, OnDamage, TopicReader
 from goq.client.arguments import Time, as_time
 from goq.client.messages import LogMessage
 from goq.client.protocol import routes
+from goq.client.protocol.answers import TopicAnswer, read_answer
 from goq.client.replay_plan import Replay
 from goq.errors import InvalidInput
 from goq.units import format_time_us, parse_time_us
@@ -32,8 +34,10 @@ async def resolve_replay(
     It ends now where no earlier end is given: later messages are no part of it. Raises
     ``TopicNotFound``, and ``InvalidInput`` naming the argument.
     """
-    found = await http.call("GET", routes.topic(topic))
-    now_us = parse_time_us(found["time"], now_us=0)
+    found = read_answer(TopicAnswer, await http.call("GET", routes.topic(topic)))
+    now_us = time.time_ns() // 1000
+    if found.time is not None:
+        now_us = parse_time_us(found.time, now_us=0)
 
     def time_us(time: Time | None, field: str) -> int | None:
         return None if time is None else parse_time_us(as_time(time), now_us=now_us, field=field)

@@ -20,7 +20,8 @@ from goq.client.cluster_map import TopicPartition
 from goq.client.errors import unreadable
 from goq.client.protocol import frames as wire
 from goq.client.protocol import routes
-from goq.errors import InvalidFrame, TopicExists, raise_failures
+from goq.client.protocol.answers import ProducerAnswer, read_answer
+from goq.errors import InvalidFrame, TopicExists, outcome_unknown, raise_failures
 
 if TYPE_CHECKING:
     from goq.client._sync.client import Client
@@ -65,8 +66,10 @@ class FramePublisher:
 
     def next_sequences(self, topic: str, producer_id: int) -> dict[int, int]:
         """Return the producer's next sequence by partition, for the partitions that know it."""
-        found = self._http.call("GET", routes.producer(topic, producer_id))
-        return {each["partition"]: each["next_sequence"] for each in found["partitions"]}
+        answer = self._http.call("GET", routes.producer(topic, producer_id))
+        return {
+            p.partition: p.next_sequence for p in read_answer(ProducerAnswer, answer).partitions
+        }
 
 
 def post_frames(
@@ -147,4 +150,4 @@ class _FramesRequest:
         try:
             return wire.decode_published(answer.body, len(self._frames))
         except (msgspec.DecodeError, InvalidFrame) as error:
-            raise unreadable(self._topic, error) from None
+            raise outcome_unknown(unreadable(self._topic, error)) from None

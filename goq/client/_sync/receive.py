@@ -31,6 +31,7 @@ from goq.client.errors import Answer, unreadable
 from goq.client.messages import Settled
 from goq.client.protocol import frames as wire
 from goq.client.protocol import routes
+from goq.client.protocol.answers import StreamAnswer, read_answer
 from goq.client.protocol.frames import PartitionDelivery
 from goq.client.protocol.request_builder import session_header
 from goq.errors import GoqError, InvalidFrame, Unavailable
@@ -295,7 +296,7 @@ class DeliveryStream:
         self.is_paused = False
         self._grant(window, {"more": window})
 
-    def shrink(self, window: int, held: int) -> None:
+    def resize(self, window: int, held: int) -> None:
         """Allow so many messages beyond those that the caller has; ``held`` wait here."""
         self._grant(window, {"max_in_flight": max(0, self.in_flight - held) + window})
 
@@ -305,7 +306,8 @@ class DeliveryStream:
             stream = self._stream
             if stream is not None:
                 answer = stream.ask("PATCH", self._path(stream), asked)
-                self._credit, self.in_flight = answer["max_in_flight"], answer["in_flight"]
+                account = read_answer(StreamAnswer, answer)
+                self._credit, self.in_flight = account.max_in_flight, account.in_flight
 
     @property
     def place(self) -> tuple[str, str] | None:

@@ -153,13 +153,15 @@ class ReceiveWorkers:
         """
         streams = [stream for stream in self._streams if stream.place is not None]
         for stream in streams:
+            share = self._window.share(len(streams))
             if (
                 stream.is_paused
                 or stream.is_exhausted
                 or (was_silent and (stream.may_be_exhausted or stream.in_flight))  # it lives
-                or self._window.is_larger(stream.window, len(streams))
             ):
-                stream.more(self._window.share(len(streams)))
+                stream.more(share)
+            elif self._window.is_larger(stream.window, len(streams)):
+                stream.resize(share, len(self._buffer.held(stream.brought)))
         return any(stream.may_be_exhausted for stream in streams)
 
     def shrink(self) -> None:
@@ -168,7 +170,7 @@ class ReceiveWorkers:
             share = self._window.share(len(self._streams))
             if 2 * share <= stream.window and not stream.is_paused:
                 held = self._buffer.held(stream.brought)
-                stream.shrink(share, len(held))
+                stream.resize(share, len(held))
 
     def _receive(self, http: Http, topic: str) -> bool:
         wanted = min(self._options.max_messages, self._window.size)

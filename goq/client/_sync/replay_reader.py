@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Generator, Callable, Mapping
 
 from goq.client._sync.http import Http
@@ -10,6 +11,7 @@ from goq.client._sync.topic_reader import LogRange, OnDamage, TopicReader
 from goq.client.arguments import Time, as_time
 from goq.client.messages import LogMessage
 from goq.client.protocol import routes
+from goq.client.protocol.answers import TopicAnswer, read_answer
 from goq.client.replay_plan import Replay
 from goq.errors import InvalidInput
 from goq.units import format_time_us, parse_time_us
@@ -33,8 +35,10 @@ def resolve_replay(
     It ends now where no earlier end is given: later messages are no part of it. Raises
     ``TopicNotFound``, and ``InvalidInput`` naming the argument.
     """
-    found = http.call("GET", routes.topic(topic))
-    now_us = parse_time_us(found["time"], now_us=0)
+    found = read_answer(TopicAnswer, http.call("GET", routes.topic(topic)))
+    now_us = time.time_ns() // 1000
+    if found.time is not None:
+        now_us = parse_time_us(found.time, now_us=0)
 
     def time_us(time: Time | None, field: str) -> int | None:
         return None if time is None else parse_time_us(as_time(time), now_us=now_us, field=field)

@@ -22,7 +22,7 @@ from goq.client.protocol import frames as wire
 from goq.client.protocol import routes
 from goq.client.retry import RequestFailure
 from goq.client.tracing.trace_context import traceparent_of
-from goq.errors import BY_CODE, Conflict, GoqError, RouteNotFound, TimedOut
+from goq.errors import BY_CODE, Conflict, GoqError, RouteNotFound, TimedOut, outcome_unknown
 from goq.model import Header, MessageId, Receipt
 
 
@@ -79,7 +79,7 @@ class Settler:
             try:
                 settled = wire.decode_settled(answer.body)
             except msgspec.DecodeError as error:
-                raise unreadable(path, error) from None
+                raise outcome_unknown(unreadable(path, error)) from None
             done += settled.done
             waiting = [each for each in settled.failed if _is_to_come(each)]
             has_doubt = has_doubt or answer.has_doubt

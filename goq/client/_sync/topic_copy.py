@@ -20,10 +20,11 @@ from goq.client._sync.http import Http
 from goq.client._sync.replay_reader import read_replay
 from goq.client._sync.topic_reader import LogRange, OnDamage, read
 from goq.client.arguments import message_bytes
-from goq.client.delivery_options import lanes_of
+from goq.client.delivery_options import TopicPublishSettings, lanes_of
 from goq.client.message_batch import MessageBatch
 from goq.client.messages import LogMessage
 from goq.client.protocol import routes
+from goq.client.protocol.answers import ProducerAnswer, TopicAnswer, read_answer
 from goq.client.replay_plan import CopyPlan, Replay, origin_of
 from goq.errors import Conflict, InvalidInput, OutOfOrderSequence, TimedOut
 from goq.frame.encoder import ProducerMark, encode_frame
@@ -84,13 +85,15 @@ class TopicCopy:
         Raises ``TopicNotFound`` for a missing source, or a missing target that the node does not
         create; ``Conflict`` where the progress of an earlier run is not known.
         """
-        source = self._http.call("GET", routes.topic(self._replay.topic))
-        target = self._http.call("PUT", routes.topic(self._target), repeatable=True)
+        answer = self._http.call("GET", routes.topic(self._replay.topic))
+        source = read_answer(TopicAnswer, answer)
+        answer = self._http.call("PUT", routes.topic(self._target), repeatable=True)
+        target = read_answer(TopicAnswer, answer)
         self._plan = CopyPlan(
-            len(source["partitions"]),
-            len(target["partitions"]),
-            source["settings"]["priority.lanes"],
-            target["settings"]["priority.lanes"],
+            len(source.partitions),
+            len(target.partitions),
+            TopicPublishSettings.of(source.settings).lanes,
+            TopicPublishSettings.of(target.settings).lanes,
         )
         self._ask_reached()
         self.known = self._total()
@@ -112,11 +115,11 @@ class TopicCopy:
         self._reached.clear()
         for partition in self._partitions():
             producer_id = self._replay.producer_id(self._target, partition)
-            found = self._http.call("GET", routes.producer(self._target, producer_id))
-            for each in found["partitions"]:
-                offset = self._last_origin(partition, each["partition"], each["offset"])
-                pair = (partition, each["partition"])
-                self._reached[pair] = _CopyProgress(each["next_sequence"], offset)
+            answer = self._http.call("GET", routes.producer(self._target, producer_id))
+            for each in read_answer(ProducerAnswer, answer).partitions:
+                offset = self._last_origin(partition, each.partition, each.offset)
+                pair = (partition, each.partition)
+                self._reached[pair] = _CopyProgress(each.next_sequence, offset)
 
     def _last_origin(self, partition: int, target: int, offset: int | None) -> int:
         """Return the offset of the original of the copy at ``offset`` of the target."""

@@ -26,6 +26,7 @@ from goq.client.errors import unreadable
 from goq.client.messages import DamagedRange, LogMessage, ReadBatch, messages_of
 from goq.client.protocol import frames as wire
 from goq.client.protocol import routes
+from goq.client.protocol.answers import TopicAnswer, read_answer
 from goq.errors import CorruptData, InvalidFrame, InvalidInput, PartitionNotFound
 from goq.frame.view import FrameView
 from goq.http.client.process_fork import Owner
@@ -248,10 +249,9 @@ class TopicReader:
         self._on_damage(damaged)
 
     def _open(self) -> list[_PartitionReader]:
-        found = self.http.call("GET", routes.topic(self.topic))
-        starts: dict[int, int | None] = {
-            item["partition"]: item["start_offset"] for item in found["partitions"]
-        }
+        answer = self.http.call("GET", routes.topic(self.topic))
+        found = read_answer(TopicAnswer, answer)
+        starts: dict[int, int | None] = {p.partition: p.start_offset for p in found.partitions}
         if self._partition is not None:
             if self._partition not in starts:
                 raise PartitionNotFound(

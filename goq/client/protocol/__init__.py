@@ -2,5 +2,6 @@
 
 request_builder  HTTP requests: URL, headers, body and timeouts
 routes           paths and queries
+answers          JSON answers that the client itself uses
 frames           binary bodies: placed frames, prefaces, and answers to publish, read, receive
 """

@@ -502,6 +502,7 @@ class _Handler(BaseHTTPRequestHandler):
         return answer
 
     def _send(self, status: int, body: bytes) -> None:
+        status = status if body else 204
         self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()

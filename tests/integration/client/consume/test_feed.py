@@ -11,6 +11,7 @@ import pytest
 from goq.client import AsyncClient, Client
 from goq.client._async import consumer as async_consumer
 from goq.client._sync import consumer as sync_consumer
+from goq.client.leases import prefetch
 from goq.client.protocol.frames import StreamSplitter
 from goq.errors import InvalidFrame, Unavailable
 from goq.model import Message
@@ -19,7 +20,8 @@ from tests.support.client.fake_node import FakeGroup, FakeNode
 
 @pytest.fixture(autouse=True)
 def _never_out_of_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep a loop that waits long on a busy machine from asking for more credit."""
+    """Keep a loop that waits long on a busy machine from changing its credit."""
+    monkeypatch.setattr(prefetch, "_AHEAD_S", 600.0)
     for module in (sync_consumer, async_consumer):
         monkeypatch.setattr(module, "_EXHAUSTED_S", 60.0)
 
