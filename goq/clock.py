@@ -24,6 +24,10 @@ class Clock(Protocol):
         """Return milliseconds since the Unix epoch, rounded down."""
         ...
 
+    def uptime_us(self) -> int:
+        """Return microseconds since the boot of the machine, with its sleep; nobody sets them."""
+        ...
+
 
 class SystemClock:
     """The machine's own clock."""
@@ -35,6 +39,10 @@ class SystemClock:
     def wall_ms(self) -> int:
         """Return milliseconds since the Unix epoch, rounded down."""
         return time.time_ns() // 1_000_000
+
+    def uptime_us(self) -> int:
+        """Return microseconds since the boot of the machine, with its sleep."""
+        return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000
 
 
 class TimeSlice:
@@ -66,6 +74,8 @@ class ManualClock:
 
     def __init__(self, now_us: int = 1_700_000_000_000_000) -> None:
         self.now_us = now_us
+        self.jumped_us = 0
+        """How much of the time did not pass: the clock was set."""
 
     def wall_us(self) -> int:
         """Return the current setting, in microseconds."""
@@ -74,6 +84,15 @@ class ManualClock:
     def wall_ms(self) -> int:
         """Return the current setting, in milliseconds, rounded down."""
         return self.now_us // 1000
+
+    def uptime_us(self) -> int:
+        """Return the time that has passed, in microseconds."""
+        return self.now_us - self.jumped_us
+
+    def jump_ms(self, step_ms: int) -> None:
+        """Set the clock ahead by ``step_ms``, or back."""
+        self.now_us += step_ms * 1000
+        self.jumped_us += step_ms * 1000
 
     def advance_ms(self, step_ms: int) -> None:
         """Move the clock by ``step_ms``, which may be negative."""

@@ -19,6 +19,7 @@ from goq.broker.partition.publish_target import PublishTarget, TargetLookup
 from goq.broker.partition_context import PartitionContext, PartitionId
 from goq.broker.retention.archiver import Archiver
 from goq.broker.retention.compaction_manager import CompactionManager
+from goq.broker.retention.retention_clock import FILE_NAME
 from goq.broker.retention.retention_manager import ReplicaStartOffset, RetentionManager
 from goq.broker.runtime.background import BackgroundReads
 from goq.broker.runtime.metrics import WriteTimes
@@ -124,6 +125,7 @@ class Broker:
             self.metadata,
             self.archive,
             replica_start_offset=self._replica_start_offset,
+            clock_path=self.topics_dir.with_name(FILE_NAME),
         )
         self._loader = TopicLoader(
             self.topics_dir,

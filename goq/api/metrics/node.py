@@ -227,6 +227,11 @@ class Metrics:
             stalls.add_metric(holder, seconds)
         yield stalls
         yield GaugeMetricFamily(
+            "goq_retention_clock_held",
+            "1 while the clock has jumped ahead and retention does not count with it",
+            value=int(self._broker.retention_manager.clock.is_held),
+        )
+        yield GaugeMetricFamily(
             "goq_http_connections", "Open connections", value=server.connection_count
         )
         yield GaugeMetricFamily(

@@ -1,6 +1,7 @@
 """Retention, compaction and the archive of the logs of a node.
 
 retention_manager   seals and deletes segments when they are due
+retention_clock     the time for retention, which does not follow a clock that jumps ahead
 archiver            writes compressed segments to the archive before retention deletes them
 tiered_log          reads the archive and the live log as one log
 compaction_manager  starts compaction passes of topics with ``cleanup: compact``

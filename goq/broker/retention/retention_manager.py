@@ -3,7 +3,7 @@
 It knows for each partition the time of the next action: the active segment is old enough to be
 sealed, or the oldest sealed segment leaves retention. It sleeps until the earliest of these times.
 A sealed segment, changed settings or a new partition wake it. It reads the clock at least once a
-minute, because the clock may have been set forward.
+minute, because the clock may have been set forward. Age is measured by :class:`RetentionClock`.
 
 An action that is due but not possible is retried after a minute: segments are protected, or the
 disk is full.
@@ -16,12 +16,14 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 from goq.broker.metadata import MetadataStore
 from goq.broker.partition.partition import Partition
 from goq.broker.partition_context import PartitionContext, PartitionId
 from goq.broker.retention.archiver import Archiver
+from goq.broker.retention.retention_clock import RetentionClock
 from goq.broker.topic.topic import Topic
 from goq.config.topic import Cleanup, TopicSettings
 from goq.errors import StorageFull, TopicNotFound
@@ -108,11 +110,13 @@ class RetentionManager:
         *,
         replica_start_offset: ReplicaStartOffset,
         wait: Wait = wait_for_event,
+        clock_path: Path | None = None,
     ) -> None:
         self._topics = topics
         self._context = context
         self._metadata = metadata
         self._archive = archive
+        self.clock = RetentionClock(context.clock, context.disk, context.executor, clock_path)
         self._replica_start_offset = replica_start_offset
         self._wait = wait
         self._due_us: dict[PartitionId, int] = {}
@@ -191,25 +195,26 @@ class RetentionManager:
     async def _apply(self, topic: Topic, partition: Partition) -> int | None:
         """Seal and delete what is due. Return the time of the next action, None if blocked."""
         seal_us = await partition.trimmer.roll_if_old(topic.settings.segment_age_ms * 1000)
+        now_us = await self.clock.now_us()
         keep, due_us = await self._in_thread(
-            partial(self._find_due, list(partition.trimmer.segments), topic.settings)
+            partial(self._find_due, list(partition.trimmer.segments), topic.settings, now_us)
         )
         if keep > partition.log_start_offset:
             await self._delete(topic, partition, await self._before_delayed(partition, keep))
         await self._trim_events(topic, partition)
-        if partition.log_start_offset < keep:
+        if partition.log_start_offset < keep or self.clock.is_held:
             return None
         return seal_us if due_us is None else min(seal_us, due_us)
 
     def _find_due(
-        self, segments: Sequence[Segment], settings: TopicSettings
+        self, segments: Sequence[Segment], settings: TopicSettings, now_us: int
     ) -> tuple[int, int | None]:
         """Return the first retained offset and when its segment expires. Runs in a thread."""
 
         def load(segment: Segment) -> object:
             return segment.load_index(self._context.disk)
 
-        keep = retained_from(segments, settings, self._context.clock.wall_us(), load)
+        keep = retained_from(segments, settings, now_us, load)
         kept = next((s for s in segments[:-1] if s.base_offset >= keep), None)
         if kept is None or settings.retention_age_ms is None:
             return keep, None

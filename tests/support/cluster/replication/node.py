@@ -31,7 +31,7 @@ from goq.cluster.replication.segment_manifest import SegmentManifest
 from goq.config.topic import TopicSettings
 from goq.errors import GoqError, NotLeader, Unavailable
 from goq.storage.log.segment import Segment
-from goq.storage.node_db import SegmentRow
+from goq.storage.node_db import SegmentRow, TopicManifest
 from tests.support.cluster.replication.agreement import Agreement
 from tests.support.cluster.replication.loop import HOME, SimExecutor, SimLoop
 from tests.support.cluster.replication.manifest import SimManifest
@@ -55,6 +55,9 @@ class LoopClock(ManualClock):
 
     def wall_ms(self) -> int:
         return self.wall_us() // 1000
+
+    def uptime_us(self) -> int:
+        return self.wall_us() - self.jumped_us
 
 
 class SimNode:
@@ -284,6 +287,7 @@ class SimNode:
                 Tasks(),
                 _nowhere,
                 remember_group=_forgetful,
+                manifest=_no_manifest,
             )
         await topic.lead(key.number, logs, leadership)
         self.retention_manager.wake_topic(topic)
@@ -294,6 +298,10 @@ class SimNode:
 
 async def _forgetful(_topic: Topic, _group: str) -> None:
     """Store no group: the topic has none in the metadata."""
+
+
+async def _no_manifest() -> TopicManifest:
+    return TopicManifest()
 
 
 async def _nowhere(_topic: Any, name: str, number: int) -> Partition:
