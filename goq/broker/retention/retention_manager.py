@@ -7,6 +7,9 @@ minute, because the clock may have been set forward. Age is measured by :class:`
 
 An action that is due but not possible is retried after a minute: segments are protected, or the
 disk is full.
+
+Partitions are checked in turn. One that has something to archive goes on beside the others, because
+that takes long; partitions archive a segment each in turn.
 """
 
 from __future__ import annotations
@@ -122,6 +125,8 @@ class RetentionManager:
         self._due_us: dict[PartitionId, int] = {}
         self._woken = asyncio.Event()
         self._lock = asyncio.Lock()
+        self._archiving: dict[PartitionId, asyncio.Task[None]] = {}
+        self._archive_turn = asyncio.Lock()
         self._out_of_space: set[PartitionId] = set()
 
     def wake(self, identity: PartitionId) -> None:
@@ -136,19 +141,27 @@ class RetentionManager:
 
     async def run(self) -> None:
         """Apply retention until cancelled."""
-        while True:
-            self._woken.clear()
-            await self._run_due()
-            await self._wait(self._woken, self._pause_s())
+        try:
+            while True:
+                self._woken.clear()
+                await self._run_due()
+                await self._wait(self._woken, self._pause_s())
+        finally:
+            for task in self._archiving.values():
+                task.cancel()
 
     async def apply(self) -> None:
         """Check every partition now; return when all possible actions are done."""
         for topic in list(self._topics.values()):
             self.wake_topic(topic)
         await self._run_due()
+        while self._archiving:
+            await asyncio.wait(self._archiving.values())
+            await self._run_due()
 
     def _pause_s(self) -> float:
-        next_us = min(self._due_us.values(), default=None)
+        dues_us = (due for each, due in self._due_us.items() if each not in self._archiving)
+        next_us = min(dues_us, default=None)
         if next_us is None:
             return _CHECK_INTERVAL_S
         left_s = (next_us - self._context.clock.wall_us()) / 1_000_000
@@ -158,27 +171,31 @@ class RetentionManager:
         async with self._lock:
             now_us = self._context.clock.wall_us()
             for identity in [i for i, due_us in self._due_us.items() if due_us <= now_us]:
+                if identity in self._archiving:
+                    continue  # it is checked again at the end of that
                 del self._due_us[identity]
                 topic = self._topics.get(identity.topic)
                 partition = topic.partitions.get(identity.number) if topic is not None else None
                 if topic is not None and partition is not None:
-                    due_us = await self._apply_logged(topic, partition)
+                    work = partial(self._apply, topic, partition)
+                    due_us = await self._run_logged(topic, partition, work)
                     self._due_us.setdefault(identity, due_us)  # wake() may have set an earlier time
 
-    async def _apply_logged(self, topic: Topic, partition: Partition) -> int:
-        """Apply retention to a partition and log failures. Return when to check again."""
+    async def _run_logged(
+        self, topic: Topic, partition: Partition, work: Callable[[], Awaitable[int | None]]
+    ) -> int:
+        """Work on a partition and log failures. Return when to check again."""
         again_us = self._context.clock.wall_us() + int(_CHECK_INTERVAL_S * 1_000_000)
         if not partition.is_online or topic.is_read_only:
             return again_us
         try:
-            due_us = await self._apply(topic, partition)
+            due_us = await work()
         except Exception as error:  # the other partitions must go on
             if isinstance(error, StorageFull) or (isinstance(error, OSError) and is_full(error)):
                 self._note_disk_full(topic, partition)
             elif partition.is_online and not topic.is_closed:
                 _log.exception("retention failed in %s", partition.identity)
             return again_us
-        self._out_of_space.discard(partition.identity)
         return again_us if due_us is None else due_us
 
     def _note_disk_full(self, topic: Topic, partition: Partition) -> None:
@@ -193,18 +210,44 @@ class RetentionManager:
             )
 
     async def _apply(self, topic: Topic, partition: Partition) -> int | None:
-        """Seal and delete what is due. Return the time of the next action, None if blocked."""
+        """Seal and delete what is due. Return the time of the next action, None if not known."""
         seal_us = await partition.trimmer.roll_if_old(topic.settings.segment_age_ms * 1000)
         now_us = await self.clock.now_us()
         keep, due_us = await self._in_thread(
             partial(self._find_due, list(partition.trimmer.segments), topic.settings, now_us)
         )
-        if keep > partition.log_start_offset:
-            await self._delete(topic, partition, await self._before_delayed(partition, keep))
-        await self._trim_events(topic, partition)
+        if topic.settings.archive and await self._has_expired(partition, keep):
+            archiving = self._archive_expired(topic, partition, keep)
+            self._archiving[partition.identity] = self._context.tasks.start(archiving)
+            return None
+        await self._delete_expired(topic, partition, keep)
         if partition.log_start_offset < keep or self.clock.is_held:
             return None
         return seal_us if due_us is None else min(seal_us, due_us)
+
+    async def _has_expired(self, partition: Partition, keep: int) -> bool:
+        return keep > partition.log_start_offset or bool(await partition.trimmer.old_events())
+
+    async def _archive_expired(self, topic: Topic, partition: Partition, keep: int) -> None:
+        """Archive and delete what is due, then check the partition again."""
+
+        async def work() -> int | None:
+            await self._delete_expired(topic, partition, keep)
+            return None if partition.log_start_offset < keep else 0
+
+        try:
+            due_us = await self._run_logged(topic, partition, work)
+            known_us = self._due_us.get(partition.identity, due_us)
+            self._due_us[partition.identity] = min(known_us, due_us)
+        finally:
+            del self._archiving[partition.identity]
+            self._woken.set()
+
+    async def _delete_expired(self, topic: Topic, partition: Partition, keep: int) -> None:
+        if keep > partition.log_start_offset:
+            await self._delete(topic, partition, await self._before_delayed(partition, keep))
+        await self._trim_events(topic, partition)
+        self._out_of_space.discard(partition.identity)
 
     def _find_due(
         self, segments: Sequence[Segment], settings: TopicSettings, now_us: int
@@ -266,9 +309,10 @@ class RetentionManager:
     async def _archive_segment(
         self, topic: Topic, partition: Partition, log: str, segment: Segment
     ) -> None:
-        if topic.is_closed:
-            raise TopicNotFound(f"topic {topic.name} was deleted", field="topic")
-        await self._archive.archive_segment(partition.identity, log, segment)
+        async with self._archive_turn:
+            if topic.is_closed:
+                raise TopicNotFound(f"topic {topic.name} was deleted", field="topic")
+            await self._archive.archive_segment(partition.identity, log, segment)
 
     async def _trim(self, topic: Topic, partition: Partition, offset: int) -> None:
         deleted = await partition.trimmer.trim(

@@ -7,11 +7,14 @@ import errno
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
 from goq.broker.broker import Broker
 from goq.broker.partition.partition import Partition
+from goq.broker.partition_context import PartitionId
+from goq.broker.retention.archiver import Archiver
 from goq.broker.retention.retention_manager import (
     RetentionManager,
     first_protected_offset,
@@ -352,14 +355,51 @@ def test_without_room_for_the_archive_nothing_is_deleted_and_one_warning_given(
             async def work(pauses: Pauses) -> None:
                 partition = await six_segments(topic)
                 await until(lambda: topic.stats.retention_stalls > 0)
-                await pauses.end()
+                while topic.stats.retention_stalls < 2:
+                    await pauses.end()
                 assert partition.log_start_offset == 0
                 assert caplog.text.count("the disk is full") == 1
-                assert topic.stats.retention_stalls >= 2
                 disk.heal()
-                await pauses.end()
-                await until(lambda: partition.log_start_offset == 5)
+                while partition.log_start_offset != 5:
+                    await pauses.end()
 
             await with_retention_manager(broker, clock, work)
+
+    run(main())
+
+
+def test_a_topic_that_is_archived_holds_up_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        clock = ManualClock()
+        async with broker_on(tmp_path, clock=clock, retention__age="none") as broker:
+            topics = {name: await broker.create_topic(name, 1) for name in ("a", "b", "plain")}
+            for name, topic in topics.items():
+                for _ in range(1 if name == "b" else 3):
+                    await publish(topic, b"x")
+                    await topic.partitions[0].trimmer.roll()
+            turns: list[str] = []
+            gate = asyncio.Event()
+
+            async def slowly(identity: PartitionId, log: str, segment: Segment) -> Any:
+                if log == "messages":
+                    turns.append(identity.topic)
+                    await gate.wait()
+                return await Archiver.archive_segment(broker.archive, identity, log, segment)
+
+            monkeypatch.setattr(broker.archive, "archive_segment", slowly)
+            clock.advance_ms(2 * HOUR_MS)
+            try:
+                for name in topics:
+                    settings = {"retention.age": "1h", "archive": str(name != "plain").lower()}
+                    await broker.alter_topic(name, settings)
+                await until(lambda: topics["plain"].partitions[0].log_start_offset == 3)
+                assert turns == ["a"]
+            finally:
+                gate.set()
+            await until(lambda: topics["a"].partitions[0].log_start_offset == 3)
+            assert topics["b"].partitions[0].log_start_offset == 1
+            assert turns == ["a", "b", "a", "a"]
 
     run(main())
