@@ -31,6 +31,7 @@ from goq.storage.column_index.rows import ColumnRows
 from goq.storage.log.log import Log
 
 _LANE_BITS = 8
+_MATURED_AT_ONCE = 10_000  # messages: a few ms
 _Int64s = npt.NDArray[np.int64]
 
 
@@ -153,8 +154,11 @@ class ReadyState:
         self.ready.add_rows(rows.offsets, lanes, tenants, time_ms)
 
     def mature(self, now_ms: int) -> Matured | None:
-        """Move due messages to their ready queues; return the event to record, None if none is."""
-        due = self.schedule.pop_due(now_ms)
+        """Move due messages to their ready queues; return the event to record, None if none is.
+
+        It moves about ``_MATURED_AT_ONCE``, the earliest ones.
+        """
+        due = self.schedule.pop_due(now_ms, _MATURED_AT_ONCE)
         if not len(due.offsets):
             return None
         self._enter_due(due, now_ms)

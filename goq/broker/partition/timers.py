@@ -109,17 +109,25 @@ class Timers:
         self.arm_all()
 
     def _mature(self, now_ms: int) -> bool:
-        """Move due messages to their ready queues, and load those that are due soon."""
+        """Move due messages to their ready queues, and load those that are due soon.
+
+        Many take several slices; the timer is due at once again for the next.
+        """
         if self._ready.is_rebuilding:
             return False
         ready = self._ready.current
-        event = ready.mature(now_ms)
-        if event is not None:  # if lost, it is repeated: leases of the messages wait for it
-            self._writer.record_later(event)
+        has_matured, time_slice = False, TimeSlice()
+        while ready.schedule.has_due(now_ms):
+            event = ready.mature(now_ms)
+            if event is not None:  # if lost, it is repeated: leases of the messages wait for it
+                self._writer.record_later(event)
+                has_matured = True
+            if time_slice.is_over:
+                break
         load = ready.schedule.load_wanted(now_ms)
         if load is not None:
             self._context.tasks.start(self._load(load))
-        return event is not None
+        return has_matured
 
     async def _load(self, load: LoadRequest) -> None:
         ready = self._ready.current

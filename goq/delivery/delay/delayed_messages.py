@@ -43,7 +43,7 @@ class LoadRequest(NamedTuple):
 class DueMessages(NamedTuple):
     """The messages that have matured, in order of due time and offset, and the maturing to record.
 
-    ``up_to_ms`` is less than the time asked for where more has to be read first.
+    ``up_to_ms`` is less than the time asked for where more has to be read first, and in a part.
     """
 
     up_to_ms: int
@@ -148,15 +148,25 @@ class DelayedMessages:
         self.cancel(offset, due_ms)
         self._put(offset, tag, new_due_ms)
 
-    def pop_due(self, now_ms: int) -> DueMessages:
-        """Remove and return what matures, as far as the horizon.
+    def pop_due(self, now_ms: int, messages_max: int | None = None) -> DueMessages:
+        """Remove and return what matures, as far as the horizon, or its earliest part.
 
-        The caller does not record an empty result. If ``up_to_ms`` is before ``now_ms``,
-        :meth:`load_wanted` returns the rows that must be read to continue.
+        With ``messages_max`` it is about so many; :meth:`has_due` says whether there may be more.
+        The caller does not record an empty result. If ``up_to_ms`` is before ``now_ms`` and nothing
+        more is due, :meth:`load_wanted` returns the rows that must be read to continue.
         """
         self._advance(now_ms)
         up_to_ms = min(now_ms, self._loaded_to_ms - 1)
-        return DueMessages(up_to_ms, self._end_offset, *self._wheel.pop_due(up_to_ms))
+        if messages_max is None:
+            return DueMessages(up_to_ms, self._end_offset, *self._wheel.pop_due(up_to_ms))
+        part = self._wheel.pop_slice(up_to_ms, messages_max)
+        end_offset = self._end_offset if part.end_offset is None else part.end_offset
+        return DueMessages(part.up_to_ms, end_offset, *part.entries)
+
+    def has_due(self, now_ms: int) -> bool:
+        """Return whether :meth:`pop_due` has something to do now."""
+        wheel_ms = self._wheel.next_ms()
+        return wheel_ms is not None and wheel_ms <= min(now_ms, self._loaded_to_ms - 1)
 
     def load_wanted(self, now_ms: int) -> LoadRequest | None:
         """Return the rows to read from the disk now; None without any, or while a load runs.

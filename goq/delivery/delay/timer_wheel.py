@@ -80,6 +80,18 @@ class TimerEntries(NamedTuple):
     tags: Int64s
 
 
+class TimerSlice(NamedTuple):
+    """A part of what is due: all entries up to ``up_to_ms``.
+
+    With an ``end_offset`` the entries are due at ``up_to_ms`` alone, and more follow that are due
+    then, from that offset on.
+    """
+
+    entries: TimerEntries
+    up_to_ms: int
+    end_offset: int | None = None
+
+
 class TimerWheel:
     """A set of entries: due time in ms, offset and tag, all from 0 to 2**63 - 1.
 
@@ -87,7 +99,14 @@ class TimerWheel:
     unchanged.
     """
 
-    __slots__ = ("_amended", "_count", "_levels", "_removed_count", "position_ms")
+    __slots__ = (
+        "_amended",
+        "_count",
+        "_levels",
+        "_removed_count",
+        "_sorted_slot",
+        "position_ms",
+    )
 
     def __init__(self, now_ms: int) -> None:
         self.position_ms = now_ms
@@ -99,6 +118,7 @@ class TimerWheel:
         self._amended: dict[int, _Group] = {}
         """The differences from the slots by due time and offset: removed (None) or another tag."""
         self._removed_count = 0
+        self._sorted_slot = (-1, 0)  # a slot of 1 ms in order of offset, and its length
 
     def __len__(self) -> int:
         return self._count - self._removed_count
@@ -162,7 +182,45 @@ class TimerWheel:
                     self._place(rows[~due])
                     rows = rows[due]
                 taken.append(rows)
-        rows = np.concatenate(taken) if taken else np.empty((0, 3), np.int64)
+        return self._entries(np.concatenate(taken) if taken else np.empty((0, 3), np.int64))
+
+    def pop_slice(self, now_ms: int, entries_max: int) -> TimerSlice:
+        """Remove and return the earliest part of what is due: about ``entries_max`` entries.
+
+        A large slot takes several calls to cascade, which return nothing. All that is due is popped
+        when ``up_to_ms`` is ``now_ms`` and there is no ``end_offset``.
+        """
+        due = sorted(
+            (number << level.shift, -level.shift, number)
+            for level in self._levels
+            for number in level.order
+            if number << level.shift <= now_ms
+        )
+        count = 0
+        for start_ms, narrowness, number in due:  # noqa: B007
+            count += len(self._levels[-narrowness // _BITS].slots[number]) // 3
+            if count > entries_max:
+                break
+        else:
+            return TimerSlice(self.pop_due(now_ms), now_ms)
+        first_ms, narrowness, number = due[0]
+        if first_ms < start_ms:
+            return TimerSlice(self.pop_due(start_ms - 1), start_ms - 1)
+        level = self._levels[-narrowness // _BITS]
+        if level.shift:
+            self.position_ms = first_ms
+            self._place(level.take_some(number, entries_max))
+            return TimerSlice(self._entries(np.empty((0, 3), np.int64)), first_ms - 1)
+        if self._sorted_slot != (number, len(level.slots[number])):
+            level.sort(number)
+        rows = level.take_some(number, entries_max)
+        left = len(level.slots.get(number, ()))
+        self._sorted_slot = number, left
+        end_offset = int(rows[-1, _OFFSET]) + 1 if left else None
+        return TimerSlice(self._entries(rows), first_ms, end_offset)
+
+    def _entries(self, rows: Int64s) -> TimerEntries:
+        """Return rows that were taken, without removed ones, in order."""
         self._count -= len(rows)
         rows = self._amend(rows)
         if len(rows) > 1:
@@ -291,6 +349,22 @@ class _SlotLevel:
     def take_first(self) -> Int64s:
         """Remove the earliest slot and return its rows."""
         return _rows_of(self.slots.pop(heapq.heappop(self.order)))
+
+    def take_some(self, number: int, rows_max: int) -> Int64s:
+        """Remove and return the first rows of a slot, which is the earliest."""
+        slot = self.slots[number]
+        if len(slot) <= 3 * rows_max:
+            return self.take_first()
+        rows = _rows_of(slot[: 3 * rows_max])
+        del slot[: 3 * rows_max]
+        return rows
+
+    def sort(self, number: int) -> None:
+        """Put the rows of a slot in order of offset."""
+        offsets = _rows_of(self.slots[number])[:, _OFFSET]
+        if (offsets[1:] < offsets[:-1]).any():
+            rows = _rows_of(self.slots[number])
+            self.replace(number, rows[np.argsort(offsets, kind="stable")])
 
     def replace(self, number: int, rows: Int64s) -> None:
         """Set the rows of a slot; an empty slot is removed."""

@@ -64,6 +64,7 @@ class SchedulePair:
     messages: dict[int, Message] = field(default_factory=dict)
     load: LoadRequest | None = None
     next_offset: int = 0
+    messages_max: int | None = None
 
     def __post_init__(self) -> None:
         self.maturity = Maturity()
@@ -93,9 +94,18 @@ class SchedulePair:
         message.due_ms = due_ms
 
     def pop(self) -> DueMessages:
-        due = self.schedule.pop_due(self.now_ms)
+        """Pop what is due, in slices if they have a size; after each something else may happen."""
+        due = self._pop()
+        while self.messages_max is not None and self.schedule.has_due(self.now_ms):
+            due = self._pop()
+        return due
+
+    def _pop(self) -> DueMessages:
+        due = self.schedule.pop_due(self.now_ms, self.messages_max)
         expected = sorted(
-            (m.due_ms, m.row[0], m.row[1]) for m in self.waiting() if m.due_ms <= due.up_to_ms
+            (m.due_ms, m.row[0], m.row[1])
+            for m in self.waiting()
+            if (m.due_ms, m.row[0]) < (due.up_to_ms, due.end_offset)
         )
         assert due.up_to_ms <= self.now_ms
         popped = zip(due.due_ms.tolist(), due.offsets.tolist(), due.tags.tolist(), strict=True)
@@ -104,7 +114,7 @@ class SchedulePair:
             self.messages[offset].matured = True
         if expected:
             self.maturity.mature(due.up_to_ms, due.end_offset)
-        if self.load:  # no waking in vain until it is read
+        if self.load and not self.schedule.has_due(self.now_ms):  # no waking in vain
             next_ms = self.schedule.next_ms()
             assert next_ms is None or next_ms > self.now_ms
         return due

@@ -16,8 +16,12 @@ from typing import Any, NamedTuple
 import pytest
 
 from goq import clock, limits
+from goq.broker.partition import ready_state
+from goq.broker.partition.ready_state import ReadyState
+from goq.broker.partition.timers import Timers
 from goq.broker.topic import receiver
 from goq.clock import TimeSlice
+from goq.delivery.events.event import Matured
 from goq.http import connection
 from goq.http.message import Request
 from tests.support.api.calls import publish, receive, settle
@@ -213,6 +217,37 @@ def test_a_receive_in_turns_gets_all_it_asked_for(
     assert sorted(message["offset"] for message in found) == list(range(UNITS))
     done = settle(node, topic, "ack", *(message["receipt"] for message in found))
     assert done == {"settled": UNITS, "failed": []}
+
+
+def test_many_messages_due_at_once_mature_in_turns_of_the_event_loop(
+    node: RunningNode, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns: list[int] = []
+    on_time, mature = Timers._on_time, ReadyState.mature
+
+    def counting_turns(timers: Timers) -> None:
+        turns.append(0)
+        on_time(timers)
+
+    def counting(ready: ReadyState, now_ms: int) -> Matured | None:
+        event = mature(ready, now_ms)
+        turns[-1] += event is not None
+        return event
+
+    monkeypatch.setattr(ready_state, "_MATURED_AT_ONCE", CHUNK)
+    monkeypatch.setattr(clock, "SLICE_S", 0.0)
+    monkeypatch.setattr(Timers, "_on_time", counting_turns)
+    monkeypatch.setattr(ReadyState, "mature", counting)
+    due_ms = node.clock.wall_ms() + 700
+    _filled(node, topic, deliver_at=due_ms)
+    found: list[str] = []
+    while len(found) < UNITS:
+        got = receive(node, topic, wait="20s")
+        found += [message["value"] for message in got]
+        settle(node, topic, "ack", *(message["receipt"] for message in got))
+    assert found == [f"v{n}" for n in range(UNITS)]
+    assert max(turns) == 1
+    assert sum(turns) >= UNITS // CHUNK
 
 
 class _Pause:

@@ -30,6 +30,10 @@ class Schedules(RuleBasedStateMachine):
         super().__init__()
         self.pair = SchedulePair(NOW_MS)
 
+    @rule(messages_max=st.sampled_from([None, 1, 2, 5]))
+    def pop_in_slices(self, messages_max: int | None) -> None:
+        self.pair.messages_max = messages_max
+
     @rule(delays_ms=st.lists(DELAYS_MS, min_size=1, max_size=12))
     def publish(self, delays_ms: list[int]) -> None:
         self.pair.publish(delays_ms)
@@ -322,3 +326,31 @@ def test_rows_that_matured_while_the_clock_was_ahead_do_not_come_again() -> None
     assert load is not None
     schedule.loaded(load.to_ms, [1, 2], [0, 0], [ahead_ms, ahead_ms + 1])
     assert schedule.pop_due(ahead_ms + 1).offsets.tolist() == [2]
+
+
+@pytest.mark.parametrize("is_sorted", [True, False])
+def test_very_many_messages_due_at_one_millisecond_mature_in_parts(is_sorted: bool) -> None:
+    pair = SchedulePair(NOW_MS, messages_max=100)
+    pair.publish([HOUR_MS // 2] * 900)
+    if not is_sorted:  # those that are published later are in a narrower slot first
+        pair.now_ms += HOUR_MS // 2 - 1000
+        pair.publish([1000] * 900)
+    pair.now_ms = NOW_MS + HOUR_MS // 2
+    parts = []
+    while pair.schedule.has_due(pair.now_ms):
+        due = pair._pop()
+        assert len(due.offsets) <= 100
+        assert len(due.offsets) == 0 or pair.maturity.has_matured(int(due.offsets[-1]), pair.now_ms)
+        parts.append(due)
+    assert sum(len(due.offsets) for due in parts) == len(pair.messages)
+    assert len(pair.maturity.pairs) == 1
+
+
+def test_a_restart_between_two_parts_matures_the_rest_and_no_message_twice() -> None:
+    pair = SchedulePair(NOW_MS, messages_max=100)
+    pair.publish([5000] * 900 + [4000] * 50 + [5001] * 50)
+    pair.now_ms = NOW_MS + 6000
+    while pair.schedule.has_due(pair.now_ms):
+        if len(pair._pop().offsets):  # else it has only cascaded
+            pair.restart(chunk_size=100)
+    assert all(message.matured for message in pair.messages.values())

@@ -126,6 +126,20 @@ class Wheels(RuleBasedStateMachine):
             self.now_ms = max(self.now_ms, next_ms)
             self.pop()
 
+    @rule(step_ms=st.integers(0, 300_000), entries_max=st.integers(1, 4))
+    def pop_in_slices(self, step_ms: int, entries_max: int) -> None:
+        self.now_ms += step_ms
+        popped: list[tuple[int, int, int]] = []
+        has_more = True
+        while has_more:
+            part = self.wheel.pop_slice(self.now_ms, entries_max)
+            assert len(part.entries.offsets) <= entries_max
+            popped += _listed(part.entries)
+            has_more = part.up_to_ms < self.now_ms or part.end_offset is not None
+        assert popped == self.twin.pop_due(self.now_ms)
+        next_ms = self.wheel.next_ms()
+        assert next_ms is None or next_ms > self.now_ms
+
     def pop(self) -> None:
         assert _listed(self.wheel.pop_due(self.now_ms)) == self.twin.pop_due(self.now_ms)
         next_ms = self.wheel.next_ms()
