@@ -98,12 +98,13 @@ class Consumer:
             while not self._is_over() and await self._fill():
                 while not self._is_over() and (message := await self._take()) is not None:
                     self._passed_on += 1
-                    self._buffer.lend()
+                    self._buffer.lent_s = lent_s = time.monotonic()
                     yield message
                     self._owner.check()
-                    self._window.note(self._buffer.came_back())
-                    self._last_s = time.monotonic()
-                    await self._workers.shrink()
+                    self._buffer.lent_s = None
+                    self._last_s = now_s = time.monotonic()
+                    if self._window.note(now_s - lent_s):
+                        await self._workers.shrink()
         finally:
             await self.aclose()
             open_ones.discard(self)

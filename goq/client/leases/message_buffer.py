@@ -10,11 +10,13 @@ Three threads meet here: readers add, the loop takes, the lease keeper extends a
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from itertools import repeat
 from math import inf
 from typing import Final, Generic, Protocol, TypeVar
+
+import msgspec
 
 from goq.client.messages import FailedReceipt
 from goq.errors import LeaseLost
@@ -44,16 +46,13 @@ class LeasedMessage(Protocol):
 MessageT = TypeVar("MessageT", bound=LeasedMessage)
 
 
-class BufferedMessage(Generic[MessageT]):
+class BufferedMessage(msgspec.Struct, Generic[MessageT], eq=False):
     """A message, and its lease: ``length_s`` from ``since_s`` on. ``is_lost`` where it ended."""
 
-    __slots__ = ("is_lost", "length_s", "message", "since_s")
-
-    def __init__(self, message: MessageT, length_s: float, since_s: float) -> None:
-        self.message = message
-        self.length_s = length_s
-        self.since_s = since_s
-        self.is_lost = False
+    message: MessageT
+    length_s: float
+    since_s: float
+    is_lost: bool = False
 
     @property
     def place(self) -> tuple[str, int]:
@@ -80,7 +79,8 @@ class MessageBuffer(Generic[MessageT]):
     """
 
     def __init__(self, *, keeps_taken: bool) -> None:
-        self.changed = threading.Condition(threading.Lock())
+        self._lock = threading.Lock()
+        self.changed = threading.Condition(self._lock)
         self.lease_s_min = inf
         self._keeps_taken = keeps_taken
         self._held: deque[BufferedMessage[MessageT]] = deque()
@@ -94,7 +94,7 @@ class MessageBuffer(Generic[MessageT]):
 
     def add(self, messages: Iterable[MessageT], length_s: float, since_s: float) -> None:
         """Add messages with leases of ``length_s`` that began at ``since_s`` or later."""
-        entries = [BufferedMessage(message, length_s, since_s) for message in messages]
+        entries = list(map(BufferedMessage, messages, repeat(length_s), repeat(since_s)))
         with self.changed:
             self._held.extend(entries)
             if length_s < self.lease_s_min:
@@ -103,7 +103,7 @@ class MessageBuffer(Generic[MessageT]):
 
     def take(self) -> BufferedMessage[MessageT] | None:
         """Remove and return the first message, None without any."""
-        with self.changed:
+        with self._lock:
             if not self._held:
                 return None
             entry = self._held.popleft()
@@ -112,15 +112,6 @@ class MessageBuffer(Generic[MessageT]):
                     self._forget_settled()
                 self._taken.append(entry)
             return entry
-
-    def lend(self) -> None:
-        """Note that the caller has a message now."""
-        self.lent_s = time.monotonic()
-
-    def came_back(self) -> float:
-        """Note that the caller wants the next message; return for how long it had the last."""
-        lent_s, self.lent_s = self.lent_s, None
-        return time.monotonic() - lent_s if lent_s is not None else 0.0
 
     def held(self, is_chosen: IsChosen) -> list[BufferedMessage[MessageT]]:
         """Return the chosen messages that are held."""

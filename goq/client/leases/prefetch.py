@@ -18,18 +18,22 @@ class PrefetchWindow:
 
     def __init__(self, messages_max: int) -> None:
         self._messages_max = messages_max
-        self._each_s: float | None = None
+        self._quick_s = _AHEAD_S / messages_max
+        self._each_s = -1.0
         self.size = min(_FIRST, messages_max)
 
-    def note(self, handled_s: float) -> None:
-        """Note how long the caller took for a message."""
-        if self._each_s is None:
+    def note(self, handled_s: float) -> bool:
+        """Note how long the caller took for a message; return whether the window is smaller now."""
+        if handled_s <= self._quick_s and self._each_s <= self._quick_s:
+            self.size = self._messages_max
+            return False
+        if self._each_s < 0:
             self._each_s = handled_s
         self._each_s += (handled_s - self._each_s) * _WEIGHT
-        if self._each_s * self._messages_max <= _AHEAD_S:
-            self.size = self._messages_max
-        else:
+        before, self.size = self.size, self._messages_max
+        if self._each_s > self._quick_s:
             self.size = max(1, int(_AHEAD_S / self._each_s))
+        return self.size < before
 
     def share(self, streams: int) -> int:
         """Return the part of each of so many streams."""
