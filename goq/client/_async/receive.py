@@ -222,6 +222,8 @@ class DeliveryStream:
         self.in_flight = 0
         self.window = 0
         self.is_paused = False
+        self.is_arriving = False
+        """Whether messages were counted that are not in the buffer yet."""
         self._http = http
         self._options = options
         self._credit = 0
@@ -258,14 +260,17 @@ class DeliveryStream:
                     deliveries = wire.decode_deliveries(answer)
                     count = sum(delivery.message_count() for delivery in deliveries)
                     if count:
+                        self.is_arriving = True
                         self._arrived += count
                         self.in_flight += count
                         self.partitions.update(delivery.partition for delivery in deliveries)
                         yield deliveries
+                        self.is_arriving = False
         except (msgspec.DecodeError, InvalidFrame) as error:
             raise unreadable(f"a stream of {self.topic}", error) from None
         finally:
             self._stream = None
+            self.is_arriving = False
         if self._limit is not None and self._arrived >= self._limit:
             return
         raise Unavailable("the node ended the stream; it is stopping, or the topic is gone")

@@ -153,14 +153,18 @@ class ReceiveWorkers:
         streams = [stream for stream in self._streams if stream.place is not None]
         for stream in streams:
             share = self._window.share(len(streams))
-            if (
+            has_none = (
                 stream.is_paused
                 or stream.is_exhausted
                 or (was_silent and (stream.may_be_exhausted or stream.in_flight))  # it lives
-            ):
+            )
+            # what was counted before is_arriving was read is in the buffer, or arriving
+            if stream.is_arriving or self._buffer:
+                continue
+            if has_none:
                 await stream.more(share)
             elif self._window.is_larger(stream.window, len(streams)):
-                await stream.resize(share, len(self._buffer.held(stream.brought)))
+                await stream.resize(share, 0)
         return any(stream.may_be_exhausted for stream in streams)
 
     async def shrink(self) -> None:
