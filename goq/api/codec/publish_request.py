@@ -8,7 +8,7 @@ import binascii
 from msgspec import UNSET, Raw
 
 from goq import limits
-from goq.api.codec.request import decode_json, duration_ms, json_body, time_us
+from goq.api.codec.request import KEYS_BYTES_MAX, decode_json, duration_ms, json_body, time_us
 from goq.api.schemas.base import Input
 from goq.api.schemas.messages import HeaderIn, HeadersIn, NewMessage, Publish
 from goq.broker.topic.publisher import RoutedMessage
@@ -82,7 +82,9 @@ async def decode_messages(
         # Only such a body can have too many messages: each begins with a brace.
         shape = _CountedPublish
         _messages_left[0] = limits.JSON_MESSAGES_PER_REQUEST_MAX
-    publish = json_body(request, shape, bytes_max=limits.BODY_BYTES_MAX)
+    publish = json_body(
+        request, shape, bytes_max=limits.BODY_BYTES_MAX, keys_bytes_max=KEYS_BYTES_MAX
+    )
     if not publish.messages:
         raise InvalidInput("there is no message to publish", field="messages")
     count = len(publish.messages)

@@ -10,7 +10,7 @@ import msgspec
 
 from goq import limits
 from goq.api.codec.messages import json_response
-from goq.api.codec.request import json_body
+from goq.api.codec.request import KEYS_BYTES_MAX, json_body
 from goq.api.gateway.fanout import Fanout, copy_request, decode_document, error_code
 from goq.api.routing_policy import Document
 from goq.errors import GoqError, InvalidInput, NotLeader, PartitionOffline, Unavailable
@@ -68,7 +68,7 @@ async def settle(fanout: Fanout, request: Request, topic: str) -> Response:
 
 def _fields_of(request: Request, partitions: int) -> tuple[dict[str, Any], _ByPartition]:
     """Return a request's body, and its receipts by partition."""
-    fields: dict[str, Any] = json_body(request, dict)
+    fields: dict[str, Any] = json_body(request, dict, keys_bytes_max=KEYS_BYTES_MAX)
     texts = fields.get("receipts")
     if not isinstance(texts, list) or not 0 < len(texts) <= limits.RECEIPTS_PER_REQUEST_MAX:
         raise InvalidInput("say which receipts", field="receipts")

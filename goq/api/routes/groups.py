@@ -14,6 +14,7 @@ from goq import limits
 from goq.api.codec.messages import deliveries_parts, encode_deliveries, json_response
 from goq.api.codec.request import (
     CLIENT_ID,
+    KEYS_BYTES_MAX,
     SESSION_ID,
     SETTINGS_BODY_BYTES_MAX,
     duration_ms,
@@ -279,14 +280,15 @@ class GroupRoutes:
     async def ack(self, request: Request, name: str, group: str) -> Response:
         """Acknowledge leased messages."""
         receipts = parse_receipts(
-            json_body(request, Settle).receipts, limits.RECEIPTS_PER_REQUEST_MAX
+            json_body(request, Settle, keys_bytes_max=KEYS_BYTES_MAX).receipts,
+            limits.RECEIPTS_PER_REQUEST_MAX,
         )
         topic = self._broker.topic(name)
         return _settled(*await topic.receiver.acknowledge(group, receipts))
 
     async def nack(self, request: Request, name: str, group: str) -> Response:
         """Return leased messages for a retry after a delay."""
-        asked = json_body(request, Nack)
+        asked = json_body(request, Nack, keys_bytes_max=KEYS_BYTES_MAX)
         receipts = parse_receipts(asked.receipts, limits.RECEIPTS_PER_REQUEST_MAX)
         reason = _reason(asked.reason)
         delay_ms = None
@@ -297,7 +299,7 @@ class GroupRoutes:
 
     async def reject(self, request: Request, name: str, group: str) -> Response:
         """Reject leased messages; they become dead letters at once."""
-        asked = json_body(request, Reject)
+        asked = json_body(request, Reject, keys_bytes_max=KEYS_BYTES_MAX)
         receipts = parse_receipts(asked.receipts, limits.RECEIPTS_PER_REQUEST_MAX)
         reason = _reason(asked.reason)
         topic = self._broker.topic(name)
@@ -306,14 +308,15 @@ class GroupRoutes:
     async def release(self, request: Request, name: str, group: str) -> Response:
         """Return leased messages without counting an attempt."""
         receipts = parse_receipts(
-            json_body(request, Settle).receipts, limits.RECEIPTS_PER_REQUEST_MAX
+            json_body(request, Settle, keys_bytes_max=KEYS_BYTES_MAX).receipts,
+            limits.RECEIPTS_PER_REQUEST_MAX,
         )
         topic = self._broker.topic(name)
         return _settled(*await topic.receiver.release(group, receipts))
 
     async def extend(self, request: Request, name: str, group: str) -> Response:
         """Extend leases."""
-        asked = json_body(request, Extend)
+        asked = json_body(request, Extend, keys_bytes_max=KEYS_BYTES_MAX)
         receipts = parse_receipts(asked.receipts, limits.RECEIPTS_PER_REQUEST_MAX)
         topic = self._broker.topic(name)
         new_ms = visibility_ms(asked.visibility) or topic.settings_of(group).visibility_timeout_ms

@@ -54,6 +54,34 @@ def b64(size: int) -> str:
 
 
 BODIES = {
+    "a key twice": Case(
+        "POST",
+        PUBLISH,
+        b'{"messages": [{"value": "a", "key": "k", "value": "b"}]}',
+        "invalid_input",
+        "value",
+    ),
+    "a key twice, once escaped": Case(
+        "POST",
+        PUBLISH,
+        b'{"messages": [{"value": "a", "\\u0076alue": "b"}]}',
+        "invalid_input",
+        "value",
+    ),
+    "a header twice": Case(
+        "POST",
+        PUBLISH,
+        b'{"messages": [{"value": "a", "headers": {"n": "1", "n": "2"}}]}',
+        "invalid_input",
+        "n",
+    ),
+    "a setting twice": Case(
+        "POST",
+        "/v1/topics",
+        b'{"name": "n", "settings": {"retention.age": "1h", "retention.age": "2h"}}',
+        "invalid_input",
+        "retention.age",
+    ),
     "no JSON": Case("POST", PUBLISH, b"hello", "invalid_input", "body"),
     "half a JSON": Case("POST", PUBLISH, b'{"messages": [', "invalid_input", "body"),
     "JSON and more": Case("POST", PUBLISH, b'{"messages": []} x', "invalid_input", "body"),
