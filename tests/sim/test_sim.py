@@ -138,7 +138,7 @@ _LIKELY = {
     "a leader refuses though it may be deposed": (62, 139),
     "clocks are not compared": (11,),
     "leases keep the old clock": (18,),
-    "topics are visited as they were made": (13,),
+    "topics are visited as they were made": (130,),
 }
 
 _LONE_LIKELY = {
