@@ -16,7 +16,7 @@ from itertools import islice
 
 from goq import limits
 from goq.clock import Clock
-from goq.cluster.replication.leader import FramedUpdate, LeaderReplica, refusal_of
+from goq.cluster.replication.leader import FramedUpdate, LeaderReplica, LogBounds, refusal_of
 from goq.cluster.replication.progress import LogOffsets
 from goq.cluster.replication.protocol import FetchRequest, FetchResponse, PartitionKey, Position
 
@@ -60,8 +60,10 @@ class _Session:
         self.number = number
         self.positions: dict[PartitionKey, Position] = {}
         self.expected: dict[PartitionKey, LogOffsets] = {}
-        self.sent_starts: dict[PartitionKey, LogOffsets] = {}
-        """The starts of the leader's logs in the last response."""
+        self.sent_bounds: dict[PartitionKey, LogBounds] = {}
+        """The bounds of the leader's logs in the last response."""
+        self.stale: set[PartitionKey] = set()
+        """Partitions whose bounds have changed since, while the follower had everything."""
         self.verified: dict[PartitionKey, Position] = {}
         """Positions up to which the follower's logs are known to be prefixes of the leader's.
 
@@ -80,8 +82,9 @@ class _Session:
 
     def forget_leadership(self, key: PartitionKey) -> None:
         """Forget where the follower is, because another leadership begins."""
-        for known in (self.expected, self.sent_starts, self.verified):
+        for known in (self.expected, self.sent_bounds, self.verified):
             known.pop(key, None)
+        self.stale.discard(key)
 
     def forget(self, key: PartitionKey) -> None:
         self.positions.pop(key, None)
@@ -166,7 +169,8 @@ class FetchServer:
     def _refresh(self, request: FetchRequest, session: _Session, now_ms: int) -> None:
         """Count a follower that asks again from the same position as caught up until now there.
 
-        A request also confirms that the node still follows.
+        It is then also told of bounds that have changed. Under load they come with the data. A
+        request also confirms that the node still follows.
         """
         moved = {position.key for position in request.positions}
         for key, position in list(session.positions.items()):
@@ -175,6 +179,10 @@ class FetchServer:
                 continue
             if key not in moved and leader.progress.ends == position.ends:
                 self._record_position(leader, session, position, now_ms)
+                sent = session.sent_bounds.get(key)
+                if sent is not None and sent != leader.bounds:
+                    session.stale.add(key)
+                    session.enqueue(key)
             leader.on_follower_request(request.node, request.session)
 
     def _record_position(
@@ -208,10 +216,10 @@ class FetchServer:
     def _has_more(self, session: _Session, key: PartitionKey) -> bool:
         """Whether there is anything to send to a follower, now or when the throttle lets it."""
         leader = self._leaders.get(key)
-        position, sent_starts = session.positions[key], session.sent_starts.get(key)
+        position = session.positions[key]
         if leader is None or session.verified.get(key) is not position:
             return True
-        return leader.has_update(position, sent_starts)
+        return key in session.stale or leader.has_update(position)
 
     def _is_throttled_replica(self, session: _Session, key: PartitionKey) -> bool:
         return session.node in self._adding.get(key, ())
@@ -258,7 +266,9 @@ class FetchServer:
         messages, events = update.head.messages, update.head.events
         if messages is None or events is None:
             return
-        session.sent_starts[position.key] = LogOffsets(messages.start_offset, events.start_offset)
+        starts = messages.start_offset, events.start_offset
+        session.sent_bounds[position.key] = LogBounds(*starts, update.head.high_watermark)
+        session.stale.discard(position.key)
         if messages.diverges_at is None and events.diverges_at is None:
             session.verified[position.key] = position
             self._record_position(leader, session, position, _now_ms())

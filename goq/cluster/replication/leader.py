@@ -82,6 +82,14 @@ class _Confirmation(NamedTuple):
     then: Callable[[], None]
 
 
+class LogBounds(NamedTuple):
+    """The start offsets of both logs, and their high watermarks."""
+
+    messages_start: int
+    events_start: int
+    high_watermark: LogOffsets
+
+
 class LeaderReplica:
     """A partition that this node leads in ``leader_epoch``.
 
@@ -205,20 +213,16 @@ class LeaderReplica:
             self.on_high_watermark_change()
 
     @property
-    def starts(self) -> LogOffsets:
-        """The start offsets of the logs."""
-        return LogOffsets(self.logs.messages.start_offset, self.logs.events.start_offset)
-
-    def has_update(self, position: Position, last_starts: LogOffsets | None) -> bool:
-        """Whether there is anything to send to a follower at a position.
-
-        ``last_starts`` is where the logs began according to its last response.
-        """
-        return (
-            position.leader_epoch != self.leader_epoch
-            or position.ends != self.progress.ends
-            or last_starts != self.starts
+    def bounds(self) -> LogBounds:
+        """Where the logs begin, and up to where they are safe."""
+        logs = self.logs
+        return LogBounds(
+            logs.messages.start_offset, logs.events.start_offset, self.progress.high_watermark
         )
+
+    def has_update(self, position: Position) -> bool:
+        """Whether there is more to send to a follower at a position than the logs' bounds."""
+        return position.leader_epoch != self.leader_epoch or position.ends != self.progress.ends
 
     def read_update(self, position: Position, *, is_checked: bool, bytes_max: int) -> FramedUpdate:
         """Return what follows a position: of each log at least one frame, if there is one.

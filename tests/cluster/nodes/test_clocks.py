@@ -103,6 +103,7 @@ def test_a_node_with_a_wrong_clock_leads_nothing_until_it_is_right(
         eventually(lambda: abs(shown(cluster, odd, odd)["clock_skew_s"]) < 0.1, "no skew is left")
         said = [each.getMessage() for each in caplog.records]
         about = [text for text in said if f"the clock of node {odd} " in text]
-        assert len(about) == 2, about
-        assert "off the median" in about[0]
-        assert "right again" in about[1]
+        *off, right = about
+        assert "right again" in right
+        assert 1 <= len(off) <= len(NAMES), about  # once by each node that runs the controller
+        assert all("off the median" in text for text in off)

@@ -54,8 +54,14 @@ class Follower:
         self._is_new = True
 
     async def ask(self, end: int, epoch: int) -> FetchResponse:
-        position = Position(KEY, 2, LogOffsets(end, 0), LogOffsets(epoch, -1))
-        request = FetchRequest("b", 7, self._is_new, [position], [], 10)
+        return await self._ask([Position(KEY, 2, LogOffsets(end, 0), LogOffsets(epoch, -1))])
+
+    async def ask_again(self) -> FetchResponse:
+        """Ask from the same position."""
+        return await self._ask([])
+
+    async def _ask(self, positions: list[Position]) -> FetchResponse:
+        request = FetchRequest("b", 7, self._is_new, positions, [], 10)
         self._is_new = False
         async with asyncio.timeout(PATIENCE_S):
             answer, _ = await self._server.fetch(request)
@@ -127,10 +133,30 @@ def test_a_follower_hears_that_the_log_begins_later_though_nothing_was_written(
         follower = Follower(leading)
         await follower.ask(20, 2)
         assert not (await follower.ask(20, 2)).updates
+        assert (await follower.ask_again()).updates  # the high watermark
+        assert not (await follower.ask_again()).updates
         logs.messages.remove(logs.messages.detach_before(10))
-        answer = await follower.ask(20, 2)
+        answer = await follower.ask_again()
         assert answer.updates[0].messages is not None
         assert answer.updates[0].messages.start_offset == 10
+        assert not (await follower.ask_again()).updates
+
+    asyncio.run(run())
+
+
+def test_a_follower_that_has_everything_hears_how_far_it_is_safe_when_it_asks_again(
+    logs: PartitionLogs,
+) -> None:
+    leading = leading_of(logs)
+
+    async def run() -> None:
+        follower = Follower(leading)
+        first = await follower.ask(10, 1)
+        assert first.updates[0].high_watermark == LogOffsets(0, 0)
         assert not (await follower.ask(20, 2)).updates
+        assert leading.progress.high_watermark == LogOffsets(20, 0)
+        (update,) = (await follower.ask_again()).updates
+        assert update.high_watermark == LogOffsets(20, 0)
+        assert not (await follower.ask_again()).updates
 
     asyncio.run(run())

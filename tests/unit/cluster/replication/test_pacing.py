@@ -71,7 +71,7 @@ class Endless:
     def on_follower_request(self, _node: str, _session: int) -> None:
         """Nobody waits for it."""
 
-    def has_update(self, _position: Position, _told: LogOffsets | None) -> bool:
+    def has_update(self, _position: Position) -> bool:
         return True
 
     def read_update(self, position: Position, *, is_checked: bool, bytes_max: int) -> FramedUpdate:
