@@ -235,6 +235,7 @@ class FetchServer:
         reads: list[Callable[[int], FramedUpdate]] = []
         asked: list[tuple[LeaderReplica | None, Position]] = []
         for key in islice(pending, limits.FETCH_PARTITIONS_MAX):
+            del session.pending[key]  # what is appended during the read puts it back
             position, leader = session.positions[key], self._leaders.get(key)
             asked.append((leader, position))
             if leader is None:
@@ -250,9 +251,11 @@ class FetchServer:
             key = position.key
             if self._is_throttled_replica(session, key):
                 self._throttle.on_sent(sum(map(len, update.buffers)), _now_ms())
-            session.pending.pop(key, None)
             if leader is not None and leader is self._leaders.get(key):
                 self._on_sent(leader, session, position, update)
+        for _, position in asked[len(updates) :]:
+            if position.key in session.positions:
+                session.enqueue(position.key)
         head = FetchResponse([n.head for n in updates], False, self._clock.wall_ms())
         return head, [b for n in updates for b in n.buffers]
 

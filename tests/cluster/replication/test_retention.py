@@ -15,6 +15,7 @@ from goq.storage.log.segment import list_segments
 from tests.support.cluster.replication.loop import SimExecutor
 from tests.support.cluster.replication.retention import (
     FOLDER,
+    LOGS,
     archive_of,
     archived_rows,
     check_manifest,
@@ -43,7 +44,9 @@ class RetentionWorld(World):
         followed = [node.replicas.get(KEY) for node in self.nodes.values()]
         following = [r.as_follower for r in followed if r is not None and r.as_follower is not None]
         is_deleted = all(following.expired_segment() is None for following in following)
-        return len(following) == len(NAMES) - 1 and is_deleted and self._is_archived()
+        begin_alike = all(len({self._start(name, log) for name in NAMES}) == 1 for log in LOGS)
+        are_deleted = len(following) == len(NAMES) - 1 and is_deleted and begin_alike
+        return are_deleted and self._is_archived()
 
     def _is_archived(self) -> bool:
         """Whether every node has in its archive what lies before its live log."""
@@ -52,8 +55,8 @@ class RetentionWorld(World):
             for name in NAMES
         )
 
-    def _start(self, name: str) -> int:
-        return list_segments(self.disks[name], FOLDER / "messages")[0].base_offset
+    def _start(self, name: str, log: str = "messages") -> int:
+        return list_segments(self.disks[name], FOLDER / log)[0].base_offset
 
     def check_logs(self) -> None:
         """All nodes have the same frames at the same offsets, and all that was acknowledged."""

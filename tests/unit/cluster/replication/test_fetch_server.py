@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,10 +48,10 @@ def leading_of(logs: PartitionLogs) -> LeaderReplica:
 class Follower:
     """Asks as ``b`` does."""
 
-    def __init__(self, leading: LeaderReplica) -> None:
-        self._executor = ThreadPoolExecutor(1)
-        self._server = FetchServer(self._executor, ManualClock())
+    def __init__(self, leading: LeaderReplica, executor: Executor | None = None) -> None:
+        self._server = FetchServer(executor or ThreadPoolExecutor(1), ManualClock())
         self._server.add_leader(leading)
+        leading.on_new_data = self._server.on_new_data
         self._is_new = True
 
     async def ask(self, end: int, epoch: int) -> FetchResponse:
@@ -66,6 +67,22 @@ class Follower:
         async with asyncio.timeout(PATIENCE_S):
             answer, _ = await self._server.fetch(request)
         return answer
+
+
+class WritingExecutor(Executor):
+    """Has a leader append messages after a read, before its result is seen."""
+
+    def __init__(self, leading: LeaderReplica) -> None:
+        self._leading = leading
+        self.is_due = False
+
+    def submit(self, work: Any, /, *arguments: Any, **named: Any) -> Any:
+        done: Future[Any] = Future()
+        done.set_result(work(*arguments, **named))
+        if self.is_due:
+            append(self._leading.logs.messages, [frame_of([b"late"])], epoch=2)
+            self._leading.on_append(0, self._leading.logs.messages.end_offset)
+        return done
 
 
 def test_what_a_follower_has_of_another_leader_is_not_counted(logs: PartitionLogs) -> None:
@@ -158,5 +175,25 @@ def test_a_follower_that_has_everything_hears_how_far_it_is_safe_when_it_asks_ag
         (update,) = (await follower.ask_again()).updates
         assert update.high_watermark == LogOffsets(20, 0)
         assert not (await follower.ask_again()).updates
+
+    asyncio.run(run())
+
+
+def test_what_is_appended_while_an_answer_is_read_comes_with_the_next_one(
+    logs: PartitionLogs,
+) -> None:
+    leading = leading_of(logs)
+    executor = WritingExecutor(leading)
+
+    async def run() -> None:
+        follower = Follower(leading, executor)
+        executor.is_due = True
+        (update,) = (await follower.ask(20, 2)).updates  # it has everything, as of the read
+        executor.is_due = False
+        assert update.messages is not None
+        assert update.messages.frame_bytes == 0
+        (update,) = (await follower.ask_again()).updates
+        assert update.messages is not None
+        assert update.messages.frame_bytes > 0
 
     asyncio.run(run())
