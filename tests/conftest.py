@@ -18,6 +18,9 @@ _TESTS = Path(__file__).parent
 for _size in ("COLUMNS", "LINES"):
     os.environ.pop(_size, None)
 
+# Hundreds of tests start goq: without its bytecode each of them compiles it.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 # A node raises its own limit; the nodes that tests run in their own process need it here.
 _, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 resource.setrlimit(resource.RLIMIT_NOFILE, (_hard, _hard))

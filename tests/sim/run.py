@@ -149,6 +149,9 @@ class _Life:
         for life in self.cluster.lives:
             if life.is_ready:
                 counts["frames repaired"] += life.cluster_node.repairs.repaired_frames
+        for machine in self.cluster.machines.values():
+            aside = (path.parts for path in machine.disk._inodes)
+            counts["files set aside"] += sum("diverged" in parts for parts in aside)
         topic = self.cluster.final_topic
         if topic is not None:
             counts["changes of leaders"] += sum(p.leader_epoch - 1 for p in topic.partitions)

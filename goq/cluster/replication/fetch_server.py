@@ -16,7 +16,7 @@ from itertools import islice
 
 from goq import limits
 from goq.clock import Clock
-from goq.cluster.replication.leader import FramedUpdate, LeaderReplica, LogBounds, refusal_of
+from goq.cluster.replication.leader import FramedUpdate, LeaderReplica, ReplicaBounds, refusal_of
 from goq.cluster.replication.progress import LogOffsets
 from goq.cluster.replication.protocol import FetchRequest, FetchResponse, PartitionKey, Position
 
@@ -60,7 +60,7 @@ class _Session:
         self.number = number
         self.positions: dict[PartitionKey, Position] = {}
         self.expected: dict[PartitionKey, LogOffsets] = {}
-        self.sent_bounds: dict[PartitionKey, LogBounds] = {}
+        self.sent_bounds: dict[PartitionKey, ReplicaBounds] = {}
         """The bounds of the leader's logs in the last response."""
         self.stale: set[PartitionKey] = set()
         """Partitions whose bounds have changed since, while the follower had everything."""
@@ -270,7 +270,7 @@ class FetchServer:
         if messages is None or events is None:
             return
         starts = messages.start_offset, events.start_offset
-        session.sent_bounds[position.key] = LogBounds(*starts, update.head.high_watermark)
+        session.sent_bounds[position.key] = ReplicaBounds(*starts, update.head.high_watermark)
         session.stale.discard(position.key)
         if messages.diverges_at is None and events.diverges_at is None:
             session.verified[position.key] = position

@@ -82,7 +82,7 @@ class _Confirmation(NamedTuple):
     then: Callable[[], None]
 
 
-class LogBounds(NamedTuple):
+class ReplicaBounds(NamedTuple):
     """The start offsets of both logs, and their high watermarks."""
 
     messages_start: int
@@ -213,10 +213,10 @@ class LeaderReplica:
             self.on_high_watermark_change()
 
     @property
-    def bounds(self) -> LogBounds:
+    def bounds(self) -> ReplicaBounds:
         """Where the logs begin, and up to where they are safe."""
         logs = self.logs
-        return LogBounds(
+        return ReplicaBounds(
             logs.messages.start_offset, logs.events.start_offset, self.progress.high_watermark
         )
 

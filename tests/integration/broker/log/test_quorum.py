@@ -24,6 +24,7 @@ from goq.frame.encoder import ProducerMark
 from goq.model import Acks
 from goq.storage.disk import RealDisk
 from goq.storage.log.log import Log
+from goq.storage.node_db import TopicManifest
 from tests.support.broker.harness import broker_on as broker_in
 from tests.support.broker.harness import frame, leased, options, publish, receipts, run, until
 from tests.support.broker.held_quorum import HeldQuorum
@@ -404,7 +405,7 @@ def test_an_ack_that_is_not_safe_when_the_leadership_ends_may_hold(tmp_path: Pat
 
 def test_receipts_of_a_lost_partition_fail_by_themselves(tmp_path: Path) -> None:
     async def test(led: _Led) -> None:
-        await led.topic.open(2)
+        await led.topic.open(2, TopicManifest())
         here = led.topic.partitions[1]
         await here.appender.publish(frame(b"b"))
         publishing = asyncio.ensure_future(led.topic.partitions[0].appender.publish(frame(b"a")))
