@@ -360,7 +360,7 @@ class Broker:
         if group not in topic.groups:
             self._check_new_group(topic, group)
             await self.metadata.put_group(topic.name, group, {})
-            topic.groups.setdefault(group, {})
+            topic.add_group(group)
 
     async def configure_group(self, topic: Topic, group: str, settings: Mapping[str, Any]) -> None:
         """Change settings of a group; others keep their values."""

@@ -218,3 +218,19 @@ _GROUP_SETTINGS: dict[str, str] = {
     if key.startswith(_DELIVERY_PREFIX) or key in _GROUP_SETTINGS_ELSEWHERE
 }
 """The topic setting that each group setting overrides, by the group's name for it."""
+
+
+class EffectiveSettings(dict[str, TopicSettings]):
+    """The settings of a topic's groups: the ``topic``'s own, with the group's overrides."""
+
+    def __init__(self, topic: TopicSettings) -> None:
+        super().__init__()
+        self.topic = topic
+
+    def __missing__(self, group: str) -> TopicSettings:
+        """Return the settings of a group that is not known."""
+        return self.topic
+
+    def set_group(self, group: str, written: Mapping[str, str]) -> None:
+        """Set the overrides of a group."""
+        self[group] = self.topic.for_group(written) if written else self.topic

@@ -8,7 +8,8 @@ from typing import TypeVar
 
 from goq.broker.log.group_commit import Appended
 from goq.broker.partition.leases import LeasedBatch
-from goq.broker.topic.receiver import ReceiveRequest, UnsettledReceipt
+from goq.broker.topic.receiver import ReceiveRequest
+from goq.broker.topic.settler import UnsettledReceipt
 from goq.errors import GoqError, OutOfOrderSequence, TopicExists, Unavailable
 from goq.frame.encoder import Columns, ProducerMark, encode_frame
 from goq.frame.hashes import partition_of
@@ -159,7 +160,7 @@ class Clients:
 
         async def settle(at: Process) -> tuple[int, list[UnsettledReceipt]]:
             topic = at.broker.topic(TOPIC)
-            return await topic.receiver.acknowledge(GROUP, receipts)
+            return await topic.settler.acknowledge(GROUP, receipts)
 
         try:
             _, lost = await self._ask(settle, process)

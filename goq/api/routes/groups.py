@@ -65,7 +65,7 @@ from goq.api.views.peek import Peek, state_of
 from goq.broker.broker import Broker
 from goq.broker.partition.leases import LeasedBatch
 from goq.broker.topic.push_streams import PushStream, PushStreamOptions
-from goq.broker.topic.receiver import UnsettledReceipt
+from goq.broker.topic.settler import UnsettledReceipt
 from goq.broker.topic.topic import Topic
 from goq.delivery.events.event import Span
 from goq.delivery.events.transitions import MessageState
@@ -284,7 +284,7 @@ class GroupRoutes:
             limits.RECEIPTS_PER_REQUEST_MAX,
         )
         topic = self._broker.topic(name)
-        return _settled(*await topic.receiver.acknowledge(group, receipts))
+        return _settled(*await topic.settler.acknowledge(group, receipts))
 
     async def nack(self, request: Request, name: str, group: str) -> Response:
         """Return leased messages for a retry after a delay."""
@@ -295,7 +295,7 @@ class GroupRoutes:
         if asked.delay is not None:
             delay_ms = duration_ms(asked.delay, "delay", limits.NACK_DELAY_MS_MAX)
         topic = self._broker.topic(name)
-        return _settled(*await topic.receiver.nack(group, receipts, delay_ms, reason))
+        return _settled(*await topic.settler.nack(group, receipts, delay_ms, reason))
 
     async def reject(self, request: Request, name: str, group: str) -> Response:
         """Reject leased messages; they become dead letters at once."""
@@ -303,7 +303,7 @@ class GroupRoutes:
         receipts = parse_receipts(asked.receipts, limits.RECEIPTS_PER_REQUEST_MAX)
         reason = _reason(asked.reason)
         topic = self._broker.topic(name)
-        return _settled(*await topic.receiver.reject(group, receipts, reason))
+        return _settled(*await topic.settler.reject(group, receipts, reason))
 
     async def release(self, request: Request, name: str, group: str) -> Response:
         """Return leased messages without counting an attempt."""
@@ -312,7 +312,7 @@ class GroupRoutes:
             limits.RECEIPTS_PER_REQUEST_MAX,
         )
         topic = self._broker.topic(name)
-        return _settled(*await topic.receiver.release(group, receipts))
+        return _settled(*await topic.settler.release(group, receipts))
 
     async def extend(self, request: Request, name: str, group: str) -> Response:
         """Extend leases."""
@@ -321,7 +321,7 @@ class GroupRoutes:
         topic = self._broker.topic(name)
         new_ms = visibility_ms(asked.visibility) or topic.settings_of(group).visibility_timeout_ms
         deadline_ms = self._broker.clock.wall_ms() + new_ms
-        return _settled(*await topic.receiver.extend(group, receipts, deadline_ms))
+        return _settled(*await topic.settler.extend(group, receipts, deadline_ms))
 
     async def list(self, _request: Request, name: str) -> Response:
         """List the groups of a topic by name."""

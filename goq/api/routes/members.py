@@ -110,7 +110,7 @@ class MemberRoutes:
     def heartbeat(self, request: Request, name: str, group: str, consumer: str) -> Response:
         """Renew a consumer's sessions, or the one that the request names."""
         topic, coordinator = self._of(name)
-        topic.receiver.on_heartbeat(group, consumer)
+        topic.settler.on_heartbeat(group, consumer)
         known = coordinator.heartbeat(group, consumer, parse_session_id(request))
         return _assignment(known, topic)
 

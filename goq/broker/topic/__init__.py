@@ -4,7 +4,8 @@ topic            the topic: partitions, groups, settings
 topic_loader     topics recovered at the start, opened, deleted
 partition_table  the number of partitions, and the open ones
 publisher        publish: a partition for each message, and one frame for each partition
-receiver         receive from all partitions, wait, settle
+receiver         receive from all partitions, and wait
+settler          acknowledge, nack, reject, release, extend
 waiters          consumers that wait, in FIFO order, and readers of the log
 push_streams     streams that deliver messages as they become ready
 stream_credit    the messages in flight of each stream, up to its credit

@@ -168,7 +168,7 @@ class PushStream:
         A grant of more is a sign of life; a client may set a maximum for a caller that hangs.
         """
         if maximum is None:
-            self.topic.receiver.on_grant(self.account)
+            self.topic.settler.on_grant(self.account)
             maximum = self.account.in_flight + more
         self.account.grant(min(maximum, limits.STREAM_IN_FLIGHT_MESSAGES_MAX))
 

@@ -37,8 +37,9 @@ from goq.broker.runtime.tasks import Tasks
 from goq.broker.topic.partition_table import PartitionTable
 from goq.broker.topic.publisher import TopicPublisher
 from goq.broker.topic.receiver import Receiver
+from goq.broker.topic.settler import TopicSettler
 from goq.broker.topic.stream_credit import StreamCredits
-from goq.config.topic import TopicSettings
+from goq.config.topic import EffectiveSettings, TopicSettings
 from goq.delivery.clock_change import AheadOf, is_ahead_unknown
 from goq.errors import GoqError, PartitionOffline, TopicReadOnly
 from goq.model import topic_folder
@@ -109,6 +110,7 @@ class Topic:
         self.name = name
         self.id = topic_id
         self.settings = settings
+        self._effective = EffectiveSettings(settings)
         self.directory = directory
         self.partitions = PartitionTable(name)
         self.groups: dict[str, dict[str, str]] = {}
@@ -121,13 +123,14 @@ class Topic:
             name, settings, self.partitions, remote_target, context.random
         )
         self.receiver = Receiver(
-            topic_id,
-            settings,
+            self._effective,
             self.partitions,
             self.coordinator,
-            self.credits,
             self.stats,
             partial(remember_group, self),
+        )
+        self.settler = TopicSettler(
+            topic_id, self.partitions, self.coordinator, self.credits, self.receiver, self.stats
         )
         self._context = context
         self._tasks = tasks
@@ -244,8 +247,8 @@ class Topic:
                 leadership.on_failure if leadership is not None else partial(self._reopen, number)
             ),
             on_outbox_entry=lambda: self._outbox_workers[number].wake(),
-            on_settled=partial(self.receiver.on_settled, number),
-            settings_of=self.receiver.settings_of,
+            on_settled=partial(self.settler.on_settled, number),
+            settings_of=self._effective.__getitem__,
             on_disk_failure=(
                 leadership.on_disk_failure if leadership is not None else lambda _error: None
             ),
@@ -331,18 +334,23 @@ class Topic:
 
     def settings_of(self, group: str) -> TopicSettings:
         """Return a group's settings: the topic's, with the group's overrides."""
-        return self.receiver.settings_of(group)
+        return self._effective[group]
 
     def configure(self, settings: TopicSettings) -> None:
         """Apply changed settings."""
         orderings = {group: self.settings_of(group).ordering for group in self.groups}
-        self.settings = self.publisher.settings = self.receiver.settings = settings
+        self.settings = self.publisher.settings = self._effective.topic = settings
         for group, before in orderings.items():
             self._set_group_settings(group, self.groups[group])
             if self.settings_of(group).ordering is not before:
                 self._change_ordering(group)
         for partition in self.partitions:
             partition.configure(settings)
+
+    def add_group(self, group: str) -> None:
+        """Add a group without overrides of the settings, unless the topic has it."""
+        if group not in self.groups:
+            self._set_group_settings(group, {})
 
     def configure_group(self, group: str, written: Mapping[str, str]) -> None:
         """Apply a group's overrides of the settings."""
@@ -353,10 +361,7 @@ class Topic:
 
     def _set_group_settings(self, group: str, written: Mapping[str, str]) -> None:
         self.groups[group] = dict(written)
-        if written:
-            self.receiver.group_settings[group] = self.settings.for_group(written)
-        else:
-            self.receiver.group_settings.pop(group, None)
+        self._effective.set_group(group, written)
 
     def _change_ordering(self, group: str) -> None:
         """Make messages ready that only the old ordering held back."""
@@ -368,7 +373,7 @@ class Topic:
     def forget_group(self, group: str) -> None:
         """Remove a deleted group."""
         self.groups.pop(group, None)
-        self.receiver.group_settings.pop(group, None)
+        self._effective.pop(group, None)
         self.coordinator.forget(group)
         self.receiver.restart(group)
 

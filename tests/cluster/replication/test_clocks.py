@@ -140,7 +140,7 @@ def test_the_holder_of_a_lease_can_settle_it_under_a_leader_with_another_clock(
         await asyncio.sleep(2)
         after = await world.move("crash")
         await asyncio.sleep(2)
-        _, lost = await after.ask(after.topics["t"].receiver.acknowledge(GROUP, receipts))
+        _, lost = await after.ask(after.topics["t"].settler.acknowledge(GROUP, receipts))
         assert not lost
 
     world.run(live())
@@ -156,7 +156,7 @@ def test_a_retry_comes_after_its_delay_under_a_leader_with_another_clock(ahead_m
         await asyncio.sleep(2)
         await world.publish()
         receipts = await world.receive("c1")
-        await first.ask(first.topics["t"].receiver.nack(GROUP, receipts, LEASE_MS, ""))
+        await first.ask(first.topics["t"].settler.nack(GROUP, receipts, LEASE_MS, ""))
         began = world.loop.time()
         await asyncio.sleep(1)
         await world.move("crash")

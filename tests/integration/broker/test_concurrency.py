@@ -92,7 +92,7 @@ async def take(topic: Topic, group: str = "g", count: int = 10) -> int:
 async def rejected(topic: Topic, group: str, given: Sequence[Receipt]) -> None:
     """Reject what was received."""
 
-    await topic.receiver.reject(group, given, "")
+    await topic.settler.reject(group, given, "")
 
 
 async def refuse(topic: Topic, group: str = "g") -> None:

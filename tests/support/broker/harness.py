@@ -350,14 +350,14 @@ def receipts(deliveries: Sequence[LeasedBatch], topic_id: int = 0) -> list[Recei
 async def settle_acked(
     topic: Topic, group: str, given: Sequence[Receipt]
 ) -> tuple[int, list[Receipt]]:
-    count, failed = await topic.receiver.acknowledge(group, given)
+    count, failed = await topic.settler.acknowledge(group, given)
     return count, [each.receipt for each in failed]
 
 
 async def settle_nacked(
     topic: Topic, group: str, given: Sequence[Receipt], delay_ms: int = 0, reason: str = ""
 ) -> tuple[int, list[Receipt]]:
-    count, failed = await topic.receiver.nack(group, given, delay_ms, reason)
+    count, failed = await topic.settler.nack(group, given, delay_ms, reason)
     return count, [each.receipt for each in failed]
 
 

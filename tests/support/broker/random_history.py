@@ -113,15 +113,15 @@ class Life:
         asked_us = self.latest_us
         lasts_us = (self.clock.wall_ms() + lasts_ms) * 1000 - asked_us
 
-        receiver = self.topic.receiver
+        settler = self.topic.settler
         if verb == "ack":
-            done, failed = await receiver.acknowledge(GROUP, chosen)
+            done, failed = await settler.acknowledge(GROUP, chosen)
         elif verb == "extend":
-            done, failed = await receiver.extend(GROUP, chosen, self.clock.wall_ms() + lasts_ms)
+            done, failed = await settler.extend(GROUP, chosen, self.clock.wall_ms() + lasts_ms)
         elif verb == "nack":
-            done, failed = await receiver.nack(GROUP, chosen, lasts_ms, "")
+            done, failed = await settler.nack(GROUP, chosen, lasts_ms, "")
         else:
-            done, failed = await receiver.reject(GROUP, chosen, "")
+            done, failed = await settler.reject(GROUP, chosen, "")
         lost = [each.receipt for each in failed]
         assert done + len(lost) == len(chosen)
         for receipt in chosen:

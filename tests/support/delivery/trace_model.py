@@ -262,15 +262,15 @@ class TraceTwin:
         deadline_ms = self.clock.wall_ms() + 900
 
         receipts = [Receipt(0, standing.held[o].token, o, o + 1) for o in chosen]
-        receiver = topic.receiver
+        settler = topic.settler
         if verb == "ack":
-            done, lost = await receiver.acknowledge(group, receipts)
+            done, lost = await settler.acknowledge(group, receipts)
         elif verb == "extend":
-            done, lost = await receiver.extend(group, receipts, deadline_ms)
+            done, lost = await settler.extend(group, receipts, deadline_ms)
         elif verb == "nack":
-            done, lost = await receiver.nack(group, receipts, delay_ms, reason)
+            done, lost = await settler.nack(group, receipts, delay_ms, reason)
         else:
-            done, lost = await receiver.reject(group, receipts, reason)
+            done, lost = await settler.reject(group, receipts, reason)
         assert (done, lost) == (len(chosen), [])
         for offset in chosen:
             held, at = standing.held[offset], self._id(topic.name, offset)

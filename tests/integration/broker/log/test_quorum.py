@@ -14,7 +14,7 @@ from goq.broker.log.group_commit import Appended, GroupCommit, wait_for_all
 from goq.broker.partition.loader import open_logs
 from goq.broker.partition_context import Quorums
 from goq.broker.runtime.metrics import TopicStats, WriteTimes
-from goq.broker.topic.receiver import UnsettledReceipt
+from goq.broker.topic.settler import UnsettledReceipt
 from goq.broker.topic.topic import Leadership, Topic
 from goq.clock import ManualClock
 from goq.delivery.dedup.dedup_window import DedupWindow
@@ -394,7 +394,7 @@ def test_an_ack_that_is_not_safe_when_the_leadership_ends_may_hold(tmp_path: Pat
         led.events.reach_end()
         given = receipts(await receiving)
         before = led.events.appended_to
-        acking = asyncio.ensure_future(led.topic.receiver.acknowledge("g", given))
+        acking = asyncio.ensure_future(led.topic.settler.acknowledge("g", given))
         await until(lambda: led.events.appended_to > before)
         await led.topic.resign(0, LOST)
         with pytest.raises(TimedOut):
@@ -418,7 +418,7 @@ def test_receipts_of_a_lost_partition_fail_by_themselves(tmp_path: Path) -> None
         given = {receipt.partition: receipt for receipt in receipts(await receiving)}
         assert set(given) == {0, 1}
         before = led.events.appended_to
-        acking = asyncio.ensure_future(led.topic.receiver.acknowledge("g", list(given.values())))
+        acking = asyncio.ensure_future(led.topic.settler.acknowledge("g", list(given.values())))
         await until(lambda: led.events.appended_to > before)
         await led.topic.resign(0, LOST)
         assert await acking == (1, [UnsettledReceipt(given[0], "timed_out")])

@@ -50,7 +50,7 @@ ALL = RemovalRequest(DeadLetterQuery(), (-1, -1), 10_000)
 
 
 async def reject_all(topic: Topic, found: list[LeasedBatch], reason: str = "bad") -> int:
-    done, _ = await topic.receiver.reject("g", receipts(found), reason)
+    done, _ = await topic.settler.reject("g", receipts(found), reason)
     return done
 
 

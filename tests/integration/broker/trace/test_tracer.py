@@ -217,7 +217,7 @@ def test_a_damaged_message_has_the_steps_that_its_events_tell(tmp_path: Path) ->
 
 async def reject_all(topic: Topic, group: str, count: int) -> None:
     found = await topic.receiver.receive(group, options(count))
-    await topic.receiver.reject(group, receipts(found), "")
+    await topic.settler.reject(group, receipts(found), "")
 
 
 async def left(topic: Topic) -> None:

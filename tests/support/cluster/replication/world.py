@@ -178,7 +178,7 @@ class World:
         try:
             node.partition(KEY)
             topic = node.topics[KEY.topic]
-            _, lost = await node.ask(topic.receiver.acknowledge(GROUP, receipts))
+            _, lost = await node.ask(topic.settler.acknowledge(GROUP, receipts))
         except GoqError:
             return
         if not lost:
