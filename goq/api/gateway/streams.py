@@ -122,7 +122,11 @@ class _MergedStream:
         errors = [each for each in results if isinstance(each, BaseException)]
         wrong = [each for each in errors if not isinstance(each, GoqError)]
         is_mistake = any(400 <= each.status < 500 for each in refusals)
-        if wrong or is_mistake or None not in self._readers:
+        # A node's stream may have reached its limit and ended by now.
+        is_open_here = any(
+            url is None and each is None for url, each in zip(urls, results, strict=True)
+        )
+        if wrong or is_mistake or not is_open_here:
             await self._close()
             if wrong:
                 raise wrong[0]

@@ -247,8 +247,8 @@ class Fetcher:
 
 
 def _confirms(update: PartitionUpdate, position: Position) -> bool:
-    """Whether an update only tells that a follower has everything that is safe."""
-    return position.ends.reaches(update.high_watermark) and all(
+    """Whether an update only tells that a follower has all that the leader has."""
+    return position.ends == update.ends and all(
         log is None or not (log.frame_bytes or log.must_reset or log.diverges_at is not None)
         for log in (update.messages, update.events)
     )

@@ -239,6 +239,7 @@ class LeaderReplica:
             begin = LogUpdate(start, start, 0, rewrites=rewrites, must_reset=True)
             head = PartitionUpdate(position.key, self.leader_epoch, LogOffsets(0, 0), begin, None)
             return FramedUpdate(head, [])
+        ends = self.progress.ends
         messages, events = (
             _read_log_update(
                 log,
@@ -249,12 +250,14 @@ class LeaderReplica:
                 bytes_max=bytes_max,
             )
             for which, (log, end, epoch, own_end) in enumerate(
-                zip(self.logs, position.ends, position.epochs, self.progress.ends, strict=True)
+                zip(self.logs, position.ends, position.epochs, ends, strict=True)
             )
         )
         messages_head = msgspec.structs.replace(messages.head, rewrites=rewrites)
         watermark = self.progress.high_watermark
-        head = PartitionUpdate(self.key, self.leader_epoch, watermark, messages_head, events.head)
+        head = PartitionUpdate(
+            self.key, self.leader_epoch, watermark, messages_head, events.head, ends=ends
+        )
         end_offsets: LogOffsets | None = None
         if messages.end_offsets is not None and events.end_offsets is not None:
             end_offsets = LogOffsets(messages.end_offsets, events.end_offsets)

@@ -87,7 +87,10 @@ class LogUpdate(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PartitionUpdate(msgspec.Struct, frozen=True, array_like=True):
-    """The continuation of a partition; ``refusal`` says why the node has none to give."""
+    """The continuation of a partition; ``refusal`` says why the node has none to give.
+
+    ``ends`` are the ends of the leader's logs, None from a version that does not say.
+    """
 
     key: PartitionKey
     leader_epoch: int
@@ -95,6 +98,7 @@ class PartitionUpdate(msgspec.Struct, frozen=True, array_like=True):
     messages: LogUpdate | None
     events: LogUpdate | None
     refusal: str = ""
+    ends: LogOffsets | None = None
 
 
 class FetchResponse(msgspec.Struct, frozen=True, array_like=True):

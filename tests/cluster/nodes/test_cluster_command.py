@@ -98,6 +98,7 @@ def test_a_cluster_is_shown_grown_moved_and_shrunk(
 
     assert f"--join {cluster.by_name['n1'].url}" in run("cluster", "join").stdout.decode()
     cluster.start("n3", via="n1")
+    cluster.until(lambda: cluster.cluster_node("n3").readiness.pending() == [])
     eventually(lambda: cluster.statuses("n1").get("n3") == "up")
     planned = json.loads(run("cluster", "rebalance", "--dry-run", "--json").stdout)
     assert planned["dry_run"]
@@ -119,6 +120,7 @@ def test_a_rebalance_is_not_done_while_moves_are_planned(
     run("produce", topic, stdin=lines)
     run("cluster", "set", "move_bytes_per_s=1KB", "moves_at_once=1")
     cluster.start("n4", via="n1")
+    cluster.until(lambda: cluster.cluster_node("n4").readiness.pending() == [])
     eventually(lambda: cluster.statuses("n1").get("n4") == "up")
     assert "does not follow the cluster" not in caplog.text  # it registers with its level at once
     started = run("cluster", "rebalance")

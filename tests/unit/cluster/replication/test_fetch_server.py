@@ -174,6 +174,7 @@ def test_a_follower_that_has_everything_hears_how_far_it_is_safe_when_it_asks_ag
         assert leading.progress.high_watermark == LogOffsets(20, 0)
         (update,) = (await follower.ask_again()).updates
         assert update.high_watermark == LogOffsets(20, 0)
+        assert update.ends == LogOffsets(20, 0)
         assert not (await follower.ask_again()).updates
 
     asyncio.run(run())
