@@ -19,7 +19,7 @@ from goq import clock, limits
 from goq.broker.partition import ready_state
 from goq.broker.partition.ready_state import ReadyState
 from goq.broker.partition.timers import Timers
-from goq.broker.topic import receiver
+from goq.broker.topic import settler
 from goq.clock import TimeSlice
 from goq.delivery.events.event import Matured
 from goq.http import connection
@@ -184,7 +184,7 @@ def counted_steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         patched.setattr(connection, "_note_step", note)
         patched.setattr(clock, "SLICE_S", 0.0)
         patched.setattr(limits, "SELECTION_STEPS_MAX", CHUNK)
-        patched.setattr(receiver, "_SETTLED_AT_ONCE", CHUNK)
+        patched.setattr(settler, "_SETTLED_AT_ONCE", CHUNK)
         yield found
 
 
