@@ -290,6 +290,14 @@ class ResourcesExhausted(Unavailable):
     code = "resources_exhausted"
 
 
+class NodeFull(Unavailable):
+    """The node holds as many topics, partitions or groups as it may; nothing was created."""
+
+    code = "node_full"
+    http_status = 507
+    retryable = False
+
+
 class PartitionOffline(Unavailable):
     """The partition cannot be served now."""
 

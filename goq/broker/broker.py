@@ -26,6 +26,7 @@ from goq.broker.runtime.metrics import WriteTimes
 from goq.broker.runtime.tasks import Tasks
 from goq.broker.search.finder import Finder
 from goq.broker.search.key_index_builder import KeyIndexBuilder
+from goq.broker.topic.capacity import Capacity
 from goq.broker.topic.push_streams import PushStreams
 from goq.broker.topic.topic import DEFAULT_PARAMETERS, Topic, TopicParameters
 from goq.broker.topic.topic_loader import TopicLoader
@@ -37,7 +38,6 @@ from goq.errors import (
     GoqError,
     InvalidInput,
     ShuttingDown,
-    TooManyRequests,
     TopicExists,
     TopicNotFound,
     outcome_unknown,
@@ -75,6 +75,7 @@ class Broker:
         replica manager opens the partitions that this node leads. ``remote_target`` finds
         partitions that other nodes lead."""
         self.topics: dict[str, Topic] = {}
+        self.capacity = Capacity(self.topics, default_partitions=partitions, is_member=is_member)
         self.streams = PushStreams()
         self.clock = clock
         self.metadata = metadata
@@ -142,6 +143,7 @@ class Broker:
         rows = await self._loader.recover_rows()
         await self.archive.open({row.folder for row in rows.values()})
         await asyncio.gather(*(self._open(row, skip_failed=True) for row in rows.values()))
+        self.capacity.tell()
         self._started.set()
         self._retention_task = self._tasks.start(self.retention_manager.run())
         self.compaction_manager.start(self._tasks)
@@ -205,15 +207,14 @@ class Broker:
     async def _create(
         self, name: str, partitions: int, settings: TopicSettings, replication: TopicReplication
     ) -> Topic:
-        if len(self.topics) >= limits.TOPICS_MAX:
-            raise TooManyRequests(f"a node holds at most {limits.TOPICS_MAX} topics")
-        await self._loader.finish_deletion(name)
-        row = TopicRow(name, partitions, settings.written(), id=draw_topic_id(secrets.randbits))
-        row = await self.metadata.create_topic(row, replication)
-        try:
-            return self.topics.get(name) or await self._open(row)
-        except GoqError as error:
-            raise outcome_unknown(error) from error  # the topic exists, but is not open here
+        with self.capacity.topic(partitions):
+            await self._loader.finish_deletion(name)
+            row = TopicRow(name, partitions, settings.written(), id=draw_topic_id(secrets.randbits))
+            row = await self.metadata.create_topic(row, replication)
+            try:
+                return self.topics.get(name) or await self._open(row)
+            except GoqError as error:
+                raise outcome_unknown(error) from error  # the topic exists, but is not open here
 
     async def alter_topic(
         self,
@@ -249,15 +250,16 @@ class Broker:
         replication: TopicReplication = DEFAULT_REPLICATION,
     ) -> None:
         row = TopicRow(topic.name, partitions, settings.written(), id=topic.id)
-        await self.metadata.put_topic(row, replication)
-        if topic.doubt is not None:
-            known = await self.metadata.groups(topic.name)
-            for group, own in topic.groups.items():
-                if known.get(group) != own:
-                    await self.metadata.put_group(topic.name, group, own)
-            topic.set_doubt(None)
-        topic.configure(settings)
-        await self._loader.open_partitions(topic, partitions)
+        with self.capacity.partitions(partitions - topic.partitions.count, topic):
+            await self.metadata.put_topic(row, replication)
+            if topic.doubt is not None:
+                known = await self.metadata.groups(topic.name)
+                for group, own in topic.groups.items():
+                    if known.get(group) != own:
+                        await self.metadata.put_group(topic.name, group, own)
+                topic.set_doubt(None)
+            topic.configure(settings)
+            await self._loader.open_partitions(topic, partitions)
         self.retention_manager.wake_topic(topic)
         self.compaction_manager.wake()
 
@@ -358,25 +360,21 @@ class Broker:
     async def remember_group(self, topic: Topic, group: str) -> None:
         """Store a group at its first use."""
         if group not in topic.groups:
-            self._check_new_group(topic, group)
-            await self.metadata.put_group(topic.name, group, {})
-            topic.add_group(group)
+            check_name(group, "group")
+            with self.capacity.group(topic, group):
+                await self.metadata.put_group(topic.name, group, {})
+                topic.add_group(group)
 
     async def configure_group(self, topic: Topic, group: str, settings: Mapping[str, Any]) -> None:
         """Change settings of a group; others keep their values."""
-        if group not in topic.groups:
-            self._check_new_group(topic, group)
+        check_name(group, "group")
         known = topic.groups.get(group, {})
         chosen = topic.settings.for_group({**known, **flatten(settings)}).written_for_group()
         own = {name: chosen[name] for name in {*known, *flatten(settings)}}
-        await self.metadata.put_group(topic.name, group, own)
-        topic.configure_group(group, own)
+        with self.capacity.group(topic, group):
+            await self.metadata.put_group(topic.name, group, own)
+            topic.configure_group(group, own)
         self.retention_manager.wake_topic(topic)
-
-    def _check_new_group(self, topic: Topic, group: str) -> None:
-        check_name(group, "group")
-        if len(topic.groups) >= limits.GROUPS_PER_TOPIC_MAX:
-            raise TooManyRequests(f"a topic has at most {limits.GROUPS_PER_TOPIC_MAX} groups")
 
     async def delete_group(self, topic: Topic, group: str) -> None:
         """Delete a group and its progress."""

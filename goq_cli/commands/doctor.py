@@ -34,6 +34,7 @@ def _node_is_well() -> bool:
         health, version = client.get_health(), client.get_version()
     lines = [f"node {version.node}, goq {version.version}: {health.status}"]
     lines += [f"the disk is {health.disk}"] if health.disk else []
+    lines += health.limits_reached
     told = {problem.what for problem in health.problems}
     lines += [f"offline: {name}" for name in health.offline if name not in told]
     lines += [f"damaged: {name}" for name in health.damaged]

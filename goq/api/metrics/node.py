@@ -166,6 +166,15 @@ class Metrics:
             if topic.doubt is not None:
                 doubt.add_metric([topic.name, str(topic.doubt.kind)], 1)
         yield doubt
+        capacity = self._broker.capacity
+        yield GaugeMetricFamily(
+            "goq_state_bytes",
+            "Memory for partitions and groups, by count",
+            value=capacity.used_bytes,
+        )
+        yield GaugeMetricFamily(
+            "goq_state_bytes_max", "The bound of that memory", value=capacity.bytes_max
+        )
         count = len(self._broker.metadata.problems)
         yield GaugeMetricFamily("goq_metadata_problems", "Damage of node.db", value=count)
 

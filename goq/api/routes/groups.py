@@ -104,7 +104,12 @@ class GroupRoutes:
                     Parameter(CLIENT_ID, "the consumer, where the body names none"),
                     Parameter(SESSION_ID, "the loop, where several have one consumer's name"),
                 ),
-                errors=("topic_not_found", "too_many_requests", "partition_offline"),
+                errors=(
+                    "topic_not_found",
+                    "too_many_requests",
+                    "partition_offline",
+                    "node_full",
+                ),
                 gives_frames=True,
                 gives_lines=True,
                 waits=True,
@@ -142,7 +147,7 @@ class GroupRoutes:
                 "Give a group settings of its own",
                 body=GroupSettings,
                 answer=GroupOut,
-                errors=("topic_not_found",),
+                errors=("topic_not_found", "node_full"),
                 routing=LocalThenMerged(merge_group),
             ),
             Route(

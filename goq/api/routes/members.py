@@ -60,7 +60,7 @@ class MemberRoutes:
                 "Let a consumer take part in a group",
                 body=JoinRequest,
                 answer=MemberAssignmentOut,
-                errors=("topic_not_found", "conflict", "too_many_requests"),
+                errors=("topic_not_found", "conflict", "too_many_requests", "node_full"),
                 routing=ToAllLeaders(merge_assignments),
             ),
             Route(

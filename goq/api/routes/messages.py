@@ -95,6 +95,7 @@ class MessageRoutes:
                     "out_of_order_sequence",
                     "producer_fenced",
                     "storage_full",
+                    "node_full",
                 ),
                 headers=(Parameter(CLIENT_ID, "what the producer calls itself"),),
                 takes_frames=True,

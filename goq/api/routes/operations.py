@@ -34,12 +34,14 @@ class ProblemOut(msgspec.Struct):
 class HealthOut(msgspec.Struct, omit_defaults=True):
     """The health of the node, and its problems. ``disk`` is "full" or "nearly full".
 
+    ``limits_reached`` says why no further topic fits; what is there works as before.
     ``offline`` and ``damaged`` are partitions. ``problems`` says why partitions are offline, and
     which topics wait for a decision: those that are "adopted" or "read-only".
     """
 
     status: str
     disk: str = ""
+    limits_reached: list[str] = msgspec.field(default_factory=list)
     offline: list[str] = msgspec.field(default_factory=list)
     damaged: list[str] = msgspec.field(default_factory=list)
     problems: list[ProblemOut] = msgspec.field(default_factory=list)
@@ -98,7 +100,8 @@ class OperationRoutes:
         space = SpaceState.OK if self._space is None else self._space.state
         is_degraded = offline or damaged or problems or space is SpaceState.FULL
         disk = "" if space is SpaceState.OK else str(space)
-        health = HealthOut("degraded" if is_degraded else "ok", disk, offline, damaged, problems)
+        status = "degraded" if is_degraded else "ok"
+        health = HealthOut(status, disk, self._limits_reached(), offline, damaged, problems)
         return json_response(health, 503 if is_degraded else 200)
 
     def live(self, _request: Request) -> Response:
@@ -111,7 +114,11 @@ class OperationRoutes:
             return json_response(HealthOut("draining"), 503)
         if waits_for := self._waits_for():
             return json_response(HealthOut("starting", waits_for=waits_for), 503)
-        return json_response(HealthOut("ok"))
+        return json_response(HealthOut("ok", limits_reached=self._limits_reached()))
+
+    def _limits_reached(self) -> list[str]:
+        shortage = self._broker.capacity.shortage()
+        return [] if shortage is None else [f"no further topic fits: {shortage}"]
 
     def version(self, _request: Request) -> Response:
         """Return the version."""

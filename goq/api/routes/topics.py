@@ -80,7 +80,7 @@ class TopicRoutes:
                 body=NewTopic,
                 answer=TopicOut,
                 status=201,
-                errors=("topic_exists",),
+                errors=("topic_exists", "node_full"),
                 routing=LocalThenMerged(merge_topic, _path, is_shown_by_all),
             ),
             Route(
@@ -106,7 +106,7 @@ class TopicRoutes:
                 self.use,
                 "Show a topic, created first if there is none and the node is set to do so",
                 answer=TopicOut,
-                errors=missing,
+                errors=(*missing, "node_full"),
                 routing=LocalThenMerged(merge_topic, _path, is_shown_by_all),
             ),
             Route(
@@ -116,7 +116,7 @@ class TopicRoutes:
                 "Change settings or the replication, or add partitions",
                 body=TopicChange,
                 answer=TopicOut,
-                errors=missing,
+                errors=(*missing, "node_full"),
                 routing=LocalThenMerged(merge_topic, _path, is_shown_by_all),
             ),
             Route(

@@ -17,8 +17,8 @@ from goq.config.topic import TopicSettings
 from goq.errors import (
     GoqError,
     InvalidInput,
+    NodeFull,
     PartitionNotFound,
-    TooManyRequests,
     TopicExists,
     TopicNotFound,
 )
@@ -226,10 +226,10 @@ def test_so_many_topics_and_groups_and_no_more(
     async def main() -> None:
         async with broker_on(tmp_path) as broker:
             topic = await broker.create_topic("t")
-            with pytest.raises(TooManyRequests):
+            with pytest.raises(NodeFull):
                 await broker.create_topic("u")
             await broker.remember_group(topic, "g")
-            with pytest.raises(TooManyRequests):
+            with pytest.raises(NodeFull):
                 await broker.remember_group(topic, "h")
             with pytest.raises(InvalidInput):
                 await broker.create_topic("v", 0)
