@@ -8,7 +8,7 @@ input               messages from stdin and files
 output              answers, tables and reports on stdout
 interrupts          signals that end a blocked call, or wait for the end of work
 rate                a rate limit and the count of a long run
-exec_worker         ``goq consume --exec``: one process a message
+settlement          what ``goq consume --group`` does with a message, and how that settles it
 replay_modes        where a replay goes: stdout, a topic, a group, or a dry run
 dead_letter_filter  the options that select dead letters
 """

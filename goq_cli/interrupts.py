@@ -21,7 +21,7 @@ class Terminated(BaseException):
 class Interrupts:
     """Defers interrupts during work, and raises them while waiting.
 
-    A second interrupt is raised at once: the user insists.
+    A second interrupt is raised at once: the user insists. Besides signals, :meth:`end` interrupts.
     """
 
     def __init__(self) -> None:
@@ -35,6 +35,7 @@ class Interrupts:
             number: signal.signal(number, self._arrived)
             for number in (signal.SIGINT, signal.SIGTERM)
         }
+        before[signal.SIGURG] = signal.signal(signal.SIGURG, self._reminded)
         try:
             yield
         finally:
@@ -51,16 +52,38 @@ class Interrupts:
         self._waiting = False
         self.check()
 
+    def end(self, kind: type[BaseException]) -> None:
+        """Interrupt the main thread by ``kind``, from another thread; repeat until it has ended.
+
+        A call that the main thread enters at that moment is interrupted by the next repetition.
+        """
+        if self._pending is None:
+            self._pending = kind
+        main = threading.main_thread().ident
+        if main is not None:
+            signal.pthread_kill(main, signal.SIGURG)
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether an interrupt was deferred or raised."""
+        return self._pending is not None
+
     def check(self) -> None:
         """Raise a deferred interrupt."""
         if self._pending is not None:
+            self._waiting = False
             raise self._pending
 
     def _arrived(self, number: int, _frame: FrameType | None) -> None:
         kind: type[BaseException] = Terminated if number == signal.SIGTERM else KeyboardInterrupt
-        if self._waiting or self._pending is not None:
+        is_raised = self._waiting or self._pending is not None
+        self._waiting, self._pending = False, kind
+        if is_raised:
             raise kind
-        self._pending = kind
+
+    def _reminded(self, _number: int, _frame: FrameType | None) -> None:
+        if self._waiting:
+            self.check()
 
 
 def remind_of_signals() -> None:

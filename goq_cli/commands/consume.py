@@ -10,14 +10,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from goq.errors import TimedOut, UsageError
+from goq.errors import UsageError
 from goq_cli.interrupts import Interrupts
 from goq_cli.output.message_format import DEFAULT_FORMAT, Writer, make_writer
+from goq_cli.output.output import EXIT_IN_PART
 from goq_cli.session import SESSION, ClientId
+from goq_cli.settlement.acker import make_acker
 
 if TYPE_CHECKING:
-    from goq.client import Client, DamagedRange, LogMessage, ReceivedMessage
-    from goq_cli.exec_worker import ExecWorker
+    from goq.client import Client, DamagedRange, LogMessage
+    from goq_cli.settlement.acker import Acker
+    from goq_cli.settlement.exec_worker import ExecWorker
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,16 +123,16 @@ def command(
             messages = _log(client, topics, where, writer, timeout)
             _print(writer, messages, maximum)
             return
+        interrupts = Interrupts()
         taker: ExecWorker | Acker
         if execute:
-            from goq_cli.exec_worker import ExecWorker as Worker
+            from goq_cli.settlement.exec_worker import ExecWorker as Worker
 
             taker = Worker(client, execute, jobs, retry_delay)
             prefetch = min(prefetch, 2 * jobs)
         else:
             writer = make_writer(form, raw, b"\0" if null else b"\n")
-            taker = Acker(client, writer, prefetch, ack=not no_ack)
-        interrupts = Interrupts()
+            taker = make_acker(client, writer, prefetch, interrupts, ack=not no_ack)
 
         def before_wait() -> None:
             taker.settle()
@@ -143,63 +146,18 @@ def command(
             visibility=visibility,
             until_empty=until_empty,
             timeout=timeout,
-            auto_extend=execute is not None,
+            auto_extend=taker.keeps_leases,
             before_wait=before_wait,
             after_wait=interrupts.work,
+            before_end=taker.settle_all,
         )
         with interrupts.held_back(), taker, closing(received):
             for message in received:
                 taker.take(message)
                 interrupts.check()
-
-
-class Acker:
-    """Prints messages, and acknowledges them when the output is flushed."""
-
-    def __init__(self, client: Client, writer: Writer, prefetch: int, *, ack: bool) -> None:
-        self._client = client
-        self._writer = writer
-        self._batch = (prefetch + 1) // 2  # the node sends one half while the other is printed
-        self._ack = ack
-        self._printed: list[ReceivedMessage] = []
-
-    def __enter__(self) -> Acker:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        """Acknowledge printed messages; nack the others."""
-        try:
-            self.settle()
-        except OSError:
-            if self._ack:
-                for message in self._printed:
-                    message.nack()
-            raise
-
-    def take(self, message: ReceivedMessage) -> None:
-        """Print a message; acknowledge a batch of printed ones when it is full."""
-        self._writer.write(message)
-        self._printed.append(message)
-        if len(self._printed) >= self._batch:
-            self.settle()
-
-    def settle(self) -> None:
-        """Flush the output, then acknowledge the printed messages."""
-        self._writer.flush()
-        if self._ack and self._printed:
-            settled = self._client.ack_many(self._printed)
-            unknown = sum(each.code == TimedOut.code for each in settled.failed)
-            if unknown:
-                sys.stderr.write(
-                    f"goq: it is not known whether {unknown} receipts were acknowledged;"
-                    " messages that were not come again\n"
-                )
-            if len(settled.failed) > unknown:
-                sys.stderr.write(
-                    f"goq: {len(settled.failed) - unknown} leases had ended before their messages"
-                    " were acknowledged; they come again (see --visibility)\n"
-                )
-        self._printed = []
+        interrupts.check()
+    if taker.has_failed:
+        raise typer.Exit(EXIT_IN_PART)
 
 
 def _log(

@@ -27,8 +27,11 @@ _ESCAPES = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
 class Writer(Protocol):
     """A writer of messages to stdout."""
 
-    def write(self, message: AnyMessage) -> None:
-        """Print a message, possibly buffered."""
+    written_bytes: int
+    """How many bytes were written out."""
+
+    def write(self, message: AnyMessage) -> bool:
+        """Print a message, possibly buffered; return whether nothing is buffered."""
         ...
 
     def flush(self) -> None:
@@ -44,22 +47,27 @@ class BytesWriter:
         self._parts: list[bytes] = []
         self._size_bytes = 0
         self._flushed_s = 0.0
+        self.written_bytes = 0
         sys.stdout.flush()
 
-    def write(self, message: AnyMessage) -> None:
+    def write(self, message: AnyMessage) -> bool:
         """Print a message; messages in quick succession are written together."""
         part = self._form(message)
         self._parts.append(part)
         self._size_bytes += len(part)
         if self._size_bytes >= _FLUSH_BYTES or time.monotonic() - self._flushed_s > _FLUSH_S:
             self.flush()
+            return True
+        return False
 
     def flush(self) -> None:
         """Write out everything that is buffered; the rest stays after an error."""
         rest = b"".join(self._parts)
         self._parts = [rest]
         while rest:
-            rest = rest[os.write(sys.stdout.fileno(), rest) :]
+            count = os.write(sys.stdout.fileno(), rest)
+            self.written_bytes += count
+            rest = rest[count:]
             self._parts = [rest]
         self._size_bytes = 0
         self._flushed_s = time.monotonic()

@@ -19,10 +19,9 @@ from goq.client._async.receive import AsyncDeliveryBatch, ReceiveOptions, receiv
 from goq.client._async.settlement import (
     AsyncReceivedMessage,
     Settler,
-    by_group,
     extend_details,
     nack_details,
-    receipts_of,
+    settle_many,
 )
 from goq.client.arguments import (
     Duration,
@@ -35,7 +34,7 @@ from goq.client.arguments import (
     wait_ms,
 )
 from goq.client.delivery_options import DeliveryOptions
-from goq.client.messages import FailedReceipt, Published, PublishedBatch, Settled
+from goq.client.messages import Published, PublishedBatch, Settled
 from goq.client.protocol.request_builder import HttpOptions
 from goq.client.retry import BackoffPolicy
 from goq.client.tracing.trace_context import with_current_span
@@ -234,6 +233,7 @@ class AsyncClient(AsyncLogClient, AsyncAdmin):
         auto_extend: bool = False,
         before_wait: Callable[[], Awaitable[None]] | None = None,
         after_wait: Callable[[], Awaitable[None]] | None = None,
+        before_end: Callable[[], Awaitable[None]] | None = None,
     ) -> AsyncGenerator[AsyncReceivedMessage, None]:
         """Yield messages of a group as they become ready.
 
@@ -252,7 +252,8 @@ class AsyncClient(AsyncLogClient, AsyncAdmin):
 
         ``consumer`` names this consumer in the group, by default the client id. ``before_wait`` is
         called when all received messages were yielded, so that the caller can settle them.
-        ``after_wait`` is called before the next messages are yielded.
+        ``after_wait`` is called before the next messages are yielded. ``before_end`` is called when
+        the loop ends and no more messages come: ``auto_extend`` lasts until it returns.
 
         Raises ``TopicNotFound``, ``InvalidInput``.
         """
@@ -267,6 +268,7 @@ class AsyncClient(AsyncLogClient, AsyncAdmin):
             auto_extend,
             before_wait,
             after_wait,
+            before_end,
         )
         if options.receive.wait_ms == 0 and not until_empty:
             raise InvalidInput("a loop that does not wait asks without pause", field="wait")
@@ -348,14 +350,16 @@ class AsyncClient(AsyncLogClient, AsyncAdmin):
 
     async def ack_many(self, messages: Iterable[AsyncReceivedMessage]) -> Settled:
         """Mark received messages as done, in one request for each topic and group."""
-        done, failed = 0, list[FailedReceipt]()
-        for topic, group, members in by_group(messages):
-            settled = await self._settler.settle("ack", topic, group, receipts_of(members))
-            for message in members:
-                message.settled = True
-            done += settled.done
-            failed.extend(settled.failed)
-        return Settled(done, failed)
+        return await settle_many(self._settler, "ack", messages)
+
+    async def nack_many(
+        self,
+        messages: Iterable[AsyncReceivedMessage],
+        delay: Duration | None = None,
+        reason: str | None = None,
+    ) -> Settled:
+        """Return received messages as ``message.nack`` does, in one request for each group."""
+        return await settle_many(self._settler, "nack", messages, **nack_details(delay, reason))
 
     def _direct_publisher(self, topic: str, acks: str | None) -> DirectPublisher:
         found = self._direct_publishers.get((topic, acks))

@@ -31,7 +31,8 @@ class ConsumeOptions:
 
     ``max_messages`` counts messages, ``until_empty`` ends the loop when no message is ready, and
     ``timeout_ms`` when none has come for so long. ``before_wait`` is called when all messages
-    were yielded, ``after_wait`` before any of the next ones is.
+    were yielded, ``after_wait`` before any of the next ones is. ``before_end`` is called when no
+    more messages come, while the leases of those that the caller has are still extended.
     """
 
     receive: ReceiveOptions
@@ -41,6 +42,7 @@ class ConsumeOptions:
     auto_extend: bool
     before_wait: Callable[[], Awaitable[None]] | None
     after_wait: Callable[[], Awaitable[None]] | None
+    before_end: Callable[[], Awaitable[None]] | None
 
 
 class Consumer:
@@ -114,9 +116,13 @@ class Consumer:
         if not self._owner.is_here:
             return  # streams and messages are the parent's
         async with self._closing:
-            await self._workers.aclose()
-            self._keeper.stop()
-            await give_back(self._settler, self._buffer.drain())
+            try:
+                await self._workers.aclose()
+                await give_back(self._settler, self._buffer.drain())
+                if self._options.before_end is not None:
+                    await self._options.before_end()
+            finally:
+                self._keeper.stop()
 
     async def _fill(self) -> bool:
         """Wait for messages, perhaps in vain; return False when the loop is to end."""

@@ -258,6 +258,20 @@ def receipts_of(messages: Iterable[AsyncReceivedMessage]) -> list[str]:
     return [str(run) for run in wire.runs_of(message.claim() for message in messages)]
 
 
+async def settle_many(
+    settler: Settler, verb: str, messages: Iterable[AsyncReceivedMessage], **details: object
+) -> Settled:
+    """Settle received messages, in one request for each topic and group."""
+    done, failed = 0, list[FailedReceipt]()
+    for topic, group, members in by_group(messages):
+        settled = await settler.settle(verb, topic, group, receipts_of(members), **details)
+        for message in members:
+            message.settled = True
+        done += settled.done
+        failed.extend(settled.failed)
+    return Settled(done, failed)
+
+
 async def extend_leases(
     settler: Settler,
     buffer: MessageBuffer[AsyncReceivedMessage],

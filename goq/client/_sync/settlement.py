@@ -259,6 +259,20 @@ def receipts_of(messages: Iterable[ReceivedMessage]) -> list[str]:
     return [str(run) for run in wire.runs_of(message.claim() for message in messages)]
 
 
+def settle_many(
+    settler: Settler, verb: str, messages: Iterable[ReceivedMessage], **details: object
+) -> Settled:
+    """Settle received messages, in one request for each topic and group."""
+    done, failed = 0, list[FailedReceipt]()
+    for topic, group, members in by_group(messages):
+        settled = settler.settle(verb, topic, group, receipts_of(members), **details)
+        for message in members:
+            message.settled = True
+        done += settled.done
+        failed.extend(settled.failed)
+    return Settled(done, failed)
+
+
 def extend_leases(
     settler: Settler,
     buffer: MessageBuffer[ReceivedMessage],

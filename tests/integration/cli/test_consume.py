@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import os
+import select
 import signal
 import subprocess
 import sys
@@ -13,6 +15,7 @@ import pytest
 from goq.client import Client
 from goq.units import format_time_us
 from tests.support.cli.command import GOQ, Run
+from tests.support.eventually import eventually
 from tests.support.node.running_node import RunningNode
 
 
@@ -148,7 +151,7 @@ def test_a_command_a_message_acknowledges_by_its_exit_code(
         ' if [ "$line" = "line 5" ] && [ "$GOQ_ATTEMPT" = 1 ]; then echo broken >&2; exit 3; fi'
     )
     options = ("--group", "g", "--exec", command, "--jobs", "3", "--retry-delay", "10ms")
-    done = goq("consume", topic, *options, "--max", "13")
+    done = goq("consume", topic, *options, "--max", "13", code=1)
     assert b"broken" in done.stderr
     written = sorted((tmp_path / "out").read_text().splitlines())
     expected = [f"line {n} {topic} 1" for n in range(12)] + [f"line 5 {topic} 2"]
@@ -205,13 +208,45 @@ def test_an_interrupted_consumer_leaves_nothing_half_acknowledged(
     assert sorted(printed + rest) == sorted(lines)
 
 
-def test_a_closed_pipe_ends_quietly_and_loses_nothing(
+@pytest.mark.parametrize("end", ["--max=1", "--until-empty", "--timeout=1s", "SIGINT"])
+def test_the_lease_of_a_command_is_extended_until_it_ends_however_the_loop_ends(
+    environment: dict[str, str], topic: str, goq: Run, tmp_path: Path, end: str
+) -> None:
+    publish(goq, topic, 1)
+    started = tmp_path / "started"
+    options = ["--group", "g", "--visibility", "2s", "--exec", f"touch {started}; sleep 3.5"]
+    options += [end] if end.startswith("--") else []
+    with subprocess.Popen([*GOQ, "consume", topic, *options], env=environment) as consumer:
+        eventually(started.exists, "the command runs")
+        if end == "SIGINT":
+            consumer.send_signal(signal.SIGINT)
+    assert consumer.returncode == (130 if end == "SIGINT" else 0)
+    found = group_of(environment, topic, "g")
+    assert (found["lag"], found["leased"], found["retry"]) == (0, 0, 0)
+
+
+def test_a_lease_that_was_lost_while_its_command_ran_is_told_by_the_exit_code(
+    environment: dict[str, str], topic: str, goq: Run
+) -> None:
+    publish(goq, topic, 1)
+    reset = f"{sys.executable} -P -m goq_cli group reset g --topic {topic} --to earliest >&2"
+    done = goq("consume", topic, "--group", "g", "--until-empty", "--exec", reset, code=1)
+    assert b"lease" in done.stderr
+    assert group_of(environment, topic, "g")["lag"] == 1
+
+
+def into(reader: str, topic: str, *options: str) -> list[str]:
+    """Return a shell that pipes a consumer into ``reader``, and prints the consumer's exit code."""
+    consume = f"{sys.executable} -P -m goq_cli consume {topic} --group g {' '.join(options)}"
+    return ["bash", "-c", f"{consume} | {reader}; echo ${{PIPESTATUS[0]}}"]
+
+
+def test_a_reader_that_ends_early_leaves_every_message_unacknowledged(
     environment: dict[str, str], topic: str, goq: Run
 ) -> None:
     lines = publish(goq, topic, 50_000)
-    line = f"{sys.executable} -P -m goq_cli consume {topic} --group g --visibility 10m | head -n 1"
     done = subprocess.run(
-        ["bash", "-c", f"{line}; echo ${{PIPESTATUS[0]}}"],
+        into("head -n 1", topic, "--visibility", "10m"),
         env=environment,
         capture_output=True,
         timeout=60,
@@ -220,9 +255,37 @@ def test_a_closed_pipe_ends_quietly_and_loses_nothing(
     assert done.stdout.split(b"\n")[1] == b"0"
     assert done.stderr == b""
     found = group_of(environment, topic, "g")
-    assert found["leased"] == 0
-    assert found["lag"] > 0
-    assert found["lag"] <= len(lines)
+    assert (found["leased"], found["lag"]) == (0, len(lines))
+
+
+def test_a_consumer_without_messages_ends_when_its_reader_has_ended(
+    environment: dict[str, str], topic: str, goq: Run
+) -> None:
+    publish(goq, topic, 1)
+    done = subprocess.run(
+        into("head -n 1", topic), env=environment, capture_output=True, timeout=30, check=False
+    )
+    assert done.stdout == b"line 0\n0\n"
+    assert group_of(environment, topic, "g")["leased"] == 0
+
+
+def test_what_is_in_the_pipe_is_leased_until_its_reader_takes_it(
+    environment: dict[str, str], topic: str, goq: Run
+) -> None:
+    lines = publish(goq, topic, 20)
+    arguments = ["consume", topic, "--group", "g", "--until-empty", "--visibility", "10m"]
+    with subprocess.Popen([*GOQ, *arguments], env=environment, stdout=subprocess.PIPE) as consumer:
+        assert consumer.stdout is not None
+        os.set_blocking(consumer.stdout.fileno(), False)
+        poll = select.poll()
+        poll.register(consumer.stdout, select.POLLIN)
+        assert poll.poll(30_000)
+        found = group_of(environment, topic, "g")
+        assert (found["leased"], found["lag"]) == (20, 20)
+        os.set_blocking(consumer.stdout.fileno(), True)
+        assert consumer.stdout.read().decode().splitlines() == lines
+    assert consumer.returncode == 0
+    assert group_of(environment, topic, "g")["lag"] == 0
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,12 @@ class ExecWorker:
     ``GOQ_HEADER_<NAME>`` in its environment. ``TRACEPARENT`` and ``TRACESTATE`` are those of the
     span that published the message, never of this process. Exit 0 acknowledges the message; any
     other code nacks it, with the end of stderr as the reason.
+
+    ``has_failed`` tells of a command that failed, or of a message that could not be settled.
     """
+
+    keeps_leases = True
+    """Whether messages are settled later, so that their leases must be extended."""
 
     def __init__(self, client: Client, command: str, jobs: int, retry_delay: str) -> None:
         self._client = client
@@ -39,6 +44,7 @@ class ExecWorker:
         self._pool = ThreadPoolExecutor(jobs, thread_name_prefix="goq-exec")
         self._running: set[Future[None]] = set()
         self._stderr_lock = threading.Lock()
+        self.has_failed = False
 
     def take(self, message: ReceivedMessage) -> None:
         """Start the command for a message; wait for a free slot if all are in use."""
@@ -50,12 +56,16 @@ class ExecWorker:
         """Settle the messages of commands that have ended."""
         self._reap({future for future in self._running if future.done()})
 
+    def settle_all(self) -> None:
+        """Wait for the running commands, and settle their messages."""
+        self._reap(wait(self._running).done)
+
     def __enter__(self) -> ExecWorker:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        """Wait for the running commands, and settle their messages."""
-        self._reap(wait(self._running).done)
+        """End the workers."""
+        self.settle_all()
         self._pool.shutdown()
 
     def _reap(self, done: set[Future[None]]) -> None:
@@ -80,9 +90,11 @@ class ExecWorker:
             if process.returncode == 0:
                 message.ack()
             else:
+                self.has_failed = True
                 reason = f"exit {process.returncode}: {stderr.strip()[-_REASON_CHARS_MAX:]}"
                 message.nack(delay=self._retry_delay, reason=reason)
         except GoqError as error:
+            self.has_failed = True
             with self._stderr_lock:
                 sys.stderr.write(f"goq: {message.id}: {error.detail}\n")
 
