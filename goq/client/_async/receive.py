@@ -27,6 +27,7 @@ from goq.client.arguments import Duration
 from goq.client.cluster_map import VERSION_HEADER
 from goq.client.delivery_options import delivery_fields
 from goq.client.errors import Answer, unreadable
+from goq.client.leases.message_buffer import NO_LEASE, LeaseTime
 from goq.client.messages import Settled
 from goq.client.protocol import frames as wire
 from goq.client.protocol import routes
@@ -112,8 +113,10 @@ class AsyncDeliveryBatch:
         for delivery in self.deliveries:
             yield from self.messages_of(delivery)
 
-    def messages_of(self, delivery: PartitionDelivery) -> Iterator[AsyncReceivedMessage]:
-        """Yield the messages of one of the deliveries."""
+    def messages_of(
+        self, delivery: PartitionDelivery, lease_time: LeaseTime = NO_LEASE
+    ) -> Iterator[AsyncReceivedMessage]:
+        """Yield the messages of one of the deliveries; a loop knows its lease."""
         for frame, start, end, attempt, offset in delivery.pieces():
             yield from map(
                 AsyncReceivedMessage,
@@ -130,6 +133,7 @@ class AsyncDeliveryBatch:
                 repeat(delivery.token),
                 repeat(delivery.lease_until),
                 repeat(self._settler),
+                repeat(lease_time),
             )
 
     async def ack(self) -> Settled:

@@ -15,7 +15,7 @@ from goq.client._async.runtime import sleep
 from goq.client.arguments import Duration, wire_duration
 from goq.client.cluster_map import TopicPartition
 from goq.client.errors import unreadable
-from goq.client.leases.message_buffer import BufferedMessage, MessageBuffer
+from goq.client.leases.message_buffer import NO_LEASE, LeaseTime, MessageBuffer
 from goq.client.messages import FailedReceipt, Settled
 from goq.client.protocol import frames as wire
 from goq.client.protocol import routes
@@ -186,6 +186,7 @@ class AsyncReceivedMessage(msgspec.Struct, eq=False):
     token: int
     lease_until: int
     _settler: Settler
+    lease_time: LeaseTime = NO_LEASE
     settled: bool = False
 
     @property
@@ -275,24 +276,21 @@ async def settle_many(
 async def extend_leases(
     settler: Settler,
     buffer: MessageBuffer[AsyncReceivedMessage],
-    entries: Iterable[BufferedMessage[AsyncReceivedMessage]],
+    messages: Iterable[AsyncReceivedMessage],
 ) -> None:
     """Extend leases of a buffer to their length from now; those that are lost are dropped.
 
     Where no node answers they last as before.
     """
-    by_topic: dict[str, list[BufferedMessage[AsyncReceivedMessage]]] = {}
-    for entry in entries:
-        by_topic.setdefault(entry.message.topic, []).append(entry)
-    for topic, some in by_topic.items():
-        length_s = max(entry.length_s for entry in some)
-        receipts = receipts_of(entry.message for entry in some)
+    for topic, group, some in by_group(messages):
+        length_s = max(message.lease_time.length_s for message in some)
+        receipts = receipts_of(some)
         asked_s = time.monotonic()
         with contextlib.suppress(GoqError):
             settled = await settler.settle(
-                "extend", topic, some[0].message.group, receipts, **extend_details(length_s)
+                "extend", topic, group, receipts, **extend_details(length_s)
             )
-            buffer.extended(some, length_s, asked_s, settled.failed)
+            buffer.extended(some, LeaseTime(length_s, asked_s), settled.failed)
 
 
 async def give_back(settler: Settler, messages: Sequence[AsyncReceivedMessage]) -> None:

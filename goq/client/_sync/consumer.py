@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Generator, Callable, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Final
 
 from goq.client._sync.http import Http
@@ -19,7 +20,7 @@ from goq.client._sync.settlement import (
     give_back,
 )
 from goq.client.leases.lease_keeper import LeaseKeeper
-from goq.client.leases.message_buffer import BufferedMessage, MessageBuffer
+from goq.client.leases.message_buffer import MessageBuffer
 from goq.client.leases.prefetch import PrefetchWindow
 from goq.http.client.process_fork import Owner
 
@@ -69,6 +70,7 @@ class Consumer:
         self._options = options
         self._until_empty = options.until_empty or options.timeout_ms == 0
         self._passed_on = 0
+        self._passed_on_max = inf if options.max_messages is None else options.max_messages
         self._asked = False
         self._last_s = 0.0
         self._owner = Owner("loop")
@@ -99,15 +101,23 @@ class Consumer:
         self._last_s = time.monotonic()
         try:
             while not self._is_over() and self._fill():
-                while not self._is_over() and (message := self._take()) is not None:
+                now_s = time.monotonic()
+                while not self._is_over() and (message := self._buffer.take()) is not None:
+                    if now_s > message.lease_time.fresh_until_s:
+                        self._renew(message)
+                        now_s = time.monotonic()
+                        if not message.lease_time.is_alive(now_s):
+                            message.settled = True
+                            continue
                     self._passed_on += 1
-                    self._buffer.lent_s = lent_s = time.monotonic()
+                    self._buffer.lent_s = lent_s = now_s
                     yield message
                     self._owner.check()
-                    self._buffer.lent_s = None
                     self._last_s = now_s = time.monotonic()
-                    if self._window.note(now_s - lent_s):
+                    handled_s = now_s - lent_s
+                    if handled_s > self._window.unnoted_s and self._window.note(handled_s):
                         self._workers.shrink()
+                self._buffer.lent_s = None
         finally:
             self.close()
             open_ones.discard(self)
@@ -143,21 +153,11 @@ class Consumer:
             self._options.after_wait()
         return bool(self._buffer) or self._workers.running > 0
 
-    def _take(self) -> ReceivedMessage | None:
-        """Return the next message with its whole lease, None without any."""
-        while (entry := self._buffer.take()) is not None:
-            if entry.is_fresh(time.monotonic()):
-                return entry.message
-            self._extend(entry)
-            if entry.is_alive(time.monotonic()):
-                return entry.message
-            entry.message.settled = True
-        return None
-
-    def _extend(self, entry: BufferedMessage[ReceivedMessage]) -> None:
+    def _renew(self, message: ReceivedMessage) -> None:
         """Extend the lease of a message, and of those behind it in its topic."""
-        behind = self._buffer.held(lambda topic, _: topic == entry.message.topic)
-        extend_leases(self._settler, self._buffer, [entry, *behind])
+        self._buffer.lent_s = None
+        behind = self._buffer.held(lambda topic, _: topic == message.topic)
+        extend_leases(self._settler, self._buffer, [message, *behind])
 
     def _left(self) -> int | None:
         """Return how many messages the loop is still to yield, None for no bound."""
@@ -177,5 +177,4 @@ class Consumer:
         return max(0, min(wait_ms, left_ms))
 
     def _is_over(self) -> bool:
-        left = self._left()
-        return self._workers.channel.closed or (left is not None and left <= 0)
+        return self._passed_on >= self._passed_on_max or self._workers.channel.closed

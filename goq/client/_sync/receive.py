@@ -28,6 +28,7 @@ from goq.client.arguments import Duration
 from goq.client.cluster_map import VERSION_HEADER
 from goq.client.delivery_options import delivery_fields
 from goq.client.errors import Answer, unreadable
+from goq.client.leases.message_buffer import NO_LEASE, LeaseTime
 from goq.client.messages import Settled
 from goq.client.protocol import frames as wire
 from goq.client.protocol import routes
@@ -113,8 +114,10 @@ class DeliveryBatch:
         for delivery in self.deliveries:
             yield from self.messages_of(delivery)
 
-    def messages_of(self, delivery: PartitionDelivery) -> Iterator[ReceivedMessage]:
-        """Yield the messages of one of the deliveries."""
+    def messages_of(
+        self, delivery: PartitionDelivery, lease_time: LeaseTime = NO_LEASE
+    ) -> Iterator[ReceivedMessage]:
+        """Yield the messages of one of the deliveries; a loop knows its lease."""
         for frame, start, end, attempt, offset in delivery.pieces():
             yield from map(
                 ReceivedMessage,
@@ -131,6 +134,7 @@ class DeliveryBatch:
                 repeat(delivery.token),
                 repeat(delivery.lease_until),
                 repeat(self._settler),
+                repeat(lease_time),
             )
 
     def ack(self) -> Settled:

@@ -19,7 +19,7 @@ from goq.client._sync.receive import DeliveryBatch, DeliveryStream, ReceiveOptio
 from goq.client._sync.runtime import ArrivalClock, Worker, sleep
 from goq.client._sync.settlement import ReceivedMessage, Settler, give_back
 from goq.client.errors import SilentStream
-from goq.client.leases.message_buffer import MessageBuffer
+from goq.client.leases.message_buffer import LeaseTime, MessageBuffer
 from goq.client.leases.prefetch import PrefetchWindow
 from goq.client.protocol import routes
 from goq.client.protocol.frames import PartitionDelivery
@@ -191,7 +191,8 @@ class ReceiveWorkers:
         assert self._arrivals is not None
         since_s = self._arrivals.since_s()
         for delivery in batch.deliveries:
-            self._buffer.add(batch.messages_of(delivery), self._lease_s(delivery), since_s)
+            lease_time = LeaseTime(self._lease_s(delivery), since_s)
+            self._buffer.add(list(batch.messages_of(delivery, lease_time)), lease_time)
         return bool(batch.deliveries)
 
     def _lease_s(self, delivery: PartitionDelivery) -> float:

@@ -4,7 +4,10 @@ Leases are timed by the monotonic clock of this process. A lease counts from bef
 have sent its message, or from before its extension was asked for. So it ends here before it ends at
 the node, whatever the wall clocks say.
 
-Three threads meet here: readers add, the loop takes, the lease keeper extends and drains.
+Three threads meet here: readers add, the loop takes, the lease keeper extends and drains. The loop
+takes without the lock: ``popleft`` is atomic. A thread that moves messages holds the lock and
+removes them one by one, the last first, which keeps their order. The loop that finds none looks
+again under the lock.
 """
 
 from __future__ import annotations
@@ -12,11 +15,10 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from itertools import repeat
+from contextlib import suppress
+from dataclasses import dataclass, field
 from math import inf
 from typing import Final, Generic, Protocol, TypeVar
-
-import msgspec
 
 from goq.client.messages import FailedReceipt
 from goq.errors import LeaseLost
@@ -30,6 +32,34 @@ IsChosen = Callable[[str, int], bool]
 """Chooses messages by topic and partition."""
 
 
+@dataclass(frozen=True, slots=True)
+class LeaseTime:
+    """A lease of ``length_s`` from ``since_s`` on, in monotonic seconds; messages share it.
+
+    Until ``fresh_until_s`` nearly the whole lease is left: 95 %, or all but 1 s.
+    """
+
+    length_s: float
+    since_s: float
+    fresh_until_s: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        fresh_s = min(self.length_s * _FRESH_SHARE, _FRESH_S_MAX)
+        object.__setattr__(self, "fresh_until_s", self.since_s + fresh_s)
+
+    def is_alive(self, now_s: float) -> bool:
+        """Return whether the lease certainly lasts."""
+        return now_s < self.since_s + self.length_s
+
+    def is_due(self, now_s: float) -> bool:
+        """Return whether to extend the lease."""
+        return now_s - self.since_s >= self.length_s * _EXTENDED_AFTER_SHARE
+
+
+NO_LEASE: Final = LeaseTime(0.0, -inf)
+"""The lease of a message that has lost it, or that no loop received."""
+
+
 class LeasedMessage(Protocol):
     """A received message of either client."""
 
@@ -37,6 +67,7 @@ class LeasedMessage(Protocol):
     partition: int
     group: str
     settled: bool
+    lease_time: LeaseTime
 
     def claim(self) -> Receipt:
         """Return the receipt in its parts."""
@@ -44,32 +75,6 @@ class LeasedMessage(Protocol):
 
 
 MessageT = TypeVar("MessageT", bound=LeasedMessage)
-
-
-class BufferedMessage(msgspec.Struct, Generic[MessageT], eq=False):
-    """A message, and its lease: ``length_s`` from ``since_s`` on. ``is_lost`` where it ended."""
-
-    message: MessageT
-    length_s: float
-    since_s: float
-    is_lost: bool = False
-
-    @property
-    def place(self) -> tuple[str, int]:
-        """The topic and the partition."""
-        return self.message.topic, self.message.partition
-
-    def is_fresh(self, now_s: float) -> bool:
-        """Return whether the caller still gets nearly the whole lease: 95 %, or all but 1 s."""
-        return now_s - self.since_s <= min(self.length_s * _FRESH_SHARE, _FRESH_S_MAX)
-
-    def is_alive(self, now_s: float) -> bool:
-        """Return whether the lease certainly lasts."""
-        return not self.is_lost and now_s < self.since_s + self.length_s
-
-    def is_due(self, now_s: float) -> bool:
-        """Return whether to extend the lease."""
-        return now_s - self.since_s >= self.length_s * _EXTENDED_AFTER_SHARE
 
 
 class MessageBuffer(Generic[MessageT]):
@@ -83,100 +88,118 @@ class MessageBuffer(Generic[MessageT]):
         self.changed = threading.Condition(self._lock)
         self.lease_s_min = inf
         self._keeps_taken = keeps_taken
-        self._held: deque[BufferedMessage[MessageT]] = deque()
-        self._taken: list[BufferedMessage[MessageT]] = []
+        self._held: deque[MessageT] = deque()
+        self._taken: list[MessageT] = []
         self._taken_max = _TAKEN_MIN
         self.lent_s: float | None = None
         """Since when the caller has the message that it took last, None while it waits."""
 
     def __len__(self) -> int:
-        return len(self._held)
+        with self._lock:
+            return len(self._held)
 
-    def add(self, messages: Iterable[MessageT], length_s: float, since_s: float) -> None:
-        """Add messages with leases of ``length_s`` that began at ``since_s`` or later."""
-        entries = list(map(BufferedMessage, messages, repeat(length_s), repeat(since_s)))
+    def add(self, messages: Iterable[MessageT], lease_time: LeaseTime) -> None:
+        """Add messages that have this lease."""
         with self.changed:
-            self._held.extend(entries)
-            if length_s < self.lease_s_min:
-                self.lease_s_min = length_s
+            self._held.extend(messages)
+            if lease_time.length_s < self.lease_s_min:
+                self.lease_s_min = lease_time.length_s
                 self.changed.notify_all()
 
-    def take(self) -> BufferedMessage[MessageT] | None:
+    def take(self) -> MessageT | None:
         """Remove and return the first message, None without any."""
+        if not self._keeps_taken:
+            try:
+                return self._held.popleft()
+            except IndexError:  # none, or another thread moves them
+                pass
         with self._lock:
             if not self._held:
                 return None
-            entry = self._held.popleft()
+            message = self._held.popleft()
             if self._keeps_taken:
                 if len(self._taken) >= self._taken_max:
                     self._forget_settled()
-                self._taken.append(entry)
-            return entry
+                self._taken.append(message)
+            return message
 
-    def held(self, is_chosen: IsChosen) -> list[BufferedMessage[MessageT]]:
+    def held(self, is_chosen: IsChosen) -> list[MessageT]:
         """Return the chosen messages that are held."""
-        with self.changed:
-            return [entry for entry in self._held if is_chosen(*entry.place)]
+        with self._lock:
+            held = self._held.copy()
+        return [message for message in held if is_chosen(message.topic, message.partition)]
 
     def drain(self, is_chosen: IsChosen | None = None) -> list[MessageT]:
         """Remove and return all held messages, or the chosen ones."""
-        with self.changed:
-            entries = list(self._held)
-            self._held.clear()
-            if is_chosen is not None:
-                self._held.extend(entry for entry in entries if not is_chosen(*entry.place))
-                entries = [entry for entry in entries if is_chosen(*entry.place)]
-            return [entry.message for entry in entries]
+        with self._lock:
+            messages = self._remove_all()
+            if is_chosen is None:
+                return messages
+            chosen = [each for each in messages if is_chosen(each.topic, each.partition)]
+            self._held.extend(
+                each for each in messages if not is_chosen(each.topic, each.partition)
+            )
+            return chosen
+
+    def _remove_all(self) -> list[MessageT]:
+        removed: list[MessageT] = []
+        while self._held:
+            with suppress(IndexError):  # the loop took the last
+                removed.append(self._held.pop())
+        return removed[::-1]
 
     def left_alone_since_s(self, now_s: float) -> float | None:
         """Return since when the caller has one message, if for a whole lease of those held."""
-        with self.changed:
-            return self._left_alone_since_s(now_s)
+        with self._lock:
+            return self._left_alone_since_s(now_s, self._held.copy())
 
-    def _left_alone_since_s(self, now_s: float) -> float | None:
+    def _left_alone_since_s(self, now_s: float, held: deque[MessageT]) -> float | None:
         lent_s = self.lent_s
-        if lent_s is None or not self._held or now_s - lent_s < self._held[0].length_s:
+        if lent_s is None or not held or now_s - lent_s < held[0].lease_time.length_s:
             return None
         return lent_s
 
-    def due(self, now_s: float) -> list[BufferedMessage[MessageT]]:
+    def due(self, now_s: float) -> list[MessageT]:
         """Return the messages whose leases are to be extended: held, or taken and unsettled.
 
         Those that are held are not while the buffer is left alone.
         """
-        with self.changed:
+        with self._lock:
             self._forget_settled()
-            held = self._held if self._left_alone_since_s(now_s) is None else ()
-            return [entry for entry in (*held, *self._taken) if entry.is_due(now_s)]
+            held = self._held.copy()
+            if self._left_alone_since_s(now_s, held) is not None:
+                held.clear()
+            return [each for each in (*held, *self._taken) if each.lease_time.is_due(now_s)]
 
     def extended(
         self,
-        entries: Sequence[BufferedMessage[MessageT]],
-        length_s: float,
-        since_s: float,
+        messages: Sequence[MessageT],
+        lease_time: LeaseTime,
         failed: Sequence[FailedReceipt],
     ) -> None:
-        """Note an extension to ``length_s``; messages whose lease is lost are dropped.
+        """Note an extension to ``lease_time``; messages whose lease is lost are dropped.
 
         The outcome of other ``failed`` receipts is not known: their leases last as before.
         """
         lost = [Receipt.parse(each.receipt) for each in failed if each.code == LeaseLost.code]
         unknown = [Receipt.parse(each.receipt) for each in failed if each.code != LeaseLost.code]
-        for entry in entries:
-            if failed and _is_in(entry.message.claim(), lost):
-                entry.is_lost = True
-            elif not (unknown and _is_in(entry.message.claim(), unknown)):
-                entry.length_s, entry.since_s = length_s, since_s
+        for message in messages:
+            if failed and _is_in(message.claim(), lost):
+                message.lease_time = NO_LEASE
+            elif not (unknown and _is_in(message.claim(), unknown)):
+                message.lease_time = lease_time
         if lost:
-            with self.changed:
-                held = [entry for entry in self._held if not entry.is_lost]
-                self._held.clear()
-                self._held.extend(held)
-                self._taken = [entry for entry in self._taken if not entry.is_lost]
+            with self._lock:
+                self._held.extend(each for each in self._remove_all() if _has_lease(each))
+                self._taken = [each for each in self._taken if _has_lease(each)]
 
     def _forget_settled(self) -> None:
-        self._taken = [entry for entry in self._taken if not entry.message.settled]
+        self._taken = [message for message in self._taken if not message.settled]
         self._taken_max = max(_TAKEN_MIN, 2 * len(self._taken))
+
+
+def _has_lease(message: LeasedMessage) -> bool:
+    return message.lease_time is not NO_LEASE
 
 
 def _is_in(claim: Receipt, runs: Sequence[Receipt]) -> bool:

@@ -48,7 +48,7 @@ class Owner:
 
     def check(self) -> None:
         """Raise ``InvalidInput`` in any other process."""
-        if not self.is_here:
+        if os.getpid() != self._pid:
             raise InvalidInput(
                 f"this {self._what} belongs to process {self._pid}, which forked this one:"
                 " make another here, with the same client"

@@ -9,7 +9,7 @@ import pytest
 
 from goq.client import AsyncClient, Client, ReceivedMessage
 from goq.client._sync.settlement import extend_leases
-from goq.client.leases.message_buffer import MessageBuffer
+from goq.client.leases.message_buffer import LeaseTime, MessageBuffer
 from goq.errors import GoqError, InvalidInput, LeaseLost, TopicNotFound, Unavailable
 from goq.model import Message, MessageId, Receipt
 from tests.support.client.fake_node import FakeGroup, FakeNode
@@ -285,7 +285,10 @@ def test_messages_whose_lease_is_lost_are_dropped(node: FakeNode, client: Client
     fill(node, client, 3)
     messages = client.receive("orders", "workers")
     buffer = MessageBuffer[ReceivedMessage](keeps_taken=False)
-    buffer.add(messages, 60.0, 0.0)
+    lease_time = LeaseTime(60.0, 0.0)
+    for message in messages:
+        message.lease_time = lease_time
+    buffer.add(messages, lease_time)
     client.nack("orders", "workers", [messages[1].receipt])
     extend_leases(client._settler, buffer, buffer.due(100.0))
     assert [message.offset for message in buffer.drain()] == [0, 2]
