@@ -91,26 +91,35 @@ def first_sound_frame(log: Log, offset: int) -> SoundFrame | None:
     return SoundFrame(header.base_offset, header.leader_epoch)
 
 
-def fills_gap(frames: Sequence[FrameView], gap: Gap) -> bool:
-    """Return whether consecutive frames cover exactly the offsets of a gap."""
+def last_sound_frame(log: Log, offset: int) -> SoundFrame | None:
+    """Return the readable frame that ends at an offset, or None; blocks on the disk."""
+    if offset <= log.start_offset:
+        return None
+    frames = log.reader.read(offset - 1, offset, messages_max=1).frames
+    header = frames[0].header if frames else None
+    return None if header is None else SoundFrame(header.base_offset, header.leader_epoch)
+
+
+def begins_gap(frames: Sequence[FrameView], gap: Gap) -> bool:
+    """Return whether consecutive frames cover the offsets of a gap, or the first of them."""
     offset = gap.start_offset
     for view in frames:
         if view.header.base_offset != offset:
             return False
         offset = view.header.end_offset
-    return bool(frames) and offset == gap.end_offset
+    return gap.start_offset < offset <= gap.end_offset
 
 
 def repair_segment(log: Log, segment: Segment, frames: Mapping[Gap, Sequence[FrameView]]) -> None:
-    """Rewrite a sealed segment with frames in its gaps; gaps without frames stay.
+    """Rewrite a sealed segment with frames in its gaps; what they do not fill stays damaged.
 
     A gap as long as the segment replaces all of it. Blocks on the disk; no other thread may change
     the log meanwhile. Raises ``OSError`` when the disk fails, with the segment unchanged, and
-    ``InvalidFrame`` for frames that do not fill their gap.
+    ``InvalidFrame`` for frames that are not of their gap.
     """
     for gap, views in frames.items():
-        if not fills_gap(views, gap):
-            raise InvalidFrame(f"these frames do not fill the offsets {gap} of {segment.path}")
+        if not begins_gap(views, gap):
+            raise InvalidFrame(f"these frames do not begin the offsets {gap} of {segment.path}")
     disk, time_before_us = log.reader.disk, log.reader.max_time_us_before(segment)
     write = partial(_write, log=log, segment=segment, frames=frames)
     new = write_generation(disk, segment, time_before_us, write)
@@ -138,7 +147,8 @@ def _write(
         found = frames.get(Gap(place.start_offset, end_offset))
         if found is not None:
             _put(writer, found)
-        else:
+            place = place._replace(start_offset=writer.offset)
+        if writer.offset < end_offset:
             size_bytes = place.end_position - place.position
             writer.add_damaged([disk.read(segment.path, place.position, size_bytes)], place)
     missing = frames.get(Gap(scanner.offset, segment.end_offset))

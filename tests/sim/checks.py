@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,7 +18,9 @@ from goq.clock import ManualClock
 from goq.cluster.metadata.state import MetadataState, PartitionMetadata, encode_state
 from goq.cluster.replication.protocol import PartitionKey
 from goq.errors import GoqError
-from goq.frame.header import parse_header
+from goq.frame.header import ALIGNMENT_BYTES, MAGIC, parse_header
+from goq.frame.validation import check_body_crc
+from goq.frame.view import FrameView
 from goq.storage.log.log import Log
 from tests.sim.books import Books
 from tests.sim.cluster import GROUP, NAMES, PARTITIONS, SETTINGS, TOPIC, Cluster
@@ -127,7 +130,7 @@ class Checks:
         self._world.counts["batches acknowledged on all disks"] += needed == len(NAMES)
         number = self._books.acknowledged[values[0]][0]
         stable = [
-            b"".join(_stable(machine, number, "messages"))
+            _stable_bytes(machine, number, "messages")
             for machine in (*self._cluster.machines.values(), *self._cluster.retired)
         ]
         for value in values:
@@ -176,14 +179,18 @@ class Checks:
         for log, safe in zip(LOGS, leading.progress.high_watermark, strict=True):
             assert leader is not None
             own = _stable_bytes(leader.machine, key.number, log)
+            is_lost = partial(replica.lost_gaps.cover, LOGS.index(log))
             for name in partition.in_sync:
                 if name in self._cluster.lost or name not in self._cluster.machines:
                     continue
                 other = _stable_bytes(self._cluster.machines[name], key.number, log)
-                self._compare(f"{key.number}/{log} of {leader.name} and {name}", own, other, safe)
+                what = f"{key.number}/{log} of {leader.name} and {name}"
+                self._compare(what, own, other, safe, is_lost)
 
-    def _compare(self, what: str, own: bytes, other: bytes, safe: int) -> None:
-        """Check that both have synced the same bytes up to an offset.
+    def _compare(
+        self, what: str, own: bytes, other: bytes, safe: int, is_lost: Callable[[int, int], bool]
+    ) -> None:
+        """Check that both have synced the same frames up to an offset, but what no replica has.
 
         The leader deletes segments of events first.
         """
@@ -193,7 +200,7 @@ class Checks:
             if frame.start >= safe:
                 break
             needed, end = frame.position + frame.size_bytes, frame.end
-        if end < safe:
+        if not is_lost(end, safe):
             self._world.fail(f"{what}: {safe} is safe, and the leader has synced {end}")
         elif own[:needed] != other[:needed]:
             self._world.fail(f"{what}: the bytes below {safe} differ")
@@ -265,7 +272,7 @@ class Checks:
         return len({encode_state(state) for state in states if state.version == newest}) == 1
 
     def are_equal(self) -> bool:
-        """Whether all replicas have the same bytes."""
+        """Whether all replicas have the same frames, and nothing else but damage."""
         topic = self._cluster.topic()
         return topic is not None and all(
             len({_bytes(machines[name], number, log) for name in partition.replicas}) == 1
@@ -349,16 +356,37 @@ def paths(machine: Machine, number: int, log: str) -> list[Path]:
 
 
 def _bytes(machine: Machine, number: int, log: str) -> bytes:
-    return b"".join(machine.disk.read_all(path) for path in paths(machine, number, log))
-
-
-def _stable(machine: Machine, number: int, log: str) -> Iterator[bytes]:
-    for path in paths(machine, number, log):
-        yield bytes(machine.disk._inodes[path].stable)
+    found = (machine.disk.read_all(path) for path in paths(machine, number, log))
+    return b"".join(map(_sound, found))
 
 
 def _stable_bytes(machine: Machine, number: int, log: str) -> bytes:
-    return b"".join(_stable(machine, number, log))
+    found = (bytes(machine.disk._inodes[path].stable) for path in paths(machine, number, log))
+    return b"".join(map(_sound, found))
+
+
+def _sound(data: bytes) -> bytes:
+    """Return the sound frames: a replica has a gap where another has damaged bytes."""
+    pieces, position, begin = list[bytes](), 0, 0
+    while position < len(data):
+        size_bytes = _sound_bytes(data, position)
+        if not size_bytes:
+            pieces.append(data[begin:position])
+            begin = position + ALIGNMENT_BYTES
+        position += size_bytes or ALIGNMENT_BYTES
+    return b"".join([*pieces, data[begin:]])
+
+
+def _sound_bytes(data: bytes, position: int) -> int:
+    """Return the size of the frame at a position, 0 if none is sound there."""
+    if not data.startswith(MAGIC, position):
+        return 0
+    try:
+        view = FrameView.parse(data, position)
+        check_body_crc(view)
+    except GoqError:
+        return 0
+    return view.header.frame_bytes
 
 
 def _frames(data: bytes) -> Iterator[Frame]:

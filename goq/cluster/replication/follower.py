@@ -7,6 +7,7 @@ Its methods block on the disk and run in threads. Anything else that changes a l
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -15,18 +16,22 @@ from typing import NamedTuple
 from goq.broker.partition.loader import PartitionLogs
 from goq.cluster.replication.progress import LogOffsets
 from goq.cluster.replication.protocol import LogUpdate, PartitionKey, PartitionUpdate, Position
+from goq.cluster.replication.repair.lost_gaps import LostGaps
 from goq.errors import InvalidFrame
 from goq.frame.header import Attribute, FrameHeader
 from goq.frame.validation import check_body_crc
 from goq.frame.view import FrameView
 from goq.storage.log.leader_epochs import epoch_end, last_epoch
-from goq.storage.log.log import Log, append_replicated
+from goq.storage.log.log import Log
+from goq.storage.log.replicated import append_replicated
 from goq.storage.log.segment import Segment
+from goq.storage.repair import Gap
 
 Reopen = Callable[[Log, int], Log]
 """Reopens a closed log as an empty log that begins at an offset."""
 
 _NEVER = 2**62
+_log = logging.getLogger("goq.cluster")
 
 
 class SealedSegment(NamedTuple):
@@ -40,10 +45,16 @@ class FollowerReplica:
     """The two logs of a partition that another node leads in ``leader_epoch``."""
 
     def __init__(
-        self, key: PartitionKey, leader_epoch: int, logs: PartitionLogs, reopen: Reopen
+        self,
+        key: PartitionKey,
+        leader_epoch: int,
+        logs: PartitionLogs,
+        reopen: Reopen,
+        lost_gaps: LostGaps | None = None,
     ) -> None:
         self.key = key
         self.leader_epoch = leader_epoch
+        self._lost_gaps = lost_gaps or LostGaps()
         self.high_watermark = LogOffsets(0, 0)
         self.truncated_messages = 0
         self.sealed_segments: list[SealedSegment] = []
@@ -150,13 +161,16 @@ class FollowerReplica:
             log = self._logs[which]
             if frames and FrameView.parse(frames).header.base_offset > log.end_offset:
                 return  # the next fetch begins at the start
-        if frames:
+        if update.lost is not None:
+            self._skip(which, Gap(*update.lost))
+        elif frames:
             views = parse_frames(frames)
             first = views[0].header.base_offset
             if first < log.end_offset < views[0].header.end_offset:
                 # Compaction has merged frames on the leader, of which this log has only some. All
                 # are older than what is safe, so this replica is not in sync and may truncate.
                 log.truncate(first)
+                self._lost_gaps.forget_from(which, first)
                 self._epochs[which] = last_epoch(log.reader, log.end_offset)
                 if log.end_offset < first:
                     return
@@ -164,6 +178,22 @@ class FollowerReplica:
             if sealed is not None:
                 self.sealed_segments.append(SealedSegment(which, sealed))
             self._epochs[which] = views[-1].header.leader_epoch
+
+    def _skip(self, which: int, gap: Gap) -> None:
+        """Continue behind a gap that no replica can fill: it is damage here, too."""
+        log = self._logs[which]
+        if not gap.start_offset == log.end_offset < gap.end_offset:
+            raise InvalidFrame(f"lost offsets {gap} cannot follow {log.end_offset}")
+        sealed = log.skip(gap.end_offset)
+        self.sealed_segments.append(SealedSegment(which, sealed))
+        self._lost_gaps.add(which, gap)
+        _log.error(
+            "offsets %d to %d of %s are damaged on their leader and no other replica has them: this"
+            " replica continues behind them",
+            gap.start_offset,
+            gap.end_offset - 1,
+            log.directory,
+        )
 
     def on_messages_repaired(self) -> None:
         """Record that messages come from another replica than the leader; hold ``log_lock``."""
@@ -173,7 +203,7 @@ class FollowerReplica:
         """Truncate what the leader does not have: behind the end of the last epoch of both."""
         log = self._logs[which]
         own = epoch_end(log.reader, epoch, log.end_offset)
-        end = min(leader_end, own.end_offset)
+        end = _before_damage(log, min(leader_end, own.end_offset))
         if end < self.high_watermark[which]:
             raise InvalidFrame(
                 f"the leader of {self.key} asks to truncate {log.directory} at {end},"
@@ -184,6 +214,7 @@ class FollowerReplica:
             self._reset_log(which, max(end, 0))
         else:
             log.truncate(end)
+            self._lost_gaps.forget_from(which, end)
         log = self._logs[which]
         if which == 0:
             self.truncated_messages += before - log.end_offset
@@ -194,6 +225,7 @@ class FollowerReplica:
         log = self._logs[which]
         log.close()
         self._logs[which] = self._reopen(log, offset)
+        self._lost_gaps.forget_from(which, 0)
         self._epochs[which] = -1
         if which == 0:
             self._is_whole_copy = True
@@ -205,6 +237,12 @@ def _headers(frames: memoryview) -> Iterator[FrameHeader]:
         header = FrameView.parse(frames, position).header
         yield header
         position += header.frame_bytes
+
+
+def _before_damage(log: Log, offset: int) -> int:
+    """Return an offset at which the log can be cut: the start of damage that holds the offset."""
+    damage = log.reader.read(offset, log.end_offset, messages_max=1).damage
+    return min(offset, damage[0].start_offset) if damage else offset
 
 
 def parse_frames(frames: memoryview) -> list[FrameView]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -16,6 +17,7 @@ from goq.cluster.replication.progress import (
     not_enough_replicas,
 )
 from goq.cluster.replication.protocol import LogUpdate, PartitionKey, PartitionUpdate, Position
+from goq.cluster.replication.repair.lost_gaps import LostGaps
 from goq.errors import NotLeader
 from goq.storage.log.leader_epochs import epoch_end, last_epoch
 from goq.storage.log.log import Log
@@ -99,7 +101,12 @@ class LeaderReplica:
     """
 
     def __init__(
-        self, key: PartitionKey, leader_epoch: int, logs: PartitionLogs, progress: ReplicaProgress
+        self,
+        key: PartitionKey,
+        leader_epoch: int,
+        logs: PartitionLogs,
+        progress: ReplicaProgress,
+        lost_gaps: LostGaps | None = None,
     ) -> None:
         self.key = key
         self.leader_epoch = leader_epoch
@@ -108,6 +115,7 @@ class LeaderReplica:
         self.on_new_data: Callable[[PartitionKey], None] = lambda _key: None
         self.on_high_watermark_change: Callable[[], None] = lambda: None
         self.has_session: Callable[[], bool] = lambda: True
+        self._lost_gaps = lost_gaps or LostGaps()
         self._is_handing_over = False
         self._start_epochs: dict[int, int] = {}
         self._announced = progress.high_watermark
@@ -246,6 +254,7 @@ class LeaderReplica:
                 end,
                 epoch,
                 own_end,
+                is_lost=partial(self._lost_gaps.cover, which),
                 is_checked=is_checked or self._is_start(which, end, epoch),
                 bytes_max=bytes_max,
             )
@@ -290,9 +299,20 @@ class _FramedLogUpdate(NamedTuple):
 
 
 def _read_log_update(
-    log: Log, end: int, epoch: int, own_end: int, *, is_checked: bool, bytes_max: int
+    log: Log,
+    end: int,
+    epoch: int,
+    own_end: int,
+    *,
+    is_lost: Callable[[int, int], bool],
+    is_checked: bool,
+    bytes_max: int,
 ) -> _FramedLogUpdate:
-    """Return the update of one log for a follower whose log ends at ``end``, last in ``epoch``."""
+    """Return the update of one log for a follower whose log ends at ``end``, last in ``epoch``.
+
+    ``is_lost`` returns whether no replica has the frames of a range. A follower may be behind a
+    lost range, with the last epoch before it.
+    """
     start = log.start_offset
     if end < start:
         return _FramedLogUpdate(
@@ -300,7 +320,7 @@ def _read_log_update(
         )  # the follower resets its log there
     if not is_checked and end > start:
         common = epoch_end(log.reader, epoch, own_end)
-        if common.epoch != epoch or common.end_offset < end:
+        if common.epoch != epoch or not is_lost(common.end_offset, end):
             return _FramedLogUpdate(
                 LogUpdate(start, start, 0, common.end_offset, common.epoch), [], None
             )
@@ -312,9 +332,14 @@ def _read_log_update(
     buffers: list[memoryview] = []
     for view in reading.frames:
         if view.header.base_offset > end or (buffers and view.header.base_offset < end):
-            break  # the frames between are damaged: no follower can continue from here
+            break  # the frames between are damaged
         buffers.append(view.buffer)
         end = view.header.end_offset
+    if not buffers:
+        behind = reading.frames[0].header.base_offset if reading.frames else reading.next_offset
+        if end < behind and is_lost(end, behind):
+            update = LogUpdate(segment.base_offset, start, 0, lost=(end, behind))
+            return _FramedLogUpdate(update, [], behind)
     return _FramedLogUpdate(
         LogUpdate(segment.base_offset, start, sum(map(len, buffers))), buffers, end
     )

@@ -75,6 +75,10 @@ class LogUpdate(msgspec.Struct, frozen=True, array_like=True):
     ``rewrites`` is how often the leader has rewritten a segment. With ``must_reset`` the follower
     must drop its log and begin at ``start_offset``: behind the follower's position, compaction has
     removed what voided something that the follower may still have.
+
+    With ``lost`` there are no frames: no replica has the frames between these two offsets, the end
+    excluded. A follower that ends at the first continues at the second. An earlier version ignores
+    it.
     """
 
     segment_base: int
@@ -84,6 +88,7 @@ class LogUpdate(msgspec.Struct, frozen=True, array_like=True):
     epoch: int = -1
     rewrites: int = -1
     must_reset: bool = False
+    lost: tuple[int, int] | None = None
 
 
 class PartitionUpdate(msgspec.Struct, frozen=True, array_like=True):

@@ -21,12 +21,12 @@ from goq.cluster.replication.leader import LeaderReplica
 from goq.cluster.replication.leader_clocks import LeaderClocks
 from goq.cluster.replication.progress import LogOffsets, ReplicaProgress
 from goq.cluster.replication.protocol import PartitionKey
+from goq.cluster.replication.repair.lost_gaps import LostGaps
 from goq.cluster.replication.repair.protocol import ReplicaLogs
 from goq.config.topic import Fsync, TopicSettings
 from goq.errors import GoqError, NotLeader, PartitionOffline, StorageFailed
 from goq.storage.disk import Disk
 from goq.storage.log.log import Log
-from goq.storage.repair import Gap
 from goq.storage.scanner import Damage
 
 _log = logging.getLogger("goq.cluster")
@@ -112,8 +112,7 @@ class Replica:
         """The logs while the partition has no leader."""
         self.logs_lock = asyncio.Lock()
         """Held while the logs are closed, and by work that needs them open."""
-        self.unrecoverable: set[tuple[int, Gap]] = set()
-        """Damaged gaps here that no other replica has, by log: 0 messages, 1 events."""
+        self.lost_gaps = LostGaps()
         self.failure: Exception | None = None
         self._directory = directory
         self._host = host
@@ -152,11 +151,8 @@ class Replica:
 
     def is_repairable(self, which: int, damage: Damage) -> bool:
         """Whether another replica may have what is damaged in one of the logs."""
-        return bool(self.other_nodes) and not any(
-            of_log == which
-            and gap.start_offset <= damage.start_offset
-            and damage.end_offset <= gap.end_offset
-            for of_log, gap in self.unrecoverable
+        return bool(self.other_nodes) and not self.lost_gaps.cover(
+            which, damage.start_offset, damage.end_offset
         )
 
     def assign(self, assignment: ReplicaAssignment | None) -> None:
@@ -231,7 +227,9 @@ class Replica:
         elif wanted.leader == self._host.name:
             self._lead(wanted, logs)
         else:
-            self.as_follower = FollowerReplica(self.key, wanted.leader_epoch, logs, self._reset_log)
+            self.as_follower = FollowerReplica(
+                self.key, wanted.leader_epoch, logs, self._reset_log, self.lost_gaps
+            )
             self._host.start_fetching(wanted.leader, self.as_follower)
 
     async def _change_role(self, wanted: ReplicaAssignment) -> bool:
@@ -279,7 +277,9 @@ class Replica:
         )
         _set_replicas(progress, assignment, self._host.now_ms())
         self._decided_version = assignment.version
-        self.as_leader = LeaderReplica(self.key, assignment.leader_epoch, logs, progress)
+        self.as_leader = LeaderReplica(
+            self.key, assignment.leader_epoch, logs, progress, self.lost_gaps
+        )
         self.as_leader.has_session = self._host.has_session
         self._host.start_serving(self.as_leader)
 

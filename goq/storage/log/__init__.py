@@ -3,6 +3,7 @@
 log                the log: append, roll, truncate, delete
 segment            one file of the log, its generations, the batch that a commit writes
 sparse_index       offset and time index of a segment
+replicated         what a follower appends: frames of its leader
 recovery_point     what is durable, and where recovery starts to scan
 recovery           opening a log after a crash, a power cut or damage
 reader             reads by offset or by time

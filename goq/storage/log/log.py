@@ -19,8 +19,7 @@ from pathlib import Path
 
 from goq import limits
 from goq.config.topic import Fsync
-from goq.errors import InvalidFrame, ResourcesExhausted, StorageFailed, StorageFull
-from goq.frame.view import FrameView
+from goq.errors import ResourcesExhausted, StorageFailed, StorageFull
 from goq.storage.column_index.block import SegmentPosition
 from goq.storage.disk import Disk, File, is_full, is_temporary
 from goq.storage.log.reader import LogReader
@@ -135,11 +134,11 @@ class Log:
         if active.size_bytes and (
             roll or active.size_bytes >= config.segment_bytes or self._is_old(now_us)
         ):
-            return self._begin_rolled()
+            return self._begin_rolled(self.end_offset)
         return WriteBatch(active, segment_bytes=config.segment_bytes)
 
-    def _begin_rolled(self) -> WriteBatch:
-        segment = Segment(self.directory, self.end_offset)
+    def _begin_rolled(self, base_offset: int) -> WriteBatch:
+        segment = Segment(self.directory, base_offset)
         segment.time_us = self.active.time_us
         if self.config.columns:
             segment.attach_columns(self._disk).open_for_append()
@@ -247,6 +246,7 @@ class Log:
             sealed, self._rolled = self.active, None
             if sealed.columns is not None:
                 sealed.columns.seal()
+            sealed.end_offset = segment.base_offset
             self._reader.segments = [*self.segments, segment]
         assert segment.index is not None
         for entry in batch.entries:
@@ -272,6 +272,23 @@ class Log:
         batch = self.begin(0, roll=True)
         self.write(batch)
         return self.commit(batch)
+
+    def skip(self, offset: int) -> Segment:
+        """Continue in a new segment at a later offset, durably; return the sealed segment.
+
+        The offsets between have no frames: every read reports them as damage. A crash leaves the
+        log as it was before, or behind them. Blocks on the disk; raises as :meth:`write`.
+        """
+        if self.failed:
+            raise StorageFailed(self.failed)
+        if self._rolled is not None:
+            self.commit(WriteBatch(self._rolled, segment_bytes=self.config.segment_bytes))
+        end_offset, sealed = self.end_offset, self.active
+        batch = self._begin_rolled(offset)
+        self.write(batch)
+        self.commit(batch)
+        self._reader.note_hole(sealed, end_offset)
+        return sealed
 
     def sync(self) -> None:
         """Make all committed frames durable, whatever the setting; blocks on the disk."""
@@ -393,30 +410,3 @@ def _refused(directory: Path, error: OSError) -> StorageFull | ResourcesExhauste
         f"no room on the disk of {directory}: {error.strerror}; free some space, then send again",
         retry_after_ms=1000,
     )
-
-
-def append_replicated(log: Log, frames: Sequence[FrameView], segment_base: int) -> Segment | None:
-    """Append validated frames that the leader has in the segment beginning at ``segment_base``.
-
-    The log then has the leader's frames, byte for byte, in the same segments. A segment begins here
-    where one begins on the leader, so ``log`` must not roll by itself. The frames are durable on
-    return as the log's setting requires; blocks on the disk. Returns the segment that it sealed, if
-    any. Raises ``InvalidFrame``, with the log unchanged, unless the frames follow the log and each
-    other; otherwise as :meth:`Log.write`.
-    """
-    begins_segment = segment_base == log.end_offset and log.active.base_offset != segment_base
-    batch = log.begin(0, roll=begins_segment)
-    for view in frames:
-        header = view.header
-        if header.base_offset != batch.end_offset:
-            raise InvalidFrame(
-                f"a frame at offset {header.base_offset} cannot follow {batch.end_offset}"
-            )
-        batch.add(
-            header,
-            view.body,
-            append_time_us=header.append_time_us,
-            leader_epoch=header.leader_epoch,
-        )
-    log.write(batch)
-    return log.commit(batch)

@@ -222,8 +222,11 @@ class LogReader:
         """Return :meth:`locate`, or the start of damage that begins exactly at ``offset``."""
         segment = self.segments[segment_number(self.segments, offset)]
         place = next(iter(self._scan_from(offset)), None)
-        if isinstance(place, Damage) and (place.path, place.start_offset) == (segment.path, offset):
-            return segment, place.position, offset
+        if isinstance(place, Damage) and place.start_offset == offset:
+            if place.path == segment.path:
+                return segment, place.position, offset
+            if not place.end_position:  # a whole file is missing, behind this segment
+                return segment, segment.size_bytes, offset
         return self.locate(offset)
 
     def max_time_us_before(self, segment: Segment) -> int:
@@ -343,6 +346,12 @@ class LogReader:
             path = Segment(self.segments[0].path.parent, start_offset).path
             region = BadRegion(0, 0, start_offset, end_offset, "the segment is missing")
             self._registry.record(path, region, end_offset)
+
+    def note_hole(self, sealed: Segment, start_offset: int) -> None:
+        """Record the end of a sealed segment, from an offset on, as damage without bytes."""
+        size = sealed.size_bytes
+        hole = BadRegion(size, size, start_offset, None, "no replica has these messages")
+        self._registry.record(sealed.path, hole, sealed.end_offset)
 
     def clear_damage(self, start_offset: int, end_offset: int) -> None:
         """Forget known damage between two offsets, after a repair or a cut."""

@@ -98,6 +98,28 @@ def test_a_segment_that_was_cut_short_is_mended() -> None:
     assert _bytes(log, disk) == _bytes(sound, sound_disk)
 
 
+@pytest.mark.parametrize("frames", range(1, 4))
+def test_a_gap_is_filled_as_far_as_there_are_frames(frames: int) -> None:
+    sound_disk = _disk_with_log()
+    sound = Log.open(PATH, sound_disk)
+    size = len(_bytes(sound, sound_disk)) // _FRAMES
+    disk, log = _damaged(sound_disk, 1.01 / _FRAMES, 3 * size)
+    (gap,) = find_gaps(log, log.segments[0])
+    views = read_gap(sound.reader, gap, sound.end_offset, 2**20).frames
+    assert len(views) == 4
+    repair_segment(log, log.segments[0], {gap: views[:frames]})
+    rest = Gap(views[frames].header.base_offset, gap.end_offset)
+    for _ in range(2):
+        assert find_gaps(log, log.segments[0]) == [rest]
+        reading = log.reader.read(0, log.end_offset)
+        assert len(reading.frames) == _FRAMES + 1 - (4 - frames)
+        assert [(d.start_offset, d.end_offset) for d in reading.damage] == [rest]
+        log.close()
+        log = Log.open(PATH, disk)
+    repair_segment(log, log.segments[0], {rest: views[frames:]})
+    assert _bytes(log, disk) == _bytes(sound, sound_disk)
+
+
 def test_a_gap_for_which_there_is_nothing_stays_as_it_is() -> None:
     sound_disk = _disk_with_log()
     sound = Log.open(PATH, sound_disk)

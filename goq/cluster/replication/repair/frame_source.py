@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from functools import partial
 
+import msgspec
+
 from goq.cluster.replication.follower import parse_frames
 from goq.cluster.replication.repair.protocol import RepairRequest, RepairResponse
 from goq.cluster.replication.replica import Replica
 from goq.errors import GoqError
 from goq.frame.view import FrameView
 from goq.storage.log.log import Log
-from goq.storage.repair import Gap, SoundFrame, first_sound_frame
+from goq.storage.repair import Gap, SoundFrame, first_sound_frame, last_sound_frame
 
 RepairCall = Callable[[str, RepairRequest], Awaitable[tuple[RepairResponse, memoryview]]]
 """Calls a node by name; raises ``GoqError`` if it cannot be reached or does not answer."""
@@ -36,31 +38,33 @@ class FrameSource:
     async def find(
         self, replica: Replica, which: int, log: Log, gap: Gap
     ) -> list[FrameView] | None:
-        """Return frames that fill a gap; None if no other replica has them.
+        """Return frames that fill a gap, or the first of them; None if no other replica has any.
 
-        Raises ``RepairDeferred`` if some replica that may have them gave no answer, and
+        Raises ``RepairDeferred`` if some replica that may have more gave no answer, and
         ``FramesMerged``.
         """
-        after = await self._sound_after(log, gap)
+        request = await self._request(replica, which, log, gap)
         if not replica.other_nodes:
             raise RepairDeferred("its assignment changed meanwhile")
         failures: list[str] = []
         are_merged = False
+        longest: list[FrameView] = []
         for node in replica.other_nodes:
             try:
-                frames = await self._read_from(node, replica, which, gap, after)
+                frames = await self._read_from(node, request)
             except FramesMerged:
                 are_merged = True
             except (GoqError, OSError, RepairDeferred) as error:
                 failures.append(f"{node}: {error}")
             else:
-                if frames is not None:
+                if _is_whole(frames, gap):
                     return frames
+                longest = max(longest, frames, key=len)
         if are_merged:
             raise FramesMerged("the frames of another replica extend beyond the gap")
         if failures:
             raise RepairDeferred("; ".join(failures))
-        return None
+        return longest or None
 
     async def find_on(
         self, node: str, replica: Replica, which: int, log: Log, gap: Gap
@@ -69,24 +73,25 @@ class FrameSource:
 
         Raises what :meth:`find` raises, and what the call raises.
         """
-        after = await self._sound_after(log, gap)
-        return await self._read_from(node, replica, which, gap, after)
+        frames = await self._read_from(node, await self._request(replica, which, log, gap))
+        return frames if _is_whole(frames, gap) else None
 
-    async def _sound_after(self, log: Log, gap: Gap) -> SoundFrame | None:
+    async def _request(self, replica: Replica, which: int, log: Log, gap: Gap) -> RepairRequest:
+        before = await self._in_thread(partial(last_sound_frame, log, gap.start_offset))
+        assert before is None or isinstance(before, SoundFrame)
         after = await self._in_thread(partial(first_sound_frame, log, gap.end_offset))
         assert after is None or isinstance(after, SoundFrame)
-        return after
+        return RepairRequest(replica.key, which, gap, after, before)
 
-    async def _read_from(
-        self, node: str, replica: Replica, which: int, gap: Gap, after: SoundFrame | None
-    ) -> list[FrameView] | None:
+    async def _read_from(self, node: str, request: RepairRequest) -> list[FrameView]:
+        """Return a node's frames from the start of a gap, as far as it has them."""
         found: list[FrameView] = []
-        rest = gap
+        gap = rest = request.gap
         while rest.start_offset < gap.end_offset:
-            answer, data = await self._call(node, RepairRequest(replica.key, which, rest, after))
+            answer, data = await self._call(node, msgspec.structs.replace(request, gap=rest))
             if not data:
                 if answer.has_none:
-                    return None
+                    return found
                 raise RepairDeferred("it does not know what belongs in the gap")
             frames = parse_frames(data)
             if frames[0].header.base_offset != rest.start_offset:
@@ -96,3 +101,7 @@ class FrameSource:
         if rest.start_offset != gap.end_offset:
             raise FramesMerged
         return found
+
+
+def _is_whole(frames: list[FrameView], gap: Gap) -> bool:
+    return bool(frames) and frames[-1].header.end_offset == gap.end_offset

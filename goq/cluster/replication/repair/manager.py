@@ -258,10 +258,13 @@ class RepairManager:
                 await self._in_thread(partial(_write, replica, which, log, segment, found))
                 await self._replicas.record_segments(replica.key, open_logs.logs)
             self._on_repaired(replica, which, found)
+            if lost:  # the registry of damage has no part of what the new file lacks
+                number = segment_number(log.segments, segment.base_offset)
+                await self._in_thread(partial(scan_segment, log, log.segments[number]))
         for gap in lost:
             self._mark_unrecoverable(replica, which, gap)
         if lost:
-            replica.unrecoverable.add((which, Gap(damage.start_offset, damage.end_offset)))
+            replica.lost_gaps.add(which, Gap(damage.start_offset, damage.end_offset))
         else:
             log.reader.clear_damage(damage.start_offset, damage.end_offset)
 
@@ -321,27 +324,29 @@ class RepairManager:
             except FramesMerged:  # compaction never merges frames across segments
                 whole = Gap(segment.base_offset, segment.end_offset)
                 frames = await self._source.find(replica, which, log, whole)
-                if frames is not None:
+                if frames is not None and frames[-1].header.end_offset == whole.end_offset:
                     return {whole: frames}, []
-            if frames is None:
-                lost.append(gap)
-            else:
-                found[gap] = frames
+                frames = None
+            reached = gap.start_offset
+            if frames is not None:
+                found[gap], reached = frames, frames[-1].header.end_offset
+            if reached < gap.end_offset:
+                lost.append(Gap(reached, gap.end_offset))
         return found, lost
 
     def _on_repaired(self, replica: Replica, which: int, found: dict[Gap, list[FrameView]]) -> None:
         self._repaired[replica.key.topic] += sum(map(len, found.values()))
-        for gap in found:
+        for gap, frames in found.items():
             _log.warning(
                 "repaired offsets %d to %d in the %s of %s, from another replica",
                 gap.start_offset,
-                gap.end_offset - 1,
+                frames[-1].header.end_offset - 1,
                 LOGS[which],
                 _name_of(replica),
             )
 
     def _mark_unrecoverable(self, replica: Replica, which: int, gap: Gap) -> None:
-        replica.unrecoverable.add((which, gap))
+        replica.lost_gaps.add(which, gap)
         _log.error(
             "offsets %d to %d in the %s of %s are damaged here and no other replica has them: they"
             " stay quarantined; restore the segment from a backup if there is one",

@@ -3,7 +3,8 @@
 Frames are given only where both logs are certain to be the same. They are if the whole gap lies
 below the high watermark. They also are if both logs have a frame of the same leader epoch at the
 same offset behind the gap: an epoch has one leader, a leader has one log, and a follower appends
-only to a prefix of its leader's log.
+only to a prefix of its leader's log. Last, they are if the damaged log has the same epoch before
+and behind the gap, and the frames are of that epoch, too.
 """
 
 from __future__ import annotations
@@ -26,13 +27,14 @@ from goq.storage.repair import Gap, SoundFrame, first_sound_frame, read_gap
 class RepairRequest(msgspec.Struct, frozen=True, array_like=True):
     """Asks for a gap of the log ``which``: 0 messages, 1 events.
 
-    ``after`` is the next sound frame behind the gap.
+    ``after`` is the next sound frame behind the gap, ``before`` the one that ends where it begins.
     """
 
     key: PartitionKey
     which: int
     gap: Gap
     after: SoundFrame | None
+    before: SoundFrame | None = None
 
 
 class RepairResponse(msgspec.Struct, frozen=True, array_like=True):
@@ -91,9 +93,23 @@ def answer_repair(
     found = read_gap(reader, request.gap, log.end_offset, limits.FETCH_LOG_BYTES_MAX)
     if not found.frames:
         return RepairResponse(has_none=True), []
+    frames = found.frames
     if request.gap.end_offset > high_watermark and not _is_same_log(log, request.after):
-        return RepairResponse(has_none=False), []
-    return RepairResponse(has_none=False), [view.buffer for view in found.frames]
+        epoch = _epoch_around(request)
+        frames = [
+            view
+            for view in frames
+            if view.header.end_offset <= high_watermark or view.header.leader_epoch == epoch
+        ]
+    return RepairResponse(has_none=False), [view.buffer for view in frames]
+
+
+def _epoch_around(request: RepairRequest) -> int | None:
+    """Return the leader epoch of all that the damaged log had in its gap, None if not known."""
+    before, after = request.before, request.after
+    if before is None or after is None or before.leader_epoch != after.leader_epoch:
+        return None
+    return before.leader_epoch
 
 
 def _is_same_log(log: Log, after: SoundFrame | None) -> bool:

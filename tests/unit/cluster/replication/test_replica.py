@@ -15,7 +15,8 @@ from goq.cluster.replication.replica import Replica, ReplicaAssignment
 from goq.config.topic import TopicSettings
 from goq.frame.view import FrameView
 from goq.storage.disk import Disk, RealDisk
-from goq.storage.log.log import Log, append_replicated
+from goq.storage.log.log import Log
+from goq.storage.log.replicated import append_replicated
 from tests.support.eventually import until
 from tests.support.storage.logs import append, frame_of
 

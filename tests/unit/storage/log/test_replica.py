@@ -11,7 +11,8 @@ from goq.errors import InvalidFrame
 from goq.frame.view import FrameView
 from goq.storage.disk import RealDisk
 from goq.storage.log.leader_epochs import NO_EPOCH, EpochEnd, epoch_end, last_epoch
-from goq.storage.log.log import Log, LogConfig, append_replicated
+from goq.storage.log.log import Log, LogConfig
+from goq.storage.log.replicated import append_replicated
 from tests.support.broker.harness import frame
 
 DISK = RealDisk()

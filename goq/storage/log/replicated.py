@@ -1,0 +1,37 @@
+"""The append of a follower: frames that its leader has, in segments like the leader's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from goq.errors import InvalidFrame
+from goq.frame.view import FrameView
+from goq.storage.log.log import Log
+from goq.storage.log.segment import Segment
+
+
+def append_replicated(log: Log, frames: Sequence[FrameView], segment_base: int) -> Segment | None:
+    """Append validated frames that the leader has in the segment beginning at ``segment_base``.
+
+    The log then has the leader's frames, byte for byte, in the same segments. A segment begins here
+    where one begins on the leader, so ``log`` must not roll by itself. The frames are durable on
+    return as the log's setting requires; blocks on the disk. Returns the segment that it sealed, if
+    any. Raises ``InvalidFrame``, with the log unchanged, unless the frames follow the log and each
+    other; otherwise as :meth:`Log.write`.
+    """
+    begins_segment = segment_base == log.end_offset and log.active.base_offset != segment_base
+    batch = log.begin(0, roll=begins_segment)
+    for view in frames:
+        header = view.header
+        if header.base_offset != batch.end_offset:
+            raise InvalidFrame(
+                f"a frame at offset {header.base_offset} cannot follow {batch.end_offset}"
+            )
+        batch.add(
+            header,
+            view.body,
+            append_time_us=header.append_time_us,
+            leader_epoch=header.leader_epoch,
+        )
+    log.write(batch)
+    return log.commit(batch)
