@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from goq_cli.output.text import shown_field
+
 if TYPE_CHECKING:
     from goq.client import Client
 
 PORTION = 1_000
 """How many dead letters one request is about, at most."""
-_CELL_CHARS_MAX = 60
 
 Topic = Annotated[
     str, typer.Argument(metavar="TOPIC", help="The topic they died in, or its TOPIC.dlq.")
@@ -76,14 +77,5 @@ def letters_of(
 
 
 def cell(letter: Mapping[str, Any], name: str) -> str:
-    """Return a field of a dead letter, shortened for a table."""
-    value = letter.get(name, letter.get(f"{name}_base64", 0 if name == "redrives" else ""))
-    text = escaped(value)
-    return text if len(text) <= _CELL_CHARS_MAX else text[: _CELL_CHARS_MAX - 1] + "…"
-
-
-def escaped(value: object) -> str:
-    """Return a text on one line, with control characters escaped."""
-    return "".join(
-        c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(value)
-    )
+    """Return a field of a dead letter on one line."""
+    return shown_field({"redrives": 0, **letter}, name)

@@ -12,7 +12,8 @@ import typer
 
 from goq.errors import UsageError
 from goq.units import format_time_us
-from goq_cli.output.output import notice, print_json, print_table
+from goq_cli.output.output import notice, print_json
+from goq_cli.output.table import print_table
 from goq_cli.rate import RateLimiter, show_count
 from goq_cli.session import SESSION
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from goq.units import parse_size_bytes, round_size_bytes
-from goq_cli.output.output import notice, print_json, print_table
+from goq_cli.output.output import notice, print_json
+from goq_cli.output.table import print_table
 from goq_cli.session import SESSION
 
 if TYPE_CHECKING:

@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from goq_cli.output.output import notice, print_json, print_table
+from goq_cli.output.output import notice, print_json
+from goq_cli.output.table import print_table
 from goq_cli.session import SESSION
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)

@@ -21,11 +21,12 @@ from goq_cli.dead_letter_filter import (
     Topic,
     Yes,
     cell,
-    escaped,
     letters_of,
     wanted_by,
 )
-from goq_cli.output.output import confirm, notice, print_json, print_table
+from goq_cli.output.output import confirm, notice, print_json
+from goq_cli.output.table import print_table
+from goq_cli.output.text import shown_field
 from goq_cli.session import SESSION
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
@@ -42,6 +43,8 @@ _COLUMNS = (
     "key",
     "redrives",
 )
+_ROWS = ("failures", "earlier")
+"""Fields that are tables of their own."""
 
 
 @app.command("list")
@@ -86,10 +89,12 @@ def show(
     if SESSION.json:
         print_json(letter)
         return
-    details = {n: v for n, v in letter.items() if not isinstance(v, list | dict)}
-    for name, value in (letter.get("headers") or {}).items() if _is_plain(letter) else ():
-        details[f"header {name}"] = value
-    print_table(("field", "value"), [[name, escaped(value)] for name, value in details.items()])
+    names = [name.removesuffix("_base64") for name in letter if name not in _ROWS]
+    details = {name: shown_field(letter, name) for name in names}
+    if isinstance(headers := letter.get("headers"), dict):
+        del details["headers"]
+        details |= {f"header {name}": value for name, value in headers.items()}
+    print_table(("field", "value"), list(details.items()))
     _print_rows(("time", "cause", "consumer", "reason"), letter.get("failures", []))
     columns = ("id", "group", "attempts", "cause", "reason", "time")
     _print_rows(columns, letter.get("earlier", []))
@@ -201,7 +206,7 @@ def purge(
 
 def _print_rows(columns: Sequence[str], found: Sequence[Mapping[str, Any]]) -> None:
     if found:
-        print_table(columns, [[escaped(row.get(c, "")) for c in columns] for row in found])
+        print_table(columns, [[row.get(c) for c in columns] for row in found])
 
 
 def _print_total(total: Mapping[str, Any]) -> None:
@@ -210,7 +215,3 @@ def _print_total(total: Mapping[str, Any]) -> None:
         return
     counts = {name: value for name, value in total.items() if name != "dry_run"}
     print_table(list(counts), [list(counts.values())])
-
-
-def _is_plain(letter: Mapping[str, Any]) -> bool:
-    return isinstance(letter.get("headers"), dict)

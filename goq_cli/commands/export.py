@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from goq_cli.output.output import notice, print_json, print_table
+from goq_cli.output.output import notice, print_json
+from goq_cli.output.table import print_table
 from goq_cli.session import SESSION
 
 if TYPE_CHECKING:

@@ -7,14 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from goq_cli.output.output import (
-    confirm,
-    format_time,
-    notice,
-    parse_settings,
-    print_json,
-    print_table,
-)
+from goq_cli.output.output import confirm, format_time, notice, parse_settings, print_json
+from goq_cli.output.table import print_table
 from goq_cli.session import SESSION
 
 if TYPE_CHECKING:

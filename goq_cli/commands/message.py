@@ -8,7 +8,9 @@ from typing import Annotated, Any
 import typer
 
 from goq.errors import UsageError
-from goq_cli.output.output import cell, for_each, print_json, print_messages, print_table
+from goq_cli.output.output import for_each, print_json, print_messages
+from goq_cli.output.table import print_table
+from goq_cli.output.text import shown_field
 from goq_cli.session import SESSION
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
@@ -37,7 +39,7 @@ def show(message_id: Annotated[str, typer.Argument(metavar="ID")]) -> None:
     if SESSION.json:
         print_json(found)
         return
-    rows = [[name, cell(found, name)] for name in _FIELDS if _has(found, name)]
+    rows = [[name, shown_field(found, name)] for name in _FIELDS if _has(found, name)]
     print_table(("field", "value"), rows)
     if found["groups"]:
         print_table(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from goq.errors import UsageError
-from goq.units import format_time_us
+from goq_cli.output.message_format import message_fields
 from goq_cli.output.output import print_messages
 from goq_cli.session import SESSION
 
@@ -51,15 +51,8 @@ def command(
         if group is not None:
             found = list(islice(_peeked(client, topic, group, chosen, maximum), maximum))
         else:
-            found = [
-                {
-                    "id": str(message.id),
-                    "timestamp": format_time_us(message.timestamp),
-                    "key": (message.key or b"").decode(errors="backslashreplace"),
-                    "value": (message.value or b"").decode(errors="backslashreplace"),
-                }
-                for message in islice(client.read_log(topic), maximum)
-            ]
+            log = client.read_log(topic)
+            found = [message_fields(message) for message in islice(log, maximum)]
     extra = (_TIMES[chosen],) if group is not None and chosen in _TIMES else ()
     print_messages(found, (*_COLUMNS[:3], *extra, *_COLUMNS[3:]))
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from goq.errors import MessageNotFound, UsageError
-from goq_cli.output.output import notice, parse_settings, print_json, print_table
+from goq_cli.output.output import notice, parse_settings, print_json
+from goq_cli.output.table import print_table
 from goq_cli.output.trace import Style, TimelinePrinter
 from goq_cli.session import SESSION
 

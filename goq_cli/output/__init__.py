@@ -1,6 +1,8 @@
 """Answers on stdout, notices and errors on stderr.
 
-output          tables, JSON, notices, errors, confirmation
+output          text, JSON, notices, errors, confirmation
+table           tables: aligned on a terminal, tab-separated in a pipe
+text            text of messages: escaped, shortened, bytes as hex
 message_format  how a message is printed: a format, raw, or JSON
 trace           the timeline of a message
 topic_history   a topic over time, as bars or fields

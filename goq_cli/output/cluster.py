@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from goq import limits
-from goq_cli.output.output import print_table, print_text
+from goq_cli.output.output import print_text
+from goq_cli.output.table import print_table
 
 if TYPE_CHECKING:
     from goq.client import (

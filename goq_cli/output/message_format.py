@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from goq.errors import UsageError
 from goq.model import UNTERMINATED_HEADER, Header
 from goq.units import format_time_us
+from goq_cli.output.text import shown_bytes
 
 if TYPE_CHECKING:
     from goq.client import LogMessage, ReceivedMessage
@@ -137,17 +138,25 @@ def _headers_text(headers: Sequence[Header]) -> bytes:
 
 
 def _printable(data: bytes) -> bytes:
-    """Escape control characters, which a terminal would obey."""
-    text = data.decode(errors="backslashreplace")
+    """Escape control characters, which a terminal would obey; return binary data as hex."""
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return shown_bytes(data).encode()
     return "".join(
         c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text
     ).encode()
 
 
 def json_line(message: AnyMessage) -> bytes:
-    """Return a message as one line of JSON; bytes that are not UTF-8 are base64."""
+    """Return a message as one line of JSON."""
     import msgspec
 
+    return msgspec.json.encode(message_fields(message)) + b"\n"
+
+
+def message_fields(message: AnyMessage) -> dict[str, object]:
+    """Return the fields of a message for JSON; bytes that are not UTF-8 are base64."""
     fields: dict[str, object] = {
         "id": str(message.id),
         "topic": message.topic,
@@ -168,7 +177,7 @@ def json_line(message: AnyMessage) -> bytes:
     _put(fields, "value", message.value)
     if message.headers:
         fields["headers"] = [_header(name, value) for name, value in message.headers]
-    return msgspec.json.encode(fields) + b"\n"
+    return fields
 
 
 def _put(fields: dict[str, object], name: str, data: bytes | None) -> None:

@@ -1,19 +1,20 @@
-"""Answers on stdout: tables on a terminal, tab-separated fields in a pipe, JSON with --json."""
+"""Answers on stdout: text, or JSON with --json; notices, errors and questions on stderr."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import typer
 
 from goq.errors import GoqError
+from goq_cli.output.table import begin_block, print_table
+from goq_cli.output.text import escaped, shown_field
 from goq_cli.session import SESSION
 
 EXIT_IN_PART = 1
-_CELL_CHARS_MAX = 200
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -34,33 +35,8 @@ def print_answer(answer: Any, text: str) -> None:
 
 def print_text(*lines: str) -> None:
     """Print lines for people."""
+    begin_block(is_table=False)
     sys.stdout.write("".join(f"{line}\n" for line in lines))
-
-
-def print_table(
-    columns: Sequence[str], rows: Sequence[Sequence[object]], *, right: Collection[str] = ()
-) -> None:
-    """Print a table on a terminal, else lines of tab-separated fields below their names.
-
-    On a terminal the columns in ``right`` and columns of digits are right-aligned.
-    """
-    cells = [["" if cell is None else str(cell) for cell in row] for row in rows]
-    if not sys.stdout.isatty():
-        for line in (columns, *cells):
-            sys.stdout.write("\t".join(line) + "\n")
-        return
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in columns:
-        numeric = all(
-            cell.replace(",", "").isdigit() for cell in (r[len(table.columns)] for r in cells)
-        )
-        table.add_column(name, justify="right" if (numeric and cells) or name in right else "left")
-    for row in cells:
-        table.add_row(*row)
-    Console().print(table)
 
 
 def format_time(time: datetime | None) -> str | None:
@@ -113,9 +89,9 @@ def complain(error: GoqError) -> None:
         sys.stderr.write(msgspec.json.encode(problem).decode() + "\n")
         return
     where = f" ({error.field})" if error.field else ""
-    sys.stderr.write(f"goq: {error.detail}{where}\n")
-    for note in getattr(error, "__notes__", ()):
-        sys.stderr.write(f"goq: {note}\n")
+    for text in (f"{error.detail}{where}", *getattr(error, "__notes__", ())):
+        lines = "\n".join(map(escaped, text.splitlines()))
+        sys.stderr.write(f"goq: {lines}\n")
 
 
 def print_messages(messages: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
@@ -123,16 +99,9 @@ def print_messages(messages: Sequence[Mapping[str, Any]], columns: Sequence[str]
     if SESSION.json:
         print_json({"messages": messages})
     else:
-        print_table(columns, [[cell(message, name) for name in columns] for message in messages])
-
-
-def cell(message: Mapping[str, Any], name: str) -> str:
-    """Return one field, on one line and shortened."""
-    text = message.get(name)
-    if text is None:
-        text = message.get(f"{name}_base64", "")
-    shown = str(text).encode("unicode_escape").decode() if name in ("key", "value") else str(text)
-    return shown if len(shown) <= _CELL_CHARS_MAX else shown[: _CELL_CHARS_MAX - 1] + "…"
+        print_table(
+            columns, [[shown_field(message, name) for name in columns] for message in messages]
+        )
 
 
 def for_each(

@@ -6,7 +6,8 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from goq_cli.output.output import format_time, print_table
+from goq_cli.output.output import format_time
+from goq_cli.output.table import print_table
 
 if TYPE_CHECKING:
     from goq.client import DailyVolume, TopicHistory

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from goq_cli.dead_letter_filter import escaped
+from goq_cli.output.text import escaped, shown_field
 
 Json = Mapping[str, Any]
 
@@ -194,9 +194,8 @@ class TimelinePrinter:
 
 
 def _key(message: Json) -> str | None:
-    if "key_base64" in message:
-        return f"base64:{message['key_base64']}"
-    return message.get("key")
+    has_key = message.get("key") is not None or "key_base64" in message
+    return shown_field(message, "key") if has_key else None
 
 
 def _size(size_bytes: int | None) -> str | None:

@@ -15,8 +15,6 @@ class Pipe:
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
-        self._poll = select.poll()
-        self._poll.register(fd, 0)
 
     def unread_bytes(self) -> int:
         """Return how many bytes no reader has taken from the pipe."""
@@ -26,7 +24,9 @@ class Pipe:
 
     def is_closed(self) -> bool:
         """Return whether the pipe has no reader."""
-        return bool(self._poll.poll(0))
+        poll = select.poll()  # of each call: one must not be used by two threads at once
+        poll.register(self._fd, 0)
+        return bool(poll.poll(0))
 
 
 def pipe_of(fd: int) -> Pipe | None:

@@ -96,7 +96,7 @@ def test_sizes_are_rounded_for_people(size_bytes: int, shown: str) -> None:
 
 
 def test_a_key_that_is_no_text_says_so() -> None:
-    assert "Key        base64:/wA=" in page(trace([], message(key_base64="/wA=")))
+    assert "Key        hex:ff00" in page(trace([], message(key_base64="/wA=")))
 
 
 TEXTS = st.text(max_size=30)

@@ -28,7 +28,7 @@ def publish(goq: Run, topic: str, *options: str, value: bytes = b"v\n") -> str:
 def work(goq: Run, topic: str, command: str = "true", group: str = "billing") -> None:
     """Let a worker handle all there is."""
     options = ("--group", group, "--client-id", "till-1", "--until-empty", "--exec", command)
-    goq("consume", topic, *options)
+    goq("consume", topic, *options, code=1 if command.endswith("exit 1") else 0)
 
 
 def told(goq: Run, *arguments: str) -> dict[str, Any]:
