@@ -331,7 +331,7 @@ class ClusterBootstrap:
         cluster, disk = self._config.cluster, base.disk_id.id
         entry = RegisterNode(self._name, broker.epoch, "", self._address, cluster.rack, disk)
         return NodeRegistration(
-            cluster, entry, base.metadata, data_loss, reconciler.durable_topics, heartbeats.send
+            cluster, entry, base.metadata, data_loss, reconciler.durable_topics, heartbeats.announce
         )
 
     def _join(self, base: _Membership) -> Callable[[], Coroutine[None, None, None]] | None:

@@ -15,6 +15,7 @@ import logging
 import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -25,10 +26,12 @@ from goq.clock import Clock
 from goq.cluster.controller.node_liveness import Heartbeat
 from goq.cluster.metadata.features import OWN_LEVEL
 from goq.cluster.rpc.server import CALL_PREFIX
-from goq.errors import GoqError, InvalidInput, NodeNotFound, TimedOut, Unavailable
+from goq.errors import GoqError, InvalidInput, NodeNotFound, NotLeader, TimedOut, Unavailable
 
 _log = logging.getLogger("goq.cluster")
 HEARTBEAT = CALL_PREFIX + "heartbeat"
+_ANNOUNCEMENTS = 20
+_ANNOUNCE_PAUSE_S = 0.05
 Call = Callable[[str, str, bytes], Awaitable[bytes]]
 """Calls a node by its id, with a path and a body; raises ``GoqError``."""
 
@@ -68,6 +71,7 @@ class HeartbeatSender:
         self._acknowledged_s = -math.inf
         self._unanswered_since_s: float | None = None
         self._without_levels: set[str] = set()
+        self._has_controller = asyncio.Event()
         self._tasks = Tasks()
 
     async def run(self) -> None:
@@ -89,6 +93,26 @@ class HeartbeatSender:
                 )
         except GoqError as error:
             _log.debug("no heartbeat: %s", error)
+
+    async def announce(self) -> None:
+        """Make the controller hear of this start; raise ``GoqError`` if it does not for a while.
+
+        Waits until a controller is known. A node that starts learns its URL a little later.
+        """
+        await self._has_controller.wait()
+        for tries_left in reversed(range(_ANNOUNCEMENTS)):
+            try:
+                for _ in range(2):  # the first may not count, as earlier ones got no answer
+                    with suppress(NodeNotFound):  # it is heard, and registered later
+                        await self._send()
+                break
+            except (NotLeader, TimedOut, Unavailable):
+                if not tries_left:
+                    raise
+                await asyncio.sleep(_ANNOUNCE_PAUSE_S)
+            except GoqError as error:  # the registration says why
+                _log.debug("the controller does not take this start: %s", error)
+                break
 
     async def _send(self) -> None:
         controller, sent_s = self.controller, asyncio.get_running_loop().time()
@@ -133,6 +157,7 @@ class HeartbeatSender:
     def set_controller(self, controller: str | None) -> None:
         """Set the controller; it may be the same node, upgraded meanwhile."""
         self.controller = controller
+        (self._has_controller.clear if controller is None else self._has_controller.set)()
         self._without_levels.clear()
         self._round_trips_ms.clear()
         self._unanswered_since_s = None

@@ -19,7 +19,7 @@ from goq.cluster.metadata.commands import (
 from goq.cluster.metadata.features import OWN_LEVEL
 from goq.cluster.metadata.state import MetadataState
 from goq.config.node import ClusterConfig
-from goq.errors import Conflict, GoqError, UsageError
+from goq.errors import Conflict, UsageError
 
 _log = logging.getLogger("goq.cluster")
 _ANY_HOST = ("0.0.0.0", "::", "")
@@ -29,7 +29,7 @@ class NodeRegistration:
     """Registers one start of a node, its *incarnation*, with the cluster.
 
     ``durable_topics`` returns the ids of topics that lost nothing at a power failure.
-    ``send_heartbeat`` makes the controller hear of this incarnation.
+    ``announce`` makes the controller hear of this incarnation, or raises ``GoqError``.
     """
 
     def __init__(
@@ -39,14 +39,14 @@ class NodeRegistration:
         metadata: MetadataClient,
         data_loss: DataLoss,
         durable_topics: Callable[[MetadataState], tuple[int, ...]],
-        send_heartbeat: Callable[[], Awaitable[None]],
+        announce: Callable[[], Awaitable[None]],
     ) -> None:
         self._config = config
         self._entry = entry
         self._metadata = metadata
         self._data_loss = data_loss
         self._durable_topics = durable_topics
-        self._send_heartbeat = send_heartbeat
+        self._announce = announce
 
     def set_url(self, http_url: str) -> None:
         """Set where this node listens; raise ``UsageError`` if other nodes cannot reach that."""
@@ -57,13 +57,14 @@ class NodeRegistration:
     async def ensure(self) -> None:
         """Register this incarnation if the cluster does not know it; safe to repeat.
 
-        The first node to do so sets the initial ``min_insync`` of the cluster. Raises ``GoqError``.
+        A node is registered only once the controller has heard it: until then the cluster would
+        count it as up, and then as silent. The first node to do so sets the initial ``min_insync``
+        of the cluster. Raises ``GoqError``.
         """
         entry = self._entry
         known = self._metadata.state.nodes.get(entry.node)
         if known is None or known.incarnation != entry.incarnation:
-            with suppress(GoqError):  # a node registered before any heartbeat counts as silent
-                await self._send_heartbeat()
+            await self._announce()
             if self._data_loss.has_lost_topics and known is not None:
                 _log.critical("the messages on this node are gone; it copies them from the others")
                 await self._metadata.propose(ReportDataLoss(entry.node, entry.disk))

@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
+from goq.cluster.cluster_node import ClusterNode
+from goq.cluster.controller.node_liveness import Heartbeat
+from goq.cluster.controller.runner import ControllerRunner
 from goq.cluster.membership.join import JOIN
-from goq.errors import Conflict, UsageError
+from goq.errors import Conflict, TimedOut, UsageError
 from tests.support.cluster.running_cluster import RunningCluster
 from tests.support.eventually import eventually
 from tests.support.node.ports import free_port
@@ -35,6 +38,35 @@ def partition(cluster: RunningCluster, by: str, number: int = 0, query: str = ""
     state = cluster.by_name[by].call("GET", f"/v1/cluster?topic=t{query}")
     found: dict[str, Any] = state["topics"][0]["partitions"][number]
     return found
+
+
+def test_a_joining_node_is_not_up_before_the_controller_has_heard_it(
+    cluster: RunningCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[dict[str, bool]] = []
+    refused: list[str] = []
+    is_deaf = True
+    receive, changed = ControllerRunner.receive_heartbeat, ClusterNode.on_metadata_change
+
+    def receive_heartbeat(self: ControllerRunner, node: str, heartbeat: Heartbeat) -> Any:
+        if node == "n2" and is_deaf:
+            refused.append(node)
+            raise TimedOut("its answers get lost")
+        return receive(self, node, heartbeat)
+
+    def on_metadata_change(self: ClusterNode) -> None:
+        seen.append({node.id: node.is_up for node in self.state.nodes.values()})
+        changed(self)
+
+    monkeypatch.setattr(ControllerRunner, "receive_heartbeat", receive_heartbeat)
+    monkeypatch.setattr(ClusterNode, "on_metadata_change", on_metadata_change)
+    grown(cluster, "n1")
+    cluster.start("n2", via="n1")
+    eventually(lambda: len(refused) > 30)  # more than one round of tries
+    assert cluster.statuses("n1") == {"n1": "up"}
+    is_deaf = False
+    eventually(lambda: cluster.statuses("n1").get("n2") == "up")
+    assert {nodes["n2"] for nodes in seen if "n2" in nodes} == {True}
 
 
 def test_a_cluster_grows_from_one_node_and_shrinks_again(cluster: RunningCluster) -> None:

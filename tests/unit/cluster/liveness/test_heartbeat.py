@@ -17,9 +17,11 @@ from goq.cluster.liveness.heartbeat import (
     encode_heartbeat,
 )
 from goq.errors import (
+    Conflict,
     GoqError,
     InvalidInput,
     NodeNotFound,
+    NotLeader,
     TimedOut,
     Unavailable,
 )
@@ -226,3 +228,57 @@ def test_a_refused_heartbeat_is_an_answered_one(
         assert controller.received[-1][UNANSWERED] == (1000 if is_answer else 3000)
 
     asyncio.run(run())
+
+
+# A start is told before it is registered
+
+
+class Unsteady(Controller):
+    """A controller that gives the answers of a list, and then takes everything."""
+
+    def __init__(self, *answers: GoqError) -> None:
+        super().__init__(is_earlier_version=False)
+        self._answers = list(answers)
+
+    async def call(self, node: str, path: str, body: bytes) -> bytes:
+        await super().call(node, path, body)
+        if self._answers:
+            raise self._answers.pop(0)
+        return self.answer
+
+
+def announced(controller: Controller) -> None:
+    async def announce() -> None:
+        heartbeats = sender(controller)
+        heartbeats.set_controller(None)
+        announcing = asyncio.ensure_future(heartbeats.announce())
+        await asyncio.sleep(0)
+        assert not announcing.done()
+        heartbeats.set_controller("n2")
+        await announcing
+
+    asyncio.run(announce())
+
+
+@pytest.mark.parametrize("error", [NotLeader("x"), TimedOut("x"), Unavailable("x")])
+def test_a_start_is_told_until_the_controller_has_heard_it(error: GoqError) -> None:
+    controller = Unsteady(error, error)
+    announced(controller)
+    assert len(controller.received) == 4
+
+
+def test_a_start_that_is_never_heard_is_an_error() -> None:
+    with pytest.raises(Unavailable):
+        announced(Unsteady(*[Unavailable("x")] * 100))
+
+
+def test_a_node_that_the_cluster_does_not_know_yet_is_heard() -> None:
+    controller = Unsteady(*[NodeNotFound("x")] * 2)
+    announced(controller)
+    assert len(controller.received) == 2
+
+
+def test_a_refused_heartbeat_leaves_it_to_the_registration_to_say_why() -> None:
+    controller = Unsteady(Conflict("an earlier version"))
+    announced(controller)
+    assert len(controller.received) == 1
