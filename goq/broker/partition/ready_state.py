@@ -31,7 +31,7 @@ from goq.storage.column_index.rows import ColumnRows
 from goq.storage.log.log import Log
 
 _LANE_BITS = 8
-_MATURED_AT_ONCE = 10_000  # messages: a few ms
+_MATURED_AT_ONCE = 1_000  # messages: about 1 ms
 _Int64s = npt.NDArray[np.int64]
 
 

@@ -18,7 +18,7 @@ from goq.broker.partition_context import Availability, PartitionCallbacks, Parti
 from goq.broker.runtime.metrics import TopicStats
 from goq.clock import TimeSlice
 from goq.delivery.delay.delayed_messages import LoadRequest
-from goq.delivery.events.event import CopyQueued, Dropped, Expired
+from goq.delivery.events.event import CopyQueued, Dropped, Expired, Matured
 from goq.delivery.settlement import expire_due
 from goq.errors import GoqError
 
@@ -111,23 +111,27 @@ class Timers:
     def _mature(self, now_ms: int) -> bool:
         """Move due messages to their ready queues, and load those that are due soon.
 
-        Many take several slices; the timer is due at once again for the next.
+        Many take several slices; the timer is due at once again for the next. A slice is over after
+        its time and one more step of ``ReadyState.mature``.
         """
         if self._ready.is_rebuilding:
             return False
         ready = self._ready.current
-        has_matured, time_slice = False, TimeSlice()
+        matured, time_slice = list[Matured](), TimeSlice()
         while ready.schedule.has_due(now_ms):
             event = ready.mature(now_ms)
-            if event is not None:  # if lost, it is repeated: leases of the messages wait for it
-                self._writer.record_later(event)
-                has_matured = True
+            if event is not None:
+                if matured and matured[-1].end_offset <= event.end_offset:
+                    matured.pop()  # the later one covers it
+                matured.append(event)
             if time_slice.is_over:
                 break
+        for event in matured:  # if lost, they are repeated: leases of the messages wait for them
+            self._writer.record_later(event)
         load = ready.schedule.load_wanted(now_ms)
         if load is not None:
             self._context.tasks.start(self._load(load))
-        return has_matured
+        return bool(matured)
 
     async def _load(self, load: LoadRequest) -> None:
         ready = self._ready.current

@@ -156,7 +156,7 @@ class TimerWheel:
         self._removed_count += 1
         if len(group) % _CHECK_EVERY == 0:
             slots = self._slots_around(span)
-            row_count = sum(len(level.slots[number]) for level, number in slots) // 3
+            row_count = sum(level.row_count(number) for level, number in slots)
             if len(group) * _REMOVED_SHARE > row_count:
                 self._clean(slots, self._amended_offsets(span, span))
         if self._removed_count > self._count // 2 + _REMOVED_MIN:
@@ -166,7 +166,7 @@ class TimerWheel:
         """Remove everything before an offset."""
         self._clean_all()
         for level, number in self._slots():
-            rows = _rows_of(level.slots[number])
+            rows = level.rows(number)
             self._replace(level, number, rows[rows[:, _OFFSET] >= start_offset])
 
     def pop_due(self, now_ms: int) -> TimerEntries:
@@ -198,23 +198,23 @@ class TimerWheel:
         )
         count = 0
         for start_ms, narrowness, number in due:  # noqa: B007
-            count += len(self._levels[-narrowness // _BITS].slots[number]) // 3
+            count += self._levels[-narrowness // _BITS].row_count(number)
             if count > entries_max:
                 break
         else:
             return TimerSlice(self.pop_due(now_ms), now_ms)
         first_ms, narrowness, number = due[0]
-        if first_ms < start_ms:
-            return TimerSlice(self.pop_due(start_ms - 1), start_ms - 1)
         level = self._levels[-narrowness // _BITS]
-        if level.shift:
+        if first_ms < start_ms and (number + 1) << level.shift <= start_ms:
+            return TimerSlice(self.pop_due(start_ms - 1), start_ms - 1)
+        if level.shift:  # from its beginning, so that all its parts come to the same slots
             self.position_ms = first_ms
             self._place(level.take_some(number, entries_max))
             return TimerSlice(self._entries(np.empty((0, 3), np.int64)), first_ms - 1)
-        if self._sorted_slot != (number, len(level.slots[number])):
+        if self._sorted_slot != (number, level.row_count(number)):
             level.sort(number)
         rows = level.take_some(number, entries_max)
-        left = len(level.slots.get(number, ()))
+        left = level.row_count(number)
         self._sorted_slot = number, left
         end_offset = int(rows[-1, _OFFSET]) + 1 if left else None
         return TimerSlice(self._entries(rows), first_ms, end_offset)
@@ -308,14 +308,14 @@ class TimerWheel:
     def _clean(self, slots: list[tuple[_SlotLevel, int]], offsets: Int64s) -> None:
         """Take removed entries with one of these offsets out of slots."""
         for level, number in slots:
-            self._replace(level, number, self._amend(_rows_of(level.slots[number]), offsets))
+            self._replace(level, number, self._amend(level.rows(number), offsets))
 
     def _clean_all(self) -> None:
         self._clean(self._slots(), self._amended_offsets(0, max(self._amended, default=0)))
 
     def _replace(self, level: _SlotLevel, number: int, rows: Int64s) -> None:
         """Keep only these rows of a slot."""
-        less = len(level.slots[number]) // 3 - len(rows)
+        less = level.row_count(number) - len(rows)
         if less:
             self._count -= less
             level.replace(number, rows)
@@ -324,15 +324,25 @@ class TimerWheel:
 class _SlotLevel:
     """The non-empty slots of one width, and the order of their numbers.
 
-    A slot is an array of due time, offset and tag: 24 bytes an entry.
+    A slot is an array of due time, offset and tag: 24 bytes an entry. Rows that were taken in parts
+    stay in the array until all are: moving the rest up each time would cost more the larger it is.
     """
 
-    __slots__ = ("order", "shift", "slots")
+    __slots__ = ("_taken", "order", "shift", "slots")
 
     def __init__(self, shift: int) -> None:
         self.shift = shift
         self.slots: dict[int, array[int]] = {}
         self.order: list[int] = []
+        self._taken: dict[int, int] = {}  # values of the array
+
+    def row_count(self, number: int) -> int:
+        """Return the number of rows of a slot; 0 if there is none."""
+        return (len(self.slots.get(number, ())) - self._taken.get(number, 0)) // 3
+
+    def rows(self, number: int) -> Int64s:
+        """Return the rows of a slot, without copying."""
+        return _rows_of(self.slots[number])[self._taken.get(number, 0) // 3 :]
 
     def slot(self, number: int) -> array[int]:
         """Return a slot, a new one if there is none."""
@@ -348,28 +358,30 @@ class _SlotLevel:
 
     def take_first(self) -> Int64s:
         """Remove the earliest slot and return its rows."""
-        return _rows_of(self.slots.pop(heapq.heappop(self.order)))
+        number = heapq.heappop(self.order)
+        return _rows_of(self.slots.pop(number))[self._taken.pop(number, 0) // 3 :]
 
     def take_some(self, number: int, rows_max: int) -> Int64s:
         """Remove and return the first rows of a slot, which is the earliest."""
-        slot = self.slots[number]
-        if len(slot) <= 3 * rows_max:
+        if self.row_count(number) <= rows_max:
             return self.take_first()
-        rows = _rows_of(slot[: 3 * rows_max])
-        del slot[: 3 * rows_max]
-        return rows
+        start = self._taken.get(number, 0)
+        self._taken[number] = start + 3 * rows_max
+        return _rows_of(self.slots[number][start : start + 3 * rows_max])
 
     def sort(self, number: int) -> None:
         """Put the rows of a slot in order of offset."""
-        offsets = _rows_of(self.slots[number])[:, _OFFSET]
+        rows = self.rows(number)
+        offsets = rows[:, _OFFSET]
         if (offsets[1:] < offsets[:-1]).any():
-            rows = _rows_of(self.slots[number])
             self.replace(number, rows[np.argsort(offsets, kind="stable")])
 
     def replace(self, number: int, rows: Int64s) -> None:
         """Set the rows of a slot; an empty slot is removed."""
+        self._taken.pop(number, None)
         if len(rows):
-            self.slots[number] = array("q", rows.tobytes())
+            slot = self.slots[number] = array("q")
+            slot.frombytes(np.ascontiguousarray(rows).data.cast("B"))
         else:
             del self.slots[number]
             self.order = sorted(self.slots)

@@ -16,12 +16,13 @@ from typing import Any, NamedTuple
 import pytest
 
 from goq import clock, limits
-from goq.broker.partition import ready_state
+from goq.broker.events.writer import EventWriter
+from goq.broker.partition import ready_state, timers
 from goq.broker.partition.ready_state import ReadyState
 from goq.broker.partition.timers import Timers
 from goq.broker.topic import settler
 from goq.clock import TimeSlice
-from goq.delivery.events.event import Matured
+from goq.delivery.events.event import AnyEvent, Matured
 from goq.http import connection
 from goq.http.message import Request
 from tests.support.api.calls import publish, receive, settle
@@ -219,25 +220,48 @@ def test_a_receive_in_turns_gets_all_it_asked_for(
     assert done == {"settled": UNITS, "failed": []}
 
 
+class _Steps:
+    """A slice of time that is over after so many steps."""
+
+    steps_max = 1
+
+    def __init__(self) -> None:
+        self._steps = 0
+
+    @property
+    def is_over(self) -> bool:
+        self._steps += 1
+        return self._steps >= self.steps_max
+
+
+@pytest.mark.parametrize("steps_max", [1, 3])
 def test_many_messages_due_at_once_mature_in_turns_of_the_event_loop(
-    node: RunningNode, topic: str, monkeypatch: pytest.MonkeyPatch
+    node: RunningNode, topic: str, monkeypatch: pytest.MonkeyPatch, steps_max: int
 ) -> None:
     turns: list[int] = []
-    on_time, mature = Timers._on_time, ReadyState.mature
+    recorded: list[Matured] = []
+    on_time, mature, record = Timers._on_time, ReadyState.mature, EventWriter.record_later
 
-    def counting_turns(timers: Timers) -> None:
+    def counting_turns(each: Timers) -> None:
         turns.append(0)
-        on_time(timers)
+        on_time(each)
 
     def counting(ready: ReadyState, now_ms: int) -> Matured | None:
         event = mature(ready, now_ms)
         turns[-1] += event is not None
         return event
 
+    def recording(writer: EventWriter, event: AnyEvent) -> None:
+        if isinstance(event, Matured):
+            recorded.append(event)
+        record(writer, event)
+
     monkeypatch.setattr(ready_state, "_MATURED_AT_ONCE", CHUNK)
-    monkeypatch.setattr(clock, "SLICE_S", 0.0)
+    monkeypatch.setattr(_Steps, "steps_max", steps_max)
+    monkeypatch.setattr(timers, "TimeSlice", _Steps)
     monkeypatch.setattr(Timers, "_on_time", counting_turns)
     monkeypatch.setattr(ReadyState, "mature", counting)
+    monkeypatch.setattr(EventWriter, "record_later", recording)
     due_ms = node.clock.wall_ms() + 700
     _filled(node, topic, deliver_at=due_ms)
     found: list[str] = []
@@ -246,8 +270,10 @@ def test_many_messages_due_at_once_mature_in_turns_of_the_event_loop(
         found += [message["value"] for message in got]
         settle(node, topic, "ack", *(message["receipt"] for message in got))
     assert found == [f"v{n}" for n in range(UNITS)]
-    assert max(turns) == 1
+    assert max(turns) == steps_max
     assert sum(turns) >= UNITS // CHUNK
+    assert len(recorded) == sum(count > 0 for count in turns)
+    assert recorded[-1].end_offset == UNITS
 
 
 class _Pause:

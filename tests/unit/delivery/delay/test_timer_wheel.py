@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import random
 import re
 from collections.abc import Iterable
@@ -126,16 +127,24 @@ class Wheels(RuleBasedStateMachine):
             self.now_ms = max(self.now_ms, next_ms)
             self.pop()
 
-    @rule(step_ms=st.integers(0, 300_000), entries_max=st.integers(1, 4))
-    def pop_in_slices(self, step_ms: int, entries_max: int) -> None:
+    @rule(
+        step_ms=st.integers(0, 300_000),
+        entries_max=st.integers(1, 4),
+        slices=st.sampled_from([1, 2, 5, 10_000]),
+    )
+    def pop_in_slices(self, step_ms: int, entries_max: int, slices: int) -> None:
         self.now_ms += step_ms
         popped: list[tuple[int, int, int]] = []
         has_more = True
-        while has_more:
+        while has_more and slices:
             part = self.wheel.pop_slice(self.now_ms, entries_max)
             assert len(part.entries.offsets) <= entries_max
             popped += _listed(part.entries)
             has_more = part.up_to_ms < self.now_ms or part.end_offset is not None
+            slices -= 1
+        if has_more:
+            assert popped == [heapq.heappop(self.twin.heap) for _ in popped]
+            return
         assert popped == self.twin.pop_due(self.now_ms)
         next_ms = self.wheel.next_ms()
         assert next_ms is None or next_ms > self.now_ms
@@ -152,13 +161,14 @@ class Wheels(RuleBasedStateMachine):
         if self.twin.heap:
             assert next_ms is not None
             assert next_ms <= self.twin.heap[0][0]
-        rows = sum(len(slot) // 3 for level in self.wheel._levels for slot in level.slots.values())
+        rows = sum(level.row_count(each) for level in self.wheel._levels for each in level.slots)
         assert rows == self.wheel._count
         assert rows <= 2 * len(self.twin.heap) + 8
         assert all(group for group in self.wheel._amended.values())
         for level in self.wheel._levels:
             assert sorted(level.order) == sorted(level.slots)
-            assert all(len(slot) for slot in level.slots.values())
+            assert all(map(level.row_count, level.slots))
+            assert set(level._taken) <= set(level.slots)
 
     def teardown(self) -> None:
         self.now_ms += 10**14
@@ -174,6 +184,19 @@ TestWheels.settings = settings(
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
+
+
+def test_a_large_slot_cascades_in_the_order_of_its_offsets() -> None:
+    wheel = TimerWheel(NOW_MS)
+    _add_many(wheel, [NOW_MS + 900_000] * 1_000)
+    found: list[int] = []
+    while len(wheel):
+        part = wheel.pop_slice(NOW_MS + 900_000, 70)
+        found += part.entries.offsets.tolist()
+        for number in wheel._levels[0].slots:
+            offsets = wheel._levels[0].rows(number)[:, 1].tolist()
+            assert offsets == sorted(offsets)
+    assert found == list(range(1_000))
 
 
 @pytest.mark.parametrize("due_ms", [0, 1, NOW_MS - 1, NOW_MS, NOW_MS + 1, 2**62, 2**63 - 1])
