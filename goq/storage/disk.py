@@ -22,9 +22,9 @@ import os
 import resource
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -83,7 +83,7 @@ class OpenFiles:
 
     def __init__(self, files_max: int | None = None) -> None:
         self.files_max = files_max or open_files_max()
-        self._open: OrderedDict[Path, Descriptor] = OrderedDict()
+        self._open: dict[Path, Descriptor] = {}  # the least recently used first
         self._failed_syncs: dict[Path, OSError] = {}
         self._lock = threading.Lock()
         self._short_s = -_SHORTAGE_S
@@ -105,9 +105,9 @@ class OpenFiles:
     def reader(self, path: Path, *, wait: bool = True) -> Descriptor:
         """Return a descriptor to read with; without ``wait`` nothing is synced for room."""
         with self._lock:
-            found = self._open.get(path)
+            found = self._open.pop(path, None)
             if found is not None:
-                self._open.move_to_end(path)
+                self._open[path] = found
                 return found
         return self._add(path, os.O_RDONLY, wait=wait)
 
@@ -129,7 +129,7 @@ class OpenFiles:
                     raise OSError(failure.errno, f"an earlier sync failed: {failure}", str(path))
                 found = self._open.get(path)
                 if found is not None and found.is_writable:
-                    self._open.move_to_end(path)
+                    self._open[path] = self._open.pop(path)
                     found.users += 1
                     if writes:
                         found.writes += 1
@@ -162,8 +162,8 @@ class OpenFiles:
             is_known = known is not None and known.is_writable >= opened.is_writable
             if known is not None and is_known and not flags & os.O_CREAT:
                 return known  # another thread was faster
+            self._open.pop(path, None)
             self._open[path] = opened
-            self._open.move_to_end(path)
         self._make_room(path, wait=wait)
         return opened
 
@@ -201,14 +201,15 @@ class OpenFiles:
 
     def _evict(self, files_max: int, kept: Path | None = None) -> None:
         """Close clean descriptors, the least recently used first."""
-        evicted: list[Descriptor] = []  # closed without the lock
         with self._lock:
-            for path in list(self._open):
-                if len(self._open) <= files_max:
-                    break
-                opened = self._open[path]
-                if path != kept and not opened.is_unsynced and not opened.users:
-                    evicted.append(self._open.pop(path))
+            excess = len(self._open) - files_max
+            clean = (
+                path
+                for path, opened in self._open.items()
+                if not opened.is_unsynced and not opened.users and path != kept
+            )
+            evicted = [self._open.pop(path) for path in list(islice(clean, max(excess, 0)))]
+        evicted.clear()  # closes them, without the lock
 
     def _sync_one(self) -> bool:
         """Sync the least recently used descriptor with unsynced writes; False if there is none."""
