@@ -7,7 +7,6 @@ while it runs. SIGUSR1 writes to the log what is under way.
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import gc
 import ipaddress
 import logging
@@ -16,19 +15,18 @@ import signal
 import sys
 from collections.abc import Callable
 
-from goq import __version__, limits
+from goq import __version__
 from goq.config.node import Config
 from goq.errors import GoqError
 from goq.node import Node
 from goq.process import log
 from goq.process.dump import dump
+from goq.process.heap import set_up_heap, trim_heap
 from goq.process.settings import changed_settings
 
 _log = logging.getLogger("goq.node")
 _PRIVATE = 0o077
 """The file mode creation mask: other users read no message, by no file of the data folder."""
-_M_MMAP_THRESHOLD = -3
-_LARGE_BUFFER_BYTES = 4 * limits.MIB
 _RELOADED = ("logging.level", "security.hosts")
 
 
@@ -42,7 +40,7 @@ def run(load: Callable[[], Config], on_ready: Callable[[Config, str], None]) -> 
     log.set_up(config.logging)
     _raise_open_files()
     os.umask(_PRIVATE)
-    _return_large_buffers()
+    set_up_heap()
     # Requests make few reference cycles: collecting every 700 objects (the default) costs 6 %.
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
@@ -73,11 +71,13 @@ async def _run(
     loop.add_signal_handler(signal.SIGHUP, _reload, node, load)
     loop.add_signal_handler(signal.SIGUSR1, lambda: _log.warning("%s", dump(node)))
     await node.start()
+    trimming = asyncio.create_task(trim_heap())
     try:
         _tell_start(config, node.url)
         on_ready(config, node.url)
         await stopping.wait()
     finally:
+        trimming.cancel()
         await node.stop()
         _log.info("stopped")
 
@@ -122,17 +122,6 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host.lower() == "localhost"
-
-
-def _return_large_buffers() -> None:
-    """Return the memory of large buffers to the system when they are freed.
-
-    glibc raises its bound for that to the largest buffer freed so far, up to 32 MiB. The bodies of
-    later requests then lie in the heap, and a small object above them keeps their memory.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # other C libraries do not have it
-    if mallopt is not None:
-        mallopt(_M_MMAP_THRESHOLD, _LARGE_BUFFER_BYTES)
 
 
 def _raise_open_files() -> None:
