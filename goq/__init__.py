@@ -21,6 +21,7 @@ model     the values that every layer shares
 units     durations, sizes and times in the form that people write
 errors    the tree of all errors
 limits    all bounds
+index_cache   key and event indexes in memory
 clock     time, as a parameter
 log_throttle  one log record of a kind in a period
 """

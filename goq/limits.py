@@ -44,7 +44,6 @@ SEGMENT_BYTES_MIN: Final = 64 * KIB
 SEGMENT_BYTES_MAX: Final = 4 * GIB
 EVENT_SEGMENT_BYTES: Final = 4 * MIB
 EVENT_INDEX_BLOCK_BYTES: Final = 8 * KIB
-EVENT_INDEX_SEGMENTS_MAX: Final = 32  # of a partition, with their blocks in memory
 PRODUCERS_PER_PARTITION_MAX: Final = 10_000
 PRODUCER_BATCHES_REMEMBERED: Final = 5
 
@@ -101,17 +100,20 @@ SCRUB_PAUSE_S: Final = 86_400.0  # between two verifications of all replicas on 
 SCRUB_BYTES_PER_S: Final = 8 * MIB  # the speed of that verification
 REPLICA_LAG_MS_MAX: Final = 2_000  # a replica that lags longer leaves the in-sync set
 COMMIT_THREADS: Final = 8
-FRAME_CACHE_BYTES: Final = 64 * MIB
+FRAME_CACHE_BYTES: Final = 64 * MIB  # of frames that a receive reads
 STICKY_BYTES: Final = 64 * KIB
 STICKY_S: Final = 0.1
 FSYNC_INTERVAL_MS: Final = 200
 KEYS_PART_ENTRIES: Final = 2**20
 KEYS_ACTIVE_ENTRIES_MAX: Final = 2**22
-KEYS_MEMORY_BYTES: Final = 256 * MIB
 KEYS_WAITING_MAX: Final = 10_000  # sealed segments without a key file yet
 ARCHIVE_CHUNK_BYTES: Final = 128 * MIB  # compressed together, with a window as large
-ARCHIVE_CACHE_BYTES: Final = 128 * MIB  # one chunk is cached however large
-ARCHIVE_CACHE_FOOTERS: Final = 4096
+ARCHIVE_CACHE_BYTES: Final = 128 * MIB  # of decompressed chunks
+ARCHIVE_CACHE_FOOTERS: Final = 4096  # of about 1 KiB
+INDEX_CACHE_BYTES: Final = 188 * MIB  # of key and event indexes
+CACHES_BYTES_MAX: Final = (  # 384 MiB for all caches of a node together
+    FRAME_CACHE_BYTES + ARCHIVE_CACHE_BYTES + ARCHIVE_CACHE_FOOTERS * KIB + INDEX_CACHE_BYTES
+)
 ARCHIVE_READ_THREADS: Final = 2
 ARCHIVE_ROWS_MAX: Final = 10_000  # rows in one answer to another node
 

@@ -43,6 +43,7 @@ from goq.errors import (
     outcome_unknown,
     raise_failures,
 )
+from goq.index_cache import IndexCache
 from goq.model import DEAD_LETTERS_SUFFIX, check_name, check_partitions, draw_topic_id
 from goq.storage.archive.manifest import ARCHIVE_DIR
 from goq.storage.disk import Disk
@@ -91,7 +92,8 @@ class Broker:
         self.executor = ThreadPoolExecutor(limits.COMMIT_THREADS, thread_name_prefix="goq-disk")
         self._tasks = Tasks()
         self.archive = Archiver(topics_dir.with_name(ARCHIVE_DIR), disk, metadata, clock)
-        self.finder = Finder(self.archive, self.executor)
+        self.indexes = IndexCache()
+        self.finder = Finder(self.archive, self.executor, self.indexes)
         self._keys = KeyIndexBuilder(self.finder, self.executor, self._tasks, self._partition_of)
         self.retention_manager: RetentionManager
         self._replica_start_offset = replica_start_offset
@@ -100,6 +102,7 @@ class Broker:
         self._loader: TopicLoader
         self.write_seconds = WriteTimes()
         self.background = BackgroundReads(lambda: sum(self.write_seconds.counts))
+        self._frames = FrameCache()
         self._context: PartitionContext | None = None
         self._changing = asyncio.Lock()
         self._started = asyncio.Event()
@@ -114,11 +117,12 @@ class Broker:
             epoch,
             self._sealed,
             self.write_seconds,
-            FrameCache(),
+            self._frames,
             self._tasks,
             random.Random().random,
             lambda: secrets.randbits(_PRODUCER_ID_BITS) or 1,
             self._snapshot_limits,
+            self.indexes,
         )
         self.retention_manager = RetentionManager(
             self.topics,
@@ -163,6 +167,14 @@ class Broker:
                 field="topic",
             )
         return topic
+
+    def cached_bytes(self) -> dict[str, int]:
+        """Return the memory of the caches, by kind; ``limits.CACHES_BYTES_MAX`` bounds the sum."""
+        return {
+            "frames": self._frames.size_bytes,
+            "archive": self.archive.disk.cached_bytes,
+            "indexes": self.indexes.size_bytes,
+        }
 
     @property
     def epoch(self) -> int:

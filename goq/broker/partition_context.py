@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from goq.broker.log.frame_cache import FrameCache
@@ -19,6 +19,7 @@ from goq.clock import Clock
 from goq.config.topic import TopicSettings
 from goq.delivery.snapshot import DEFAULT_SNAPSHOT_LIMITS, SnapshotLimits
 from goq.errors import GoqError, PartitionOffline
+from goq.index_cache import IndexCache
 from goq.model import NO_TOPIC_ID, topic_folder
 from goq.storage.disk import Disk
 from goq.storage.log.segment import Segment
@@ -72,6 +73,7 @@ class PartitionContext:
     new_id: Callable[[], int]
     """Returns a new unique producer id."""
     snapshot_limits: SnapshotLimits = DEFAULT_SNAPSHOT_LIMITS
+    indexes: IndexCache = field(default_factory=IndexCache)
 
 
 @dataclass(frozen=True, slots=True)

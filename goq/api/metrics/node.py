@@ -175,6 +175,10 @@ class Metrics:
         yield GaugeMetricFamily(
             "goq_state_bytes_max", "The bound of that memory", value=capacity.bytes_max
         )
+        cached = GaugeMetricFamily("goq_cache_bytes", "Memory of the caches", labels=["cache"])
+        for name, size_bytes in self._broker.cached_bytes().items():
+            cached.add_metric([name], size_bytes)
+        yield cached
         count = len(self._broker.metadata.problems)
         yield GaugeMetricFamily("goq_metadata_problems", "Damage of node.db", value=count)
 

@@ -1,7 +1,7 @@
 """The sparse index over all events of a partition.
 
 Blocks of sealed segments come from their ``.spans`` files. Memory holds a summary of each segment
-that was looked up, and the blocks of the most recently used segments.
+that was looked up. The node's index cache has the blocks of the most recently used segments.
 :mod:`goq.broker.events.live_index` indexes the segments that still grow and passes their blocks to
 each lookup.
 """
@@ -9,18 +9,17 @@ each lookup.
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from goq import limits
 from goq.broker.events.index_blocks import (
     EventIndexBlock,
     Interval,
     SegmentEventIndex,
     build_blocks,
 )
+from goq.index_cache import IndexCache
 from goq.storage.disk import Disk
 from goq.storage.log.reader import LogReader
 from goq.storage.log.segment import SPANS_SUFFIX, Segment
@@ -45,12 +44,13 @@ LiveBlocksBySegment = Mapping[int, LiveBlocks]
 class EventIndex:
     """Finds the ranges of events to read. Methods block on the disk; any thread may call them."""
 
-    def __init__(self, disk: Disk, reader: LogReader) -> None:
+    def __init__(self, disk: Disk, reader: LogReader, cache: IndexCache) -> None:
         self._disk = disk
         self._reader = reader
         self._lock = threading.Lock()
         self._summaries: dict[Path, EventIndexBlock] = {}
-        self._loaded: OrderedDict[Path, SegmentEventIndex] = OrderedDict()
+        self._cache = cache
+        self._token = object()  # another index may be of another log with the same paths
         self._blocks_at_open: dict[int, list[EventIndexBlock]] = {}
 
     def message_ranges(self, offset: int, live: LiveBlocksBySegment) -> list[Interval]:
@@ -124,17 +124,18 @@ class EventIndex:
 
     def _segment_index(self, segment: Segment) -> SegmentEventIndex:
         """Return the blocks of a sealed segment. Rebuild them if the file is missing or damaged."""
-        with self._lock:
-            spans = self._loaded.get(segment.path)
-            if spans is not None:
-                self._loaded.move_to_end(segment.path)
-                return spans
+        name = (self._token, segment.path)
+        cached: SegmentEventIndex | None = self._cache.get(name)
+        if cached is not None:
+            return cached
         spans = self._read_file(segment)
         if spans is None:
             start, end = segment.base_offset, segment.end_offset
             spans = SegmentEventIndex.of(start, end, build_blocks(self._reader, start, end))
             self._write(segment, spans)
-        self._cache(segment, spans)
+        with self._lock:
+            self._summaries[segment.path] = spans.summary()
+        self._cache.put(name, spans, spans.memory_bytes)
         return spans
 
     def _read_file(self, segment: Segment) -> SegmentEventIndex | None:
@@ -146,18 +147,13 @@ class EventIndex:
         except OSError:
             return None
 
-    def _cache(self, segment: Segment, spans: SegmentEventIndex) -> None:
-        with self._lock:
-            self._summaries[segment.path] = spans.summary()
-            self._loaded[segment.path] = spans
-            if len(self._loaded) > limits.EVENT_INDEX_SEGMENTS_MAX:
-                self._loaded.popitem(last=False)
-
     def _forget_deleted(self, segments: Sequence[Segment]) -> None:
         with self._lock:
             if len(self._summaries) > len(segments):
                 there = {segment.path for segment in segments}
-                self._summaries = {p: s for p, s in self._summaries.items() if p in there}
+                for path in self._summaries.keys() - there:
+                    del self._summaries[path]
+                    self._cache.drop((self._token, path))
 
     def seal(self, segment: Segment, blocks: Sequence[EventIndexBlock] | None) -> None:
         """Write the index file of a segment that was just sealed. ``blocks`` is None if unknown."""

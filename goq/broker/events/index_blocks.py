@@ -259,6 +259,11 @@ class SegmentEventIndex:
             np.array(parts, np.int64).reshape(-1, _INTERVAL_COLUMNS).T,
         )
 
+    @property
+    def memory_bytes(self) -> int:
+        """The approximate memory of the index."""
+        return self._blocks.nbytes + self._intervals.nbytes + limits.KIB
+
     def summary(self) -> EventIndexBlock:
         """Return one block that covers all blocks."""
         starts, wide, matured_ms, matured_end, trimmed_to = self._blocks

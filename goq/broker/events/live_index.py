@@ -16,6 +16,7 @@ from goq.delivery.events.affected import PendingCopies, affected_spans, holds_of
 from goq.delivery.events.event import AnyEvent, CopyStored, Matured
 from goq.delivery.outbox import Outbox
 from goq.errors import TooManyRequests
+from goq.index_cache import IndexCache
 from goq.storage.disk import Disk
 from goq.storage.log.log import Log
 from goq.storage.log.segment import Segment
@@ -28,9 +29,15 @@ class LiveEventIndex:
     """
 
     def __init__(
-        self, events: Log, outbox: Outbox, epoch: int, disk: Disk, executor: Executor
+        self,
+        events: Log,
+        outbox: Outbox,
+        epoch: int,
+        disk: Disk,
+        executor: Executor,
+        cache: IndexCache,
     ) -> None:
-        self.index = EventIndex(disk, events.reader)
+        self.index = EventIndex(disk, events.reader, cache)
         self._events = events
         self._epoch = epoch
         self._executor = executor

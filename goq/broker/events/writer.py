@@ -60,6 +60,7 @@ class EventWriter:
             context.epoch,
             context.disk,
             context.executor,
+            context.indexes,
         )
         self.commit = GroupCommit(
             log,

@@ -45,9 +45,9 @@ class CachedFrame:
 class FrameCache:
     """The least recently used cache of frames of all partitions."""
 
-    def __init__(self, bytes_max: int = limits.FRAME_CACHE_BYTES) -> None:
-        self._bytes_max = bytes_max
-        self._size_bytes = 0
+    def __init__(self, bytes_max: int | None = None) -> None:
+        self._bytes_max = limits.FRAME_CACHE_BYTES if bytes_max is None else bytes_max
+        self.size_bytes = 0
         self._used: OrderedDict[tuple[PartitionFrames, int], int] = OrderedDict()
 
     def of_partition(self) -> PartitionFrames:
@@ -57,10 +57,10 @@ class FrameCache:
     def note(self, owner: PartitionFrames, base_offset: int, frame_bytes: int) -> None:
         """Count an added frame, and evict the least recently used ones."""
         self._used[owner, base_offset] = frame_bytes
-        self._size_bytes += frame_bytes
-        while self._size_bytes > self._bytes_max and len(self._used) > 1:
+        self.size_bytes += frame_bytes
+        while self.size_bytes > self._bytes_max and len(self._used) > 1:
             (oldest, offset), size_bytes = self._used.popitem(last=False)
-            self._size_bytes -= size_bytes
+            self.size_bytes -= size_bytes
             oldest.drop(offset)
 
     def use(self, owner: PartitionFrames, base_offset: int) -> None:
@@ -69,7 +69,7 @@ class FrameCache:
 
     def forget(self, owner: PartitionFrames, base_offset: int) -> None:
         """Count a removed frame."""
-        self._size_bytes -= self._used.pop((owner, base_offset))
+        self.size_bytes -= self._used.pop((owner, base_offset))
 
 
 class PartitionFrames:

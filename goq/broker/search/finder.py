@@ -30,9 +30,9 @@ from goq.broker.search.partition_search import (
 )
 from goq.broker.topic.topic import Topic
 from goq.errors import PartitionOffline, TooManyRequests
+from goq.index_cache import IndexCache
 from goq.storage.key_index.index import KeyIndex
 from goq.storage.key_index.lookup import Pause
-from goq.storage.key_index.sealed_keys import KeyCache
 
 _STEPS_PER_CALL = 64
 _REST_FACTOR = 0.1  # of the working time
@@ -104,11 +104,11 @@ class TopicSearch:
 class Finder:
     """Searches the topics of a node. Few searches run at a time, each in a thread."""
 
-    def __init__(self, archive: Archiver, executor: Executor) -> None:
+    def __init__(self, archive: Archiver, executor: Executor, cache: IndexCache) -> None:
         self.is_stopped = False
         self._archive = archive
         self._executor = executor
-        self._cache = KeyCache()
+        self._cache = cache
         self._indexes: dict[PartitionId, KeyIndex] = {}
         self._slots = asyncio.Semaphore(limits.SEARCHES_MAX)
         self._waiting = 0

@@ -19,6 +19,7 @@ from goq.broker.retention.tiered_log import TieredLogs, tiered_logs
 from goq.delivery.events.frame_codec import StoredEvent
 from goq.errors import InvalidFrame, TooLarge
 from goq.frame.view import FrameView
+from goq.index_cache import IndexCache
 from goq.storage.log.reader import LogReader
 
 T = TypeVar("T")
@@ -49,8 +50,9 @@ class TraceSources:
     The readers of a partition and their caches live as long as the partition is open.
     """
 
-    def __init__(self, archive: Archiver) -> None:
+    def __init__(self, archive: Archiver, indexes: IndexCache) -> None:
         self._archive = archive
+        self._indexes = indexes
         self._known: WeakKeyDictionary[Partition, tuple[TieredLogs, EventIndex]] = (
             WeakKeyDictionary()
         )
@@ -60,7 +62,8 @@ class TraceSources:
         known = self._known.get(partition)
         if known is None:
             logs = tiered_logs(self._archive, partition)
-            known = self._known[partition] = logs, EventIndex(self._archive.disk, logs.events)
+            index = EventIndex(self._archive.disk, logs.events, self._indexes)
+            known = self._known[partition] = logs, index
         logs, index = known
         rows, identity = self._archive.rows, partition.identity
         is_archived = rows(identity, "messages") or rows(identity, "events")

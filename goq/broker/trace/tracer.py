@@ -53,7 +53,7 @@ class Tracer:
     def __init__(self, broker: Broker, copies_max: int = limits.TRACE_COPIES_MAX) -> None:
         self._broker = broker
         self._copies_max = copies_max
-        self._sources = TraceSources(broker.archive)
+        self._sources = TraceSources(broker.archive, broker.indexes)
 
     async def follow(self, message_id: MessageId, *, seen: int, wait_ms: int) -> Trace:
         """Return the trace once it has more than ``seen`` steps, or after ``wait_ms``.

@@ -33,13 +33,15 @@ class ArchiveDisk:
         disk: Disk,
         root: Path,
         *,
-        cache_bytes_max: int = limits.ARCHIVE_CACHE_BYTES,
-        footers_max: int = limits.ARCHIVE_CACHE_FOOTERS,
+        cache_bytes_max: int | None = None,
+        footers_max: int | None = None,
     ) -> None:
         self._disk = disk
         self._root = root
-        self._cache_bytes_max = cache_bytes_max
-        self._footers_max = footers_max
+        self._cache_bytes_max = (
+            limits.ARCHIVE_CACHE_BYTES if cache_bytes_max is None else cache_bytes_max
+        )
+        self._footers_max = limits.ARCHIVE_CACHE_FOOTERS if footers_max is None else footers_max
         self._chunks: OrderedDict[tuple[Path, int], memoryview] = OrderedDict()
         self._footers: OrderedDict[Path, Footer] = OrderedDict()
         self._cached_bytes = 0
@@ -110,6 +112,11 @@ class ArchiveDisk:
 
     def _is_archived(self, path: Path) -> bool:
         return path.suffix == LOG_SUFFIX and path.is_relative_to(self._root)
+
+    @property
+    def cached_bytes(self) -> int:
+        """The memory of the cached chunks and footers, approximately."""
+        return self._cached_bytes + len(self._footers) * limits.KIB
 
     def _writable(self, path: Path) -> Path:
         if self._is_archived(path):

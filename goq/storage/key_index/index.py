@@ -10,11 +10,12 @@ import threading
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 
+from goq.index_cache import IndexCache
 from goq.storage.disk import Disk
 from goq.storage.key_index.active_keys import ActiveKeys
 from goq.storage.key_index.extract import DEFAULT_LIMITS, ScanLimits
 from goq.storage.key_index.lookup import KeyLookup, Pause
-from goq.storage.key_index.sealed_keys import KeyCache, SealedKeys
+from goq.storage.key_index.sealed_keys import SealedKeys
 from goq.storage.log.reader import LogReader
 from goq.storage.log.segment import Segment
 
@@ -29,7 +30,7 @@ class KeyIndex:
         self,
         disk: Disk,
         reader: LogReader,
-        cache: KeyCache,
+        cache: IndexCache,
         *,
         has_active: bool = True,
         limit: ScanLimits = DEFAULT_LIMITS,

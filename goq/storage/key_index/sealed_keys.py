@@ -6,12 +6,11 @@ A failed write of the file is not an error: lookups then scan the frames, slower
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Any
 
 from goq import limits
+from goq.index_cache import IndexCache
 from goq.storage.column_index.block import NO_FRAME, SegmentPosition
 from goq.storage.disk import Disk
 from goq.storage.key_index.extract import DEFAULT_LIMITS, PartBuilder, ScanLimits, extract_keys
@@ -28,46 +27,6 @@ from goq.storage.key_index.lookup import KeyLookup, Pause, has_frame, scan_offse
 from goq.storage.log.segment import KEYS_SUFFIX, Segment
 
 
-class KeyCache:
-    """Least-recently-used cache of all key indexes of a node, bounded in bytes. Thread-safe."""
-
-    def __init__(self, bytes_max: int = limits.KEYS_MEMORY_BYTES) -> None:
-        self.size_bytes = 0
-        self._bytes_max = bytes_max
-        self._items: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-    def get(self, name: Hashable) -> Any:
-        """Return the cached value, or None."""
-        with self._lock:
-            found = self._items.get(name)
-            if found is None:
-                return None
-            self._items.move_to_end(name)
-            return found[0]
-
-    def put(self, name: Hashable, value: Any, size_bytes: int) -> None:
-        """Cache a value, or update its size. Evicts others, or the value itself if too large."""
-        with self._lock:
-            self._drop(name)
-            self._items[name] = (value, size_bytes)
-            self.size_bytes += size_bytes
-            while self.size_bytes > self._bytes_max:
-                self._drop(next(iter(self._items)))
-
-    def drop(self, name: Hashable) -> None:
-        """Remove a value, if it is cached."""
-        with self._lock:
-            self._drop(name)
-
-    def _drop(self, name: Hashable) -> None:
-        _, size_bytes = self._items.pop(name, (None, 0))
-        self.size_bytes -= size_bytes
-
-
 class SealedKeys:
     """The index of one sealed segment. Thread-safe."""
 
@@ -75,7 +34,7 @@ class SealedKeys:
         self,
         disk: Disk,
         segment: Segment,
-        cache: KeyCache,
+        cache: IndexCache,
         is_held: Callable[[], bool],
         limit: ScanLimits = DEFAULT_LIMITS,
     ) -> None:

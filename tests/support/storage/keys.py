@@ -12,11 +12,11 @@ from goq.frame.encoder import Columns, encode_frame
 from goq.frame.hashes import dedup_hash, key_hash
 from goq.frame.header import Attribute, parse_header
 from goq.frame.view import FrameView
+from goq.index_cache import IndexCache
 from goq.storage.key_index.extract import DEFAULT_LIMITS, ScanLimits
 from goq.storage.key_index.file import KeyTable
 from goq.storage.key_index.index import KeyIndex
 from goq.storage.key_index.lookup import KeyLookup
-from goq.storage.key_index.sealed_keys import KeyCache
 from goq.storage.log.log import Log
 from tests.support.storage.disk import SimulatedDisk
 from tests.support.storage.logs import read_all
@@ -97,11 +97,11 @@ def look_up(
 def index_of(
     log: Log,
     disk: SimulatedDisk,
-    cache: KeyCache | None = None,
+    cache: IndexCache | None = None,
     *,
     limit: ScanLimits = DEFAULT_LIMITS,
 ) -> KeyIndex:
-    return KeyIndex(disk, log.reader, cache or KeyCache(), limit=limit)
+    return KeyIndex(disk, log.reader, cache or IndexCache(), limit=limit)
 
 
 def check(

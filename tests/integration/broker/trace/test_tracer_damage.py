@@ -15,6 +15,7 @@ from goq.broker.events.search import IndexedEventLog, timeline_of
 from goq.clock import ManualClock
 from goq.delivery.trace.steps import PublishRecord, Step
 from goq.delivery.trace.timeline import Timeline
+from goq.index_cache import IndexCache
 from goq.storage.disk import RealDisk
 from goq.storage.log.log import Log, LogConfig
 from tests.support.broker.harness import MemoryMetadata, broker_on, run
@@ -57,7 +58,7 @@ def timelines(partition: Path, messages: list[PublishRecord]) -> list[Timeline]:
     disk = RealDisk()
     log = Log.open(partition / "events", disk, NEVER)
     try:
-        events = IndexedEventLog(log.reader, EventIndex(disk, log.reader), {})
+        events = IndexedEventLog(log.reader, EventIndex(disk, log.reader, IndexCache()), {})
         return [timeline_of([events], each.offset, each) for each in messages]
     finally:
         log.close()

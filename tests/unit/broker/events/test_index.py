@@ -47,6 +47,7 @@ from goq.delivery.events.frame_codec import StoredEvent, encode_event_frame
 from goq.delivery.outbox import Outbox
 from goq.delivery.trace.steps import PublishRecord
 from goq.delivery.trace.timeline import Timeline
+from goq.index_cache import IndexCache
 from goq.storage.log.log import Log, LogConfig
 from goq.storage.log.segment import SPANS_SUFFIX
 from tests.support.storage.disk import SimulatedDisk
@@ -54,6 +55,7 @@ from tests.support.storage.disk import SimulatedDisk
 FOLDER = Path("/events")
 OFFSETS = 3000
 EPOCH = 3
+CACHE_BYTES = 5_000  # of a few segments
 NEVER = LogConfig(2**62, 2**62)
 DELAYED_MS = 5, 40
 
@@ -76,13 +78,14 @@ class History:
         self.stored: list[StoredEvent] = []
         self.leaving: dict[int, CopyQueued] = {}
         self.log = Log.open(FOLDER, self.disk, NEVER)
+        self.cache = IndexCache(CACHE_BYTES)
         self._index()
 
     def _index(self) -> None:
         outbox = Outbox()
         for number, event in self.leaving.items():
             outbox.restore_entry(SnapshotOutboxEntry(number, 0, event, []))
-        self.live = LiveEventIndex(self.log, outbox, EPOCH, self.disk, AtOnce())
+        self.live = LiveEventIndex(self.log, outbox, EPOCH, self.disk, AtOnce(), self.cache)
 
     def reopen(self) -> None:
         self.log.close()
@@ -208,7 +211,6 @@ def damaged(data: bytes, chance: random.Random, other: bytes) -> bytes | None:
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "EVENT_INDEX_BLOCK_BYTES", 500)
-    monkeypatch.setattr(limits, "EVENT_INDEX_SEGMENTS_MAX", 2)
 
 
 @pytest.mark.usefixtures("small_blocks")
@@ -234,10 +236,12 @@ def test_what_the_index_finds_is_what_looking_at_every_event_finds(seed: int) ->
         history.disk.delete(path)
         if changed is not None:
             history.disk.put(path, changed)
-    history.check(EventIndex(history.disk, history.log.reader), history.live.live_blocks())
+    history.check(
+        EventIndex(history.disk, history.log.reader, history.cache), history.live.live_blocks()
+    )
     history.reopen()
     history.check(history.live.index, history.live.live_blocks())
-    history.check(EventIndex(history.disk, history.log.reader), {})
+    history.check(EventIndex(history.disk, history.log.reader, history.cache), {})
 
 
 def test_the_file_is_written_when_a_segment_is_sealed_and_goes_with_it() -> None:

@@ -22,12 +22,12 @@ from goq.frame.hashes import key_hash
 from goq.frame.header import HEADER_BYTES, parse_header, stamp
 from goq.frame.slice import remove_rows
 from goq.frame.view import FrameView
+from goq.index_cache import IndexCache
 from goq.storage.key_index import file as keyfile
 from goq.storage.key_index.extract import DEFAULT_LIMITS, ScanLimits
 from goq.storage.key_index.file import KeyTable
 from goq.storage.key_index.index import KeyIndex
 from goq.storage.key_index.lookup import KeyLookup
-from goq.storage.key_index.sealed_keys import KeyCache
 from goq.storage.log.log import Log, LogConfig
 from goq.storage.log.reader import LogReader
 from goq.storage.log.segment import KEYS_SUFFIX, Segment
@@ -107,7 +107,7 @@ class Case:
         fsync = self.random.choice([Fsync.ALWAYS, Fsync.NEVER])
         size_bytes = self.random.choice([300, 2000, 50_000])
         self.config = LogConfig(segment_bytes=size_bytes, fsync=fsync)
-        self.memory = KeyCache(self.random.choice([0, 3000, 10**6]))
+        self.memory = IndexCache(self.random.choice([0, 3000, 10**6]))
         self.now_us = START_US
         self.open()
 
@@ -235,7 +235,7 @@ def test_a_file_that_is_damaged_at_any_byte_is_noticed_and_made_anew(kind: str) 
 def test_a_file_that_is_damaged_under_an_index_in_use_is_noticed(position_of: str) -> None:
     disk = SimulatedDisk()
     log, path, data = sealed_with_file(disk)
-    memory = KeyCache(10**6 if position_of == "warm" else 0)
+    memory = IndexCache(10**6 if position_of == "warm" else 0)
     index = index_of(log, disk, memory)
     held = expected(log)
     for position in range(len(data)):
@@ -320,7 +320,7 @@ def test_offsets_of_a_segment_may_lie_as_far_from_each_other_as_they_like(distan
     segment = Segment(DIRECTORY, 0)
     disk.put(segment.path, b"".join(frames))
     segment.size_bytes, segment.end_offset = 3 * len(frame), distance + 2
-    index = KeyIndex(disk, LogReader(disk, [segment], []), KeyCache(), has_active=False)
+    index = KeyIndex(disk, LogReader(disk, [segment], []), IndexCache(), has_active=False)
     for end, found in ((2**63 - 1, 3), (distance + 1, 2), (distance, 1), (0, 0)):
         offsets = [0, distance, distance + 1][:found]
         assert look_up(index, KeyTable.KEYS, key_hash(b"a"), end=end) == offsets[::-1]
@@ -529,7 +529,7 @@ def test_times_outside_of_those_wanted_are_left_out_by_the_part() -> None:
 
 
 def test_memory_for_lookups_has_a_bound() -> None:
-    memory = KeyCache(100)
+    memory = IndexCache(100)
     memory.put("a", "A", 60)
     memory.put("b", "B", 40)
     assert (memory.get("a"), memory.get("b"), memory.size_bytes) == ("A", "B", 100)
@@ -546,6 +546,6 @@ def test_memory_for_lookups_has_a_bound() -> None:
 def test_a_small_memory_is_enough() -> None:
     disk = SimulatedDisk()
     log = filled(3, disk)
-    memory = KeyCache(0)
+    memory = IndexCache(0)
     check(index_of(log, disk, memory), log)
     assert memory.size_bytes == 0
