@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
@@ -14,12 +14,21 @@ from goq.errors import UsageError
 
 if TYPE_CHECKING:
     from goq.client import Client
+    from goq.client.retry import OnRetry
 
 
 ClientId = Annotated[
     str | None,
     typer.Option(
         "--client-id", metavar="NAME", help="Name in traces; default GOQ_CLIENT_ID, else host-pid."
+    ),
+]
+RetryFor = Annotated[
+    str | None,
+    typer.Option(
+        "--retry-for",
+        metavar="D|forever",
+        help="How long to wait for a node; default GOQ_RETRY_FOR, else forever.",
     ),
 ]
 DEFAULT_SERVER = "http://127.0.0.1:8080"
@@ -34,16 +43,42 @@ class Session:
     json: bool = False
 
     def client(self, client_id: str | None = None) -> Client:
-        """Return a client of the chosen server; a context manager.
+        """Return a client of the chosen server for one answer; a context manager.
 
-        Its name is ``client_id``, else ``GOQ_CLIENT_ID``, else host and process id.
+        Its name is ``client_id``, else ``GOQ_CLIENT_ID``, else host and process id. It gives up
+        after a second where nothing listens.
         """
+        retry_for = os.environ.get("GOQ_RETRY_FOR")
+        return self._client(client_id, retry_for or "10s", "1s" if retry_for is None else retry_for)
+
+    def lasting_client(
+        self, client_id: str | None, retry_for: str | None, is_over: Callable[[], bool]
+    ) -> Client:
+        """Return a client that waits for a node, and says so; ``retry_for`` bounds the wait.
+
+        It stops waiting when ``is_over``.
+        """
+        from goq.client.arguments import FOREVER
+        from goq_cli.output.retry_notice import RetryNotice
+
+        bound = retry_for or os.environ.get("GOQ_RETRY_FOR") or FOREVER
+        notice = RetryNotice(self.servers_and_token()[0], is_over)
+        return self._client(client_id, bound, bound, notice)
+
+    def _client(
+        self, client_id: str | None, retries: str, connect: str, on_retry: OnRetry | None = None
+    ) -> Client:
         from goq.client import Client
 
         servers, token = self.servers_and_token()
-        if client_id is None:
-            client_id = os.environ.get("GOQ_CLIENT_ID") or None
-        return Client(servers, token=token, client_id=client_id)
+        return Client(
+            servers,
+            token=token,
+            client_id=client_id or os.environ.get("GOQ_CLIENT_ID") or None,
+            retries=retries,
+            connect_retries=connect,
+            on_retry=on_retry,
+        )
 
     def servers_and_token(self) -> tuple[list[str], str | None]:
         """Return the servers and the token: from options, environment, context, or the default."""
@@ -54,7 +89,12 @@ class Session:
             servers = from_environment.split(",")
         if not servers and (context := current_context()):
             servers, token = context.servers, token or context.token
-        return servers or [DEFAULT_SERVER], token
+        return [_url(server) for server in servers] or [DEFAULT_SERVER], token
+
+
+def _url(server: str) -> str:
+    """Return the URL of a server that may be written as ``host:port``."""
+    return server if "://" in server else f"http://{server}"
 
 
 SESSION = Session()

@@ -4,19 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from math import inf
+from typing import Final
 
 import msgspec
 
 from goq import limits
+from goq.client.retry import BackoffPolicy, OnRetry
 from goq.errors import InvalidInput, TooLarge
 from goq.model import Header, Message, check_message, has_delivery_options
 from goq.units import format_duration_ms, parse_duration_ms
 
 Duration = str | float
+FOREVER: Final = "forever"
 Time = str | float | datetime
 _DELIVERY_BYTES = 48  # times, dedup id, lane, number and offset of a tenant
 HeadersLike = Mapping[str, str | bytes] | Iterable[tuple[str, str | bytes]]
 MessageLike = Message | bytes | str
+
+
+def retry_policy(
+    retries: Duration, connect_retries: Duration, on_retry: OnRetry | None
+) -> BackoffPolicy:
+    """Return the policy of a client; ``forever`` is a duration, too."""
+
+    def retry_ms(duration: Duration, field: str) -> float:
+        return inf if duration in (FOREVER, inf) else parse_duration_ms(duration, field=field)
+
+    total_ms = retry_ms(retries, "retries")
+    refused_ms = retry_ms(connect_retries, "connect_retries")
+    return BackoffPolicy(total_ms, refused_ms=refused_ms, on_retry=on_retry)
 
 
 def as_bytes(value: bytes | str) -> bytes:

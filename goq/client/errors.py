@@ -122,6 +122,7 @@ def failure_of_transport(
                 " start one with: goq serve"
             ),
             maybe_done=False,
+            is_refused=True,
         )
     if isinstance(error, httpx.TimeoutException):
         return RequestFailure(

@@ -10,25 +10,40 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
+from typing import Final
 
 from goq.errors import GoqError, TimedOut
+
+_HELD_S_MIN: Final = 1.0
+OnRetry = Callable[[GoqError, float], bool]
 
 
 @dataclass(frozen=True, slots=True)
 class BackoffPolicy:
-    """How long failed requests are retried, in milliseconds from the first failure."""
+    """How long failed requests are retried, in milliseconds from the first failure.
 
-    total_ms: int
+    ``refused_ms`` is the bound while no node can be connected to, by default the same. ``on_retry``
+    is called with an error and the seconds since the first one, and says whether to try again.
+    """
+
+    total_ms: float
     initial_ms: int = 50
     pause_ms_max: int = 2000
+    refused_ms: float = inf
+    on_retry: OnRetry | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class RequestFailure:
-    """One failed attempt: its error, and whether the request may have been carried out."""
+    """One failed attempt: its error, and whether the request may have been carried out.
+
+    ``is_refused`` if there was no connection.
+    """
 
     error: GoqError
     maybe_done: bool
+    is_refused: bool = False
 
 
 class RetryAttempts:
@@ -44,7 +59,7 @@ class RetryAttempts:
         self._draw = draw
         self._now_s = now_s
         self._failures = 0
-        self._deadline_s = 0.0
+        self._failing_since_s = 0.0
 
     def pause_s(self, failure: RequestFailure, *, repeatable: bool) -> float | None:
         """Return the pause before the next attempt in seconds, None for no further attempt.
@@ -55,15 +70,31 @@ class RetryAttempts:
         if not failure.error.retryable or (failure.maybe_done and not repeatable):
             return None
         if not self._failures:
-            self._deadline_s = self._now_s() + self._policy.total_ms / 1000
+            self._failing_since_s = self._now_s()
+        total_ms = self._policy.total_ms
+        if failure.is_refused:
+            total_ms = min(total_ms, self._policy.refused_ms)
         ceiling_ms = min(
             self._policy.pause_ms_max, self._policy.initial_ms << min(self._failures, 16)
         )
         self._failures += 1
         pause_ms = max(self._draw() * ceiling_ms, failure.error.retry_after_ms or 0)
-        if self._now_s() + pause_ms / 1000 >= self._deadline_s:
+        failing_s = self._now_s() - self._failing_since_s
+        if failing_s + pause_ms / 1000 >= total_ms / 1000:
+            return None
+        on_retry = self._policy.on_retry
+        if on_retry is not None and not on_retry(failure.error, failing_s):
             return None
         return pause_ms / 1000
+
+    def note_held(self, failure: RequestFailure, held_s: float, wait_ms: int) -> None:
+        """Note how long the node held the failed request before.
+
+        A node that holds a long poll is well. If the connection breaks then, the failures before
+        are over, and the time for retries begins anew.
+        """
+        if not failure.is_refused and _HELD_S_MIN <= held_s <= wait_ms / 1000:
+            self._failures = 0
 
 
 def answered(error: GoqError) -> RequestFailure:

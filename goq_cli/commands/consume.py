@@ -14,7 +14,7 @@ from goq.errors import UsageError
 from goq_cli.interrupts import Interrupts
 from goq_cli.output.message_format import DEFAULT_FORMAT, Writer, make_writer
 from goq_cli.output.output import EXIT_IN_PART
-from goq_cli.session import SESSION, ClientId
+from goq_cli.session import SESSION, ClientId, RetryFor
 from goq_cli.settlement.acker import make_acker
 
 if TYPE_CHECKING:
@@ -89,6 +89,7 @@ def command(
         str, typer.Option(metavar="D", help="Delay before a retry after CMD failed.")
     ] = "1s",
     client_id: ClientId = None,
+    retry_for: RetryFor = None,
     from_beginning: Annotated[bool, typer.Option("--from-beginning")] = False,
     from_offset: Annotated[int | None, typer.Option(metavar="N", min=0)] = None,
     from_time: Annotated[
@@ -117,13 +118,18 @@ def command(
         raise UsageError(
             "--from-…, --to-time, --partition, --follow and --background go without --group"
         )
-    with SESSION.client(client_id) as client:
+    interrupts = Interrupts()
+    lasts = group is not None or follow or retry_for is not None
+    with (
+        SESSION.lasting_client(client_id, retry_for, lambda: interrupts.is_pending)
+        if lasts
+        else SESSION.client(client_id)
+    ) as client:
         if group is None:
             writer = make_writer(form, raw, b"\0" if null else b"\n")
             messages = _log(client, topics, where, writer, timeout)
             _print(writer, messages, maximum)
             return
-        interrupts = Interrupts()
         taker: ExecWorker | Acker
         if execute:
             from goq_cli.settlement.exec_worker import ExecWorker as Worker

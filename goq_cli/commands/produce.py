@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,9 +17,10 @@ from goq import limits
 from goq.errors import InvalidInput, NotFound, TooLarge, UsageError
 from goq.model import UNTERMINATED_HEADER, Header, Message
 from goq_cli.input.splitter import Splitter
+from goq_cli.interrupts import Terminated
 from goq_cli.output.output import parse_settings
 from goq_cli.rate import show_count
-from goq_cli.session import SESSION, ClientId
+from goq_cli.session import SESSION, ClientId, RetryFor
 
 if TYPE_CHECKING:
     from goq.client import Producer, PublishedBatch
@@ -104,6 +106,7 @@ def command(
     ] = "5ms",
     compress: Annotated[str | None, typer.Option(metavar="zstd", help="Compress batches.")] = None,
     client_id: ClientId = None,
+    retry_for: RetryFor = None,
     print_ids: Annotated[
         bool, typer.Option("--print-ids", help="Print the id of each stored message.")
     ] = False,
@@ -134,8 +137,9 @@ def command(
         delivery=DeliveryOptions(priority, delay, deliver_at, ttl, tenant),
     )
     report = ProduceReport(print_ids)
+    interrupted = threading.Event()
     with (
-        SESSION.client(client_id) as client,
+        SESSION.lasting_client(client_id, retry_for, interrupted.is_set) as client,
         report.progress(files),
         client.producer(
             topic,
@@ -147,9 +151,13 @@ def command(
             on_published=report.published,
         ) as producer,
     ):
-        for name in files or [STDIN]:
-            with opened(name) as fd:
-                feed(producer, fd, name, form)
+        try:
+            for name in files or [STDIN]:
+                with opened(name) as fd:
+                    feed(producer, fd, name, form)
+        except (KeyboardInterrupt, Terminated):
+            interrupted.set()
+            raise
     report.finish()
 
 

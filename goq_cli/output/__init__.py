@@ -3,6 +3,7 @@
 output          text, JSON, notices, errors, confirmation
 table           tables: aligned on a terminal, tab-separated in a pipe
 text            text of messages: escaped, shortened, bytes as hex
+retry_notice    what is said while no node answers
 message_format  how a message is printed: a format, raw, or JSON
 trace           the timeline of a message
 topic_history   a topic over time, as bars or fields

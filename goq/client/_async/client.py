@@ -24,6 +24,7 @@ from goq.client._async.settlement import (
     settle_many,
 )
 from goq.client.arguments import (
+    FOREVER,
     Duration,
     HeadersLike,
     MessageLike,
@@ -31,12 +32,13 @@ from goq.client.arguments import (
     as_message,
     as_messages,
     check_acks,
+    retry_policy,
     wait_ms,
 )
 from goq.client.delivery_options import DeliveryOptions
 from goq.client.messages import Published, PublishedBatch, Settled
 from goq.client.protocol.request_builder import HttpOptions
-from goq.client.retry import BackoffPolicy
+from goq.client.retry import OnRetry
 from goq.client.tracing.trace_context import with_current_span
 from goq.clock import Clock, SystemClock
 from goq.errors import InvalidInput
@@ -61,7 +63,9 @@ class AsyncClient(AsyncLogClient, AsyncAdmin):
 
     ``servers`` are the URLs to begin with; the client learns the other nodes of a cluster.
     ``token`` is sent as a bearer token. ``timeout`` bounds the wait for each answer. ``retries`` is
-    how long a failing request is tried again, from its first failure; 0 for not at all.
+    how long a failing request is tried again, from its first failure; 0 for not at all, "forever"
+    without end; ``connect_retries`` bounds it while no node can be connected to. ``on_retry`` is
+    called with the error and the seconds since the first, by any thread; False ends the retries.
     ``client_id`` names this client in traces, as the producer or consumer; by default it is the
     host and the process.
 
@@ -84,6 +88,8 @@ class AsyncClient(AsyncLogClient, AsyncAdmin):
         timeout: Duration = "30s",
         client_id: str | None = None,
         retries: Duration = "10s",
+        connect_retries: Duration = FOREVER,
+        on_retry: OnRetry | None = None,
         clock: Clock | None = None,
     ) -> None:
         urls = [servers] if isinstance(servers, str) else list(servers)
@@ -98,7 +104,7 @@ class AsyncClient(AsyncLogClient, AsyncAdmin):
                 [url.rstrip("/") for url in urls],
                 token,
                 parse_duration_ms(timeout, field="timeout"),
-                BackoffPolicy(parse_duration_ms(retries, field="retries")),
+                retry_policy(retries, connect_retries, on_retry),
                 self.client_id,
             )
         )

@@ -146,6 +146,7 @@ class Http:
             repeatable,
             partition,
             is_publish=is_publish,
+            wait_ms=wait_ms,
         )
 
     async def request_at(
@@ -246,6 +247,7 @@ class Http:
         partition: TopicPartition | None = None,
         *,
         is_publish: bool = False,
+        wait_ms: int = 0,
     ) -> Outcome:
         attempts = self.attempts()
         has_doubt = False
@@ -253,6 +255,7 @@ class Http:
             if partition is not None:
                 await self.find_leaders(partition.topic)
             server = self.cluster_map.url_for(partition)
+            began_s = time.monotonic()
             try:
                 outcome = await attempt(server)
                 if has_doubt and isinstance(outcome, Answer):
@@ -260,6 +263,8 @@ class Http:
                 return outcome
             except _Failed as failed:
                 failure, has_answer, leader = failed.failure, failed.has_answer, failed.leader
+            if not has_answer:
+                attempts.note_held(failure, time.monotonic() - began_s, wait_ms)
             pause_s = attempts.pause_s(failure, repeatable=repeatable)
             if pause_s is None or self._closed:
                 if has_doubt and (is_publish or failure.error.retryable):

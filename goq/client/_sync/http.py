@@ -147,6 +147,7 @@ class Http:
             repeatable,
             partition,
             is_publish=is_publish,
+            wait_ms=wait_ms,
         )
 
     def request_at(
@@ -247,6 +248,7 @@ class Http:
         partition: TopicPartition | None = None,
         *,
         is_publish: bool = False,
+        wait_ms: int = 0,
     ) -> Outcome:
         attempts = self.attempts()
         has_doubt = False
@@ -254,6 +256,7 @@ class Http:
             if partition is not None:
                 self.find_leaders(partition.topic)
             server = self.cluster_map.url_for(partition)
+            began_s = time.monotonic()
             try:
                 outcome = attempt(server)
                 if has_doubt and isinstance(outcome, Answer):
@@ -261,6 +264,8 @@ class Http:
                 return outcome
             except _Failed as failed:
                 failure, has_answer, leader = failed.failure, failed.has_answer, failed.leader
+            if not has_answer:
+                attempts.note_held(failure, time.monotonic() - began_s, wait_ms)
             pause_s = attempts.pause_s(failure, repeatable=repeatable)
             if pause_s is None or self._closed:
                 if has_doubt and (is_publish or failure.error.retryable):

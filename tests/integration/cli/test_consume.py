@@ -272,7 +272,8 @@ def test_what_is_in_the_pipe_is_leased_until_its_reader_takes_it(
     environment: dict[str, str], topic: str, goq: Run
 ) -> None:
     lines = publish(goq, topic, 20)
-    arguments = ["consume", topic, "--group", "g", "--until-empty", "--visibility", "10m"]
+    goq("group", "set", "g", "--topic", topic, "visibility_timeout=10m")
+    arguments = ["consume", topic, "--group", "g", "--until-empty"]
     with subprocess.Popen([*GOQ, *arguments], env=environment, stdout=subprocess.PIPE) as consumer:
         assert consumer.stdout is not None
         eventually(lambda: group_of(environment, topic, "g")["leased"] == 20, "all are leased")

@@ -9,6 +9,7 @@ import subprocess
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -100,22 +101,65 @@ def test_produce_of_a_file_survives_a_kill_at_any_moment(
     check_every_line_is_stored_once_and_in_order(client, sent)
 
 
-@pytest.mark.long
-def test_produce_tells_in_time_that_the_node_does_not_come_back(
-    node: NodeProcess, client: Client
-) -> None:
+@contextmanager
+def producing_without_node(
+    node: NodeProcess, client: Client, *options: str
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run ``goq produce`` that stored one line, and has another one since its node was killed."""
     client.create_topic("lines", 3)
     streams = {"stdin": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with running_goq(node, "produce", "lines", **streams) as produce:
+    with running_goq(node, "produce", "lines", *options, **streams) as produce:
         assert produce.stdin is not None
-        produce.stdin.write(b"stored\n")
+        produce.stdin.write(b"first\n")
         produce.stdin.flush()
         eventually(lambda: stored_count(client) == 1, "the first line is stored")
         node.kill()
-        produce.stdin.write(b"not stored\n")
+        produce.stdin.write(b"second\n")
+        yield produce
+
+
+def test_produce_gives_up_after_the_time_that_it_was_given(
+    node: NodeProcess, client: Client
+) -> None:
+    with producing_without_node(node, client, "--retry-for", "500ms") as produce:
         _, said = produce.communicate(timeout=COMMAND_S_MAX)
         assert produce.returncode == 5
         assert b"cannot connect to" in said
+
+
+@pytest.mark.parametrize("end", ["the node comes back", "SIGINT"])
+def test_produce_says_that_it_waits_for_the_node_and_does_until_it_is_back_or_interrupted(
+    node: NodeProcess, client: Client, end: str
+) -> None:
+    with producing_without_node(node, client) as produce:
+        assert produce.stdin is not None
+        assert produce.stderr is not None
+        produce.stdin.flush()
+        assert produce.stderr.readline().startswith(b"goq: waiting for http://")
+        if end == "SIGINT":
+            produce.send_signal(signal.SIGINT)
+            assert produce.wait(COMMAND_S_MAX) == 130
+        else:
+            node.start()
+            produce.communicate(timeout=COMMAND_S_MAX)
+            assert produce.returncode == 0
+            assert stored_count(client) == 2
+
+
+def test_a_consumer_says_that_it_waits_for_its_node_goes_on_with_it_and_can_be_interrupted(
+    node: NodeProcess, client: Client
+) -> None:
+    client.create_topic("lines", 1)
+    with consuming(node) as consume:
+        for line in (b"first", b"second"):
+            client.publish("lines", line)
+            assert read_some(consume, len(line) + 1) == line + b"\n"
+            node.kill()
+            assert consume.stderr.readline().startswith(b"goq: waiting for http://")
+            if line == b"first":
+                node.start()
+        consume.send_signal(signal.SIGINT)
+        assert consume.wait(COMMAND_S_MAX) == 130
 
 
 def publish_lines(client: Client) -> list[bytes]:
@@ -140,7 +184,7 @@ def consume_rest(node: NodeProcess, options: Sequence[str]) -> list[bytes]:
     return printed.splitlines()
 
 
-def consuming(node: NodeProcess, *options: str) -> object:
+def consuming(node: NodeProcess, *options: str) -> AbstractContextManager[subprocess.Popen[bytes]]:
     arguments = ("consume", "lines", "--group", "g", *options)
     return running_goq(node, *arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
