@@ -18,6 +18,7 @@
     │   ├── StreamNotFound · HistoryNotRetained
     │   └── MessageCompacted    410
     ├── NotAllowed              403
+    │   └── NotAuthenticated    401
     ├── Conflict                409
     │   ├── TopicExists · LeaseLost
     │   ├── OutOfOrderSequence · ProducerFenced
@@ -221,6 +222,13 @@ class NotAllowed(GoqError):
     code = "not_allowed"
     http_status = 403
     exit_code = 4
+
+
+class NotAuthenticated(NotAllowed):
+    """The request has no valid token, and the node asks for one."""
+
+    code = "unauthenticated"
+    http_status = 401
 
 
 class Conflict(GoqError):

@@ -10,6 +10,8 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from goq import limits
+from goq.access.admin_token import read_admin_token, write_admin_token
+from goq.access.token_table import TokenTable
 from goq.api.app import App
 from goq.api.errors import problem_response
 from goq.broker.broker import Broker
@@ -47,6 +49,7 @@ class Node:
         self.app: App | None = None
         self._bootstrap: ClusterBootstrap | None = None
         self.cluster: ClusterNode | None = None
+        self._tokens: TokenTable | None = None
 
     @property
     def url(self) -> str:
@@ -75,6 +78,7 @@ class Node:
         await self.broker.start()
         if self._bootstrap is not None:
             self.cluster = self._bootstrap.build(self.broker)
+        self._tokens = self._open_tokens(metadata)
         self.app = App(
             self.broker,
             self.config.broker.node_id,
@@ -84,6 +88,7 @@ class Node:
             disk.files.shortages,
             self._space,
             partition_metrics=self.config.metrics.partitions,
+            token_table=self._tokens,
         )
         self._space_monitor = asyncio.ensure_future(self._watch_space())
         self._server = await self._listen(self.app)
@@ -128,6 +133,17 @@ class Node:
         )
         return await self._bootstrap.open(local)
 
+    def _open_tokens(self, metadata: MetadataStore) -> TokenTable | None:
+        """Return the tokens that requests need, None where the node asks for none."""
+        if not self.config.asks_for_tokens:
+            return None
+        table = TokenTable(lambda: metadata.tokens, self._clock.wall_ms)
+        text = read_admin_token(self.config.broker.data_dir)
+        if text is None and not table.has_admin():
+            text = write_admin_token(self.config.broker.data_dir)
+        table.set_admin_token(self.config.broker.node_id, text)
+        return table
+
     def _build_broker(self, disk: Disk, metadata: MetadataStore) -> Broker:
         config, defaults = self.config.broker, self.config.defaults
         return Broker(
@@ -168,7 +184,14 @@ class Node:
         return self.cluster.replicas.needed_from(partition.identity)
 
     def reload(self, config: Config) -> None:
-        """Take over the settings that can change while the node runs: ``security.hosts``."""
+        """Take over the settings that can change while the node runs: ``security.hosts``.
+
+        The token of the data folder is read again, and does not count any more without its file.
+        Raises ``UsageError``.
+        """
+        if self._tokens is not None:
+            text = read_admin_token(config.broker.data_dir)
+            self._tokens.set_admin_token(config.broker.node_id, text)
         self.config = config
         if self._server is not None:
             self._server.allow_hosts(config.host_names)

@@ -38,13 +38,14 @@ COMMANDS = {
     "republish": "publish messages chosen by a SQL query again",
     "doctor": "check a node, or verify a data folder",
     "bench": "measure a node",
+    "token": "create, list, rotate, revoke tokens; show whose token this is",
     "context": "remember servers by name",
     "version": "print the version",
 }
 EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143
 _EPILOG = (
-    "Everywhere: --server URL (repeatable), --token TOKEN, --json. Without --server:"
+    "Everywhere: --server URL (repeatable), --token-file FILE, --json. Without --server:"
     " GOQ_SERVER, the current context, http://127.0.0.1:8080."
 )
 _HELP = "A message queue on a durable log."

@@ -40,6 +40,7 @@ class Session:
 
     servers: list[str] = field(default_factory=list)
     token: str | None = None
+    token_file: str | None = None
     json: bool = False
 
     def client(self, client_id: str | None = None) -> Client:
@@ -80,11 +81,22 @@ class Session:
             on_retry=on_retry,
         )
 
+    def own_token(self) -> str | None:
+        """Return the token from options or the environment; raise ``UsageError``."""
+        if self.token:
+            return self.token
+        if self.token_file:
+            return _read_token(self.token_file)
+        if token := os.environ.get("GOQ_TOKEN"):
+            return token
+        path = os.environ.get("GOQ_TOKEN_FILE")
+        return _read_token(path) if path else None
+
     def servers_and_token(self) -> tuple[list[str], str | None]:
         """Return the servers and the token: from options, environment, context, or the default."""
         from goq_cli.contexts import current_context
 
-        servers, token = self.servers, self.token or os.environ.get("GOQ_TOKEN")
+        servers, token = self.servers, self.own_token()
         if not servers and (from_environment := os.environ.get("GOQ_SERVER")):
             servers = from_environment.split(",")
         if not servers and (context := current_context()):
@@ -113,18 +125,28 @@ def take_global_options(arguments: list[str]) -> list[str]:
             rest += [word, *words]
         elif word == "--json":
             SESSION.json = True
-        elif name in ("--server", "--token"):
+        elif name in ("--server", "--token", "--token-file"):
             if not equals:
                 value = next(words, "")
             if not value:
                 raise UsageError(f"{name} needs a value")
             if name == "--server":
                 SESSION.servers.append(value)
-            else:
+            elif name == "--token":
                 SESSION.token = value
+            else:
+                SESSION.token_file = value
         else:
             rest.append(word)
     return rest
+
+
+def _read_token(path: str) -> str:
+    try:
+        with open(path) as file:
+            return file.read().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read the token in {path}: {error}") from None
 
 
 @contextmanager

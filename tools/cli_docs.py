@@ -24,7 +24,8 @@ Written from `goq … --help` by `tools/cli_docs.py`. In a usage line `{…}` is
 |---|---|
 | `--help` | also of a command |
 | `--server URL` | repeatable; else `GOQ_SERVER`, the current context, `http://127.0.0.1:8080` |
-| `--token TOKEN` | sent to the node |
+| `--token-file FILE` | the [token](security.md) in a file; else `GOQ_TOKEN`, `GOQ_TOKEN_FILE`, the current context |
+| `--token TOKEN` | the token itself; other users of the machine can see it in the list of processes |
 | `--json` | one document, or one object a line for streams; errors as JSON objects on stderr |
 | stdout, stderr | data; everything else. Tables and colour appear only on a terminal; a pipe gets tab-separated fields |
 | exit codes | 0 done · 1 failed in part · 2 usage · 3 not found · 4 not allowed · 5 unavailable or timed out · 6 conflict · 7 invalid data · 130 interrupted |

@@ -5,6 +5,8 @@ gateway         answers of several nodes, for a client that may ask any of them
 routing_policy  the nodes that answer a route when several lead the topic's partitions
 router          finds the route of each request, and counts the answers
 routes          declarations and handlers, a module for each resource
+needs           what a route needs of the sender of a request
+access_control  who sends a request, and whether the route lets the sender do it
 schemas         JSON bodies of requests and answers
 codec           request bodies in, answers out, as JSON or as frames
 views           the broker's state for answers, and merges of the answers of several nodes

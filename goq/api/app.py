@@ -7,7 +7,7 @@ In a cluster a request passes five functions of the same shape, request in and r
     with_relay             passes on what another node relays over this one
     with_miss_retry        asks for newer metadata before it answers that something is missing
     Gateway.handle         has other nodes answer what this node does not lead
-    Router.handle          matches the route, runs its handler, counts the answer
+    Router.handle          matches the route, checks the sender, runs its handler, counts the answer
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
+from goq.access.token_manager import TokenManager
+from goq.access.token_table import TokenTable
+from goq.api.access_control import AccessControl
 from goq.api.metrics.node import Metrics
 from goq.api.router import RequestStats, Route, Router
 from goq.api.routes.cluster import ClusterRoutes
@@ -28,6 +31,7 @@ from goq.api.routes.operations import NodeCallRoutes, OperationRoutes
 from goq.api.routes.producers import ProducerRoutes
 from goq.api.routes.scheduled import ScheduledRoutes
 from goq.api.routes.search import SearchRoutes
+from goq.api.routes.tokens import TokenRoutes
 from goq.api.routes.topics import HistoryRoutes, TopicRoutes
 from goq.api.routes.trace import TraceRoutes
 from goq.broker.broker import Broker
@@ -61,8 +65,12 @@ class App:
         space: DiskSpace | None = None,
         *,
         partition_metrics: bool = True,
+        token_table: TokenTable | None = None,
     ) -> None:
-        """``shortages`` returns what the node runs out of, in words for users."""
+        """``shortages`` returns what the node runs out of, in words for users.
+
+        Without ``token_table`` the node asks for no tokens.
+        """
         stats = RequestStats()
         self.failures = FailureLog()
         view = StandaloneView(broker, node_id, own_url) if cluster is None else cluster.view
@@ -77,6 +85,13 @@ class App:
             shortages if cluster is None else lambda: [*cluster.readiness.pending(), *shortages()],
             space,
         )
+        now_ms = broker.clock.wall_ms
+        tokens = TokenManager(broker.metadata, now_ms)
+        self.access = (
+            None
+            if token_table is None
+            else AccessControl(token_table, tokens, now_ms, _node_proof(cluster))
+        )
         routes: list[Route] = [
             *_topic_routes(broker, node_id, cluster).routes(),
             *MessageRoutes(broker, _acknowledged_copies(cluster)).routes(),
@@ -90,6 +105,7 @@ class App:
             *MemberRoutes(broker).routes(),
             *DeadLetterRoutes(broker).routes(),
             *SearchRoutes(broker, traces.traced).routes(),
+            *TokenRoutes(broker.metadata, tokens).routes(),
             *ClusterRoutes(view).routes(),
             *operations.routes(),
         ]
@@ -98,7 +114,11 @@ class App:
         if cluster is not None:
             internal = [*groups.internal_routes(), *NodeCallRoutes(cluster.rpc_server).routes()]
         self.router = Router(
-            [*routes, *internal], stats, self.failures, has_other_nodes=cluster is not None
+            [*routes, *internal],
+            stats,
+            self.failures,
+            has_other_nodes=cluster is not None,
+            access=self.access,
         )
         self.handle: Handler = self.router.handle
         if cluster is not None:
@@ -116,6 +136,8 @@ class App:
     def stop_waiting(self) -> None:
         """Answer every waiting request now, because the node is stopping."""
         self.router.stop_waiting()
+        if self.access is not None:
+            self.access.close()
 
 
 def with_cluster_version(handler: Handler, version: Callable[[], int]) -> Handler:
@@ -134,6 +156,20 @@ def with_cluster_version(handler: Handler, version: Callable[[], int]) -> Handle
         return add(answer) if isinstance(answer, Response) else add_later(answer)
 
     return handle
+
+
+def _node_proof(cluster: ClusterNode | None) -> Callable[[Request], None] | None:
+    """Return the check of requests that nodes relay; there are none on a standalone node."""
+    if cluster is None:
+        return None
+    from goq.cluster.forwarding.relay import forwarded_text
+
+    server = cluster.rpc_server
+
+    def check(request: Request) -> None:
+        server.authenticate(forwarded_text(request), request.headers, request.body)
+
+    return check
 
 
 def _topic_routes(broker: Broker, node_id: str, cluster: ClusterNode | None) -> TopicRoutes:

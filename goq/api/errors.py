@@ -9,6 +9,7 @@ from goq.http.message import Response
 
 _DETAIL_CHARS_MAX = 1000
 _FIELD_CHARS_MAX = 300
+_UNAUTHENTICATED = 401
 
 
 class Problem(msgspec.Struct, omit_defaults=True, rename={"kind": "type"}):
@@ -45,5 +46,7 @@ def problem_response(error: GoqError) -> Response:
     headers = {}
     if error.retry_after_ms is not None:
         headers["Retry-After"] = str(max(1, -(-error.retry_after_ms // 1000)))
+    if error.http_status == _UNAUTHENTICATED:
+        headers["WWW-Authenticate"] = "Bearer"
     body = msgspec.json.encode(problem_of(error))
     return Response(error.http_status, body, "application/problem+json", headers)

@@ -1,7 +1,8 @@
 """The router: finds the route of each request, runs its handler and counts the answer.
 
-Routes are declared once. The same declaration is matched here, described in OpenAPI, and says
-which nodes of a cluster answer (``goq.api.routing_policy``).
+Routes are declared once. The same declaration is matched here and described in OpenAPI. It says
+which nodes of a cluster answer (``goq.api.routing_policy``), and what the sender of a request must
+be allowed to do (``goq.api.needs``).
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any, Final, cast
 
+from goq.api.access_control import AccessControl
 from goq.api.errors import problem_response
+from goq.api.needs import Needs
 from goq.api.routing_policy import RoutingPolicy
 from goq.api.values import TEXT, Schema
 from goq.broker.runtime.metrics import Histogram
@@ -76,6 +79,9 @@ class Route:
     ignores_query: bool = False
     """Whether unknown query parameters are accepted: monitoring systems may add some."""
 
+    needs: Needs | None = None
+    """What the sender of a request must be allowed to do; a route without it is refused."""
+
     routing: RoutingPolicy = None
     """Which nodes answer when several nodes lead the topic's partitions."""
 
@@ -83,6 +89,8 @@ class Route:
     """Whether the handler is a coroutine function; otherwise it answers at once."""
 
     def __post_init__(self) -> None:
+        if self.needs is None:
+            raise ValueError(f"{self.method} {self.path} does not declare what it needs")
         object.__setattr__(self, "is_async", inspect.iscoroutinefunction(self.handler))
 
     def check_query(self, request: Request) -> None:
@@ -129,6 +137,8 @@ class _Segment:
 class Router:
     """Answers requests with the handlers of its routes.
 
+    ``access`` checks each request before its handler, if the node asks for tokens.
+
     On :meth:`stop_waiting` every waiting request is answered with ``ShuttingDown``. A client is
     told to retry later, except where other nodes can answer (``has_other_nodes``).
     """
@@ -140,8 +150,10 @@ class Router:
         failures: FailureLog,
         *,
         has_other_nodes: bool = False,
+        access: AccessControl | None = None,
     ) -> None:
         self.routes = routes
+        self._access = access
         self.on_stop: list[Callable[[], None]] = []
         """Called before the waiting requests are answered."""
         self._stats = stats
@@ -163,7 +175,8 @@ class Router:
     def match(self, request: Request) -> tuple[Route, list[str]]:
         """Return the route of a request and the values of its path parameters.
 
-        Raises ``RouteNotFound``, or ``MethodNotAllowed`` where the path has other methods.
+        Raises ``RouteNotFound``, or ``MethodNotAllowed`` where the path has other methods, and what
+        :meth:`AccessControl.check` raises.
         """
         node, values = self._find(request)
         route = node.methods.get("GET" if request.method == "HEAD" else request.method)
@@ -173,6 +186,8 @@ class Router:
                 f"{request.path[:200]} takes {allowed}, not {request.method}", field="method"
             )
         request.route = route.path
+        if self._access is not None:
+            self._access.check(request, route, values)
         return route, values
 
     def handle(self, request: Request) -> Response | Awaitable[Response]:
@@ -204,7 +219,7 @@ class Router:
     ) -> Response:
         """Await an answer that :meth:`stop_waiting` may interrupt; errors become problems."""
         try:
-            return await self._wait(answer)
+            return self._answered(request, await self._wait(answer))
         except GoqError as error:
             return self._refused(request, route.path, error)
 
@@ -226,12 +241,18 @@ class Router:
     ) -> Response:
         try:
             answer = cast(Awaitable[Response], route.handler(request, *values))
-            response = await (self._wait(answer) if route.waits else answer)
+            if route.waits:
+                response = self._answered(request, await self._wait(answer))
+            else:
+                response = await answer
         except GoqError as error:
             response = self._refused(request, route.path, error)
         seconds = perf_counter() - started_s
         self._stats.count(request.method, route.path, response.status, seconds)
         return response
+
+    def _answered(self, request: Request, response: Response) -> Response:
+        return response if self._access is None else self._access.answered(request, response)
 
     async def _wait(self, answer: Awaitable[Response]) -> Response:
         """Await an answer; raise ``ShuttingDown`` when :meth:`stop_waiting` interrupts it."""

@@ -1,4 +1,4 @@
-"""Metadata of topics, groups and segments: the broker's interface to the node's database.
+"""Metadata of topics, groups, segments and tokens: the broker's interface to the node's database.
 
 The broker gets a :class:`MetadataStore`. That of a standalone node keeps everything in ``node.db``,
 and topics in their folders too; one thread does the work, so the event loop never blocks.
@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeVar
 
+from goq.access.token_record import TokenRecord, check_change, with_token
 from goq.errors import InvalidInput
 from goq.storage.catalog.topic_catalog import TopicCatalog
 from goq.storage.disk import Disk
@@ -120,6 +121,15 @@ class MetadataStore(Protocol):
         """Return the manifest of the archive."""
         ...
 
+    @property
+    def tokens(self) -> Mapping[str, TokenRecord]:
+        """The tokens by id: another object after each change."""
+        ...
+
+    async def put_token(self, record: TokenRecord) -> None:
+        """Insert or replace a token; raise ``Conflict`` if it was changed meanwhile."""
+        ...
+
     async def close(self) -> None:
         """Finish pending changes."""
         ...
@@ -132,6 +142,8 @@ class LocalMetadata:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="goq-node-db")
         self._db = self._thread.submit(partial(NodeDb, data_dir, space=space)).result()
         self._catalog = TopicCatalog(self._db, disk, data_dir / "topics")
+        self._tokens: Mapping[str, TokenRecord] = self._thread.submit(self._db.tokens).result()
+        self._token_change = asyncio.Lock()
 
     async def _run(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
@@ -223,6 +235,19 @@ class LocalMetadata:
     async def archived(self) -> list[ArchiveRow]:
         """Return the manifest of the archive."""
         return await self._run(self._db.archived)
+
+    @property
+    def tokens(self) -> Mapping[str, TokenRecord]:
+        """The tokens by id: another object after each change."""
+        return self._tokens
+
+    async def put_token(self, record: TokenRecord) -> None:
+        """Insert or replace a token; raise ``Conflict`` if it was changed meanwhile."""
+        async with self._token_change:
+            check_change(self._tokens, record)
+            tokens, removed = with_token(self._tokens, record)
+            await self._run(lambda: self._db.put_token(record, removed))
+            self._tokens = tokens
 
     async def close(self) -> None:
         """Finish pending changes and close the database."""

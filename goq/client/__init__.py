@@ -78,6 +78,7 @@ if TYPE_CHECKING:
     from goq.client.results.message import MessageDescription, MessageGroupState, MessagePage
     from goq.client.results.node import NodeHealth, NodeProblem, NodeVersion
     from goq.client.results.result import Result
+    from goq.client.results.token import CreatedToken, Identity, TokenDescription
     from goq.client.results.topic import (
         ArchiveSummary,
         DailyVolume,
@@ -108,6 +109,7 @@ __all__ = [
     "ClusterPartition",
     "ClusterTopic",
     "CopyResult",
+    "CreatedToken",
     "DailyVolume",
     "DamagedOffsets",
     "DamagedRange",
@@ -123,6 +125,7 @@ __all__ = [
     "GroupPartition",
     "GroupRebalance",
     "GroupResetResult",
+    "Identity",
     "IncompleteProgress",
     "LeaderElection",
     "LeaseHolder",
@@ -153,6 +156,7 @@ __all__ = [
     "Result",
     "ScheduledSummary",
     "Settled",
+    "TokenDescription",
     "TopicDescription",
     "TopicHistory",
     "TopicRates",
@@ -173,6 +177,7 @@ _MODULES = {
     "ClusterPartition": "results.cluster",
     "ClusterTopic": "results.cluster",
     "CopyResult": "messages",
+    "CreatedToken": "results.token",
     "DailyVolume": "results.topic",
     "DamagedOffsets": "results.topic",
     "DamagedRange": "messages",
@@ -188,6 +193,7 @@ _MODULES = {
     "GroupPartition": "results.group",
     "GroupRebalance": "results.group",
     "GroupResetResult": "results.group",
+    "Identity": "results.token",
     "IncompleteProgress": "results.group",
     "LeaderElection": "results.cluster",
     "LeaseHolder": "results.group",
@@ -218,6 +224,7 @@ _MODULES = {
     "Result": "results.result",
     "ScheduledSummary": "results.topic",
     "Settled": "messages",
+    "TokenDescription": "results.token",
     "TopicDescription": "results.topic",
     "TopicHistory": "results.topic",
     "TopicRates": "results.topic",

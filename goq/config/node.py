@@ -238,13 +238,21 @@ _OWN_SECTIONS = tuple(name for name in DefaultsConfig.model_fields if name != "t
 class SecurityConfig(BaseModel):
     """The settings of who may ask the node.
 
-    ``hosts`` are names by which clients call the node, besides its own: ``goq.example.com``, or
-    ``*.example.com`` for every name under it.
+    With ``auth`` of ``tokens`` each request needs a token. ``hosts`` are names by which clients
+    call the node, besides its own: ``goq.example.com``, or ``*.example.com`` for every name under
+    it.
     """
 
     model_config = _STRICT
 
+    auth: Literal["off", "tokens"] = "off"
     hosts: tuple[str, ...] = ()
+
+    @field_validator("auth", mode="before")
+    @classmethod
+    def _is_off(cls, value: Any) -> Any:
+        """Accept what YAML makes of ``off``."""
+        return "off" if value is False else value
 
     @field_validator("hosts", mode="before")
     @classmethod
@@ -298,6 +306,11 @@ class Config(BaseModel):
     security: SecurityConfig = SecurityConfig()
     logging: LoggingConfig = LoggingConfig()
     metrics: MetricsConfig = MetricsConfig()
+
+    @property
+    def asks_for_tokens(self) -> bool:
+        """Whether each request needs a token."""
+        return self.security.auth == "tokens"
 
     @property
     def host_names(self) -> set[str]:

@@ -7,6 +7,7 @@ from string import hexdigits
 from typing import Final, TypeAlias
 from urllib.parse import parse_qsl
 
+from goq.access.rule import Principal
 from goq.errors import InvalidInput
 
 QUERY_FIELDS_MAX: Final = 100
@@ -21,6 +22,10 @@ Body: TypeAlias = bytes | Sequence[BytesLike] | AsyncIterator[Item]
 
 LOCAL: Final = "goq-local"
 """Header of a request that a cluster node answers from its own partitions, without forwarding."""
+
+
+PRINCIPAL: Final = "goq-internal-principal"
+"""Header of a request that a cluster node relays: the id of the principal that sent it."""
 
 
 class LiveStream(AsyncIterator[Item]):
@@ -48,7 +53,8 @@ class Request:
 
     ``path`` is percent-decoded and has no query. ``headers`` have lower-case names and values
     decoded as latin-1; values of a repeated header are joined with ``", "``. ``peer`` is
-    ``host:port``, for logs. The handler sets ``route``, for metrics.
+    ``host:port``, for logs. The handler sets ``route``, for metrics, and ``principal``, the sender,
+    where it asks for tokens.
 
     The handler sets ``outlives_eof``, at the latest when it returns. A client that shut its sending
     side looks like a client that is gone. So by default the end of input cancels the handler:
@@ -66,6 +72,7 @@ class Request:
         "outlives_eof",
         "path",
         "peer",
+        "principal",
         "query_string",
         "route",
     )
@@ -81,6 +88,7 @@ class Request:
         *,
         keep_alive: bool = True,
         is_http_10: bool = False,
+        principal: Principal | None = None,
     ) -> None:
         self.method = method
         self.path = path
@@ -90,6 +98,7 @@ class Request:
         self.peer = peer
         self.keep_alive = keep_alive
         self.is_http_10 = is_http_10
+        self.principal = principal
         self.outlives_eof = False
         self.route = ""
         self._query: dict[str, str] | None = None

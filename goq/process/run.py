@@ -103,13 +103,13 @@ def _reload(node: Node, load: Callable[[], Config]) -> None:
     """Apply the settings that can change while a node runs; name the others."""
     try:
         config = load()
+        changed = changed_settings(node.config, config)
+        node.reload(config)
     except GoqError as error:
         _log.error("the settings are kept: %s", error.detail)
         return
-    changed = changed_settings(node.config, config)
     applied = {name: value for name, value in changed.items() if name in _RELOADED}
     log.set_level(config.logging.level)
-    node.reload(config)
     for name, value in changed.items():
         if name not in applied:
             _log.warning("%s=%s counts from the next start on", name, value)

@@ -1,4 +1,4 @@
-"""``node.db``: topics, groups, and the manifests of segments and archive, in SQLite.
+"""``node.db``: topics, groups, tokens, and the manifests of segments and archive, in SQLite.
 
 SQLite runs in WAL mode with ``synchronous=FULL``: a change is durable when its call returns. Calls
 block on the disk; the node makes them from one thread.
@@ -10,9 +10,11 @@ block on the disk; the node makes them from one thread.
     segments(topic, partition, log, base_offset, end_offset, size_bytes, sealed_at_us)
     archive(topic, partition, log, base_offset, end_offset, size_bytes, archived_bytes,
             first_time_us, last_time_us, archived_at_us, crc32c)
+    tokens(id, name, digest, rules, created_ms, expires_ms, previous_digest, previous_until_ms,
+           revoked_ms, last_used_day, version)
 
 Each row has a CRC (``catalog/checked_tables.py``). A row that fails its check decides on nothing:
-only :meth:`NodeDb.damaged_rows` returns it.
+only :meth:`NodeDb.damaged_rows` returns it. So the token of a damaged row is not valid.
 
 The topic of a segment, live or archived, is the name of the topic's folder. So rows of a deleted
 topic are never taken for those of a new one.
@@ -30,6 +32,7 @@ from typing import Concatenate, NamedTuple, ParamSpec, TypeVar, get_type_hints
 
 import msgspec
 
+from goq.access.token_record import TokenRecord
 from goq.errors import CorruptData, GoqError, StorageFull, Unavailable
 from goq.model import NO_TOPIC_ID, topic_folder
 from goq.storage.catalog.checked_tables import CheckedTables, DamagedRow, TableSchema
@@ -176,6 +179,7 @@ _TABLES = {
     "groups": TableSchema({"topic": str, "name": str, "settings": str}, ["topic", "name"]),
     "segments": TableSchema(get_type_hints(SegmentRow), _MANIFEST_KEY),
     "archive": TableSchema(get_type_hints(ArchiveRow), _MANIFEST_KEY),
+    "tokens": TableSchema({**get_type_hints(TokenRecord), "rules": str}, ["id"], added=True),
 }
 
 
@@ -352,6 +356,19 @@ class NodeDb:
         """Return the manifest of the archive; empty if there is no such table."""
         return [ArchiveRow(**row) for row in self._tables.rows("archive")]
 
+    @_translated
+    def tokens(self) -> dict[str, TokenRecord]:
+        """Return the tokens by id, without those whose row is damaged."""
+        rows = self._tables.rows("tokens")
+        return {row["id"]: TokenRecord(**{**row, "rules": _rules(row["rules"])}) for row in rows}
+
+    @_translated
+    def put_token(self, token: TokenRecord, removed: Iterable[str] = ()) -> None:
+        """Insert or replace a token; afterwards delete some, by their ids."""
+        row = msgspec.structs.asdict(token) | {"rules": msgspec.json.encode(token.rules).decode()}
+        self._tables.put("tokens", [row])
+        self._tables.delete("tokens", [{"id": token_id} for token_id in removed])
+
     def close(self) -> None:
         """Close the database."""
         self._tables.close()
@@ -359,6 +376,10 @@ class NodeDb:
 
 def _settings(written: str) -> dict[str, str]:
     return msgspec.json.decode(written, type=dict[str, str])
+
+
+def _rules(written: str) -> tuple[str, ...]:
+    return msgspec.json.decode(written, type=tuple[str, ...])
 
 
 def _text_of(settings: Mapping[str, str]) -> str:

@@ -34,14 +34,14 @@ def list_contexts() -> None:
 
 @app.command("set")
 def set_context(name: _Name) -> None:
-    """Store --server (and --token) as context NAME, and use it."""
+    """Store --server (and the token of --token-file) as context NAME, and use it."""
     from goq.errors import UsageError
     from goq_cli.contexts import Context, contexts_path, load_contexts, save_contexts
 
     if not SESSION.servers:
         raise UsageError("say which server: goq context set NAME --server URL")
     contexts = load_contexts()
-    contexts.contexts[name] = Context(SESSION.servers, SESSION.token)
+    contexts.contexts[name] = Context(SESSION.servers, SESSION.own_token())
     contexts.current = name
     save_contexts(contexts)
     notice(f"using {name}; remembered in {contexts_path()}")

@@ -235,6 +235,7 @@ def copy_request(
         {**request.headers, **(headers or {})},
         request.body if body is None else body,
         request.peer,
+        principal=request.principal,
     )
 
 

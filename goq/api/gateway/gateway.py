@@ -77,6 +77,9 @@ class Gateway:
             return self._router.handle(request)
         try:
             route, values = self._router.match(request)
+        except GoqError:
+            return self._router.handle(request)
+        try:
             if route.routing is None:
                 return self._router.handle(request)
             if isinstance(route.routing, ToPartitionLeader):

@@ -40,7 +40,7 @@ from goq.http.message import Request, Response
 _WAIT_S = 30.0
 _RETRY_S = 1.0  # of a node that could not be asked
 _PAUSE_S = 0.05
-_MISTAKES = frozenset({400, 403, 409, 413, 415})
+_MISTAKES = frozenset({400, 401, 403, 409, 413, 415})
 _UNAVAILABLE = frozenset({503, 504})
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from goq import limits
 from goq.api.codec.messages import json_response
 from goq.api.codec.request import duration_ms, json_body, number_of
+from goq.api.needs import OPERATE, TOKEN, principal_of
 from goq.api.router import Parameter, Route, RouteHandler
 from goq.api.routing_policy import CustomRouting
 from goq.api.schemas.cluster import (
@@ -109,6 +110,7 @@ class ClusterRoutes:
                     Parameter("lag", "Ask leaders how far replicas are", FLAG),
                 ),
                 waits=True,
+                needs=TOKEN,
             ),
             _changing("POST", "nodes", self.join, "Let a node in", NewNode, alone),
             Route(
@@ -120,6 +122,7 @@ class ClusterRoutes:
                 status=204,
                 errors=(*alone, "node_not_found"),
                 routing=CustomRouting.CHANGE_METADATA,
+                needs=OPERATE,
             ),
             _changing(
                 "POST",
@@ -139,6 +142,7 @@ class ClusterRoutes:
                 status=204,
                 errors=missing,
                 routing=CustomRouting.CHANGE_METADATA,
+                needs=OPERATE,
             ),
             _changing(
                 "POST",
@@ -164,6 +168,9 @@ class ClusterRoutes:
         """Return the state, at once or after a change."""
         query, cluster = request.query, self._cluster
         names = {name for name in query.get("topic", "").split(",") if name} or None
+        principal = principal_of(request)
+        if not principal.is_admin:
+            names = {name for name in names or cluster.state.topics if principal.sees(name)}
         lag = _truth(request, "lag")
         wait_ms = duration_ms(query.get("wait", "0"), "wait", limits.WAIT_MS_MAX)
         if "version" in query:
@@ -284,6 +291,7 @@ def _changing(
         status=204 if answer is None else 200,
         errors=errors,
         routing=CustomRouting.CHANGE_METADATA,
+        needs=OPERATE,
     )
 
 

@@ -5,13 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import cast
+from typing import Final, cast
 
 import msgspec
 
 from goq import limits
+from goq.access.rule import Verb
 from goq.api.codec.messages import JsonMessages, json_response, put_delivery, put_message
 from goq.api.codec.request import json_body, query_int, time_us
+from goq.api.needs import (
+    MANAGE_DEAD_LETTERS,
+    READ_DEAD_LETTERS,
+    End,
+    TopicVerbs,
+    dead_letters_of_path,
+)
 from goq.api.router import Parameter, Route
 from goq.api.routing_policy import Sequential, ToAllLeaders, dead_letter_topic_of_path
 from goq.api.schemas.dead_letters import (
@@ -52,6 +60,15 @@ _IDS_MAX = 1_000
 _TRUE = {"true": True, "1": True, "false": False, "0": False}
 
 
+def _redriven(request: Request, values: Sequence[str]) -> list[End]:
+    """Return the topics that a redrive concerns: the dead letters, their origin, the target."""
+    target = json_body(request, Redrive).to
+    return [*dead_letters_of_path(request, values), *([] if target is None else [(target, None)])]
+
+
+REDRIVE: Final = TopicVerbs((Verb.MANAGE,), _redriven)
+
+
 @dataclass(frozen=True, slots=True)
 class _Place:
     """A topic and its dead-letter topic; ``dead`` is ``None`` while it has no dead letter."""
@@ -86,6 +103,7 @@ class DeadLetterRoutes:
                 ),
                 errors=_MISSING,
                 routing=ToAllLeaders(_merge, dead_letter_topic_of_path),
+                needs=READ_DEAD_LETTERS,
             ),
             Route(
                 "DELETE",
@@ -104,6 +122,7 @@ class DeadLetterRoutes:
                 ),
                 errors=_MISSING,
                 routing=Sequential(("matched", "purged"), "purged", limits.REDRIVE_MESSAGES_MAX),
+                needs=MANAGE_DEAD_LETTERS,
             ),
             Route(
                 "POST",
@@ -114,6 +133,7 @@ class DeadLetterRoutes:
                 answer=RedriveOut,
                 errors=(*_MISSING, "partition_offline", "too_many_requests"),
                 routing=Sequential(_REDRIVEN, "redriven", Redrive().max_messages),
+                needs=REDRIVE,
             ),
         ]
 

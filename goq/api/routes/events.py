@@ -12,6 +12,7 @@ import msgspec
 from goq import limits
 from goq.api.codec.messages import encode_json, frames_response, json_response
 from goq.api.codec.request import query_flag, query_int, wants_frames
+from goq.api.needs import READ
 from goq.api.router import Parameter, Route
 from goq.api.routing_policy import ToPartitionLeader, partition_of_query
 from goq.api.values import FLAG, integer
@@ -65,6 +66,7 @@ class EventRoutes:
                 errors=("topic_not_found", "partition_not_found", "too_many_requests"),
                 gives_frames=True,
                 routing=ToPartitionLeader(partition_of_query),
+                needs=READ,
             )
         ]
 

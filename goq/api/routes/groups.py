@@ -29,6 +29,7 @@ from goq.api.codec.request import (
     visibility_ms,
     wants_frames,
 )
+from goq.api.needs import CONSUME, DESCRIBE_GROUP, MANAGE_GROUP, READ_GROUP, SEE, principal_of
 from goq.api.router import FRAMES, JSON, NDJSON, Parameter, Route, RouteHandler
 from goq.api.routes.stream import StreamRoutes
 from goq.api.routing_policy import (
@@ -114,6 +115,7 @@ class GroupRoutes:
                 gives_lines=True,
                 waits=True,
                 routing=CustomRouting.RECEIVE,
+                needs=CONSUME,
             ),
             *self._streams.routes(),
             _settling("ack", self.ack, "Mark as done", Settle),
@@ -129,6 +131,7 @@ class GroupRoutes:
                 answer=GroupsOut,
                 errors=("topic_not_found",),
                 routing=ToAllLeaders(merge_groups),
+                needs=SEE,
             ),
             Route(
                 "GET",
@@ -139,6 +142,7 @@ class GroupRoutes:
                 parameters=(Parameter("as_of", "as it was at this time", TIME),),
                 errors=(*_MISSING, "history_not_retained"),
                 routing=ToAllLeaders(merge_group),
+                needs=DESCRIBE_GROUP,
             ),
             Route(
                 "PUT",
@@ -149,6 +153,7 @@ class GroupRoutes:
                 answer=GroupOut,
                 errors=("topic_not_found", "node_full"),
                 routing=LocalThenMerged(merge_group),
+                needs=MANAGE_GROUP,
             ),
             Route(
                 "DELETE",
@@ -158,6 +163,7 @@ class GroupRoutes:
                 status=204,
                 errors=_MISSING,
                 routing=CustomRouting.DELETE_GROUP,
+                needs=MANAGE_GROUP,
             ),
             Route(
                 "POST",
@@ -168,6 +174,7 @@ class GroupRoutes:
                 answer=ResetOut,
                 errors=_MISSING,
                 routing=ToAllLeaders(merge_partitions, needs_all=True, partition_of=_partition_of),
+                needs=CONSUME,
             ),
             Route(
                 "GET",
@@ -186,6 +193,7 @@ class GroupRoutes:
                 ),
                 errors=_MISSING,
                 routing=ToAllLeaders(_merge_peeked),
+                needs=READ_GROUP,
             ),
         ]
 
@@ -205,6 +213,7 @@ class GroupRoutes:
                 ),
                 errors=_MISSING,
                 waits=True,
+                needs=CONSUME,
             ),
         ]
 
@@ -328,11 +337,12 @@ class GroupRoutes:
         deadline_ms = self._broker.clock.wall_ms() + new_ms
         return _settled(*await topic.settler.extend(group, receipts, deadline_ms))
 
-    async def list(self, _request: Request, name: str) -> Response:
-        """List the groups of a topic by name."""
+    async def list(self, request: Request, name: str) -> Response:
+        """List the groups of a topic by name, those that the sender may know of."""
         topic = self._broker.topic(name)
+        sees = partial(principal_of(request).sees_group, name)
         groups: list[GroupOut] = []
-        for group in sorted(topic.groups):
+        for group in filter(sees, sorted(topic.groups)):
             groups.append(await self._views.group(topic, group))
             await asyncio.sleep(0)  # there may be thousands of groups: yield to other requests
         return json_response(GroupsOut(groups))
@@ -402,7 +412,16 @@ class GroupRoutes:
 
 def _settling(name: str, handler: RouteHandler, summary: str, body: type[Any]) -> Route:
     path = f"{_GROUP}/{name}"
-    return Route("POST", path, handler, summary, body, SettledOut, routing=CustomRouting.SETTLE)
+    return Route(
+        "POST",
+        path,
+        handler,
+        summary,
+        body,
+        SettledOut,
+        routing=CustomRouting.SETTLE,
+        needs=CONSUME,
+    )
 
 
 def _partition_of(request: Request) -> int | None:

@@ -9,6 +9,7 @@ from msgspec import UNSET
 from goq import limits
 from goq.api.codec.messages import json_response
 from goq.api.codec.request import duration_ms, json_body, parse_session_id
+from goq.api.needs import CONSUME, DESCRIBE_GROUP
 from goq.api.router import Route
 from goq.api.routing_policy import CustomRouting, ToAllLeaders
 from goq.api.schemas.members import (
@@ -52,6 +53,7 @@ class MemberRoutes:
                 answer=MembersOut,
                 errors=("topic_not_found", "group_not_found"),
                 routing=ToAllLeaders(merge_members),
+                needs=DESCRIBE_GROUP,
             ),
             Route(
                 "POST",
@@ -62,6 +64,7 @@ class MemberRoutes:
                 answer=MemberAssignmentOut,
                 errors=("topic_not_found", "conflict", "too_many_requests", "node_full"),
                 routing=ToAllLeaders(merge_assignments),
+                needs=CONSUME,
             ),
             Route(
                 "POST",
@@ -71,6 +74,7 @@ class MemberRoutes:
                 answer=MemberAssignmentOut,
                 errors=_NOT_ONE,
                 routing=CustomRouting.HEARTBEAT,
+                needs=CONSUME,
             ),
             Route(
                 "DELETE",
@@ -80,6 +84,7 @@ class MemberRoutes:
                 status=204,
                 errors=_NOT_ONE,
                 routing=CustomRouting.LEAVE,
+                needs=CONSUME,
             ),
         ]
 

@@ -8,6 +8,7 @@ from typing import Any
 from goq import limits
 from goq.api.codec.messages import is_compacted_away, json_response, messages_json, put_current_lane
 from goq.api.codec.request import json_body, time_us
+from goq.api.needs import MANAGE_MESSAGE, READ_MESSAGE
 from goq.api.router import Parameter, Route
 from goq.api.routing_policy import ToPartitionLeader, partition_of_message
 from goq.api.schemas.messages import GroupStateOut, MessageChange, MessageOut, StatusOut
@@ -49,6 +50,7 @@ class SingleMessageRoutes:
                 answer=StatusOut,
                 routing=ToPartitionLeader(partition_of_message),
                 errors=("message_not_found", "message_compacted", "corrupt_data"),
+                needs=READ_MESSAGE,
             ),
             Route(
                 "PATCH",
@@ -59,6 +61,7 @@ class SingleMessageRoutes:
                 answer=StatusOut,
                 routing=ToPartitionLeader(partition_of_message),
                 errors=("message_not_found", "message_compacted", "conflict", "too_many_requests"),
+                needs=MANAGE_MESSAGE,
             ),
             Route(
                 "DELETE",
@@ -69,6 +72,7 @@ class SingleMessageRoutes:
                 routing=ToPartitionLeader(partition_of_message),
                 parameters=(Parameter("reason", "why, for whoever looks later"),),
                 errors=("message_not_found", "message_compacted", "conflict", "too_many_requests"),
+                needs=MANAGE_MESSAGE,
             ),
         ]
 

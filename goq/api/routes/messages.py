@@ -25,6 +25,7 @@ from goq.api.codec.request import (
     time_us,
     wants_frames,
 )
+from goq.api.needs import PUBLISH, READ
 from goq.api.router import FRAMES, Parameter, Route
 from goq.api.routing_policy import ToPartitionLeader, partition_of_query
 from goq.api.schemas.messages import MessagesOut, Publish, PublishedOut, PublishOut
@@ -99,6 +100,7 @@ class MessageRoutes:
                 ),
                 headers=(Parameter(CLIENT_ID, "what the producer calls itself"),),
                 takes_frames=True,
+                needs=PUBLISH,
             ),
             Route(
                 "GET",
@@ -111,6 +113,7 @@ class MessageRoutes:
                 gives_frames=True,
                 waits=True,
                 routing=ToPartitionLeader(partition_of_query),
+                needs=READ,
             ),
         ]
 

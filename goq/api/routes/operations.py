@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -9,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from goq import __version__
+from goq.access.rule import Principal
 from goq.api.codec.messages import json_response
 from goq.api.metrics.node import CONTENT_TYPE, Metrics
+from goq.api.needs import OPEN, TOKEN, Needs, principal_of
 from goq.api.openapi import docs_page, openapi
 from goq.api.router import JSON, Route, RouteHandler
 from goq.broker.broker import Broker
@@ -20,6 +24,10 @@ from goq.storage.disk_space import DiskSpace, SpaceState
 
 if TYPE_CHECKING:
     from goq.cluster.rpc.server import RpcServer
+
+
+_TOPIC_LABEL = re.compile(rb'[{,]topic="([^"]*)"')
+_GROUP_LABEL = re.compile(rb'[{,]group="([^"]*)"')
 
 
 class ProblemOut(msgspec.Struct):
@@ -87,14 +95,17 @@ class OperationRoutes:
             _route("/healthz", self.health, "How the node is", answer=HealthOut),
             _route("/livez", self.live, "Whether the process answers", answer_type=text),
             _route("/readyz", self.ready, "Whether to send traffic here", answer=HealthOut),
-            _route("/version", self.version, "What runs here", answer=VersionOut),
-            _route("/metrics", self.metrics, "For Prometheus", answer_type=text),
+            _route("/version", self.version, "What runs here", TOKEN, answer=VersionOut),
+            _route("/metrics", self.metrics, "For Prometheus", TOKEN, answer_type=text),
             _route("/openapi.json", self.openapi, "This API, described", answer=dict[str, Any]),
             _route("/docs", self.docs, "This API, to read", answer_type=page),
         ]
 
-    def health(self, _request: Request) -> Response:
-        """Return 200, or 503 with what is offline, damaged, in doubt or full."""
+    def health(self, request: Request) -> Response:
+        """Return 200, or 503 with what is offline, damaged, in doubt or full.
+
+        The sender learns the names of topics that it may know of.
+        """
         offline, damaged = self._offline_and_damaged()
         problems = _problems(self._broker)
         space = SpaceState.OK if self._space is None else self._space.state
@@ -102,18 +113,24 @@ class OperationRoutes:
         disk = "" if space is SpaceState.OK else str(space)
         status = "degraded" if is_degraded else "ok"
         health = HealthOut(status, disk, self._limits_reached(), offline, damaged, problems)
+        principal = principal_of(request)
+        if not principal.is_admin:
+            health.offline = _visible(offline, principal)
+            health.damaged = _visible(damaged, principal)
+            health.problems = []
         return json_response(health, 503 if is_degraded else 200)
 
     def live(self, _request: Request) -> Response:
         """Return 200 whenever the process can answer."""
         return Response(200, b"ok\n", "text/plain")
 
-    def ready(self, _request: Request) -> Response:
+    def ready(self, request: Request) -> Response:
         """Return 200 if the node takes traffic, 503 until it has started and while it stops."""
         if self._is_draining():
             return json_response(HealthOut("draining"), 503)
         if waits_for := self._waits_for():
-            return json_response(HealthOut("starting", waits_for=waits_for), 503)
+            shown = waits_for if principal_of(request).is_admin else []
+            return json_response(HealthOut("starting", waits_for=shown), 503)
         return json_response(HealthOut("ok", limits_reached=self._limits_reached()))
 
     def _limits_reached(self) -> list[str]:
@@ -124,9 +141,13 @@ class OperationRoutes:
         """Return the version."""
         return json_response(VersionOut(__version__, sys.version.split()[0], self._node_id))
 
-    async def metrics(self, _request: Request) -> Response:
-        """Return the metrics."""
-        return Response(200, await self._metrics.render(), CONTENT_TYPE)
+    async def metrics(self, request: Request) -> Response:
+        """Return the metrics, those of topics that the sender may know of."""
+        text = await self._metrics.render()
+        principal = principal_of(request)
+        if not principal.is_admin:
+            text = await asyncio.to_thread(_visible_series, text, principal)
+        return Response(200, text, CONTENT_TYPE)
 
     def openapi(self, _request: Request) -> Response:
         """Return the OpenAPI document."""
@@ -148,6 +169,31 @@ class OperationRoutes:
                     damaged.append(name)
             offline += [f"{topic.name}:{number}" for number in topic.partitions.offline]
         return sorted(set(offline)), damaged
+
+
+def _visible(partitions: Sequence[str], principal: Principal) -> list[str]:
+    """Return the partitions of topics that a principal may know of."""
+    return [name for name in partitions if principal.sees(name.rpartition(":")[0])]
+
+
+def _visible_series(text: bytes, principal: Principal) -> bytes:
+    """Return metrics without the series of topics and groups that a principal may not know of."""
+    seen: dict[tuple[str, str | None], bool] = {}
+    kept = []
+    for line in text.splitlines(keepends=True):
+        if (topic := _TOPIC_LABEL.search(line)) is not None:
+            group = _GROUP_LABEL.search(line)
+            key = topic[1].decode(), None if group is None else group[1].decode()
+            if key not in seen:
+                seen[key] = (
+                    principal.sees(key[0])
+                    if key[1] is None
+                    else principal.sees_group(key[0], key[1])
+                )
+            if not seen[key]:
+                continue
+        kept.append(line)
+    return b"".join(kept)
 
 
 def _problems(broker: Broker) -> list[ProblemOut]:
@@ -176,7 +222,13 @@ def _problems(broker: Broker) -> list[ProblemOut]:
 
 
 def _route(
-    path: str, handler: RouteHandler, summary: str, *, answer: Any = None, answer_type: str = JSON
+    path: str,
+    handler: RouteHandler,
+    summary: str,
+    needs: Needs = OPEN,
+    *,
+    answer: Any = None,
+    answer_type: str = JSON,
 ) -> Route:
     return Route(
         "GET",
@@ -186,6 +238,7 @@ def _route(
         answer=answer,
         answer_type=answer_type,
         ignores_query=True,
+        needs=needs,
     )
 
 
@@ -198,7 +251,14 @@ class NodeCallRoutes:
     def routes(self) -> list[Route]:
         """Return the declarations."""
         return [
-            Route("POST", CALL_PREFIX + "{call}", self.answer, "Called by other nodes", waits=True)
+            Route(
+                "POST",
+                CALL_PREFIX + "{call}",
+                self.answer,
+                "Called by other nodes",
+                waits=True,
+                needs=OPEN,
+            )
         ]
 
     async def answer(self, request: Request, _call: str) -> Response:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from goq.api.codec.messages import json_response
+from goq.api.needs import PUBLISH
 from goq.api.router import Route
 from goq.api.routing_policy import ToAllLeaders
 from goq.api.schemas.messages import ProducerOut, ProducerPartitionOut
@@ -33,6 +34,7 @@ class ProducerRoutes:
                 answer=ProducerOut,
                 errors=("topic_not_found", "partition_offline"),
                 routing=ToAllLeaders(merge_partitions, needs_all=True),
+                needs=PUBLISH,
             )
         ]
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from goq import limits
 from goq.api.codec.messages import JsonMessages, json_response, messages_json, put_current_lane
 from goq.api.codec.request import query_int, time_us
+from goq.api.needs import READ
 from goq.api.router import Parameter, Route
 from goq.api.routing_policy import ToAllLeaders
 from goq.api.schemas.messages import MessageOut, ScheduledOut
@@ -88,6 +89,7 @@ class ScheduledRoutes:
                 ),
                 errors=("topic_not_found",),
                 routing=ToAllLeaders(merge_by_due_time),
+                needs=READ,
             )
         ]
 

@@ -9,8 +9,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 import msgspec
 
 from goq import limits
+from goq.access.rule import Principal
 from goq.api.codec.messages import json_response
 from goq.api.codec.request import query_int, time_us
+from goq.api.needs import READ, principal_of
 from goq.api.router import Parameter, Route
 from goq.api.routing_policy import Document, MergeContext, ToAllLeaders
 from goq.api.schemas.trace import TraceOut
@@ -45,8 +47,8 @@ class PartOut(TracesOut):
     unreadable: int
 
 
-Tracer = Callable[[MessageId], Awaitable[TraceOut]]
-"""Returns the trace of a message; raises ``MessageNotFound`` if it was deleted."""
+Tracer = Callable[[MessageId, Principal], Awaitable[TraceOut]]
+"""Returns the trace of a message for a principal; raises ``MessageNotFound`` if it was deleted."""
 
 
 class SearchRoutes:
@@ -82,6 +84,7 @@ class SearchRoutes:
                 errors=("topic_not_found", "message_not_found", "partition_offline"),
                 waits=True,
                 routing=ToAllLeaders(self._merged, needs_all=True),
+                needs=READ,
             )
         ]
 
@@ -95,10 +98,10 @@ class SearchRoutes:
         is_part = LOCAL in request.headers
         if not page.found and page.next is None and cursor is None and not is_part:
             raise MessageNotFound(_nothing(request.query, name, wanted, page))
-        traces = []
+        traces, principal = [], principal_of(request)
         for partition, offset, _ in page.found:
             try:
-                traces.append(await self._tracer(MessageId(name, partition, offset)))
+                traces.append(await self._tracer(MessageId(name, partition, offset), principal))
             except MessageNotFound:
                 continue  # deleted since it was found
         if is_part:

@@ -16,6 +16,7 @@ from goq.api.codec.messages import (
     lanes_of,
 )
 from goq.api.codec.request import granted, json_body
+from goq.api.needs import CONSUME
 from goq.api.router import FRAMES, NDJSON, Route
 from goq.api.routing_policy import STREAM_ID, UNBUFFERED, CustomRouting
 from goq.api.schemas.groups import StreamGrant, StreamOut
@@ -48,6 +49,7 @@ class StreamRoutes:
                 StreamOut,
                 errors=errors,
                 routing=CustomRouting.STREAM,
+                needs=CONSUME,
             ),
             Route(
                 "DELETE",
@@ -57,6 +59,7 @@ class StreamRoutes:
                 status=204,
                 errors=errors,
                 routing=CustomRouting.STREAM,
+                needs=CONSUME,
             ),
         ]
 

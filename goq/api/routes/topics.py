@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Final
 
 from goq import limits
+from goq.access.rule import Verb
 from goq.api.codec.messages import json_response
 from goq.api.codec.request import (
     SETTINGS_BODY_BYTES_MAX,
@@ -15,6 +17,7 @@ from goq.api.codec.request import (
     number_of,
     query_int,
 )
+from goq.api.needs import MANAGE, PUBLISH, READ, SEE, TOKEN, End, TopicVerbs, principal_of
 from goq.api.router import Parameter, Route
 from goq.api.routing_policy import CustomRouting, Document, LocalThenMerged, ToAllLeaders
 from goq.api.schemas.topics import (
@@ -52,6 +55,14 @@ def _path(topic: Document) -> str:
     return f"/v1/topics/{topic['name']}"
 
 
+def _new_topic(request: Request, _values: Sequence[str]) -> list[End]:
+    """Return the topic that a request creates."""
+    return [(json_body(request, NewTopic, bytes_max=SETTINGS_BODY_BYTES_MAX).name, None)]
+
+
+CREATE_TOPIC: Final = TopicVerbs((Verb.MANAGE,), _new_topic)
+
+
 class TopicRoutes:
     """Create, list, describe, change and delete of topics.
 
@@ -82,6 +93,7 @@ class TopicRoutes:
                 status=201,
                 errors=("topic_exists", "node_full"),
                 routing=LocalThenMerged(merge_topic, _path, is_shown_by_all),
+                needs=CREATE_TOPIC,
             ),
             Route(
                 "GET",
@@ -90,6 +102,7 @@ class TopicRoutes:
                 "List topics",
                 answer=TopicsOut,
                 routing=ToAllLeaders(merge_topics),
+                needs=TOKEN,
             ),
             Route(
                 "GET",
@@ -99,6 +112,7 @@ class TopicRoutes:
                 answer=TopicOut,
                 errors=missing,
                 routing=ToAllLeaders(merge_topic),
+                needs=SEE,
             ),
             Route(
                 "PUT",
@@ -108,6 +122,7 @@ class TopicRoutes:
                 answer=TopicOut,
                 errors=(*missing, "node_full"),
                 routing=LocalThenMerged(merge_topic, _path, is_shown_by_all),
+                needs=PUBLISH,
             ),
             Route(
                 "PATCH",
@@ -118,6 +133,7 @@ class TopicRoutes:
                 answer=TopicOut,
                 errors=(*missing, "node_full"),
                 routing=LocalThenMerged(merge_topic, _path, is_shown_by_all),
+                needs=MANAGE,
             ),
             Route(
                 "POST",
@@ -126,6 +142,7 @@ class TopicRoutes:
                 "Open a partition that is offline, once its cause is removed",
                 answer=PartitionOut,
                 errors=(*missing, "partition_not_found", "partition_offline", "conflict"),
+                needs=MANAGE,
             ),
             Route(
                 "DELETE",
@@ -135,6 +152,7 @@ class TopicRoutes:
                 status=204,
                 errors=missing,
                 routing=CustomRouting.CHANGE_METADATA,
+                needs=MANAGE,
             ),
         ]
 
@@ -153,12 +171,13 @@ class TopicRoutes:
         )
         return json_response(self._topic(topic), 201)
 
-    async def list(self, _request: Request) -> Response:
-        """List topics by name."""
+    async def list(self, request: Request) -> Response:
+        """List topics by name, those that the sender may know of."""
         found, time_slice = [], TimeSlice()
+        sees = principal_of(request).sees
         for name in sorted(self._broker.topics):
             topic = self._broker.topics.get(name)
-            if topic is not None:  # else it was deleted meanwhile
+            if topic is not None and sees(name):  # else it was deleted meanwhile
                 found.append(self._topic(topic))
             if time_slice.is_over:
                 await time_slice.next()
@@ -263,6 +282,7 @@ class HistoryRoutes:
                 ),
                 errors=("topic_not_found",),
                 routing=ToAllLeaders(merge_history),
+                needs=READ,
             )
         ]
 

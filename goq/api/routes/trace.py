@@ -5,8 +5,10 @@ from __future__ import annotations
 from msgspec import UNSET
 
 from goq import limits
+from goq.access.rule import Principal, Verb
 from goq.api.codec.messages import json_response, put_message
 from goq.api.codec.request import duration_ms, query_int
+from goq.api.needs import READ_MESSAGE, principal_of
 from goq.api.router import Parameter, Route
 from goq.api.routing_policy import ToPartitionLeader, partition_of_message
 from goq.api.schemas.messages import MessageOut
@@ -55,6 +57,7 @@ class TraceRoutes:
                 ),
                 waits=True,
                 routing=ToPartitionLeader(partition_of_message),
+                needs=READ_MESSAGE,
             ),
         ]
 
@@ -64,11 +67,14 @@ class TraceRoutes:
         wait_ms = duration_ms(request.query.get("wait", "0"), "wait", limits.WAIT_MS_MAX)
         seen = query_int(request, "seen", 0)
         trace = await self._tracer.follow(message_id, seen=seen, wait_ms=wait_ms)
-        return json_response(self._out(trace))
+        return json_response(_readable(self._out(trace), principal_of(request)))
 
-    async def traced(self, message_id: MessageId) -> TraceOut:
-        """Return the trace of a message; raise ``MessageNotFound``."""
-        return self._out(await self._tracer.trace(message_id))
+    async def traced(self, message_id: MessageId, principal: Principal) -> TraceOut:
+        """Return the trace of a message, as far as a principal may read it.
+
+        Raises ``MessageNotFound``.
+        """
+        return _readable(self._out(await self._tracer.trace(message_id)), principal)
 
     def _out(self, trace: Trace) -> TraceOut:
         broker, took_us = self._broker, trace.publish_to_ack_us
@@ -86,6 +92,27 @@ class TraceRoutes:
             None if took_us is None else took_us / 1000,
             [_incomplete_out(each) for each in trace.incomplete],
         )
+
+
+def _readable(out: TraceOut, principal: Principal) -> TraceOut:
+    """Leave out what happened in topics that a principal may not read, and their message ids."""
+    if principal.is_admin:
+        return out
+    allowed: dict[str, bool] = {}
+
+    def may_read(message_id: str) -> bool:
+        topic = MessageId.parse(message_id).topic
+        if topic not in allowed:
+            allowed[topic] = principal.allows(Verb.READ, topic)
+        return allowed[topic]
+
+    out.events = [step for step in out.events if may_read(step.id)]
+    for step in out.events:
+        if step.to is not UNSET and not may_read(step.to):
+            step.to = UNSET
+        if step.from_ is not UNSET and not may_read(step.from_):
+            step.from_ = UNSET
+    return out
 
 
 def message_out(traced: MessageHistory, settings: TopicSettings) -> TracedMessageOut:

@@ -9,11 +9,12 @@ from typing import Any
 from goq.client import results
 from goq.client._async.cluster_admin import AsyncClusterAdmin
 from goq.client._async.message_admin import AsyncMessageAdmin
+from goq.client._async.token_admin import AsyncTokenAdmin
 from goq.client.arguments import Time, as_time
 from goq.client.protocol import routes
 
 
-class AsyncAdmin(AsyncMessageAdmin, AsyncClusterAdmin):
+class AsyncAdmin(AsyncMessageAdmin, AsyncClusterAdmin, AsyncTokenAdmin):
     """The calls about topics, groups and the node; base of the client."""
 
     async def create_topic(

@@ -15,6 +15,7 @@ topic_copy       a replay copied into another topic, exactly once
 admin            topics, groups and the node
 message_admin    single messages, traces, dead letters
 cluster_admin    the cluster
+token_admin      tokens, and the sender of a request
 http             requests to nodes: leaders, retries, errors
 streamed_response  a streamed answer
 channel          a bounded queue between workers and one reader

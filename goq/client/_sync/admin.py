@@ -10,11 +10,12 @@ from typing import Any
 from goq.client import results
 from goq.client._sync.cluster_admin import ClusterAdmin
 from goq.client._sync.message_admin import MessageAdmin
+from goq.client._sync.token_admin import TokenAdmin
 from goq.client.arguments import Time, as_time
 from goq.client.protocol import routes
 
 
-class Admin(MessageAdmin, ClusterAdmin):
+class Admin(MessageAdmin, ClusterAdmin, TokenAdmin):
     """The calls about topics, groups and the node; base of the client."""
 
     def create_topic(

@@ -11,6 +11,8 @@ FRAMES = b"application/vnd.goq.frames"
 
 TOPICS = "/v1/topics"
 CLUSTER = "/v1/cluster"
+TOKENS = "/v1/tokens"
+WHOAMI = "/v1/whoami"
 LIVEZ = "/livez"
 HEALTHZ = "/healthz"
 
@@ -99,6 +101,11 @@ def trace(message_id: str | MessageId) -> str:
 def traces(name: str) -> str:
     """Return the path that searches the traces of a topic's messages."""
     return f"{topic(name)}/trace"
+
+
+def token(token_id: str) -> str:
+    """Return the path of a token."""
+    return f"{TOKENS}/{quote(token_id, safe='')}"
 
 
 def node(name: str) -> str:

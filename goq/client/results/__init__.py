@@ -7,6 +7,7 @@ message       single messages: content, state, state for each group
 dead_letter   dead letters, and the results of redriving and purging them
 trace         the life of a message, step by step
 cluster       nodes, replicas, reassignments, elections, configuration
+token         tokens, and the sender of a request
 node          version and health of one node
 
 Every value is a frozen dataclass. Fields have the names of the HTTP API (docs/http.md); those that
@@ -22,9 +23,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from goq.client.results import cluster, dead_letter, group, message, node, topic, trace
+    from goq.client.results import cluster, dead_letter, group, message, node, token, topic, trace
 
-__all__ = ["cluster", "dead_letter", "group", "message", "node", "topic", "trace"]
+__all__ = ["cluster", "dead_letter", "group", "message", "node", "token", "topic", "trace"]
 
 
 def __getattr__(name: str) -> ModuleType:

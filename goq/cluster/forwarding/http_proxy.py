@@ -22,6 +22,7 @@ _HOP_BY_HOP = frozenset(
         "upgrade",
         "expect",
         "te",
+        "authorization",  # a client's token stays on the node that the client asked
         LOCAL,
     }
 )

@@ -34,7 +34,9 @@ class NodeRoutes:
         self.links = PeerLinks(name, state, probes.call)
         self.calls = RoutedCalls(self.links, call)
         self.proxy = RoutedProxy(proxy, self.links, state, probes.signed_headers)
-        self.relay_server = RelayServer(proxy, self.links, state, call, relayed)
+        self.relay_server = RelayServer(
+            proxy, self.links, state, call, relayed, probes.signed_headers
+        )
         self._probes = probes
 
     def handlers(self) -> dict[str, RpcHandler]:

@@ -1,10 +1,13 @@
 """Requests relayed over a third node, where a node does not reach the node that can answer.
 
 The relay authenticates the sender as in any call between nodes, sends the request to the target
-itself, and never relays further. It passes on two kinds:
+itself, and never relays further. It passes on two kinds, and both are signed:
 
 - A client's HTTP request keeps its form and gets the header ``goq-internal-relay`` with the target.
   The sender signs method, target, path, query and body.
+- A request whose sender has a token names the sender's principal in a header, under a signature of
+  the node that sends it. This holds for requests that are not relayed, too. Clients' tokens are not
+  passed on.
 - A call between nodes travels in a call to the relay, which signs it anew for the target. Only
   calls that mean the same from any node are relayed.
 """
@@ -23,7 +26,7 @@ from goq.cluster.metadata.state import MetadataState
 from goq.cluster.rpc.peer_links import PeerLinks
 from goq.cluster.rpc.server import AUTHENTICATION_HEADERS, CALL_PREFIX, RpcHandler
 from goq.errors import InvalidFrame, NotAllowed, NotLeader, TimedOut, Unavailable
-from goq.http.message import Item, Request, Response
+from goq.http.message import PRINCIPAL, Item, Request, Response
 
 RELAY = "goq-internal-relay"
 RELAY_CALL = CALL_PREFIX + "relay"
@@ -88,8 +91,11 @@ class RoutedProxy:
         """
         node = _node_at(self._state(), url)
         relay = self._links.relay_to(node)
+        if request.principal is not None:
+            request = _with_headers(request, {PRINCIPAL: request.principal.id})
         if relay is None:
-            return await _forward(self._proxy, self._links, node, url, request)
+            signed_request = _signed(request, url, self._sign)
+            return await _forward(self._proxy, self._links, node, url, signed_request)
         relay_url = self._state().nodes[relay].http_url
         signed = self._sign(relay_url, _signed_text(node, request), request.body)
         relayed = _with_headers(request, {**signed, RELAY: node})
@@ -113,7 +119,9 @@ class RelayServer:
         state: Callable[[], MetadataState],
         call: Call,
         relayed: frozenset[str],
+        sign: Sign,
     ) -> None:
+        self._sign = sign
         self._proxy = proxy
         self._links = links
         self._state = state
@@ -148,7 +156,8 @@ class RelayServer:
         if known is None:
             raise NotLeader(f"node {target[:100]} is not known here yet", retry_after_ms=500)
         plain = _without_headers(request, {RELAY, *AUTHENTICATION_HEADERS})
-        return await _forward(self._proxy, self._links, target, known.http_url, plain)
+        signed = _signed(plain, known.http_url, self._sign)
+        return await _forward(self._proxy, self._links, target, known.http_url, signed)
 
 
 async def _forward(
@@ -187,7 +196,22 @@ async def _unless_lost(
 
 def _signed_text(target: str, request: Request) -> str:
     """Return what a sender signs besides the body; no part but the last can hold a space."""
-    return f"relay {target} {request.method} {request.query_string} {request.path}"
+    text = f"{request.method} {request.query_string} {request.path}"
+    principal = request.headers.get(PRINCIPAL)
+    return f"relay {target} {text}" if principal is None else f"relay {target} {principal} {text}"
+
+
+def forwarded_text(request: Request) -> str:
+    """Return what a node signs besides the body when it forwards a principal's request."""
+    principal = request.headers.get(PRINCIPAL, "")
+    return f"forward {principal} {request.method} {request.query_string} {request.path}"
+
+
+def _signed(request: Request, url: str, sign: Sign) -> Request:
+    """Return a principal's request with a signature; another request as it is."""
+    if PRINCIPAL not in request.headers:
+        return request
+    return _with_headers(request, sign(url, forwarded_text(request), request.body))
 
 
 def _with_headers(request: Request, headers: dict[str, str]) -> Request:
@@ -198,6 +222,7 @@ def _with_headers(request: Request, headers: dict[str, str]) -> Request:
         {**request.headers, **headers},
         request.body,
         request.peer,
+        principal=request.principal,
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from goq.cluster.metadata import commands
-from goq.cluster.metadata.handlers import groups, nodes, partitions, reassignments, topics
+from goq.cluster.metadata.handlers import groups, nodes, partitions, reassignments, tokens, topics
 from goq.cluster.metadata.handlers.unsafe_recovery import force_new_cluster
 from goq.cluster.metadata.results import Applied, CommandRejected
 from goq.cluster.metadata.state import MetadataState
@@ -69,4 +69,5 @@ _HANDLERS: dict[type[commands.Command], Callable[[MetadataState, Any], Applied]]
     commands.CancelReassignment: reassignments.cancel_reassignment,
     commands.FinishReassignment: reassignments.finish_reassignment,
     commands.AlterClusterSettings: groups.alter_cluster_settings,
+    commands.PutToken: tokens.put_token,
 }

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
 from goq import limits
+from goq.access.token_record import TokenRecord
 from goq.broker.metadata import (
     DEFAULT_REPLICATION,
     LocalMetadata,
@@ -209,6 +210,15 @@ class ReplicatedMetadataStore:
     async def archived(self) -> list[ArchiveRow]:
         """Return the manifest of this node's archive."""
         return await self._local.archived()
+
+    @property
+    def tokens(self) -> Mapping[str, TokenRecord]:
+        """The tokens of the cluster by id: another object after each change."""
+        return self._state.tokens
+
+    async def put_token(self, record: TokenRecord) -> None:
+        """Insert or replace a token; raise ``Conflict`` if it was changed meanwhile."""
+        await self._propose(commands.PutToken(record))
 
     async def close(self) -> None:
         """Finish pending writes."""

@@ -19,6 +19,7 @@ from typing import Annotated, Any
 import msgspec
 
 from goq import limits
+from goq.access.token_record import TokenRecord
 from goq.cluster.metadata.results import CommandRejected
 from goq.errors import TooLarge
 
@@ -334,6 +335,12 @@ class AlterClusterSettings(Command, frozen=True, tag="change_settings/1"):
     move_bytes_per_s: Count | None = None
 
 
+class PutToken(Command, frozen=True, tag="put_token/1"):
+    """Create an access token (``version`` 1), or replace its record by that of the next version."""
+
+    token: TokenRecord
+
+
 AnyCommand = (
     RegisterNode
     | RegisterNodeWithLevel
@@ -367,6 +374,7 @@ AnyCommand = (
     | MarkReplicaDamaged
     | MarkReplicaRepaired
     | AlterClusterSettings
+    | PutToken
 )
 
 

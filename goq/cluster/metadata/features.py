@@ -10,6 +10,7 @@ level 1   digests of the state are compared; nodes register their own level; pre
 level 2   topics have a replication factor and a ``min_insync`` that can be altered
 level 3   new topics have a drawn id; the name of a deleted topic is free at once
 level 4   one command changes many partitions
+level 5   access tokens
 """
 
 from __future__ import annotations
@@ -23,12 +24,13 @@ from goq.cluster.metadata.commands import (
     CreateTopicWithId,
     CreateTopicWithMinInsync,
     DeleteTopicAtOnce,
+    PutToken,
     RegisterNodeWithLevel,
     ResetReplicas,
 )
 from goq.cluster.metadata.state import MetadataState
 
-OWN_LEVEL: Final = 4
+OWN_LEVEL: Final = 5
 """The highest level that this version of goq knows."""
 
 DIGESTS_LEVEL: Final = 1
@@ -36,6 +38,7 @@ CLOCK_EVENTS_LEVEL: Final = 1
 RELATIVE_TIMES_LEVEL: Final = 1
 TOPIC_IDS_LEVEL: Final = 3
 BATCHES_LEVEL: Final = 4
+TOKENS_LEVEL: Final = 5
 
 _COMMAND_LEVELS: dict[type, int] = {
     RegisterNodeWithLevel: 1,
@@ -45,6 +48,7 @@ _COMMAND_LEVELS: dict[type, int] = {
     CreateTopicWithId: TOPIC_IDS_LEVEL,
     DeleteTopicAtOnce: TOPIC_IDS_LEVEL,
     ChangePartitions: BATCHES_LEVEL,
+    PutToken: TOKENS_LEVEL,
 }
 
 

@@ -57,6 +57,8 @@ def changed_rows(before: MetadataState, after: MetadataState) -> Iterator[RowCha
             yield RowChange("groups", {"topic": topic_name, "name": name}, *group)
     for text, *deleted in _changes(before.deleted_topics, after.deleted_topics):
         yield RowChange("deleted_topics", {"id": text}, *deleted)
+    for token_id, *token in _changes(before.tokens, after.tokens):
+        yield RowChange("tokens", {"id": token_id}, *token)
     if after.settings is not before.settings:
         yield RowChange("cluster", {"id": 1}, before.settings, after.settings)
     if after.features is not before.features:

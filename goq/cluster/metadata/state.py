@@ -19,6 +19,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from goq.access.token_record import TokenRecord
+
 
 class NodeStatus(StrEnum):
     """Whether a node has a valid session: a fenced node sent no heartbeat for too long."""
@@ -206,7 +208,7 @@ class MetadataState(msgspec.Struct, frozen=True):
     """The metadata of the whole cluster. ``version`` is the index of the last applied command.
 
     ``groups`` are by topic, then by group name. ``deleted_topics`` are by the text of their ids;
-    their names are free.
+    their names are free. ``tokens`` are by their ids.
     """
 
     version: int = 0
@@ -216,6 +218,7 @@ class MetadataState(msgspec.Struct, frozen=True):
     settings: ClusterSettings = ClusterSettings()
     features: Features = Features()
     deleted_topics: Mapping[str, DeletedTopic] = {}
+    tokens: Mapping[str, TokenRecord] = {}
 
 
 class PartitionRef(NamedTuple):

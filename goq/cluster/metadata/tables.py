@@ -9,6 +9,8 @@
     groups(topic, name, settings, version)
     cluster(id, replication_factor, min_insync, moves_at_once, move_bytes_per_s, version)
     features(id, level)
+    tokens(id, name, digest, rules, created_ms, expires_ms, previous_digest, previous_until_ms,
+           revoked_ms, last_used_day, version)
     diverged(topic_id, partition)      of this node alone, see ``divergence.py``
 
 Settings and lists of nodes are JSON. Columns have the encoded names of the fields, see ``rename``
@@ -24,6 +26,7 @@ from typing import Any
 
 import msgspec
 
+from goq.access.token_record import TokenRecord
 from goq.cluster.metadata.divergence import DivergedPartitions
 from goq.cluster.metadata.rows import RowChange, changed_rows, row_fields
 from goq.cluster.metadata.state import (
@@ -69,6 +72,12 @@ CREATE TABLE IF NOT EXISTS cluster (
 CREATE TABLE IF NOT EXISTS features (
     id INTEGER PRIMARY KEY CHECK (id = 1), level INTEGER NOT NULL
 );
+CREATE TABLE IF NOT EXISTS tokens (
+    id TEXT PRIMARY KEY, name TEXT NOT NULL, digest TEXT NOT NULL, rules TEXT NOT NULL,
+    created_ms INTEGER NOT NULL, expires_ms INTEGER NOT NULL, previous_digest TEXT NOT NULL,
+    previous_until_ms INTEGER NOT NULL, revoked_ms INTEGER NOT NULL,
+    last_used_day INTEGER NOT NULL, version INTEGER NOT NULL
+) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS diverged (
     topic_id INTEGER NOT NULL, partition INTEGER NOT NULL, PRIMARY KEY (topic_id, partition)
 ) WITHOUT ROWID;
@@ -116,6 +125,9 @@ def load_state(db: sqlite3.Connection, version: int) -> MetadataState:
         row["id"]: msgspec.convert(row, NodeMetadata, strict=False)
         for row in _rows(db, "nodes", "id")
     }
+    tokens = {
+        row["id"]: msgspec.convert(row, TokenRecord) for row in _rows(db, "tokens", "id", "rules")
+    }
     settings = [msgspec.convert(row, ClusterSettings) for row in _rows(db, "cluster", "id")]
     features = [msgspec.convert(row, Features) for row in _rows(db, "features", "id")]
     return MetadataState(
@@ -126,6 +138,7 @@ def load_state(db: sqlite3.Connection, version: int) -> MetadataState:
         settings[0] if settings else ClusterSettings(),
         features[0] if features else Features(),
         deleted,
+        tokens,
     )
 
 

@@ -169,6 +169,8 @@ class PeerLinks:
             if not asked.done():
                 asked.cancel()
                 await asyncio.gather(asked, return_exceptions=True)
+            elif not asked.cancelled():
+                asked.exception()  # the caller may be cancelled as the request ends
 
     def on_metadata_change(self) -> None:
         """Look again whether the nodes of waiting requests are up."""

@@ -25,10 +25,14 @@ Row = dict[str, Any]
 
 
 class TableSchema(NamedTuple):
-    """The columns of a table, each of class ``str`` or ``int``, and its key."""
+    """The columns of a table, each of class ``str`` or ``int``, and its key.
+
+    A table that is ``added`` exists from its first row on: earlier versions of goq do not have it.
+    """
 
     columns: Mapping[str, Any]
     key: Sequence[str]
+    added: bool = False
 
 
 class DamagedRow(NamedTuple):
@@ -67,7 +71,8 @@ class CheckedTables:
         with self._db:
             self._db.execute("BEGIN IMMEDIATE")
             for name, table in self._tables.items():
-                self._migrate(name, table)
+                if not table.added:
+                    self._migrate(name, table)
             self._db.execute(f"PRAGMA user_version={_VERSION}")
 
     def _migrate(self, name: str, table: TableSchema) -> None:
@@ -102,6 +107,9 @@ class CheckedTables:
         update = "NOTHING" if keep else f"UPDATE SET {changes}"
         values = [[*map(row.get, columns[:-1]), _crc(table, row)] for row in rows]
         with self._db:
+            if self._tables[table].added and not self._columns(table):
+                self._db.execute("BEGIN IMMEDIATE")
+                self._migrate(table, self._tables[table])
             self._db.executemany(
                 f"INSERT INTO {table} ({', '.join(columns)})"
                 f" VALUES ({', '.join('?' * len(columns))}) ON CONFLICT ({key}) DO {update}",

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from goq.access.token_record import TokenRecord
 from goq.broker.broker import Broker
 from goq.broker.log.frame_cache import FrameCache
 from goq.broker.metadata import DEFAULT_REPLICATION, MetadataStore, TopicReplication
@@ -179,6 +180,10 @@ class MemoryMetadata:
         self.segment_keys: set[tuple[str, int, str, int]] = set()
         self.archive: dict[tuple[str, int, str, int], ArchiveRow] = {}
         self.before: Callable[[str], None] = lambda _change: None
+        self.tokens: dict[str, TokenRecord] = {}
+
+    async def put_token(self, record: TokenRecord) -> None:
+        self.tokens = {**self.tokens, record.id: record}
 
     async def next_epoch(self) -> int:
         self.epoch += 1

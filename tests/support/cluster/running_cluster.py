@@ -27,7 +27,8 @@ NAMES = ("n1", "n2", "n3")
 class RunningCluster:
     """The nodes by name. A stopped node stays in ``by_name`` and does not answer.
 
-    ``tls`` holds certificate settings by node; without an entry the node has none.
+    ``tls`` holds certificate settings by node; without an entry the node has none. ``security`` are
+    the settings of that section for all nodes.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -35,6 +36,7 @@ class RunningCluster:
         self.by_name: dict[str, RunningNode] = {}
         self.running: set[str] = set()
         self.tls: dict[str, dict[str, Path]] = {}
+        self.security: dict[str, Any] = {}
         self._ports = dict(zip(NAMES, free_ports(len(NAMES)), strict=True))
         self._brokers: dict[str, dict[str, Any]] = {}
         self._flags: dict[str, dict[str, Any]] = {}
@@ -80,7 +82,11 @@ class RunningCluster:
             "tls": self.tls.get(name),
             **flags,
         }
-        settings = {"broker": self._brokers.setdefault(name, at_home), "cluster": cluster}
+        settings = {
+            "broker": self._brokers.setdefault(name, at_home),
+            "cluster": cluster,
+            "security": self.security,
+        }
         node = RunningNode(self.folder / name, settings)
         node.start()
         self.by_name[name] = node
@@ -159,12 +165,16 @@ def new_cluster(folder: Path) -> Iterator[RunningCluster]:
 
 
 @contextmanager
-def running_cluster() -> Iterator[RunningCluster]:
-    """Run three nodes until the block ends; they have found each other when it begins."""
+def running_cluster(security: dict[str, Any] | None = None) -> Iterator[RunningCluster]:
+    """Run three nodes until the block ends; they have found each other when it begins.
+
+    ``security`` are the settings of that section.
+    """
     with (
         tempfile.TemporaryDirectory(prefix="goq-test-") as folder,
         new_cluster(Path(folder)) as cluster,
     ):
+        cluster.security = security or {}
         cluster.start_three()
         yield cluster
 

@@ -167,6 +167,11 @@ SMALL = {
     ("DELETE", "/v1/cluster/moves/{topic}/{partition}"),
     ("POST", "/v1/cluster/elections"),
     ("PATCH", "/v1/cluster/settings"),
+    ("GET", "/v1/tokens"),
+    ("POST", "/v1/tokens"),
+    ("POST", "/v1/tokens/{token}/rotate"),
+    ("DELETE", "/v1/tokens/{token}"),
+    ("GET", "/v1/whoami"),
     *(("GET", path) for path in ("/healthz", "/livez", "/readyz", "/version")),
     *(("GET", path) for path in ("/openapi.json", "/docs")),
 }

@@ -6,6 +6,7 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
+from goq.access.token_record import TokenRecord
 from goq.cluster.metadata import commands as c
 from goq.cluster.metadata.state import (
     MetadataState,
@@ -27,12 +28,15 @@ class Commands:
     def __init__(self, seed: object, topics: Sequence[str] = TOPICS) -> None:
         self._topics = topics
         self.random = random.Random(str(seed))
+        self._token_random = random.Random(f"tokens {seed}")
         self._states: list[MetadataState] = []
         self._made: list[c.AnyCommand] = []
 
     def next(self, state: MetadataState) -> c.AnyCommand:
         """Return the next command."""
         self._states = [*self._states[-20:], state]
+        if self._token_random.random() < 0.03:
+            return self._about_token(state)
         chance = self.random.random()
         if self._made and chance < 0.08:
             return self.random.choice(self._made[-30:])
@@ -48,6 +52,25 @@ class Commands:
             return self._about_topic(state)
         topic = self.random.choice(sorted(state.topics.values(), key=lambda t: t.name))
         return self._about_partition(state, topic)
+
+    def _about_token(self, state: MetadataState) -> c.AnyCommand:
+        r = self._token_random
+        token_id = r.choice(["aaaaaaaa", "bbbbbbbb", "cccccccc"])
+        known = state.tokens.get(token_id)
+        version = (0 if known is None else known.version) + r.choice([0, 1, 1, 1])
+        ended_ms = r.choice([0, 0, 1])
+        created_ms = r.choice([1, 10**10])
+        return c.PutToken(
+            TokenRecord(
+                token_id,
+                "team",
+                "0" * 64,
+                ("publish:*",),
+                created_ms,
+                revoked_ms=ended_ms,
+                version=version,
+            )
+        )
 
     def _about_node(self, state: MetadataState) -> c.AnyCommand:
         r = self.random

@@ -1,0 +1,9 @@
+"""Tokens and rules: which principal may do what.
+
+rule           a verb on a pattern of topics and groups; the rules of a principal
+token          the text of an access token
+token_record   the stored record of a token, and the rules of its changes
+token_table    the principals of the valid tokens, by the text of a token
+token_manager  creation, rotation and revocation of tokens
+admin_token    the first token of a node, in a file of its data folder
+"""

@@ -1,0 +1,137 @@
+"""Creation, rotation and revocation of tokens.
+
+Every change replaces one record, if nobody else has changed it meanwhile. The secret is returned
+once and stored nowhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple, Protocol
+
+from msgspec.structs import replace
+
+from goq import limits
+from goq.access.rule import parse_rule
+from goq.access.token import draw_secret, draw_token_id, format_token
+from goq.access.token_record import DAY_MS, TokenRecord, digest_of
+from goq.errors import Conflict, GoqError, InvalidInput, NotFound
+from goq.model import check_name
+
+_ATTEMPTS: Final = 5
+
+
+class TokenStore(Protocol):
+    """The store of tokens; a change is durable on return, in a cluster committed."""
+
+    @property
+    def tokens(self) -> Mapping[str, TokenRecord]:
+        """The tokens by id: another object after each change."""
+        ...
+
+    async def put_token(self, record: TokenRecord) -> None:
+        """Insert or replace a token.
+
+        Raises ``Conflict`` if the stored version is not the one before the record's.
+        """
+        ...
+
+
+class NewSecret(NamedTuple):
+    """A token's record and its text, which is known at this moment only."""
+
+    record: TokenRecord
+    text: str
+
+
+class TokenManager:
+    """Changes the tokens of a store; ``now_ms`` is the clock."""
+
+    def __init__(self, store: TokenStore, now_ms: Callable[[], int]) -> None:
+        self._store = store
+        self._now_ms = now_ms
+
+    async def create(self, name: str, rules: Sequence[str], expires_in_ms: int = 0) -> NewSecret:
+        """Create a token that expires after ``expires_in_ms``, 0 for never.
+
+        Raises ``InvalidInput`` for a name or rules that are wrong, or too many tokens.
+        """
+        created = new_token(name, rules, self._now_ms(), expires_in_ms)
+        await self._store.put_token(created.record)
+        return created
+
+    async def rotate(self, token_id: str, grace_ms: int) -> NewSecret:
+        """Replace a token's secret; the one before is valid for ``grace_ms`` more.
+
+        Raises ``NotFound``, and ``Conflict`` for a revoked token.
+        """
+        secret, now_ms = draw_secret(), self._now_ms()
+
+        def changed(known: TokenRecord) -> TokenRecord:
+            if known.revoked_ms:
+                raise Conflict(f"token {token_id} was revoked; create another")
+            return replace(
+                known,
+                digest=digest_of(secret),
+                previous_digest=known.digest if grace_ms else "",
+                previous_until_ms=now_ms + grace_ms if grace_ms else 0,
+            )
+
+        record = await self._change(token_id, changed)
+        return NewSecret(record, format_token(token_id, secret))
+
+    async def revoke(self, token_id: str) -> None:
+        """Make a token invalid, at once and for good. Raises ``NotFound``."""
+        now_ms = self._now_ms()
+        await self._change(
+            token_id, lambda known: known if known.revoked_ms else replace(known, revoked_ms=now_ms)
+        )
+
+    async def note_use(self, token_id: str) -> None:
+        """Record that a token was used today; a failure loses only that."""
+        day = self._now_ms() // DAY_MS
+        try:
+            await self._change(
+                token_id,
+                lambda known: (
+                    known if known.last_used_day >= day else replace(known, last_used_day=day)
+                ),
+            )
+        except GoqError:
+            return
+
+    async def _change(
+        self, token_id: str, change: Callable[[TokenRecord], TokenRecord]
+    ) -> TokenRecord:
+        for attempt in range(_ATTEMPTS):
+            known = self._store.tokens.get(token_id)
+            if known is None:
+                raise NotFound(f"there is no token {token_id[:50]!r}; goq token list shows all")
+            changed = change(known)
+            if changed is known:
+                return known
+            changed = replace(changed, version=known.version + 1)
+            try:
+                await self._store.put_token(changed)
+            except Conflict:
+                if attempt == _ATTEMPTS - 1:
+                    raise
+                continue
+            return changed
+        raise AssertionError
+
+
+def new_token(name: str, rules: Sequence[str], now_ms: int, expires_in_ms: int = 0) -> NewSecret:
+    """Return a new token that is stored nowhere yet; raise ``InvalidInput``."""
+    check_name(name, "token", field="name")
+    if not 1 <= len(rules) <= limits.TOKEN_RULES_MAX:
+        raise InvalidInput(
+            f"a token has 1 to {limits.TOKEN_RULES_MAX} rules, not {len(rules)}; a rule reads"
+            " verb:topic or verb:topic/group, as publish:orders*",
+            field="allow",
+        )
+    parsed = tuple(dict.fromkeys(str(parse_rule(text)) for text in rules))
+    token_id, secret = draw_token_id(), draw_secret()
+    expires_ms = now_ms + expires_in_ms if expires_in_ms else 0
+    record = TokenRecord(token_id, name, digest_of(secret), parsed, now_ms, expires_ms)
+    return NewSecret(record, format_token(token_id, secret))

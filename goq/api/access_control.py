@@ -1,0 +1,211 @@
+"""Access control: who sends a request, and whether its route lets this sender do it.
+
+The router calls it before each handler. A request of a client carries a token. A request that
+another node relays carries the id of the sender's principal instead, and the proof of that node:
+the token itself never leaves the node that the client asked. The receiver checks the principal
+again, by its own metadata.
+
+A token that ends also ends what it began. An answer that has waited is not handed out, and streams
+are ended within ``STREAM_CHECK_S``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from typing import Final, Protocol
+
+from goq.access.rule import NOBODY, Principal
+from goq.access.token_manager import TokenManager
+from goq.access.token_record import DAY_MS
+from goq.access.token_table import TokenTable
+from goq.api.needs import Needs
+from goq.errors import NotAllowed, NotAuthenticated, NotLeader
+from goq.http.message import PRINCIPAL, Item, LiveStream, Request, Response
+
+STREAM_CHECK_S: Final = 0.5
+_AUTHORIZATION: Final = "authorization"
+_BEARER: Final = "bearer "
+Proof = Callable[[Request], None]
+"""Raises ``GoqError`` for a request that no node of the cluster has signed."""
+
+
+class HasNeeds(Protocol):
+    """A route."""
+
+    @property
+    def needs(self) -> Needs | None:
+        """The needs of the route."""
+
+
+class AccessControl:
+    """Checks requests against the tokens; ``proof`` checks those that nodes relay."""
+
+    def __init__(
+        self,
+        table: TokenTable,
+        manager: TokenManager,
+        now_ms: Callable[[], int],
+        proof: Proof | None = None,
+    ) -> None:
+        self._table = table
+        self._manager = manager
+        self._now_ms = now_ms
+        self._proof = proof
+        self._noted: tuple[int, set[str]] = (0, set())
+        self._notes: set[asyncio.Task[None]] = set()
+        self._streams: set[_GuardedStream] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def check(self, request: Request, route: HasNeeds, values: Sequence[str]) -> None:
+        """Set the principal of a request.
+
+        Raises ``NotAuthenticated``, ``NotAllowed`` and ``TopicNotFound``.
+        """
+        needs = route.needs
+        assert needs is not None
+        principal = request.principal
+        if needs.is_open:
+            request.principal = self._if_authentic(request) if principal is None else principal
+            return
+        if principal is None:
+            principal = request.principal = self._authenticate(request)
+        else:
+            self._check_valid(principal)
+        needs.check(principal, request, values)
+
+    def answered(self, request: Request, response: Response) -> Response:
+        """Return the answer of a request that may have waited.
+
+        Raises ``NotAuthenticated`` if its token has ended; leases of the answer are given back.
+        """
+        principal = request.principal
+        if principal is None or principal is NOBODY:
+            return response
+        try:
+            self._check_valid(principal)
+        except NotAuthenticated:
+            if response.on_refused is not None:
+                response.on_refused()
+            raise
+        if isinstance(response.stream, LiveStream):
+            guarded = _GuardedStream(response.stream, principal, self._streams)
+            response.stream = response.body = guarded
+            self._watch_streams()
+        return response
+
+    def close(self) -> None:
+        """Stop the work in the background."""
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in self._notes:
+            task.cancel()
+
+    def _check_valid(self, principal: Principal) -> None:
+        if not self._table.is_valid(principal):
+            raise NotAuthenticated(f"token {principal.id} is not valid any more")
+
+    def _if_authentic(self, request: Request) -> Principal:
+        if _AUTHORIZATION not in request.headers:
+            return NOBODY
+        try:
+            return self._authenticate(request)
+        except NotAllowed:
+            return NOBODY
+
+    def _authenticate(self, request: Request) -> Principal:
+        headers = request.headers
+        if PRINCIPAL in headers:
+            return self._relayed(request)
+        principal = self._table.find(_token_of(headers), request.peer)
+        self._note_use(principal.id)
+        return principal
+
+    def _relayed(self, request: Request) -> Principal:
+        if self._proof is None:
+            raise NotAllowed("only the nodes of a cluster relay requests")
+        self._proof(request)
+        principal_id = request.headers[PRINCIPAL]
+        if not self._table.is_known(principal_id):
+            raise NotLeader(f"token {principal_id[:50]} is not known here yet", retry_after_ms=500)
+        return self._table.named(principal_id)
+
+    def _note_use(self, token_id: str) -> None:
+        """Record the first use of a token on a day."""
+        day = self._now_ms() // DAY_MS
+        if self._noted[0] != day:
+            self._noted = day, set()
+        noted = self._noted[1]
+        if token_id not in noted:
+            noted.add(token_id)
+            task = asyncio.ensure_future(self._manager.note_use(token_id))
+            self._notes.add(task)
+            task.add_done_callback(self._notes.discard)
+
+    def _watch_streams(self) -> None:
+        if self._timer is None and self._streams:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(STREAM_CHECK_S, self._end_streams)
+
+    def _end_streams(self) -> None:
+        self._timer = None
+        valid: dict[str, bool] = {}
+        for stream in list(self._streams):
+            principal = stream.principal
+            if principal.id not in valid:
+                valid[principal.id] = self._table.is_valid(principal)
+            if not valid[principal.id]:
+                stream.end()
+        self._watch_streams()
+
+
+class _GuardedStream(LiveStream):
+    """A stream that :meth:`end` ends, also while it waits for its next item."""
+
+    __slots__ = ("_all", "_inner", "_is_ended", "_task", "principal")
+
+    def __init__(
+        self, inner: LiveStream, principal: Principal, streams: set[_GuardedStream]
+    ) -> None:
+        super().__init__(self._run(), inner.heartbeat)
+        self.principal = principal
+        self._inner = inner
+        self._all = streams
+        self._is_ended = False
+        self._task: asyncio.Task[object] | None = None
+        streams.add(self)
+
+    def end(self) -> None:
+        """End the stream."""
+        self._is_ended = True
+        if self._task is not None:
+            self._task.cancel()
+
+    async def aclose(self) -> None:
+        """End the stream, and what is behind it."""
+        self._all.discard(self)
+        await super().aclose()
+        await self._inner.aclose()
+
+    async def _run(self) -> AsyncGenerator[Item, None]:
+        while not self._is_ended:
+            task = self._task = asyncio.current_task()
+            try:
+                item = await anext(self._inner)
+            except StopAsyncIteration:
+                return
+            except asyncio.CancelledError:
+                if not self._is_ended or task is None:
+                    raise
+                task.uncancel()
+                return
+            finally:
+                self._task = None
+            yield item
+
+
+def _token_of(headers: Mapping[str, str]) -> str | None:
+    """Return the bearer token of a request."""
+    text = headers.get(_AUTHORIZATION, "")
+    is_bearer = text[: len(_BEARER)].lower() == _BEARER
+    return text[len(_BEARER) :].strip() if is_bearer else None

@@ -1,0 +1,144 @@
+"""Needs of routes: the declaration of who may use a route, and its check.
+
+The router checks a request before the route's handler and before any other node is asked. Existence
+does not matter to the check. A topic that no rule of the sender concerns is answered like one that
+does not exist, whether it does or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from goq.access.rule import ANYONE, Principal, Verb
+from goq.errors import NotAllowed, TopicNotFound
+from goq.http.message import Request
+from goq.model import DEAD_LETTERS_SUFFIX, MessageId
+
+End = tuple[str, str | None]
+"""A topic, and a group of it if one is concerned."""
+EndsOf = Callable[[Request, Sequence[str]], Iterable[End]]
+"""Returns all topics that a request concerns; raises ``InvalidInput`` if it does not say."""
+
+
+class Needs(Protocol):
+    """The declaration of a route about its senders."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a request without a token is answered."""
+
+    def check(self, principal: Principal, request: Request, values: Sequence[str]) -> None:
+        """Raise ``NotAllowed`` or ``TopicNotFound`` if a principal may not do what is asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Nothing:
+    """The route is open to all, or to all who have a token: its answer shows what they may see."""
+
+    is_open: bool
+
+    def check(self, principal: Principal, request: Request, values: Sequence[str]) -> None:
+        """Allow everything."""
+
+
+def topic_of_path(_request: Request, values: Sequence[str]) -> Iterable[End]:
+    """Return the topic in the path."""
+    return ((values[0], None),)
+
+
+def group_of_path(_request: Request, values: Sequence[str]) -> Iterable[End]:
+    """Return the topic and the group in the path."""
+    return ((values[0], values[1]),)
+
+
+def topic_of_message(_request: Request, values: Sequence[str]) -> Iterable[End]:
+    """Return the topic of the message whose id is in the path."""
+    return ((MessageId.parse(values[0]).topic, None),)
+
+
+def dead_letters_of_path(_request: Request, values: Sequence[str]) -> Iterable[End]:
+    """Return the topic in the path and its dead-letter topic, by whichever name it is given."""
+    origin = values[0].removesuffix(DEAD_LETTERS_SUFFIX)
+    return ((origin, None), (origin + DEAD_LETTERS_SUFFIX, None))
+
+
+@dataclass(frozen=True, slots=True)
+class TopicVerbs:
+    """One of some verbs, on each of the topics that a request concerns."""
+
+    verbs: tuple[Verb, ...]
+    ends: EndsOf = topic_of_path
+    is_open: bool = False
+
+    def check(self, principal: Principal, request: Request, values: Sequence[str]) -> None:
+        """Check every topic."""
+        for topic, group in self.ends(request, values):
+            for verb in self.verbs:
+                if principal.allows(verb, topic, group):
+                    break
+            else:
+                check_sees(principal, topic)
+                where = topic if group is None else f"{topic}/{group}"
+                raise NotAllowed(
+                    f"token {principal.id} may not do this: it needs the rule"
+                    f" {' or '.join(self.verbs)}:{where[:450]}"
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class SeesTopic:
+    """Any rule on the topic in the path."""
+
+    is_open: bool = False
+
+    def check(self, principal: Principal, request: Request, values: Sequence[str]) -> None:
+        """Check the topic in the path."""
+        check_sees(principal, values[0])
+
+
+@dataclass(frozen=True, slots=True)
+class ServerVerb:
+    """A verb that concerns no topic."""
+
+    verb: Verb
+    is_open: bool = False
+
+    def check(self, principal: Principal, request: Request, values: Sequence[str]) -> None:
+        """Check the verb."""
+        if not principal.may(self.verb):
+            raise NotAllowed(
+                f"token {principal.id} may not do this: it needs the rule {self.verb}:*"
+            )
+
+
+def check_sees(principal: Principal, topic: str) -> None:
+    """Raise ``TopicNotFound`` for a topic that no rule of a principal concerns."""
+    if not principal.sees(topic):
+        raise TopicNotFound(f"there is no topic {topic[:200]!r}", field="topic")
+
+
+def principal_of(request: Request) -> Principal:
+    """Return the sender of a request; anyone at a node that asks for no tokens."""
+    return ANYONE if request.principal is None else request.principal
+
+
+OPEN: Final = Nothing(is_open=True)
+"""No token: health, the description of the API, and calls of nodes, which prove themselves."""
+TOKEN: Final = Nothing(is_open=False)
+"""Any valid token."""
+PUBLISH: Final = TopicVerbs((Verb.PUBLISH,))
+READ: Final = TopicVerbs((Verb.READ,))
+READ_MESSAGE: Final = TopicVerbs((Verb.READ,), topic_of_message)
+READ_GROUP: Final = TopicVerbs((Verb.READ,), group_of_path)
+READ_DEAD_LETTERS: Final = TopicVerbs((Verb.READ,), dead_letters_of_path)
+DESCRIBE_GROUP: Final = TopicVerbs((Verb.READ, Verb.CONSUME, Verb.MANAGE), group_of_path)
+CONSUME: Final = TopicVerbs((Verb.CONSUME,), group_of_path)
+MANAGE: Final = TopicVerbs((Verb.MANAGE,))
+MANAGE_GROUP: Final = TopicVerbs((Verb.MANAGE,), group_of_path)
+MANAGE_MESSAGE: Final = TopicVerbs((Verb.MANAGE,), topic_of_message)
+MANAGE_DEAD_LETTERS: Final = TopicVerbs((Verb.MANAGE,), dead_letters_of_path)
+SEE: Final = SeesTopic()
+OPERATE: Final = ServerVerb(Verb.OPERATE)
+ADMINISTER: Final = ServerVerb(Verb.ADMIN)

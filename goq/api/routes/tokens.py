@@ -1,0 +1,156 @@
+"""Routes of tokens: create, list, rotate, revoke; and who the sender of a request is."""
+
+from __future__ import annotations
+
+from msgspec.structs import asdict
+
+from goq import limits
+from goq.access.token_manager import NewSecret, TokenManager, TokenStore
+from goq.access.token_record import DAY_MS, TokenRecord
+from goq.api.codec.messages import json_response
+from goq.api.codec.request import json_body
+from goq.api.needs import ADMINISTER, TOKEN, principal_of
+from goq.api.router import Route
+from goq.api.routing_policy import CustomRouting
+from goq.api.schemas.tokens import (
+    CreatedTokenOut,
+    NewToken,
+    PrincipalOut,
+    Rotation,
+    TokenOut,
+    TokensOut,
+)
+from goq.errors import InvalidInput
+from goq.http.message import Request, Response
+from goq.units import format_time_us, parse_duration_ms
+
+_TOKENS = "/v1/tokens"
+_DATE_CHARS = 10
+
+
+class TokenRoutes:
+    """Create, list, rotate and revoke of tokens."""
+
+    def __init__(self, store: TokenStore, manager: TokenManager) -> None:
+        self._store = store
+        self._manager = manager
+
+    def routes(self) -> list[Route]:
+        """Return the declarations."""
+        return [
+            Route(
+                "POST",
+                _TOKENS,
+                self.create,
+                "Create a token; the answer has its secret, this once",
+                body=NewToken,
+                answer=CreatedTokenOut,
+                status=201,
+                routing=CustomRouting.CHANGE_METADATA,
+                needs=ADMINISTER,
+            ),
+            Route(
+                "GET",
+                _TOKENS,
+                self.list,
+                "List the tokens, also those that ended in the last 90 days",
+                answer=TokensOut,
+                needs=ADMINISTER,
+            ),
+            Route(
+                "POST",
+                f"{_TOKENS}/{{token}}/rotate",
+                self.rotate,
+                "Give a token another secret",
+                body=Rotation,
+                answer=CreatedTokenOut,
+                errors=("not_found", "conflict"),
+                routing=CustomRouting.CHANGE_METADATA,
+                needs=ADMINISTER,
+            ),
+            Route(
+                "DELETE",
+                f"{_TOKENS}/{{token}}",
+                self.revoke,
+                "Revoke a token",
+                status=204,
+                errors=("not_found", "conflict"),
+                routing=CustomRouting.CHANGE_METADATA,
+                needs=ADMINISTER,
+            ),
+            Route(
+                "GET",
+                "/v1/whoami",
+                self.whoami,
+                "Show whose token this is, and what it allows",
+                answer=PrincipalOut,
+                needs=TOKEN,
+            ),
+        ]
+
+    async def create(self, request: Request) -> Response:
+        """Create a token."""
+        new = json_body(request, NewToken)
+        expires_ms = 0 if new.expires is None else _duration_ms(new.expires, "expires")
+        if new.expires is not None and expires_ms == 0:
+            raise InvalidInput("a token that expires at once is of no use", field="expires")
+        created = await self._manager.create(new.name, new.allow, expires_ms)
+        return json_response(_created(created), 201)
+
+    async def list(self, _request: Request) -> Response:
+        """List tokens, the newest first."""
+        found = sorted(self._store.tokens.values(), key=lambda token: (-token.created_ms, token.id))
+        return json_response(TokensOut([token_out(token) for token in found]))
+
+    async def rotate(self, request: Request, token_id: str) -> Response:
+        """Give a token another secret."""
+        grace_ms = _duration_ms(json_body(request, Rotation).grace, "grace")
+        return json_response(_created(await self._manager.rotate(token_id, grace_ms)))
+
+    async def revoke(self, _request: Request, token_id: str) -> Response:
+        """Revoke a token."""
+        await self._manager.revoke(token_id)
+        return Response(204)
+
+    def whoami(self, request: Request) -> Response:
+        """Show the sender."""
+        principal = principal_of(request)
+        out = PrincipalOut(
+            auth="off" if request.principal is None else "tokens",
+            id=principal.id,
+            name=principal.name,
+            allow=[str(rule) for rule in principal.rules],
+        )
+        if principal.expires_ms:
+            out.expires = format_time_us(principal.expires_ms * 1000)
+        return json_response(out)
+
+
+def token_out(token: TokenRecord) -> TokenOut:
+    """Return a token without its secret."""
+    out = TokenOut(
+        id=token.id,
+        name=token.name,
+        allow=list(token.rules),
+        created=format_time_us(token.created_ms * 1000),
+    )
+    if token.expires_ms:
+        out.expires = format_time_us(token.expires_ms * 1000)
+    if token.revoked_ms:
+        out.revoked = format_time_us(token.revoked_ms * 1000)
+    if token.last_used_day:
+        out.last_used = format_time_us(token.last_used_day * DAY_MS * 1000)[:_DATE_CHARS]
+    return out
+
+
+def _created(new: NewSecret) -> CreatedTokenOut:
+    return CreatedTokenOut(**asdict(token_out(new.record)), token=new.text)
+
+
+def _duration_ms(value: str | float, field: str) -> int:
+    duration_ms = parse_duration_ms(value, field=field)
+    if not 0 <= duration_ms <= limits.TOKEN_LIFETIME_MS_MAX:
+        raise InvalidInput(
+            f"{field} is at most {limits.TOKEN_LIFETIME_MS_MAX // DAY_MS} days", field=field
+        )
+    return duration_ms

@@ -1,0 +1,57 @@
+"""JSON bodies of tokens."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from goq.api.schemas.base import Input, Output
+from goq.api.values import DateTime, Duration
+
+
+class NewToken(Input):
+    """A token to create: its name, its rules as ``verb:topic/group``, and how long it is valid."""
+
+    name: str
+    allow: list[str]
+    expires: Duration | None = None
+
+
+class Rotation(Input):
+    """How long the secret of before is still valid."""
+
+    grace: Duration = "0"
+
+
+class TokenOut(Output, kw_only=True):
+    """A token without its secret; ``last_used`` is a day."""
+
+    id: str
+    name: str
+    allow: list[str]
+    created: DateTime
+    expires: DateTime | UnsetType = UNSET
+    revoked: DateTime | UnsetType = UNSET
+    last_used: str | UnsetType = UNSET
+
+
+class CreatedTokenOut(TokenOut, kw_only=True):
+    """A token with its secret, which is shown this once."""
+
+    token: str
+
+
+class TokensOut(msgspec.Struct):
+    """All tokens."""
+
+    tokens: list[TokenOut]
+
+
+class PrincipalOut(Output, kw_only=True):
+    """The sender of the request; ``auth`` is "off" where the node asks for no tokens."""
+
+    auth: str
+    id: str
+    name: str
+    allow: list[str]
+    expires: DateTime | UnsetType = UNSET

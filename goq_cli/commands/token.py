@@ -1,0 +1,144 @@
+"""``goq token``."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from goq_cli.output.output import format_time, notice, print_answer, print_json
+from goq_cli.output.table import print_table
+from goq_cli.session import SESSION
+
+if TYPE_CHECKING:
+    from goq.client import CreatedToken
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+_CLUSTER_FOLDER = "cluster"
+_PRIVATE = 0o077
+_Id = Annotated[str, typer.Argument(metavar="ID")]
+
+
+@app.command()
+def create(
+    name: Annotated[str, typer.Argument(metavar="NAME")],
+    allow: Annotated[
+        list[str],
+        typer.Option(
+            metavar="RULE",
+            help="publish, consume, read, manage, operate or admin, as consume:orders*/billing.",
+        ),
+    ],
+    expires: Annotated[str | None, typer.Option(help="Valid for so long, as 90d.")] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Of a standalone node that does not run.")
+    ] = None,
+) -> None:
+    """Create a token, and print it this once."""
+    if data_dir is not None:
+        created = _create_offline(data_dir, name, allow, expires)
+    else:
+        with SESSION.client() as client:
+            found = client.create_token(name, allow, expires=expires)
+        created = dict(found.raw)
+    _print_created(created["id"], created["token"], created)
+
+
+@app.command("list")
+def list_tokens() -> None:
+    """List tokens, without their secrets."""
+    with SESSION.client() as client:
+        tokens = client.list_tokens()
+    if SESSION.json:
+        print_json({"tokens": [token.raw for token in tokens]})
+        return
+    rows = [
+        (
+            token.id,
+            token.name,
+            " ".join(token.allow),
+            "revoked" if token.revoked else format_time(token.expires) or "never",
+            token.last_used or "never",
+        )
+        for token in tokens
+    ]
+    print_table(("id", "name", "allow", "ends", "last used"), rows)
+
+
+@app.command()
+def rotate(
+    token_id: _Id,
+    grace: Annotated[str, typer.Option(help="The old secret stays valid for so long.")] = "0",
+) -> None:
+    """Give a token another secret, and print it this once."""
+    with SESSION.client() as client:
+        created: CreatedToken = client.rotate_token(token_id, grace=grace)
+    _print_created(created.id, created.token, created.raw)
+
+
+@app.command()
+def revoke(token_id: _Id) -> None:
+    """Make a token invalid, at once and for good."""
+    with SESSION.client() as client:
+        client.revoke_token(token_id)
+    notice(f"revoked {token_id}")
+
+
+@app.command()
+def whoami() -> None:
+    """Show whose token this is, and what it allows."""
+    with SESSION.client() as client:
+        me = client.whoami()
+    lines = [f"{me.name} ({me.id})", *me.allow]
+    if me.expires is not None:
+        lines.append(f"expires {format_time(me.expires)}")
+    print_answer(me.raw, "\n".join(lines))
+
+
+def _print_created(token_id: str, text: str, answer: Any) -> None:
+    notice(f"token {token_id}: keep it now, it is not shown again")
+    print_answer(answer, text)
+
+
+def _create_offline(
+    data_dir: Path, name: str, allow: list[str], expires: str | None
+) -> dict[str, Any]:
+    """Create a token in the data folder of a standalone node that does not run."""
+    from goq.access.token_manager import new_token
+    from goq.access.token_record import check_change, with_token
+    from goq.clock import SystemClock
+    from goq.errors import UsageError
+    from goq.storage.data_dir_lock import DataDirLock
+    from goq.storage.disk import RealDisk
+    from goq.storage.node_db import NodeDb
+    from goq.units import parse_duration_ms
+
+    if (data_dir / _CLUSTER_FOLDER).exists():
+        raise UsageError(
+            f"the tokens of a cluster are not in {data_dir}; ask a running node, with the token in"
+            " its admin.token: goq --token-file DIR/admin.token token create …"
+        )
+    expires_ms = 0 if expires is None else parse_duration_ms(expires, field="--expires")
+    created = new_token(name, allow, SystemClock().wall_ms(), expires_ms)
+    record = created.record
+    os.umask(_PRIVATE)
+    RealDisk().make_dir(data_dir)
+    lock = DataDirLock(data_dir)
+    try:
+        db = NodeDb(data_dir)
+        try:
+            tokens = db.tokens()
+            check_change(tokens, record)
+            db.put_token(record, with_token(tokens, record)[1])
+        finally:
+            db.close()
+    finally:
+        lock.release()
+    return {
+        "id": record.id,
+        "name": record.name,
+        "allow": list(record.rules),
+        "token": created.text,
+    }

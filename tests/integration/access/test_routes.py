@@ -1,0 +1,258 @@
+"""Each route with each kind of token: the status, and that a refused request changed nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pytest
+
+from goq.access.rule import Verb
+from goq.api.needs import SeesTopic, ServerVerb, TopicVerbs
+from goq.api.router import Route, RouteHandler
+from goq.http.message import Request, Response
+from tests.support.eventually import eventually
+from tests.support.node.node_api import Answer
+from tests.support.node.running_node import RunningNode, running_node
+
+TOPIC, GROUP = "orders", "billing"
+VALUES = {
+    "topic": TOPIC, "group": GROUP, "id": f"{TOPIC}:0:0", "partition": "0", "producer_id": "7",
+    "consumer": "c", "stream": "s", "node": "n9", "token": "nobody11",
+}  # fmt: skip
+BODIES: dict[tuple[str, str], Any] = {
+    ("POST", "/v1/topics"): {"name": "orders.new"},
+    ("PATCH", "/v1/topics/{topic}"): {"settings": {"retention.age": "3d"}},
+    ("POST", "/v1/topics/{topic}/messages"): {"messages": [{"value": "x"}]},
+    ("POST", "/v1/topics/{topic}/groups/{group}/receive"): {},
+    ("POST", "/v1/topics/{topic}/groups/{group}/members"): {"consumer": "c"},
+    ("POST", "/v1/topics/{topic}/groups/{group}/reset"): {"to": "latest"},
+    ("PUT", "/v1/topics/{topic}/groups/{group}"): {"settings": {"max_attempts": 9}},
+    ("PATCH", "/v1/messages/{id}"): {"priority": "low"},
+    ("PATCH", "/v1/topics/{topic}/groups/{group}/streams/{stream}"): {"more": 1},
+    ("POST", "/v1/tokens"): {"name": "t", "allow": ["read:*"]},
+}
+OPEN = {"/healthz", "/livez", "/readyz", "/openapi.json", "/docs"}
+
+
+class Place(NamedTuple):
+    node: RunningNode
+    tokens: dict[str, str]
+
+    def send(self, route: Route, token: str | None) -> Answer:
+        path = route.path
+        for name, value in VALUES.items():
+            path = path.replace(f"{{{name}}}", value)
+        body = BODIES.get((route.method, route.path), {} if route.body is not None else None)
+        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        return self.node.request(route.method, path, body, headers)
+
+    def admin(self, method: str, path: str, body: object = None) -> Any:
+        headers = {"Authorization": f"Bearer {self.tokens['admin']}"}
+        answer = self.node.request(method, path, body, headers)
+        assert answer.status < 300, answer
+        return answer.json if answer.body else None
+
+
+def routes_of(node: RunningNode) -> list[Route]:
+    assert node.node.app is not None
+    return list(node.node.app.router.routes)
+
+
+def create(place: Place, name: str, *rules: str, **fields: Any) -> str:
+    text: str = place.admin("POST", "/v1/tokens", {"name": name, "allow": rules, **fields})["token"]
+    return text
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[Place]:
+    with running_node(security={"auth": "tokens"}) as node:
+        admin = (node.data_dir / "admin.token").read_text().strip()
+        place = Place(node, {"admin": admin})
+        for topic in (TOPIC, "orders.dlq", "other"):
+            place.admin("POST", "/v1/topics", {"name": topic, "partitions": 1})
+            place.admin("POST", f"/v1/topics/{topic}/messages", {"messages": [{"value": "v"}]})
+        place.admin("POST", f"/v1/topics/{TOPIC}/groups/{GROUP}/receive", {})
+        for verb in Verb:
+            rule = f"{verb}:{'*' if verb in (Verb.OPERATE, Verb.ADMIN) else 'orders*'}"
+            place.tokens[verb] = create(place, str(verb), rule)
+        place.tokens["expired"] = create(place, "expired", "admin:*", expires="1h")
+        node.clock.ahead_ms += 3_600_000
+        revoked = create(place, "revoked", "admin:*")
+        place.admin("DELETE", f"/v1/tokens/{revoked.split('_')[1]}")
+        place.tokens["revoked"] = revoked
+        place.tokens["wrong"] = revoked[:-4] + "AAAA"
+        yield place
+
+
+class Spy:
+    """The routes whose handlers were reached: a request that reached none has no effect."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def instead_of(self, route: Route) -> RouteHandler:
+        """Return a handler that does nothing."""
+
+        def note(_request: Request, *_values: str) -> Response:
+            self.calls.append(route.path)
+            return Response(200, b"{}", "application/json")
+
+        async def note_later(request: Request, *values: str) -> Response:
+            return note(request, *values)
+
+        return note_later if route.is_async else note
+
+
+@pytest.fixture
+def spy(place: Place) -> Iterator[Spy]:
+    spy = Spy()
+    handlers = [(route, route.handler) for route in routes_of(place.node)]
+    for route, _ in handlers:
+        object.__setattr__(route, "handler", spy.instead_of(route))
+    yield spy
+    for route, handler in handlers:
+        object.__setattr__(route, "handler", handler)
+
+
+def allowed_verbs(route: Route) -> set[str]:
+    needs = route.needs
+    if isinstance(needs, TopicVerbs):
+        return {*needs.verbs, Verb.ADMIN}
+    if isinstance(needs, ServerVerb):
+        return {needs.verb, Verb.ADMIN}
+    if isinstance(needs, SeesTopic):
+        return set(Verb) - {Verb.OPERATE}
+    return set(Verb)
+
+
+def test_each_route_asks_for_a_valid_token(place: Place, spy: Spy) -> None:
+    for route in routes_of(place.node):
+        for kind in (None, "wrong", "expired", "revoked"):
+            token = None if kind is None else place.tokens[kind]
+            answer = place.send(route, token)
+            if route.path in OPEN:
+                assert answer.status == 200, (route, kind)
+            else:
+                assert answer.status == 401, (route, kind, answer)
+                assert answer.json["code"] == "unauthenticated"
+                assert answer.headers["www-authenticate"] == "Bearer"
+                assert token is None or token not in str(answer)
+    assert set(spy.calls) == OPEN
+
+
+def test_each_route_lets_through_the_verbs_that_it_declares_and_no_others(
+    place: Place, spy: Spy
+) -> None:
+    for route in routes_of(place.node):
+        for verb in Verb:
+            spy.calls.clear()
+            answer = place.send(route, place.tokens[verb])
+            if verb in allowed_verbs(route):
+                assert answer.status == 200, (route.method, route.path, verb, answer)
+                assert spy.calls == [route.path]
+            else:
+                operates = verb is Verb.OPERATE and not isinstance(route.needs, ServerVerb)
+                assert answer.status == (404 if operates else 403), (route.path, verb, answer)
+                assert spy.calls == []
+
+
+def test_a_topic_of_others_answers_like_one_that_does_not_exist(place: Place, spy: Spy) -> None:
+    renamed = VALUES | {"topic": "other", "id": "other:0:0"}
+    missing = VALUES | {"topic": "absent", "id": "absent:0:0"}
+    for route in routes_of(place.node):
+        if not isinstance(route.needs, TopicVerbs | SeesTopic) or route.path == "/v1/topics":
+            continue
+        for verb in (Verb.PUBLISH, Verb.CONSUME, Verb.READ, Verb.MANAGE):
+            answers = []
+            for values in (renamed, missing):
+                path = route.path
+                for name, value in values.items():
+                    path = path.replace(f"{{{name}}}", value)
+                body = BODIES.get((route.method, route.path), {} if route.body else None)
+                headers = {"Authorization": f"Bearer {place.tokens[verb]}"}
+                answers.append(place.node.request(route.method, path, body, headers))
+            shown = [str(a.json).replace("other", "X").replace("absent", "X") for a in answers]
+            assert [answer.status for answer in answers] == [404, 404], (route.path, verb)
+            assert shown[0] == shown[1]
+            assert answers[0].json["code"] == "topic_not_found"
+    assert spy.calls == []
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+def test_lists_show_what_the_sender_may_see(place: Place, method: str) -> None:
+    token = create(place, "narrow", "read:oth*", "consume:orders/mine")
+    headers = {"Authorization": f"Bearer {token}"}
+
+    def get(path: str) -> Answer:
+        return place.node.request(method, path, headers=headers)
+
+    if method == "HEAD":
+        assert get("/v1/topics").status == 200
+        return
+    assert {topic["name"] for topic in get("/v1/topics").json["topics"]} == {"orders", "other"}
+    cluster = get("/v1/cluster").json
+    assert {topic["name"] for topic in cluster["topics"]} == {"orders", "other"}
+    assert get("/v1/cluster?topic=orders.dlq").json["topics"] == []
+    assert get(f"/v1/topics/{TOPIC}/groups").json["groups"] == []
+    metrics = get("/metrics").body.decode()
+    assert 'topic="orders"' in metrics
+    assert "orders.dlq" not in metrics
+    assert GROUP not in metrics
+    assert "process_cpu_seconds_total" in metrics
+
+
+def dead_letter(place: Place) -> str:
+    """Publish to a topic, reject the message, and return its id."""
+    topic = "crossing"
+    place.admin("POST", "/v1/topics", {"name": topic, "partitions": 1})
+    body = {"messages": [{"value": "v", "key": "k"}]}
+    place.admin("POST", f"/v1/topics/{topic}/messages", body)
+    group = f"/v1/topics/{topic}/groups/g"
+    found = place.admin("POST", f"{group}/receive", {"wait": "20s"})["messages"][0]
+    place.admin("POST", f"{group}/reject", {"receipts": [found["receipt"]], "reason": "bad"})
+    return str(found["id"])
+
+
+def test_what_crosses_topics_is_checked_at_both_ends(place: Place) -> None:
+    message = dead_letter(place)
+    origin = create(place, "origin", "read:crossing", "manage:crossing")
+    both = create(place, "both", "read:crossing*", "manage:crossing*")
+
+    def ask(token: str, method: str, path: str, body: object = None) -> Answer:
+        return place.node.request(method, path, body, {"Authorization": f"Bearer {token}"})
+
+    def events(token: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = ask(token, "GET", f"/v1/messages/{message}/trace").json[
+            "events"
+        ]
+        return found
+
+    eventually(lambda: any("to" in step for step in events(both)))
+    assert "crossing.dlq" in json.dumps(events(both))
+    assert "crossing.dlq" not in json.dumps(events(origin))
+    found = ask(origin, "GET", "/v1/topics/crossing/trace?key=k").body.decode()
+    assert "crossing.dlq" not in found
+    for method, path in (("GET", "dead"), ("DELETE", "dead"), ("POST", "redrive")):
+        body = {} if method == "POST" else None
+        for name in ("crossing", "crossing.dlq"):
+            answer = ask(origin, method, f"/v1/topics/{name}/{path}", body)
+            assert answer.status == 404, answer
+    answer = ask(both, "POST", "/v1/topics/crossing/redrive", {"to": "other"})
+    assert answer.status == 404
+    assert ask(both, "GET", "/v1/topics/crossing/dead").status == 200
+    assert ask(both, "POST", "/v1/topics/crossing/redrive", {}).json["redriven"] == 1
+
+
+def test_a_request_that_claims_to_be_relayed_is_refused(place: Place, spy: Spy) -> None:
+    for value in ("admin@node-1", place.tokens["read"].split("_")[1], ""):
+        headers = {"goq-internal-principal": value, "Authorization": f"Bearer {value}"}
+        answer = place.node.request("GET", "/v1/tokens", headers=headers)
+        assert answer.status == 403
+    assert spy.calls == []
+
+
+def test_a_route_without_a_declaration_is_refused() -> None:
+    with pytest.raises(ValueError, match="does not declare"):
+        Route("GET", "/v1/new", lambda _request: Response(200), "New")
