@@ -70,7 +70,7 @@ def test_a_stream_reads_a_partition_that_was_added_from_its_beginning(
         client.alter_topic(topic, partitions=7)
     sent = fill(node, topic, 50, start=10)
     end = reader.latestOffset(start, ReadMaxRows(1000))
-    assert set(end[topic]) == {str(p) for p in range(7)}
+    assert set(end[topic]) == {"id", *(str(p) for p in range(7))}
     assert values(reader, start, end) == sent
 
 
@@ -117,8 +117,9 @@ def fill_new(node: RunningNode, topic: str) -> list[str]:
     return fill(node, topic, 10)
 
 
+@pytest.mark.parametrize("count", [12, 120])
 def test_a_topic_that_was_made_anew_fails_the_stream_or_is_read_from_its_beginning(
-    node: RunningNode, topic: str
+    node: RunningNode, topic: str, count: int
 ) -> None:
     strict, lenient = stream(node, topic), stream(node, topic, failOnDataLoss="false")
     start = strict.initialOffset()
@@ -127,7 +128,7 @@ def test_a_topic_that_was_made_anew_fails_the_stream_or_is_read_from_its_beginni
     with Client(node.url) as client:
         client.delete_topic(topic)
         client.create_topic(topic, 3)
-    anew = fill(node, topic, 12, start=60)
+    anew = fill(node, topic, count, start=60)
     with pytest.raises(Conflict, match="deleted or made anew"):
         strict.latestOffset(end, ALL)
     following = lenient.latestOffset(end, ALL)
@@ -135,8 +136,37 @@ def test_a_topic_that_was_made_anew_fails_the_stream_or_is_read_from_its_beginni
     assert values(lenient, following, lenient.latestOffset(following, ALL)) == []
 
 
-def test_a_batch_that_is_run_again_after_its_topic_was_made_anew_does_not_end_the_stream(
+def test_a_bounded_batch_of_a_topic_that_was_made_anew_begins_at_its_beginning(
     node: RunningNode, topic: str
+) -> None:
+    lenient = stream(node, topic, failOnDataLoss="false")
+    fill(node, topic, 60)
+    end = lenient.latestOffset(lenient.initialOffset(), ALL)
+    with Client(node.url) as client:
+        client.delete_topic(topic)
+        client.create_topic(topic, 3)
+    anew = fill(node, topic, 120)
+    found: list[str] = []
+    for _ in range(20):
+        following = lenient.latestOffset(end, ReadMaxRows(20))
+        found += values(lenient, end, following)
+        end = following
+    assert sorted(found) == anew
+
+
+def test_a_checkpoint_without_ids_of_topics_is_gone_on_from(node: RunningNode, topic: str) -> None:
+    reader = stream(node, topic)
+    sent = fill(node, topic, 10)
+    start, end = reader.initialOffset(), reader.latestOffset(reader.initialOffset(), ALL)
+    for checkpoint in (start, end):
+        del checkpoint[topic]["id"]
+    assert values(reader, start, reader.latestOffset(start, ALL)) == sent
+    assert values(reader, start, end) == sent
+
+
+@pytest.mark.parametrize("count", [5, 120])
+def test_a_batch_that_is_run_again_after_its_topic_was_made_anew_does_not_end_the_stream(
+    node: RunningNode, topic: str, count: int
 ) -> None:
     strict, lenient = stream(node, topic), stream(node, topic, failOnDataLoss="false")
     fill(node, topic, 30)
@@ -146,8 +176,8 @@ def test_a_batch_that_is_run_again_after_its_topic_was_made_anew_does_not_end_th
     with Client(node.url) as client:
         client.delete_topic(topic)
         client.create_topic(topic, 3)
-    anew = fill(node, topic, 5)
-    with pytest.raises(Exception, match="made anew, or its node lost"):
+    anew = fill(node, topic, count)
+    with pytest.raises(Conflict, match="was deleted and made anew since the batch was planned"):
         values(strict, start, end)
     assert values(lenient, start, end) == []
     assert values(lenient, end, lenient.latestOffset(end, ALL)) == anew

@@ -7,8 +7,8 @@ partition, -2 for the earliest, -1 for the end; ``earliest`` and ``latest`` for 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -16,6 +16,7 @@ from goq.errors import Conflict, InvalidInput
 from goq.pipeline.arrow.node_source import LogBounds
 
 EARLIEST, LATEST = -2, -1
+_ID = "id"
 Offsets = dict[str, dict[int, int]]
 """By topic and partition."""
 
@@ -103,12 +104,31 @@ def ranges_between(start: Offsets, end: Offsets, tasks_min: int = 1) -> list[Ran
     return [part for each in whole for part in _split(each, total, tasks_min)]
 
 
-def check_offsets(stands: Offsets, ends: Offsets) -> None:
+class StreamOffsets(NamedTuple):
+    """The position of a stream: offsets, and the ids of their topics as far as they are known.
+
+    A topic that was deleted and created again has another id.
+    """
+
+    offsets: Offsets
+    ids: Mapping[str, str]
+
+    def of_other_topics(self, ids: Mapping[str, str]) -> set[str]:
+        """Return the names whose topics, by these ids, are not those of the position any more."""
+        return {name for name, known in self.ids.items() if ids.get(name, known) != known}
+
+    def without(self, names: Collection[str]) -> StreamOffsets:
+        """Return the position in the other topics."""
+        return StreamOffsets({t: at for t, at in self.offsets.items() if t not in names}, self.ids)
+
+
+def check_offsets(stands: StreamOffsets, now: StreamOffsets) -> None:
     """Raise ``Conflict`` unless every partition of a stream's offsets is one that it reads."""
-    for topic, partitions in stands.items():
+    anew = stands.of_other_topics(now.ids)
+    for topic, partitions in stands.offsets.items():
         for partition, offset in partitions.items():
-            end = ends.get(topic, {}).get(partition)
-            if end is None or end < offset:
+            end = now.offsets.get(topic, {}).get(partition)
+            if end is None or end < offset or topic in anew:
                 what = "is not read any more" if end is None else f"ends at {end} now"
                 raise Conflict(
                     f"the stream stands at offset {offset} of {topic}, partition {partition}, which"
@@ -118,16 +138,35 @@ def check_offsets(stands: Offsets, ends: Offsets) -> None:
                 )
 
 
+def check_same_topics(stands: StreamOffsets, ids: Mapping[str, str]) -> None:
+    """Raise ``Conflict`` if a topic of a batch was deleted and created again."""
+    for topic in sorted(stands.of_other_topics(ids)):
+        raise Conflict(
+            f"{topic} was deleted and made anew since the batch was planned (id"
+            f" {stands.ids[topic]}, now {ids[topic]}); set failOnDataLoss=false to go on with what"
+            " there is",
+            field="failOnDataLoss",
+        )
+
+
 def what_is_there(
-    start: Offsets, end: Offsets, bounds: Mapping[str, Mapping[int, LogBounds]]
+    start: StreamOffsets,
+    end: StreamOffsets,
+    bounds: Mapping[str, Mapping[int, LogBounds]],
+    ids: Mapping[str, str],
 ) -> tuple[Offsets, Offsets]:
-    """Return the part that the partitions hold; all up to ``end`` for a recreated topic."""
+    """Return the part that the partitions hold; all up to ``end`` for a recreated topic.
+
+    Of a topic that was created again since ``end`` was planned, the next batch has all.
+    """
+    start = start.without(start.of_other_topics(ids))
+    end = end.without(end.of_other_topics(ids))
     starts: Offsets = {}
     ends: Offsets = {}
     for topic, partitions in bounds.items():
         for partition, held in partitions.items():
-            asked = end.get(topic, {}).get(partition, 0)
-            begun = start.get(topic, {}).get(partition, 0)
+            asked = end.offsets.get(topic, {}).get(partition, 0)
+            begun = start.offsets.get(topic, {}).get(partition, held.start)
             starts.setdefault(topic, {})[partition] = held.start if begun > asked else begun
             ends.setdefault(topic, {})[partition] = min(asked, held.end)
     return starts, ends
@@ -161,15 +200,22 @@ def limited(start: Offsets, end: Offsets, messages_max: int) -> Offsets:
     }
 
 
-def to_json(offsets: Offsets) -> dict[str, dict[str, int]]:
-    """Return offsets as JSON for a checkpoint, in a fixed order: Spark compares them."""
-    return {t: {str(p): ps[p] for p in sorted(ps)} for t, ps in sorted(offsets.items())}
+def to_json(position: StreamOffsets) -> dict[str, dict[str, int | str]]:
+    """Return a position as JSON for a checkpoint, in a fixed order: Spark compares them."""
+    found: dict[str, dict[str, int | str]] = {}
+    for topic, partitions in sorted(position.offsets.items()):
+        found[topic] = {str(p): partitions[p] for p in sorted(partitions)}
+        if position.ids.get(topic):
+            found[topic][_ID] = position.ids[topic]
+    return found
 
 
-def from_json(offsets: object) -> Offsets:
-    """Return the offsets of a checkpoint; raise ``Conflict`` for another source's checkpoint."""
+def from_json(checkpoint: object) -> StreamOffsets:
+    """Return the position of a checkpoint; raise ``Conflict`` for another source's checkpoint."""
     try:
-        return msgspec.convert(offsets, type=Offsets, strict=False)
+        found = msgspec.convert(checkpoint, type=dict[str, dict[str, Any]])
+        ids = {topic: str(each.pop(_ID)) for topic, each in found.items() if _ID in each}
+        return StreamOffsets(msgspec.convert(found, type=Offsets, strict=False), ids)
     except msgspec.ValidationError as error:
         raise Conflict(
             f"the checkpoint is not that of a stream from goq: {error}; use a new"

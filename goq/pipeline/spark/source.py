@@ -2,7 +2,7 @@
 
 The driver asks a node for the current offsets and divides them; each task reads its range from the
 node and returns Arrow batches. Spark's checkpoint alone holds a stream's position, as offsets by
-topic and partition: a repeated batch reads the same messages again.
+topic and partition with the topics' ids: a repeated batch reads the same messages again.
 
 Filters are not pushed down: pyspark keeps pushed filters with the relation, so a second query of
 the same frame would get the first one's rows. Options bound the read.
@@ -37,8 +37,9 @@ from goq.pipeline.arrow.node_source import NodeSource, ahead
 from goq.pipeline.arrow.schema import ddl_of
 from goq.pipeline.arrow.tables import TABLES, rows_between
 from goq.pipeline.spark.offset_ranges import (
-    Offsets,
+    StreamOffsets,
     check_offsets,
+    check_same_topics,
     from_json,
     limited,
     resolve,
@@ -119,12 +120,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if options.ending != "latest":
             raise InvalidInput("a stream has no end: leave it out", field="endingOffsets")
         self._options = options
-        self._target: Offsets | None = None
+        self._target: StreamOffsets | None = None
 
     def initialOffset(self) -> dict[str, Any]:
         """Return the first offsets of a stream without a checkpoint."""
         with self._options.client(STREAM_PATIENCE) as client:
-            return to_json(Topics(client, self._options).starts(default="latest"))
+            found = Topics(client, self._options)
+            return to_json(StreamOffsets(found.starts(default="latest"), found.ids))
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the end of the query at the current end of the topics."""
@@ -144,7 +146,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._options.fail_on_data_loss:
             check_offsets(begun, end)
         if isinstance(limit, ReadMaxRows):
-            end = limited(begun, end, limit.max_rows)
+            read = begun.without(begun.of_other_topics(end.ids)).offsets
+            end = end._replace(offsets=limited(read, end.offsets, limit.max_rows))
         return to_json(end)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -152,20 +155,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with self._options.client(STREAM_PATIENCE) as client:
             found, begun, stop = Topics(client, self._options), from_json(start), from_json(end)
             if not self._options.fail_on_data_loss:
-                begun, stop = what_is_there(begun, stop, found.bounds)
-            return found.tasks(begun, stop)
+                return found.tasks(*what_is_there(begun, stop, found.bounds, found.ids))
+            for position in (begun, stop):
+                check_same_topics(position, found.ids)
+            return found.tasks(begun.offsets, stop.offsets)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield a task's messages."""
         return _read(self._options, partition)
 
-    def _ends(self) -> Offsets:
+    def _ends(self) -> StreamOffsets:
         options = replace(
             self._options, include_deleted=False
         )  # the end is the same without archives
         with options.client(STREAM_PATIENCE) as client:
             found = Topics(client, options)
-            return resolve("latest", found.bounds, "endingOffsets")
+            return StreamOffsets(resolve("latest", found.bounds, "endingOffsets"), found.ids)
 
 
 def _schema(options: SourceOptions) -> pa.Schema:

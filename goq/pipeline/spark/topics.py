@@ -33,7 +33,10 @@ class Topics:
         self._client = client
         self._options = options
         self._source = NodeSource(client, include_deleted=options.include_deleted)
-        every = {topic: self._every(topic) for topic in self._names()}
+        names = self._names()
+        self.ids = {topic: self._source.topic_id(topic) for topic in names}
+        """The ids of the topics, read before their bounds; "" where the node does not say."""
+        every = {topic: self._every(topic) for topic in names}
         self.bounds = _chosen(every, options.partitions)
 
     def _names(self) -> Sequence[str]:
