@@ -27,6 +27,7 @@ class Replay:
     """Which messages of a topic: every bound is absolute, and the upper ones are excluded.
 
     Times are microseconds since 1970. ``as_of_us`` is the moment whose archive is read too.
+    ``topic_id`` tells the topic from others of its name, "" if the node does not say.
     """
 
     topic: str
@@ -38,10 +39,17 @@ class Replay:
     key: bytes | None = None
     include_deleted: bool = False
     as_of_us: int | None = None
+    topic_id: str = ""
 
     def producer_id(self, target: str, partition: int) -> int:
-        """Return the producer id of the copies from a partition, in the topic ``target``."""
-        return producer_id_of((target, partition, msgspec.structs.asdict(_Identity.of(self))))
+        """Return the producer id of the copies from a partition, in the topic ``target``.
+
+        A topic that was created again has another id, so its replay is another one.
+        """
+        identity = msgspec.structs.asdict(_Identity.of(self))
+        if not self.topic_id:
+            return producer_id_of((target, partition, identity))
+        return producer_id_of((target, partition, identity, self.topic_id))
 
     def wants(self, message: LogMessage) -> bool:
         """Whether a message between the times is part of the replay."""

@@ -60,6 +60,7 @@ async def resolve_replay(
         key.encode() if isinstance(key, str) else key,
         include_deleted,
         time_us(as_of, "as_of"),
+        found.id,
     )
 
 

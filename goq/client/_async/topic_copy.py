@@ -82,10 +82,10 @@ class TopicCopy:
         """Copy all messages whose copies are not in the target.
 
         Raises ``TopicNotFound`` for a missing source, or a missing target that the node does not
-        create; ``Conflict`` where the progress of an earlier run is not known.
+        create; ``Conflict`` where the progress of an earlier run is not known, or if the source was
+        deleted and created again since the replay began.
         """
-        answer = await self._http.call("GET", routes.topic(self._replay.topic))
-        source = read_answer(TopicAnswer, answer)
+        source = await self._ask_source()
         answer = await self._http.call("PUT", routes.topic(self._target), repeatable=True)
         target = read_answer(TopicAnswer, answer)
         self._plan = CopyPlan(
@@ -100,12 +100,27 @@ class TopicCopy:
         while True:
             before = self._total()
             try:
-                return await self._copy()
+                await self._copy()
+                await self._ask_source()
+                return
             except (OutOfOrderSequence, TimedOut):  # another run was faster, perhaps in a part
                 await self._ask_reached()
                 overtaken = 0 if self._total() > before else overtaken + 1
                 if overtaken > OVERTAKEN_MAX:
                     raise
+
+    async def _ask_source(self) -> TopicAnswer:
+        answer = await self._http.call("GET", routes.topic(self._replay.topic))
+        source = read_answer(TopicAnswer, answer)
+        known = self._replay.topic_id
+        if known and source.id and source.id != known:
+            raise Conflict(
+                f"{self._replay.topic} was deleted and created again since this replay began (id"
+                f" {known}, now {source.id}): what was not copied is gone; another replay copies"
+                " what there is now",
+                field="topic",
+            )
+        return source
 
     def _total(self) -> int:
         return sum([reached.sequence for reached in self._reached.values()])

@@ -61,6 +61,7 @@ def resolve_replay(
         key.encode() if isinstance(key, str) else key,
         include_deleted,
         time_us(as_of, "as_of"),
+        found.id,
     )
 
 

@@ -19,11 +19,15 @@ class PartitionAnswer(msgspec.Struct):
 
 
 class TopicAnswer(msgspec.Struct):
-    """A topic; ``time`` is the node's clock, None from a node that does not tell."""
+    """A topic; ``time`` is the node's clock, None from a node that does not tell.
+
+    ``id`` tells it from others of its name, "" from a node that does not tell.
+    """
 
     partitions: list[PartitionAnswer]
     settings: dict[str, str] = {}
     time: str | None = None
+    id: str = ""
 
 
 class MessagesAnswer(msgspec.Struct):

@@ -169,6 +169,54 @@ def _in_order(copies: list[list[str]]) -> dict[tuple[int, str], list[str]]:
     return found
 
 
+def create_again(client: Client, topic: str, messages: int) -> None:
+    client.delete_topic(topic)
+    client.create_topic(topic, partitions=3)
+    client.publish_many(topic, [Message(b"anew-%d" % n, b"k%d" % n) for n in range(messages)])
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_replay_of_a_source_that_was_created_again_is_refused(
+    client: Client, source: str, begun: bool
+) -> None:
+    target = new_topic(client)
+    replay = client.replay(source, from_offset=0)
+    if begun:
+        client.replay_into(replay, target)
+    create_again(client, source, 800)
+    with pytest.raises(Conflict, match=f"{source} was deleted and created again"):
+        client.replay_into(replay, target)
+    copies = len(list(client.read_log(target)))
+    assert copies == 400 * begun
+    client.replay_into(client.replay(source, from_offset=0), target)
+    values = [message.value for message in client.read_log(target)]
+    assert len(values) == copies + 800
+    assert sum((value or b"").startswith(b"anew-") for value in values) == 800
+
+
+def test_a_replay_whose_source_is_created_again_meanwhile_is_refused_in_the_end(
+    client: Client, source: str
+) -> None:
+    rounds = iter([lambda: create_again(client, source, 10)])
+
+    def before_send(_count: int) -> None:
+        next(rounds, lambda: None)()
+
+    replay, target = client.replay(source, from_offset=0), new_topic(client)
+    with pytest.raises(Conflict, match=f"{source} was deleted and created again"):
+        client.replay_into(replay, target, batch=50, before_send=before_send)
+
+
+def test_a_target_that_was_created_again_gets_everything(client: Client, source: str) -> None:
+    target = new_topic(client)
+    replay = client.replay(source, from_offset=0)
+    client.replay_into(replay, target)
+    client.delete_topic(target)
+    client.create_topic(target, partitions=3)
+    client.replay_into(replay, target)
+    assert len(list(client.read_log(target))) == 400
+
+
 def test_two_of_the_same_at_once_double_nothing(node: RunningNode, source: str) -> None:
     with Client(node.url) as client:
         target = new_topic(client, 2)
@@ -279,7 +327,8 @@ def test_an_end_that_is_open_or_to_come_is_now(client: Client, source: str) -> N
     assert len(list(client.read_replay(open_end))) == 400
     assert len(list(client.read_replay(to_come))) == 400
     by_offset = client.replay(source, from_offset=0, to_offset=10)
-    assert by_offset == Replay(source, from_offset=0, to_offset=10)  # needs no time: it has an end
+    wanted = Replay(source, from_offset=0, to_offset=10, topic_id=by_offset.topic_id)
+    assert by_offset == wanted  # needs no time: it has an end
 
 
 def test_another_replay_has_other_producers(source: str) -> None:
@@ -297,6 +346,7 @@ def test_another_replay_has_other_producers(source: str) -> None:
         replace(replay, include_deleted=True),
         replace(replay, as_of_us=7),
         replace(replay, topic="other"),
+        replace(replay, topic_id="7"),
     ]
     known = {each.producer_id("t", 0) for each in (replay, *others)}
     known |= {replay.producer_id("t", 1), replay.producer_id("u", 0)}
