@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.api.scrape import metric
 from tests.support.cluster.links import Cut, Port
 from tests.support.cluster.outcomes import Load
 from tests.support.cluster.process_cluster import NAMES, LinkedCluster, linked_cluster
@@ -81,6 +82,8 @@ def test_requests_go_over_a_third_node_when_two_do_not_reach_each_other(
             f"{name} knows the cut",
             seconds=30,
         )
+        cut_off = metric(cluster.nodes[name], "goq_cluster_unreachable_nodes")
+        assert cut_off == len(expected.get(name, []))
     times_s = []
     for number in range(REQUESTS):
         began_s = time.monotonic()
