@@ -162,6 +162,7 @@ def running_cluster(folder: Path) -> Iterator[Cluster]:
     """Run a cluster until the block ends."""
     folder.mkdir()
     secret = folder / "secret"
+    secret.touch(0o600)
     secret.write_text("the secret of a cluster that lives for minutes")
     peers = {name: f"127.0.0.1:{_free_port()}" for name in ("n1", "n2", "n3")}
     members = [Member(name, folder, peers, secret) for name in peers]

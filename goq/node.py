@@ -18,6 +18,7 @@ from goq.broker.broker import Broker
 from goq.broker.metadata import LocalMetadata, MetadataStore
 from goq.broker.partition.partition import Partition
 from goq.clock import Clock, SystemClock
+from goq.config.exposure import check_exposure, check_secret_files
 from goq.config.node import Config
 from goq.errors import StorageFull, UsageError
 from goq.http.context import HttpLimits
@@ -70,6 +71,8 @@ class Node:
             raise
 
     async def _start(self) -> None:
+        check_exposure(self.config)
+        check_secret_files(self.config)
         disk = RealDisk(space=self._space)
         self._lock = self._lock_data_dir(disk)
         self._space.begin_start()

@@ -47,9 +47,13 @@ def write_admin_token(data_dir: Path) -> str:
 
 
 def check_private(path: Path) -> None:
-    """Raise ``UsageError`` if other users may read a file with a secret, ``OSError`` without it."""
-    mode = path.stat().st_mode
-    if mode & _OTHERS:
+    """Raise ``UsageError`` if other users may read a file with a secret, ``OSError`` without it.
+
+    As in ssh, the owner of the file must see to that: files of other owners are not judged.
+    """
+    found = path.stat()
+    mode = found.st_mode
+    if found.st_uid == os.geteuid() and mode & _OTHERS:
         raise UsageError(
             f"other users may read {path}, which holds a secret (mode {mode & 0o777:04o}); run:"
             f" chmod 600 {path}"

@@ -238,14 +238,15 @@ _OWN_SECTIONS = tuple(name for name in DefaultsConfig.model_fields if name != "t
 class SecurityConfig(BaseModel):
     """The settings of who may ask the node.
 
-    With ``auth`` of ``tokens`` each request needs a token. ``hosts`` are names by which clients
-    call the node, besides its own: ``goq.example.com``, or ``*.example.com`` for every name under
-    it.
+    With ``auth`` of ``tokens`` each request needs a token. Without, a node that other machines
+    reach starts only with ``allow_open``. ``hosts`` are names by which clients call the node,
+    besides its own: ``goq.example.com``, or ``*.example.com`` for every name under it.
     """
 
     model_config = _STRICT
 
     auth: Literal["off", "tokens"] = "off"
+    allow_open: bool = False
     hosts: tuple[str, ...] = ()
 
     @field_validator("auth", mode="before")
@@ -334,7 +335,7 @@ class Config(BaseModel):
         if cluster.secret_file is None:
             raise ValueError(
                 "cluster.secret_file: nodes authenticate each other by a shared secret; make one"
-                " for all with: openssl rand -hex 32 > cluster.secret"
+                " for all with: (umask 077; openssl rand -hex 32 > cluster.secret)"
             )
         if cluster.peers and me not in cluster.peers and not cluster.join:
             names = ", ".join(sorted(cluster.peers))

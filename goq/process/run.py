@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import ipaddress
 import logging
 import os
 import signal
@@ -16,6 +15,7 @@ import sys
 from collections.abc import Callable
 
 from goq import __version__
+from goq.config.exposure import is_loopback
 from goq.config.node import Config
 from goq.errors import GoqError
 from goq.node import Node
@@ -92,9 +92,9 @@ def _tell_start(config: Config, url: str) -> None:
         config.broker.data_dir.resolve(),
         " ".join(f"{name}={value}" for name, value in changed.items()) or "the defaults",
     )
-    if not _is_loopback(config.broker.host):
+    if not config.asks_for_tokens and not is_loopback(config.broker.host):
         _log.warning(
-            "this node asks for no password: who reaches %s can read and delete everything",
+            "this node asks for no tokens: who reaches %s can read and delete everything",
             config.broker.listen,
         )
 
@@ -115,13 +115,6 @@ def _reload(node: Node, load: Callable[[], Config]) -> None:
             _log.warning("%s=%s counts from the next start on", name, value)
     text = " ".join(f"{name}={value}" for name, value in applied.items()) or "nothing changed"
     _log.warning("loaded the settings again: %s", text)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
 
 
 def _raise_open_files() -> None:

@@ -33,7 +33,7 @@ def command(
     ] = None,
     cluster_secret_file: Annotated[
         Path | None,
-        typer.Option(help="Authenticates nodes: openssl rand -hex 32 > FILE"),
+        typer.Option(help="Authenticates nodes: (umask 077; openssl rand -hex 32 > FILE)"),
     ] = None,
     cluster_tls_cert_file: Annotated[
         Path | None,

@@ -51,6 +51,7 @@ class Cluster:
         self.final_topic: TopicMetadata | None = None
         """The topic as it was known before a node was stopped last."""
         secret = folder / "secret"
+        secret.touch(0o600)
         secret.write_bytes(SECRET)
         peers = {name: f"{name}:{RAFT_PORT}" for name in NAMES}
         self._folder, self._secret, self._peers = folder, secret, peers

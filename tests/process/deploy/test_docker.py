@@ -148,6 +148,7 @@ def test_goq_takes_what_the_image_tells_it_and_listens_on_what_is_exposed(
     config = config_of(image_arguments(), image_environment(), monkeypatch)
     assert not config.cluster.is_member
     assert config.broker.host == "0.0.0.0"
+    assert config.asks_for_tokens
     assert rests("VOLUME") == [str(config.broker.data_dir)]
     assert str(config.broker.port) in rests("EXPOSE")[0].split()
     assert rests("STOPSIGNAL") == ["SIGTERM"]

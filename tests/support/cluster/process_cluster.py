@@ -107,6 +107,7 @@ def process_nodes(
     folder.
     """
     secret = folder / "secret"
+    secret.touch(0o600)
     secret.write_text(secrets.token_hex(32))
     with ExitStack() as stack:
         ports = {name: stack.enter_context(reserved_port()) for name in NAMES}

@@ -41,6 +41,7 @@ class RunningCluster:
         self._brokers: dict[str, dict[str, Any]] = {}
         self._flags: dict[str, dict[str, Any]] = {}
         self.secret = folder / "secret"
+        self.secret.touch(0o600)
         self.secret.write_text(secrets.token_hex(32))
 
     @property

@@ -21,6 +21,7 @@ import yaml
 from goq.config.node import Config
 from goq_cli.main import build_app
 from tests.support.eventually import eventually
+from tests.support.node.node_api import Answer
 from tests.support.node.node_process import NodeProcess
 from tests.support.node.ports import reserved_port
 from tests.support.paths import REPOSITORY
@@ -149,6 +150,22 @@ class DeployedNode(NodeProcess):
         )
         self.told = told
 
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        headers: Mapping[str, str] | None = None,
+        *,
+        timeout_s: float = 30.0,
+    ) -> Answer:
+        """Send one request, with the token of the node's data folder once there is one."""
+        sent = dict(headers or {})
+        token = Path(self.told.environment["GOQ_BROKER__DATA_DIR"]) / "admin.token"
+        if token.exists():
+            sent["Authorization"] = f"Bearer {token.read_text().strip()}"
+        return super().request(method, path, body, sent, timeout_s=timeout_s)
+
     def wait_ready(self) -> None:
         """Return when the node answers a probe of its readiness."""
         super().wait_ready()
@@ -163,6 +180,7 @@ class DeployedNode(NodeProcess):
 def on_this_machine(nodes: Sequence[Told], folder: Path) -> Iterator[list[DeployedNode]]:
     """Make nodes that can be started here: each with ports and a data folder of the test's."""
     secret = folder / "secret"
+    secret.touch(0o600)
     secret.write_text("5" * 64)
     with ExitStack() as held:
         ports = {

@@ -1,0 +1,48 @@
+"""Checks before a node starts: which machines reach it, and which users may read its secrets."""
+
+from __future__ import annotations
+
+import ipaddress
+from pathlib import Path
+
+from goq.access.admin_token import FILE_NAME, check_private
+from goq.config.node import Config
+from goq.errors import UsageError
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine reaches a host."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def check_exposure(config: Config) -> None:
+    """Raise ``UsageError`` for a node that other machines reach and that asks for no tokens."""
+    if config.asks_for_tokens or config.security.allow_open or is_loopback(config.broker.host):
+        return
+    data_dir = config.broker.data_dir
+    raise UsageError(
+        f"anyone who reaches {config.broker.listen} could read and delete everything. Ask for"
+        " tokens: security.auth=tokens, after goq token create admin --allow 'admin:*'"
+        f" --data-dir {data_dir}, or with {data_dir / FILE_NAME}, which the first start then"
+        " writes. Or serve this machine alone: broker.listen=127.0.0.1:PORT. Or take the risk:"
+        " security.allow_open=true",
+        field="broker.listen",
+    )
+
+
+def check_secret_files(config: Config) -> None:
+    """Raise ``UsageError`` if other users may read a file with a secret of the node.
+
+    A missing file is an error where it is read.
+    """
+    tls = config.cluster.tls
+    paths: list[Path | None] = [config.cluster.secret_file, None if tls is None else tls.key_file]
+    for path in paths:
+        try:
+            if path is not None:
+                check_private(path)
+        except OSError:
+            continue
