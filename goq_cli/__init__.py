@@ -10,5 +10,6 @@ interrupts          signals that end a blocked call, or wait for the end of work
 rate                a rate limit and the count of a long run
 settlement          what ``goq consume --group`` does with a message, and how that settles it
 replay_modes        where a replay goes: stdout, a topic, a group, or a dry run
+suggestion          what a misspelt name may have meant
 dead_letter_filter  the options that select dead letters
 """

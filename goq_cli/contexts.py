@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from goq.errors import UsageError
+from goq.errors import NotFound, UsageError
 
 
 class Context(msgspec.Struct, omit_defaults=True):
@@ -58,3 +58,11 @@ def current_context() -> Context | None:
     """Return the context in use, None if there is none."""
     contexts = load_contexts()
     return contexts.contexts.get(contexts.current) if contexts.current else None
+
+
+def named_context(name: str) -> Context:
+    """Return the context of a name; raise ``NotFound`` if there is none."""
+    known = load_contexts().contexts
+    if name not in known:
+        raise NotFound(f"there is no context {name}; there are: {', '.join(known) or 'none'}")
+    return known[name]

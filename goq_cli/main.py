@@ -19,6 +19,7 @@ from goq.errors import GoqError
 from goq_cli.interrupts import Terminated, remind_of_signals
 from goq_cli.output.output import complain
 from goq_cli.session import take_global_options
+from goq_cli.suggestion import suggest
 
 COMMANDS = {
     "serve": "run a node",
@@ -45,8 +46,8 @@ COMMANDS = {
 EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143
 _EPILOG = (
-    "Everywhere: --server URL (repeatable), --token-file FILE, --json. Without --server:"
-    " GOQ_SERVER, the current context, http://127.0.0.1:8080."
+    "Everywhere: --server URL (repeatable), --context NAME, --token-file FILE, --json. Without"
+    " --server: GOQ_SERVER, the current context, http://127.0.0.1:8080."
 )
 _HELP = "A message queue on a durable log."
 
@@ -56,9 +57,9 @@ def build_app(names: list[str]) -> typer.Typer:
     app = typer.Typer(
         help=_HELP,
         epilog=_EPILOG,
-        no_args_is_help=True,
         rich_markup_mode=None,
         add_completion=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
         pretty_exceptions_enable=False,
     )
 
@@ -93,13 +94,16 @@ def _run(arguments: list[str]) -> int:
     signal.signal(signal.SIGTERM, _terminate)
     remind_of_signals()
     try:
-        rest = take_global_options(arguments)
+        rest = take_global_options(arguments) or ["--help"]
+        if rest[0] in ("--version", "-V"):
+            rest[0] = "version"
         named = next((word for word in rest if not word.startswith("-")), "")
         app = build_app([named] if named in COMMANDS else list(COMMANDS))
         code = app(rest, prog_name="goq", standalone_mode=False)
     except GoqError as error:
         if (code := _interrupted_by(error)) is not None:
             return code
+        suggest(error, arguments)
         complain(error)
         return error.exit_code
     except Terminated:

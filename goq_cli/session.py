@@ -42,6 +42,7 @@ class Session:
     token: str | None = None
     token_file: str | None = None
     json: bool = False
+    context: str | None = None
 
     def client(self, client_id: str | None = None) -> Client:
         """Return a client of the chosen server for one answer; a context manager.
@@ -94,13 +95,16 @@ class Session:
 
     def servers_and_token(self) -> tuple[list[str], str | None]:
         """Return the servers and the token: from options, environment, context, or the default."""
-        from goq_cli.contexts import current_context
+        from goq_cli.contexts import current_context, named_context
 
         servers, token = self.servers, self.own_token()
+        if not servers and self.context is not None:
+            context = named_context(self.context)
+            servers, token = context.servers, token or context.token
         if not servers and (from_environment := os.environ.get("GOQ_SERVER")):
             servers = from_environment.split(",")
-        if not servers and (context := current_context()):
-            servers, token = context.servers, token or context.token
+        if not servers and (current := current_context()):
+            servers, token = current.servers, token or current.token
         return [_url(server) for server in servers] or [DEFAULT_SERVER], token
 
 
@@ -125,7 +129,7 @@ def take_global_options(arguments: list[str]) -> list[str]:
             rest += [word, *words]
         elif word == "--json":
             SESSION.json = True
-        elif name in ("--server", "--token", "--token-file"):
+        elif name in ("--server", "--token", "--token-file", "--context"):
             if not equals:
                 value = next(words, "")
             if not value:
@@ -134,8 +138,10 @@ def take_global_options(arguments: list[str]) -> list[str]:
                 SESSION.servers.append(value)
             elif name == "--token":
                 SESSION.token = value
-            else:
+            elif name == "--token-file":
                 SESSION.token_file = value
+            else:
+                SESSION.context = value
         else:
             rest.append(word)
     return rest

@@ -22,8 +22,9 @@ Written from `goq … --help` by `tools/cli_docs.py`. In a usage line `{…}` is
 
 | everywhere | |
 |---|---|
-| `--help` | also of a command |
-| `--server URL` | repeatable; else `GOQ_SERVER`, the current context, `http://127.0.0.1:8080` |
+| `-h`, `--help` | also of a command |
+| `--server URL` | repeatable; `host:port` will do; else `GOQ_SERVER`, the current context, `http://127.0.0.1:8080` |
+| `--context NAME` | the servers of this context, for one call |
 | `--token-file FILE` | the [token](security.md) in a file; else `GOQ_TOKEN`, `GOQ_TOKEN_FILE`, the current context |
 | `--token TOKEN` | the token itself; other users of the machine can see it in the list of processes |
 | `--json` | one document, or one object a line for streams; errors as JSON objects on stderr |
@@ -33,8 +34,10 @@ Written from `goq … --help` by `tools/cli_docs.py`. In a usage line `{…}` is
 | sizes | `64KiB`, `10MB`, `1GiB` |
 | times | RFC 3339 with a zone, a date, `now`, or relative to now as `-15m` |
 """  # noqa: E501
-# What the introduction says once: --help, the epilog, and arguments that only the usage names.
-_SAID_ONCE = re.compile(r"  --help +Show this message and exit\.|  [^-\s]\S*(?: +\[required\])?")
+# What the introduction says once: -h, the epilog, and arguments that only the usage names.
+_SAID_ONCE = re.compile(
+    r"  -h, --help +Show this message and exit\.|  [^-\s]\S*(?: +\[required\])?"
+)
 _AS_ABOVE = "Options: as above."
 
 

@@ -90,6 +90,9 @@ def command(
     ] = "1s",
     client_id: ClientId = None,
     retry_for: RetryFor = None,
+    no_wait_topic: Annotated[
+        bool, typer.Option("--no-wait-topic", help="Exit 3 if the topic is not there yet.")
+    ] = False,
     from_beginning: Annotated[bool, typer.Option("--from-beginning")] = False,
     from_offset: Annotated[int | None, typer.Option(metavar="N", min=0)] = None,
     from_time: Annotated[
@@ -127,7 +130,7 @@ def command(
     ) as client:
         if group is None:
             writer = make_writer(form, raw, b"\0" if null else b"\n")
-            messages = _log(client, topics, where, writer, timeout)
+            messages = _log(client, topics, where, writer, timeout, not no_wait_topic)
             _print(writer, messages, maximum)
             return
         taker: ExecWorker | Acker
@@ -156,6 +159,7 @@ def command(
             before_wait=before_wait,
             after_wait=interrupts.work,
             before_end=taker.settle_all,
+            wait_for_topics=not no_wait_topic,
         )
         with interrupts.held_back(), taker, closing(received):
             for message in received:
@@ -167,7 +171,12 @@ def command(
 
 
 def _log(
-    client: Client, topics: list[str], where: Where, writer: Writer, timeout: str | None
+    client: Client,
+    topics: list[str],
+    where: Where,
+    writer: Writer,
+    timeout: str | None,
+    wait_for_topic: bool,
 ) -> Iterator[LogMessage]:
     if where.follow and len(topics) > 1:
         raise UsageError("--follow reads one topic; give several to a --group")
@@ -187,6 +196,7 @@ def _log(
             on_damage=_tell_damage,
             before_wait=writer.flush,
             background=where.background,
+            wait_for_topic=wait_for_topic,
         )
 
 

@@ -192,12 +192,12 @@ def _messages(
         if form.jsonl:
             if not value.strip():
                 continue
-            from goq_cli.input.jsonl import parse_message
+            from goq_cli.input.jsonl import parse_messages
 
-            message, options = parse_message(value, f"{label}, line {number}")
-            headers = (*form.headers, *message.headers)
-            key = message.key if form.key is None else form.key
-            yield Message(message.value, key, headers), _overridden(options, form.delivery)
+            for message, options in parse_messages(value, f"{label}, line {number}"):
+                headers = (*form.headers, *message.headers)
+                key = message.key if form.key is None else form.key
+                yield Message(message.value, key, headers), _overridden(options, form.delivery)
         elif form.key_separator is not None:
             key, separator, rest = value.partition(form.key_separator)
             if not separator:

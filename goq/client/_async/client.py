@@ -74,10 +74,8 @@ class AsyncClient(AsyncLogClient, AsyncAdmin):
     milliseconds since 1970.
 
     One client serves many threads or tasks at once, and each forked process: a child has its own
-    connections and producer ids. A producer or a loop of the parent raises there.
-
-    Every error of a call is a ``GoqError``: ``NotAllowed`` for a wrong token, ``Unavailable`` and
-    ``TimedOut`` where no node answers.
+    connections and producer ids. A producer or a loop of the parent raises there. Errors of calls
+    are ``GoqError``: ``NotAllowed`` for a wrong token, ``Unavailable`` without a node.
     """
 
     def __init__(
@@ -240,6 +238,7 @@ class AsyncClient(AsyncLogClient, AsyncAdmin):
         before_wait: Callable[[], Awaitable[None]] | None = None,
         after_wait: Callable[[], Awaitable[None]] | None = None,
         before_end: Callable[[], Awaitable[None]] | None = None,
+        wait_for_topics: bool = True,
     ) -> AsyncGenerator[AsyncReceivedMessage, None]:
         """Yield messages of a group as they become ready.
 
@@ -261,7 +260,8 @@ class AsyncClient(AsyncLogClient, AsyncAdmin):
         ``after_wait`` is called before the next messages are yielded. ``before_end`` is called when
         the loop ends and no more messages come: ``auto_extend`` lasts until it returns.
 
-        Raises ``TopicNotFound``, ``InvalidInput``.
+        The loop waits for topics to be created. With ``until_empty``, or without
+        ``wait_for_topics``, it raises ``TopicNotFound``. Raises ``InvalidInput``.
         """
         names = [topics] if isinstance(topics, str) else list(topics)
         if not names:
@@ -275,6 +275,7 @@ class AsyncClient(AsyncLogClient, AsyncAdmin):
             before_wait,
             after_wait,
             before_end,
+            wait_for_topics,
         )
         if options.receive.wait_ms == 0 and not until_empty:
             raise InvalidInput("a loop that does not wait asks without pause", field="wait")

@@ -17,6 +17,7 @@ from goq.client._async.http import Http
 from goq.client._async.receive import AsyncDeliveryBatch, DeliveryStream, ReceiveOptions, receive
 from goq.client._async.runtime import ArrivalClock, Worker, sleep
 from goq.client._async.settlement import AsyncReceivedMessage, Settler, give_back
+from goq.client._async.topic_wait import pause_for_topic
 from goq.client.errors import SilentStream
 from goq.client.leases.message_buffer import LeaseTime, MessageBuffer
 from goq.client.leases.prefetch import PrefetchWindow
@@ -24,7 +25,7 @@ from goq.client.protocol import routes
 from goq.client.protocol.frames import PartitionDelivery
 from goq.client.protocol.request_builder import session_header
 from goq.client.retry import RequestFailure
-from goq.errors import GoqError, Unavailable
+from goq.errors import GoqError, TopicNotFound, Unavailable
 
 _log = logging.getLogger("goq.client")
 _LAST_ANSWER_S_MAX: Final = 1.0
@@ -67,6 +68,7 @@ class ReceiveWorkers:
         left: Callable[[], int | None],
         *,
         until_empty: bool,
+        wait_for_topics: bool,
     ) -> None:
         self._http = http
         self._settler = settler
@@ -77,6 +79,7 @@ class ReceiveWorkers:
         self._window = window
         self._left = left
         self._until_empty = until_empty
+        self._waits_for_topics = wait_for_topics and not until_empty
         # a worker puts True when there are more messages, False when there will be none
         self.channel = Channel[bool](len(topics))
         self.running = 0
@@ -219,6 +222,7 @@ class ReceiveWorkers:
         Return when the loop ends, or when the node no longer leads a partition of the topic.
         """
         attempts = http.attempts()
+        began_s = time.monotonic()
         try:
             while stream.is_wanted and not self.channel.closed:
                 left = self._left()
@@ -244,7 +248,8 @@ class ReceiveWorkers:
                             await self._poll_instead(http, stream)
                             return
                     elif is_first and opened_s == inf:
-                        raise  # all retries are used up
+                        await self._await_topic(http, caught, began_s)
+                        continue
                     if time.monotonic() - opened_s > _SOUND_STREAM_S:
                         attempts = http.attempts()
                     pause_s = attempts.pause_s(
@@ -260,6 +265,12 @@ class ReceiveWorkers:
         finally:
             if not stream.is_wanted:
                 self._forget(stream)
+
+    async def _await_topic(self, http: Http, error: GoqError, since_s: float) -> None:
+        """Pause, if the topic is still to be created; raise ``error`` if it is another one."""
+        if not (isinstance(error, TopicNotFound) and self._waits_for_topics):
+            raise error
+        await pause_for_topic(http, error, since_s)
 
     async def _is_held_back(self, http: Http, server: str) -> bool:
         """Return whether a node answers small requests, though its stream does not begin."""
@@ -328,9 +339,14 @@ class ReceiveWorkers:
     async def _fetch(self, http: Http, topic: str) -> None:
         """Receive from one topic until the loop ends, and only while the loop has no message."""
         self._polled.add(topic)
+        began_s = time.monotonic()
         try:
             while not self.channel.closed:
-                found = await self._receive(http, topic)
+                try:
+                    found = await self._receive(http, topic)
+                except TopicNotFound as error:
+                    await self._await_topic(http, error, began_s)
+                    continue
                 if found:
                     await self.channel.put(True, until_done=True)
                 elif self._until_empty:

@@ -9,6 +9,7 @@ consumer         the loop over a group's messages
 receive_workers  its workers, which receive
 settlement       receipts to leaders, received messages, lease extension and release
 log_client       the calls that read the log
+topic_wait       the wait for a topic that is not created yet
 topic_reader     all partitions of a topic, merged by append time
 replay_reader    a replay with absolute bounds, and its messages
 topic_copy       a replay copied into another topic, exactly once

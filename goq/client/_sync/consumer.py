@@ -45,6 +45,7 @@ class ConsumeOptions:
     before_wait: Callable[[], None] | None
     after_wait: Callable[[], None] | None
     before_end: Callable[[], None] | None
+    wait_for_topics: bool
 
 
 class Consumer:
@@ -87,6 +88,7 @@ class Consumer:
             self._window,
             self._left,
             until_empty=self._until_empty,
+            wait_for_topics=options.wait_for_topics,
         )
         self._keeper = LeaseKeeper(
             http.options, http.cluster_map, self._buffer, self._workers.open_streams

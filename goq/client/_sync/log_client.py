@@ -98,6 +98,7 @@ class LogClient:
         on_damage: OnDamage | None = None,
         before_wait: Callable[[], None] | None = None,
         background: bool = False,
+        wait_for_topic: bool = True,
     ) -> Iterator[LogMessage]:
         """Yield the messages of all partitions, or of one, merged by append time.
 
@@ -107,7 +108,8 @@ class LogClient:
 
         With ``follow`` the iterator goes on at the end and waits for new messages. These come as
         they arrive: what arrives together is merged, but no message waits for an older one of
-        another partition. ``before_wait`` is called before each wait.
+        another partition. ``before_wait`` is called before each wait. A topic that is not there
+        yet is waited for, unless ``wait_for_topic`` is False.
 
         In the ``background`` the node reads only as fast as its live traffic leaves room for.
         Damaged messages are passed to ``on_damage`` and skipped; without it they raise
@@ -121,6 +123,7 @@ class LogClient:
             follow=follow,
             on_damage=on_damage,
             before_wait=before_wait,
+            wait_for_topic=wait_for_topic,
         )
         return reader.messages()
 

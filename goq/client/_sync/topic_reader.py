@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import heapq
+import time
 from collections import deque
 from collections.abc import (
     Generator,
@@ -20,6 +21,7 @@ from goq import limits
 from goq.client._sync.channel import Channel
 from goq.client._sync.http import Http
 from goq.client._sync.runtime import Worker
+from goq.client._sync.topic_wait import pause_for_topic
 from goq.client.cluster_map import TopicPartition
 from goq.client.delivery_options import DEFAULT_LANES
 from goq.client.errors import unreadable
@@ -27,7 +29,7 @@ from goq.client.messages import DamagedRange, LogMessage, ReadBatch, messages_of
 from goq.client.protocol import frames as wire
 from goq.client.protocol import routes
 from goq.client.protocol.answers import TopicAnswer, read_answer
-from goq.errors import CorruptData, InvalidFrame, InvalidInput, PartitionNotFound
+from goq.errors import CorruptData, InvalidFrame, InvalidInput, PartitionNotFound, TopicNotFound
 from goq.frame.view import FrameView
 from goq.http.client.process_fork import Owner
 from goq.units import format_duration_ms
@@ -202,6 +204,7 @@ class TopicReader:
         starts: Mapping[int, int] | None = None,
         messages_min: int = READ_MESSAGES_MIN,
         messages_max: int = limits.READ_MESSAGES_MAX,
+        wait_for_topic: bool = False,
     ) -> None:
         if follow and span.to_time is not None:
             raise InvalidInput("following has no end: leave out to_time", field="to_time")
@@ -217,6 +220,7 @@ class TopicReader:
         self._starts = starts or {}
         self._messages_min = messages_min
         self._messages_max = messages_max
+        self._waits_for_topic = wait_for_topic and follow
 
     def messages(self) -> Generator[LogMessage, None, None]:
         """Yield messages, to the end or without end."""
@@ -248,9 +252,18 @@ class TopicReader:
             )
         self._on_damage(damaged)
 
+    def _ask_topic(self) -> object:
+        began_s = time.monotonic()
+        while True:
+            try:
+                return self.http.call("GET", routes.topic(self.topic))
+            except TopicNotFound as error:
+                if not self._waits_for_topic:
+                    raise
+                pause_for_topic(self.http, error, began_s)
+
     def _open(self) -> list[_PartitionReader]:
-        answer = self.http.call("GET", routes.topic(self.topic))
-        found = read_answer(TopicAnswer, answer)
+        found = read_answer(TopicAnswer, self._ask_topic())
         starts: dict[int, int | None] = {p.partition: p.start_offset for p in found.partitions}
         if self._partition is not None:
             if self._partition not in starts:

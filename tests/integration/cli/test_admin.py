@@ -214,3 +214,36 @@ def test_a_topic_shows_what_is_archived_of_it(goq: Run, topic: str, node: Runnin
     assert "archived segments" in goq("topic", "show", topic).stdout.decode()
     archived = json.loads(goq("topic", "show", topic, "--json").stdout)["archived"]
     assert archived["messages"] >= 3
+
+
+def test_a_misspelt_name_is_told_with_the_one_that_is_close_to_it(goq: Run, topic: str) -> None:
+    goq("topic", "create", topic)
+    goq("produce", topic, stdin=b"a\n")
+    goq("consume", topic, "--group", "billing", "--until-empty")
+    said = goq("topic", "show", f"{topic}x", code=3).stderr.decode()
+    assert f"did you mean {topic}" in said
+    said = goq("group", "show", "biling", "--topic", topic, code=3).stderr.decode()
+    assert "did you mean billing?" in said
+    said = goq("topic", "alter", topic, "--set", "retension.age=1d", code=7).stderr.decode()
+    assert "did you mean retention.age?" in said
+    assert b"did you mean" not in goq("topic", "show", "quite-another", code=3).stderr
+
+
+def test_the_program_tells_its_version_and_its_help_in_the_usual_ways(goq: Run) -> None:
+    version = goq("version").stdout
+    assert goq("--version").stdout == goq("-V").stdout == version
+    assert goq().stdout == goq("-h").stdout == goq("--help").stdout
+    assert b"Usage: goq" in goq().stdout
+    assert goq("topic", "-h").stdout == goq("topic", "--help").stdout
+
+
+def test_a_server_may_be_written_without_a_scheme_and_a_context_chosen_for_one_call(
+    goq: Run, topic: str, node: RunningNode
+) -> None:
+    goq("topic", "create", topic)
+    address = node.url.removeprefix("http://")
+    assert topic in goq("topic", "list", GOQ_SERVER=address).stdout.decode()
+    goq("context", "set", "here", "--server", address)
+    goq("context", "set", "there", "--server", "127.0.0.1:1")
+    assert topic in goq("topic", "list", "--context", "here").stdout.decode()
+    assert b"there are: here, there" in goq("topic", "list", "--context=where", code=3).stderr

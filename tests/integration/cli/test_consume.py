@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import select
 import signal
 import subprocess
 import sys
@@ -319,3 +320,32 @@ def test_json_is_an_object_a_line_with_the_attempt(goq: Run, topic: str) -> None
     first, second = map(json.loads, lines)
     assert (first["value"], first["attempt"]) == ("a", 1)
     assert second["value_base64"] == "/w=="
+
+
+@pytest.mark.parametrize("options", [("--group", "g", "--max", "1"), ("-f", "--max", "1")])
+def test_a_consumer_may_start_before_its_topic_is_created(
+    goq: Run, topic: str, environment: dict[str, str], options: tuple[str, ...]
+) -> None:
+    arguments = [*GOQ, "consume", topic, *options]
+    with subprocess.Popen(
+        arguments, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as consumer:
+        assert consumer.stderr is not None
+        assert b"there is no topic" in consumer.stderr.readline()
+        goq("topic", "create", topic)
+        assert consumer.stdout is not None
+        poll = select.poll()
+        poll.register(consumer.stdout, select.POLLIN)
+        eventually(lambda: publish(goq, topic, 1) and poll.poll(100), "a message is printed")
+        assert consumer.stdout.read() == b"line 0\n"
+    assert consumer.returncode == 0
+
+
+def test_a_consumer_that_is_not_to_wait_tells_that_its_topic_is_not_there(
+    goq: Run, topic: str
+) -> None:
+    for options in (("--group", "g"), ("-f",)):
+        done = goq("consume", topic, *options, "--no-wait-topic", code=3)
+        assert b"there is no topic" in done.stderr
+    goq("consume", topic, "--group", "g", "--until-empty", code=3)
+    goq("consume", topic, code=3)

@@ -10,6 +10,8 @@ import pytest
 from goq import limits
 from goq.client import Client
 from tests.support.cli.command import GOQ, Run
+from tests.support.eventually import eventually
+from tests.support.node.running_node import RunningNode
 
 AWKWARD = b"plain\r\n\n\ttabbed 'quoted' \"twice\"\n\xff\xfe not text\n" + b"x" * 5000 + b"\nlast\n"
 
@@ -233,3 +235,38 @@ def test_what_cannot_be_delivered_so_is_explained(
 def test_a_node_of_its_own_takes_what_is_said_of_acks(goq: Run, topic: str, acks: str) -> None:
     goq("produce", topic, "--acks", acks, stdin=b"v\n")
     assert goq("consume", topic, "--from-beginning").stdout == b"v\n"
+
+
+def test_what_json_prints_can_be_produced_again(goq: Run, topic: str, node: RunningNode) -> None:
+    goq("topic", "create", topic, "--partitions", "1", "--set", "delivery.max_attempts=1")
+    with Client(node.url) as client:
+        headers = [("a", b"1"), ("a", b"\xff"), ("b", "é".encode())]
+        client.publish(topic, b"\xff\x00", key=b"\xfe", headers=headers, priority="high")
+        client.publish(topic, "é\n", key="k", tenant="t", ttl="1h")
+        client.publish(topic, None, key="tombstone")
+        for message in client.receive(topic, "g"):
+            message.reject("no")
+        eventually(lambda: client.describe_group(topic, "g").dead == 3, "all are dead")
+    seen = goq("consume", topic, "--json").stdout
+    again = f"{topic}-again"
+    goq("topic", "create", again, "--partitions", "1")
+    goq("produce", again, "--jsonl", stdin=seen)
+    copies = goq("consume", again, "--json").stdout
+    assert [contents(line) for line in copies.splitlines()] == [
+        contents(line) for line in seen.splitlines()
+    ]
+    sources = (
+        ("consume", topic, "--group", "h", "--until-empty"),
+        ("peek", topic),
+        ("peek", topic, "--group", "g", "--state", "dead"),
+        ("dlq", "list", topic),
+    )
+    for command in sources:
+        done = goq("produce", again, "--jsonl", "--json", stdin=goq(*command, "--json").stdout)
+        assert json.loads(done.stdout) == {"published": 3}, command
+
+
+def contents(line: bytes) -> dict[str, object]:
+    """Return the fields of a message that belong to it, not to its place in a log."""
+    places = ("id", "topic", "timestamp", "expires_at")
+    return {name: value for name, value in json.loads(line).items() if name not in places}

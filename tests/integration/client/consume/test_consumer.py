@@ -177,7 +177,7 @@ def test_an_asynchronous_loop_over_several_topics(node: FakeNode, client: Client
 def test_an_error_of_one_topic_ends_the_loop_over_several(node: FakeNode, client: Client) -> None:
     fill(node, client, 1)
     with pytest.raises(TopicNotFound):
-        list(client.consume(["orders", "missing"], group="workers"))
+        list(client.consume(["orders", "missing"], group="workers", wait_for_topics=False))
 
 
 def test_nack_and_extend_say_what_they_were_told(node: FakeNode, client: Client) -> None:

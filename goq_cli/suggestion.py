@@ -1,0 +1,58 @@
+"""Suggestions for a misspelt topic, group or setting, as notes of the error."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from goq.errors import GoqError
+
+if TYPE_CHECKING:
+    from goq.client import Client
+
+_SETTING: Final = re.compile(r"'([^']*)' is not a \w+ setting; there are (.*)")
+
+
+def suggest(error: GoqError, words: Sequence[str]) -> None:
+    """Add a note to an error that names something that is not there, if a name is close to it.
+
+    ``words`` are the arguments of the command.
+    """
+    if error.code in ("topic_not_found", "group_not_found"):
+        try:
+            found = _in_node(error, words)
+        except GoqError:
+            return
+    elif match := _SETTING.match(error.detail):
+        found = _close([match[1]], match[2].split(", "))
+    else:
+        return
+    if found is not None:
+        error.add_note(f"did you mean {found}?")
+
+
+def _in_node(error: GoqError, words: Sequence[str]) -> str | None:
+    from goq_cli.session import SESSION
+
+    names = [word.partition("=")[2] or word for word in words]
+    names = [name.partition(":")[0] for name in names if not name.startswith("-")]
+    with SESSION.client() as client:
+        topics = [topic.name for topic in client.list_topics()]
+        if error.code == "topic_not_found":
+            return _close([name for name in names[1:] if name not in topics], topics)
+        groups = _groups(client, [name for name in names if name in topics])
+        return _close([name for name in names[1:] if name not in topics], groups)
+
+
+def _groups(client: Client, topics: Iterable[str]) -> list[str]:
+    return [group.group for topic in topics for group in client.list_groups(topic)]
+
+
+def _close(names: Iterable[str], known: Sequence[str]) -> str | None:
+    import difflib
+
+    for name in names:
+        for found in difflib.get_close_matches(name, known, 1):
+            return found
+    return None
