@@ -52,6 +52,43 @@ class Throttle:
             self._free_ms = max(self._free_ms, now_ms) + size_bytes * 1000 / self.bytes_per_s
 
 
+class _Rest:
+    """A follower that has everything and was told all bounds. Until that changes, only time passes.
+
+    A node at rest has hundreds of them in each session, and looks at each with every request.
+    """
+
+    __slots__ = ("_ends", "_events", "_follower", "_leader", "_messages", "_node", "_watermark")
+
+    def __init__(self, leader: LeaderReplica, node: str) -> None:
+        progress, logs = leader.progress, leader.logs
+        self._leader = leader
+        self._node = node
+        self._follower = progress.follower(node)
+        self._ends, self._watermark = progress.ends, progress.high_watermark
+        self._messages, self._events = logs.messages.segments, logs.events.segments
+
+    def lasts_until(self, now_ms: int) -> bool:
+        """Count the follower as caught up until now; False, with nothing done, if its rest is over.
+
+        The objects are compared: a change replaces them.
+        """
+        leader, follower = self._leader, self._follower
+        progress, logs = leader.progress, leader.logs
+        if (
+            follower is None
+            or progress.ends is not self._ends
+            or progress.high_watermark is not self._watermark
+            or progress.follower(self._node) is not follower
+            or logs.messages.reader.segments is not self._messages
+            or logs.events.reader.segments is not self._events
+            or leader.is_confirming
+        ):
+            return False
+        follower.caught_up_ms = follower.last_fetch_ms = now_ms
+        return True
+
+
 class _Session:
     """The last known positions of a follower, and where the last response leads it."""
 
@@ -69,6 +106,7 @@ class _Session:
 
         Other positions do not count: what a follower has there may be of another leader.
         """
+        self.rests: dict[PartitionKey, _Rest] = {}
         self.pending: dict[PartitionKey, None] = {}
         """Partitions to examine, in the order of their turn."""
         self.updated = asyncio.Event()
@@ -82,7 +120,7 @@ class _Session:
 
     def forget_leadership(self, key: PartitionKey) -> None:
         """Forget where the follower is, because another leadership begins."""
-        for known in (self.expected, self.sent_bounds, self.verified):
+        for known in (self.expected, self.sent_bounds, self.verified, self.rests):
             known.pop(key, None)
         self.stale.discard(key)
 
@@ -98,6 +136,7 @@ class _Session:
             self.expected[key] = ends
 
     def enqueue(self, key: PartitionKey) -> None:
+        self.rests.pop(key, None)
         self.pending.setdefault(key)
         self.updated.set()
 
@@ -173,7 +212,13 @@ class FetchServer:
         request also confirms that the node still follows.
         """
         moved = {position.key for position in request.positions}
+        rests = session.rests
         for key, position in list(session.positions.items()):
+            rest = rests.get(key)
+            if rest is not None:
+                if rest.lasts_until(now_ms):
+                    continue
+                del rests[key]
             leader = self._leaders.get(key)
             if leader is None or leader.leader_epoch != position.leader_epoch:
                 continue
@@ -183,6 +228,8 @@ class FetchServer:
                 if sent is not None and sent != leader.bounds:
                     session.stale.add(key)
                     session.enqueue(key)
+                elif sent is not None and session.verified.get(key) is position:
+                    rests[key] = _Rest(leader, session.node)
             leader.on_follower_request(request.node, request.session)
 
     def _record_position(

@@ -77,6 +77,12 @@ class FollowerReplica:
         return PartitionLogs(*self._logs)
 
     @property
+    def has_damage(self) -> bool:
+        """Whether damage of the logs is known."""
+        messages, events = self._logs
+        return bool(messages.reader.damage or events.reader.damage)
+
+    @property
     def position(self) -> Position:
         """The position to report to the leader."""
         ends = LogOffsets(*(log.end_offset for log in self._logs))

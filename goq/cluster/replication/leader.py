@@ -169,6 +169,11 @@ class LeaderReplica:
         if self.progress.on_fetch(node, ends, now_ms):
             self._announce_high_watermark()
 
+    @property
+    def is_confirming(self) -> bool:
+        """Whether requests of followers are waited for."""
+        return bool(self._confirmations)
+
     def confirm(self, then: Callable[[], None]) -> None:
         """Call ``then`` once every node that could be elected has gone on following.
 

@@ -31,7 +31,7 @@ class LogOffsets(NamedTuple):
         return self.messages >= other.messages and self.events >= other.events
 
 
-class _Follower:
+class FollowerProgress:
     """The leader's knowledge of a replica on another node."""
 
     def __init__(self, incarnation: int) -> None:
@@ -41,7 +41,7 @@ class _Follower:
         self.last_fetch_ms = 0
 
 
-def _caught_up_ms(follower: _Follower) -> float:
+def _caught_up_ms(follower: FollowerProgress) -> float:
     return -math.inf if follower.caught_up_ms is None else follower.caught_up_ms
 
 
@@ -63,7 +63,7 @@ class ReplicaProgress:
         self.restarted: frozenset[str] = frozenset()
         """Nodes in sync that have restarted: the leader confirms them once they have fetched."""
         self._proposed: frozenset[str] | None = None
-        self._followers: dict[str, _Follower] = {}
+        self._followers: dict[str, FollowerProgress] = {}
         self._steady_until_ms = -math.inf
         """Until then no replica lags, unless the replicas or the in-sync set change."""
 
@@ -86,7 +86,7 @@ class ReplicaProgress:
         for name in set(replicas) - {self.node}:
             known, incarnation = before.get(name), started.get(name, 0)
             if known is None or known.incarnation != incarnation:
-                known = _Follower(incarnation)
+                known = FollowerProgress(incarnation)
             self._followers[name] = known
         for name, follower in self._followers.items():
             if follower.caught_up_ms is None and name in self.in_sync:
@@ -126,6 +126,10 @@ class ReplicaProgress:
         if has_moved:
             self._advance()
         return has_moved
+
+    def follower(self, node: str) -> FollowerProgress | None:
+        """Return what is known of a follower; another object after its restart."""
+        return self._followers.get(node)
 
     def follower_ends(self, node: str) -> LogOffsets | None:
         """Return the ends of a follower's logs, None before it has fetched."""
@@ -216,7 +220,7 @@ class ReplicaProgress:
             if (follower := self._followers.get(name)) is None or not self._has_all_safe(follower)
         )
 
-    def _has_all_safe(self, follower: _Follower) -> bool:
+    def _has_all_safe(self, follower: FollowerProgress) -> bool:
         """Whether a follower has what a replica needs to be electable."""
         return follower.ends.reaches(LogOffsets(*map(max, self.start, self.high_watermark)))
 

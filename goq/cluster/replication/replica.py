@@ -136,9 +136,10 @@ class Replica:
     @property
     def has_damage(self) -> bool:
         """Whether damage of its open logs is known."""
-        open_ = self.as_leader or self.as_follower
-        logs = self.idle_logs if open_ is None else open_.logs
-        return logs is not None and bool(logs.messages.damage or logs.events.damage)
+        if self.as_follower is not None:
+            return self.as_follower.has_damage
+        logs = self.idle_logs if self.as_leader is None else self.as_leader.logs
+        return logs is not None and bool(logs.messages.reader.damage or logs.events.reader.damage)
 
     @property
     def other_nodes(self) -> list[str]:

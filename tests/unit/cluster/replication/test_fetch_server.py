@@ -13,7 +13,7 @@ import pytest
 from goq.broker.partition.loader import PartitionLogs, open_logs
 from goq.clock import ManualClock
 from goq.cluster.replication.fetch_server import FetchServer
-from goq.cluster.replication.leader import LeaderReplica
+from goq.cluster.replication.leader import LeaderReplica, ReplicaBounds
 from goq.cluster.replication.progress import LogOffsets, ReplicaProgress
 from goq.cluster.replication.protocol import FetchRequest, FetchResponse, PartitionKey, Position
 from goq.config.topic import TopicSettings
@@ -196,5 +196,54 @@ def test_what_is_appended_while_an_answer_is_read_comes_with_the_next_one(
         (update,) = (await follower.ask_again()).updates
         assert update.messages is not None
         assert update.messages.frame_bytes > 0
+
+    asyncio.run(run())
+
+
+def test_a_follower_at_rest_is_counted_without_a_look_at_the_bounds_of_its_partition(
+    logs: PartitionLogs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leading = leading_of(logs)
+    looks: list[LeaderReplica] = []
+    bounds = LeaderReplica.bounds.fget
+    assert bounds is not None
+
+    def look(leader: LeaderReplica) -> ReplicaBounds:
+        looks.append(leader)
+        found: ReplicaBounds = bounds(leader)
+        return found
+
+    async def run() -> None:
+        follower = Follower(leading)
+        await follower.ask(20, 2)
+        for _ in range(3):
+            await follower.ask_again()
+        monkeypatch.setattr(LeaderReplica, "bounds", property(look))
+        before = leading.progress.caught_up_ms("b")
+        await follower.ask_again()
+        assert (leading.progress.caught_up_ms("b") or 0) > (before or 0)
+        assert not looks
+        leading.progress.set_replicas(["a", "b"], 0, [0, 5])  # it has restarted
+        assert leading.progress.follower_ends("b") is None
+        await follower.ask_again()
+        assert leading.progress.follower_ends("b") == LogOffsets(20, 0)
+
+    asyncio.run(run())
+
+
+def test_the_requests_of_a_follower_at_rest_confirm_that_it_follows(logs: PartitionLogs) -> None:
+    leading = leading_of(logs)
+
+    async def run() -> None:
+        follower = Follower(leading)
+        await follower.ask(20, 2)
+        for _ in range(3):
+            await follower.ask_again()
+        confirmed: list[bool] = []
+        leading.confirm(lambda: confirmed.append(True))
+        await follower.ask_again()
+        assert not confirmed
+        await follower.ask_again()
+        assert confirmed
 
     asyncio.run(run())
