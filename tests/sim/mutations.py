@@ -19,7 +19,6 @@ from goq.cluster.replication.follower import FollowerReplica
 from goq.cluster.replication.leader import LeaderReplica
 from goq.cluster.replication.progress import LogOffsets, ReplicaProgress
 from goq.cluster.replication.protocol import PartitionUpdate, Position
-from goq.cluster.replication.repair.lost_gaps import LostGaps
 from tests.support.storage.disk import _SimulatedFile
 
 Mutation = Callable[[], AbstractContextManager[Any]]
@@ -124,10 +123,6 @@ def _leases_keep_the_old_clock() -> AbstractContextManager[Any]:
     return patch.object(partition, "clock_change", lambda *_: None)
 
 
-def _followers_stay_before_lost_gaps() -> AbstractContextManager[Any]:
-    return patch.object(LostGaps, "cover", lambda _self, _which, start, end: start >= end)
-
-
 MUTATIONS: dict[str, Mutation] = {
     "topics are visited as they were made": _topics_are_visited_as_they_were_made,
     "raft answers before it syncs": _raft_answers_before_it_syncs,
@@ -140,5 +135,4 @@ MUTATIONS: dict[str, Mutation] = {
     "clocks are not compared": _clocks_are_not_compared,
     "leases keep the old clock": _leases_keep_the_old_clock,
     "logs are not cut where they part": _logs_are_not_cut_where_they_part,
-    "followers stay before lost gaps": _followers_stay_before_lost_gaps,
 }

@@ -137,7 +137,6 @@ def test_the_cluster_keeps_its_promises_in_many_lives(first: int) -> None:
 _LIKELY = {
     "a leader refuses though it may be deposed": (79, 62, 139),
     "clocks are not compared": (11,),
-    "followers stay before lost gaps": (17,),
     "leases keep the old clock": (18,),
     "topics are visited as they were made": (130, 13),
 }
