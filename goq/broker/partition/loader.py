@@ -256,6 +256,12 @@ def _rebuild(
     )
 
 
+def release_logs(loaded: LoadedPartition) -> None:
+    """Close the logs of a partition that is not used; nothing was written to them."""
+    _release(loaded.messages)
+    _release(loaded.events)
+
+
 def _release(log: Log) -> None:
     with contextlib.suppress(GoqError, OSError):
         log.close()

@@ -23,6 +23,7 @@ from goq.broker.partition.loader import (
     PartitionLogs,
     load_partition,
     open_partition,
+    release_logs,
 )
 from goq.broker.partition.partition import Partition
 from goq.broker.partition.publish_target import PublishTarget, TargetLookup
@@ -48,6 +49,7 @@ from goq.storage.scanner import Damage
 
 _log = logging.getLogger("goq.broker")
 _GENERATIONS_PER_START = 1_000_000
+_OPENED_AT_ONCE = limits.COMMIT_THREADS // 2  # the other threads commit for other topics
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,16 +180,24 @@ class Topic:
 
         With ``skip_failed`` one that cannot be opened is offline, and tried again later.
         """
-        for number in range(self.partitions.count, partitions):
-            try:
-                loaded = await self._open(number, manifest)
-            except Exception as error:  # the other partitions must be opened
-                if not skip_failed:
-                    raise
-                self._put_offline(number, error)
-                self._retry(number)
-            else:
-                self.partitions.put(self._partition(number, loaded))
+        for first in range(self.partitions.count, partitions, _OPENED_AT_ONCE):
+            numbers = range(first, min(first + _OPENED_AT_ONCE, partitions))
+            opening = (self._open(number, manifest) for number in numbers)
+            found = await asyncio.gather(*opening, return_exceptions=True)
+            failed: BaseException | None = None
+            for number, loaded in zip(numbers, found, strict=True):
+                if not isinstance(loaded, BaseException):
+                    if failed is None:
+                        self.partitions.put(self._partition(number, loaded))
+                    else:  # partitions are numbered without a gap
+                        release_logs(loaded)
+                elif skip_failed and isinstance(loaded, Exception):
+                    self._put_offline(number, loaded)
+                    self._retry(number)
+                else:
+                    failed = failed or loaded
+            if failed is not None:
+                raise failed
         self.coordinator.on_partitions_added()
 
     def _put_offline(self, number: int, error: Exception) -> None:

@@ -336,3 +336,37 @@ def test_a_partition_with_more_urgent_messages_is_asked_first(tmp_path: Path) ->
             assert got == [b"0", b"0", b"1", b"1", b"2", b"2"]
 
     run(main())
+
+
+def test_new_partitions_are_made_several_at_a_time(tmp_path: Path) -> None:
+    async def main() -> None:
+        disk = BrokenDisk()
+        async with broker_on(tmp_path, disk=disk) as broker:
+            disk.hold("/0/", operation="make_dir")
+            creating = asyncio.ensure_future(broker.create_topic("t", 4))
+            await until(disk.holding.is_set)
+            await until(lambda: disk.count("make_dir", "/3/events"))
+            disk.release()
+            topic = await creating
+            assert [each.identity.number for each in topic.partitions] == [0, 1, 2, 3]
+
+    run(main())
+
+
+def test_partitions_that_could_not_be_made_are_made_by_the_next_try(tmp_path: Path) -> None:
+    async def main() -> None:
+        disk = BrokenDisk()
+        async with broker_on(tmp_path, disk=disk) as broker:
+            topic = await broker.create_topic("t", 1)
+            disk.fail("make_dir", "/2/")
+            with pytest.raises(GoqError):
+                await broker.alter_topic("t", {}, 6)
+            assert list(topic.partitions.numbers()) == [0, 1]
+            assert topic.partitions.count == 2
+            disk.heal()
+            await broker.alter_topic("t", {}, 6)
+            for partition in range(6):
+                await publish(topic, b"x", partition=partition)
+            assert len(await topic.receiver.receive("g", options())) == 6
+
+    run(main())
