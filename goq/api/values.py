@@ -16,6 +16,7 @@ from goq.model import DEAD_LETTERS_SUFFIX
 Schema = Mapping[str, Any]
 
 _NAME = r"(?!\.|__)[A-Za-z0-9._-]{%d,%d}"
+_NUMBER = r"\d{1,15}(\.\d{1,15})?"
 _OFFSET_MAX: Final = 2**63 - 1
 _QUANTITY_CHARS_MAX: Final = 64
 _SUFFIX_CHARS: Final = len(DEAD_LETTERS_SUFFIX)
@@ -41,8 +42,9 @@ MESSAGE_ID: Final[Schema] = {
 }
 DURATION: Final[Schema] = {
     "type": "string",
-    "pattern": r"^(0|(\d{1,15}(\.\d{1,15})?(ms|s|m|h|d)){1,8})$",
+    "pattern": rf"^({_NUMBER}|({_NUMBER}(ms|s|m|h|d)){{1,8}})$",
     "maxLength": _QUANTITY_CHARS_MAX,
+    "description": "a duration; a bare number is seconds",
     "examples": ["30s", "1h30m"],
 }
 TIME: Final[Schema] = {
