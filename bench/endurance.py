@@ -166,11 +166,12 @@ async def _forever(loop: Callable[[], Awaitable[None]]) -> None:
         await asyncio.sleep(0.5)
 
 
-def _run_load(url: str) -> None:
+def _run_load(url: str, archive: bool) -> None:
     async def main() -> None:
         async with AsyncClient(url) as client:
             for name, settings in _TOPICS.items():
-                await client.create_topic(name, 6, settings)
+                of_name = settings if archive else {**settings, "archive": "false"}
+                await client.create_topic(name, 6, of_name)
             await asyncio.gather(*map(_forever, _Load(client).loops()))
 
     asyncio.run(main())
@@ -197,11 +198,11 @@ def _watch(node: GoqNode, seconds: float, minute_s: float) -> list[Sample]:
     return samples
 
 
-def measure(folder: Path, minutes: float, growth_mb_max: float) -> bool:
+def measure(folder: Path, minutes: float, growth_mb_max: float, *, archive: bool = True) -> bool:
     """Run the load on a new node in ``folder``; return whether memory and files stayed flat."""
     with GoqNode(folder) as node:
         load = multiprocessing.get_context("spawn").Process(
-            target=_run_load, args=(node.url,), daemon=True
+            target=_run_load, args=(node.url, archive), daemon=True
         )
         load.start()
         try:
@@ -240,10 +241,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.endurance", description=__doc__)
     parser.add_argument("--minutes", type=float, default=30, help="default 30")
     parser.add_argument("--growth", type=float, default=20, help="MB that are allowed, default 20")
+    parser.add_argument("--no-archive", action="store_true", help="delete what is archived else")
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the node is stopped
     with tempfile.TemporaryDirectory(prefix=".goq-bench-", dir=Path.cwd()) as name:
-        return 0 if measure(Path(name) / "data", arguments.minutes, arguments.growth) else 1
+        is_flat = measure(
+            Path(name) / "data",
+            arguments.minutes,
+            arguments.growth,
+            archive=not arguments.no_archive,
+        )
+    return 0 if is_flat else 1
 
 
 if __name__ == "__main__":
