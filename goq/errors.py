@@ -2,7 +2,7 @@
 
     GoqError
     ├── InvalidInput            400  the request or the data is wrong
-    │   ├── InvalidFrame        400
+    │   ├── InvalidFrame · UnsupportedFormat
     │   ├── TooLarge            413
     │   └── UnsupportedMedia    415
     ├── BadHttp                 400  the bytes on the connection are not acceptable HTTP
@@ -80,6 +80,12 @@ class InvalidFrame(InvalidInput):
     """A frame's bytes contradict the format."""
 
     code = "invalid_frame"
+
+
+class UnsupportedFormat(InvalidInput):
+    """A folder or a frame has a later format than this version of goq knows."""
+
+    code = "unsupported_format"
 
 
 class TooLarge(InvalidInput):

@@ -31,7 +31,7 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 
 from goq import limits
-from goq.errors import InvalidFrame
+from goq.errors import InvalidFrame, UnsupportedFormat
 
 MAGIC: Final = b"goq\x01"
 HEADER_BYTES: Final = 64
@@ -107,12 +107,26 @@ class FrameHeader(NamedTuple):
         return fixed + _CRC.pack(crc32c(fixed))
 
 
+def _check_version(fixed: bytes) -> None:
+    """Raise ``UnsupportedFormat`` for a later version: its header CRC is at the same place."""
+    is_sound = _CRC.unpack_from(fixed, _FIXED_BYTES)[0] == crc32c(fixed[:_FIXED_BYTES])
+    if is_sound and fixed[:3] == MAGIC[:3] and fixed[3] > MAGIC[3]:
+        raise UnsupportedFormat(
+            f"a frame has format {fixed[3]}, and this goq knows {MAGIC[3]}: start the version of"
+            " goq that wrote it, or a later one"
+        )
+
+
 def parse_header(buffer: bytes | bytearray | memoryview, position: int = 0) -> FrameHeader:
-    """Return the header at ``position``; raises ``InvalidFrame`` unless every field is sound."""
+    """Return the header at ``position``; raises ``InvalidFrame`` unless every field is sound.
+
+    A sound header of a later version raises ``UnsupportedFormat``: it is no damage.
+    """
     fixed = bytes(buffer[position : position + HEADER_BYTES])
     if len(fixed) < HEADER_BYTES:
         raise InvalidFrame(f"a frame header has {HEADER_BYTES} bytes, not {len(fixed)}")
     if fixed[:4] != MAGIC:
+        _check_version(fixed)
         raise InvalidFrame(f"no frame begins here: expected {MAGIC!r}, found {fixed[:4]!r}")
     if _CRC.unpack_from(fixed, _FIXED_BYTES)[0] != crc32c(fixed[:_FIXED_BYTES]):
         raise InvalidFrame("the frame header's CRC32C does not match its bytes")

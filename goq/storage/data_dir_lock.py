@@ -1,4 +1,9 @@
-"""The lock of a data directory: one process at a time uses it."""
+"""The lock of a data directory: one process at a time uses it, and one that knows its format.
+
+The file ``FORMAT`` has the version of the format in decimal. A folder without it is new, or older
+than the file: it has format 1. What changes the format so that an earlier goq must not write to the
+folder raises the version, and writes it durably before anything else.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +11,13 @@ import fcntl
 import os
 from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
-from goq.errors import DataDirLocked
+from goq.errors import DataDirLocked, UnsupportedFormat
 
 FILE_NAME = "LOCK"
+FORMAT_NAME: Final = "FORMAT"
+DATA_FORMAT: Final = 1
 
 
 class DataDirLock:
@@ -31,7 +39,13 @@ class DataDirLock:
             raise DataDirLocked(
                 f"{data_dir} is in use by {holder}; stop it, or use another --data-dir"
             ) from None
-        with suppress(OSError):  # a full disk; the lock holds without the text
+        try:
+            check_format(data_dir)
+        except UnsupportedFormat:
+            self.release()
+            raise
+        with suppress(OSError):  # a full disk; the lock holds without the texts
+            _write_format(data_dir)
             os.ftruncate(self._fd, 0)
             os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
 
@@ -47,3 +61,21 @@ class DataDirLock:
         """Release the directory."""
         os.close(self._fd)
         os.close(self._dir_fd)
+
+
+def check_format(data_dir: Path) -> None:
+    """Raise ``UnsupportedFormat`` if a folder has a later format than this goq knows."""
+    try:
+        text = (data_dir / FORMAT_NAME).read_bytes().decode(errors="replace").strip()
+    except FileNotFoundError:
+        return
+    if not (text.isascii() and text.isdigit() and int(text) <= DATA_FORMAT):
+        raise UnsupportedFormat(
+            f"{data_dir} has format {text[:20]!r}, and this goq knows {DATA_FORMAT}: start the"
+            " version of goq that wrote it, or a later one"
+        )
+
+
+def _write_format(data_dir: Path) -> None:
+    with suppress(FileExistsError), (data_dir / FORMAT_NAME).open("xb") as file:
+        file.write(b"%d\n" % DATA_FORMAT)

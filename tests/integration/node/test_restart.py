@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from crc32c import crc32c
 
 from goq.config.node import Config
-from goq.errors import DataDirLocked, UsageError
+from goq.errors import DataDirLocked, UnsupportedFormat, UsageError
 from goq.frame.encoder import Columns, ProducerMark, encode_frame
+from goq.frame.header import parse_header
 from goq.node import Node
 from tests.support.node.running_node import RunningNode, running_node
 
@@ -149,6 +151,43 @@ def test_a_folder_that_is_in_use_is_refused_and_left_alone(tmp_path: Path) -> No
         with pytest.raises(DataDirLocked, match=r"in use by process \d+"), running_node(tmp_path):
             pass
         publish(node, "still works")
+
+
+def test_a_folder_of_a_later_goq_is_refused_in_one_sentence_and_left_alone(tmp_path: Path) -> None:
+    with node_with_topic(tmp_path) as node:
+        publish(node, "kept")
+    assert (tmp_path / "FORMAT").read_text() == "1\n"
+    (tmp_path / "FORMAT").write_text("2\n")
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.name != "LOCK"}
+    with pytest.raises(UnsupportedFormat, match=r"format '2', and this goq knows 1"):
+        running_node(tmp_path).__enter__()
+    after = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.name != "LOCK"}
+    assert after == before
+    (tmp_path / "FORMAT").unlink()  # as of a version before the file
+    with node_with_topic(tmp_path):
+        assert (tmp_path / "FORMAT").read_text() == "1\n"
+
+
+def test_a_frame_of_a_later_goq_is_no_damage_and_nothing_is_appended_behind_it(
+    tmp_path: Path,
+) -> None:
+    with node_with_topic(tmp_path) as node:
+        publish(node, "kept")
+    [segment] = (
+        path for path in tmp_path.glob("topics/*/0/messages/*.log") if b"kept" in path.read_bytes()
+    )
+    frame = segment.read_bytes()
+    size_bytes = parse_header(frame).frame_bytes
+    later = b"goq\x02" + frame[4:8] + (1).to_bytes(8, "little") + frame[16:60]
+    later += crc32c(later).to_bytes(4, "little")
+    segment.write_bytes(frame[:size_bytes] + later + frame[64:size_bytes])
+    written = segment.read_bytes()
+    with running_node(tmp_path) as node:
+        answer = node.request("GET", "/healthz")
+        assert answer.status == 503
+        [problem] = answer.json["problems"]
+        assert "format 2, and this goq knows 1" in problem["reason"]
+    assert segment.read_bytes() == written
 
 
 def test_a_port_that_is_taken_is_named_and_the_folder_let_go_of(tmp_path: Path) -> None:

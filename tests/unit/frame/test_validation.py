@@ -10,7 +10,7 @@ import zstandard
 
 from goq import limits
 from goq.config.topic import TopicSettings
-from goq.errors import InvalidFrame, TooLarge
+from goq.errors import InvalidFrame, TooLarge, UnsupportedFormat
 from goq.frame.encoder import Columns, DuplicateRow, ProducerMark, encode_frame
 from goq.frame.hashes import key_hash
 from goq.frame.header import ATTRIBUTES, Attribute
@@ -174,7 +174,7 @@ HEADER_FIELDS = {
     "no hashes where there are keys": (32, "I", 0x770F),
     "events": (32, "I", 0x7F2F),
     "a sequence past the end of numbers": (48, "Q", 2**64 - 1),
-    "another version": (0, "I", int.from_bytes(b"goq\x02", "little")),
+    "another version": (0, "I", int.from_bytes(b"goq\x00", "little")),
 }
 
 
@@ -182,6 +182,16 @@ HEADER_FIELDS = {
 def test_a_header_that_says_so_is_refused(at: int, code: str, value: int) -> None:
     with pytest.raises(InvalidFrame):
         check(with_field(EVERY, at, code, value))
+
+
+def test_a_frame_of_a_later_version_is_told_from_one_that_is_damaged() -> None:
+    later = int.from_bytes(b"goq\x02", "little")
+    with pytest.raises(UnsupportedFormat, match="format 2, and this goq knows 1"):
+        check(with_field(EVERY, 0, "I", later))
+    damaged = bytearray(EVERY)
+    damaged[3] = 2
+    with pytest.raises(InvalidFrame):
+        check(bytes(damaged))
 
 
 @pytest.mark.parametrize("length", [0, 63, 64, 65, 71, len(EVERY) - 8, len(EVERY) + 8, 2**32 - 1])
