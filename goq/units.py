@@ -3,7 +3,8 @@
 Durations: ``250ms``, ``30s``, ``5m``, ``1h30m``, ``7d``; a bare number is seconds. Sizes:
 ``64KiB``, ``10MB``, ``1GiB``; a bare number is bytes. Times: RFC 3339 with a zone, a date (its
 first instant in UTC), ``now`` or relative to now (``-15m``, ``+2h``); a bare number is
-milliseconds since the Unix epoch. All parsers raise :class:`~goq.errors.InvalidInput`.
+milliseconds since the Unix epoch. A ``timedelta`` is a duration, a ``datetime`` with a zone a time.
+All parsers raise :class:`~goq.errors.InvalidInput`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _NUMBER = re.compile(r"\d{1,18}(?:\.\d{1,15})?", re.ASCII)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def parse_duration_ms(text: str | float, *, field: str | None = None) -> int:
+def parse_duration_ms(text: str | float | timedelta, *, field: str | None = None) -> int:
     """Return a duration in milliseconds; a bare number is seconds."""
     if isinstance(text, str):
         compact = text.strip()
@@ -40,9 +41,15 @@ def parse_duration_ms(text: str | float, *, field: str | None = None) -> int:
                 f"{text!r} is not a duration; write it as 250ms, 30s, 5m, 1h30m or 7d", field=field
             )
         text = float(compact)
-    if isinstance(text, bool) or not math.isfinite(text) or text < 0:
+    if isinstance(text, timedelta):
+        text = text.total_seconds()
+    if not _is_number(text) or text < 0:
         raise InvalidInput(f"{text!r} is not a duration of zero or more seconds", field=field)
     return round(text * 1000)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def format_duration_ms(duration_ms: int) -> str:
@@ -86,12 +93,12 @@ def round_size_bytes(size_bytes: int) -> str:
     return f"{size_bytes}B"
 
 
-def parse_time_us(text: str | float, *, now_us: int, field: str | None = None) -> int:
+def parse_time_us(text: str | float | datetime, *, now_us: int, field: str | None = None) -> int:
     """Return a time in microseconds since the Unix epoch; a bare number is milliseconds."""
-    if isinstance(text, bool):
-        raise _not_a_time(text, field)
+    if isinstance(text, datetime):
+        text = text.isoformat()
     if not isinstance(text, str):
-        if not math.isfinite(text):
+        if not _is_number(text):
             raise _not_a_time(text, field)
         return round(text * 1000)
     compact = text.strip()

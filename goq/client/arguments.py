@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from math import inf
 from typing import Final
 
@@ -15,7 +15,7 @@ from goq.errors import InvalidInput, TooLarge
 from goq.model import Header, Message, check_message, has_delivery_options
 from goq.units import format_duration_ms, parse_duration_ms
 
-Duration = str | float
+Duration = str | float | timedelta
 FOREVER: Final = "forever"
 Time = str | float | datetime
 _DELIVERY_BYTES = 48  # times, dedup id, lane, number and offset of a tenant
@@ -97,9 +97,15 @@ def wire_duration(duration: Duration, field: str) -> str:
     return format_duration_ms(parse_duration_ms(duration, field=field))
 
 
-def as_time(time: Time) -> str | float:
+def as_time(time: Time, field: str = "time") -> str | float:
     """Return a time as :func:`~goq.units.parse_time_us` and the API read it."""
-    return time.isoformat() if isinstance(time, datetime) else time
+    if not isinstance(time, datetime):
+        if isinstance(time, str | int | float):
+            return time
+        raise InvalidInput(f"{time!r:.100} is not a time", field=field)
+    if time.tzinfo is None:
+        raise InvalidInput(f"{time!r} has no zone; give it one, as datetime.now(UTC)", field=field)
+    return time.isoformat()
 
 
 def wait_ms(wait: Duration | None) -> int:

@@ -69,7 +69,7 @@ class AsyncClient(AsyncLogClient, AsyncAdmin):
     ``client_id`` names this client in traces, as the producer or consumer; by default it is the
     host and the process.
 
-    Durations are text such as ``"30s"`` or a number of seconds. Times are text such as
+    Durations are text as ``"30s"``, seconds, or a ``timedelta``. Times are text such as
     ``"2026-01-31T08:00:00Z"``, ``"-1h"`` or ``"now"``, a ``datetime`` with a zone, or a number of
     milliseconds since 1970.
 

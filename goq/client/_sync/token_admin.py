@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from goq.client import results
 from goq.client._sync.http import Http
-from goq.client.arguments import Duration
+from goq.client.arguments import Duration, wire_duration
 from goq.client.protocol import routes
 
 
@@ -28,7 +28,7 @@ class TokenAdmin:
         """
         body: dict[str, object] = {"name": name, "allow": list(allow)}
         if expires is not None:
-            body["expires"] = expires
+            body["expires"] = wire_duration(expires, "expires")
         return results.token.decode_created(self._http.call("POST", routes.TOKENS, body))
 
     def list_tokens(self) -> tuple[results.token.TokenDescription, ...]:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+from datetime import datetime, timedelta, timezone
 from operator import mul
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -99,3 +101,21 @@ def test_what_is_no_size_is_refused_with_an_example(text: str) -> None:
 def test_what_is_no_time_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput):
         parse_time_us(text, now_us=NOW_US)
+
+
+def test_a_timedelta_is_a_duration_and_a_datetime_a_time() -> None:
+    assert parse_duration_ms(timedelta(minutes=1, milliseconds=5)) == 60_005
+    with pytest.raises(InvalidInput):
+        parse_duration_ms(timedelta(seconds=-1))
+    east = timezone(timedelta(hours=2))
+    assert parse_time_us(datetime(1970, 1, 1, 2, 0, 1, tzinfo=east), now_us=0) == 1_000_000
+    with pytest.raises(InvalidInput, match="has no zone"):
+        parse_time_us(datetime(1970, 1, 1), now_us=0)
+
+
+@pytest.mark.parametrize("value", [None, object(), [], b"1s", True, float("nan"), 1j])
+def test_what_is_neither_is_invalid_input(value: Any) -> None:
+    with pytest.raises(InvalidInput):
+        parse_duration_ms(value)
+    with pytest.raises(InvalidInput):
+        parse_time_us(value, now_us=0)

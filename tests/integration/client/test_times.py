@@ -1,0 +1,90 @@
+"""Durations and times of the standard library, in every call that takes one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from goq.client import Client
+from goq.errors import GoqError
+from tests.support.node.running_node import running_node
+
+SECOND = timedelta(seconds=1)
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Client]:
+    with running_node() as node, Client(node.url, timeout=30 * SECOND, retries=SECOND) as client:
+        client.create_topic("t", 1)
+        client.publish("t", b"first")
+        client.receive("t", "g", visibility=HOUR)
+        yield client
+
+
+def past() -> datetime:
+    return datetime.now(UTC) - HOUR
+
+
+def future() -> datetime:
+    return datetime.now(UTC) + HOUR
+
+
+def test_messages_are_published_and_settled_with_them(client: Client) -> None:
+    client.create_topic("own", 1)
+    client.publish("own", b"later", delay=HOUR)
+    client.publish("own", b"later", deliver_at=future())
+    client.publish("own", b"now", ttl=HOUR)
+    with client.producer("own", linger=SECOND / 100) as producer:
+        producer.send(b"later", delay=HOUR)
+    found = client.consume("own", group="g", visibility=HOUR, timeout=SECOND / 2, wait=SECOND / 4)
+    [message] = list(found)
+    message.extend(2 * HOUR)
+    message.nack(delay=HOUR)
+    assert client.describe_group("own", "g").retry == 1
+    scheduled = client.list_scheduled("own", until=future() + HOUR).messages
+    assert len(scheduled) == 3
+    client.reschedule_message(scheduled[0].raw["id"], future())
+
+
+def test_the_log_is_read_between_them(client: Client) -> None:
+    assert [m.value for m in client.read_log("t", from_time=past(), to_time=future())] == [b"first"]
+    assert client.replay("t", from_time=past()) is not None
+    assert client.describe_group("t", "g", as_of=datetime.now(UTC)).lag == 1
+    client.reset_group("t", "g", to=past(), dry_run=True)
+
+
+Call = Callable[[Client, Any], object]
+CALLS: dict[str, Call] = {
+    "delay": lambda q, bad: q.publish("t", b"", delay=bad),
+    "deliver_at": lambda q, bad: q.publish("t", b"", deliver_at=bad),
+    "ttl": lambda q, bad: q.publish("t", b"", ttl=bad),
+    "visibility": lambda q, bad: q.receive("t", "g", visibility=bad),
+    "wait": lambda q, bad: q.receive("t", "g", wait=bad),
+    "timeout": lambda q, bad: q.consume("t", group="g", timeout=bad),
+    "linger": lambda q, bad: q.producer("t", linger=bad),
+    "from_time": lambda q, bad: list(q.read_log("t", from_time=bad)),
+    "replay": lambda q, bad: q.replay("t", from_time=bad),
+    "as_of": lambda q, bad: q.describe_group("t", "g", as_of=bad),
+    "to": lambda q, bad: q.reset_group("t", "g", to=bad),
+    "retries": lambda _, bad: Client(retries=bad),
+}
+
+
+@pytest.mark.parametrize(
+    "bad", [object(), b"1s", "soon", [1]], ids=["object", "bytes", "text", "list"]
+)
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_what_is_neither_is_an_error_of_goq(client: Client, call: Call, bad: object) -> None:
+    with pytest.raises(GoqError):
+        call(client, bad)
+
+
+def test_a_time_without_a_zone_is_refused_everywhere(client: Client) -> None:
+    naive = datetime(2026, 1, 1)
+    for name in ("deliver_at", "from_time", "replay", "as_of", "to"):
+        with pytest.raises(GoqError, match="has no zone"):
+            CALLS[name](client, naive)
