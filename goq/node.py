@@ -23,6 +23,7 @@ from goq.config.node import Config
 from goq.errors import StorageFull, UsageError
 from goq.http.context import HttpLimits
 from goq.http.server import HttpServer
+from goq.http.tls import ServerCertificate
 from goq.storage.data_dir_lock import DataDirLock
 from goq.storage.disk import Disk, RealDisk, connections_max
 from goq.storage.disk_space import DiskSpace, SpaceState
@@ -51,13 +52,16 @@ class Node:
         self._bootstrap: ClusterBootstrap | None = None
         self.cluster: ClusterNode | None = None
         self._tokens: TokenTable | None = None
+        self._certificate: ServerCertificate | None = None
+        self._certificate_monitor: asyncio.Task[None] | None = None
 
     @property
     def url(self) -> str:
         """The address that the node listens on."""
         assert self._server is not None
         host, port = self._server.addresses[0]
-        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        scheme = "http" if self._certificate is None else "https"
+        return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
     async def start(self) -> None:
         """Recover the data folder, then listen.
@@ -73,6 +77,9 @@ class Node:
     async def _start(self) -> None:
         check_exposure(self.config)
         check_secret_files(self.config)
+        tls = self.config.security.tls
+        if tls is not None:
+            self._certificate = ServerCertificate(tls.cert_file, tls.key_file)
         disk = RealDisk(space=self._space)
         self._lock = self._lock_data_dir(disk)
         self._space.begin_start()
@@ -95,8 +102,17 @@ class Node:
         )
         self._space_monitor = asyncio.ensure_future(self._watch_space())
         self._server = await self._listen(self.app)
+        if self._certificate is not None:
+            self._certificate_monitor = asyncio.ensure_future(self._watch_certificate())
         if self.cluster is not None:
             self.cluster.start(self.url)
+
+    async def _watch_certificate(self) -> None:
+        """Load the certificate again when its files have changed."""
+        assert self._certificate is not None
+        while True:
+            await asyncio.sleep(limits.CERTIFICATE_CHECK_S)
+            self._certificate.reload_if_changed()
 
     async def _watch_space(self) -> None:
         """Measure the room on the disk; a node whose disk is full leads nothing."""
@@ -173,7 +189,9 @@ class Node:
         )
         app.metrics.server = server
         try:
-            await server.start(config.host, config.port)
+            certificate = self._certificate
+            tls = None if certificate is None else certificate.context
+            await server.start(config.host, config.port, tls)
         except OSError as error:
             raise UsageError(
                 f"cannot listen on {config.listen}: {error.strerror or error}",
@@ -189,12 +207,15 @@ class Node:
     def reload(self, config: Config) -> None:
         """Take over the settings that can change while the node runs: ``security.hosts``.
 
-        The token of the data folder is read again, and does not count any more without its file.
+        The certificate is loaded again. The token of the data folder is read again, and does not
+        count any more without its file.
         Raises ``UsageError``.
         """
         if self._tokens is not None:
             text = read_admin_token(config.broker.data_dir)
             self._tokens.set_admin_token(config.broker.node_id, text)
+        if self._certificate is not None:
+            self._certificate.reload()
         self.config = config
         if self._server is not None:
             self._server.allow_hosts(config.host_names)
@@ -222,6 +243,10 @@ class Node:
         await self._release()
 
     async def _release(self) -> None:
+        if self._certificate_monitor is not None:
+            self._certificate_monitor.cancel()
+            await asyncio.gather(self._certificate_monitor, return_exceptions=True)
+            self._certificate_monitor = None
         if self._space_monitor is not None:
             self._space_monitor.cancel()
             await asyncio.gather(self._space_monitor, return_exceptions=True)

@@ -46,8 +46,8 @@ COMMANDS = {
 EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143
 _EPILOG = (
-    "Everywhere: --server URL (repeatable), --context NAME, --token-file FILE, --json. Without"
-    " --server: GOQ_SERVER, the current context, http://127.0.0.1:8080."
+    "Everywhere: --server URL (repeatable), --context NAME, --token-file FILE, --ca-file FILE,"
+    " --json. Without --server: GOQ_SERVER, the current context, http://127.0.0.1:8080."
 )
 _HELP = "A message queue on a durable log."
 

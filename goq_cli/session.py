@@ -129,13 +129,15 @@ def take_global_options(arguments: list[str]) -> list[str]:
             rest += [word, *words]
         elif word == "--json":
             SESSION.json = True
-        elif name in ("--server", "--token", "--token-file", "--context"):
+        elif name in ("--server", "--token", "--token-file", "--ca-file", "--context"):
             if not equals:
                 value = next(words, "")
             if not value:
                 raise UsageError(f"{name} needs a value")
             if name == "--server":
                 SESSION.servers.append(value)
+            elif name == "--ca-file":
+                os.environ["GOQ_CA_FILE"] = value  # for this process and those that it starts
             elif name == "--token":
                 SESSION.token = value
             elif name == "--token-file":

@@ -38,8 +38,8 @@ def check_secret_files(config: Config) -> None:
 
     A missing file is an error where it is read.
     """
-    tls = config.cluster.tls
-    paths: list[Path | None] = [config.cluster.secret_file, None if tls is None else tls.key_file]
+    paths: list[Path | None] = [config.cluster.secret_file]
+    paths += [tls.key_file for tls in (config.cluster.tls, config.security.tls) if tls is not None]
     for path in paths:
         try:
             if path is not None:

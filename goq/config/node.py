@@ -235,18 +235,29 @@ class DefaultsConfig(BaseModel):
 _OWN_SECTIONS = tuple(name for name in DefaultsConfig.model_fields if name != "topic")
 
 
+class ServerTlsConfig(BaseModel):
+    """The certificate of the HTTP server, with the chain up to its authority, and the key: PEM."""
+
+    model_config = _STRICT
+
+    cert_file: Path
+    key_file: Path
+
+
 class SecurityConfig(BaseModel):
     """The settings of who may ask the node.
 
     With ``auth`` of ``tokens`` each request needs a token. Without, a node that other machines
     reach starts only with ``allow_open``. ``hosts`` are names by which clients call the node,
-    besides its own: ``goq.example.com``, or ``*.example.com`` for every name under it.
+    besides its own: ``goq.example.com``, or ``*.example.com`` for every name under it. With
+    ``tls`` the node speaks HTTPS and no HTTP.
     """
 
     model_config = _STRICT
 
     auth: Literal["off", "tokens"] = "off"
     allow_open: bool = False
+    tls: ServerTlsConfig | None = None
     hosts: tuple[str, ...] = ()
 
     @field_validator("auth", mode="before")
@@ -254,6 +265,11 @@ class SecurityConfig(BaseModel):
     def _is_off(cls, value: Any) -> Any:
         """Accept what YAML makes of ``off``."""
         return "off" if value is False else value
+
+    @field_validator("tls", mode="before")
+    @classmethod
+    def _may_be_none(cls, value: Any) -> Any:
+        return None if value == "none" else value
 
     @field_validator("hosts", mode="before")
     @classmethod
@@ -332,6 +348,11 @@ class Config(BaseModel):
                     "cluster.listen: set the address for other nodes, as in 10.0.0.1:9090"
                 )
             return self
+        if self.security.tls is not None:
+            raise ValueError(
+                "security.tls: nodes of a cluster do not speak HTTPS with each other yet; end TLS"
+                " in a proxy in front of them"
+            )
         if cluster.secret_file is None:
             raise ValueError(
                 "cluster.secret_file: nodes authenticate each other by a shared secret; make one"

@@ -22,7 +22,7 @@ from goq.errors import UsageError
 
 _PREFIX = "GOQ_"
 _CLIENT_VARIABLES = {
-    "GOQ_SERVER", "GOQ_TOKEN", "GOQ_TOKEN_FILE", "GOQ_CLIENT_ID",
+    "GOQ_SERVER", "GOQ_TOKEN", "GOQ_TOKEN_FILE", "GOQ_CA_FILE", "GOQ_CLIENT_ID",
     "GOQ_ID", "GOQ_TOPIC", "GOQ_PARTITION", "GOQ_OFFSET", "GOQ_KEY", "GOQ_TIMESTAMP", "GOQ_ATTEMPT",
 }  # fmt: skip
 """What commands read, and what ``goq consume --exec`` sets for the command that it runs."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Callable, Iterable
 from typing import Final
 
@@ -13,6 +14,7 @@ from goq.http.context import HttpLimits, ServerContext
 from goq.http.failure_log import FailureLog
 from goq.http.loop_watch import Holder
 from goq.http.message import Handler, Response
+from goq.http.tls import HANDSHAKE_TIMEOUT_S
 
 BACKLOG: Final = 1024
 CANCEL_MS_MAX: Final = 1_000
@@ -41,13 +43,21 @@ class HttpServer:
         )
         self._server: asyncio.Server | None = None
 
-    async def start(self, host: str, port: int) -> None:
-        """Listen on ``host`` and ``port``, or on a free port for 0. Raises ``OSError``."""
+    async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
+        """Listen on ``host`` and ``port``, or on a free port for 0. Raises ``OSError``.
+
+        With ``tls`` only HTTPS is spoken.
+        """
         shared = self._shared
         loop = asyncio.get_running_loop()
         shared.loop = loop
         self._server = await loop.create_server(
-            lambda: Connection(shared), host, port, backlog=BACKLOG
+            lambda: Connection(shared),
+            host,
+            port,
+            backlog=BACKLOG,
+            ssl=tls,
+            ssl_handshake_timeout=None if tls is None else HANDSHAKE_TIMEOUT_S,
         )
         shared.loop_watch.start(loop)
 

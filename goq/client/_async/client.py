@@ -62,12 +62,13 @@ class AsyncClient(AsyncLogClient, AsyncAdmin):
                 await message.ack()
 
     ``servers`` are the URLs to begin with; the client learns the other nodes of a cluster.
-    ``token`` is sent as a bearer token. ``timeout`` bounds the wait for each answer. ``retries`` is
-    how long a failing request is tried again, from its first failure; 0 for not at all, "forever"
-    without end; ``connect_retries`` bounds it while no node can be connected to. ``on_retry`` is
-    called with the error and the seconds since the first, by any thread; False ends the retries.
-    ``client_id`` names this client in traces, as the producer or consumer; by default it is the
-    host and the process.
+    ``token`` is sent as a bearer token. ``ca_file`` (PEM) has the authorities of ``https`` servers,
+    by default ``GOQ_CA_FILE`` or the public ones. ``timeout`` bounds the wait for each answer.
+    ``retries`` is how long a failing request is tried again, from its first failure; 0 for not at
+    all, "forever" without end; ``connect_retries`` bounds it while no node can be connected to.
+    ``on_retry`` is called with the error and the seconds since the first, by any thread; False ends
+    the retries. ``client_id`` names this client in traces, as the producer or consumer; by default
+    it is the host and the process.
 
     Durations are text as ``"30s"``, seconds, or a ``timedelta``. Times are text such as
     ``"2026-01-31T08:00:00Z"``, ``"-1h"`` or ``"now"``, a ``datetime`` with a zone, or a number of
@@ -83,6 +84,7 @@ class AsyncClient(AsyncLogClient, AsyncAdmin):
         servers: str | Sequence[str] = "http://127.0.0.1:8080",
         *,
         token: str | None = None,
+        ca_file: str | None = None,
         timeout: Duration = "30s",
         client_id: str | None = None,
         retries: Duration = "10s",
@@ -104,6 +106,7 @@ class AsyncClient(AsyncLogClient, AsyncAdmin):
                 parse_duration_ms(timeout, field="timeout"),
                 retry_policy(retries, connect_retries, on_retry),
                 self.client_id,
+                ca_file=ca_file or os.environ.get("GOQ_CA_FILE") or None,
             )
         )
         self._clock = clock or SystemClock()

@@ -29,6 +29,8 @@ class HttpOptions:
     client_id: str | None = None
     session_id: str | None = None
     """Tells a consume loop from others whose consumers have its name."""
+    ca_file: str | None = None
+    """The authorities of HTTPS servers, by default the public ones."""
 
 
 def session_header(session_id: str) -> tuple[bytes, bytes]:
