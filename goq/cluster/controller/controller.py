@@ -319,8 +319,10 @@ class _ControllerPass:
             if self._is_deleted(deleted.topic_id, deleted.nodes):
                 self._decide(RemoveTopic(deleted.name, deleted.topic_id))
         for name, topic in sorted(self._state.topics.items()):
+            if not topic.deleting:
+                continue
             nodes = {node for partition in topic.partitions for node in partition.replicas}
-            if topic.deleting and self._is_deleted(topic.topic_id, nodes):
+            if self._is_deleted(topic.topic_id, nodes):
                 self._decide(RemoveTopic(name, topic.topic_id))
         for name, node in sorted(self._draft.nodes.items()):
             if node.leaving:
