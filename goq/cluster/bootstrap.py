@@ -393,13 +393,18 @@ class ClusterBootstrap:
         """Remove a node from the Raft group.
 
         A leader that removes itself transfers its leadership first, and raises ``NotLeader``: the
-        next leader goes on.
+        next leader goes on. A controller that has just begun may decide on older metadata: the node
+        may have been removed since, and have joined again. So the metadata is asked once more.
         """
         assert self.raft is not None
+        assert self._node is not None
         if node == self._name:
             await self.raft.transfer_leadership()
             raise NotLeader("another node runs the controller now")
-        await self.raft.remove_member(node)
+        await self.raft.barrier()
+        known = self._node.state.nodes.get(node)
+        if known is not None and known.leaving:
+            await self.raft.remove_member(node)
 
     def _on_raft_status(self, status: RaftStatus) -> None:
         if self._node is not None:

@@ -120,6 +120,18 @@ def test_a_node_that_has_left_stays_away_when_it_is_started_again(cluster: Runni
     assert [node["id"] for node in later["nodes"]] == ["n1"]
 
 
+def test_a_node_that_joined_again_is_not_removed_by_a_decision_about_the_earlier_one(
+    cluster: RunningCluster,
+) -> None:
+    grown(cluster, "n1", "n2")
+    first = cluster.by_name["n1"].node._bootstrap
+    assert first is not None
+    assert not cluster.state("n1").nodes["n2"].leaving
+    cluster.by_name["n1"].on_loop(lambda: first._remove_member("n2"))
+    members = cluster.cluster_node("n1").raft.status.members
+    assert [spec.partition("=")[0] for spec in members] == ["n1", "n2"]
+
+
 def test_an_id_that_is_in_use_joins_no_second_time(cluster: RunningCluster) -> None:
     grown(cluster, "n1", "n2")
     second = cluster.by_name["n2"].node._bootstrap
