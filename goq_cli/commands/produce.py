@@ -14,11 +14,12 @@ import msgspec
 import typer
 
 from goq import limits
-from goq.errors import InvalidInput, NotFound, TooLarge, UsageError
+from goq.errors import GoqError, InvalidInput, NotFound, TooLarge, UsageError
 from goq.model import UNTERMINATED_HEADER, Header, Message
+from goq_cli.input.rejects import FAIL, Rejects
 from goq_cli.input.splitter import Splitter
 from goq_cli.interrupts import Terminated
-from goq_cli.output.output import parse_settings
+from goq_cli.output.output import EXIT_IN_PART, parse_settings
 from goq_cli.rate import show_count
 from goq_cli.session import SESSION, ClientId, RetryFor
 
@@ -107,6 +108,14 @@ def command(
     compress: Annotated[str | None, typer.Option(metavar="zstd", help="Compress batches.")] = None,
     client_id: ClientId = None,
     retry_for: RetryFor = None,
+    on_error: Annotated[
+        str,
+        typer.Option(
+            "--on-error",
+            metavar="fail|skip|FILE",
+            help="What to do with input that is too long or malformed; FILE gets it as it came.",
+        ),
+    ] = FAIL,
     print_ids: Annotated[
         bool, typer.Option("--print-ids", help="Print the id of each stored message.")
     ] = False,
@@ -138,7 +147,10 @@ def command(
     )
     report = ProduceReport(print_ids)
     interrupted = threading.Event()
+    rejects = Rejects(on_error)
     with (
+        report.tells_count(),
+        rejects,
         SESSION.lasting_client(client_id, retry_for, interrupted.is_set) as client,
         report.progress(files),
         client.producer(
@@ -154,60 +166,74 @@ def command(
         try:
             for name in files or [STDIN]:
                 with opened(name) as fd:
-                    feed(producer, fd, name, form)
+                    feed(producer, fd, name, form, rejects)
         except (KeyboardInterrupt, Terminated):
             interrupted.set()
             raise
     report.finish()
+    rejects.finish()
+    if rejects.count:
+        raise typer.Exit(EXIT_IN_PART)
 
 
-def feed(producer: Producer, fd: int, name: str, form: Form) -> None:
+def feed(producer: Producer, fd: int, name: str, form: Form, rejects: Rejects) -> None:
     """Publish the messages of one input."""
     label = "stdin" if name == STDIN else name
     if form.whole:
         message = Message(_whole(fd, label), form.key, form.headers)
         producer.send_many([producer.apply(message, form.delivery)])
         return
-    splitter = Splitter(b"\n" if form.jsonl else form.delimiter, label)
+    splitter = Splitter(b"\n" if form.jsonl else form.delimiter, label, rejects)
     for values in splitter.split(fd):
         first = splitter.count - len(values) + 1
         if form.is_plain and not splitter.unterminated:
             producer.send_values(values)
             continue
-        messages = [
-            producer.apply(message, options)
-            for message, options in _messages(values, first, label, form)
+        messages: list[Message] = []
+        try:
+            for number, value in enumerate(values, first):
+                try:
+                    for message, options in _parsed(value, f"{label}, line {number}", form):
+                        messages.append(producer.apply(message, options))
+                except InvalidInput as error:
+                    rejects.refuse(error)
+                    rejects.keep(value + splitter.delimiter)
+            if splitter.unterminated and messages and not form.jsonl:
+                mark: Header = (UNTERMINATED_HEADER, b"1")
+                headers = (*messages[-1].headers, mark)
+                messages[-1] = msgspec.structs.replace(messages[-1], headers=headers)
+        finally:
+            if messages:
+                producer.send_many(messages)
+
+
+def _parsed(value: bytes, where: str, form: Form) -> list[tuple[Message, DeliveryOptions]]:
+    """Return the messages of one piece of input; raise ``InvalidInput``."""
+    if form.jsonl:
+        if not value.strip():
+            return []
+        from goq_cli.input.jsonl import parse_messages
+
+        return [
+            (
+                Message(
+                    message.value,
+                    message.key if form.key is None else form.key,
+                    (*form.headers, *message.headers),
+                ),
+                _overridden(options, form.delivery),
+            )
+            for message, options in parse_messages(value, where)
         ]
-        if splitter.unterminated and not form.jsonl:
-            mark: Header = (UNTERMINATED_HEADER, b"1")
-            headers = (*messages[-1].headers, mark)
-            messages[-1] = msgspec.structs.replace(messages[-1], headers=headers)
-        producer.send_many(messages)
-
-
-def _messages(
-    values: list[bytes], first: int, label: str, form: Form
-) -> Iterator[tuple[Message, DeliveryOptions]]:
-    for number, value in enumerate(values, first):
-        if form.jsonl:
-            if not value.strip():
-                continue
-            from goq_cli.input.jsonl import parse_messages
-
-            for message, options in parse_messages(value, f"{label}, line {number}"):
-                headers = (*form.headers, *message.headers)
-                key = message.key if form.key is None else form.key
-                yield Message(message.value, key, headers), _overridden(options, form.delivery)
-        elif form.key_separator is not None:
-            key, separator, rest = value.partition(form.key_separator)
-            if not separator:
-                raise InvalidInput(
-                    f"{label}, line {number}: no {form.key_separator.decode(errors='replace')!r}"
-                    " to tell the key from the value; the lines before it are stored"
-                )
-            yield Message(rest, key, form.headers), form.delivery
-        else:
-            yield Message(value, form.key, form.headers), form.delivery
+    if form.key_separator is None:
+        return [(Message(value, form.key, form.headers), form.delivery)]
+    key, separator, rest = value.partition(form.key_separator)
+    if not separator:
+        raise InvalidInput(
+            f"{where}: no {form.key_separator.decode(errors='replace')!r}"
+            " to tell the key from the value; the lines before it are stored"
+        )
+    return [(Message(rest, key, form.headers), form.delivery)]
 
 
 def _overridden(options: DeliveryOptions, given: DeliveryOptions) -> DeliveryOptions:
@@ -294,6 +320,15 @@ class ProduceReport:
             yield
         if shown:
             sys.stderr.write(f"{self._count:,} messages stored\n")
+
+    @contextmanager
+    def tells_count(self) -> Iterator[None]:
+        """Add to an error how many messages were stored before."""
+        try:
+            yield
+        except GoqError as error:
+            error.add_note(f"{self._count:,} messages were stored")
+            raise
 
     def finish(self) -> None:
         """Print the result, as JSON with --json."""

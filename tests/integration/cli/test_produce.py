@@ -270,3 +270,43 @@ def contents(line: bytes) -> dict[str, object]:
     """Return the fields of a message that belong to it, not to its place in a log."""
     places = ("id", "topic", "timestamp", "expires_at")
     return {name: value for name, value in json.loads(line).items() if name not in places}
+
+
+LONG = b"x" * (limits.VALUE_BYTES_MAX + 1)
+
+
+@pytest.mark.parametrize("delimiter", [b"\n", b"--"])
+@pytest.mark.parametrize(
+    "before",
+    [(b"first", LONG, b"last"), (LONG, b"first", LONG, b"last"), (b"first", b"last", LONG)],
+)
+def test_what_is_too_long_is_left_out_or_kept_in_a_file(
+    goq: Run, topic: str, tmp_path: Path, delimiter: bytes, before: tuple[bytes, ...]
+) -> None:
+    goq("topic", "create", topic, "--partitions", "1")
+    data = b"".join(value + delimiter for value in before)
+    options = ("--delimiter", delimiter.decode().replace("\n", r"\n"))
+    done = goq("produce", topic, *options, "--on-error", "kept", stdin=data, code=1)
+    assert b"messages were left out; they are in kept" in done.stderr
+    assert (tmp_path / "kept").read_bytes() == (LONG + delimiter) * before.count(LONG)
+    assert goq("consume", topic).stdout == b"first\nlast\n"
+    goq("produce", topic, *options, "--on-error", "skip", stdin=data, code=1)
+    assert goq("consume", topic).stdout == b"first\nlast\n" * 2
+
+
+def test_malformed_lines_are_left_out_and_what_comes_before_an_error_is_stored_and_counted(
+    goq: Run, topic: str, tmp_path: Path
+) -> None:
+    goq("topic", "create", topic, "--partitions", "1")
+    lines = [b'{"value": "a"}', b"{no json}", b'{"value": "b", "delay": "soon"}', b'{"value": "c"}']
+    data = b"".join(line + b"\n" for line in lines)
+    done = goq("produce", topic, "--jsonl", stdin=data, code=7)
+    assert b"stdin, line 2" in done.stderr
+    assert b"1 messages were stored" in done.stderr
+    goq("produce", topic, "--jsonl", "--on-error", "bad.jsonl", stdin=data, code=1)
+    assert (tmp_path / "bad.jsonl").read_bytes() == b"".join(line + b"\n" for line in lines[1:3])
+    assert goq("consume", topic).stdout == b"a\na\nc\n"
+    done = goq("produce", topic, "--key-sep", "=", stdin=b"k=v\nno key\nl=w\n", code=7)
+    assert b"line 2" in done.stderr
+    assert b"1 messages were stored" in done.stderr
+    goq("produce", topic, "--on-error", "missing/file", stdin=b"a\n", code=2)
