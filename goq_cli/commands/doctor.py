@@ -11,6 +11,10 @@ import typer
 from goq_cli.output.output import print_answer
 from goq_cli.session import SESSION
 
+_DAMAGE_ADVICE = (
+    "The rest is served. For the offsets, run on the node: goq doctor --verify --data-dir DIR"
+)
+
 
 def command(
     verify: Annotated[
@@ -37,7 +41,8 @@ def _node_is_well() -> bool:
     lines += health.limits_reached
     told = {problem.what for problem in health.problems}
     lines += [f"offline: {name}" for name in health.offline if name not in told]
-    lines += [f"damaged: {name}" for name in health.damaged]
+    for name in health.damaged:
+        lines += [f"damaged: {name}: stored bytes failed their check", f"  {_DAMAGE_ADVICE}"]
     for problem in health.problems:
         lines += [f"{problem.state}: {problem.what}: {problem.reason}", f"  {problem.advice}"]
     print_answer({**version.raw, **health.raw}, "\n".join(lines))

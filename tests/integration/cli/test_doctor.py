@@ -6,7 +6,7 @@ from pathlib import Path
 
 from goq.storage.node_db import DoubtKind, TopicDoubt
 from tests.support.cli.command import Run
-from tests.support.node.running_node import RunningNode
+from tests.support.node.running_node import RunningNode, running_node
 from tests.support.paths import topic_dir
 
 
@@ -62,3 +62,16 @@ def test_a_partition_that_is_online_can_be_reopened_and_one_that_is_not_there_ca
     done = goq("topic", "reopen", topic, "0", "--json")
     assert json.loads(done.stdout) == {"reopened": f"{topic}:0"}
     goq("topic", "reopen", topic, "1", code=3)
+
+
+def test_the_doctor_says_of_damage_what_it_is_and_what_to_do(goq: Run, tmp_path: Path) -> None:
+    data_dir = tmp_path / "data"
+    with running_node(data_dir) as node:
+        goq("topic", "create", "t", "--partitions", "1", GOQ_SERVER=node.url)
+        goq("produce", "t", stdin=b"kept\n", GOQ_SERVER=node.url)
+    [segment] = (topic_dir(data_dir, "t") / "0" / "messages").glob("*.log")
+    segment.unlink()
+    with running_node(data_dir) as node:
+        said = goq("doctor", code=1, GOQ_SERVER=node.url).stdout.decode()
+    assert "degraded\ndamaged: t:0: stored bytes failed their check\n" in said
+    assert "goq doctor --verify" in said
