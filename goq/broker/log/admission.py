@@ -146,6 +146,8 @@ def _repetitions(
 
     The offset of an original in the frame does not count the duplicates before it.
     """
+    if not found and _are_different(ids):
+        return []
     first: dict[tuple[int, ...], DuplicateRow] = {}
     left_out: list[DuplicateRow] = []
     for number, (row, one) in enumerate(zip(rows.tolist(), map(tuple, ids.tolist()), strict=True)):
@@ -156,3 +158,9 @@ def _repetitions(
         else:
             first[one] = DuplicateRow(row, next_offset + row - len(left_out), now_us)
     return left_out
+
+
+def _are_different(ids: Ids) -> bool:
+    """Return whether no two ids are the same; False also where only their first halves are."""
+    halves = np.sort(ids[:, 0])
+    return not (halves[1:] == halves[:-1]).any()

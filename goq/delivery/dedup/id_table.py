@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 SLOTS: Final = 8
 FEW: Final = 64
 """Fewer ids than this are looked up one by one, which is faster."""
+_FEW_LEFT = 8  # of many ids, that had a full bucket
 _LOAD = 13 / 16
 _MASK_64 = 2**64 - 1
 _ONES = 0x0101_0101_0101_0101
@@ -72,15 +73,15 @@ class IdTable:
         found = np.zeros(len(ids), np.uint64)
         rows, buckets, wanted = np.arange(len(ids)), self._buckets_of(mixed), _tags_of(mixed)
         wanted *= np.uint64(_ONES)
-        while len(rows) >= FEW:
+        while len(rows) >= _FEW_LEFT:
             tags = self._tags[buckets]
             differing = tags ^ wanted  # a byte is 0 where a slot has the tag
             alike = (differing - np.uint64(_ONES)) & ~differing & np.uint64(_HIGHS)
-            for row, bucket in zip(
-                rows[some := alike.nonzero()[0]].tolist(), buckets[some].tolist(), strict=True
-            ):
-                first, second = ids[row].tolist()
-                found[row] = max(int(found[row]), self._in_bucket(bucket, first, second))
+            some = alike.nonzero()[0]
+            if len(some):
+                looked = rows[some]
+                numbers = self._in_buckets(buckets[some], ids[looked])
+                found[looked] = np.maximum(found[looked], numbers)
             full = (tags >> np.uint64(_LAST)).nonzero()[0]
             rows, wanted = rows[full], wanted[full]
             buckets = (buckets[full] + 1) & self._mask
@@ -104,6 +105,14 @@ class IdTable:
             if not tags >> _LAST:
                 return found
             bucket = (bucket + 1) & self._mask
+
+    def _in_buckets(self, buckets: NDArray[Any], ids: Ids) -> Words:
+        """Return the number of each id in its bucket, 0 where it is not there."""
+        slots = buckets[:, None] * SLOTS + np.arange(SLOTS)
+        is_it = self._firsts[slots] == ids[:, :1]
+        is_it &= self._seconds[slots] == ids[:, 1:]
+        numbers: Words = (self._numbers[slots] * is_it).max(axis=1)
+        return numbers
 
     def _in_bucket(self, bucket: int, first: int, second: int) -> int:
         slots = slice(bucket * SLOTS, (bucket + 1) * SLOTS)

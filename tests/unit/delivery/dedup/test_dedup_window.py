@@ -165,3 +165,22 @@ def test_ids_that_all_fall_into_one_bucket_are_still_told_apart() -> None:
 @pytest.mark.parametrize("capacity", [1, 13, 14, 19, 26, 27, 1000])
 def test_a_table_has_room_for_as_many_as_were_asked_for(capacity: int) -> None:
     assert IdTable(capacity).capacity >= capacity
+
+
+@pytest.mark.parametrize("half", [0, 1])
+def test_ids_that_differ_in_one_half_are_told_apart(half: int) -> None:
+    mixer, table = Mixer(FACTORS), IdTable(4_000)
+    ids = np.full((4_000, 2), 7, np.uint64)
+    ids[:, half] = np.arange(1, 4_001)
+    stored, strange = ids[:2_000], ids[2_000:]
+    table.add(stored, mixer.mix(stored), np.arange(1, 2_001, dtype=np.uint64))
+    assert table.find(stored, mixer.mix(stored)).tolist() == list(range(1, 2_001))
+    assert not table.find(strange, mixer.mix(strange)).any()
+
+
+def test_the_highest_number_of_an_id_counts_in_whichever_bucket_it_is() -> None:
+    mixer, table = Mixer(FACTORS), IdTable(2_000)
+    ids = ids_of(*range(1, 65))
+    for number in range(12, 0, -1):  # more than a bucket holds, the highest first
+        table.add(ids, mixer.mix(ids), np.full(64, number, np.uint64))
+    assert table.find(ids, mixer.mix(ids)).tolist() == [12] * 64
