@@ -69,6 +69,16 @@ def test_messages_that_are_there_are_left_out_and_their_originals_named(tmp_path
     run(main())
 
 
+def test_an_id_that_is_twice_in_a_frame_of_new_ids_is_stored_once(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with broker_on(tmp_path) as broker:
+            topic = await broker.create_topic("t")
+            assert left_out(await send(topic, "aba.b")) == [(2, 0), (4, 1)]
+            assert stored_ids(topic) == [dedup_hash("a"), dedup_hash("b"), None]
+
+    run(main())
+
+
 def test_a_compressed_frame_is_made_smaller_and_stays_compressed(tmp_path: Path) -> None:
     async def main() -> None:
         async with broker_on(tmp_path) as broker:
