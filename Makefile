@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo cluster test test-long chaos sim check bench docs clean
+.PHONY: demo cluster test test-long chaos sim mutants check bench docs clean
 
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -32,6 +32,9 @@ chaos: $(VENV)/installed-dev      ## half an hour of faults on a cluster under l
 
 sim: $(VENV)/installed-dev        ## whole clusters under faults in simulated time, until Ctrl-C
 	$(BIN)/python -m tests.sim
+
+mutants: $(VENV)/installed-dev    ## 200 random faults in the source: do the nearest tests notice?
+	nice -n 10 $(BIN)/python tools/mutants.py
 
 check: $(VENV)/installed-dev       ## style, types, layers, generated files
 	$(BIN)/ruff check .
