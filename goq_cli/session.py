@@ -73,10 +73,12 @@ class Session:
         from goq.client import Client
 
         servers, token = self.servers_and_token()
+        if client_id is None:
+            client_id = os.environ.get("GOQ_CLIENT_ID") or None
         return Client(
             servers,
             token=token,
-            client_id=client_id or os.environ.get("GOQ_CLIENT_ID") or None,
+            client_id=client_id,
             retries=retries,
             connect_retries=connect,
             on_retry=on_retry,
