@@ -75,6 +75,8 @@ class Route:
     gives_lines: bool = False
     waits: bool = False
     """Whether the answer may wait for messages; such a request ends with its connection."""
+    is_brief: bool = False
+    """Whether the answer waits for nothing but the disk, so that a single node needs no task."""
     answer_type: str = JSON
     ignores_query: bool = False
     """Whether unknown query parameters are accepted: monitoring systems may add some."""
@@ -158,6 +160,7 @@ class Router:
         """Called before the waiting requests are answered."""
         self._stats = stats
         self._failures = failures
+        self._is_alone = not has_other_nodes
         self._stopped_retry_ms = None if has_other_nodes else _STOPPED_RETRY_MS
         self._waiting: set[asyncio.Task[object]] = set()
         self._interrupted: set[asyncio.Task[object]] = set()
@@ -198,6 +201,7 @@ class Router:
             route, values = self.match(request)
             path = route.path
             request.outlives_eof = not route.waits
+            request.is_brief = route.is_brief and self._is_alone
             if request.query_string:
                 route.check_query(request)
             if _CODING in request.headers:

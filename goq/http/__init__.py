@@ -6,7 +6,7 @@ connection        one connection: request order, answers, cancellation
 tls               the certificate of the server, replaced while it runs
 allowed_hosts     the names by which requests may call the server
 request_parser    parser from bytes to whole requests; no I/O
-message           ``Request``, ``Response``, ``LiveStream``, and the parser of request targets
+message           ``Request``, ``Response``, ``LiveStream``, ``BriefAnswer``
 timeouts          the two deadlines of a connection, on one lazily armed timer
 loop_watch        watchdog of the event loop: its longest holds by route
 failure_log       failed requests in the log, each with an id

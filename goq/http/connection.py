@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Generator
+from functools import partial
 from time import perf_counter
 from types import FrameType
 from typing import Any, cast
@@ -12,7 +13,7 @@ from typing import Any, cast
 from goq import limits
 from goq.errors import GoqError, Unavailable
 from goq.http.context import ServerContext
-from goq.http.message import LiveStream, Request, Response
+from goq.http.message import BriefAnswer, LiveStream, Request, Response
 from goq.http.request_parser import Phase, RequestParser
 from goq.http.response_writer import CLOSE, CONTINUE, KEEP_ALIVE, ResponseWriter
 from goq.http.timeouts import LINGER_MS, Timeouts
@@ -205,6 +206,9 @@ class Connection(asyncio.Protocol):
                 self._finish(request)
                 _note_step(shared, request, started_s)
                 return
+        elif request.is_brief and inspect.iscoroutine(answer):
+            self._answer_briefly(answer, request)
+            return
         else:
             self._unstarted = answer
         steps = _Steps(self._serve(answer, request), shared, request)
@@ -212,6 +216,24 @@ class Connection(asyncio.Protocol):
         if self._eof and not request.outlives_eof:
             self._cancel()
             self._close()
+
+    def _answer_briefly(self, answer: Coroutine[Any, Any, Response], request: Request) -> None:
+        """Run a handler without a task."""
+        shared, is_first_step = self._shared, True
+
+        def on_answer(response: Response | None, error: BaseException | None) -> None:
+            if self._transport.is_closing():
+                return  # the client is gone
+            if response is None or response.stream is not None:
+                response = shared.failure(error or TypeError("a brief answer streams"), request)
+            self._writer.write(response, self._connection_line(request), request)
+            self._finish(request)
+            if not is_first_step:
+                self._advance()
+
+        note_step = partial(_note_step, shared, request)
+        BriefAnswer(answer, self._loop, on_answer, note_step).step()
+        is_first_step = False
 
     async def _serve(self, answer: Response | Awaitable[Response], request: Request) -> None:
         """Await the answer and write it. This is the body of a request's task."""

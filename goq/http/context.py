@@ -7,7 +7,7 @@ import logging
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from goq import limits
 from goq.errors import GoqError
@@ -54,6 +54,58 @@ class HttpLimits:
 _KNOWN_HOSTS_MAX: Final = 1000
 logger: Final = logging.getLogger("goq.http")
 
+HEADS_MAX: Final = 1024
+HEAD_BYTES_MAX: Final = 2048
+_END: Final = b"\r\n\r\n"
+_UNFIT: Final = ("transfer-encoding", "expect", "origin", "upgrade")
+
+
+class KnownHead(NamedTuple):
+    """The parts of a request that its head gives."""
+
+    method: str
+    path: str
+    query: str
+    headers: dict[str, str]
+    body_bytes: int
+
+
+class KnownHeads:
+    """Heads of requests that were parsed before: clients send the same one again and again.
+
+    Only a head that the parser accepted is known, byte for byte, and only of a request whose body
+    has a ``Content-Length`` or is empty. So the same bytes mean the same request. What depends on
+    the moment is checked each time: the allowed hosts, and the room for the body.
+    """
+
+    def __init__(self) -> None:
+        self._heads: dict[bytes, KnownHead] = {}
+
+    def find(self, data: bytes) -> tuple[KnownHead, int] | None:
+        """Return the head of ``data`` and its size, if it is known and ``data`` is one request."""
+        size = data.find(_END) + len(_END)
+        head = self._heads.get(data[:size])
+        if head is None or len(data) != size + head.body_bytes:
+            return None
+        return head, size
+
+    def add(self, data: bytes, request: Request) -> None:
+        """Remember the head of a request that was just parsed from ``data``."""
+        size = data.find(_END) + len(_END)
+        headers = request.headers
+        if (
+            size > HEAD_BYTES_MAX
+            or size + len(request.body) != len(data)
+            or request.is_http_10
+            or any(name in headers for name in _UNFIT)
+        ):
+            return
+        if len(self._heads) >= HEADS_MAX:
+            self._heads.clear()
+        self._heads[data[:size]] = KnownHead(
+            request.method, request.path, request.query_string, headers.copy(), len(request.body)
+        )
+
 
 class ServerContext:
     """Handler, limits and counters of one server, in one event loop.
@@ -71,6 +123,7 @@ class ServerContext:
         "draining",
         "failures",
         "handler",
+        "known_heads",
         "known_hosts",
         "limits",
         "loop",
@@ -95,6 +148,7 @@ class ServerContext:
         self.limits = limits
         self.allowed_hosts = allowed_hosts
         self.failures = failures
+        self.known_heads = KnownHeads()
         self.known_hosts: set[str | None] = set()
         self.loop: asyncio.AbstractEventLoop
         self.loop_watch = LoopWatch()

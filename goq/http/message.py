@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from string import hexdigits
-from typing import Final, TypeAlias
+from time import perf_counter
+from typing import Any, Final, TypeAlias
 from urllib.parse import parse_qsl
 
 from goq.access.rule import Principal
@@ -59,13 +61,15 @@ class Request:
     The handler sets ``outlives_eof``, at the latest when it returns. A client that shut its sending
     side looks like a client that is gone. So by default the end of input cancels the handler:
     nothing may be delivered to a client that is gone. A handler whose work is worth finishing for a
-    half-closed client sets ``outlives_eof`` and is not cancelled.
+    half-closed client sets ``outlives_eof`` and is not cancelled. One that also sets ``is_brief``
+    needs no task, see :class:`BriefAnswer`.
     """
 
     __slots__ = (
         "_query",
         "body",
         "headers",
+        "is_brief",
         "is_http_10",
         "keep_alive",
         "method",
@@ -100,6 +104,7 @@ class Request:
         self.is_http_10 = is_http_10
         self.principal = principal
         self.outlives_eof = False
+        self.is_brief = False
         self.route = ""
         self._query: dict[str, str] | None = None
 
@@ -156,6 +161,50 @@ class Response:
 
 
 Handler: TypeAlias = Callable[[Request], Response | Awaitable[Response]]
+
+
+OnAnswer = Callable[[Response | None, BaseException | None], None]
+
+
+class BriefAnswer:
+    """Runs a handler's coroutine without a task: its first step at once, the next ones as calls.
+
+    ``on_answer`` gets its result or its error, at once or later. This is for answers that only wait
+    for the disk: a task would cost more than the rest of such a request. The coroutine cannot be
+    cancelled. It has no ``asyncio.current_task()``, so it may not use ``asyncio.timeout``.
+    """
+
+    __slots__ = ("_coroutine", "_loop", "_on_answer", "_on_step")
+
+    def __init__(
+        self,
+        coroutine: Coroutine[Any, Any, Response],
+        loop: asyncio.AbstractEventLoop,
+        on_answer: OnAnswer,
+        on_step: Callable[[float], None],
+    ) -> None:
+        """``on_step`` is called after each step, with the time when it began."""
+        self._coroutine = coroutine
+        self._loop = loop
+        self._on_answer = on_answer
+        self._on_step = on_step
+
+    def step(self, _done: object = None) -> None:
+        """Run the coroutine until it waits or ends."""
+        started_s = perf_counter()
+        try:
+            awaited = self._coroutine.send(None)
+        except StopIteration as end:
+            self._on_answer(end.value, None)
+        except (Exception, asyncio.CancelledError) as error:
+            self._on_answer(None, error)
+        else:
+            if awaited is None:  # it lets others go first
+                self._loop.call_soon(self.step)
+            else:
+                awaited._asyncio_future_blocking = False  # as a task does: the wait is taken up
+                awaited.add_done_callback(self.step)
+        self._on_step(started_s)
 
 
 def parse_query(query: str) -> dict[str, str]:

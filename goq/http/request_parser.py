@@ -96,10 +96,34 @@ class RequestParser:
         if self.ended:
             return
         if len(data) <= SLICE_BYTES and not self.unread:
-            self._parse(data)
+            if self.phase is not Phase.IDLE or not self._take_known(data):
+                count = len(self.requests)
+                self._parse(data)
+                if len(self.requests) == count + 1 and self.phase is Phase.IDLE and not self.ended:
+                    self._shared.known_heads.add(data, self.requests[-1])
             return
         self.unread = memoryview(bytes(self.unread) + data if self.unread else data)
         self.resume()
+
+    def _take_known(self, data: bytes) -> bool:
+        """Queue a request whose head was parsed before; return whether it was one."""
+        shared = self._shared
+        found = shared.known_heads.find(data)
+        if found is None:
+            return False
+        (method, path, query, headers, body_bytes), head_bytes = found
+        held_bytes = shared.bodies_in_flight_bytes + body_bytes
+        if (
+            headers.get("host") not in shared.known_hosts
+            or held_bytes > self._limits.bodies_in_flight_bytes_max
+        ):
+            return False
+        self.begun_count += 1
+        self._bodies_held_bytes += body_bytes
+        shared.bodies_in_flight_bytes = held_bytes
+        body = data[head_bytes:]
+        self.requests.append(Request(method, path, query, headers.copy(), body, self._peer))
+        return True
 
     def resume(self) -> None:
         """Parse unread input, as far as there is room for requests."""

@@ -420,6 +420,7 @@ def _settling(name: str, handler: RouteHandler, summary: str, body: type[Any]) -
         body,
         SettledOut,
         routing=CustomRouting.SETTLE,
+        is_brief=True,
         needs=CONSUME,
     )
 

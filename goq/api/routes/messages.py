@@ -100,6 +100,7 @@ class MessageRoutes:
                 ),
                 headers=(Parameter(CLIENT_ID, "what the producer calls itself"),),
                 takes_frames=True,
+                is_brief=True,
                 needs=PUBLISH,
             ),
             Route(
