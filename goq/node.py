@@ -27,6 +27,7 @@ from goq.http.tls import ServerCertificate
 from goq.storage.data_dir_lock import DataDirLock
 from goq.storage.disk import Disk, RealDisk, connections_max
 from goq.storage.disk_space import DiskSpace, SpaceState
+from goq.storage.journal.journal import JOURNAL_DIR
 
 if TYPE_CHECKING:
     from goq.cluster.bootstrap import ClusterBootstrap
@@ -176,7 +177,12 @@ class Node:
             is_member=self._bootstrap is not None,
             replica_start_offset=self._replica_start_offset,
             remote_target=None if self._bootstrap is None else self._bootstrap.remote_partition,
+            journal_dir=config.data_dir / JOURNAL_DIR if self._has_format() else None,
         )
+
+    def _has_format(self) -> bool:
+        """Whether an earlier goq would refuse the folder; only then it may have a journal."""
+        return self._lock is not None and self._lock.has_current_format
 
     async def _listen(self, app: App) -> HttpServer:
         config = self.config.broker

@@ -45,7 +45,7 @@ class Bounds(NamedTuple):
     crossings: int
 
 
-BOUNDS = {"publish": Bounds(40, 90), "receive": Bounds(50, 170), "ack": Bounds(35, 90)}
+BOUNDS = {"publish": Bounds(44, 112), "receive": Bounds(55, 187), "ack": Bounds(40, 94)}
 
 
 class Path_(NamedTuple):

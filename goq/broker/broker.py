@@ -7,10 +7,12 @@ import random
 import secrets
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from goq import limits
+from goq.broker.log.commit_turn import CommitTurn
 from goq.broker.log.frame_cache import FrameCache
 from goq.broker.metadata import DEFAULT_REPLICATION, MetadataStore, TopicReplication
 from goq.broker.partition.failure_policy import dead_letter_settings
@@ -47,6 +49,7 @@ from goq.index_cache import IndexCache
 from goq.model import DEAD_LETTERS_SUFFIX, check_name, check_partitions, draw_topic_id
 from goq.storage.archive.manifest import ARCHIVE_DIR
 from goq.storage.disk import Disk
+from goq.storage.journal.journal import NodeJournal
 from goq.storage.log.segment import Segment
 from goq.storage.node_db import SegmentRow, TopicRow
 
@@ -71,10 +74,12 @@ class Broker:
         remote_target: TargetLookup | None = None,
         topic_parameters: TopicParameters = DEFAULT_PARAMETERS,
         snapshot_limits: SnapshotLimits = DEFAULT_SNAPSHOT_LIMITS,
+        journal_dir: Path | None = None,
     ) -> None:
         """``is_member`` is true in a cluster: the cluster metadata define the topics, and the
         replica manager opens the partitions that this node leads. ``remote_target`` finds
-        partitions that other nodes lead."""
+        partitions that other nodes lead. With a ``journal_dir`` small writes of all logs share
+        the journal there."""
         self.topics: dict[str, Topic] = {}
         self.capacity = Capacity(self.topics, default_partitions=partitions, is_member=is_member)
         self.streams = PushStreams()
@@ -90,6 +95,10 @@ class Broker:
         self._topic_parameters = topic_parameters
         self._snapshot_limits = snapshot_limits
         self.executor = ThreadPoolExecutor(limits.COMMIT_THREADS, thread_name_prefix="goq-disk")
+        self._journal_dir = journal_dir
+        self._journal_executor = ThreadPoolExecutor(1, thread_name_prefix="goq-journal")
+        self._commit_executor = ThreadPoolExecutor(1, thread_name_prefix="goq-commit")
+        self.journal: NodeJournal | None = None
         self._tasks = Tasks()
         self.archive = Archiver(topics_dir.with_name(ARCHIVE_DIR), disk, metadata, clock)
         self.indexes = IndexCache()
@@ -110,6 +119,11 @@ class Broker:
     async def start(self) -> None:
         """Recover every topic; the broker is usable afterwards."""
         epoch = await self.metadata.next_epoch()
+        if self._journal_dir is not None:
+            open_journal = partial(NodeJournal.open, self._disk, self._journal_dir, self.topics_dir)
+            self.journal = await asyncio.get_running_loop().run_in_executor(
+                self.executor, open_journal, self._journal_executor, self.clock
+            )
         self._context = PartitionContext(
             self._disk,
             self.executor,
@@ -123,6 +137,8 @@ class Broker:
             lambda: secrets.randbits(_PRODUCER_ID_BITS) or 1,
             self._snapshot_limits,
             self.indexes,
+            CommitTurn(self.journal, self._commit_executor),
+            self.journal,
         )
         self.retention_manager = RetentionManager(
             self.topics,
@@ -440,6 +456,10 @@ class Broker:
         await self.metadata.close()
         self.background.close()
         self.executor.shutdown()
+        self._commit_executor.shutdown()
+        self._journal_executor.shutdown()
+        if self.journal is not None:
+            self.journal.close()
 
     async def _close_topics(self) -> None:
         reason = ShuttingDown("the node is stopping; try another or later")

@@ -11,6 +11,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from goq.broker.log.commit_turn import CommitTurn
 from goq.broker.log.frame_cache import FrameCache
 from goq.broker.log.quorum import Quorum
 from goq.broker.runtime.metrics import WriteTimes
@@ -22,6 +23,7 @@ from goq.errors import GoqError, PartitionOffline
 from goq.index_cache import IndexCache
 from goq.model import NO_TOPIC_ID, topic_folder
 from goq.storage.disk import Disk
+from goq.storage.journal.journal import NodeJournal
 from goq.storage.log.segment import Segment
 from goq.storage.scanner import Damage
 
@@ -74,6 +76,8 @@ class PartitionContext:
     """Returns a new unique producer id."""
     snapshot_limits: SnapshotLimits = DEFAULT_SNAPSHOT_LIMITS
     indexes: IndexCache = field(default_factory=IndexCache)
+    turn: CommitTurn = field(default_factory=CommitTurn)
+    journal: NodeJournal | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -306,6 +306,7 @@ class ClusterBootstrap:
             broker.clock,
             client.fetch,
             InSyncProposer(self._name, base.metadata).propose,
+            journal=broker.journal,
             on_failure=lambda _key, error: disk_health.on_error(error),
             has_session=heartbeats.has_session,
             may_record_clocks=lambda: has_clock_events(base.state()),

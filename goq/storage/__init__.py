@@ -7,6 +7,7 @@ disk_protocol  the disk, as a parameter of all storage
 disk           the real disk, with an LRU of descriptors
 disk_space     the room on the disk, and the reserve for when there is none
 data_dir_lock  the lock of a data directory
+journal        one write and one sync for what a turn appends to any log
 log            an append-only log of frames: write, recover, read
 scanner        the frames and the damage in a segment file
 column_index   delivery columns of messages, without their frames
@@ -16,5 +17,4 @@ archive        compressed copies of deleted segments
 node_db        the node's SQLite database
 catalog        topics by their rows in it and by the files in their folders
 verification   a check of every stored byte
-repair         damaged ranges replaced by frames of another replica
 """

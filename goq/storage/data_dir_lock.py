@@ -2,7 +2,8 @@
 
 The file ``FORMAT`` has the version of the format in decimal. A folder without it is new, or older
 than the file: it has format 1. What changes the format so that an earlier goq must not write to the
-folder raises the version, and writes it durably before anything else.
+folder raises the version, and writes it durably before anything else. Format 2 has the journal: an
+earlier goq would not complete the logs from it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from goq.errors import DataDirLocked, UnsupportedFormat
 
 FILE_NAME = "LOCK"
 FORMAT_NAME: Final = "FORMAT"
-DATA_FORMAT: Final = 1
+DATA_FORMAT: Final = 2
 
 
 class DataDirLock:
@@ -44,8 +45,11 @@ class DataDirLock:
         except UnsupportedFormat:
             self.release()
             raise
+        self.has_current_format = False
+        """Whether the folder says that it has the format of this goq; not if the disk was full."""
         with suppress(OSError):  # a full disk; the lock holds without the texts
             _write_format(data_dir)
+            self.has_current_format = True
             os.ftruncate(self._fd, 0)
             os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
 
@@ -77,5 +81,21 @@ def check_format(data_dir: Path) -> None:
 
 
 def _write_format(data_dir: Path) -> None:
-    with suppress(FileExistsError), (data_dir / FORMAT_NAME).open("xb") as file:
-        file.write(b"%d\n" % DATA_FORMAT)
+    """Write the version durably, unless the folder has it."""
+    path, text = data_dir / FORMAT_NAME, b"%d\n" % DATA_FORMAT
+    with suppress(FileNotFoundError):
+        if path.read_bytes() == text:
+            return
+    new = path.with_name(f"{FORMAT_NAME}.new")
+    fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(fd, text)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    new.rename(path)
+    fd = os.open(data_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -16,6 +16,8 @@ from goq.errors import CorruptData, GoqError
 from goq.storage.archive.manifest import verify_archive
 from goq.storage.catalog.topic_file import read_topic_file
 from goq.storage.disk import Disk
+from goq.storage.journal.journal import JOURNAL_DIR
+from goq.storage.journal.piece import ScannedPiece, journal_damage, scan_pieces, told_damage
 from goq.storage.log.recovery_point import DurableEnd, read_durable_end
 from goq.storage.log.segment import Segment, list_segments
 from goq.storage.node_db import FILE_NAME, LOG_NAMES, NodeDb, SegmentRow, TopicRow
@@ -62,11 +64,17 @@ class DataDirReport:
         return not self.problems and not any(log.report.damage for log in self.logs)
 
 
-def verify_log(disk: Disk, directory: Path) -> LogReport:
-    """Read and check every durable frame of a log."""
+def verify_log(disk: Disk, directory: Path, journaled: DurableEnd | None = None) -> LogReport:
+    """Read and check every durable frame of a log.
+
+    What the journal has, up to ``journaled``, may be missing or bad in the segment: the next start
+    completes it. Sound frames there are counted.
+    """
     report = LogReport()
     durable = read_durable_end(disk, directory)  # before the listing, so that it reaches this far
     segments = list_segments(disk, directory)
+    if durable is not None and journaled is not None and segments:
+        _count_journaled(disk, segments[-1], durable, journaled, report)
     if durable is not None:
         segments = [s for s in segments if s.base_offset <= durable.segment]
     for segment, after in pairwise([*segments, None]):
@@ -86,6 +94,32 @@ def verify_log(disk: Disk, directory: Path) -> LogReport:
     if durable is not None and not segments:
         _add_lost_log(directory, durable, report)
     return report
+
+
+def _count_journaled(
+    disk: Disk, last: Segment, durable: DurableEnd, journaled: DurableEnd, report: LogReport
+) -> None:
+    if last.base_offset != journaled.segment or last.base_offset < durable.segment:
+        return
+    start = durable if durable.segment == last.base_offset else None
+    position, offset = (start.position, start.offset) if start else (0, last.base_offset)
+    scanner = Scanner(disk, last.path, min(last.size_bytes, journaled.position))
+    for place in scanner.frames(position, offset):
+        if isinstance(place, ScannedFrame):
+            report.frames += 1
+            report.messages += place.view.header.message_count
+            report.bytes += place.view.header.frame_bytes
+
+
+def _journaled_ends(pieces: Iterable[ScannedPiece]) -> dict[str, DurableEnd]:
+    """Return by path where the logs end by the records of the journal."""
+    ends: dict[str, DurableEnd] = {}
+    for piece in pieces:
+        for record in piece.records:
+            for entry in record.entries():
+                end = entry.position + len(entry.data)
+                ends[entry.path] = DurableEnd(entry.segment, end, entry.end_offset)
+    return ends
 
 
 def _add_lost_log(directory: Path, durable: DurableEnd, report: LogReport) -> None:
@@ -159,9 +193,14 @@ def verify_data_dir(disk: Disk, data_dir: Path) -> DataDirReport:
     """
     result = DataDirReport()
     reports: dict[tuple[str, int, str], LogReport] = {}
+    pieces = scan_pieces(disk, data_dir / JOURNAL_DIR)
+    result.problems += [f"{path}: {reason}" for path, reason in journal_damage(pieces)]
+    result.problems += told_damage(disk, data_dir / JOURNAL_DIR)
+    ends = _journaled_ends(pieces)
     for topic, partition, log in _logs_in(disk, data_dir):
         directory = _log_dir(data_dir, topic, partition, log)
-        report = reports[topic, partition, log] = verify_log(disk, directory)
+        journaled = ends.get(directory.relative_to(data_dir / TOPICS_DIR).as_posix())
+        report = reports[topic, partition, log] = verify_log(disk, directory, journaled)
         result.logs.append(VerifiedLog(topic, partition, log, report))
     result.problems += _topic_file_problems(disk, data_dir)
     try:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 from goq.broker.log.frame_cache import FrameCache
 from goq.broker.partition.loader import open_partition
@@ -21,6 +22,7 @@ from goq.errors import GoqError
 from goq.frame.header import ALIGNMENT_BYTES, MAGIC, parse_header
 from goq.frame.validation import check_body_crc
 from goq.frame.view import FrameView
+from goq.storage.journal.journal import JOURNAL_DIR, NodeJournal
 from goq.storage.log.log import Log
 from tests.sim.books import Books
 from tests.sim.cluster import GROUP, NAMES, PARTITIONS, SETTINGS, TOPIC, Cluster
@@ -28,12 +30,16 @@ from tests.sim.environment.machine import Machine
 from tests.sim.process import Process
 from tests.support.broker.partition_internals import state_of
 from tests.support.delivery.model import canonical
+from tests.support.storage.disk import InlineExecutor, SimulatedDisk
 
 LOGS = ("messages", "events")
 MIN_INSYNC = 2
 _LOOK_S = 0.5
 _CLOCK_NOTICED_S = 5.0
 _BASE_MS = ManualClock().wall_ms()
+
+_RESTARTED: WeakKeyDictionary[SimulatedDisk, tuple[int, SimulatedDisk]] = WeakKeyDictionary()
+"""By disk: the number of its operations, and what :func:`_restarted` returned then."""
 
 
 class Frame(NamedTuple):
@@ -360,8 +366,26 @@ def _bytes(machine: Machine, number: int, log: str) -> bytes:
     return b"".join(map(_sound, found))
 
 
+def _restarted(machine: Machine) -> SimulatedDisk:
+    """Return the disk as it would be after a power cut that takes everything, and a start."""
+    disk = machine.disk
+    known = _RESTARTED.get(disk)
+    if known is None or known[0] != disk.operations:
+        topics, journal = machine.folder / "topics", machine.folder / JOURNAL_DIR
+        copy = SimulatedDisk()
+        copy._dirs = set(disk._dirs)
+        for path, inode in disk._inodes.items():
+            if topics in path.parents or path.parent == journal:
+                copy.put(path, bytes(inode.stable))
+        NodeJournal.open(copy, journal, topics, InlineExecutor(), ManualClock())
+        known = _RESTARTED[disk] = disk.operations, copy
+    return known[1]
+
+
 def _stable_bytes(machine: Machine, number: int, log: str) -> bytes:
-    found = (bytes(machine.disk._inodes[path].stable) for path in paths(machine, number, log))
+    """Return the sound frames that would be there after a power cut and a start."""
+    disk = _restarted(machine)
+    found = (bytes(disk._inodes[path].data) for path in paths(machine, number, log))
     return b"".join(map(_sound, found))
 
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from goq.broker.log.group_commit import Appended
+from goq.broker.log.pending_appends import Appended
 from goq.broker.partition.leases import LeasedBatch
 from goq.broker.topic.receiver import ReceiveRequest
 from goq.broker.topic.settler import UnsettledReceipt

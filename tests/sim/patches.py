@@ -39,6 +39,12 @@ SMALL = {
     "DISK_CHECK_PAUSE_S": 0.3,
     "PREFERRED_LEADER_DELAY_MS": 1500,
     "RAFT_JOURNAL_BYTES": 6000,
+    "JOURNAL_ENTRY_BYTES_MAX": 3000,
+    "JOURNAL_INLINE_BYTES_MAX": 600,
+    "JOURNAL_RECORD_BYTES_MAX": 7000,
+    "JOURNAL_PIECE_BYTES_MIN": 8000,
+    "JOURNAL_PIECE_BYTES_MAX": 16000,
+    "JOURNAL_PIECES_MAX": 3,
 }
 """Limits that are made small, so that a short life reaches them."""
 

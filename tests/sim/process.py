@@ -14,6 +14,7 @@ from goq.cluster.cluster_node import ClusterNode
 from goq.cluster.raft.node import RaftNode
 from goq.config.node import Config
 from goq.errors import GoqError, ShuttingDown, Unavailable
+from goq.storage.journal.journal import JOURNAL_DIR
 from tests.sim.environment.loop import Home
 from tests.sim.environment.machine import Machine
 from tests.sim.environment.network import HTTP_PORT, Answer, Network, SimulatedConnections
@@ -73,6 +74,7 @@ class Process(Home):
                 is_member=True,
                 replica_start_offset=self._replica_start_offset,
                 remote_target=bootstrap.remote_partition,
+                journal_dir=config.broker.data_dir / JOURNAL_DIR,
             )
             await broker.start()
             self.cluster_node = bootstrap.build(broker)

@@ -218,6 +218,11 @@ def _problems(broker: Broker) -> list[ProblemOut]:
     problems += [
         ProblemOut("node.db", "damaged", reason, advice) for reason in broker.metadata.problems
     ]
+    if broker.journal is not None:
+        advice = "goq doctor --verify shows what is lost; then delete the file that is named"
+        problems += [
+            ProblemOut("journal", "damaged", text, advice) for text in broker.journal.problems
+        ]
     return problems
 
 

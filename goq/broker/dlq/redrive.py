@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from goq import limits
 from goq.broker.dlq.search import DeadLetterQuery, DeadLetterSearch, FoundDeadLetter
-from goq.broker.log.group_commit import wait_for_all
+from goq.broker.log.pending_appends import wait_for_all
 from goq.broker.partition.partition import Partition
 from goq.broker.topic.topic import Topic
 from goq.delivery.events.event import AnyEvent, Cancelled, Cause, CopyQueued, Range

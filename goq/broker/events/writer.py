@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 
 from goq import limits
 from goq.broker.events.live_index import LiveEventIndex
-from goq.broker.log.group_commit import Appended, GroupCommit
+from goq.broker.log.group_commit import GroupCommit
+from goq.broker.log.pending_appends import Appended
 from goq.broker.log.quorum import Quorum
 from goq.broker.partition_context import PartitionContext, PartitionId
 from goq.delivery.events.event import AnyEvent, token_of
@@ -72,6 +73,7 @@ class EventWriter:
             on_failure=on_failure,
             quorum=quorum,
             write_seconds=context.write_seconds,
+            turn=context.turn,
         )
 
     @property

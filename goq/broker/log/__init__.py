@@ -1,7 +1,9 @@
 """Appends to one log: admission, group commit, the quorum, and cached reads.
 
-admission     drops duplicate frames and messages before append
-group_commit  one write and one sync for many appends
-quorum        the interface to replication: high watermark and acknowledgements
-frame_cache   recently read frames, and the fetch of one receive
+admission        drops duplicate frames and messages before append
+group_commit     one write and one sync for many appends
+commit_turn      one record of the journal for all logs of a turn of the event loop
+pending_appends  appends on this node's disk, until they are acknowledged
+quorum           the interface to replication: high watermark and acknowledgements
+frame_cache      recently read frames, and the fetch of one receive
 """

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from goq.broker.log.group_commit import Appended
+from goq.broker.log.pending_appends import Appended
 from goq.broker.runtime.metrics import TopicStats
 from goq.config.topic import TopicSettings
 from goq.delivery.dedup.dedup_window import DedupWindow, Offsets, Original

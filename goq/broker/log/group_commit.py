@@ -8,8 +8,6 @@ readable.
 
 An append that fails with ``TimedOut`` may be stored, now or by a later leader. One that fails with
 another error is not stored.
-
-Queue, write and wait for the quorum are one module: every request passes through all of them.
 """
 
 from __future__ import annotations
@@ -17,12 +15,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Executor
 from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from goq import limits
+from goq.broker.log.commit_turn import CommitTurn, JournalWrite
+from goq.broker.log.pending_appends import (
+    Appended,
+    CommittedFrames,
+    PendingAppends,
+    WrittenFrame,
+    reject,
+    resolve,
+)
 from goq.broker.log.quorum import Quorum
 from goq.broker.runtime.metrics import WriteTimes
 from goq.clock import Clock
@@ -36,28 +43,13 @@ from goq.errors import (
     TimedOut,
     TooManyRequests,
     outcome_unknown,
-    raise_failures,
 )
-from goq.frame.encoder import DuplicateRow
 from goq.frame.view import FrameView
 from goq.model import Acks
 from goq.storage.log.log import Log
 from goq.storage.log.segment import Segment, WriteBatch
 
 T = TypeVar("T")
-
-
-class Appended(NamedTuple):
-    """The offset and append time of a frame; ``duplicate`` if it was stored before.
-
-    ``left_out`` are its duplicate messages, in the order of their rows. If all are duplicates,
-    nothing was appended, and the other fields are those of the first original.
-    """
-
-    offset: int
-    time_us: int
-    duplicate: bool = False
-    left_out: Sequence[DuplicateRow] = ()
 
 
 class AppendAdmission(Protocol):
@@ -102,25 +94,6 @@ class _Exclusive(NamedTuple):
     done: asyncio.Future[None]
 
 
-class _Written(NamedTuple):
-    view: FrameView
-    appended: Appended
-    done: asyncio.Future[Appended]
-    acks: Acks
-
-
-class _Stored(NamedTuple):
-    """A batch on the disk of this node."""
-
-    end_offset: int
-    size_bytes: int
-    written: list[_Written]
-
-
-CommittedFrames = Sequence[tuple[FrameView, Appended]]
-"""Frames as submitted, with their positions."""
-
-
 class GroupCommit:
     """The one writer of a log.
 
@@ -142,14 +115,15 @@ class GroupCommit:
         admission: AppendAdmission | None = None,
         quorum: Quorum | None = None,
         write_seconds: WriteTimes,
+        turn: CommitTurn | None = None,
         queue_bytes_max: int = limits.COMMIT_QUEUE_BYTES_MAX,
         fsync_interval_ms: int = limits.FSYNC_INTERVAL_MS,
     ) -> None:
         self.log = log
         self._executor = executor
+        self._turn = CommitTurn() if turn is None else turn
         self._clock = clock
         self._epoch = epoch
-        self._on_commit = on_commit
         self._on_seal = on_seal
         self._on_failure = on_failure
         self._admission: AppendAdmission = admission or AdmitAll()
@@ -159,11 +133,7 @@ class GroupCommit:
         self._loop = asyncio.get_running_loop()
         self._queue: deque[_Waiting | _Exclusive] = deque()
         self._queued_bytes = 0
-        self._stored: deque[_Stored] = deque()  # above the high watermark
-        self._stored_bytes = 0
-        self._repeated: list[tuple[Appended, asyncio.Future[Appended]]] = []
-        self._doubtful: set[asyncio.Future[Appended]] = set()  # refused once certain to lead
-        self._high_watermark = log.end_offset
+        self.pending = PendingAppends(log.end_offset, quorum, on_commit)
         self._busy = False
         self._idle = asyncio.Event()
         self._idle.set()
@@ -171,45 +141,25 @@ class GroupCommit:
         self._released = False
         self._sync_wanted = False
         self._sync_armed = False
-        self._quorum = quorum  # None on a standalone node: frames on its disk are committed
-        if quorum is not None:
-            quorum.follow(self._advance)
 
     @property
     def high_watermark(self) -> int:
         """The high watermark: everything before it is committed."""
-        return self._high_watermark
-
-    def holders(self, offset: int) -> Sequence[str]:
-        """Return the nodes that have an offset on disk; empty on a standalone node."""
-        return () if self._quorum is None else self._quorum.holders(offset)
-
-    @property
-    def replicated_to(self) -> int:
-        """The offset up to which the log is committed, and copied by all current followers."""
-        if self._quorum is None:
-            return self._high_watermark
-        return min(self._high_watermark, self._quorum.copied_to())
+        return self.pending.high_watermark
 
     @property
     def is_quiet(self) -> bool:
         """Whether every append is committed or refused."""
-        return not (self._busy or self._stored or self._doubtful)
+        return not self._busy and self.pending.is_quiet
 
     def check_room(self, frame_bytes: int) -> None:
         """Raise ``TooManyRequests`` if too much is pending, or the error of a failed log."""
         if self._closed is not None:
             raise self._closed
-        if self._quorum is not None:
-            self._quorum.check()
+        self.pending.check_room(frame_bytes, self._queue_bytes_max)
         if self._queue and self._queued_bytes + frame_bytes > self._queue_bytes_max:
             raise TooManyRequests(
                 "the disk cannot keep up: too many bytes wait to be written; send again shortly",
-                retry_after_ms=100,
-            )
-        if self._stored and self._stored_bytes + frame_bytes > self._queue_bytes_max:
-            raise TooManyRequests(
-                "the other nodes cannot keep up: too many bytes wait for them; send again shortly",
                 retry_after_ms=100,
             )
 
@@ -226,6 +176,7 @@ class GroupCommit:
         done: asyncio.Future[Appended] = self._loop.create_future()
         self._queue.append(_Waiting(view, done, begins_segment, acks))
         self._queued_bytes += view.header.frame_bytes
+        self._turn.append_count += 1
         self._wake()
         return done
 
@@ -233,20 +184,22 @@ class GroupCommit:
         if not self._busy:
             self._busy = True
             self._idle.clear()
-            self._loop.call_soon(self._start)  # later appends of this turn join the batch
+            self._turn.join(self)  # later appends of this turn join the batch
 
-    def _start(self) -> None:
-        """Start the next batch or exclusive work, if there is any."""
-        written: list[_Written] = []
+    def start(self) -> JournalWrite | None:
+        """Start the next batch or exclusive work. Return a batch that the turn is to write."""
+        written: list[WrittenFrame] = []
         try:
             batch = self._fill(written)
         except Exception as raised:
             self._fail(written, self._as_known(raised))
-            return
+            return None
         if batch is not None:
             began_s = self._loop.time()
-            write = partial(self.log.write, batch)
-            self._run(write, lambda error: self._finish(batch, written, began_s, error))
+            finish = partial(self._finish, batch, written, began_s)
+            if self.log.can_journal(batch):
+                return JournalWrite(self.log, batch, finish)
+            self._run(partial(self.log.write, batch), finish)
         elif self._sync_wanted:
             self._sync_wanted = False
             self._run(self.log.sync, self._synced)
@@ -257,8 +210,17 @@ class GroupCommit:
         else:
             self._busy = False
             self._idle.set()
+        return None
 
-    def _fill(self, written: list[_Written]) -> WriteBatch | None:
+    def _continue(self) -> None:
+        """Start what waits, in the next turn."""
+        if self._queue or self._sync_wanted:
+            self._turn.join(self)
+        else:
+            self._busy = False
+            self._idle.set()
+
+    def _fill(self, written: list[WrittenFrame]) -> WriteBatch | None:
         """Move queued frames into a batch; None if there is nothing to write."""
         queue, batch = self._queue, None
         producers: set[int] = set()
@@ -284,9 +246,9 @@ class GroupCommit:
             queue.popleft()
             self._queued_bytes -= header.frame_bytes
             if isinstance(admitted, GoqError):
-                self._refuse(done, admitted)
+                self.pending.refuse(done, admitted)
             elif isinstance(admitted, Appended):
-                self._answer_repetition(admitted, done)
+                self.pending.answer_repetition(admitted, done)
             else:
                 if producer_id:
                     producers.add(producer_id)
@@ -298,7 +260,7 @@ class GroupCommit:
                 )
                 self._admission.stage(admitted, offset, now_us)
                 appended = Appended(offset, now_us, left_out=admitted.left_out)
-                written.append(_Written(admitted, appended, done, acks))
+                written.append(WrittenFrame(admitted, appended, done, acks))
         return batch if written else None
 
     def _run(self, work: Callable[[], None], then: Callable[[Exception | None], None]) -> None:
@@ -321,7 +283,11 @@ class GroupCommit:
         return known
 
     def _finish(
-        self, batch: WriteBatch, written: list[_Written], began_s: float, error: Exception | None
+        self,
+        batch: WriteBatch,
+        written: list[WrittenFrame],
+        began_s: float,
+        error: Exception | None,
     ) -> None:
         now_s = self._loop.time()
         self._write_seconds.note(now_s - began_s, now_s, self.log.directory)
@@ -333,76 +299,26 @@ class GroupCommit:
             return
         sealed = self.log.commit(batch)
         self._admission.settle(stored=True)
-        size_bytes = batch.size_bytes
-        self._stored.append(_Stored(batch.end_offset, size_bytes, written))
-        self._stored_bytes += size_bytes
-        for each in written:
-            if each.acks is Acks.LEADER:
-                _resolve(each.done, each.appended)
         try:
-            self._on_disk(batch.end_offset)
+            self.pending.on_written(batch.end_offset, batch.size_bytes, written)
             if sealed is not None:
                 self._on_seal(sealed)
         finally:
             if self.log.config.fsync is Fsync.INTERVAL and not self._sync_armed:
                 self._sync_armed = True
                 self._loop.call_later(self._fsync_interval_ms / 1000, self._want_sync)
-            self._start()
-
-    def _on_disk(self, end_offset: int) -> None:
-        if self._quorum is None:
-            self._advance(end_offset)
-        else:
-            self._quorum.appended(end_offset)
-
-    def _advance(self, high_watermark: int) -> None:
-        """Acknowledge and publish the frames below the new high watermark."""
-        self._high_watermark = max(self._high_watermark, high_watermark)
-        stored = self._stored
-        while stored and stored[0].end_offset <= high_watermark:
-            _, size_bytes, written = stored.popleft()
-            self._stored_bytes -= size_bytes
-            for each in written:
-                _resolve(each.done, each.appended)
-            self._on_commit([(each.view, each.appended) for each in written])
-        if self._repeated:
-            self._repeated, waiting = [], self._repeated
-            for appended, done in waiting:
-                self._answer_repetition(appended, done)
-
-    def _refuse(self, done: asyncio.Future[Appended], error: GoqError) -> None:
-        """Refuse a frame once the quorum confirms that this node still leads.
-
-        A newer leader could have stored frames that make this one acceptable.
-        """
-        if self._quorum is None:
-            _reject(done, error)
-            return
-        self._doubtful.add(done)
-        self._quorum.confirm(partial(self._refuse_surely, done, error))
-
-    def _refuse_surely(self, done: asyncio.Future[Appended], error: GoqError) -> None:
-        self._doubtful.discard(done)
-        _reject(done, error)
-
-    def _answer_repetition(self, original: Appended, done: asyncio.Future[Appended]) -> None:
-        """Answer a duplicate with its original, once that is committed."""
-        last = max([original.offset, *(row.offset for row in original.left_out)])
-        if last < self._high_watermark:
-            _resolve(done, original)
-        else:
-            self._repeated.append((original, done))
+            self._continue()
 
     def _finish_exclusive(self, exclusive: _Exclusive, error: Exception | None) -> None:
         if error is None:
-            self._on_disk(self.log.end_offset)  # followers may need this end too
-            _resolve(exclusive.done, None)
+            self.pending.on_disk(self.log.end_offset)  # followers may need this end too
+            resolve(exclusive.done, None)
         else:
-            _reject(exclusive.done, error)
+            reject(exclusive.done, error)
         if self.log.failed:
             self._fail([], self._as_known(error or StorageFailed(self.log.failed)))
         else:
-            self._start()
+            self._continue()
 
     def _want_sync(self) -> None:
         self._sync_armed = False
@@ -414,10 +330,10 @@ class GroupCommit:
         if error is not None:
             self._fail([], self._as_known(error))
         else:
-            self._start()
+            self._continue()
 
     def _fail(
-        self, written: list[_Written], error: GoqError, doubt: TimedOut | None = None
+        self, written: list[WrittenFrame], error: GoqError, doubt: TimedOut | None = None
     ) -> None:
         """Fail all pending appends; after a failed sync the log takes no more.
 
@@ -429,34 +345,16 @@ class GroupCommit:
         self._admission.settle(stored=False)
         if self.log.failed:
             self._closed = error
-            self._forget_stored(error)
+            self.pending.forget(error)
         for each in written:
-            _reject(each.done, doubt or error)
+            reject(each.done, doubt or error)
         for done in queued:
-            _reject(done, error)
+            reject(done, error)
         self._busy = False
         self._idle.set()
         if self._sync_wanted and not self.log.failed:
             self._wake()
         self._on_failure(error)
-
-    def _forget_stored(self, error: GoqError) -> None:
-        """Fail the appends that wait for other nodes: their outcome is unknown here.
-
-        Those about to be refused are not stored: they fail with ``error``.
-        """
-        waiting = [each.done for stored in self._stored for each in stored.written]
-        waiting += [done for _, done in self._repeated]
-        refused = list(self._doubtful)
-        self._doubtful.clear()
-        self._stored.clear()
-        self._stored_bytes = 0
-        self._repeated.clear()
-        unknown = outcome_unknown(error)
-        for done in waiting:
-            _reject(done, unknown)
-        for done in refused:
-            _reject(done, error)
 
     async def run_exclusive(self, work: Callable[[], None]) -> None:
         """Run disk work on the log in a thread, between the queued appends and later ones."""
@@ -477,10 +375,10 @@ class GroupCommit:
         kept = [each for each in self._queue if isinstance(each, _Exclusive)]
         for waiting in self._queue:
             if isinstance(waiting, _Waiting):
-                _reject(waiting.done, error)
+                reject(waiting.done, error)
         self._queue = deque(kept)
         self._queued_bytes = 0
-        self._forget_stored(error)
+        self.pending.forget(error)
 
     async def close(self) -> None:
         """Accept nothing more, make queued frames durable, then close the log.
@@ -490,29 +388,7 @@ class GroupCommit:
         self._closed = self._closed or ShuttingDown("the node is stopping; try another or later")
         while self._busy:
             await self._idle.wait()
-        self._forget_stored(self._closed)
+        self.pending.forget(self._closed)
         if not self._released:
             self._released = True
             await self._loop.run_in_executor(self._executor, self.log.close)
-
-
-async def wait_for_all(pending: Sequence[asyncio.Future[Appended]]) -> list[Appended]:
-    """Wait for all appends, then return them; raise as :func:`raise_failures` does."""
-    if len(pending) == 1:
-        return [await pending[0]]
-    if not pending:
-        return []
-    results = await asyncio.gather(*pending, return_exceptions=True)
-    raise_failures(results)
-    return [result for result in results if isinstance(result, Appended)]
-
-
-def _resolve(done: asyncio.Future[T], result: T) -> None:
-    if not done.done():
-        done.set_result(result)
-
-
-def _reject(done: asyncio.Future[Any], error: Exception) -> None:
-    if not done.done():
-        done.set_exception(error)
-        done.exception()  # a cancelled waiter must not cause a warning

@@ -13,7 +13,8 @@ from functools import partial
 
 from goq.broker.events.writer import EventWriter
 from goq.broker.log.admission import Admission
-from goq.broker.log.group_commit import Appended, CommittedFrames, GroupCommit
+from goq.broker.log.group_commit import GroupCommit
+from goq.broker.log.pending_appends import Appended, CommittedFrames
 from goq.broker.log.quorum import Quorum
 from goq.broker.partition.loader import LoadedPartition
 from goq.broker.partition.ready_state import ReadyStateManager
@@ -76,11 +77,12 @@ class Appender:
             admission=self.admission,
             quorum=quorum,
             write_seconds=context.write_seconds,
+            turn=context.turn,
         )
 
     def holders(self, offset: int) -> Sequence[str]:
         """Return the nodes that have a message on disk; empty on a standalone node."""
-        return self.commit.holders(offset)
+        return self.commit.pending.holders(offset)
 
     def check_publish(self, frame_bytes: int) -> None:
         """Raise an error if a frame cannot be accepted now."""

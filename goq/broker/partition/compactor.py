@@ -129,7 +129,7 @@ class Compactor:
         log, progress = self._messages.log, self.progress or CleanerCheckpoint()
         # A message after the replicated offset can still be truncated. And a follower would have to
         # restart if segments were rewritten before it copied them.
-        end_offset = self._messages.replicated_to
+        end_offset = self._messages.pending.replicated_to
         await self._messages.run_exclusive(log.sync)  # a newer message must survive the older one
         now_us = self._context.clock.wall_us()
         newest = OffsetMap(

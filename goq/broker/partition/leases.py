@@ -16,7 +16,7 @@ from typing import NamedTuple
 from goq import limits
 from goq.broker.events.writer import EventWriter
 from goq.broker.log.frame_cache import FrameFetch, PartitionFrames, UncachedMessages
-from goq.broker.log.group_commit import Appended
+from goq.broker.log.pending_appends import Appended
 from goq.broker.partition.failure_policy import failure_context
 from goq.broker.partition.loader import LoadedPartition
 from goq.broker.partition.ready_state import ReadyStateManager

@@ -28,6 +28,7 @@ from goq.frame.header import Attribute
 from goq.frame.view import FrameView
 from goq.storage.column_index.rows import rows_of
 from goq.storage.disk import Disk
+from goq.storage.journal.journal import NodeJournal
 from goq.storage.log.log import Log, LogConfig
 from goq.storage.node_db import LOG_NAMES, PartitionManifest
 
@@ -148,6 +149,7 @@ def open_logs(
     disk: Disk,
     settings: TopicSettings,
     manifest: PartitionManifest = NOTHING_KNOWN,
+    journal: NodeJournal | None = None,
 ) -> PartitionLogs:
     """Recover both logs; blocks on the disk, so run it in a thread.
 
@@ -159,9 +161,11 @@ def open_logs(
         for name in LOG_NAMES:
             _check_present(disk, directory / name)
     with contextlib.ExitStack() as on_error:
-        messages = Log.open(directory / "messages", disk, messages_config(settings))
+        messages = Log.open(
+            directory / "messages", disk, messages_config(settings), journal=journal
+        )
         on_error.callback(_release, messages)
-        events = Log.open(directory / "events", disk, events_config(settings))
+        events = Log.open(directory / "events", disk, events_config(settings), journal=journal)
         on_error.pop_all()
     for name, log in zip(LOG_NAMES, (messages, events), strict=True):
         present = {segment.base_offset for segment in log.segments}
@@ -195,7 +199,7 @@ def open_partition(
     manifest: PartitionManifest = NOTHING_KNOWN,
 ) -> LoadedPartition:
     """Recover both logs and the state; blocks on the disk, so run it in a thread."""
-    logs = open_logs(directory, context.disk, settings, manifest)
+    logs = open_logs(directory, context.disk, settings, manifest, context.journal)
     return load_partition(logs, context, settings)
 
 

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 
 from goq.broker.events.writer import EventWriter
-from goq.broker.log.group_commit import Appended
+from goq.broker.log.pending_appends import Appended
 from goq.broker.partition.group_view import MessageStatus
 from goq.broker.partition.leases import Leases
 from goq.broker.partition.ready_state import ReadyStateManager

@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from goq.broker.events.live_index import LiveEventIndex
 from goq.broker.events.writer import EventWriter
-from goq.broker.log.group_commit import Appended
+from goq.broker.log.pending_appends import Appended
 from goq.broker.partition.appender import Appender
 from goq.broker.partition.compactor import Compactor
 from goq.broker.partition.delayed_reader import DelayedReader

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-from goq.broker.log.group_commit import Appended
+from goq.broker.log.pending_appends import Appended
 from goq.delivery.dedup.producer_table import ProducerTable
 from goq.frame.view import FrameView
 from goq.model import Acks

@@ -20,8 +20,8 @@ from goq.delivery.events.event import Trimmed
 from goq.delivery.events.frame_codec import messages_end_of
 from goq.storage.disk import Disk
 from goq.storage.log.log import Log
+from goq.storage.log.repair import scan_segment
 from goq.storage.log.segment import Segment
-from goq.storage.repair import scan_segment
 from goq.storage.scanner import Damage
 
 T = TypeVar("T")

@@ -13,7 +13,7 @@ from functools import partial
 from typing import NamedTuple
 
 from goq import limits
-from goq.broker.log.group_commit import Appended, wait_for_all
+from goq.broker.log.pending_appends import Appended, wait_for_all
 from goq.broker.partition.publish_target import PublishTarget, TargetLookup
 from goq.broker.topic.partition_table import PartitionTable
 from goq.clock import TimeSlice

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from goq import limits
 from goq.broker.group.coordinator import Coordinator
-from goq.broker.log.group_commit import Appended
+from goq.broker.log.pending_appends import Appended
 from goq.broker.partition.leases import (
     LeasedBatch,
     MessagesNotCached,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from goq.broker.group.coordinator import Coordinator
-from goq.broker.log.group_commit import wait_for_all
+from goq.broker.log.pending_appends import wait_for_all
 from goq.broker.partition.leases import Leases, Settling
 from goq.broker.runtime.metrics import TopicStats
 from goq.broker.topic.partition_table import PartitionTable

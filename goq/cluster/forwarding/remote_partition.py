@@ -9,7 +9,7 @@ from typing import TypeVar
 import msgspec
 
 from goq.broker.broker import Broker
-from goq.broker.log.group_commit import Appended
+from goq.broker.log.pending_appends import Appended
 from goq.broker.partition.appender import Appender
 from goq.clock import Clock
 from goq.cluster.rpc.frame_body import join_head, split_head

@@ -23,9 +23,9 @@ from goq.frame.validation import check_body_crc
 from goq.frame.view import FrameView
 from goq.storage.log.leader_epochs import epoch_end, last_epoch
 from goq.storage.log.log import Log
+from goq.storage.log.repair import Gap
 from goq.storage.log.replicated import append_replicated
 from goq.storage.log.segment import Segment
-from goq.storage.repair import Gap
 
 Reopen = Callable[[Log, int], Log]
 """Reopens a closed log as an empty log that begins at an offset."""

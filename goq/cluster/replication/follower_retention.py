@@ -15,8 +15,8 @@ from goq.cluster.replication.follower import FollowerReplica, SealedSegment
 from goq.cluster.replication.protocol import PartitionKey
 from goq.cluster.replication.segment_manifest import LOGS, SegmentManifest
 from goq.errors import GoqError
+from goq.storage.log.repair import scan_segment
 from goq.storage.log.segment import Segment
-from goq.storage.repair import scan_segment
 
 _log = logging.getLogger("goq.cluster")
 _PAUSE_S_MIN = 1.0

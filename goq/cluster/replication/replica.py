@@ -26,6 +26,7 @@ from goq.cluster.replication.repair.protocol import ReplicaLogs
 from goq.config.topic import Fsync, TopicSettings
 from goq.errors import GoqError, NotLeader, PartitionOffline, StorageFailed
 from goq.storage.disk import Disk
+from goq.storage.journal.journal import NodeJournal
 from goq.storage.log.log import Log
 from goq.storage.scanner import Damage
 
@@ -58,6 +59,7 @@ class ReplicaHost(Protocol):
 
     name: str
     disk: Disk
+    journal: NodeJournal | None
     has_session: Callable[[], bool]
     """Whether the cluster cannot have given this node's leaderships to others by now."""
     may_record_clocks: Callable[[], bool]
@@ -263,12 +265,15 @@ class Replica:
         return True
 
     def _open_files(self) -> PartitionLogs:
-        return open_logs(self._directory, self._host.disk, self._host.settings(self.key.topic))
+        host = self._host
+        settings = host.settings(self.key.topic)
+        return open_logs(self._directory, host.disk, settings, journal=host.journal)
 
     def _reset_log(self, log: Log, offset: int) -> Log:
         """Reopen a closed log as an empty log that begins at ``offset``."""
-        self._host.disk.remove_dir(log.directory)
-        return Log.open(log.directory, self._host.disk, log.config, base_offset=offset)
+        disk, journal = self._host.disk, self._host.journal
+        disk.remove_dir(log.directory)
+        return Log.open(log.directory, disk, log.config, base_offset=offset, journal=journal)
 
     def _lead(self, assignment: ReplicaAssignment, logs: PartitionLogs) -> None:
         ends = LogOffsets(logs.messages.end_offset, logs.events.end_offset)

@@ -28,6 +28,7 @@ from goq.cluster.replication.segment_manifest import LOGS, SegmentManifest
 from goq.config.topic import Cleanup, TopicSettings
 from goq.errors import GoqError, TopicNotFound
 from goq.storage.disk import Disk
+from goq.storage.journal.journal import NodeJournal
 
 _log = logging.getLogger("goq.cluster")
 
@@ -80,6 +81,7 @@ class ReplicaManager:
         fetch_from: FetchFrom,
         propose_in_sync: ProposeInSync,
         *,
+        journal: NodeJournal | None = None,
         on_failure: Callable[[PartitionKey, Exception], None],
         has_session: Callable[[], bool] = lambda: True,
         may_record_clocks: Callable[[], bool] = lambda: True,
@@ -88,6 +90,7 @@ class ReplicaManager:
         self.has_session = has_session
         self.may_record_clocks = may_record_clocks
         self.disk = disk
+        self.journal = journal
         self.fetch_server = FetchServer(executor, clock)
         self._topics = topics
         self._manifest = manifest

@@ -5,6 +5,7 @@ segment            one file of the log, its generations, the batch that a commit
 sparse_index       offset and time index of a segment
 replicated         what a follower appends: frames of its leader
 recovery_point     what is durable, and where recovery starts to scan
+repair             damaged ranges replaced by frames of another replica
 recovery           opening a log after a crash, a power cut or damage
 reader             reads by offset or by time
 time_lookup        the end of the log at a time, and reads backward

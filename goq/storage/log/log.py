@@ -22,14 +22,17 @@ from goq.config.topic import Fsync
 from goq.errors import ResourcesExhausted, StorageFailed, StorageFull
 from goq.storage.column_index.block import SegmentPosition
 from goq.storage.disk import Disk, File, is_full, is_temporary
+from goq.storage.journal.journal import NodeJournal, PathEntry
+from goq.storage.journal.record import ENTRY_BYTES, encode_entry
 from goq.storage.log.reader import LogReader
 from goq.storage.log.recovery import RecoveredLog, recover
-from goq.storage.log.recovery_point import Checkpoint, DurableEnd
+from goq.storage.log.recovery_point import NO_MARK, Checkpoint, DurableEnd, JournalMark
 from goq.storage.log.segment import RewriteHistory, Segment, WriteBatch
 from goq.storage.log.sparse_index import IndexEntry
 from goq.storage.scanner import Damage
 
 _OFFSET_MAX = 2**63 - 1
+_JOURNAL_HEAD_BYTES_MAX = ENTRY_BYTES + 1024  # with the path
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +49,14 @@ class LogConfig:
 class Log:
     """The frames of one partition, or of its events, in order."""
 
-    def __init__(self, directory: Path, disk: Disk, config: LogConfig, found: RecoveredLog) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        disk: Disk,
+        config: LogConfig,
+        found: RecoveredLog,
+        journal: NodeJournal | None,
+    ) -> None:
         self.directory = directory
         self.config = config
         self.truncated_bytes = found.truncated_bytes
@@ -59,25 +69,43 @@ class Log:
         self._reader = LogReader(disk, found.segments, found.damage)
         self.rewrites = RewriteHistory(found.segments)
         self._file: File = disk.open(self.active.path)
+        self._journal = journal
+        self._journal_path = b"" if journal is None else journal.path_of(directory).encode()
+        self._last_mark = self.synced_mark = found.recovery_point.journal_mark
+        self._is_unsynced = False  # it has frames that neither a sync nor the journal covers
+        if journal is not None:
+            journal.attach(directory, self)
 
     @classmethod
     def open(
-        cls, directory: Path, disk: Disk, config: LogConfig | None = None, *, base_offset: int = 0
+        cls,
+        directory: Path,
+        disk: Disk,
+        config: LogConfig | None = None,
+        *,
+        base_offset: int = 0,
+        journal: NodeJournal | None = None,
     ) -> Log:
         """Recover the log in ``directory``, or create one there at ``base_offset``.
+
+        With a ``journal``, small batches are committed through it.
 
         Raises ``StorageFailed`` when the log cannot be read or its files contradict each other,
         ``StorageFull`` when there is no space for required writes, and ``ResourcesExhausted`` when
         the system has no descriptor or memory left.
         """
         try:
-            found = recover(disk, directory, base_offset=base_offset)
+            mark = NO_MARK
+            if journal is not None:
+                journal.complete(directory)
+                mark = journal.last_mark
+            found = recover(disk, directory, base_offset=base_offset, journal_mark=mark)
             try:
                 found.segments[-1].read_first_time(disk)  # begin() must never read the disk
                 config = config or LogConfig()
                 if config.columns:
                     _keep_columns(disk, found.segments)
-                return cls(directory, disk, config, found)
+                return cls(directory, disk, config, found, journal)
             except BaseException:
                 found.recovery_point.close()
                 raise
@@ -155,6 +183,43 @@ class Log:
         ``ResourcesExhausted`` likewise without descriptors or memory, and ``StorageFailed`` when
         the disk failed.
         """
+        is_journaled = self.can_journal(batch)
+        entry = self.append(batch)
+        if is_journaled:
+            assert self._journal is not None
+            try:
+                mark = self._journal.commit([entry])
+            except StorageFailed as error:
+                self.failed = str(error)
+                raise
+            if mark is not None:
+                self.on_journaled(batch, mark)
+                return
+        self.finish_write(batch)
+
+    def can_journal(self, batch: WriteBatch) -> bool:
+        """Return whether a batch may be committed through the journal: small, and there is room.
+
+        Then the caller appends it, commits the entry and calls :meth:`on_journaled`; if the journal
+        has no room after all, :meth:`finish_write`.
+        """
+        size_bytes, columns = batch.size_bytes, batch.segment.columns
+        return (
+            self._journal is not None
+            and self.config.fsync is Fsync.ALWAYS
+            and batch.rolls_from is None
+            and not self._is_unsynced
+            and size_bytes <= limits.JOURNAL_ENTRY_BYTES_MAX
+            and self._bytes_since_checkpoint + size_bytes < limits.CHECKPOINT_INTERVAL_BYTES
+            and not (columns is not None and columns.is_block_full)
+            and self._journal.has_room_for(size_bytes + _JOURNAL_HEAD_BYTES_MAX)
+        )
+
+    def append(self, batch: WriteBatch) -> PathEntry:
+        """Write a batch to the segment, without a sync; return it as an entry of the journal.
+
+        Raises as :meth:`write`.
+        """
         if self.failed:
             raise StorageFailed(self.failed)
         if self.config.columns:
@@ -167,8 +232,21 @@ class Log:
             if is_temporary(error):
                 raise _refused(self.directory, error) from error
             raise self._fail(error) from error
+        path = self._journal_path
+        place = (batch.segment.base_offset, batch.start_position, batch.end_offset)
+        return PathEntry(path.decode(), encode_entry(path, *place, batch.buffers, batch.size_bytes))
+
+    def on_journaled(self, batch: WriteBatch, mark: JournalMark) -> None:
+        """Record that the journal has a batch, synced."""
+        self._last_mark = mark
+        self._bytes_since_checkpoint += batch.size_bytes
+
+    def finish_write(self, batch: WriteBatch) -> None:
+        """Make an appended batch as durable as the setting requires. Raises as :meth:`write`."""
         if self.config.fsync is Fsync.ALWAYS:
             self._sync(batch.durable_end)
+        else:
+            self._is_unsynced = True
         self._bytes_since_checkpoint += batch.size_bytes
         if self._bytes_since_checkpoint >= limits.CHECKPOINT_INTERVAL_BYTES:
             if self.config.fsync is not Fsync.ALWAYS:  # a checkpoint covers durable bytes only
@@ -176,6 +254,20 @@ class Log:
             self._checkpoint(batch.segment, batch.start_position, batch.start_offset)
         elif batch.segment.columns is not None and batch.segment.columns.is_block_full:
             batch.segment.columns.flush()
+
+    def sync_journaled(self) -> None:
+        """Sync what was committed through the journal; any thread may call. Raises ``OSError``."""
+        if self.failed:
+            raise OSError(errno.EIO, self.failed)
+        mark, file = self._last_mark, self._file
+        try:
+            file.sync()
+        except OSError as error:
+            if self._file is not file:  # rolled meanwhile: it was synced then
+                return
+            self._fail(error)
+            raise
+        self.synced_mark = max(self.synced_mark, mark)
 
     def _append(self, batch: WriteBatch) -> None:
         if self._file.size_bytes != batch.start_position:
@@ -209,9 +301,11 @@ class Log:
     def _sync(self, durable: DurableEnd) -> None:
         try:
             self._file.sync()
+            self._recovery_point.journal_mark = self.synced_mark = self._last_mark
             self._recovery_point.advance(durable)
         except OSError as error:
             raise self._fail(error) from error
+        self._is_unsynced = False
 
     def _fail(self, error: OSError) -> StorageFailed:
         self.failed = (
@@ -334,7 +428,8 @@ class Log:
         """
         if offset >= self.end_offset:
             return self.end_offset
-        self.sync()  # the new durable end may come after bytes that were never synced
+        self.sync()  # the new durable end may come after bytes that were never synced; the journal
+        # mark passes all records of what is cut off
         segment, position, end_offset = self._reader.locate_cut(max(offset, self.start_offset))
         number = self.segments.index(segment)
         dropped = [*self.segments[number + 1 :], *([self._rolled] if self._rolled else [])]
@@ -387,6 +482,8 @@ class Log:
                 self.sync()
                 self._checkpoint(self.active, self.active.size_bytes, self.end_offset)
         finally:
+            if self._journal is not None:
+                self._journal.detach(self.directory, self)
             self._file.close()
             self._recovery_point.close()
 

@@ -15,7 +15,13 @@ from goq import limits
 from goq.errors import StorageFailed
 from goq.frame.header import HEADER_BYTES
 from goq.storage.disk import Disk, is_temporary
-from goq.storage.log.recovery_point import Checkpoint, DurableEnd, RecoveryPoint
+from goq.storage.log.recovery_point import (
+    NO_MARK,
+    Checkpoint,
+    DurableEnd,
+    JournalMark,
+    RecoveryPoint,
+)
 from goq.storage.log.segment import Segment, list_segments, remove_leftovers
 from goq.storage.log.sparse_index import IndexEntry
 from goq.storage.scanner import BadRegion, Damage, Scanner
@@ -32,8 +38,12 @@ class RecoveredLog:
     scanned_bytes: int = 0
 
 
-def recover(disk: Disk, directory: Path, *, base_offset: int = 0) -> RecoveredLog:
+def recover(
+    disk: Disk, directory: Path, *, base_offset: int = 0, journal_mark: JournalMark = NO_MARK
+) -> RecoveredLog:
     """Return the log in ``directory``, created at ``base_offset`` if there is none.
+
+    The segments have everything up to ``journal_mark``; a new log has nothing to do with it.
 
     Raises ``StorageFailed`` when the files contradict each other in a way that no crash explains.
     """
@@ -46,6 +56,14 @@ def recover(disk: Disk, directory: Path, *, base_offset: int = 0) -> RecoveredLo
         first = segments[0].base_offset if segments else base_offset
         recovery_point = RecoveryPoint.create(disk, directory, first)
     durable = recovery_point.durable
+    try:
+        if recovery_point.journal_mark > journal_mark:  # of a journal that is gone
+            recovery_point.journal_mark = journal_mark
+            recovery_point.sync()
+        recovery_point.journal_mark = journal_mark
+    except BaseException:
+        recovery_point.close()
+        raise
     if not end_is_known and segments:
         durable = _whole_log_end(segments[-1])
     try:

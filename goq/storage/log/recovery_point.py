@@ -5,7 +5,8 @@ acknowledged, and may be cut off. Bad bytes before it were acknowledged, and mus
 ``watermark`` holds two slots of 512 bytes, written alternately. The newest sound slot counts:
 
     sequence u64 · checkpoint (segment, position, offset, time_us) 4 x i64 ·
-    durable (segment, position, offset) 3 x i64 · CRC32C u32 of all before it
+    durable (segment, position, offset) 3 x i64 · CRC32C u32 of all before it ·
+    journal mark (journal id, record) 2 x u64 · CRC32C u32 of slot and mark before it
 
 ``durable`` is written after each sync of the log, before any acknowledgement. It is itself synced
 only with each checkpoint. So it is exact after a killed process, and a power cut may set it back to
@@ -13,6 +14,10 @@ the last checkpoint. Frames between the two are then judged by their CRC alone. 
 so no acknowledged frame is lost unless the disk also damaged it in the moments since.
 
 ``checkpoint`` is where recovery starts to scan. The segment's index reaches at least that far.
+
+Frames that are committed through the journal of the node do not move the durable end: the journal
+has them. The *journal mark* is a record of the journal. The segments have, synced, what this log
+committed up to it; older records do not count for this log.
 """
 
 from __future__ import annotations
@@ -27,7 +32,9 @@ from goq.storage.disk import Disk, File
 
 FILE_NAME = "watermark"
 _SLOT = struct.Struct("<Q4q3q")
+_MARK = struct.Struct("<QQ")
 _CRC = struct.Struct("<I")
+_MARKED_BYTES = _SLOT.size + _CRC.size + _MARK.size
 _SLOT_BYTES = 512
 
 
@@ -48,16 +55,32 @@ class DurableEnd(NamedTuple):
     offset: int
 
 
+class JournalMark(NamedTuple):
+    """A record of a journal. Later journals of a node have higher ids."""
+
+    journal_id: int
+    number: int
+
+
+NO_MARK = JournalMark(0, 0)
+
+
 class RecoveryPoint:
-    """The checkpoint and the durable end of a log, kept in a file."""
+    """The checkpoint, the durable end and the journal mark of a log, kept in a file."""
 
     def __init__(
-        self, file: File, sequence: int, checkpoint: Checkpoint, durable: DurableEnd
+        self,
+        file: File,
+        sequence: int,
+        checkpoint: Checkpoint,
+        durable: DurableEnd,
+        journal_mark: JournalMark = NO_MARK,
     ) -> None:
         self._file = file
         self._sequence = sequence
         self.checkpoint = checkpoint
         self.durable = durable
+        self.journal_mark = journal_mark
 
     @classmethod
     def create(cls, disk: Disk, directory: Path, base_offset: int) -> RecoveryPoint:
@@ -94,7 +117,8 @@ class RecoveryPoint:
     def _write(self, *, must_last: bool) -> None:
         self._sequence += 1
         fields = _SLOT.pack(self._sequence, *self.checkpoint, *self.durable)
-        slot = fields + _CRC.pack(crc32c(fields))
+        slot = fields + _CRC.pack(crc32c(fields)) + _MARK.pack(*self.journal_mark)
+        slot += _CRC.pack(crc32c(slot))
         self._file.write_at(slot, _SLOT_BYTES * (self._sequence % 2), must_last=must_last)
 
 
@@ -104,7 +128,10 @@ def read_durable_end(disk: Disk, directory: Path) -> DurableEnd | None:
     return None if found is None else found[2]
 
 
-def _read(disk: Disk, directory: Path) -> tuple[int, Checkpoint, DurableEnd] | None:
+_Slot = tuple[int, Checkpoint, DurableEnd, JournalMark]
+
+
+def _read(disk: Disk, directory: Path) -> _Slot | None:
     try:
         data = bytes(disk.read(directory / FILE_NAME, 0, 2 * _SLOT_BYTES))
     except FileNotFoundError:
@@ -113,10 +140,23 @@ def _read(disk: Disk, directory: Path) -> tuple[int, Checkpoint, DurableEnd] | N
     return max(slots, default=None)
 
 
-def _unpack(data: bytes) -> tuple[int, Checkpoint, DurableEnd] | None:
+def _unpack(data: bytes) -> _Slot | None:
     if len(data) < _SLOT.size + _CRC.size:
         return None
     if crc32c(data[: _SLOT.size]) != _CRC.unpack_from(data, _SLOT.size)[0]:
         return None
+    mark = _unpack_mark(data)
+    if mark is None:
+        return None
     sequence, *places = _SLOT.unpack_from(data)
-    return sequence, Checkpoint(*places[:4]), DurableEnd(*places[4:])
+    return sequence, Checkpoint(*places[:4]), DurableEnd(*places[4:]), mark
+
+
+def _unpack_mark(data: bytes) -> JournalMark | None:
+    """Return the mark of a slot, None if it is damaged. Slots of older versions have none."""
+    marked = data[: _MARKED_BYTES + _CRC.size].ljust(_MARKED_BYTES + _CRC.size, b"\0")
+    if not any(marked[_SLOT.size + _CRC.size :]):
+        return NO_MARK
+    if crc32c(marked[:_MARKED_BYTES]) != _CRC.unpack_from(marked, _MARKED_BYTES)[0]:
+        return None
+    return JournalMark(*_MARK.unpack_from(marked, _SLOT.size + _CRC.size))

@@ -156,16 +156,19 @@ def test_a_folder_that_is_in_use_is_refused_and_left_alone(tmp_path: Path) -> No
 def test_a_folder_of_a_later_goq_is_refused_in_one_sentence_and_left_alone(tmp_path: Path) -> None:
     with node_with_topic(tmp_path) as node:
         publish(node, "kept")
-    assert (tmp_path / "FORMAT").read_text() == "1\n"
-    (tmp_path / "FORMAT").write_text("2\n")
+    assert (tmp_path / "FORMAT").read_text() == "2\n"
+    (tmp_path / "FORMAT").write_text("3\n")
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.name != "LOCK"}
-    with pytest.raises(UnsupportedFormat, match=r"format '2', and this goq knows 1"):
+    with pytest.raises(UnsupportedFormat, match=r"format '3', and this goq knows 2"):
         running_node(tmp_path).__enter__()
     after = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.name != "LOCK"}
     assert after == before
     (tmp_path / "FORMAT").unlink()  # as of a version before the file
     with node_with_topic(tmp_path):
-        assert (tmp_path / "FORMAT").read_text() == "1\n"
+        assert (tmp_path / "FORMAT").read_text() == "2\n"
+    (tmp_path / "FORMAT").write_text("1\n")  # before there was a journal
+    with running_node(tmp_path):
+        assert (tmp_path / "FORMAT").read_text() == "2\n"
 
 
 def test_a_frame_of_a_later_goq_is_no_damage_and_nothing_is_appended_behind_it(

@@ -11,13 +11,24 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from goq.storage.disk import NotCached
 
 SECTOR_BYTES = 512
 FILE_COST_BYTES = 64
+
+
+class InlineExecutor(Executor):
+    """Threads that do their work at once, where it is handed to them."""
+
+    def submit(self, work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        done.set_result(work(*args, **kwargs))
+        return done
 
 
 class SimulatedCrash(Exception):
@@ -192,6 +203,10 @@ class SimulatedDisk:
     @property
     def used_bytes(self) -> int:
         return sum(len(i.data) + FILE_COST_BYTES for i in self._inodes.values())
+
+    @property
+    def is_crashing(self) -> bool:
+        return self._crashing
 
     # The Disk protocol
 

@@ -13,7 +13,7 @@ from goq.cluster.replication.replica import Replica
 from goq.errors import GoqError
 from goq.frame.view import FrameView
 from goq.storage.log.log import Log
-from goq.storage.repair import Gap, SoundFrame, first_sound_frame, last_sound_frame
+from goq.storage.log.repair import Gap, SoundFrame, first_sound_frame, last_sound_frame
 
 RepairCall = Callable[[str, RepairRequest], Awaitable[tuple[RepairResponse, memoryview]]]
 """Calls a node by name; raises ``GoqError`` if it cannot be reached or does not answer."""

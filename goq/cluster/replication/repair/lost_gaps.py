@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 
-from goq.storage.repair import Gap
+from goq.storage.log.repair import Gap
 
 
 class LostGaps:

@@ -34,8 +34,7 @@ from goq.errors import GoqError, InvalidFrame
 from goq.frame.view import FrameView
 from goq.storage.log.log import Log
 from goq.storage.log.reader import segment_number
-from goq.storage.log.segment import Segment
-from goq.storage.repair import (
+from goq.storage.log.repair import (
     Gap,
     compacted_end_offset,
     find_gaps,
@@ -43,6 +42,7 @@ from goq.storage.repair import (
     repair_segment,
     scan_segment,
 )
+from goq.storage.log.segment import Segment
 from goq.storage.scanner import Damage
 
 _log = logging.getLogger("goq.cluster")

@@ -21,7 +21,7 @@ from goq.cluster.replication.protocol import PartitionKey
 from goq.errors import InvalidFrame
 from goq.storage.log.log import Log
 from goq.storage.log.reader import LogReader
-from goq.storage.repair import Gap, SoundFrame, first_sound_frame, read_gap
+from goq.storage.log.repair import Gap, SoundFrame, first_sound_frame, read_gap
 
 
 class RepairRequest(msgspec.Struct, frozen=True, array_like=True):

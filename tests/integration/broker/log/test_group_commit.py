@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from goq.broker.log.admission import Admission
-from goq.broker.log.group_commit import Appended, GroupCommit
+from goq.broker.log.group_commit import GroupCommit
+from goq.broker.log.pending_appends import Appended
 from goq.broker.runtime.metrics import TopicStats, WriteTimes
 from goq.clock import ManualClock
 from goq.config.topic import Fsync

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from goq.broker.log.admission import Admission
-from goq.broker.log.group_commit import Appended, GroupCommit, wait_for_all
+from goq.broker.log.group_commit import GroupCommit
+from goq.broker.log.pending_appends import Appended, wait_for_all
 from goq.broker.partition.loader import open_logs
 from goq.broker.partition_context import Quorums
 from goq.broker.runtime.metrics import TopicStats, WriteTimes

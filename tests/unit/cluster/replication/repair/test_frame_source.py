@@ -18,7 +18,7 @@ from goq.cluster.replication.replica import Replica, ReplicaLogs
 from goq.config.topic import TopicSettings
 from goq.frame.view import FrameView
 from goq.storage.log.log import Log
-from goq.storage.repair import Gap
+from goq.storage.log.repair import Gap
 from tests.support.broker.harness import frame
 from tests.support.storage.disk import SimulatedDisk
 

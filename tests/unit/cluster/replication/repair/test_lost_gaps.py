@@ -16,7 +16,7 @@ from goq.cluster.replication.repair.lost_gaps import LostGaps
 from goq.config.topic import TopicSettings
 from goq.errors import InvalidFrame
 from goq.storage.log.log import Log
-from goq.storage.repair import Gap
+from goq.storage.log.repair import Gap
 from tests.support.broker.harness import frame
 from tests.support.storage.disk import SimulatedDisk
 

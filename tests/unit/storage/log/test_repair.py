@@ -11,7 +11,7 @@ from goq.errors import CorruptData, InvalidFrame
 from goq.frame.encoder import Columns, encode_frame
 from goq.frame.view import FrameView
 from goq.storage.log.log import Log
-from goq.storage.repair import (
+from goq.storage.log.repair import (
     Gap,
     compacted_end_offset,
     find_gaps,

@@ -1,0 +1,217 @@
+"""The commit turn of a node: what one turn of the event loop appends to any log is one record.
+
+Logs with queued frames join the turn. At its end their small batches are appended to their segments
+and written to the journal together: one write and one sync for all. Large batches and all other
+work of a log go on beside it, in threads of their own.
+
+A turn ends when the sockets have nothing more, but looks only while more comes: a lone request
+never waits for others. The event loop itself writes a small record while the disk is fast, which
+saves two changes of threads. After a slow write a thread does it, for longer each time, so that a
+stalled disk stalls no heartbeat.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from typing import Protocol
+
+from goq import limits
+from goq.errors import GoqError
+from goq.storage.journal.journal import NodeJournal, PathEntry
+from goq.storage.log.log import Log
+from goq.storage.log.segment import WriteBatch
+
+_LOOKS_MAX = 8
+_INLINE_LOGS_MAX = 8
+_SLOW_WRITE_S = 0.005
+_THREAD_S_MIN = 0.1
+_THREAD_S_MAX = 10.0
+
+
+class JournalWrite:
+    """A batch that is written with those of other logs; ``finish`` gets the error, if any."""
+
+    __slots__ = ("batch", "error", "finish", "is_durable", "log")
+
+    def __init__(
+        self, log: Log, batch: WriteBatch, finish: Callable[[Exception | None], None]
+    ) -> None:
+        self.log = log
+        self.batch = batch
+        self.finish = finish
+        self.error: Exception | None = None
+        self.is_durable = False
+
+
+class TurnMember(Protocol):
+    """The writer of a log."""
+
+    def start(self) -> JournalWrite | None:
+        """Start the next work. Return a batch that the turn is to write."""
+
+
+class CommitTurn:
+    """See the module. Without a ``journal`` every log writes and syncs by itself."""
+
+    def __init__(
+        self, journal: NodeJournal | None = None, executor: Executor | None = None
+    ) -> None:
+        self.append_count = 0
+        """Frames queued so far, for any log."""
+        self._journal = journal
+        self._executor = executor
+        self._joined: list[TurnMember] = []
+        self._is_scheduled = False
+        self._is_writing = False
+        self._looks = 0
+        self._seen_count = 0
+        self._last_count = 0
+        self._thread_s = _THREAD_S_MIN
+        self._thread_until_s = 0.0
+
+    def join(self, member: TurnMember) -> None:
+        """Have a log's queued work started at the end of this turn."""
+        self._joined.append(member)
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_soon(self._look)
+
+    def _look(self) -> None:
+        """Begin, or look at the sockets once more while more comes."""
+        came = self.append_count - self._seen_count
+        self._seen_count = self.append_count
+        if self._last_count > 1 and came and self._looks < _LOOKS_MAX:
+            self._looks += 1
+            asyncio.get_running_loop().call_soon(self._look)
+            return
+        self._looks = 0
+        self._is_scheduled = False
+        if not self._is_writing:
+            self._begin()
+
+    def _begin(self) -> None:
+        joined, self._joined = self._joined, []
+        writes: list[JournalWrite] = []
+        size_bytes = 0
+        for number, member in enumerate(joined):
+            if size_bytes >= limits.JOURNAL_RECORD_BYTES_MAX - limits.JOURNAL_ENTRY_BYTES_MAX:
+                self._joined += joined[number:]
+                break
+            write = member.start()
+            if write is not None:
+                writes.append(write)
+                size_bytes += write.batch.size_bytes
+        if writes:
+            self._write(writes, size_bytes)
+        elif self._joined:
+            self._schedule()
+
+    def _schedule(self) -> None:
+        if self._joined and not self._is_scheduled:
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_soon(self._look)
+
+    def _write(self, writes: Sequence[JournalWrite], size_bytes: int) -> None:
+        loop = asyncio.get_running_loop()
+        assert self._journal is not None
+        began_s = loop.time()
+        is_inline = (
+            len(writes) <= _INLINE_LOGS_MAX
+            and size_bytes <= limits.JOURNAL_INLINE_BYTES_MAX
+            and began_s >= self._thread_until_s
+            and not self._journal.is_busy
+        )
+        self._is_writing = True
+        self._last_count = sum(len(write.batch.entries) for write in writes)
+        if is_inline:
+            write_together(self._journal, writes)
+            self._note_time(loop.time() - began_s)
+            if all(write.is_durable or write.error for write in writes):
+                self._finish(writes)
+                return
+            self._in_thread(lambda: finish_alone(writes), writes)
+        else:
+            journal = self._journal
+            self._in_thread(lambda: write_in_thread(journal, writes), writes)
+
+    def _note_time(self, write_s: float) -> None:
+        """Leave the next writes to a thread if the event loop was held for long."""
+        if write_s <= _SLOW_WRITE_S:
+            self._thread_s = _THREAD_S_MIN
+            return
+        self._thread_until_s = asyncio.get_running_loop().time() + self._thread_s
+        self._thread_s = min(2 * self._thread_s, _THREAD_S_MAX)
+
+    def _in_thread(self, work: Callable[[], None], writes: Sequence[JournalWrite]) -> None:
+        loop = asyncio.get_running_loop()
+
+        def job() -> None:
+            try:
+                work()
+            except Exception as raised:  # after a bug too, the waiters must get an answer
+                for write in writes:
+                    write.error = write.error or raised
+            try:
+                loop.call_soon_threadsafe(self._finish, writes)
+            except RuntimeError:
+                return  # the loop is closed: there are no waiters
+
+        assert self._executor is not None
+        self._executor.submit(job)
+
+    def _finish(self, writes: Sequence[JournalWrite]) -> None:
+        self._is_writing = False
+        loop = asyncio.get_running_loop()
+        for write in writes:
+            try:
+                write.finish(write.error)
+            except Exception as error:  # a bug in one log must not hold up others
+                loop.call_exception_handler({"message": "a commit failed", "exception": error})
+        self._schedule()
+
+
+def write_in_thread(journal: NodeJournal, writes: Sequence[JournalWrite]) -> None:
+    """Write batches, whatever it takes."""
+    write_together(journal, writes)
+    finish_alone(writes)
+
+
+def write_together(journal: NodeJournal, writes: Sequence[JournalWrite]) -> None:
+    """Append batches to their segments, and write and sync one record of them.
+
+    Without room in the journal none is durable, nor has an error.
+    """
+    entries: list[PathEntry] = []
+    appended: list[JournalWrite] = []
+    for write in writes:
+        try:
+            entries.append(write.log.append(write.batch))
+        except Exception as error:
+            write.error = error
+        else:
+            appended.append(write)
+    if not entries:
+        return
+    try:
+        mark = journal.commit(entries)
+    except GoqError as error:
+        for write in appended:
+            write.log.failed, write.error = str(error), error
+        return
+    if mark is not None:
+        for write in appended:
+            write.log.on_journaled(write.batch, mark)
+            write.is_durable = True
+
+
+def finish_alone(writes: Sequence[JournalWrite]) -> None:
+    """Sync the batches that the journal had no room for, each in its segment."""
+    for write in writes:
+        if not write.is_durable and write.error is None:
+            try:
+                write.log.finish_write(write.batch)
+                write.is_durable = True
+            except Exception as error:
+                write.error = error

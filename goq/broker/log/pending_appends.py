@@ -1,0 +1,196 @@
+"""Appends that are on the disk of this node, and wait for the other nodes of the quorum.
+
+They are acknowledged, in order, once the high watermark is past them; a frame for ``Acks.LEADER``
+at once. A standalone node has no quorum: what is on its disk is committed. A refusal, too, waits
+until it is certain that no newer leader has stored what would have made the frame acceptable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+
+from goq.broker.log.quorum import Quorum
+from goq.errors import GoqError, TooManyRequests, outcome_unknown, raise_failures
+from goq.frame.encoder import DuplicateRow
+from goq.frame.view import FrameView
+from goq.model import Acks
+
+T = TypeVar("T")
+
+
+class Appended(NamedTuple):
+    """The offset and append time of a frame; ``duplicate`` if it was stored before.
+
+    ``left_out`` are its duplicate messages, in the order of their rows. If all are duplicates,
+    nothing was appended, and the other fields are those of the first original.
+    """
+
+    offset: int
+    time_us: int
+    duplicate: bool = False
+    left_out: Sequence[DuplicateRow] = ()
+
+
+class WrittenFrame(NamedTuple):
+    """A frame of a batch, with the future of its append."""
+
+    view: FrameView
+    appended: Appended
+    done: asyncio.Future[Appended]
+    acks: Acks
+
+
+class _Stored(NamedTuple):
+    """A batch on the disk of this node."""
+
+    end_offset: int
+    size_bytes: int
+    written: Sequence[WrittenFrame]
+
+
+CommittedFrames = Sequence[tuple[FrameView, Appended]]
+"""Frames as submitted, with their positions."""
+
+
+class PendingAppends:
+    """The appends of one log from the disk to the acknowledgement. ``on_commit`` gets frames."""
+
+    def __init__(
+        self, end_offset: int, quorum: Quorum | None, on_commit: Callable[[CommittedFrames], None]
+    ) -> None:
+        self.high_watermark = end_offset
+        """Everything before it is committed."""
+        self._quorum = quorum
+        self._on_commit = on_commit
+        self._stored: deque[_Stored] = deque()  # above the high watermark
+        self._stored_bytes = 0
+        self._repeated: list[tuple[Appended, asyncio.Future[Appended]]] = []
+        self._doubtful: set[asyncio.Future[Appended]] = set()  # refused once certain to lead
+        if quorum is not None:
+            quorum.follow(self._advance)
+
+    def holders(self, offset: int) -> Sequence[str]:
+        """Return the nodes that have an offset on disk; empty on a standalone node."""
+        return () if self._quorum is None else self._quorum.holders(offset)
+
+    @property
+    def replicated_to(self) -> int:
+        """The offset up to which the log is committed, and copied by all current followers."""
+        if self._quorum is None:
+            return self.high_watermark
+        return min(self.high_watermark, self._quorum.copied_to())
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether none waits."""
+        return not (self._stored or self._doubtful)
+
+    def check_room(self, frame_bytes: int, bytes_max: int) -> None:
+        """Raise an error if no frame could be acknowledged now."""
+        if self._quorum is not None:
+            self._quorum.check()
+        if self._stored and self._stored_bytes + frame_bytes > bytes_max:
+            raise TooManyRequests(
+                "the other nodes cannot keep up: too many bytes wait for them; send again shortly",
+                retry_after_ms=100,
+            )
+
+    def on_written(self, end_offset: int, size_bytes: int, written: Sequence[WrittenFrame]) -> None:
+        """Record a batch that is on the disk of this node."""
+        self._stored.append(_Stored(end_offset, size_bytes, written))
+        self._stored_bytes += size_bytes
+        for each in written:
+            if each.acks is Acks.LEADER:
+                resolve(each.done, each.appended)
+        self.on_disk(end_offset)
+
+    def on_disk(self, end_offset: int) -> None:
+        """Record that the disk of this node has everything before an offset."""
+        if self._quorum is None:
+            self._advance(end_offset)
+        else:
+            self._quorum.appended(end_offset)
+
+    def _advance(self, high_watermark: int) -> None:
+        """Acknowledge and publish the frames below the new high watermark."""
+        self.high_watermark = max(self.high_watermark, high_watermark)
+        stored = self._stored
+        while stored and stored[0].end_offset <= high_watermark:
+            _, size_bytes, written = stored.popleft()
+            self._stored_bytes -= size_bytes
+            for each in written:
+                resolve(each.done, each.appended)
+            self._on_commit([(each.view, each.appended) for each in written])
+        if self._repeated:
+            self._repeated, waiting = [], self._repeated
+            for appended, done in waiting:
+                self.answer_repetition(appended, done)
+
+    def refuse(self, done: asyncio.Future[Appended], error: GoqError) -> None:
+        """Refuse a frame once the quorum confirms that this node still leads.
+
+        A newer leader could have stored frames that make this one acceptable.
+        """
+        if self._quorum is None:
+            reject(done, error)
+            return
+        self._doubtful.add(done)
+        self._quorum.confirm(partial(self._refuse_surely, done, error))
+
+    def _refuse_surely(self, done: asyncio.Future[Appended], error: GoqError) -> None:
+        self._doubtful.discard(done)
+        reject(done, error)
+
+    def answer_repetition(self, original: Appended, done: asyncio.Future[Appended]) -> None:
+        """Answer a duplicate with its original, once that is committed."""
+        last = max([original.offset, *(row.offset for row in original.left_out)])
+        if last < self.high_watermark:
+            resolve(done, original)
+        else:
+            self._repeated.append((original, done))
+
+    def forget(self, error: GoqError) -> None:
+        """Fail all: the outcome of those on the disk is unknown here.
+
+        Those about to be refused are not stored: they fail with ``error``.
+        """
+        waiting = [each.done for stored in self._stored for each in stored.written]
+        waiting += [done for _, done in self._repeated]
+        refused = list(self._doubtful)
+        self._doubtful.clear()
+        self._stored.clear()
+        self._stored_bytes = 0
+        self._repeated.clear()
+        unknown = outcome_unknown(error)
+        for done in waiting:
+            reject(done, unknown)
+        for done in refused:
+            reject(done, error)
+
+
+async def wait_for_all(pending: Sequence[asyncio.Future[Appended]]) -> list[Appended]:
+    """Wait for all appends, then return them; raise as :func:`raise_failures` does."""
+    if len(pending) == 1:
+        return [await pending[0]]
+    if not pending:
+        return []
+    results = await asyncio.gather(*pending, return_exceptions=True)
+    raise_failures(results)
+    return [result for result in results if isinstance(result, Appended)]
+
+
+def resolve(done: asyncio.Future[T], result: T) -> None:
+    """Complete a future that still waits."""
+    if not done.done():
+        done.set_result(result)
+
+
+def reject(done: asyncio.Future[Any], error: Exception) -> None:
+    """Fail a future that still waits."""
+    if not done.done():
+        done.set_exception(error)
+        done.exception()  # a cancelled waiter must not cause a warning

@@ -1,0 +1,405 @@
+"""The journal of a node: a redo log of what was appended to any log and is not synced there yet.
+
+A commit appends to the segments without a sync, then writes one record of all that to the journal
+and syncs only the journal. After a power cut :mod:`goq.storage.journal.redo` gives the segments
+what they lost. The segments stay the truth: what the journal holds is always in them too, in the
+memory of the system at least, so a killed process and every reader need no journal.
+
+Invariants:
+
+- A record is synced before its commit returns. Order within a log is order in the journal.
+- A piece is free again only when the segments have all it holds, synced. Pieces become free in
+  order. Without a free piece there is no room, and callers sync their segments themselves.
+- A failed write or sync ends its piece, and the logs of its record until they are opened again.
+  Other logs go on in another piece, under a new id: so the failed record never counts later.
+- Damage costs the records that it hits, and is told. It keeps no log from opening.
+
+Any thread may commit. One of the waiting threads writes for all of them. Pieces are made and handed
+back in a thread of their own.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from goq import limits
+from goq.errors import StorageFailed
+from goq.storage.disk import Disk, is_temporary
+from goq.storage.journal.piece import (
+    DAMAGED_SUFFIX,
+    NEW_SUFFIX,
+    SUFFIX,
+    JournalPiece,
+    PieceHeader,
+    ScannedPiece,
+    journal_damage,
+    scan_piece,
+    scan_pieces,
+    told_damage,
+)
+from goq.storage.journal.record import HEADER_BYTES, EncodedEntry, encode_record
+from goq.storage.journal.redo import MarkedEntry, redo_log
+from goq.storage.log.recovery_point import NO_MARK, JournalMark
+
+_log = logging.getLogger("goq.storage")
+JOURNAL_DIR = "journal"
+_RETRY_US = 1_000_000
+
+
+class JournalClock(Protocol):
+    """The time, as ``goq.clock.Clock`` tells it."""
+
+    def wall_us(self) -> int:
+        """Return microseconds since the Unix epoch."""
+
+    def uptime_us(self) -> int:
+        """Return microseconds since the boot of the machine."""
+
+
+class JournaledLog(Protocol):
+    """An open log that commits through the journal."""
+
+    @property
+    def synced_mark(self) -> JournalMark:
+        """The mark up to which the segments have everything, synced."""
+
+    def sync_journaled(self) -> None:
+        """Sync what was committed through the journal. Raises ``OSError``."""
+
+
+class PathEntry(NamedTuple):
+    """An encoded entry, and the path of its log."""
+
+    path: str
+    entry: EncodedEntry
+
+
+class _Commit:
+    __slots__ = ("entries", "error", "is_done", "mark", "size_bytes")
+
+    def __init__(self, entries: Sequence[PathEntry]) -> None:
+        self.entries = entries
+        self.size_bytes = sum(each.entry.size_bytes for each in entries)
+        self.is_done = False
+        self.mark: JournalMark | None = None
+        self.error: StorageFailed | None = None
+
+
+class NodeJournal:
+    """The journal in ``directory`` of the logs below ``root``; see :meth:`open`."""
+
+    def __init__(
+        self, disk: Disk, directory: Path, root: Path, executor: Executor, clock: JournalClock
+    ) -> None:
+        self.problems: list[str] = []
+        """Damage that the start found, in words for users."""
+        self.root = root
+        self._disk = disk
+        self._directory = directory
+        self._executor = executor
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._waiting: deque[_Commit] = deque()
+        self._is_writing = False
+        self._current: JournalPiece | None = None
+        self._free: deque[JournalPiece] = deque()
+        self._full: deque[JournalPiece] = deque()  # oldest first
+        self._is_making_room = False
+        self._retry_us = 0
+        self._id = 0
+        self._number = 0
+        self._redo_lock = threading.Lock()
+        self._logs: dict[str, JournaledLog] = {}
+        self._settled: dict[str, JournalMark] = {}  # of logs that are not open
+
+    @classmethod
+    def open(
+        cls, disk: Disk, directory: Path, root: Path, executor: Executor, clock: JournalClock
+    ) -> NodeJournal:
+        """Open the journal, and complete all logs from it; blocks on the disk.
+
+        A log that cannot be completed now is completed when it is opened. Raises ``OSError``.
+        """
+        journal = cls(disk, directory, root, executor, clock)
+        disk.make_dir(directory)
+        journal._recover()
+        return journal
+
+    @property
+    def last_mark(self) -> JournalMark:
+        """The mark of the last record."""
+        return JournalMark(self._id, self._number)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a record is being written."""
+        return self._is_writing
+
+    # Commits
+
+    def has_room_for(self, entry_bytes: int) -> bool:
+        """Return whether a record of such entries fits now. If not, room is made."""
+        current = self._current
+        if current is not None and current.has_room_for(HEADER_BYTES + entry_bytes):
+            return True
+        if self._free:
+            return True
+        self._make_room_soon()
+        return False
+
+    def commit(self, entries: Sequence[PathEntry]) -> JournalMark | None:
+        """Write and sync a record of entries; None if there is no room for it now.
+
+        Raises ``StorageFailed`` when the disk fails: the outcome is unknown.
+        """
+        commit = _Commit(entries)
+        with self._changed:
+            self._waiting.append(commit)
+        while True:
+            with self._changed:
+                while self._is_writing and not commit.is_done:
+                    self._changed.wait()
+                if commit.is_done:
+                    break
+                self._is_writing = True
+                together = self._take()
+            self._write(together)
+            with self._changed:
+                self._is_writing = False
+                self._changed.notify_all()
+        if commit.error is not None:
+            raise commit.error
+        return commit.mark
+
+    def _take(self) -> list[_Commit]:
+        """Take the commits that share the next record."""
+        waiting, together, size_bytes = self._waiting, list[_Commit](), 0
+        while waiting and size_bytes + waiting[0].size_bytes <= limits.JOURNAL_RECORD_BYTES_MAX:
+            size_bytes += waiting[0].size_bytes
+            together.append(waiting.popleft())
+        return together or [waiting.popleft()]
+
+    def _write(self, together: Sequence[_Commit]) -> None:
+        entries = [entry for commit in together for entry in commit.entries]
+        mark: JournalMark | None = None
+        error: StorageFailed | None = None
+        try:
+            mark = self._append(entries)
+        except Exception as raised:  # after a bug too, no thread may wait for ever
+            reason = raised.strerror if isinstance(raised, OSError) else None
+            error = StorageFailed(f"the disk failed under {self._directory}: {reason or raised!r}")
+            error.__cause__ = raised
+            _log.error("%s", error.detail)
+        for commit in together:
+            commit.mark, commit.error, commit.is_done = mark, error, True
+
+    def _append(self, entries: Sequence[PathEntry]) -> JournalMark | None:
+        mark = JournalMark(self._id, self._number + 1)
+        record = encode_record(mark.number, mark.journal_id, [each.entry for each in entries])
+        piece = self._piece_for(len(record))
+        if piece is None:
+            return None
+        try:
+            if piece is self._current:
+                piece.append(record)
+            else:
+                piece.begin(self._header(mark.number, is_free=False), record)
+        except OSError as error:
+            if is_temporary(error):  # nothing was synced
+                return None
+            self._number += 1
+            self._use(piece, mark, entries)
+            self._end_piece()
+            raise
+        self._number += 1
+        self._use(piece, mark, entries)
+        if not self._free and 2 * piece.end_position > piece.size_bytes:
+            self._make_room_soon()
+        return mark
+
+    def _piece_for(self, record_bytes: int) -> JournalPiece | None:
+        """Return the piece that a record fits: the current one, or a free one."""
+        for piece in (self._current, self._free[0] if self._free else None):
+            if piece is not None and piece.has_room_for(record_bytes):
+                return piece
+        return None
+
+    def _use(self, piece: JournalPiece, mark: JournalMark, entries: Sequence[PathEntry]) -> None:
+        if piece is not self._current:
+            self._free.popleft()
+            if self._current is not None:
+                self._full.append(self._current)
+            self._current = piece
+        for path, _ in entries:
+            piece.marks[path] = mark
+
+    def _end_piece(self) -> None:
+        """Write no more to the current piece; what comes later is of another journal."""
+        assert self._current is not None
+        self._full.append(self._current)
+        self._current = None
+        self._id, self._number = max(self._clock.wall_us(), self._id + 1), 0
+
+    def _header(self, number: int, *, is_free: bool) -> PieceHeader:
+        return PieceHeader(is_free, self._id, number, self._piece_count)
+
+    @property
+    def _piece_count(self) -> int:
+        return len(self._free) + len(self._full) + (self._current is not None)
+
+    # Room
+
+    def _make_room_soon(self) -> None:
+        if self._is_making_room or self._clock.uptime_us() < self._retry_us:
+            return
+        self._is_making_room = True
+        self._executor.submit(self._make_room)
+
+    def _make_room(self) -> None:
+        """Free the pieces whose records the segments have, or make another one."""
+        try:
+            self._free_full()
+            if not self._free and self._piece_count < limits.JOURNAL_PIECES_MAX:
+                self._free.append(self._new_piece())
+        except (OSError, StorageFailed) as error:
+            self._retry_us = self._clock.uptime_us() + _RETRY_US
+            _log.warning("the journal has no room: %s; logs sync their own files", error)
+        finally:
+            self._is_making_room = False
+
+    def _new_piece(self) -> JournalPiece:
+        count = self._piece_count
+        size_bytes = min(limits.JOURNAL_PIECE_BYTES_MIN << count, limits.JOURNAL_PIECE_BYTES_MAX)
+        header = self._header(self._number + 1, is_free=True)
+        taken = {piece.path.name for piece in (*self._free, *self._full, self._current) if piece}
+        name = next(name for n in range(count + 1) if (name := f"{n:04d}{SUFFIX}") not in taken)
+        return JournalPiece.create(self._disk, self._directory / name, size_bytes, header)
+
+    def _free_full(self) -> None:
+        while self._full:
+            piece = self._full[0]
+            for path, mark in piece.marks.items():
+                self._settle(path, mark)
+            piece.free(self._header(self._number + 1, is_free=True))
+            self._free.append(self._full.popleft())
+        held = self._current.marks if self._current is not None else {}
+        with self._redo_lock:
+            self._settled = {path: mark for path, mark in self._settled.items() if path in held}
+
+    def _settle(self, path: str, mark: JournalMark) -> None:
+        """Have the segments of a log hold everything up to a record, synced."""
+        log = self._logs.get(path)
+        if log is not None:
+            if log.synced_mark < mark:
+                log.sync_journaled()
+        elif self._settled.get(path, NO_MARK) < mark:
+            with self._redo_lock:
+                self._redo(path)
+
+    # Logs
+
+    def path_of(self, directory: Path) -> str:
+        """Return the path of a log in the journal."""
+        return directory.relative_to(self.root).as_posix()
+
+    def complete(self, directory: Path) -> None:
+        """Complete a log that is about to be opened. Raises ``OSError``."""
+        path = self.path_of(directory)
+        with self._redo_lock:
+            self._logs.pop(path, None)
+            self._redo(path)
+
+    def attach(self, directory: Path, log: JournaledLog) -> None:
+        """JournalRecord that a log is open: it is asked to sync before its records are given up."""
+        self._logs[self.path_of(directory)] = log
+
+    def detach(self, directory: Path, log: JournaledLog) -> None:
+        """JournalRecord that a log was closed."""
+        path = self.path_of(directory)
+        with self._redo_lock:
+            if self._logs.get(path) is log:
+                self._settled[path] = log.synced_mark
+                del self._logs[path]
+
+    def _redo(self, path: str) -> None:
+        """Complete a log from the pieces that have records of it."""
+        current = self._current
+        pieces = [*self._full, *([current] if current is not None else [])]
+        if not any(self._settled.get(path, NO_MARK) < p.marks.get(path, NO_MARK) for p in pieces):
+            return
+        entries: list[MarkedEntry] = []
+        for piece in pieces:
+            if path not in piece.marks:
+                continue
+            for record in scan_piece(self._disk, piece.path).records:
+                mark = JournalMark(record.journal_id, record.number)
+                entries += [(mark, each) for each in record.entries() if each.path == path]
+        redo_log(self._disk, self.root / path, entries, self.last_mark)
+        self._settled[path] = max(p.marks.get(path, NO_MARK) for p in pieces)
+
+    # Start and end
+
+    def _recover(self) -> None:
+        scanned = self._scan()
+        last_id = max((piece.header.journal_id for piece in scanned), default=0)
+        last = [piece for piece in scanned if piece.header.journal_id == last_id]
+        self._id, self._number = last_id, max((p.next_number - 1 for p in last), default=0)
+        if not scanned or self.problems:
+            self._id, self._number = max(self._clock.wall_us(), last_id + 1), 0
+        entries: dict[str, list[MarkedEntry]] = {}
+        for piece in scanned:
+            marks: dict[str, JournalMark] = {}
+            for record in piece.records:
+                mark = JournalMark(record.journal_id, record.number)
+                for entry in record.entries():
+                    entries.setdefault(entry.path, []).append((mark, entry))
+                    marks[entry.path] = mark
+            opened = JournalPiece.reopen(self._disk, piece.path, marks)
+            (self._full if marks else self._free).append(opened)
+        for path, of_log in entries.items():
+            try:
+                redo_log(self._disk, self.root / path, of_log)
+                self._settled[path] = of_log[-1][0]
+            except OSError as error:
+                _log.error("%s cannot be completed from the journal: %s", self.root / path, error)
+        try:
+            self._free_full()
+        except OSError as error:
+            _log.error("the journal keeps what is not in the segments yet: %s", error)
+
+    def _scan(self) -> list[ScannedPiece]:
+        """Return the pieces in the order of their records; tell what is damaged."""
+        for name in self._disk.names(self._directory):
+            if name.endswith(NEW_SUFFIX):
+                self._disk.remove(self._directory / name)
+        self.problems += told_damage(self._disk, self._directory)
+        found = scan_pieces(self._disk, self._directory)
+        for damage in journal_damage(found):
+            self._tell(*damage)
+        return found
+
+    def _tell(self, path: Path, reason: str) -> None:
+        """Report damage at this and later starts, until the file that tells it is deleted."""
+        told = path.with_name(path.name + DAMAGED_SUFFIX)
+        text = f"{path}: {reason}; messages may be lost. Delete {told} when that is looked into"
+        self._disk.replace(told, text.encode())
+        self.problems.append(text)
+        _log.error("%s", text)
+
+    def close(self) -> None:
+        """Free all pieces, once all logs are closed; call it when the executor is shut down."""
+        if self._current is not None:
+            self._full.append(self._current)
+            self._current = None
+        try:
+            self._free_full()
+        except OSError as error:
+            _log.warning("the journal keeps what is not in the segments yet: %s", error)
+        for piece in (*self._free, *self._full):
+            piece.close()

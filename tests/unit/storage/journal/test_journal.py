@@ -1,0 +1,441 @@
+"""The journal of a node: what it holds survives a power cut, whatever the segments have lost."""
+
+from __future__ import annotations
+
+import errno
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from goq import limits
+from goq.clock import ManualClock
+from goq.config.topic import Fsync
+from goq.errors import StorageFailed
+from goq.storage.disk import RealDisk
+from goq.storage.journal.journal import NodeJournal
+from goq.storage.journal.piece import HEADER_BYTES, JournalPiece, scan_pieces
+from goq.storage.log.log import Log, LogConfig
+from goq.storage.log.recovery_point import FILE_NAME, DurableEnd
+from goq.storage.verification import verify_log
+from tests.support.storage.disk import InlineExecutor, SimulatedDisk
+from tests.support.storage.logs import append, frame_of, read_all
+
+ROOT = Path("/data/topics")
+JOURNAL = Path("/data/journal")
+ORDERS, EVENTS = ROOT / "orders/0/messages", ROOT / "orders/0/events"
+FRAME = frame_of([b"a message"] * 3)
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "JOURNAL_PIECE_BYTES_MIN", 4000)
+    monkeypatch.setattr(limits, "JOURNAL_PIECE_BYTES_MAX", 4000)
+    monkeypatch.setattr(limits, "JOURNAL_PIECES_MAX", 3)
+
+
+def open_journal(disk: SimulatedDisk, now_us: int = 1) -> NodeJournal:
+    return NodeJournal.open(disk, JOURNAL, ROOT, InlineExecutor(), ManualClock(now_us))
+
+
+def open_log(disk: SimulatedDisk, journal: NodeJournal, directory: Path = ORDERS) -> Log:
+    return Log.open(directory, disk, LogConfig(), journal=journal)
+
+
+def syncs_of(disk: SimulatedDisk) -> list[Path]:
+    """Record which files are synced from now on."""
+    synced: list[Path] = []
+
+    def note(operation: str, path: Path) -> None:
+        if operation == "sync":
+            synced.append(path)
+
+    disk.fault = note
+    return synced
+
+
+def warm_up(log: Log) -> None:
+    """Have room made in the journal; a batch before it would sync its segment."""
+    assert not log.can_journal(log.begin(0))
+    assert log.can_journal(log.begin(0))
+
+
+def lose_unsynced(disk: SimulatedDisk, *paths: Path) -> None:
+    """Cut the power where files lose all that was not synced."""
+    for path in paths:
+        inode = disk._inode(path)
+        inode.data = bytearray(inode.stable)
+        inode.dirty.clear()
+    disk.life += 1
+
+
+def test_a_small_batch_syncs_the_journal_alone() -> None:
+    disk = SimulatedDisk()
+    log = open_log(disk, open_journal(disk))
+    warm_up(log)
+    synced = syncs_of(disk)
+    append(log, [FRAME])
+    assert [path.parent for path in synced] == [JOURNAL]
+
+
+def test_a_large_batch_syncs_its_segment_alone() -> None:
+    disk = SimulatedDisk()
+    log = open_log(disk, open_journal(disk))
+    warm_up(log)
+    synced = syncs_of(disk)
+    append(log, [frame_of([bytes(limits.JOURNAL_ENTRY_BYTES_MAX)])])
+    assert log.active.path in synced
+    assert JOURNAL not in {path.parent for path in synced}
+
+
+@pytest.mark.parametrize("fsync", [Fsync.NEVER, Fsync.INTERVAL])
+def test_a_topic_without_a_sync_before_the_answer_uses_no_journal(fsync: Fsync) -> None:
+    disk = SimulatedDisk()
+    journal = open_journal(disk)
+    warm_up(open_log(disk, journal, EVENTS))
+    log = Log.open(ORDERS, disk, LogConfig(fsync=fsync), journal=journal)
+    synced = syncs_of(disk)
+    append(log, [FRAME])
+    assert synced == []
+
+
+def test_frames_of_before_a_stricter_setting_are_synced_with_the_first_frame_after_it() -> None:
+    disk = SimulatedDisk()
+    journal = open_journal(disk)
+    warm_up(open_log(disk, journal, EVENTS))
+    log = Log.open(ORDERS, disk, LogConfig(fsync=Fsync.NEVER), journal=journal)
+    append(log, [FRAME])
+    log.config = LogConfig(fsync=Fsync.ALWAYS)
+    append(log, [FRAME])
+    lose_unsynced(disk, log.active.path, ORDERS / FILE_NAME)
+    again = open_log(disk, open_journal(disk))
+    assert sorted(read_all(again).frames) == [0, 3]
+    assert again.damage == []
+
+
+def test_segments_that_lost_everything_are_completed() -> None:
+    disk = SimulatedDisk()
+    journal = open_journal(disk)
+    logs = [open_log(disk, journal), open_log(disk, journal, EVENTS)]
+    warm_up(logs[0])
+    for number in range(12):
+        append(logs[number % 2], [FRAME] * (1 + number % 3))
+    before = [read_all(log).frames for log in logs]
+    lose_unsynced(disk, *(log.active.path for log in logs))
+    assert len(disk.read_all(logs[1].active.path)) < sum(map(len, before[1].values()))
+    journal = open_journal(disk)
+    again = [open_log(disk, journal), open_log(disk, journal, EVENTS)]
+    assert [read_all(log).frames for log in again] == before
+    assert [log.damage for log in again] == [[], []]
+
+
+def test_a_piece_is_used_again_only_when_the_segments_have_what_it_held() -> None:
+    disk = SimulatedDisk()
+    journal = open_journal(disk)
+    log, quiet = open_log(disk, journal), open_log(disk, journal, EVENTS)
+    warm_up(log)
+    append(quiet, [FRAME])
+    for _ in range(200):
+        append(log, [FRAME])
+        lost = disk.copy()
+        for each in (log, quiet):
+            stable = disk._inode(each.active.path).stable
+            lost.put(each.active.path, bytes(stable))
+        again = open_journal(lost)
+        assert read_all(open_log(lost, again)).frames == read_all(log).frames
+        assert read_all(open_log(lost, again, EVENTS)).frames == read_all(quiet).frames
+    assert len(scan_pieces(disk, JOURNAL)) == 2
+
+
+def test_a_torn_last_record_was_never_acknowledged() -> None:
+    disk = SimulatedDisk()
+    log = open_log(disk, open_journal(disk))
+    warm_up(log)
+    append(log, [FRAME])
+    held = read_all(log).frames
+    batch = log.begin(0)
+    append(log, [FRAME])
+    (piece,) = (p for p in scan_pieces(disk, JOURNAL) if p.records)
+    end = HEADER_BYTES + sum(record.size_bytes for record in piece.records)
+    disk.flip(piece.path, end - 1, 1)
+    lose_unsynced(disk, log.active.path)
+    journal = open_journal(disk)
+    again = open_log(disk, journal)
+    assert journal.problems == []
+    assert read_all(again).frames == held
+    assert again.end_offset == batch.start_offset
+
+
+def test_a_bad_record_before_a_sound_one_is_told_until_a_user_has_looked() -> None:
+    disk = SimulatedDisk()
+    journal = open_journal(disk)
+    log, other = open_log(disk, journal), open_log(disk, journal, EVENTS)
+    warm_up(log)
+    first = log.end_offset
+    append(log, [FRAME])
+    append(other, [FRAME])
+    append(log, [FRAME])
+    held = read_all(other).frames
+    (piece,) = (p for p in scan_pieces(disk, JOURNAL) if p.records)
+    disk.flip(piece.path, HEADER_BYTES + 60, 4)
+    lose_unsynced(disk, log.active.path, other.active.path)
+    journal = open_journal(disk, 2)
+    again = open_log(disk, journal)
+    assert "are damaged" in journal.problems[0]
+    assert read_all(open_log(disk, journal, EVENTS)).frames == held
+    found = read_all(again)
+    assert found.damaged_offsets == {first, first + 1, first + 2}
+    assert first + 3 in found.frames
+    append(again, [FRAME])
+    again.close()
+    journal.close()
+    (told,) = open_journal(disk, 3).problems
+    assert told == journal.problems[0]
+    for path in disk.paths():
+        if path.suffix == ".damaged":
+            disk.remove(path)
+    assert open_journal(disk, 4).problems == []
+
+
+def test_a_bad_journal_keeps_no_log_from_opening_whose_segments_are_whole() -> None:
+    disk = SimulatedDisk()
+    log = open_log(disk, open_journal(disk))
+    warm_up(log)
+    append(log, [FRAME])
+    held = read_all(log).frames
+    for piece in scan_pieces(disk, JOURNAL):
+        disk.put(piece.path, bytes([7]) * len(disk.read_all(piece.path)))
+    journal = open_journal(disk, 2)
+    again = open_log(disk, journal)
+    assert len(journal.problems) == 1
+    assert read_all(again).frames == held
+    append(again, [FRAME])
+    held = read_all(again).frames
+    lose_unsynced(disk, again.active.path)
+    assert read_all(open_log(disk, open_journal(disk, 3))).frames == held
+
+
+def test_a_file_of_the_journal_that_is_gone_is_told() -> None:
+    disk = SimulatedDisk()
+    log = open_log(disk, open_journal(disk))
+    for _ in range(60):
+        append(log, [FRAME])
+    pieces = scan_pieces(disk, JOURNAL)
+    assert len(pieces) > 1
+    disk.remove(pieces[0].path)
+    assert "missing" in open_journal(disk, 2).problems[0]
+
+
+@pytest.mark.parametrize("ends", ["truncate", "delete"])
+def test_what_was_cut_off_does_not_come_back(ends: str) -> None:
+    disk = SimulatedDisk()
+    journal = open_journal(disk)
+    log = open_log(disk, journal)
+    warm_up(log)
+    first = log.end_offset
+    append(log, [FRAME])
+    append(log, [FRAME])
+    if ends == "truncate":
+        log.truncate(first)
+    else:
+        log.close()
+        disk.remove_dir(ORDERS)
+        log = open_log(disk, journal)
+        first = 0
+    assert log.end_offset == first
+    before = read_all(log).frames
+    disk.crash(power=False)
+    again = open_log(disk, open_journal(disk))
+    assert read_all(again).frames == before
+    assert again.end_offset == first
+    assert again.damage == []
+
+
+def test_a_log_whose_segment_cannot_be_synced_is_completed_when_it_is_opened_again() -> None:
+    disk = SimulatedDisk()
+    journal = open_journal(disk)
+    log = open_log(disk, journal)
+    warm_up(log)
+    append(log, [FRAME])
+    held = read_all(log).frames
+    disk.fault = lambda op, path: errno.EIO if op == "sync" and path == log.active.path else None
+    with pytest.raises(OSError, match=r"Input/output"):
+        log.sync_journaled()
+    with pytest.raises(StorageFailed):
+        log.begin(0)
+    log.close()
+    disk.fault = lambda _op, _path: None
+    disk._inode(log.active.path).data[:] = disk._inode(log.active.path).stable  # evicted
+    again = open_log(disk, journal)
+    assert read_all(again).frames == held
+    assert again.damage == []
+
+
+def fail_syncs_of_the_journal(disk: SimulatedDisk) -> None:
+    disk.fault = lambda op, path: errno.EIO if op == "sync" and path.parent == JOURNAL else None
+
+
+def test_a_record_that_cannot_be_synced_ends_its_logs_and_no_others() -> None:
+    disk = SimulatedDisk()
+    journal = open_journal(disk)
+    log, other = open_log(disk, journal), open_log(disk, journal, EVENTS)
+    warm_up(log)
+    append(log, [FRAME])
+    append(other, [FRAME])
+    held = read_all(log).frames
+    fail_syncs_of_the_journal(disk)
+    with pytest.raises(StorageFailed):
+        append(log, [FRAME])
+    disk.fault = lambda _op, _path: None
+    with pytest.raises(StorageFailed):
+        append(log, [FRAME])
+    assert read_all(log).frames == held
+    append(other, [FRAME])
+    append(other, [FRAME])
+    kept = read_all(other).frames
+    lose_unsynced(disk, log.active.path, other.active.path)
+    journal = open_journal(disk)
+    assert journal.problems == []
+    again = read_all(open_log(disk, journal))
+    assert list(again.frames)[: len(held)] == list(held)
+    assert again.damage == []
+    assert read_all(open_log(disk, journal, EVENTS)).frames == kept
+
+
+def test_a_failed_record_does_not_come_back_over_what_was_written_in_its_place() -> None:
+    disk = SimulatedDisk()
+    journal = open_journal(disk)
+    log = open_log(disk, journal)
+    warm_up(log)
+    append(log, [FRAME])
+    fail_syncs_of_the_journal(disk)
+    with pytest.raises(StorageFailed):
+        append(log, [frame_of([b"never acknowledged"] * 3)])
+    disk.fault = lambda _op, _path: None
+    (piece,) = (p for p in scan_pieces(disk, JOURNAL) if p.records)
+    with_record = disk.read_all(piece.path)
+    end = HEADER_BYTES + piece.records[0].size_bytes
+    disk.put(piece.path, with_record[:end] + bytes(len(with_record) - end))  # cannot be read now
+    log.close()
+    disk._inode(log.active.path).data[:] = disk._inode(log.active.path).stable
+    log = open_log(disk, journal)
+    assert sorted(read_all(log).frames) == [0]
+    append(log, [frame_of([bytes(limits.JOURNAL_ENTRY_BYTES_MAX)])])  # by a sync of the segment
+    held = read_all(log).frames
+    watermark = disk._inode(ORDERS / FILE_NAME)
+    watermark.data[:] = watermark.stable
+    disk.put(piece.path, with_record)
+    disk.life += 1
+    assert read_all(open_log(disk, open_journal(disk))).frames == held
+
+
+def test_without_room_in_the_journal_segments_are_synced() -> None:
+    disk = SimulatedDisk()
+    journal = open_journal(disk)
+    log = open_log(disk, journal)
+    warm_up(log)
+    disk.capacity_bytes = disk.used_bytes + 20 * len(FRAME)
+    for _ in range(15):
+        append(log, [FRAME])
+    held = read_all(log).frames
+    disk.crash(power=True)
+    disk.capacity_bytes = None
+    assert read_all(open_log(disk, open_journal(disk))).frames == held
+
+
+def test_a_stopped_node_has_nothing_left_to_complete() -> None:
+    disk = SimulatedDisk()
+    journal = open_journal(disk)
+    log = open_log(disk, journal)
+    warm_up(log)
+    append(log, [FRAME])
+    log.close()
+    journal.close()
+    assert [piece.records for piece in scan_pieces(disk, JOURNAL)] == [[]]
+    again = open_log(disk, open_journal(disk))
+    assert again.scanned_bytes == 0
+
+
+def test_a_journal_of_another_life_of_the_folder_does_not_count() -> None:
+    """Its numbers begin anew, lower than the marks that the logs have."""
+    disk = SimulatedDisk()
+    journal = open_journal(disk, now_us=1000)
+    log = open_log(disk, journal)
+    warm_up(log)
+    append(log, [FRAME])
+    log.close()
+    journal.close()
+    disk.remove_dir(JOURNAL)
+    log = open_log(disk, open_journal(disk, now_us=5))  # the clock was set back too
+    warm_up(log)
+    append(log, [FRAME])
+    held = read_all(log).frames
+    lose_unsynced(disk, log.active.path)
+    assert read_all(open_log(disk, open_journal(disk))).frames == held
+
+
+def test_a_verification_counts_what_only_the_journal_makes_durable() -> None:
+    disk = SimulatedDisk()
+    log = open_log(disk, open_journal(disk))
+    warm_up(log)
+    before = verify_log(disk, ORDERS).frames
+    batch = log.begin(0)
+    append(log, [FRAME])
+    end = DurableEnd(0, log.active.size_bytes, log.end_offset)
+    assert verify_log(disk, ORDERS, end).frames == before + 1
+    disk.flip(log.active.path, batch.start_position + 80, 1)
+    report = verify_log(disk, ORDERS, end)
+    assert (report.frames, report.damage) == (before, [])  # the next start writes it anew
+
+
+def test_threads_share_records_and_each_log_keeps_its_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = RealDisk()
+    append_record, is_held = JournalPiece.append, threading.Event()
+
+    def hold_first(piece: JournalPiece, record: bytes) -> None:
+        if not is_held.is_set():
+            is_held.set()
+            until_s = time.monotonic() + 30
+            while len(journal._waiting) < 3 and time.monotonic() < until_s:
+                time.sleep(0.001)
+        append_record(piece, record)
+
+    monkeypatch.setattr(JournalPiece, "append", hold_first)
+    monkeypatch.setattr(limits, "JOURNAL_PIECE_BYTES_MIN", 4 * limits.MIB)
+    monkeypatch.setattr(limits, "JOURNAL_PIECE_BYTES_MAX", 4 * limits.MIB)
+    root = tmp_path / "topics"
+    with ThreadPoolExecutor(1) as executor:
+        journal = NodeJournal.open(disk, tmp_path / "journal", root, executor, ManualClock())
+        logs = [Log.open(root / f"t{n}/0/messages", disk, journal=journal) for n in range(4)]
+        start = threading.Barrier(len(logs))
+
+        def work(number: int) -> None:
+            start.wait()
+            random = Random(number)
+            for _ in range(300):
+                append(logs[number], [FRAME] * random.randint(1, 3))
+
+        threads = [threading.Thread(target=work, args=(n,)) for n in range(len(logs))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        disk_has = [bytes(disk.read(log.active.path, 0, 2**30)) for log in logs]
+    ends: dict[str, int] = {}
+    shared: list[int] = []
+    for piece in scan_pieces(disk, tmp_path / "journal"):
+        for record in piece.records:
+            entries = list(record.entries())
+            shared.append(len(entries))
+            for entry in entries:
+                assert entry.position >= ends.get(entry.path, 0)
+                ends[entry.path] = entry.position + len(entry.data)
+                data = disk_has[int(entry.path[1])][entry.position : ends[entry.path]]
+                assert data == entry.data
+    assert 3 in shared
+    assert all(read_all(log).damage == [] for log in logs)
