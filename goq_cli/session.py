@@ -53,6 +53,11 @@ class Session:
         retry_for = os.environ.get("GOQ_RETRY_FOR")
         return self._client(client_id, retry_for or "10s", "1s" if retry_for is None else retry_for)
 
+    def long_client(self) -> Client:
+        """Return a client for work that takes long: a node may be restarted meanwhile."""
+        retry_for = os.environ.get("GOQ_RETRY_FOR") or "10s"
+        return self._client(None, retry_for, retry_for)
+
     def lasting_client(
         self, client_id: str | None, retry_for: str | None, is_over: Callable[[], bool]
     ) -> Client:

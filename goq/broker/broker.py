@@ -137,7 +137,7 @@ class Broker:
             lambda: secrets.randbits(_PRODUCER_ID_BITS) or 1,
             self._snapshot_limits,
             self.indexes,
-            CommitTurn(self.journal, self._commit_executor),
+            CommitTurn(self.journal, self._commit_executor, self.clock),
             self.journal,
         )
         self.retention_manager = RetentionManager(

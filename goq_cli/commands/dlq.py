@@ -131,7 +131,7 @@ def redrive(
     without_origin = 0
     after: str | None = None
     portion = PORTION if rate is None else max(1, min(PORTION, round(rate * _PAUSE_S)))
-    with SESSION.client() as client:
+    with SESSION.long_client() as client:
         while limit is None or total["redriven"] < limit:
             left = portion if limit is None else min(portion, limit - total["redriven"])
             began_s = time.monotonic()

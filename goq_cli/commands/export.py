@@ -158,7 +158,7 @@ def _catalog(register: tuple[str, str] | None) -> IcebergCatalog | None:
 
 def _check_topics(topics: list[str]) -> None:
     """Raise ``TopicNotFound`` before anything is written or started."""
-    with SESSION.client() as client:
+    with SESSION.long_client() as client:
         for topic in topics:
             client.describe_topic(topic)
 
@@ -194,7 +194,7 @@ def _export_all(order: Order, stager: Stager | None) -> dict[tuple[str, str], Ex
 
     target = order.target
     now_us = time.time_ns() // 1000
-    with SESSION.client() as client:
+    with SESSION.long_client() as client:
         source = NodeSource(client, include_deleted=order.include_deleted)
         exports = {}
         for topic in order.topics:

@@ -91,10 +91,10 @@ def command(
     if group is not None:
         if key is not None or include_deleted or as_of is not None or rate is not None:
             raise UsageError("--key, --include-deleted, --as-of and --rate are not for a --group")
-        with SESSION.client() as client:
+        with SESSION.long_client() as client:
             rewind_group(client, bounds, group, dry_run=dry_run)
         return
-    with SESSION.client() as client:
+    with SESSION.long_client() as client:
         replay = bounds.resolved(client)
         if dry_run:
             count_only(client, replay, into)

@@ -96,7 +96,7 @@ def _look(options: SinkOptions, *, dry_run: bool) -> None:
     from goq.client._sync.frame_publisher import FramePublisher
 
     try:
-        with SESSION.client() as client:
+        with SESSION.long_client() as client:
             if not dry_run:
                 FramePublisher(client).open_topic(options.topic)
             else:

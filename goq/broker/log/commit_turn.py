@@ -18,6 +18,7 @@ from concurrent.futures import Executor
 from typing import Protocol
 
 from goq import limits
+from goq.clock import Clock, SystemClock
 from goq.errors import GoqError
 from goq.storage.journal.journal import NodeJournal, PathEntry
 from goq.storage.log.log import Log
@@ -56,12 +57,16 @@ class CommitTurn:
     """See the module. Without a ``journal`` every log writes and syncs by itself."""
 
     def __init__(
-        self, journal: NodeJournal | None = None, executor: Executor | None = None
+        self,
+        journal: NodeJournal | None = None,
+        executor: Executor | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self.append_count = 0
         """Frames queued so far, for any log."""
         self._journal = journal
         self._executor = executor
+        self._clock = clock or SystemClock()
         self._joined: list[TurnMember] = []
         self._is_scheduled = False
         self._is_writing = False
@@ -116,18 +121,18 @@ class CommitTurn:
     def _write(self, writes: Sequence[JournalWrite], size_bytes: int) -> None:
         loop = asyncio.get_running_loop()
         assert self._journal is not None
-        began_s = loop.time()
         is_inline = (
             len(writes) <= _INLINE_LOGS_MAX
             and size_bytes <= limits.JOURNAL_INLINE_BYTES_MAX
-            and began_s >= self._thread_until_s
+            and loop.time() >= self._thread_until_s
             and not self._journal.is_busy
         )
         self._is_writing = True
         self._last_count = sum(len(write.batch.entries) for write in writes)
         if is_inline:
+            began_us = self._clock.uptime_us()
             write_together(self._journal, writes)
-            self._note_time(loop.time() - began_s)
+            self._note_time((self._clock.uptime_us() - began_us) / 1e6)
             if all(write.is_durable or write.error for write in writes):
                 self._finish(writes)
                 return

@@ -195,8 +195,8 @@ class GroupCommit:
             self._fail(written, self._as_known(raised))
             return None
         if batch is not None:
-            began_s = self._loop.time()
-            finish = partial(self._finish, batch, written, began_s)
+            began_us = self._clock.uptime_us()  # the loop has the time of its turn alone
+            finish = partial(self._finish, batch, written, began_us)
             if self.log.can_journal(batch):
                 return JournalWrite(self.log, batch, finish)
             self._run(partial(self.log.write, batch), finish)
@@ -286,11 +286,11 @@ class GroupCommit:
         self,
         batch: WriteBatch,
         written: list[WrittenFrame],
-        began_s: float,
+        began_us: int,
         error: Exception | None,
     ) -> None:
-        now_s = self._loop.time()
-        self._write_seconds.note(now_s - began_s, now_s, self.log.directory)
+        write_s = (self._clock.uptime_us() - began_us) / 1e6
+        self._write_seconds.note(write_s, self._loop.time(), self.log.directory)
         if error is not None:
             known = self._as_known(error)
             is_refused = isinstance(known, StorageFull | ResourcesExhausted)

@@ -12,16 +12,16 @@ from tests.support.node.archive import publish_segments, retire, value_of
 from tests.support.node.running_node import RunningNode
 
 MESSAGES = 6
-IDENTITY = PartitionId("t", 0)
 
 
 def archived_to(node: RunningNode) -> int:
     """Return up to which message a node has everything in its archive."""
 
     def read() -> int:
-        assert node.node.broker is not None
-        end = 0
-        for row in node.node.broker.archive.rows(IDENTITY, "messages"):
+        broker = node.node.broker
+        assert broker is not None
+        identity, end = PartitionId("t", 0, broker.topics["t"].id), 0
+        for row in broker.archive.rows(identity, "messages"):
             end = row.end_offset if row.base_offset == end else end
         return end
 
