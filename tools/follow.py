@@ -45,7 +45,7 @@ class Bounds(NamedTuple):
     crossings: int
 
 
-BOUNDS = {"publish": Bounds(44, 112), "receive": Bounds(55, 187), "ack": Bounds(40, 94)}
+BOUNDS = {"publish": Bounds(44, 116), "receive": Bounds(55, 191), "ack": Bounds(40, 98)}
 
 
 class Path_(NamedTuple):
