@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import ast
+import subprocess
+import sys
 from pathlib import Path
 
 from tests.support.paths import REPOSITORY
@@ -11,12 +12,24 @@ from tools.mutants import Mutant, chosen, mutants_of, nearest_tests, run
 MODULE = "goq/delivery/dedup/id_table.py"
 
 
+_COMPARED = """
+import ast, sys
+from pathlib import Path
+from tools.mutants import mutants_of
+source = Path(sys.argv[1]).read_bytes()
+mutants = mutants_of(sys.argv[1], source)
+own = ast.dump(ast.parse(source))
+print(len(mutants), sum(ast.dump(ast.parse(each.applied(source))) == own for each in mutants))
+"""
+
+
 def test_each_fault_is_another_program() -> None:
-    source = (REPOSITORY / MODULE).read_bytes()
-    mutants = mutants_of(MODULE, source)
-    assert len(mutants) > 50
-    for mutant in mutants:
-        assert ast.dump(ast.parse(mutant.applied(source))) != ast.dump(ast.parse(source))
+    """In a process of its own: CPython 3.11 fails now and then to parse where threads run."""
+    words = [sys.executable, "-c", _COMPARED, MODULE]
+    done = subprocess.run(words, cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    count, equal = map(int, done.stdout.split())
+    assert count > 50
+    assert equal == 0
 
 
 def test_a_seed_chooses_the_same_faults_again() -> None:

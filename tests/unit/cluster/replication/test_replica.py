@@ -27,6 +27,7 @@ class _Host:
     """A node that leads, and whose followers never fetch; its first work waits to be let go on."""
 
     name = "n1"
+    journal = None
 
     def __init__(self) -> None:
         self.disk: Disk = RealDisk()
