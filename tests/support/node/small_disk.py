@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+
+from tests.support.eventually import eventually
 
 _STEP_BYTES = 8 * 1024 * 1024
 _BALLAST = "ballast"
@@ -53,7 +55,7 @@ def small_disk(folder: Path, size_mib: int) -> Iterator[SmallDisk | None]:
     try:
         yield SmallDisk(folder)
     finally:
-        subprocess.run([*prefix, "umount", str(folder)], check=True)
+        unmount(folder, prefix)
 
 
 @contextlib.contextmanager
@@ -63,6 +65,11 @@ def needed_disk(folder: Path, size_mib: int) -> Iterator[SmallDisk]:
         if disk is None:
             pytest.skip("to mount a disk needs root")
         yield disk
+
+
+def unmount(folder: Path, prefix: Sequence[str] = ()) -> None:
+    """Unmount a disk as soon as no process has a file or a path of it in use."""
+    eventually(lambda: _succeeds([*prefix, "umount", str(folder)]))
 
 
 def _succeeds(command: list[str]) -> bool:
