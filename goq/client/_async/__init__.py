@@ -7,6 +7,7 @@ frame_publisher  whole frames under sequences of the caller's own
 receive          one receive, and the stream of a topic
 consumer         the loop over a group's messages
 receive_workers  its workers, which receive
+settlement_client  the calls that settle messages by receipt
 settlement       receipts to leaders, received messages, lease extension and release
 log_client       the calls that read the log
 topic_wait       the wait for a topic that is not created yet

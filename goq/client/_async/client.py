@@ -16,13 +16,8 @@ from goq.client._async.log_client import AsyncLogClient
 from goq.client._async.producer import AsyncProducer, ProducerOptions
 from goq.client._async.publisher import DirectPublisher, Publisher
 from goq.client._async.receive import AsyncDeliveryBatch, ReceiveOptions, receive
-from goq.client._async.settlement import (
-    AsyncReceivedMessage,
-    Settler,
-    extend_details,
-    nack_details,
-    settle_many,
-)
+from goq.client._async.settlement import AsyncReceivedMessage, Settler
+from goq.client._async.settlement_client import AsyncSettlementClient
 from goq.client.arguments import (
     FOREVER,
     Duration,
@@ -36,20 +31,18 @@ from goq.client.arguments import (
     wait_ms,
 )
 from goq.client.delivery_options import DeliveryOptions
-from goq.client.messages import Published, PublishedBatch, Settled
+from goq.client.messages import Published, PublishedBatch
 from goq.client.protocol.request_builder import HttpOptions
 from goq.client.retry import OnRetry
 from goq.client.tracing.trace_context import with_current_span
 from goq.clock import Clock, SystemClock
 from goq.errors import InvalidInput
 from goq.http.client.process_fork import renew_in_children
-from goq.model import Receipt, check_client_id
+from goq.model import check_client_id
 from goq.units import parse_duration_ms, parse_size_bytes
 
-Receipts = Iterable[str | Receipt]
 
-
-class AsyncClient(AsyncLogClient, AsyncAdmin):
+class AsyncClient(AsyncLogClient, AsyncSettlementClient, AsyncAdmin):
     """A client of one node, or of the nodes of a cluster.
 
     Example::
@@ -324,53 +317,6 @@ class AsyncClient(AsyncLogClient, AsyncAdmin):
         options = self._receive_options(max_messages, wait, visibility, consumer)
         return await receive(self._http, self._settler, topic, group, options)
 
-    async def ack(self, topic: str, group: str, receipts: Receipts) -> Settled:
-        """Mark messages as done. The result names the receipts whose lease was lost."""
-        return await self._settler.settle("ack", topic, group, _texts(receipts))
-
-    async def nack(
-        self,
-        topic: str,
-        group: str,
-        receipts: Receipts,
-        *,
-        delay: Duration | None = None,
-        reason: str | None = None,
-    ) -> Settled:
-        """Return messages for another attempt after ``delay``, by default the group's backoff.
-
-        ``reason`` is kept in the trace and in dead letters.
-        """
-        details = nack_details(delay, reason)
-        return await self._settler.settle("nack", topic, group, _texts(receipts), **details)
-
-    async def reject(
-        self, topic: str, group: str, receipts: Receipts, *, reason: str | None = None
-    ) -> Settled:
-        """Reject messages: they become dead letters at once."""
-        details = nack_details(None, reason)
-        return await self._settler.settle("reject", topic, group, _texts(receipts), **details)
-
-    async def extend(
-        self, topic: str, group: str, receipts: Receipts, *, visibility: Duration | None = None
-    ) -> Settled:
-        """Extend leases to ``visibility`` from now, by default the group's setting."""
-        details = extend_details(visibility)
-        return await self._settler.settle("extend", topic, group, _texts(receipts), **details)
-
-    async def ack_many(self, messages: Iterable[AsyncReceivedMessage]) -> Settled:
-        """Mark received messages as done, in one request for each topic and group."""
-        return await settle_many(self._settler, "ack", messages)
-
-    async def nack_many(
-        self,
-        messages: Iterable[AsyncReceivedMessage],
-        delay: Duration | None = None,
-        reason: str | None = None,
-    ) -> Settled:
-        """Return received messages as ``message.nack`` does, in one request for each group."""
-        return await settle_many(self._settler, "nack", messages, **nack_details(delay, reason))
-
     def _direct_publisher(self, topic: str, acks: str | None) -> DirectPublisher:
         found = self._direct_publishers.get((topic, acks))
         if found is None:
@@ -392,10 +338,6 @@ class AsyncClient(AsyncLogClient, AsyncAdmin):
             consumer or self.client_id,
             None if consumer else self._session_id,
         )
-
-
-def _texts(receipts: Receipts) -> list[str]:
-    return [str(receipt) for receipt in receipts]
 
 
 def _default_client_id() -> str:

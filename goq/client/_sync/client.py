@@ -17,13 +17,8 @@ from goq.client._sync.log_client import LogClient
 from goq.client._sync.producer import Producer, ProducerOptions
 from goq.client._sync.publisher import DirectPublisher, Publisher
 from goq.client._sync.receive import DeliveryBatch, ReceiveOptions, receive
-from goq.client._sync.settlement import (
-    ReceivedMessage,
-    Settler,
-    extend_details,
-    nack_details,
-    settle_many,
-)
+from goq.client._sync.settlement import ReceivedMessage, Settler
+from goq.client._sync.settlement_client import SettlementClient
 from goq.client.arguments import (
     FOREVER,
     Duration,
@@ -37,20 +32,18 @@ from goq.client.arguments import (
     wait_ms,
 )
 from goq.client.delivery_options import DeliveryOptions
-from goq.client.messages import Published, PublishedBatch, Settled
+from goq.client.messages import Published, PublishedBatch
 from goq.client.protocol.request_builder import HttpOptions
 from goq.client.retry import OnRetry
 from goq.client.tracing.trace_context import with_current_span
 from goq.clock import Clock, SystemClock
 from goq.errors import InvalidInput
 from goq.http.client.process_fork import renew_in_children
-from goq.model import Receipt, check_client_id
+from goq.model import check_client_id
 from goq.units import parse_duration_ms, parse_size_bytes
 
-Receipts = Iterable[str | Receipt]
 
-
-class Client(LogClient, Admin):
+class Client(LogClient, SettlementClient, Admin):
     """A client of one node, or of the nodes of a cluster.
 
     Example::
@@ -325,53 +318,6 @@ class Client(LogClient, Admin):
         options = self._receive_options(max_messages, wait, visibility, consumer)
         return receive(self._http, self._settler, topic, group, options)
 
-    def ack(self, topic: str, group: str, receipts: Receipts) -> Settled:
-        """Mark messages as done. The result names the receipts whose lease was lost."""
-        return self._settler.settle("ack", topic, group, _texts(receipts))
-
-    def nack(
-        self,
-        topic: str,
-        group: str,
-        receipts: Receipts,
-        *,
-        delay: Duration | None = None,
-        reason: str | None = None,
-    ) -> Settled:
-        """Return messages for another attempt after ``delay``, by default the group's backoff.
-
-        ``reason`` is kept in the trace and in dead letters.
-        """
-        details = nack_details(delay, reason)
-        return self._settler.settle("nack", topic, group, _texts(receipts), **details)
-
-    def reject(
-        self, topic: str, group: str, receipts: Receipts, *, reason: str | None = None
-    ) -> Settled:
-        """Reject messages: they become dead letters at once."""
-        details = nack_details(None, reason)
-        return self._settler.settle("reject", topic, group, _texts(receipts), **details)
-
-    def extend(
-        self, topic: str, group: str, receipts: Receipts, *, visibility: Duration | None = None
-    ) -> Settled:
-        """Extend leases to ``visibility`` from now, by default the group's setting."""
-        details = extend_details(visibility)
-        return self._settler.settle("extend", topic, group, _texts(receipts), **details)
-
-    def ack_many(self, messages: Iterable[ReceivedMessage]) -> Settled:
-        """Mark received messages as done, in one request for each topic and group."""
-        return settle_many(self._settler, "ack", messages)
-
-    def nack_many(
-        self,
-        messages: Iterable[ReceivedMessage],
-        delay: Duration | None = None,
-        reason: str | None = None,
-    ) -> Settled:
-        """Return received messages as ``message.nack`` does, in one request for each group."""
-        return settle_many(self._settler, "nack", messages, **nack_details(delay, reason))
-
     def _direct_publisher(self, topic: str, acks: str | None) -> DirectPublisher:
         found = self._direct_publishers.get((topic, acks))
         if found is None:
@@ -393,10 +339,6 @@ class Client(LogClient, Admin):
             consumer or self.client_id,
             None if consumer else self._session_id,
         )
-
-
-def _texts(receipts: Receipts) -> list[str]:
-    return [str(receipt) for receipt in receipts]
 
 
 def _default_client_id() -> str:
