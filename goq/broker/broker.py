@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import secrets
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -250,14 +250,16 @@ class Broker:
         settings: Mapping[str, Any],
         partitions: int | None = None,
         replication: TopicReplication = DEFAULT_REPLICATION,
+        unset: Collection[str] = (),
     ) -> Topic:
         """Change settings or the replication, or add partitions; messages stay where they are.
 
+        The settings ``unset`` get their defaults, as in a new topic of this name.
         That decides on a topic in doubt: it has the settings that it shows, and those given here.
         """
         async with self._changing:
             topic = self.topic(name)
-            chosen = topic.settings.changed(settings)
+            chosen = topic.settings.restored(unset, self._defaults_of(name)).changed(settings)
             count = topic.partitions.count
             if partitions is not None:
                 if check_partitions(partitions) < count:
@@ -269,6 +271,13 @@ class Broker:
             self.metadata.check_replication(replication, name)
             await self._alter(topic, count, chosen, replication)
             return topic
+
+    def _defaults_of(self, name: str) -> TopicSettings:
+        """Return the settings of a new topic: of a dead-letter topic, those of its source."""
+        source = self.topics.get(name.removesuffix(DEAD_LETTERS_SUFFIX))
+        if source is None or source.name == name:
+            return self._defaults
+        return dead_letter_settings(source.settings)
 
     async def _alter(
         self,

@@ -7,7 +7,7 @@ group may override the settings under ``delivery`` and a few others.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, NamedTuple
@@ -129,6 +129,20 @@ class TopicSettings:
                 )
             values[setting.attribute] = setting.kind.parse(value, f"settings.{key}")
         return replace(self, **values)
+
+    def restored(self, names: Collection[str], defaults: TopicSettings) -> TopicSettings:
+        """Return these settings with ``names`` as they are in ``defaults``.
+
+        Raises ``InvalidInput`` for an unknown name.
+        """
+        for name in names:
+            if name not in _SETTINGS:
+                raise InvalidInput(
+                    f"{name!r} is not a topic setting; there are {', '.join(_SETTINGS)}",
+                    field="unset",
+                )
+        attributes = [_SETTINGS[name].attribute for name in names]
+        return replace(self, **{each: getattr(defaults, each) for each in attributes})
 
     def for_group(self, written: Mapping[str, Any]) -> TopicSettings:
         """Return these settings with a group's own in their place.

@@ -108,6 +108,9 @@ def alter(
     min_insync: Annotated[
         int | None, typer.Option(help="Replicas that an acknowledged write needs.")
     ] = None,
+    unset: Annotated[
+        list[str], typer.Option("--unset", metavar="KEY", help="Back to its default; repeatable.")
+    ] = [],  # noqa: B006
 ) -> None:
     """Change settings or the replication, or add partitions.
 
@@ -121,6 +124,7 @@ def alter(
             partitions=partitions,
             replication_factor=replication_factor,
             min_insync=min_insync,
+            unset=unset,
         )
     if SESSION.json:
         print_json(topic.raw)

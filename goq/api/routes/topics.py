@@ -198,7 +198,11 @@ class TopicRoutes:
         change = json_body(request, TopicChange, bytes_max=SETTINGS_BODY_BYTES_MAX)
         replication = TopicReplication(change.replication_factor, change.min_insync)
         topic = await self._broker.alter_topic(
-            name, flatten_settings(change.settings), change.partitions, replication
+            name,
+            flatten_settings(change.settings),
+            change.partitions,
+            replication,
+            frozenset(change.unset),
         )
         return json_response(self._topic(topic))
 

@@ -22,9 +22,13 @@ class NewTopic(Input):
 
 
 class TopicChange(Input):
-    """Settings to change, more partitions, or another replication."""
+    """Settings to change, more partitions, or another replication.
+
+    ``unset`` names settings that get their defaults.
+    """
 
     settings: dict[str, Any] = msgspec.field(default_factory=dict)
+    unset: list[str] = msgspec.field(default_factory=list)
     partitions: Partitions | None = None
     replication_factor: Replicas | None = None
     min_insync: Replicas | None = None

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -71,14 +71,18 @@ class Admin(MessageAdmin, ClusterAdmin, TokenAdmin):
         partitions: int | None = None,
         replication_factor: int | None = None,
         min_insync: int | None = None,
+        unset: Collection[str] = (),
     ) -> results.topic.TopicDescription:
         """Change settings of a topic or its replication, or add partitions; return the topic.
 
-        Settings that are not given stay. ``partitions`` is the new number: there can only be more,
-        and most keys belong to another partition then. Replicas are added and removed in the
-        background, see :meth:`describe_cluster`. Raises ``TopicNotFound``, ``InvalidInput``.
+        Settings that are not given stay; those in ``unset`` get their defaults. ``partitions`` is
+        the new number: there can only be more, and most keys belong to another partition then.
+        Replicas are added and removed in the background, see :meth:`describe_cluster`. Raises
+        ``TopicNotFound``, ``InvalidInput``.
         """
         body = _topic_body(settings, partitions, replication_factor, min_insync)
+        if unset:
+            body["unset"] = list(unset)
         return results.topic.decode_topic(
             self._http.call("PATCH", routes.topic(name), body, repeatable=True)
         )

@@ -96,3 +96,11 @@ def test_a_group_has_its_own_delivery_settings_and_no_others() -> None:
     for other in ("retention.age", "fsync", "delivery.max_attempts"):
         with pytest.raises(InvalidInput, match="not a group setting"):
             DEFAULT.for_group({other: "1d"})
+
+
+def test_restored_settings_are_those_of_the_defaults_and_the_others_stay() -> None:
+    defaults = TopicSettings().changed({"retention.age": "3d"})
+    own = defaults.changed({"retention.age": "1d", "fsync": "never"})
+    assert own.restored(["retention.age"], defaults) == defaults.changed({"fsync": "never"})
+    with pytest.raises(InvalidInput, match="'nope' is not a topic setting"):
+        own.restored(["nope"], defaults)
