@@ -7,6 +7,8 @@ Stopping goes the other way. Nothing else builds these parts.
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from goq import limits
@@ -22,7 +24,7 @@ from goq.config.exposure import check_exposure, check_secret_files
 from goq.config.node import Config
 from goq.errors import StorageFull, UsageError
 from goq.http.context import HttpLimits
-from goq.http.server import HttpServer
+from goq.http.server import HttpServer, check_bindable
 from goq.http.tls import ServerCertificate
 from goq.storage.data_dir_lock import DataDirLock
 from goq.storage.disk import Disk, RealDisk, connections_max
@@ -45,6 +47,7 @@ class Node:
         self._clock = clock or SystemClock()
         self._draining = False
         self._lock: DataDirLock | None = None
+        self._new_dirs: list[Path] = []
         self._space = DiskSpace(config.broker.data_dir)
         self._space_monitor: asyncio.Task[None] | None = None
         self.broker: Broker | None = None
@@ -67,13 +70,15 @@ class Node:
     async def start(self) -> None:
         """Recover the data folder, then listen.
 
-        Raises ``DataDirLocked``, ``CorruptData`` or ``UsageError``, after releasing everything.
+        Raises ``DataDirLocked``, ``CorruptData`` or ``UsageError``, after releasing everything. A
+        folder that this start created is removed, unless other nodes may count on it by then.
         """
         try:
             await self._start()
         except BaseException:
-            await self._release()
+            await self._release(remove_new=True)
             raise
+        self._new_dirs = []
 
     async def _start(self) -> None:
         check_exposure(self.config)
@@ -83,6 +88,7 @@ class Node:
             self._certificate = ServerCertificate(tls.cert_file, tls.key_file)
         disk = RealDisk(space=self._space)
         self._lock = self._lock_data_dir(disk)
+        self._check_addresses()
         self._space.begin_start()
         metadata = await self._open_metadata(disk)
         self.broker = self._build_broker(disk, metadata)
@@ -129,13 +135,27 @@ class Node:
 
     def _lock_data_dir(self, disk: Disk) -> DataDirLock:
         data_dir = self.config.broker.data_dir
+        missing = [path for path in (data_dir, *data_dir.parents) if not path.exists()]
         try:
             disk.make_dir(data_dir)
+            self._new_dirs = missing
             return DataDirLock(data_dir)
         except OSError as error:
             raise UsageError(
                 f"cannot use {data_dir}: {error.strerror}", field="broker.data_dir"
             ) from None
+
+    def _check_addresses(self) -> None:
+        """Raise ``UsageError`` for an address that cannot be bound, before the folder is used."""
+        config = self.config
+        addresses = [(config.broker.host, config.broker.port, "broker")]
+        if config.cluster.is_member:
+            addresses.append((*config.cluster.address, "cluster"))
+        for host, port, section in addresses:
+            try:
+                check_bindable(host, port)
+            except OSError as error:
+                raise _cannot_listen(f"{host}:{port}", error, section) from None
 
     async def _open_metadata(self, disk: RealDisk) -> MetadataStore:
         """Return the cluster's metadata on a member of a cluster, else the node's own."""
@@ -151,6 +171,7 @@ class Node:
             raft_disk=disk.vital(),
             give_up_reserve=self._space.give_up,
         )
+        self._new_dirs = []
         return await self._bootstrap.open(local)
 
     def _open_tokens(self, metadata: MetadataStore) -> TokenTable | None:
@@ -199,10 +220,7 @@ class Node:
             tls = None if certificate is None else certificate.context
             await server.start(config.host, config.port, tls)
         except OSError as error:
-            raise UsageError(
-                f"cannot listen on {config.listen}: {error.strerror or error}",
-                field="broker.listen",
-            ) from None
+            raise _cannot_listen(config.listen, error, "broker") from None
         return server
 
     def _replica_start_offset(self, partition: Partition) -> int | None:
@@ -248,7 +266,7 @@ class Node:
             self._server = None
         await self._release()
 
-    async def _release(self) -> None:
+    async def _release(self, *, remove_new: bool = False) -> None:
         if self._certificate_monitor is not None:
             self._certificate_monitor.cancel()
             await asyncio.gather(self._certificate_monitor, return_exceptions=True)
@@ -268,4 +286,20 @@ class Node:
                 await broker.close()
         finally:
             if lock is not None:
+                if remove_new:
+                    self._remove_new_dirs()
                 lock.release()
+
+    def _remove_new_dirs(self) -> None:
+        with suppress(OSError):
+            for number, path in enumerate(self._new_dirs):
+                if number == 0:
+                    RealDisk().remove_dir(path)
+                else:
+                    path.rmdir()  # a parent, if it is empty
+
+
+def _cannot_listen(address: str, error: OSError, section: str) -> UsageError:
+    return UsageError(
+        f"cannot listen on {address}: {error.strerror or error}", field=f"{section}.listen"
+    )

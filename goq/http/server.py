@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections.abc import Callable, Iterable
 from typing import Final
@@ -65,7 +66,7 @@ class HttpServer:
     def addresses(self) -> list[tuple[str, int]]:
         """The bound addresses, as host and port."""
         sockets = () if self._server is None else self._server.sockets
-        return [socket.getsockname()[:2] for socket in sockets]
+        return [each.getsockname()[:2] for each in sockets]
 
     @property
     def connection_count(self) -> int:
@@ -132,3 +133,14 @@ class HttpServer:
             shared.on_empty = shared.loop.create_future()
             await asyncio.wait([shared.on_empty], timeout=timeout_ms / 1000)
         return not shared.connections
+
+
+def check_bindable(host: str, port: int) -> None:
+    """Bind the addresses of ``host`` for a moment. Raises ``OSError``."""
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    for family, kind, protocol, _, address in found:
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            probe.bind(address)
