@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from goq.errors import UsageError
 
@@ -78,22 +77,3 @@ def parse_rate(text: str) -> float:
             f"--rate: {text!r} is not a number of messages a second, as in 100 or 50/s"
         )
     return rate
-
-
-@contextmanager
-def show_count(*, shown: bool) -> Iterator[Callable[[int], None]]:
-    """Show a count of messages on stderr during the block, if ``shown``; yield the counter."""
-    if not shown:
-        yield lambda _count: None
-        return
-    from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.completed:,.0f} messages"),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda count: bar.advance(task, count)

@@ -12,9 +12,11 @@ import typer
 
 from goq.errors import UsageError
 from goq.units import format_time_us
+from goq_cli.output.log_share import LogShare
 from goq_cli.output.output import notice, print_json
+from goq_cli.output.progress import show_progress
 from goq_cli.output.table import print_table
-from goq_cli.rate import RateLimiter, show_count
+from goq_cli.rate import RateLimiter
 from goq_cli.session import SESSION
 
 if TYPE_CHECKING:
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from goq_cli.output.message_format import Writer
 
 _GROUP_COLUMNS = ("partition", "cursor", "to", "end", "redelivers", "skips", "withholds", "voids")
+
+_SHOWN_EVERY = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +84,21 @@ def print_messages(
     """Print the messages of a replay, then their number on stderr."""
     damage, count = ReplayDamage(), 0
     messages = client.read_replay(replay, on_damage=damage.tell)
-    with closing(messages):
+    share = LogShare(client, replay)
+    shown = not sys.stdout.isatty()
+    with (
+        closing(messages),
+        show_progress(shown=shown, total=share.total, position=share.position) as advance,
+    ):
         for message in messages:
             pace.wait(before_sleep=writer.flush)
             writer.write(message)
             count += 1
             if count == maximum:
                 break
+            if count % _SHOWN_EVERY == 0:
+                share.reach(message.partition, message.offset)
+                advance(_SHOWN_EVERY)
     writer.flush()
     _tell(f"{_messages(count)} replayed")
     damage.check()
@@ -112,12 +124,14 @@ def copy_into(client: Client, replay: Replay, into: str, pace: RateLimiter) -> N
     _tell(f"  {resume_command(replay, into)}")
     damage = ReplayDamage()
     options = {} if pace.batch is None else {"batch": min(pace.batch, 1000)}
-    with show_count(shown=sys.stderr.isatty() and not SESSION.json) as advance:
+    share = LogShare(client, replay)
+    with show_progress(total=share.total, position=share.position) as advance:
         copied = client.replay_into(
             replay,
             into,
             before_send=pace.wait,
             on_stored=advance,
+            on_reached=share.reach,
             on_damage=damage.tell,
             **options,
         )

@@ -25,6 +25,7 @@ from goq_cli.dead_letter_filter import (
     wanted_by,
 )
 from goq_cli.output.output import confirm, notice, print_json
+from goq_cli.output.progress import show_progress
 from goq_cli.output.table import print_table
 from goq_cli.output.text import shown_field
 from goq_cli.session import SESSION
@@ -131,7 +132,30 @@ def redrive(
     without_origin = 0
     after: str | None = None
     portion = PORTION if rate is None else max(1, min(PORTION, round(rate * _PAUSE_S)))
-    with SESSION.long_client() as client:
+
+    def matched() -> int:
+        """Return how many messages a dry run would redrive."""
+        count, place = 0, None
+        while limit is None or count < limit:
+            answer = client.redrive_dead_letters(
+                topic,
+                to=to,
+                max_messages=PORTION,
+                after=place,
+                ids=ids or (),
+                dry_run=True,
+                force=force,
+                **wanted,
+            )
+            count, place = count + answer.redriven, answer.next
+            if place is None:
+                break
+        return count if limit is None else min(count, limit)
+
+    with (
+        SESSION.long_client() as client,
+        show_progress(shown=not dry_run, total=matched) as advance,
+    ):
         while limit is None or total["redriven"] < limit:
             left = portion if limit is None else min(portion, limit - total["redriven"])
             began_s = time.monotonic()
@@ -147,6 +171,7 @@ def redrive(
             )
             for name in total:
                 total[name] += getattr(answer, name)
+            advance(answer.redriven)
             without_origin += answer.without_origin
             after = answer.next
             if after is None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from goq_cli.output.output import print_answer
+from goq_cli.output.progress import show_progress
 from goq_cli.session import SESSION
 
 _DAMAGE_ADVICE = (
@@ -52,13 +54,27 @@ def _node_is_well() -> bool:
 def _folder_is_sound(data_dir: Path) -> bool:
     from goq.errors import NotFound
     from goq.storage.disk import RealDisk
+    from goq.storage.log.segment import SUFFIX
     from goq.storage.verification import verify_data_dir
     from goq.units import round_size_bytes
 
     if not data_dir.is_dir():
         raise NotFound(f"there is no folder {data_dir}; say which with --data-dir")
     began = time.monotonic()
-    report = verify_data_dir(RealDisk(), data_dir)
+    with show_progress(unit="bytes", total=lambda: _logs_bytes(data_dir)) as advance:
+
+        class CountingDisk(RealDisk):
+            """A disk that counts what is read of segments."""
+
+            def read(
+                self, path: Path, position: int, size_bytes: int, *, wait: bool = True
+            ) -> memoryview:
+                data = super().read(path, position, size_bytes, wait=wait)
+                if path.suffix == SUFFIX:
+                    advance(len(data))
+                return data
+
+        report = verify_data_dir(CountingDisk(), data_dir)
     seconds = time.monotonic() - began
     damage = [str(damage) for log in report.logs for damage in log.report.damage]
     messages = sum(log.report.messages for log in report.logs if log.log == "messages")
@@ -77,3 +93,12 @@ def _folder_is_sound(data_dir: Path) -> bool:
     }
     print_answer(answer, "\n".join(lines))
     return report.is_sound
+
+
+def _logs_bytes(data_dir: Path) -> int:
+    """Return the size of all segments."""
+    total = 0
+    for path in data_dir.rglob("*.log"):
+        with suppress(OSError):  # retention deletes meanwhile
+            total += path.stat().st_size
+    return total

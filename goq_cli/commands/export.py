@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from goq_cli.output.output import notice, print_json
+from goq_cli.output.progress import Advance, show_progress
 from goq_cli.output.table import print_table
 from goq_cli.session import SESSION
 
@@ -196,7 +197,8 @@ def _export_all(order: Order, stager: Stager | None) -> dict[tuple[str, str], Ex
     now_us = time.time_ns() // 1000
     with SESSION.long_client() as client:
         source = NodeSource(client, include_deleted=order.include_deleted)
-        exports = {}
+        exports: dict[tuple[str, str], Export] = {}
+        counted: list[Advance] = []
         for topic in order.topics:
             columns = order.decoding.columns(source, target, topic)
             for table in TABLES.values():
@@ -209,11 +211,16 @@ def _export_all(order: Order, stager: Stager | None) -> dict[tuple[str, str], Ex
                     stager=stager,
                     include_deleted=order.include_deleted,
                     decoded=columns if table is MESSAGES_TABLE else None,
+                    on_done=lambda count: counted[0](count),
                 )
                 export.check()
         for topic in order.topics:
             export_groups(client, target, topic, now_us)
-        return {named: export.run() for named, export in exports.items()}
+        with show_progress(
+            total=lambda: sum(export.outstanding() for export in exports.values())
+        ) as advance:
+            counted.append(advance)
+            return {named: export.run() for named, export in exports.items()}
 
 
 def _register(order: Order, catalog: IcebergCatalog) -> dict[str, int]:

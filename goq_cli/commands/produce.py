@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import stat
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,7 +21,7 @@ from goq_cli.input.rejects import FAIL, Rejects
 from goq_cli.input.splitter import Splitter
 from goq_cli.interrupts import Terminated
 from goq_cli.output.output import EXIT_IN_PART, parse_settings
-from goq_cli.rate import show_count
+from goq_cli.output.progress import Advance, show_progress
 from goq_cli.session import SESSION, ClientId, RetryFor
 
 if TYPE_CHECKING:
@@ -165,7 +166,7 @@ def command(
     ):
         try:
             for name in files or [STDIN]:
-                with opened(name) as fd:
+                with opened(name) as fd, report.reading(fd):
                     feed(producer, fd, name, form, rejects)
         except (KeyboardInterrupt, Terminated):
             interrupted.set()
@@ -290,13 +291,29 @@ def unescape(text: str, option: str) -> bytes:
     return resolved
 
 
+def _size_bytes(files: list[str]) -> int | None:
+    """Return the size of all inputs, None if one is not a regular file."""
+    size_bytes = 0
+    for name in files or [STDIN]:
+        try:
+            found = os.fstat(sys.stdin.fileno()) if name == STDIN else os.stat(name)
+        except OSError:
+            return None
+        if not stat.S_ISREG(found.st_mode):
+            return None
+        size_bytes += found.st_size
+    return size_bytes
+
+
 class ProduceReport:
     """The report of a run: ids on stdout with --print-ids, progress on a terminal."""
 
     def __init__(self, print_ids: bool) -> None:
         self._print_ids = print_ids
         self._count = 0
-        self._advance: Callable[[int], None] = lambda _count: None
+        self._advance: Advance = lambda _count: None
+        self._read_bytes = 0
+        self._reading_fd: int | None = None
 
     def published(self, batch: PublishedBatch) -> None:
         """Count stored messages; called by the producer's worker."""
@@ -316,10 +333,26 @@ class ProduceReport:
         """Show progress on a terminal, unless the input is typed there."""
         typing = (not files or STDIN in files) and sys.stdin.isatty()
         shown = sys.stderr.isatty() and not typing and not SESSION.json
-        with show_count(shown=shown) as self._advance:
+        with show_progress(
+            shown=shown, total=lambda: _size_bytes(files), position=self._position
+        ) as self._advance:
             yield
         if shown:
             sys.stderr.write(f"{self._count:,} messages stored\n")
+
+    @contextmanager
+    def reading(self, fd: int) -> Iterator[None]:
+        """Count what is read of an input as progress."""
+        self._reading_fd = fd
+        yield
+        self._read_bytes, self._reading_fd = self._position(), None
+
+    def _position(self) -> int:
+        """Return how many bytes were read, of regular files."""
+        fd = self._reading_fd
+        with suppress(OSError):  # a pipe, or closed at this moment
+            return self._read_bytes + (0 if fd is None else os.lseek(fd, 0, os.SEEK_CUR))
+        return self._read_bytes
 
     @contextmanager
     def tells_count(self) -> Iterator[None]:

@@ -8,5 +8,7 @@ message_format  how a message is printed: a format, raw, or JSON
 trace           the timeline of a message
 topic_history   a topic over time, as bars or fields
 cluster         a cluster: summary, nodes, topics, problems
+progress        count, share, rate and remaining time of a long command
+log_share       the share of a replay that was read
 report          a report of ``goq report`` and ``goq republish``
 """

@@ -184,19 +184,24 @@ class AsyncLogClient:
         batch: int = BATCH_MESSAGES,
         before_send: Callable[[int], Awaitable[None]] | None = None,
         on_stored: Callable[[int], None] | None = None,
+        on_reached: Callable[[int, int], None] | None = None,
         on_damage: OnDamage | None = None,
     ) -> CopyResult:
         """Publish the messages of a replay to another topic, each exactly once.
 
         Messages that an earlier call with the same replay stored there are not stored again, even
         if that call failed. ``batch`` bounds the messages of a request. ``before_send`` is awaited
-        before that many messages are sent, ``on_stored`` called after that many were stored.
+        before that many messages are sent, ``on_stored`` called after that many were stored, and
+        ``on_reached`` with a partition and the offset of its last message that was.
 
         Raises ``TopicNotFound`` for either topic; ``Conflict`` if the progress of an earlier call
         cannot be determined.
         """
         copy = TopicCopy(
-            self._http, replay, topic, CopyOptions(batch, before_send, on_stored, on_damage)
+            self._http,
+            replay,
+            topic,
+            CopyOptions(batch, before_send, on_stored, on_reached, on_damage),
         )
         await copy.run()
         return CopyResult(copy.stored, copy.known)

@@ -49,6 +49,7 @@ class CopyOptions:
     batch: int = BATCH_MESSAGES
     before_send: Callable[[int], None] | None = None
     on_stored: Callable[[int], None] | None = None
+    on_reached: Callable[[int, int], None] | None = None
     on_damage: OnDamage | None = None
 
 
@@ -221,6 +222,8 @@ class TopicCopy:
             self._reached[pair] = _CopyProgress(sequence, self._last[pair])
             if not result.duplicate:
                 stored += count
+            if self._options.on_reached is not None:
+                self._options.on_reached(pair[0], self._last[pair])
         self._forget_batches()
         if self._options.on_stored is not None:
             self._options.on_stored(stored)

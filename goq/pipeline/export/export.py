@@ -6,7 +6,7 @@ are written, a file's name determines its rows, and an existing file is not writ
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 from uuid import uuid4
 
@@ -59,6 +59,7 @@ class Export:
         decoded: Columns | None = None,
         include_deleted: bool = False,
         messages_max: int = PIECE_MESSAGES,
+        on_done: Callable[[int], None] | None = None,
     ) -> None:
         self._source = source
         self._target = target
@@ -69,6 +70,7 @@ class Export:
         self._decoded = decoded
         self._include_deleted = include_deleted
         self._messages_max = messages_max
+        self._on_done = on_done
         self._ledger = ExportLedger(target, table.name, topic)
 
     def check(self) -> ExportState | None:
@@ -107,6 +109,13 @@ class Export:
                 field="include_deleted",
             )
         return state
+
+    def outstanding(self) -> int:
+        """Return how many offsets a run would export now."""
+        state = self.check()
+        bounds = self._table.bounds(self._source, self._topic)
+        reached = {} if state is None else state.reached
+        return sum(max(0, each.end - reached.get(p, each.start)) for p, each in bounds.items())
 
     def run(self) -> ExportResult:
         """Finish an interrupted plan, then export what is new."""
@@ -171,7 +180,10 @@ class Export:
         files_before, unnoted = len(plan.files), 0
         for staged in self._stage(plan.pieces[plan.done :]):
             plan = self._publish(plan, staged)
-            unnoted += staged.piece.end - staged.piece.start
+            count = staged.piece.end - staged.piece.start
+            unnoted += count
+            if self._on_done is not None:
+                self._on_done(count)
             if unnoted >= self._messages_max and plan.done < len(plan.pieces):
                 self._ledger.note(plan)
                 unnoted = 0

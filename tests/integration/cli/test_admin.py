@@ -27,6 +27,18 @@ def test_topics_are_created_shown_altered_listed_and_deleted(goq: Run, topic: st
     assert b"topic create" in goq("topic", "show", topic, code=3).stderr
 
 
+def test_an_unset_setting_gets_the_default_of_a_new_topic(goq: Run, topic: str) -> None:
+    goq("topic", "create", topic, "--set", "retention.age=1d", "--set", "fsync=never")
+    altered = goq("topic", "alter", topic, "--unset", "retention.age", "--json").stdout
+    settings = json.loads(altered)["settings"]
+    assert (settings["retention.age"], settings["fsync"]) == ("7d", "never")
+    refused = goq("topic", "alter", topic, "--unset", "retention.aeg", code=7).stderr
+    assert b"did you mean retention.age?" in refused
+    goq("topic", "create", f"{topic}.dlq", "--set", "delivery.max_attempts=3")
+    altered = goq("topic", "alter", f"{topic}.dlq", "--unset", "delivery.max_attempts", "--json")
+    assert json.loads(altered.stdout)["settings"]["delivery.max_attempts"] == "none"
+
+
 def test_what_cannot_be_undone_is_not_done_unasked(goq: Run, topic: str) -> None:
     goq("topic", "create", topic)
     assert b"--yes" in goq("topic", "delete", topic, code=2).stderr
@@ -135,6 +147,25 @@ def test_serve_explains_bad_settings(goq: Run, flag: str, tmp_path: Path) -> Non
     value = "nonsense" if flag == "--listen" else "broker.nope=1"
     done = goq("serve", "--data-dir", str(tmp_path / "d"), flag, value, code=2)
     assert value.partition("=")[0] in done.stderr.decode()
+
+
+def test_a_serve_that_fails_leaves_no_folder(goq: Run, node: RunningNode, tmp_path: Path) -> None:
+    address = node.url.removeprefix("http://")
+    data_dir = tmp_path / "new" / "data"
+    serve = ("serve", "--data-dir", str(data_dir))
+    refused = goq(*serve, "--listen", address, code=2)
+    assert b"cannot listen on" in refused.stderr
+    assert not data_dir.parent.exists()
+    peers = f"n1={address},n2=127.0.0.1:1"
+    secret = tmp_path / "secret"
+    secret.write_text("0123456789abcdef" * 4)
+    secret.chmod(0o600)
+    member = ("--node-id", "n1", "--peers", peers, "--cluster-secret-file", str(secret))
+    goq(*serve, "--listen", "127.0.0.1:0", "--cluster-listen", address, *member, code=2)
+    assert not data_dir.parent.exists()
+    data_dir.mkdir(parents=True)
+    goq(*serve, "--listen", address, code=2)
+    assert data_dir.exists(), "a folder that was there before stays"
 
 
 def test_serve_says_which_process_holds_the_folder(goq: Run, node: RunningNode) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shlex
 import struct
 import subprocess
 import termios
@@ -27,13 +28,21 @@ class Screen(NamedTuple):
         return self.text.replace("\r\n", "\n").splitlines()
 
 
-def at_terminal(columns: int, environment: Mapping[str, str], *arguments: str) -> Screen:
-    """Run ``goq`` with stdin, stdout and stderr at a terminal of so many columns."""
+def at_terminal(
+    columns: int, environment: Mapping[str, str], *arguments: str, shell: bool = False
+) -> Screen:
+    """Run ``goq`` with stdin, stdout and stderr at a terminal of so many columns.
+
+    With ``shell`` the arguments are words of a shell, which may redirect.
+    """
+    words = [*GOQ, *arguments]
+    if shell:
+        words = ["sh", "-c", " ".join([*map(shlex.quote, GOQ), *arguments])]
     ours, theirs = os.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
     kept = {name: value for name, value in environment.items() if name not in ("COLUMNS", "LINES")}
     with subprocess.Popen(
-        [*GOQ, *arguments],
+        words,
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
