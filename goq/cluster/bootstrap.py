@@ -51,6 +51,7 @@ from goq.cluster.membership.join import (
     join_cluster,
     known_addresses,
     registered_disk,
+    registered_disk_in,
 )
 from goq.cluster.membership.registration import NodeRegistration
 from goq.cluster.metadata.broker_store import ReplicatedMetadataStore
@@ -163,6 +164,7 @@ class ClusterBootstrap:
             others=await self._initial_members(rpc, folder),
             disk=disk_id.id,
             registered_disk_of=lambda node: registered_disk(machine.state, node),
+            registered_disk_in=registered_disk_in,
             addresses_of=lambda node: known_addresses(machine.state, config.cluster.peers, node),
         )
         raft = self.raft = self._create_raft(

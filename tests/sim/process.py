@@ -102,6 +102,17 @@ class Process(Home):
     def raft(self) -> RaftNode | None:
         return self.bootstrap.raft if hasattr(self, "bootstrap") else None
 
+    @property
+    def has_applied_all(self) -> bool:
+        """Whether the Raft member leads a majority, and has applied all of its log."""
+        driver = self.raft and self.raft._driver
+        if not driver or not driver._raft:
+            return False
+        is_heard = driver.status.is_leader and driver.status.has_quorum
+        return is_heard and not driver._raft._journal().entries_from(
+            driver.status.applied_index + 1
+        )
+
     def executor(self, random: Random) -> SimExecutor:
         """Return threads that work on the disk."""
         return SimExecutor(

@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
+from goq.cluster.metadata.commands import RegisterNode, decode_command
+from goq.cluster.metadata.results import CommandRejected
 from goq.cluster.metadata.state import MetadataState
 from goq.cluster.raft.member import RaftMember
 from goq.cluster.raft.node import RaftNode
@@ -34,6 +36,15 @@ def registered_disk(state: MetadataState, node: str) -> str:
     """Return the disk id that a node has registered with, empty if it has not."""
     known = state.nodes.get(node)
     return "" if known is None else known.disk
+
+
+def registered_disk_in(command: object) -> tuple[str, str] | None:
+    """Return the node and the disk that a command in the log registers, None for other commands."""
+    try:
+        decoded = decode_command(command) if isinstance(command, bytes) else None
+    except CommandRejected:
+        return None
+    return (decoded.node, decoded.disk) if isinstance(decoded, RegisterNode) else None
 
 
 def known_addresses(state: MetadataState, peers: Mapping[str, str], node: str) -> tuple[str, ...]:
@@ -72,26 +83,25 @@ async def join_cluster(
     *,
     is_initial: bool,
 ) -> None:
-    """Ask to be admitted until any cluster metadata has arrived, which only members receive.
+    """Ask to be admitted until this disk is a member's, then wait until the node is registered.
 
-    So a node that has ever received metadata never asks again, least of all one that has left. An
-    initial node is a member from the beginning. It asks only if it is a member no more: it has left
-    and starts over with an empty folder.
+    A node that has left never asks: its metadata still names it with this disk. An initial node is
+    a member from the beginning. It asks only if it is a member no more: its earlier disk has left.
+    It may have metadata then, if members let this disk in before they knew of the earlier one.
 
     Until it is registered, the node replays a log that names earlier disks of members. So it goes
     by the members that it is told, up to where its log is as new.
     """
     own = RaftMember(spec)
-    name, is_admitted = str(own.id), False
+    name = str(own.id)
     while registered_disk(state(), name) != own.disk:
         has_metadata = bool(state().nodes)
         try:
             known = await fetch_members(rpc, url)
             raft.learn_members(known.index, known.specs)
-            is_known = is_initial and name in known.by_name()
-            if not (has_metadata or is_admitted or is_known):
+            member = known.by_name().get(name)
+            if member is None or not (is_initial or RaftMember(member).disk == own.disk):
                 await rpc.call(url, JOIN, spec.encode(), _TIMEOUT_S)
-                is_admitted = True
         except GoqError as error:
             if not has_metadata:
                 _log.warning("not a member of the cluster at %s yet: %s", url, error)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from pysyncobj import SyncObjConf
 
@@ -80,8 +81,9 @@ class RaftSettings:
     ``member`` is this member, such as ``n1=10.0.0.1:9080``, with the address that the others dial;
     ``listen`` is where it listens. ``others`` are the other members; they count only in a new
     ``folder``. ``disk`` is the id of this member's disk. ``registered_disk_of`` returns the disk
-    that another member is registered with, empty if unknown; ``addresses_of`` where a member may
-    be besides its address in the log. Both are called on the Raft thread.
+    that another member is registered with in the state, empty if unknown; ``registered_disk_in``
+    the member and the disk that a command registers, None for other commands. ``addresses_of``
+    returns where a member may be besides its address in the log. All are called on the Raft thread.
     """
 
     member: str
@@ -93,6 +95,7 @@ class RaftSettings:
     pace: ConnectionTiming = field(default_factory=ConnectionTiming)
     disk: str = ""
     registered_disk_of: Callable[[str], str] = lambda _id: ""
+    registered_disk_in: Callable[[Any], tuple[str, str] | None] = lambda _command: None
     addresses_of: Callable[[str], Iterable[str]] = lambda _id: ()
 
 
@@ -156,7 +159,7 @@ class Driver:
         self._raft: HardenedSyncObj | None = None
         self._transport: SecureTransport | None = None
         is_new = FILE_NAME not in disk.names(settings.folder)
-        self._identity = PeerIdentity(settings.disk, settings.registered_disk_of, is_new=is_new)
+        self._identity = PeerIdentity(settings.disk, self._registered_disk_of, is_new=is_new)
 
     async def start(self) -> None:
         """Open the folder, listen, and start to tick."""
@@ -215,6 +218,20 @@ class Driver:
         """Transfer the leadership, to the most advanced member if none is named."""
         if self._raft is not None:
             self._raft.transferLeadership(None if to is None else RaftMember(to), callback)
+
+    def _registered_disk_of(self, member: str) -> str:
+        """Return the disk that a member is registered with, in the state or later in the log.
+
+        After a power cut the state may be behind the log, and the registration not applied.
+        """
+        known = self._settings.registered_disk_of(member)
+        if known or self._raft is None:
+            return known
+        for command in self._raft.unapplied_commands():
+            registered = self._settings.registered_disk_in(command)
+            if registered is not None and registered[0] == member:
+                known = registered[1]
+        return known
 
     def _create_transport(
         self, raft: object, member: RaftMember, others: set[RaftMember]

@@ -10,6 +10,7 @@ import pytest
 
 from goq import limits
 from goq.cluster.metadata.commands import AlterInSync
+from goq.cluster.raft.transport.peer_identity import PeerIdentity
 from goq.errors import CorruptData, TimedOut, Unavailable, UsageError
 from tests.support.cluster.replicated_partition import SENT, ReplicatedPartition
 from tests.support.cluster.running_cluster import NAMES, RunningCluster
@@ -242,3 +243,26 @@ def test_a_wiped_node_comes_back_under_its_id_and_gets_everything_again(
     cluster.start_peer(victim)
     cluster.until(lambda: cluster.cluster_node(victim).readiness.pending() == [])
     assert partition.led_by(victim) == [*SENT, b"after", b"again"]
+
+
+@pytest.mark.parametrize("is_peer", [False, True])
+def test_a_wiped_node_that_followed_under_its_old_id_joins_after_that_was_removed(
+    cluster: RunningCluster, monkeypatch: pytest.MonkeyPatch, *, is_peer: bool
+) -> None:
+    cluster.start_three()
+    victim, via = "n3", "n1"
+    with monkeypatch.context() as patched:  # as if all others had forgotten its disk
+        patched.setattr(PeerIdentity, "rejection_reason", lambda *_: "")
+        cluster.wipe(victim)
+        cluster.until(lambda: cluster.cluster_node(via).raft.leader in ("n1", "n2"))
+        (cluster.start_peer if is_peer else cluster.start)(victim, via)
+        leader = cluster.cluster_node(via).raft.leader
+        assert leader is not None
+        (to,) = others_than(leader, victim)  # it replays all: it does not know what was confirmed
+        cluster.on_loop(leader, lambda node: node.raft.transfer_leadership(to))
+        cluster.until(lambda: victim in cluster.state(victim).nodes)
+    disk = cluster.cluster_node(victim).disk_id
+    assert cluster.state(via).nodes[victim].disk != disk
+    cluster.on_loop(via, lambda node: node.view.operations.decommission_node(victim))
+    cluster.until(lambda: (n := cluster.state(via).nodes.get(victim)) and n.disk == disk)
+    cluster.until(lambda: cluster.cluster_node(victim).readiness.pending() == [])

@@ -75,11 +75,18 @@ class Operators:
             await self._until(lambda state: name in state.nodes, f"{name} is back")
 
     def _have_others_all(self, name: str) -> bool:
-        """Whether all partitions have two more replicas in sync, and no other node is missing."""
-        cluster = self._cluster
+        """Whether all partitions have two more replicas in sync, and no other node is missing.
+
+        Only a controller knows it that has applied its whole log: after a power cut the state of
+        every node may be behind what is agreed on.
+        """
+        cluster, controller = self._cluster, self._cluster.controller()
+        process = None if controller is None else cluster.processes[controller]
+        if process is None or not (process.is_ready and process.has_applied_all):
+            return False
         return all(map(cluster.is_up, cluster.names)) and all(
             len({*partition.in_sync} - {name, *partition.restarted}) >= 2
-            for topic in cluster.state.topics.values()
+            for topic in process.cluster_node.state.topics.values()
             for partition in topic.partitions
         )
 

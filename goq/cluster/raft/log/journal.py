@@ -142,10 +142,13 @@ class Journal:
                 return found[:count]
         return found
 
+    def entries_from(self, index: int) -> list[Entry]:
+        """Return the entries from an index on."""
+        return self._entries[max(0, index - self._entries[0].index) :]
+
     def command_kinds(self, index: int) -> set[int]:
         """Return the kinds of all commands from an index on."""
-        place = max(0, index - self._entries[0].index)
-        return {entry.command[0] for entry in self._entries[place:]}
+        return {entry.command[0] for entry in self.entries_from(index)}
 
     def members(self, index: int | None = None) -> list[str]:
         """Return the members as of an entry, or as of the last."""

@@ -136,6 +136,12 @@ class HardenedSyncObj(following._SyncObj):
         """Return all members as of the end of the log, including this one."""
         return self._journal().members()
 
+    def unapplied_commands(self) -> list[Any]:
+        """Return the proposed commands in the log that are not applied, committed or not."""
+        entries = self._journal().entries_from(self.raftLastApplied + 1)
+        regular = (entry.command for entry in entries if entry.command[0] == codec.REGULAR)
+        return [codec.decode_proposal(command).command for command in regular]
+
     def _journal(self) -> Journal:
         journal: Journal = self._SyncObj__raftLog
         return journal
