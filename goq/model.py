@@ -10,10 +10,13 @@ from typing import Final, NamedTuple
 import msgspec
 
 from goq import limits
-from goq.errors import InvalidInput, TooLarge
+from goq.errors import InvalidInput, NotAllowed, TooLarge
 
 DEAD_LETTERS_SUFFIX = ".dlq"
 """The name of a topic's dead-letter topic is the topic's name and this suffix."""
+
+AUDIT_TOPIC: Final = "__audit"
+"""The topic of the audit trail: only the nodes create it, publish to it and change it."""
 
 _NAME = re.compile(rf"(?!\.|__)[A-Za-z0-9._-]{{1,{limits.NAME_CHARS_MAX}}}")
 
@@ -26,6 +29,8 @@ def check_name(name: str, what: str, *, field: str | None = None) -> str:
 
     The longest name of a topic leaves room for the suffix of its dead letters.
     """
+    if what == "topic" and name == AUDIT_TOPIC:
+        return name
     if not _NAME.fullmatch(name.removesuffix(DEAD_LETTERS_SUFFIX) if what == "topic" else name):
         raise InvalidInput(
             f"{what} name {name[:80]!r} is not allowed: use 1 to {limits.NAME_CHARS_MAX} of"
@@ -33,6 +38,15 @@ def check_name(name: str, what: str, *, field: str | None = None) -> str:
             field=field or what,
         )
     return name
+
+
+def check_not_internal(topic: str) -> None:
+    """Raise ``NotAllowed`` for a topic that clients may read, and not change."""
+    if topic == AUDIT_TOPIC:
+        raise NotAllowed(
+            f"{topic} is the audit trail: clients read it, and only the nodes write it",
+            field="topic",
+        )
 
 
 def check_partitions(count: int) -> int:

@@ -264,6 +264,8 @@ class Node:
         if self._server is not None:
             await self._server.drain(limits.DRAIN_TIMEOUT_MS)
             self._server = None
+        if self.app is not None and self.app.audit is not None:
+            await self.app.audit.close()
         await self._release()
 
     async def _release(self, *, remove_new: bool = False) -> None:

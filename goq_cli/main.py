@@ -40,6 +40,7 @@ COMMANDS = {
     "doctor": "check a node, or verify a data folder",
     "bench": "measure a node",
     "token": "create, list, rotate, revoke tokens; show whose token this is",
+    "audit": "show who managed, operated and administered what, and what was refused",
     "context": "remember servers by name",
     "version": "print the version",
 }

@@ -6,6 +6,7 @@ it. The id is not secret: logs and the list of tokens name a token by it.
 
 from __future__ import annotations
 
+import re
 import secrets
 from typing import Final
 
@@ -13,6 +14,7 @@ _PREFIX: Final = "goq"
 _ID_CHARS: Final = "abcdefghijkmnpqrstuvwxyz23456789"
 _ID_LENGTH: Final = 8
 _SECRET_BYTES: Final = 32
+_TOKEN = re.compile(rf"{_PREFIX}_([A-Za-z0-9]{{1,64}})_[A-Za-z0-9_-]+")
 
 
 def draw_token_id() -> str:
@@ -28,6 +30,11 @@ def draw_secret() -> str:
 def format_token(token_id: str, secret: str) -> str:
     """Return the text of a token."""
     return f"{_PREFIX}_{token_id}_{secret}"
+
+
+def without_secrets(text: str) -> str:
+    """Return a text in which no token has its secret."""
+    return _TOKEN.sub(rf"{_PREFIX}_\1_…", text)
 
 
 def split_token(text: str) -> tuple[str, str] | None:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from goq import limits
 from goq.access.rule import parse_rule
-from goq.access.token import draw_secret, draw_token_id, format_token
+from goq.access.token import draw_secret, draw_token_id, format_token, without_secrets
 from goq.access.token_record import DAY_MS, TokenRecord, digest_of
 from goq.errors import Conflict, GoqError, InvalidInput, NotFound
 from goq.model import check_name
@@ -106,7 +106,8 @@ class TokenManager:
         for attempt in range(_ATTEMPTS):
             known = self._store.tokens.get(token_id)
             if known is None:
-                raise NotFound(f"there is no token {token_id[:50]!r}; goq token list shows all")
+                shown = without_secrets(token_id)[:50]
+                raise NotFound(f"there is no token {shown!r}; goq token list shows all")
             changed = change(known)
             if changed is known:
                 return known

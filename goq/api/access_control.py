@@ -20,7 +20,7 @@ from goq.access.token_manager import TokenManager
 from goq.access.token_record import DAY_MS
 from goq.access.token_table import TokenTable
 from goq.api.needs import Needs
-from goq.errors import NotAllowed, NotAuthenticated, NotLeader
+from goq.errors import NotAllowed, NotAuthenticated, NotLeader, TopicNotFound
 from goq.http.message import PRINCIPAL, Item, LiveStream, Request, Response
 
 STREAM_CHECK_S: Final = 0.5
@@ -58,21 +58,25 @@ class AccessControl:
         self._timer: asyncio.TimerHandle | None = None
 
     def check(self, request: Request, route: HasNeeds, values: Sequence[str]) -> None:
-        """Set the principal of a request.
+        """Set the principal of a request, or why it is refused.
 
         Raises ``NotAuthenticated``, ``NotAllowed`` and ``TopicNotFound``.
         """
         needs = route.needs
         assert needs is not None
-        principal = request.principal
+        principal, request.refusal = request.principal, None
         if needs.is_open:
             request.principal = self._if_authentic(request) if principal is None else principal
             return
-        if principal is None:
-            principal = request.principal = self._authenticate(request)
-        else:
-            self._check_valid(principal)
-        needs.check(principal, request, values)
+        try:
+            if principal is None:
+                principal = request.principal = self._authenticate(request)
+            else:
+                self._check_valid(principal)
+            needs.check(principal, request, values)
+        except (NotAllowed, TopicNotFound) as error:
+            request.refusal = error
+            raise
 
     def answered(self, request: Request, response: Response) -> Response:
         """Return the answer of a request that may have waited.

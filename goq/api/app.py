@@ -1,10 +1,11 @@
 """The HTTP API of a node, composed: routes, router, and in a cluster the gateway before it.
 
 ``App.handle`` is the one handler of the HTTP server. On a standalone node it is the router's.
-In a cluster a request passes five functions of the same shape, request in and response out:
+In a cluster a request passes six functions of the same shape, request in and response out:
 
     with_cluster_version   adds the version of the cluster metadata to the answer
     with_relay             passes on what another node relays over this one
+    AuditTrail.recorded    records actions and refusals, if the node asks for tokens
     with_miss_retry        asks for newer metadata before it answers that something is missing
     Gateway.handle         has other nodes answer what this node does not lead
     Router.handle          matches the route, checks the sender, runs its handler, counts the answer
@@ -18,8 +19,10 @@ from typing import TYPE_CHECKING, Final
 from goq.access.token_manager import TokenManager
 from goq.access.token_table import TokenTable
 from goq.api.access_control import AccessControl
+from goq.api.gateway.audit_trail import AuditTrail
 from goq.api.metrics.node import Metrics
 from goq.api.router import RequestStats, Route, Router
+from goq.api.routes.audit import AuditRoutes
 from goq.api.routes.cluster import ClusterRoutes
 from goq.api.routes.dead_letters import DeadLetterRoutes
 from goq.api.routes.events import EventRoutes
@@ -106,6 +109,7 @@ class App:
             *DeadLetterRoutes(broker).routes(),
             *SearchRoutes(broker, traces.traced).routes(),
             *TokenRoutes(broker.metadata, tokens).routes(),
+            *AuditRoutes(broker).routes(),
             *ClusterRoutes(view).routes(),
             *operations.routes(),
         ]
@@ -121,6 +125,11 @@ class App:
             access=self.access,
         )
         self.handle: Handler = self.router.handle
+        self.audit = (
+            None
+            if self.access is None
+            else AuditTrail(broker.audit_log, self.router, node_id, broker.clock)
+        )
         if cluster is not None:
             from goq.api.gateway.gateway import Gateway  # unused by a standalone node
             from goq.api.gateway.miss_retry import with_miss_retry
@@ -130,8 +139,11 @@ class App:
             ways = cluster.routes
             gateway = Gateway(self.router, cluster.leaders, ways.proxy, release, cluster.freshness)
             handle = with_miss_retry(gateway.handle, cluster.freshness)
+            handle = handle if self.audit is None else self.audit.recorded(handle)
             handle = with_relay(handle, ways.relay_server, cluster.rpc_server)
             self.handle = with_cluster_version(handle, lambda: cluster.state.version)
+        elif self.audit is not None:
+            self.handle = self.audit.recorded(self.handle)
 
     def stop_waiting(self) -> None:
         """Answer every waiting request now, because the node is stopping."""

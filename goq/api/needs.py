@@ -14,7 +14,7 @@ from typing import Final, Protocol
 from goq.access.rule import ANYONE, Principal, Verb
 from goq.errors import NotAllowed, TopicNotFound
 from goq.http.message import Request
-from goq.model import DEAD_LETTERS_SUFFIX, MessageId
+from goq.model import AUDIT_TOPIC, DEAD_LETTERS_SUFFIX, MessageId
 
 End = tuple[str, str | None]
 """A topic, and a group of it if one is concerned."""
@@ -29,8 +29,15 @@ class Needs(Protocol):
     def is_open(self) -> bool:
         """Whether a request without a token is answered."""
 
+    @property
+    def is_audited(self) -> bool:
+        """Whether the audit trail records what the route changes."""
+
     def check(self, principal: Principal, request: Request, values: Sequence[str]) -> None:
         """Raise ``NotAllowed`` or ``TopicNotFound`` if a principal may not do what is asked."""
+
+    def concerns(self, request: Request, values: Sequence[str]) -> Iterable[End]:
+        """Return the topics that a request concerns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +45,14 @@ class Nothing:
     """The route is open to all, or to all who have a token: its answer shows what they may see."""
 
     is_open: bool
+    is_audited: bool = False
 
     def check(self, principal: Principal, request: Request, values: Sequence[str]) -> None:
         """Allow everything."""
+
+    def concerns(self, request: Request, values: Sequence[str]) -> Iterable[End]:
+        """Return none."""
+        return ()
 
 
 def topic_of_path(_request: Request, values: Sequence[str]) -> Iterable[End]:
@@ -64,6 +76,11 @@ def dead_letters_of_path(_request: Request, values: Sequence[str]) -> Iterable[E
     return ((origin, None), (origin + DEAD_LETTERS_SUFFIX, None))
 
 
+def audit_topic(_request: Request, _values: Sequence[str]) -> Iterable[End]:
+    """Return the topic of the audit trail."""
+    return ((AUDIT_TOPIC, None),)
+
+
 @dataclass(frozen=True, slots=True)
 class TopicVerbs:
     """One of some verbs, on each of the topics that a request concerns."""
@@ -72,6 +89,15 @@ class TopicVerbs:
     ends: EndsOf = topic_of_path
     is_open: bool = False
 
+    @property
+    def is_audited(self) -> bool:
+        """Whether the route manages topics."""
+        return Verb.MANAGE in self.verbs
+
+    def concerns(self, request: Request, values: Sequence[str]) -> Iterable[End]:
+        """Return the topics that are checked."""
+        return self.ends(request, values)
+
     def check(self, principal: Principal, request: Request, values: Sequence[str]) -> None:
         """Check every topic."""
         for topic, group in self.ends(request, values):
@@ -79,7 +105,8 @@ class TopicVerbs:
                 if principal.allows(verb, topic, group):
                     break
             else:
-                check_sees(principal, topic)
+                if topic != AUDIT_TOPIC:  # everybody knows that there is one
+                    check_sees(principal, topic)
                 where = topic if group is None else f"{topic}/{group}"
                 raise NotAllowed(
                     f"token {principal.id} may not do this: it needs the rule"
@@ -92,6 +119,11 @@ class SeesTopic:
     """Any rule on the topic in the path."""
 
     is_open: bool = False
+    is_audited: bool = False
+
+    def concerns(self, request: Request, values: Sequence[str]) -> Iterable[End]:
+        """Return the topic in the path."""
+        return ((values[0], None),)
 
     def check(self, principal: Principal, request: Request, values: Sequence[str]) -> None:
         """Check the topic in the path."""
@@ -104,6 +136,11 @@ class ServerVerb:
 
     verb: Verb
     is_open: bool = False
+    is_audited: bool = True
+
+    def concerns(self, request: Request, values: Sequence[str]) -> Iterable[End]:
+        """Return none."""
+        return ()
 
     def check(self, principal: Principal, request: Request, values: Sequence[str]) -> None:
         """Check the verb."""
@@ -140,5 +177,6 @@ MANAGE_GROUP: Final = TopicVerbs((Verb.MANAGE,), group_of_path)
 MANAGE_MESSAGE: Final = TopicVerbs((Verb.MANAGE,), topic_of_message)
 MANAGE_DEAD_LETTERS: Final = TopicVerbs((Verb.MANAGE,), dead_letters_of_path)
 SEE: Final = SeesTopic()
+READ_AUDIT: Final = TopicVerbs((Verb.READ,), audit_topic)
 OPERATE: Final = ServerVerb(Verb.OPERATE)
 ADMINISTER: Final = ServerVerb(Verb.ADMIN)

@@ -84,8 +84,14 @@ class Route:
     needs: Needs | None = None
     """What the sender of a request must be allowed to do; a route without it is refused."""
 
+    is_body_audited: bool = False
+    """Whether the audit trail has the body of a request: it has settings and no messages."""
+
     routing: RoutingPolicy = None
     """Which nodes answer when several nodes lead the topic's partitions."""
+
+    is_audited: bool = field(init=False)
+    """Whether the audit trail records each request."""
 
     is_async: bool = field(init=False)
     """Whether the handler is a coroutine function; otherwise it answers at once."""
@@ -93,6 +99,8 @@ class Route:
     def __post_init__(self) -> None:
         if self.needs is None:
             raise ValueError(f"{self.method} {self.path} does not declare what it needs")
+        is_audited = self.needs.is_audited and self.method != "GET"
+        object.__setattr__(self, "is_audited", is_audited)
         object.__setattr__(self, "is_async", inspect.iscoroutinefunction(self.handler))
 
     def check_query(self, request: Request) -> None:

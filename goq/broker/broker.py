@@ -28,6 +28,7 @@ from goq.broker.runtime.metrics import WriteTimes
 from goq.broker.runtime.tasks import Tasks
 from goq.broker.search.finder import Finder
 from goq.broker.search.key_index_builder import KeyIndexBuilder
+from goq.broker.topic.audit_log import AUDIT_SETTINGS, AuditLog
 from goq.broker.topic.capacity import Capacity
 from goq.broker.topic.push_streams import PushStreams
 from goq.broker.topic.topic import DEFAULT_PARAMETERS, Topic, TopicParameters
@@ -46,7 +47,14 @@ from goq.errors import (
     raise_failures,
 )
 from goq.index_cache import IndexCache
-from goq.model import DEAD_LETTERS_SUFFIX, check_name, check_partitions, draw_topic_id
+from goq.model import (
+    AUDIT_TOPIC,
+    DEAD_LETTERS_SUFFIX,
+    check_name,
+    check_not_internal,
+    check_partitions,
+    draw_topic_id,
+)
 from goq.storage.archive.manifest import ARCHIVE_DIR
 from goq.storage.disk import Disk
 from goq.storage.journal.journal import NodeJournal
@@ -83,6 +91,7 @@ class Broker:
         self.topics: dict[str, Topic] = {}
         self.capacity = Capacity(self.topics, default_partitions=partitions, is_member=is_member)
         self.streams = PushStreams()
+        self.audit_log = AuditLog(self._audit_topic, lambda: metadata.may_audit)
         self.clock = clock
         self.metadata = metadata
         self.topics_dir = topics_dir
@@ -223,6 +232,7 @@ class Broker:
         replication: TopicReplication = DEFAULT_REPLICATION,
     ) -> Topic:
         """Create a topic; raise ``TopicExists``."""
+        check_not_internal(name)
         check_name(name, "topic", field="name")
         count = check_partitions(self._partitions if partitions is None else partitions)
         chosen = self._defaults.changed(settings or {})
@@ -231,6 +241,15 @@ class Broker:
             if name in self.topics:
                 raise TopicExists(f"topic {name} exists already", field="name")
             return await self._create(name, count, chosen, replication)
+
+    async def _audit_topic(self) -> Topic:
+        """Return the topic of the audit trail; create it if there is none."""
+        topic = self.topics.get(AUDIT_TOPIC)
+        if topic is not None:
+            return topic
+        async with self._changing:
+            topic = self.topics.get(AUDIT_TOPIC)
+            return topic or await self._create(AUDIT_TOPIC, 1, AUDIT_SETTINGS, DEFAULT_REPLICATION)
 
     async def _create(
         self, name: str, partitions: int, settings: TopicSettings, replication: TopicReplication
@@ -257,6 +276,7 @@ class Broker:
         The settings ``unset`` get their defaults, as in a new topic of this name.
         That decides on a topic in doubt: it has the settings that it shows, and those given here.
         """
+        check_not_internal(name)
         async with self._changing:
             topic = self.topic(name)
             chosen = topic.settings.restored(unset, self._defaults_of(name)).changed(settings)
@@ -313,6 +333,7 @@ class Broker:
     async def _make_target(self, source: Topic, name: str, number: int) -> Topic:
         async with self._changing:
             topic = self.topics.get(name)
+            check_not_internal(name)
             is_grave = name == source.name + DEAD_LETTERS_SUFFIX
             count = max(number + 1, source.partitions.count if is_grave else 1)
             if topic is None:
@@ -337,6 +358,7 @@ class Broker:
 
     async def delete_topic(self, name: str) -> None:
         """Delete a topic and all its messages."""
+        check_not_internal(name)
         async with self._changing:
             topic = self.topic(name)
             count, written = topic.partitions.count, topic.settings.written()

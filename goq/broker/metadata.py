@@ -49,6 +49,11 @@ class MetadataStore(Protocol):
         """Damage that the start found in the store, and could do without."""
         ...
 
+    @property
+    def may_audit(self) -> bool:
+        """Whether all nodes know the topic of the audit trail."""
+        ...
+
     async def topics(self) -> list[TopicRow]:
         """Return all topics; called once, at the start."""
         ...
@@ -156,6 +161,11 @@ class LocalMetadata:
     def problems(self) -> Sequence[str]:
         """Damage that the start found in the store, and could do without."""
         return self._catalog.problems
+
+    @property
+    def may_audit(self) -> bool:
+        """Return True: there is one node."""
+        return True
 
     async def topics(self) -> list[TopicRow]:
         """Return all topics, with the doubts about them; see ``TopicCatalog``."""

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeAlias
 from urllib.parse import parse_qsl
 
 from goq.access.rule import Principal
-from goq.errors import InvalidInput
+from goq.errors import GoqError, InvalidInput
 
 QUERY_FIELDS_MAX: Final = 100
 _HEX: Final = frozenset(hexdigits)
@@ -56,7 +56,7 @@ class Request:
     ``path`` is percent-decoded and has no query. ``headers`` have lower-case names and values
     decoded as latin-1; values of a repeated header are joined with ``", "``. ``peer`` is
     ``host:port``, for logs. The handler sets ``route``, for metrics, and ``principal``, the sender,
-    where it asks for tokens.
+    where it asks for tokens, or ``refusal``, why that sender may not do what it asks.
 
     The handler sets ``outlives_eof``, at the latest when it returns. A client that shut its sending
     side looks like a client that is gone. So by default the end of input cancels the handler:
@@ -78,6 +78,7 @@ class Request:
         "peer",
         "principal",
         "query_string",
+        "refusal",
         "route",
     )
 
@@ -105,6 +106,7 @@ class Request:
         self.principal = principal
         self.outlives_eof = False
         self.is_brief = False
+        self.refusal: GoqError | None = None
         self.route = ""
         self._query: dict[str, str] | None = None
 

@@ -17,6 +17,7 @@ report     analyses of exported topics
 republish  messages chosen by SQL, published again
 doctor     the health of a node, or of a data folder
 bench      a quick measurement of a node
+audit      the audit trail
 token      create, list, rotate, revoke tokens
 context    servers remembered by name
 version    the version of the program

@@ -8,5 +8,6 @@ streams     one stream made of a stream of each leader
 settle      receipts settled at the leaders of their partitions
 membership  heartbeat and leave of a group member at all leaders
 relayed     requests that another node relays over this one
+audit_trail records of actions and refusals, also on a standalone node
 miss_retry  a second look before an answer says that something is missing
 """

@@ -12,6 +12,7 @@ scheduled     list of delayed messages
 events        reads of a partition's event log
 trace         the trace of one message
 search        messages by key, dedup id or header
+audit         the audit trail
 tokens        create, list, rotate, revoke tokens; the sender of a request
 cluster       cluster state and operations
 operations    health, version, metrics, OpenAPI; calls between nodes

@@ -287,6 +287,7 @@ def _changing(
         handler,
         summary,
         body=body,
+        is_body_audited=True,
         answer=answer,
         status=204 if answer is None else 200,
         errors=errors,

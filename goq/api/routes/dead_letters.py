@@ -38,7 +38,7 @@ from goq.broker.topic.topic import Topic
 from goq.delivery.events.event import Cause
 from goq.errors import InvalidInput, TooLarge, TopicNotFound
 from goq.http.message import Request, Response
-from goq.model import DEAD_LETTERS_SUFFIX, MessageId
+from goq.model import DEAD_LETTERS_SUFFIX, MessageId, check_not_internal
 from goq.units import format_time_us
 
 _CAUSES = (Cause.NACKED, Cause.EXPIRED, Cause.REJECTED, Cause.TTL)
@@ -166,6 +166,7 @@ class DeadLetterRoutes:
         fields = {n: v for n in asked.__struct_fields__ if isinstance(v := getattr(asked, n), str)}
         wanted = self._wanted(fields, asked.ids, asked.partition)
         _check_max(asked.max_messages)
+        check_not_internal(asked.to or name)
         place = self._place(name)
         if place.dead is None:
             return json_response(RedriveOut(asked.dry_run, 0, 0, 0, 0))

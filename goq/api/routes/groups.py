@@ -150,6 +150,7 @@ class GroupRoutes:
                 self.configure,
                 "Give a group settings of its own",
                 body=GroupSettings,
+                is_body_audited=True,
                 answer=GroupOut,
                 errors=("topic_not_found", "node_full"),
                 routing=LocalThenMerged(merge_group),

@@ -24,7 +24,7 @@ from goq.errors import CorruptData, InvalidInput, MessageCompacted, MessageNotFo
 from goq.frame.header import Attribute
 from goq.frame.view import FrameView
 from goq.http.message import Request, Response
-from goq.model import MessageId
+from goq.model import MessageId, check_not_internal
 from goq.storage.log.reader import ReadResult
 from goq.units import format_duration_ms, format_time_us
 
@@ -58,6 +58,7 @@ class SingleMessageRoutes:
                 self.change,
                 "Change the priority of a message that waits, or when it is delivered",
                 body=MessageChange,
+                is_body_audited=True,
                 answer=StatusOut,
                 routing=ToPartitionLeader(partition_of_message),
                 errors=("message_not_found", "message_compacted", "conflict", "too_many_requests"),
@@ -83,7 +84,7 @@ class SingleMessageRoutes:
     async def change(self, request: Request, text: str) -> Response:
         """Change the lane or the delivery time of a message, not both at once."""
         asked = json_body(request, MessageChange)
-        topic, partition, offset = self._find(text)
+        topic, partition, offset = self._find_changeable(text)
         await self._check_kept(topic, partition, offset)
         marking = MessageChanges(partition, offset, topic.groups)
         if (asked.priority is None) == (asked.deliver_at is None):
@@ -102,10 +103,15 @@ class SingleMessageRoutes:
             raise TooLarge(
                 f"a reason has at most {limits.REASON_CHARS_MAX} characters", field="reason"
             )
-        topic, partition, offset = self._find(text)
+        topic, partition, offset = self._find_changeable(text)
         await self._check_kept(topic, partition, offset)
         await MessageChanges(partition, offset, topic.groups).cancel(reason)
         return await self._status(topic, partition, offset)
+
+    def _find_changeable(self, text: str) -> tuple[Topic, Partition, int]:
+        found = self._find(text)
+        check_not_internal(found[0].name)
+        return found
 
     def _find(self, text: str) -> tuple[Topic, Partition, int]:
         message_id = MessageId.parse(text)

@@ -7,6 +7,7 @@ groups        receive, settle, streams, progress, reset
 members       members of a group and their partitions
 dead_letters  dead letters, redrive, purge
 trace         the trace of a message
+audit         records of the audit trail
 tokens        tokens, and the sender of a request
 cluster       nodes, partitions, reassignments, elections, settings
 """

@@ -4,6 +4,7 @@ topic            the topic: partitions, groups, settings
 topic_loader     topics recovered at the start, opened, deleted
 capacity         the bound of partitions and groups, by the memory that they take
 partition_table  the number of partitions, and the open ones
+audit_log        the log of the audit trail
 publisher        publish: a partition for each message, and one frame for each partition
 receiver         receive from all partitions, and wait
 settler          acknowledge, nack, reject, release, extend

@@ -101,6 +101,10 @@ class TopicPublisher:
         """
         if self.refusal is not None:
             raise self.refusal
+        return self.own_target(number)
+
+    def own_target(self, number: int) -> PublishTarget:
+        """Return a partition to publish to also if the topic takes no messages of clients."""
         partition = self._partitions.get(number)
         if partition is not None:
             return partition.appender

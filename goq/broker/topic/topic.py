@@ -42,8 +42,8 @@ from goq.broker.topic.settler import TopicSettler
 from goq.broker.topic.stream_credit import StreamCredits
 from goq.config.topic import EffectiveSettings, TopicSettings
 from goq.delivery.clock_change import AheadOf, is_ahead_unknown
-from goq.errors import GoqError, PartitionOffline, TopicReadOnly
-from goq.model import topic_folder
+from goq.errors import GoqError, NotAllowed, PartitionOffline, TopicReadOnly
+from goq.model import AUDIT_TOPIC, topic_folder
 from goq.storage.node_db import DoubtKind, TopicDoubt, TopicManifest
 from goq.storage.scanner import Damage
 
@@ -165,6 +165,9 @@ class Topic:
         """Set what is not known of the topic; None once a user has decided."""
         self.doubt = doubt
         self.publisher.refusal = None
+        if self.name == AUDIT_TOPIC:
+            self.publisher.refusal = NotAllowed(f"only the nodes publish to {self.name}")
+            return
         if doubt is not None and self.is_read_only:
             self.publisher.refusal = TopicReadOnly(
                 f"topic {self.name} is read-only: {doubt.reason}; goq topic show {self.name} shows"

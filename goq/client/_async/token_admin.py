@@ -1,17 +1,20 @@
-"""The calls about tokens."""
+"""The calls about tokens and the audit trail."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from urllib.parse import urlencode
 
 from goq.client import results
 from goq.client._async.http import Http
-from goq.client.arguments import Duration, wire_duration
+from goq.client.arguments import Duration, Time, as_time, wire_duration
 from goq.client.protocol import routes
+
+_AUDIT_PAGE = 1000
 
 
 class AsyncTokenAdmin:
-    """The calls about tokens; all but :meth:`whoami` need the rule ``admin:*``."""
+    """The calls about tokens and the audit trail; most need the rule ``admin:*``."""
 
     _http: Http
 
@@ -48,6 +51,34 @@ class AsyncTokenAdmin:
     async def revoke_token(self, token_id: str) -> None:
         """Make a token invalid for good. Raises ``NotFound``."""
         await self._http.call("DELETE", routes.token(token_id), repeatable=True)
+
+    async def read_audit(
+        self,
+        *,
+        since: Time | None = None,
+        until: Time | None = None,
+        principal: str | None = None,
+    ) -> AsyncIterator[results.audit.AuditEntry]:
+        """Yield the records of the audit trail up to its current end, the oldest first.
+
+        They are those of ``since`` or later and before ``until``. ``principal`` is the id or the
+        name of a token. Needs the rule ``admin:*`` or ``read:__audit``. Raises ``NotAllowed``.
+        """
+        query: dict[str, object] = {"limit": _AUDIT_PAGE, "offset": 0}
+        if since is not None:
+            query["since"] = as_time(since, "since")
+        if until is not None:
+            query["until"] = as_time(until, "until")
+        if principal is not None:
+            query["principal"] = principal
+        while True:
+            answer = await self._http.call("GET", f"{routes.AUDIT}?{urlencode(query)}")
+            page = results.audit.decode_page(answer)
+            for record in page.records:
+                yield record
+            if page.next is None:
+                return
+            query["offset"] = page.next
 
     async def whoami(self) -> results.token.Identity:
         """Return the sender of this client's requests, and its rules."""

@@ -13,6 +13,7 @@ TOPICS = "/v1/topics"
 CLUSTER = "/v1/cluster"
 TOKENS = "/v1/tokens"
 WHOAMI = "/v1/whoami"
+AUDIT = "/v1/audit"
 LIVEZ = "/livez"
 HEALTHZ = "/healthz"
 

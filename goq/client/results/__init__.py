@@ -8,6 +8,7 @@ dead_letter   dead letters, and the results of redriving and purging them
 trace         the life of a message, step by step
 cluster       nodes, replicas, reassignments, elections, configuration
 token         tokens, and the sender of a request
+audit         records of the audit trail
 node          version and health of one node
 
 Every value is a frozen dataclass. Fields have the names of the HTTP API (docs/http.md); those that
@@ -23,9 +24,19 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from goq.client.results import cluster, dead_letter, group, message, node, token, topic, trace
+    from goq.client.results import (
+        audit,
+        cluster,
+        dead_letter,
+        group,
+        message,
+        node,
+        token,
+        topic,
+        trace,
+    )
 
-__all__ = ["cluster", "dead_letter", "group", "message", "node", "token", "topic", "trace"]
+__all__ = ["audit", "cluster", "dead_letter", "group", "message", "node", "token", "topic", "trace"]
 
 
 def __getattr__(name: str) -> ModuleType:

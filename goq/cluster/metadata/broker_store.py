@@ -18,7 +18,7 @@ from goq.broker.metadata import (
 )
 from goq.cluster.metadata import commands
 from goq.cluster.metadata.client import MetadataClient
-from goq.cluster.metadata.features import has_topic_ids
+from goq.cluster.metadata.features import has_audit_topic, has_topic_ids
 from goq.cluster.metadata.results import Accepted
 from goq.cluster.metadata.state import GroupMetadata, MetadataState, TopicMetadata
 from goq.errors import Conflict, GoqError, InvalidInput, TimedOut, TopicExists, TopicNotFound
@@ -47,6 +47,11 @@ class ReplicatedMetadataStore:
     def problems(self) -> Sequence[str]:
         """Return none: topics are not in this node's own database."""
         return ()
+
+    @property
+    def may_audit(self) -> bool:
+        """Whether all nodes know the topic of the audit trail."""
+        return has_audit_topic(self._state)
 
     async def topics(self) -> list[TopicRow]:
         """Return all topics that are not being deleted."""

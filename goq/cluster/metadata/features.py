@@ -11,6 +11,7 @@ level 2   topics have a replication factor and a ``min_insync`` that can be alte
 level 3   new topics have a drawn id; the name of a deleted topic is free at once
 level 4   one command changes many partitions
 level 5   access tokens
+level 6   the topic of the audit trail
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from goq.cluster.metadata.commands import (
 )
 from goq.cluster.metadata.state import MetadataState
 
-OWN_LEVEL: Final = 5
+OWN_LEVEL: Final = 6
 """The highest level that this version of goq knows."""
 
 DIGESTS_LEVEL: Final = 1
@@ -39,6 +40,7 @@ RELATIVE_TIMES_LEVEL: Final = 1
 TOPIC_IDS_LEVEL: Final = 3
 BATCHES_LEVEL: Final = 4
 TOKENS_LEVEL: Final = 5
+AUDIT_LEVEL: Final = 6
 
 _COMMAND_LEVELS: dict[type, int] = {
     RegisterNodeWithLevel: 1,
@@ -80,3 +82,8 @@ def has_relative_times(state: MetadataState) -> bool:
 def has_batches(state: MetadataState) -> bool:
     """Whether all nodes know commands that change many partitions."""
     return state.features.level >= BATCHES_LEVEL
+
+
+def has_audit_topic(state: MetadataState) -> bool:
+    """Whether all nodes know the topic of the audit trail."""
+    return state.features.level >= AUDIT_LEVEL
