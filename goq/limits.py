@@ -40,6 +40,7 @@ GROUPS_PER_TOPIC_MAX: Final = 10_000
 STATE_BYTES_MAX: Final = GIB  # of all partitions and groups of a node, as they count below
 PARTITION_BYTES: Final = 40 * KIB  # the memory of a partition without groups
 GROUP_BYTES: Final = 4 * KIB  # the memory of a group in one partition
+START_PARTITIONS: Final = 1_000  # opened before a node is ready; the others afterwards
 SEGMENT_BYTES_MIN: Final = 64 * KIB
 SEGMENT_BYTES_MAX: Final = 4 * GIB
 EVENT_SEGMENT_BYTES: Final = 4 * MIB

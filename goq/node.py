@@ -39,11 +39,19 @@ if TYPE_CHECKING:
 class Node:
     """A node with its configuration: :meth:`start` it, then :meth:`stop` it.
 
-    ``broker``, ``app`` and, on a member of a cluster, ``cluster`` are set while it runs.
+    ``broker``, ``app`` and, on a member of a cluster, ``cluster`` are set while it runs. Topics
+    beyond the first ``start_partitions`` partitions open after the start.
     """
 
-    def __init__(self, config: Config, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        clock: Clock | None = None,
+        *,
+        start_partitions: int = limits.START_PARTITIONS,
+    ) -> None:
         self.config = config
+        self._start_partitions = start_partitions
         self._clock = clock or SystemClock()
         self._draining = False
         self._lock: DataDirLock | None = None
@@ -199,6 +207,7 @@ class Node:
             replica_start_offset=self._replica_start_offset,
             remote_target=None if self._bootstrap is None else self._bootstrap.remote_partition,
             journal_dir=config.data_dir / JOURNAL_DIR if self._has_format() else None,
+            start_partitions=self._start_partitions,
         )
 
     def _has_format(self) -> bool:
@@ -260,6 +269,7 @@ class Node:
         if self.app is not None:
             self.app.stop_waiting()
         if self.broker is not None:
+            self.broker.start_queue.stop()
             self.broker.streams.end_all()
         if self._server is not None:
             await self._server.drain(limits.DRAIN_TIMEOUT_MS)

@@ -13,7 +13,8 @@ In a cluster a request passes six functions of the same shape, request in and re
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from goq.access.token_manager import TokenManager
@@ -38,9 +39,11 @@ from goq.api.routes.tokens import TokenRoutes
 from goq.api.routes.topics import HistoryRoutes, TopicRoutes
 from goq.api.routes.trace import TraceRoutes
 from goq.broker.broker import Broker
+from goq.broker.topic.start_queue import StartQueue
 from goq.cluster.admin.standalone_view import StandaloneView
 from goq.http.failure_log import FailureLog
 from goq.http.message import Handler, Request, Response
+from goq.model import DEAD_LETTERS_SUFFIX
 from goq.storage.disk_space import DiskSpace
 
 if TYPE_CHECKING:
@@ -52,6 +55,9 @@ CLUSTER_VERSION: Final = "Goq-Cluster"
 A client that knows an older version reads ``GET /v1/cluster``. A standalone node sends no such
 header, so its clients never ask.
 """
+
+
+_ACROSS_TOPICS: Final = frozenset(("dead", "redrive", "trace"))
 
 
 class App:
@@ -130,6 +136,8 @@ class App:
             if self.access is None
             else AuditTrail(broker.audit_log, self.router, node_id, broker.clock)
         )
+        if broker.start_queue:
+            self._wait_for_topics(broker.start_queue)
         if cluster is not None:
             from goq.api.gateway.gateway import Gateway  # unused by a standalone node
             from goq.api.gateway.miss_retry import with_miss_retry
@@ -145,11 +153,37 @@ class App:
         elif self.audit is not None:
             self.handle = self.audit.recorded(self.handle)
 
+    def _wait_for_topics(self, queue: StartQueue) -> None:
+        """Have requests wait for topics that a start has not opened yet, until all are open."""
+
+        def on_empty() -> None:
+            self.router.opened = None
+
+        self.router.opened = partial(_opened, queue)
+        queue.on_empty = on_empty
+
     def stop_waiting(self) -> None:
         """Answer every waiting request now, because the node is stopping."""
         self.router.stop_waiting()
         if self.access is not None:
             self.access.close()
+
+
+def _opened(queue: StartQueue, route: Route, values: Sequence[str]) -> Awaitable[None] | None:
+    """Return what a request waits for while topics are in the start queue; None for nothing.
+
+    A request for one topic waits for it and its dead letters. One that looks at several topics
+    waits for all. Health, metrics and what names no topic wait for nothing.
+    """
+    kind, _, rest = route.path.removeprefix("/v1/").partition("/")
+    if kind not in ("topics", "messages") or (not values and route.method == "POST"):
+        return None
+    if not values or not _ACROSS_TOPICS.isdisjoint(rest.split("/")):
+        return queue.wait_for_all()
+    name = values[0] if kind == "topics" else values[0].partition(":")[0]
+    origin = name.removesuffix(DEAD_LETTERS_SUFFIX)
+    names = [each for each in (name, origin, origin + DEAD_LETTERS_SUFFIX) if each in queue]
+    return queue.wait_for(*names) if names else None
 
 
 def with_cluster_version(handler: Handler, version: Callable[[], int]) -> Handler:

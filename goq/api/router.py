@@ -12,7 +12,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast
 
 from goq.api.access_control import AccessControl
 from goq.api.errors import problem_response
@@ -31,6 +31,7 @@ from goq.errors import (
 from goq.http.failure_log import FailureLog
 from goq.http.message import Request, Response
 
+T = TypeVar("T")
 RouteHandler = Callable[..., Response | Awaitable[Response]]
 FRAMES: Final = "application/vnd.goq.frames"
 JSON: Final = "application/json"
@@ -166,6 +167,8 @@ class Router:
         self._access = access
         self.on_stop: list[Callable[[], None]] = []
         """Called before the waiting requests are answered."""
+        self.opened: Callable[[Route, list[str]], Awaitable[None] | None] | None = None
+        """Returns what a request waits for while a start still opens topics."""
         self._stats = stats
         self._failures = failures
         self._is_alone = not has_other_nodes
@@ -214,6 +217,9 @@ class Router:
                 route.check_query(request)
             if _CODING in request.headers:
                 _check_coding(request)
+            if self.opened is not None and (opened := self.opened(route, values)) is not None:
+                request.is_brief = False
+                return self._run(request, route, values, started_s, opened)
             if route.is_async:
                 return self._run(request, route, values, started_s)
             response = cast(Response, route.handler(request, *values))
@@ -249,11 +255,20 @@ class Router:
             task.cancel()
 
     async def _run(
-        self, request: Request, route: Route, values: list[str], started_s: float
+        self,
+        request: Request,
+        route: Route,
+        values: list[str],
+        started_s: float,
+        opened: Awaitable[None] | None = None,
     ) -> Response:
         try:
-            answer = cast(Awaitable[Response], route.handler(request, *values))
-            if route.waits:
+            if opened is not None:
+                await self._wait(opened)
+            answer = route.handler(request, *values)
+            if isinstance(answer, Response):
+                response = answer
+            elif route.waits:
                 response = self._answered(request, await self._wait(answer))
             else:
                 response = await answer
@@ -266,7 +281,7 @@ class Router:
     def _answered(self, request: Request, response: Response) -> Response:
         return response if self._access is None else self._access.answered(request, response)
 
-    async def _wait(self, answer: Awaitable[Response]) -> Response:
+    async def _wait(self, answer: Awaitable[T]) -> T:
         """Await an answer; raise ``ShuttingDown`` when :meth:`stop_waiting` interrupts it."""
         task = asyncio.current_task()
         assert task is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 import secrets
 from collections.abc import Collection, Mapping
@@ -31,6 +32,7 @@ from goq.broker.search.key_index_builder import KeyIndexBuilder
 from goq.broker.topic.audit_log import AUDIT_SETTINGS, AuditLog
 from goq.broker.topic.capacity import Capacity
 from goq.broker.topic.push_streams import PushStreams
+from goq.broker.topic.start_queue import StartQueue
 from goq.broker.topic.topic import DEFAULT_PARAMETERS, Topic, TopicParameters
 from goq.broker.topic.topic_loader import TopicLoader
 from goq.clock import Clock
@@ -83,13 +85,21 @@ class Broker:
         topic_parameters: TopicParameters = DEFAULT_PARAMETERS,
         snapshot_limits: SnapshotLimits = DEFAULT_SNAPSHOT_LIMITS,
         journal_dir: Path | None = None,
+        start_partitions: int = limits.START_PARTITIONS,
     ) -> None:
         """``is_member`` is true in a cluster: the cluster metadata define the topics, and the
         replica manager opens the partitions that this node leads. ``remote_target`` finds
         partitions that other nodes lead. With a ``journal_dir`` small writes of all logs share
-        the journal there."""
+        the journal there. :meth:`start` opens topics with ``start_partitions`` partitions, and
+        leaves the others to the ``start_queue``."""
         self.topics: dict[str, Topic] = {}
-        self.capacity = Capacity(self.topics, default_partitions=partitions, is_member=is_member)
+        self.start_queue = StartQueue(partial(self._open, skip_failed=True), start_partitions)
+        self.capacity = Capacity(
+            self.topics,
+            default_partitions=partitions,
+            is_member=is_member,
+            start_queue=self.start_queue,
+        )
         self.streams = PushStreams()
         self.audit_log = AuditLog(self._audit_topic, lambda: metadata.may_audit)
         self.clock = clock
@@ -126,7 +136,7 @@ class Broker:
         self._started = asyncio.Event()
 
     async def start(self) -> None:
-        """Recover every topic; the broker is usable afterwards."""
+        """Recover the topics, most of a large node's in the background; see ``StartQueue``."""
         epoch = await self.metadata.next_epoch()
         if self._journal_dir is not None:
             open_journal = partial(NodeJournal.open, self._disk, self._journal_dir, self.topics_dir)
@@ -171,7 +181,9 @@ class Broker:
         )
         rows = await self._loader.recover_rows()
         await self.archive.open({row.folder for row in rows.values()})
-        await asyncio.gather(*(self._open(row, skip_failed=True) for row in rows.values()))
+        first = rows.values() if self._is_member else self.start_queue.take(rows.values())
+        await asyncio.gather(*(self._open(row, skip_failed=True) for row in first))
+        self.start_queue.start()
         self.capacity.tell()
         self._started.set()
         self._retention_task = self._tasks.start(self.retention_manager.run())
@@ -184,9 +196,13 @@ class Broker:
         return topic
 
     def topic(self, name: str) -> Topic:
-        """Return a topic; raise ``TopicNotFound``."""
+        """Return a topic; raise ``TopicNotFound``.
+
+        Raises ``PartitionOffline`` for a topic that the start has not opened yet.
+        """
         topic = self.topics.get(name)
         if topic is None:
+            self.start_queue.check(name)
             raise TopicNotFound(
                 f"there is no topic {name[:200]!r}; create it with: goq topic create NAME",
                 field="topic",
@@ -217,7 +233,9 @@ class Broker:
         topic = self.topics.get(name)
         if topic is not None:
             return topic
-        if not self._auto_create:
+        if self.start_queue:
+            await self.start_queue.wait_for(name)
+        if name in self.topics or not self._auto_create:
             return self.topic(name)
         try:
             return await self.create_topic(name)
@@ -237,6 +255,7 @@ class Broker:
         count = check_partitions(self._partitions if partitions is None else partitions)
         chosen = self._defaults.changed(settings or {})
         self.metadata.check_replication(replication)
+        await self.start_queue.wait_for(name)
         async with self._changing:
             if name in self.topics:
                 raise TopicExists(f"topic {name} exists already", field="name")
@@ -247,6 +266,7 @@ class Broker:
         topic = self.topics.get(AUDIT_TOPIC)
         if topic is not None:
             return topic
+        await self.start_queue.wait_for(AUDIT_TOPIC)
         async with self._changing:
             topic = self.topics.get(AUDIT_TOPIC)
             return topic or await self._create(AUDIT_TOPIC, 1, AUDIT_SETTINGS, DEFAULT_REPLICATION)
@@ -277,6 +297,7 @@ class Broker:
         That decides on a topic in doubt: it has the settings that it shows, and those given here.
         """
         check_not_internal(name)
+        await self.start_queue.wait_for(name)
         async with self._changing:
             topic = self.topic(name)
             chosen = topic.settings.restored(unset, self._defaults_of(name)).changed(settings)
@@ -323,6 +344,7 @@ class Broker:
     async def _target(self, source: Topic, name: str, number: int) -> PublishTarget:
         """Return the target partition of copies from ``source``; create it if missing."""
         await self._started.wait()
+        await self.start_queue.wait_for(name)
         topic = self.topics.get(name)
         if topic is None or number >= topic.partitions.count:
             making = asyncio.ensure_future(self._make_target(source, name, number))
@@ -349,6 +371,7 @@ class Broker:
 
         Raises ``PartitionOffline`` if it stays offline, and ``Conflict`` in a cluster.
         """
+        await self.start_queue.wait_for(name)
         topic = self.topic(name)
         topic.partitions.check(number)
         if self._is_member:
@@ -359,6 +382,7 @@ class Broker:
     async def delete_topic(self, name: str) -> None:
         """Delete a topic and all its messages."""
         check_not_internal(name)
+        await self.start_queue.wait_for(name)
         async with self._changing:
             topic = self.topic(name)
             count, written = topic.partitions.count, topic.settings.written()
@@ -372,6 +396,7 @@ class Broker:
         self._loader.half_deleted[name] = topic.id
         await topic.close(TopicNotFound(f"topic {name} was deleted", field="topic"))
         self.finder.forget(topic.id)
+        gc.unfreeze()  # so that what a start loaded of it can be collected
         await self._loader.delete(name, topic.id)
 
     def settings_of(self, row: TopicRow) -> TopicSettings:
@@ -475,6 +500,7 @@ class Broker:
 
     async def close(self) -> None:
         """Make everything durable, then close it."""
+        await self.start_queue.close()
         if self._retention_task is not None:
             self._retention_task.cancel()
         self.finder.stop()

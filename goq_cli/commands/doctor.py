@@ -41,6 +41,8 @@ def _node_is_well() -> bool:
     lines = [f"node {version.node}, goq {version.version}: {health.status}"]
     lines += [f"the disk is {health.disk}"] if health.disk else []
     lines += health.limits_reached
+    if health.opening:
+        lines.append(f"{health.opening:,} partitions are still being opened and checked: ask again")
     told = {problem.what for problem in health.problems}
     lines += [f"offline: {name}" for name in health.offline if name not in told]
     for name in health.damaged:

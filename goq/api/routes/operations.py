@@ -43,13 +43,15 @@ class HealthOut(msgspec.Struct, omit_defaults=True):
     """The health of the node, and its problems. ``disk`` is "full" or "nearly full".
 
     ``limits_reached`` says why no further topic fits; what is there works as before.
-    ``offline`` and ``damaged`` are partitions. ``problems`` says why partitions are offline, and
+    ``opening`` counts partitions that the start has not opened and checked yet. ``offline`` and
+    ``damaged`` are partitions. ``problems`` says why partitions are offline, and
     which topics wait for a decision: those that are "adopted" or "read-only".
     """
 
     status: str
     disk: str = ""
     limits_reached: list[str] = msgspec.field(default_factory=list)
+    opening: int = 0
     offline: list[str] = msgspec.field(default_factory=list)
     damaged: list[str] = msgspec.field(default_factory=list)
     problems: list[ProblemOut] = msgspec.field(default_factory=list)
@@ -112,7 +114,15 @@ class OperationRoutes:
         is_degraded = offline or damaged or problems or space is SpaceState.FULL
         disk = "" if space is SpaceState.OK else str(space)
         status = "degraded" if is_degraded else "ok"
-        health = HealthOut(status, disk, self._limits_reached(), offline, damaged, problems)
+        health = HealthOut(
+            status,
+            disk,
+            self._limits_reached(),
+            self._broker.start_queue.partition_count,
+            offline,
+            damaged,
+            problems,
+        )
         principal = principal_of(request)
         if not principal.is_admin:
             health.offline = _visible(offline, principal)

@@ -2,6 +2,7 @@
 
 topic            the topic: partitions, groups, settings
 topic_loader     topics recovered at the start, opened, deleted
+start_queue      topics that open after the node is ready
 capacity         the bound of partitions and groups, by the memory that they take
 partition_table  the number of partitions, and the open ones
 audit_log        the log of the audit trail

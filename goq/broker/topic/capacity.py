@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from goq import limits
+from goq.broker.topic.start_queue import StartQueue
 from goq.broker.topic.topic import Topic
 from goq.errors import NodeFull
 from goq.log_throttle import LogThrottle
@@ -37,24 +38,31 @@ class Capacity:
         *,
         default_partitions: int,
         is_member: bool,
+        start_queue: StartQueue,
         bytes_max: int | None = None,
     ) -> None:
         self.bytes_max = state_bytes_max() if bytes_max is None else bytes_max
         self._topics = topics
+        self._start_queue = start_queue
         self._default_partitions = default_partitions
         self._is_member = is_member
         self._pending_bytes = 0
         self._throttle = LogThrottle(_LOG_PERIOD_S)
 
     @property
+    def _topic_count(self) -> int:
+        return len(self._topics) + len(self._start_queue)
+
+    @property
     def used_bytes(self) -> int:
         """The memory that counts for the partitions and groups of this node."""
-        return sum(_topic_bytes(topic) for topic in self._topics.values())
+        queued_bytes = self._start_queue.partition_count * limits.PARTITION_BYTES
+        return queued_bytes + sum(_topic_bytes(topic) for topic in self._topics.values())
 
     def shortage(self) -> str | None:
         """Return why no further topic fits, in words for users; None while one fits."""
-        if len(self._topics) >= limits.TOPICS_MAX:
-            return f"{len(self._topics):,} topics: a node holds at most {limits.TOPICS_MAX:,}"
+        if self._topic_count >= limits.TOPICS_MAX:
+            return f"{self._topic_count:,} topics: a node holds at most {limits.TOPICS_MAX:,}"
         wanted_bytes = 0 if self._is_member else self._default_partitions * limits.PARTITION_BYTES
         used_bytes = self.used_bytes
         return None if used_bytes + wanted_bytes <= self.bytes_max else self._text(used_bytes)
@@ -68,7 +76,7 @@ class Capacity:
     @contextmanager
     def topic(self, partitions: int) -> Iterator[None]:
         """Keep room for a new topic while it is created; raise ``NodeFull`` without room."""
-        if len(self._topics) >= limits.TOPICS_MAX:
+        if self._topic_count >= limits.TOPICS_MAX:
             raise self._refusal(f"there are {limits.TOPICS_MAX:,} topics, the most of a node")
         with self.partitions(partitions):
             yield
@@ -109,7 +117,7 @@ class Capacity:
 
     def _text(self, used_bytes: int) -> str:
         topics = self._topics.values()
-        partitions = sum(map(_partition_count, topics))
+        partitions = self._start_queue.partition_count + sum(map(_partition_count, topics))
         groups = sum(len(topic.groups) for topic in topics)
         return (
             f"{partitions:,} partitions and {groups:,} groups count"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -185,8 +185,7 @@ class Topic:
         """
         for first in range(self.partitions.count, partitions, _OPENED_AT_ONCE):
             numbers = range(first, min(first + _OPENED_AT_ONCE, partitions))
-            opening = (self._open(number, manifest) for number in numbers)
-            found = await asyncio.gather(*opening, return_exceptions=True)
+            found = await self._open_some(numbers, manifest)
             failed: BaseException | None = None
             for number, loaded in zip(numbers, found, strict=True):
                 if not isinstance(loaded, BaseException):
@@ -235,6 +234,26 @@ class Topic:
         await outbox_worker.stop()
         self.credits.on_settled(number, None, 0)
         self.receiver.log_readers.wake(number)
+
+    async def _open_some(
+        self, numbers: Sequence[int], manifest: TopicManifest
+    ) -> Sequence[LoadedPartition | BaseException]:
+        """Open new partitions together, as each waits for syncs; others in turn in one thread."""
+        if not all(manifest.of(number).has_existed for number in numbers):
+            opening = (self._open(number, manifest) for number in numbers)
+            return await asyncio.gather(*opening, return_exceptions=True)
+
+        def open_all() -> list[LoadedPartition | BaseException]:
+            found: list[LoadedPartition | BaseException] = []
+            for number in numbers:
+                parts = self.directory / str(number), self._context, self.settings
+                try:
+                    found.append(open_partition(*parts, manifest.of(number)))
+                except Exception as error:
+                    found.append(error)
+            return found
+
+        return await asyncio.get_running_loop().run_in_executor(self._context.executor, open_all)
 
     async def _open(self, number: int, manifest: TopicManifest) -> LoadedPartition:
         parts = self.directory / str(number), self._context, self.settings

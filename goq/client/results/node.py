@@ -31,13 +31,15 @@ class NodeHealth(Result):
     """The health of a node; ``status`` is ``ok`` or says what is wrong.
 
     ``disk`` is ``full`` or ``nearly full``, else empty. ``limits_reached`` says why no further
-    topic fits. ``offline`` and ``damaged`` are partitions, as ``orders:3``. ``problems`` says why,
-    and which topics wait for a decision. ``waits_for`` is what a node that is starting waits for.
+    topic fits. ``opening`` counts partitions that the start has not opened and checked yet.
+    ``offline`` and ``damaged`` are partitions, as ``orders:3``. ``problems`` says why, and which
+    topics wait for a decision. ``waits_for`` is what a node that is starting waits for.
     """
 
     status: str
     disk: str = ""
     limits_reached: tuple[str, ...] = ()
+    opening: int = 0
     offline: tuple[str, ...] = ()
     damaged: tuple[str, ...] = ()
     problems: tuple[NodeProblem, ...] = ()

@@ -47,9 +47,10 @@ def recover(
 
     Raises ``StorageFailed`` when the files contradict each other in a way that no crash explains.
     """
-    disk.make_dir(directory)
-    remove_leftovers(disk, directory)
-    segments = list_segments(disk, directory)
+    names = remove_leftovers(disk, directory)
+    if not names:
+        disk.make_dir(directory)
+    segments = list_segments(disk, directory, names)
     recovery_point = RecoveryPoint.load(disk, directory)
     end_is_known = recovery_point is not None
     if recovery_point is None:

@@ -192,18 +192,20 @@ class Segment:
         disk.remove(self.path)
 
 
-def list_segments(disk: Disk, directory: Path) -> list[Segment]:
+def list_segments(disk: Disk, directory: Path, names: Sequence[str] | None = None) -> list[Segment]:
     """Return the segments in a directory by base offset, the newest generation of each.
+
+    ``names`` are those in the directory, if they are known.
 
     Sizes are those of the files. Files with other names do not belong to the log.
     """
-    names = disk.names(directory)
+    names = disk.names(directory) if names is None else names
     segments = [Segment(directory, *each) for each in _newest_generations(names).items()]
     try:
         for segment in segments:
             segment.size_bytes = disk.size(segment.path)
     except FileNotFoundError:
-        if disk.names(directory) == names:
+        if disk.names(directory) == list(names):
             raise
         return list_segments(disk, directory)  # a running node has rewritten or deleted one
     for segment, after in pairwise(segments):
@@ -211,15 +213,21 @@ def list_segments(disk: Disk, directory: Path) -> list[Segment]:
     return segments
 
 
-def remove_leftovers(disk: Disk, directory: Path) -> None:
-    """Delete files of other generations, left behind by an interrupted rewrite."""
+def remove_leftovers(disk: Disk, directory: Path) -> list[str]:
+    """Delete files of other generations, left behind by an interrupted rewrite.
+
+    Return the names of all other files.
+    """
     names = disk.names(directory)
+    removed = set[str]()
     newest = _newest_generations(names)
     for name, base_offset, generation, suffix in _parse_names(names):
         is_old = newest.get(base_offset, generation) != generation
         is_temporary = suffix == SUFFIX + _TEMP_SUFFIX
         if is_temporary or (is_old and suffix.removesuffix(_TEMP_SUFFIX) in _SUFFIXES):
             disk.remove(directory / name)
+            removed.add(name)
+    return [name for name in names if name not in removed]
 
 
 def _newest_generations(names: Iterable[str]) -> dict[int, int]:

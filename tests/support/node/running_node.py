@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import uvloop
 
+from goq import limits
 from goq.config.node import Config
 from goq.node import Node
 from tests.support.node.node_api import NodeApi
@@ -26,13 +27,18 @@ STOP_S_MAX = 30.0
 class RunningNode(NodeApi):
     """A node and how to reach it. Use :func:`running_node`."""
 
-    def __init__(self, data_dir: Path, settings: Mapping[str, Mapping[str, Any]]) -> None:
+    def __init__(
+        self,
+        data_dir: Path,
+        settings: Mapping[str, Mapping[str, Any]],
+        start_partitions: int = limits.START_PARTITIONS,
+    ) -> None:
         broker = {"data_dir": data_dir, "listen": "127.0.0.1:0", **settings.get("broker", {})}
         self.data_dir = data_dir
         defaults = {"delivery": {"backoff": {"initial": 0}}, **settings.get("defaults", {})}
         self.clock = ShiftedClock()
         config = Config(**{**settings, "broker": broker, "defaults": defaults})
-        self.node = Node(config, self.clock)
+        self.node = Node(config, self.clock, start_partitions=start_partitions)
         self.url = ""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
@@ -93,14 +99,17 @@ class RunningNode(NodeApi):
 
 @contextmanager
 def running_node(
-    data_dir: Path | None = None, **settings: Mapping[str, Any]
+    data_dir: Path | None = None,
+    *,
+    start_partitions: int = limits.START_PARTITIONS,
+    **settings: Mapping[str, Any],
 ) -> Iterator[RunningNode]:
     """Run a node until the block ends; ``settings`` are sections of the configuration.
 
     Without ``data_dir`` the node has a folder that goes with it.
     """
     with tempfile.TemporaryDirectory(prefix="goq-test-") as folder:
-        node = RunningNode(data_dir or Path(folder) / "data", settings)
+        node = RunningNode(data_dir or Path(folder) / "data", settings, start_partitions)
         node.start()
         try:
             yield node
