@@ -93,7 +93,8 @@ class Node:
         check_secret_files(self.config)
         tls = self.config.security.tls
         if tls is not None:
-            self._certificate = ServerCertificate(tls.cert_file, tls.key_file)
+            certificate = ServerCertificate(tls.cert_file, tls.key_file)
+            self._certificate = certificate if self.config.speaks_https else None
         disk = RealDisk(space=self._space)
         self._lock = self._lock_data_dir(disk)
         self._check_addresses()
@@ -249,6 +250,8 @@ class Node:
             self._tokens.set_admin_token(config.broker.node_id, text)
         if self._certificate is not None:
             self._certificate.reload()
+        if self._bootstrap is not None:
+            self._bootstrap.reload_authorities()
         self.config = config
         if self._server is not None:
             self._server.allow_hosts(config.host_names)

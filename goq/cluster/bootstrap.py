@@ -7,6 +7,7 @@ metadata store needs. :meth:`ClusterBootstrap.build` builds all parts that need 
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
@@ -72,12 +73,13 @@ from goq.cluster.replication.repair.manager import RepairManager
 from goq.cluster.replication.replica import Replica
 from goq.cluster.replication.replica_manager import BrokerTopics, ReplicaManager
 from goq.cluster.replication.segment_manifest import SegmentManifest
-from goq.cluster.rpc.client import NodeClient, NodeConnections, RpcClient
+from goq.cluster.rpc.client import NodeClient, NodeConnections, PeerTls, RpcClient
 from goq.cluster.rpc.replica_client import ReplicaClient
 from goq.cluster.rpc.replica_server import ReplicaServer
 from goq.cluster.rpc.server import ResponseBody, RpcServer
 from goq.config.node import Config
 from goq.errors import GoqError, NotLeader, UsageError
+from goq.http.client.trust import ClientTls
 from goq.storage.disk import Disk
 
 _FOLDER = "cluster"
@@ -119,7 +121,7 @@ class ClusterBootstrap:
         raft_disk: Disk | None = None,
         give_up_reserve: Callable[[], bool] = lambda: False,
         create_raft: Callable[..., RaftNode] = RaftNode,
-        create_connections: Callable[[int], NodeConnections] = NodeConnections,
+        create_connections: Callable[[int], NodeConnections] | None = None,
     ) -> None:
         self._config = config
         self._disk = disk
@@ -127,7 +129,8 @@ class ClusterBootstrap:
         self._give_up_reserve = give_up_reserve
         self._clock = clock
         self._create_raft = create_raft
-        self._create_connections = create_connections
+        self._tls = _peer_tls(config)
+        self._create_connections = create_connections or partial(NodeConnections, tls=self._tls)
         self._name = config.broker.node_id
         self._secret = _read_secret(config.cluster.secret_file)
         self._machine: MetadataStateMachine | None = None
@@ -184,7 +187,9 @@ class ClusterBootstrap:
         metadata = MetadataClient(raft, machine)
         nodes = NodeClient(lambda: machine.state, rpc)
         probes = RpcClient(name, self._secret, self._create_connections(2), disk_id.id)
-        routes = NodeRoutes(name, lambda: machine.state, nodes.call, probes, _RELAYED_CALLS)
+        routes = NodeRoutes(
+            name, lambda: machine.state, nodes.call, probes, _RELAYED_CALLS, self._tls
+        )
         leaders = PartitionLeaders(name, lambda: machine.state, routes.calls.call)
         self._membership = _Membership(
             disk_id, machine, raft, metadata, rpc, nodes, routes, leaders
@@ -351,6 +356,15 @@ class ClusterBootstrap:
             is_initial=self._join_url is None,
         )
 
+    def reload_authorities(self) -> None:
+        """Trust the authorities that were added to the file; raise ``UsageError``."""
+        path = self._config.ca_file
+        if self._tls.context is not None and path is not None:
+            try:
+                self._tls.context.load_verify_locations(path)
+            except (OSError, ssl.SSLError) as error:
+                raise UsageError(f"the authorities in {path} cannot be used: {error}") from None
+
     async def close(self) -> None:
         """Close all connections to other nodes and stop the Raft member."""
         if self._rpc is not None:
@@ -426,6 +440,16 @@ def _archive_sources(name: str, metadata: MetadataClient, replica: Replica) -> l
     """Return all other nodes, those with replicas of the partition first."""
     holders = replica.other_nodes
     return [*holders, *sorted(metadata.state.nodes.keys() - {*holders, name})]
+
+
+def _peer_tls(config: Config) -> PeerTls:
+    """Return how this node calls others; raise ``InvalidInput`` for authorities that cannot be
+    read."""
+    if config.security.tls is None:
+        return PeerTls()
+    path = config.ca_file
+    context = ClientTls(None if path is None else str(path)).context()
+    return PeerTls(context, takes_plain=config.cluster.tls_rollover != "off")
 
 
 def _read_secret(path: Path | None) -> bytes:

@@ -103,6 +103,10 @@ class ClusterConfig(BaseModel):
     among them. A later node gets the URL of any running one by ``join``. A node with both joins
     only if it is not among the peers, so that one configuration serves all. Both count only until
     the node has heard from the cluster: after that the metadata has the members.
+
+    A cluster whose nodes speak HTTP gets ``security.tls`` by three restarts of each node:
+    ``tls_rollover`` of ``prepare``, which still speaks HTTP and can call HTTPS, then ``switch``,
+    which speaks HTTPS and can call HTTP, then ``off``.
     """
 
     model_config = _STRICT
@@ -114,6 +118,7 @@ class ClusterConfig(BaseModel):
     tls: ClusterTlsConfig | None = None
     advertise: str | None = None
     rack: str | None = None
+    tls_rollover: Literal["off", "prepare", "switch"] = "off"
     min_insync: int = Field(default=2, ge=1, le=limits.CLUSTER_NODES_MAX)
 
     @field_validator("listen")
@@ -125,6 +130,12 @@ class ClusterConfig(BaseModel):
     @classmethod
     def _may_be_none(cls, value: Any) -> Any:
         return None if value == "none" else value
+
+    @field_validator("tls_rollover", mode="before")
+    @classmethod
+    def _is_off(cls, value: Any) -> Any:
+        """Accept what YAML makes of ``off``."""
+        return "off" if value is False else value
 
     @field_validator("join", "advertise")
     @classmethod
@@ -236,12 +247,22 @@ _OWN_SECTIONS = tuple(name for name in DefaultsConfig.model_fields if name != "t
 
 
 class ServerTlsConfig(BaseModel):
-    """The certificate of the HTTP server, with the chain up to its authority, and the key: PEM."""
+    """The certificate of the HTTP server, with the chain up to its authority, and the key: PEM.
+
+    In a cluster the nodes verify each other by ``ca_file``, by default ``cluster.tls.ca_file``,
+    else by the public authorities.
+    """
 
     model_config = _STRICT
 
     cert_file: Path
     key_file: Path
+    ca_file: Path | None = None
+
+    @field_validator("ca_file", mode="before")
+    @classmethod
+    def _may_be_none(cls, value: Any) -> Any:
+        return None if value == "none" else value
 
 
 class SecurityConfig(BaseModel):
@@ -325,6 +346,19 @@ class Config(BaseModel):
     metrics: MetricsConfig = MetricsConfig()
 
     @property
+    def speaks_https(self) -> bool:
+        """Whether the node speaks HTTPS, and no HTTP."""
+        is_prepared = self.cluster.is_member and self.cluster.tls_rollover == "prepare"
+        return self.security.tls is not None and not is_prepared
+
+    @property
+    def ca_file(self) -> Path | None:
+        """The authorities by which nodes of a cluster verify each other, None for the public."""
+        if self.security.tls is not None and self.security.tls.ca_file is not None:
+            return self.security.tls.ca_file
+        return None if self.cluster.tls is None else self.cluster.tls.ca_file
+
+    @property
     def asks_for_tokens(self) -> bool:
         """Whether each request needs a token."""
         return self.security.auth == "tokens"
@@ -348,10 +382,12 @@ class Config(BaseModel):
                     "cluster.listen: set the address for other nodes, as in 10.0.0.1:9090"
                 )
             return self
-        if self.security.tls is not None:
+        if cluster.tls_rollover != "off" and self.security.tls is None:
+            raise ValueError("cluster.tls_rollover: set security.tls with it")
+        scheme = "https" if self.speaks_https else "http"
+        if cluster.advertise is not None and urlsplit(cluster.advertise).scheme != scheme:
             raise ValueError(
-                "security.tls: nodes of a cluster do not speak HTTPS with each other yet; end TLS"
-                " in a proxy in front of them"
+                f"cluster.advertise: this node speaks {scheme.upper()}; write {scheme}://HOST:PORT"
             )
         if cluster.secret_file is None:
             raise ValueError(

@@ -39,6 +39,7 @@ from goq.client.tracing.trace_context import with_current_span
 from goq.clock import Clock, SystemClock
 from goq.errors import InvalidInput
 from goq.http.client.process_fork import renew_in_children
+from goq.http.client.trust import ClientTls
 from goq.model import check_client_id
 from goq.units import parse_duration_ms, parse_size_bytes
 
@@ -57,7 +58,9 @@ class Client(LogClient, SettlementClient, Admin):
 
     ``servers`` are the URLs to begin with; the client learns the other nodes of a cluster.
     ``token`` is sent as a bearer token. ``ca_file`` (PEM) has the authorities of ``https`` servers,
-    by default ``GOQ_CA_FILE`` or the public ones. ``timeout`` bounds the wait for each answer.
+    by default ``GOQ_CA_FILE`` or the public ones. ``cert_file`` and ``key_file`` (PEM) are this
+    client's certificate, by default ``GOQ_CERT_FILE`` and ``GOQ_KEY_FILE``. ``timeout`` bounds the
+    wait for each answer.
     ``retries`` is how long a failing request is tried again, from its first failure; 0 for not at
     all, "forever" without end; ``connect_retries`` bounds it while no node can be connected to.
     ``on_retry`` is called with the error and the seconds since the first, by any thread; False ends
@@ -79,6 +82,8 @@ class Client(LogClient, SettlementClient, Admin):
         *,
         token: str | None = None,
         ca_file: str | None = None,
+        cert_file: str | None = None,
+        key_file: str | None = None,
         timeout: Duration = "30s",
         client_id: str | None = None,
         retries: Duration = "10s",
@@ -100,7 +105,7 @@ class Client(LogClient, SettlementClient, Admin):
                 parse_duration_ms(timeout, field="timeout"),
                 retry_policy(retries, connect_retries, on_retry),
                 self.client_id,
-                ca_file=ca_file or os.environ.get("GOQ_CA_FILE") or None,
+                tls=_client_tls(ca_file, cert_file, key_file),
             )
         )
         self._clock = clock or SystemClock()
@@ -339,6 +344,15 @@ class Client(LogClient, SettlementClient, Admin):
             consumer or self.client_id,
             None if consumer else self._session_id,
         )
+
+
+def _client_tls(ca_file: str | None, cert_file: str | None, key_file: str | None) -> ClientTls:
+    """Return the TLS files, those of the environment where none are given."""
+    get = os.environ.get
+    ca_file = ca_file or get("GOQ_CA_FILE") or None
+    if cert_file is None:
+        return ClientTls(ca_file, get("GOQ_CERT_FILE") or None, key_file or get("GOQ_KEY_FILE"))
+    return ClientTls(ca_file, cert_file, key_file)
 
 
 def _default_client_id() -> str:

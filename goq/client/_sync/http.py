@@ -67,7 +67,7 @@ class Http:
 
     def _open_transports(self) -> None:
         self._transports = {
-            scheme: open_transport(scheme, self._connections_max, self.options.ca_file)
+            scheme: open_transport(scheme, self._connections_max, self.options.tls)
             for scheme in self._builder.schemes
         }
 

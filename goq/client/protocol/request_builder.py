@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 from typing import Final
 
@@ -12,6 +12,7 @@ import httpx
 from goq import __version__, limits
 from goq.client.retry import BackoffPolicy
 from goq.errors import InvalidInput
+from goq.http.client.trust import ClientTls
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -29,8 +30,7 @@ class HttpOptions:
     client_id: str | None = None
     session_id: str | None = None
     """Tells a consume loop from others whose consumers have its name."""
-    ca_file: str | None = None
-    """The authorities of HTTPS servers, by default the public ones."""
+    tls: ClientTls = field(default_factory=ClientTls)
 
 
 def session_header(session_id: str) -> tuple[bytes, bytes]:

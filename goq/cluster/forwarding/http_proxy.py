@@ -8,7 +8,7 @@ from urllib.parse import quote
 import httpx
 
 from goq import limits
-from goq.cluster.rpc.client import UNSENT, NodeConnections
+from goq.cluster.rpc.client import UNSENT, NodeConnections, PeerTls
 from goq.errors import NotLeader, TimedOut, Unavailable
 from goq.http.message import LOCAL, Request, Response
 
@@ -31,8 +31,8 @@ _HOP_BY_HOP = frozenset(
 class HttpProxy:
     """Forwards requests over connections to the HTTP ports of the other nodes."""
 
-    def __init__(self) -> None:
-        self._connections = NodeConnections(limits.FORWARD_CONNECTIONS_MAX)
+    def __init__(self, tls: PeerTls = PeerTls()) -> None:  # noqa: B008 - frozen
+        self._connections = NodeConnections(limits.FORWARD_CONNECTIONS_MAX, tls)
 
     async def forward(self, url: str, request: Request) -> Response:
         """Return the response of the node at ``url``, which must not forward the request again.

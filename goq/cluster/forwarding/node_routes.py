@@ -10,7 +10,7 @@ from collections.abc import Callable
 from goq.cluster.forwarding.http_proxy import HttpProxy
 from goq.cluster.forwarding.relay import Call, RelayServer, RoutedCalls, RoutedProxy
 from goq.cluster.metadata.state import MetadataState
-from goq.cluster.rpc.client import RpcClient
+from goq.cluster.rpc.client import PeerTls, RpcClient
 from goq.cluster.rpc.peer_links import PeerLinks
 from goq.cluster.rpc.server import RpcHandler
 
@@ -19,7 +19,7 @@ class NodeRoutes:
     """The ways of the node ``name``.
 
     ``call`` calls a node directly, and ``probes`` does for the links. ``relayed`` are the paths of
-    the calls that may be relayed.
+    the calls that may be relayed. ``tls`` is for forwarded requests.
     """
 
     def __init__(
@@ -29,8 +29,9 @@ class NodeRoutes:
         call: Call,
         probes: RpcClient,
         relayed: frozenset[str],
+        tls: PeerTls,
     ) -> None:
-        proxy = HttpProxy()
+        proxy = HttpProxy(tls)
         self.links = PeerLinks(name, state, probes.call)
         self.calls = RoutedCalls(self.links, call)
         self.proxy = RoutedProxy(proxy, self.links, state, probes.signed_headers)

@@ -64,6 +64,7 @@ class NodeRegistration:
         entry = self._entry
         known = self._metadata.state.nodes.get(entry.node)
         if known is None or known.incarnation != entry.incarnation:
+            self._check_schemes()
             await self._announce()
             if self._data_loss.has_lost_topics and known is not None:
                 _log.critical("the messages on this node are gone; it copies them from the others")
@@ -84,12 +85,30 @@ class NodeRegistration:
             with suppress(Conflict):  # another node was first
                 await self._metadata.propose(AlterClusterSettings(1, min_insync=min_insync))
 
+    def _check_schemes(self) -> None:
+        """Raise ``Conflict`` if some nodes speak HTTPS and others do not."""
+        if self._config.tls_rollover != "off":
+            return
+        own = self._entry.http_url
+        for node in self._metadata.state.nodes.values():
+            is_other = node.id != self._entry.node and node.is_up and not node.leaving
+            if is_other and _scheme(node.http_url) != _scheme(own):
+                raise Conflict(
+                    f"node {node.id} is at {node.http_url}, and this one at {own}: set security.tls"
+                    " on all nodes or on none; cluster.tls_rollover takes a cluster from one to"
+                    " the other"
+                )
+
     def _command(self, durable_topics: tuple[int, ...]) -> RegisterNode:
         """Return the registration, in the form that all nodes of the cluster know."""
         entry = replace(self._entry, durable_topics=durable_topics)
         if self._metadata.state.features.level == 0:
             return entry
         return RegisterNodeWithLevel(**asdict(entry), feature_level=OWN_LEVEL)
+
+
+def _scheme(url: str) -> str:
+    return url.partition(":")[0]
 
 
 def reachable_url(http_url: str, cluster_address: str) -> str:

@@ -6,7 +6,9 @@ response, which refuses the call, and repeats the call with it.
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Callable
+from typing import NamedTuple
 
 import httpx
 
@@ -22,24 +24,43 @@ from goq.cluster.rpc.server import (
     SESSION_HEADER,
 )
 from goq.errors import BY_CODE, GoqError, NotAllowed, TimedOut, Unavailable
-from goq.http.client.transport import open_transport
+from goq.http.client.transport import ProtocolTransport
 
 UNSENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 """The errors of requests of which the other side got nothing."""
 
 
+class PeerTls(NamedTuple):
+    """TLS to other nodes: nodes at ``https`` URLs are verified by ``context``, None for none; nodes
+    at ``http`` URLs are called if ``takes_plain``."""
+
+    context: ssl.SSLContext | None = None
+    takes_plain: bool = True
+
+    def check(self, url: str) -> None:
+        """Raise ``httpx.ConnectError`` for a node that this one may not call."""
+        if url.startswith("https:"):
+            if self.context is None:
+                raise httpx.ConnectError(f"{url} speaks TLS, and this node has no security.tls")
+        elif not self.takes_plain:
+            raise httpx.ConnectError(f"{url} has no TLS, and this node has security.tls")
+
+
 class NodeConnections:
     """HTTP transports to other nodes, one for each URL, each with at most ``connections_max``."""
 
-    def __init__(self, connections_max: int) -> None:
+    def __init__(self, connections_max: int, tls: PeerTls = PeerTls()) -> None:  # noqa: B008 - frozen
         self._connections_max = connections_max
+        self._tls = tls
         self._by_url: dict[str, httpx.AsyncBaseTransport] = {}
 
     def transport(self, url: str) -> httpx.AsyncBaseTransport:
-        """Return the transport to a node."""
+        """Return the transport to a node; raise ``httpx.ConnectError`` if TLS forbids it."""
         transport = self._by_url.get(url)
         if transport is None:
-            transport = open_transport(httpx.URL(url).scheme, self._connections_max)
+            self._tls.check(url)
+            tls = self._tls.context if url.startswith("https:") else None
+            transport = ProtocolTransport(self._connections_max, tls)
             self._by_url[url] = transport
         return transport
 

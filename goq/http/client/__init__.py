@@ -2,7 +2,7 @@
 
 http1             requests as bytes, and the parser of responses; no I/O
 transport         the transport over an asyncio protocol
-trust             the authorities that a client trusts
+trust             the authorities that a client trusts, and its certificate
 process_fork      what a forked child has of its parent's connections
 socket_transport  the transport over blocking sockets
 """

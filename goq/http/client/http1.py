@@ -23,7 +23,7 @@ Origin = tuple[str, int]
 
 def origin_of(url: httpx.URL) -> Origin:
     """Return the host and port to connect to."""
-    return url.host, url.port or 80
+    return url.host, url.port or (443 if url.scheme == "https" else 80)
 
 
 def encode_head(request: httpx.Request, body_bytes: int) -> bytes:

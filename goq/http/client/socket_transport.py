@@ -28,23 +28,18 @@ from goq.http.client.http1 import (
     encode_head,
     origin_of,
 )
-from goq.http.client.trust import trusting
+from goq.http.client.trust import ClientTls
 
 _RECEIVE_BYTES = 256 * 1024
 
 
-def open_transport(
-    scheme: str, connections_max: int, ca_file: str | None = None
-) -> httpx.BaseTransport:
-    """Return the transport for URLs of ``scheme``.
-
-    ``ca_file`` has the authorities of HTTPS servers, by default the public ones. Raises
-    ``InvalidInput`` if it cannot be used.
-    """
+def open_transport(scheme: str, connections_max: int, tls: ClientTls) -> httpx.BaseTransport:
+    """Return the transport for URLs of ``scheme``; raise ``InvalidInput`` for TLS files that cannot
+    be used."""
     if scheme == "http":
         return SocketTransport(connections_max)
     return httpx.HTTPTransport(
-        verify=True if ca_file is None else trusting(ca_file),
+        verify=tls.context(),
         trust_env=False,
         limits=httpx.Limits(max_connections=connections_max),
     )

@@ -1,4 +1,4 @@
-"""HTTP/1.1 over an asyncio protocol, as an httpx transport for plain ``http://``.
+"""HTTP/1.1 over an asyncio protocol, with TLS or without, as an httpx transport.
 
 Idle connections are kept for the next request; the total is bounded. A connection that ended while
 idle is never used again. A connection that breaks later, before the first byte of an answer, is
@@ -11,6 +11,7 @@ caller decides about any other failure.
 from __future__ import annotations
 
 import asyncio
+import ssl
 import time
 from collections.abc import AsyncIterator
 from typing import Any, cast
@@ -25,24 +26,13 @@ from goq.http.client.http1 import (
     encode_head,
     origin_of,
 )
-from goq.http.client.trust import trusting
+from goq.http.client.trust import ClientTls
 
 
-def open_transport(
-    scheme: str, connections_max: int, ca_file: str | None = None
-) -> httpx.AsyncBaseTransport:
-    """Return the transport for URLs of ``scheme``.
-
-    ``ca_file`` has the authorities of HTTPS servers, by default the public ones. Raises
-    ``InvalidInput`` if it cannot be used.
-    """
-    if scheme == "http":
-        return ProtocolTransport(connections_max)
-    return httpx.AsyncHTTPTransport(
-        verify=True if ca_file is None else trusting(ca_file),
-        trust_env=False,
-        limits=httpx.Limits(max_connections=connections_max),
-    )
+def open_transport(scheme: str, connections_max: int, tls: ClientTls) -> httpx.AsyncBaseTransport:
+    """Return the transport for URLs of ``scheme``; raise ``InvalidInput`` for TLS files that cannot
+    be used."""
+    return ProtocolTransport(connections_max, None if scheme == "http" else tls.context())
 
 
 def finish(transport: httpx.AsyncBaseTransport) -> None:
@@ -166,9 +156,13 @@ class _Connection(asyncio.Protocol):
 
 
 class ProtocolTransport(httpx.AsyncBaseTransport):
-    """Transport over an asyncio protocol (see the module). Bound to one event loop."""
+    """Transport over an asyncio protocol (see the module). Bound to one event loop.
 
-    def __init__(self, connections_max: int) -> None:
+    With ``tls`` it speaks HTTPS.
+    """
+
+    def __init__(self, connections_max: int, tls: ssl.SSLContext | None = None) -> None:
+        self._tls = tls
         self._free = asyncio.Semaphore(connections_max)
         self._idle: list[_Connection] = []
         self._busy: set[_Connection] = set()
@@ -250,7 +244,7 @@ class ProtocolTransport(httpx.AsyncBaseTransport):
         if self._closed:
             raise httpx.ConnectError("the client is closed")
         loop = asyncio.get_running_loop()
-        connecting = loop.create_connection(lambda: _Connection(origin), *origin)
+        connecting = loop.create_connection(lambda: _Connection(origin), *origin, ssl=self._tls)
         try:
             async with asyncio.timeout(timeouts.get("connect")):
                 _, connection = await connecting

@@ -15,7 +15,6 @@ from shutil import copyfile
 import pytest
 
 from goq import AsyncClient, Client, limits
-from goq.config.node import Config
 from goq.errors import GoqError, UsageError
 from tests.support.cli.command import Run
 from tests.support.cluster.authority import Authority, needs_openssl
@@ -243,10 +242,3 @@ def test_a_start_without_a_usable_pair_is_refused(tmp_path: Path) -> None:
     site.key.chmod(0o644)
     with pytest.raises(UsageError, match="chmod 600"), running_node(security={"tls": tls}):
         pass
-
-
-def test_a_cluster_does_not_take_it_yet(tmp_path: Path) -> None:
-    tls = {"cert_file": tmp_path, "key_file": tmp_path}
-    cluster = {"listen": "127.0.0.1:1", "secret_file": tmp_path}
-    with pytest.raises(ValueError, match="proxy"):
-        Config(security={"tls": tls}, cluster=cluster)  # type: ignore[arg-type]

@@ -41,13 +41,16 @@ class Authority:
     def certificate(self) -> Path:
         return self.folder / "ca.pem"
 
-    def sign(self, id_: str) -> tuple[Path, Path]:
-        """Return a certificate for an id, and its key."""
+    def sign(self, id_: str, names: str | None = None) -> tuple[Path, Path]:
+        """Return a certificate for an id, and its key.
+
+        ``names`` are its alternative names as openssl writes them, by default the id.
+        """
         openssl(
             self.folder, "req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes",
             "-keyout", f"{id_}.key", "-out", f"{id_}.csr", "-subj", f"/CN={id_}",
         )  # fmt: skip
-        (self.folder / "san").write_text(f"subjectAltName=DNS:{id_}\n")
+        (self.folder / "san").write_text(f"subjectAltName={names or f'DNS:{id_}'}\n")
         openssl(
             self.folder, "x509", "-req", "-in", f"{id_}.csr", "-CA", "ca.pem", "-CAkey", "ca.key",
             "-CAcreateserial", "-days", "2", "-extfile", "san", "-out", f"{id_}.pem",

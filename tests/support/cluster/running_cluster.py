@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import shutil
+import ssl
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -28,7 +29,8 @@ class RunningCluster:
     """The nodes by name. A stopped node stays in ``by_name`` and does not answer.
 
     ``tls`` holds certificate settings by node; without an entry the node has none. ``security`` are
-    the settings of that section for all nodes.
+    the settings of that section for all nodes, and ``more`` those of the cluster by node.
+    ``client_tls`` verifies nodes that speak HTTPS.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -37,6 +39,8 @@ class RunningCluster:
         self.running: set[str] = set()
         self.tls: dict[str, dict[str, Path]] = {}
         self.security: dict[str, Any] = {}
+        self.more: dict[str, dict[str, Any]] = {}
+        self.client_tls: ssl.SSLContext | None = None
         self._ports = dict(zip(NAMES, free_ports(len(NAMES)), strict=True))
         self._brokers: dict[str, dict[str, Any]] = {}
         self._flags: dict[str, dict[str, Any]] = {}
@@ -69,6 +73,10 @@ class RunningCluster:
         """Start a stopped node again with the same flags."""
         return self._start(name, self._flags[name])
 
+    def listen_at(self, name: str, address: str) -> None:
+        """Have a node that was not started yet listen on an address for HTTP."""
+        self._brokers[name] = {"node_id": name, "listen": address}
+
     def forget_addresses(self, *names: str) -> None:
         """Have stopped nodes listen on other ports from their next start on."""
         for name in names:
@@ -82,6 +90,7 @@ class RunningCluster:
             "secret_file": self.secret,
             "tls": self.tls.get(name),
             **flags,
+            **self.more.get(name, {}),
         }
         settings = {
             "broker": self._brokers.setdefault(name, at_home),
@@ -90,6 +99,7 @@ class RunningCluster:
         }
         node = RunningNode(self.folder / name, settings)
         node.start()
+        node.tls = self.client_tls if node.url.startswith("https") else None
         self.by_name[name] = node
         self.running.add(name)
         return node

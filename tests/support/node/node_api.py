@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import ssl
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -25,7 +26,9 @@ class Answer(NamedTuple):
 
 
 class NodeApi(ABC):
-    """The requests to a node, in this process or in another."""
+    """The requests to a node, in this process or in another; with ``tls`` over HTTPS."""
+
+    tls: ssl.SSLContext | None = None
 
     @property
     @abstractmethod
@@ -46,7 +49,11 @@ class NodeApi(ABC):
         if body is not None and not isinstance(body, bytes):
             body = json.dumps(body).encode()
             sent.setdefault("Content-Type", "application/json")
-        connection = http.client.HTTPConnection(*self.address, timeout=timeout_s)
+        connection = (
+            http.client.HTTPConnection(*self.address, timeout=timeout_s)
+            if self.tls is None
+            else http.client.HTTPSConnection(*self.address, timeout=timeout_s, context=self.tls)
+        )
         try:
             connection.request(method, path, body, sent)
             response = connection.getresponse()

@@ -83,7 +83,7 @@ class RunningNode(NodeApi):
     @property
     def address(self) -> tuple[str, int]:
         """Host and port."""
-        host, _, port = self.url.removeprefix("http://").rpartition(":")
+        host, _, port = self.url.partition("://")[2].rpartition(":")
         return host, int(port)
 
     def on_loop(self, work: Callable[[], Awaitable[T] | T]) -> T:
