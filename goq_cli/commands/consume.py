@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
@@ -18,8 +18,9 @@ from goq_cli.session import SESSION, ClientId, RetryFor
 from goq_cli.settlement.acker import make_acker
 
 if TYPE_CHECKING:
-    from goq.client import Client, DamagedRange, LogMessage
+    from goq.client import Client, DamagedRange, LogMessage, ReceivedMessage
     from goq_cli.settlement.acker import Acker
+    from goq_cli.settlement.coproc import Coproc
     from goq_cli.settlement.exec_worker import ExecWorker
 
 
@@ -76,7 +77,7 @@ def command(
         bool, typer.Option("--raw", help="Print values only, unchanged, a line each.")
     ] = False,
     null: Annotated[
-        bool, typer.Option("--null", "-0", help="With --raw: end values with NUL.")
+        bool, typer.Option("--null", "-0", help="With --raw or --coproc: end records with NUL.")
     ] = False,
     execute: Annotated[
         str | None,
@@ -84,7 +85,22 @@ def command(
             "--exec", metavar="CMD", help="Run CMD for each message; exit 0 acks, others nack."
         ),
     ] = None,
-    jobs: Annotated[int, typer.Option(metavar="N", min=1, help="Commands at once.")] = 1,
+    coproc: Annotated[
+        str | None,
+        typer.Option(
+            "--coproc",
+            metavar="CMD",
+            help="Run CMD once: a record a message on its stdin, an answer a line on its stdout:"
+            " ok, fail [delay] [reason], reject [reason].",
+        ),
+    ] = None,
+    framing: Annotated[
+        str,
+        typer.Option(metavar="line|null|length", help="With --coproc: what ends a record."),
+    ] = "line",
+    jobs: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Commands at once, for --exec and --coproc.")
+    ] = 1,
     retry_delay: Annotated[
         str, typer.Option(metavar="D", help="Delay before a retry after CMD failed.")
     ] = "1s",
@@ -115,8 +131,12 @@ def command(
     --from-… to its end and nothing is acknowledged.
     """
     where = Where(from_beginning, from_offset, from_time, to_time, partition, follow, background)
-    if group is None and (execute or no_ack or until_empty or visibility):
-        raise UsageError("--exec, --no-ack, --until-empty and --visibility need a --group")
+    if group is None and (execute or coproc or no_ack or until_empty or visibility):
+        raise UsageError(
+            "--exec, --coproc, --no-ack, --until-empty and --visibility need a --group"
+        )
+    if execute and coproc:
+        raise UsageError("--exec and --coproc exclude each other")
     if group is not None and where.is_set():
         raise UsageError(
             "--from-…, --to-time, --partition, --follow and --background go without --group"
@@ -133,12 +153,17 @@ def command(
             messages = _log(client, topics, where, writer, timeout, not no_wait_topic)
             _print(writer, messages, maximum)
             return
-        taker: ExecWorker | Acker
-        if execute:
+        taker: ExecWorker | Coproc | Acker
+        if coproc:
+            from goq_cli.settlement.coproc import Coproc as Workers
+
+            record = _record_form("null" if null else framing, form)
+            taker = Workers(client, coproc, jobs, retry_delay, record, interrupts)
+        elif execute:
             from goq_cli.settlement.exec_worker import ExecWorker as Worker
 
             taker = Worker(client, execute, jobs, retry_delay)
-            prefetch = min(prefetch, 2 * jobs)
+            prefetch = min(prefetch, 50 * jobs)
         else:
             writer = make_writer(form, raw, b"\0" if null else b"\n")
             taker = make_acker(client, writer, prefetch, interrupts, ack=not no_ack)
@@ -147,27 +172,47 @@ def command(
             taker.settle()
             interrupts.wait()
 
-        received = client.consume(
-            topics,
-            group=group,
-            prefetch=prefetch,
-            max_messages=maximum,
-            visibility=visibility,
-            until_empty=until_empty,
-            timeout=timeout,
-            auto_extend=taker.keeps_leases,
-            before_wait=before_wait,
-            after_wait=interrupts.work,
-            before_end=taker.settle_all,
-            wait_for_topics=not no_wait_topic,
-        )
-        with interrupts.held_back(), taker, closing(received):
-            for message in received:
-                taker.take(message)
-                interrupts.check()
+        with interrupts.held_back(), taker:
+            left = maximum
+            while left != 0:
+                received = client.consume(
+                    topics,
+                    group=group,
+                    prefetch=prefetch,
+                    max_messages=left,
+                    visibility=visibility,
+                    until_empty=until_empty,
+                    timeout=timeout,
+                    auto_extend=taker.keeps_leases,
+                    before_wait=before_wait,
+                    after_wait=interrupts.work,
+                    before_end=taker.settle_all,
+                    wait_for_topics=not no_wait_topic,
+                )
+                count = 0
+                with closing(received):
+                    for message in received:
+                        taker.take(message)
+                        count += 1
+                        interrupts.check()
+                left = None if left is None else left - count
+                if not (until_empty and count and (execute or coproc)) or taker.has_failed:
+                    break  # else messages whose keys were at work may be ready now
         interrupts.check()
     if taker.has_failed:
         raise typer.Exit(EXIT_IN_PART)
+
+
+def _record_form(framing: str, form: str) -> Callable[[ReceivedMessage], bytes]:
+    """Return how a worker gets messages: the format without its line end, or JSON."""
+    from goq_cli.output.message_format import compile_format, json_line
+    from goq_cli.settlement.answer import Framing, make_record_form
+
+    if framing not in [*Framing]:
+        raise UsageError(f"--framing is {', '.join(Framing)}, not {framing!r}")
+    if SESSION.json:
+        return make_record_form(Framing(framing), lambda message: json_line(message)[:-1])
+    return make_record_form(Framing(framing), compile_format(form.removesuffix(r"\n")))
 
 
 def _log(

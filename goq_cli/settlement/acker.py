@@ -84,7 +84,7 @@ class Acker:
             self._client.nack_many(printed, reason=_READER_ENDED)
 
     def _acknowledge(self, printed: list[ReceivedMessage]) -> None:
-        if said := _complaint(self._client.ack_many(printed)):
+        if said := complaint(self._client.ack_many(printed)):
             self.has_failed = True
             sys.stderr.write(said)
 
@@ -231,7 +231,8 @@ def make_acker(
     return PipeAcker(client, writer, prefetch, pipe, interrupts)
 
 
-def _complaint(settled: Settled) -> str:
+def complaint(settled: Settled) -> str:
+    """Return what to say of receipts that were not settled; nothing if all were."""
     unknown = sum(each.code == TimedOut.code for each in settled.failed)
     lost = len(settled.failed) - unknown
     said = ""

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import threading
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING
 
 from goq.client.tracing.trace_context import traceparent_of, tracestate_of
-from goq.errors import GoqError
 from goq.units import format_time_us
+from goq_cli.settlement.settlements import ACK, Outcome, Settlements
+from goq_cli.settlement.shell_command import run_command
 
 if TYPE_CHECKING:
     from goq.client import Client, ReceivedMessage
@@ -28,7 +28,8 @@ class ExecWorker:
     ``GOQ_OFFSET``, ``GOQ_KEY``, ``GOQ_TIMESTAMP``, ``GOQ_ATTEMPT``, ``GOQ_GROUP`` and
     ``GOQ_HEADER_<NAME>`` in its environment. ``TRACEPARENT`` and ``TRACESTATE`` are those of the
     span that published the message, never of this process. Exit 0 acknowledges the message; any
-    other code nacks it, with the end of stderr as the reason.
+    other code nacks it, with the end of stderr as the reason. A job does not wait for its ack. Two
+    messages of one key never run at once.
 
     ``has_failed`` tells of a command that failed, or of a message that could not be settled.
     """
@@ -37,71 +38,75 @@ class ExecWorker:
     """Whether messages are settled later, so that their leases must be extended."""
 
     def __init__(self, client: Client, command: str, jobs: int, retry_delay: str) -> None:
-        self._client = client
         self._command = command
         self._jobs = jobs
         self._retry_delay = retry_delay
         self._pool = ThreadPoolExecutor(jobs, thread_name_prefix="goq-exec")
-        self._running: set[Future[None]] = set()
+        self._running: dict[Future[None], object] = {}
         self._stderr_lock = threading.Lock()
-        self.has_failed = False
+        self._settlements = Settlements(client)
+        unwanted = (_TRACEPARENT, _TRACESTATE)
+        self._inherited = {n: v for n, v in os.environ.items() if n not in unwanted}
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether a command failed, or a message could not be settled."""
+        return self._settlements.has_failed
 
     def take(self, message: ReceivedMessage) -> None:
-        """Start the command for a message; wait for a free slot if all are in use."""
-        while len(self._running) >= self._jobs:
+        """Start the command for a message; wait for a free slot, and for the end of its key's."""
+        key = None if message.key is None else (message.topic, message.key)
+        while len(self._running) >= self._jobs or (key and key in self._running.values()):
             self._reap(wait(self._running, return_when=FIRST_COMPLETED).done)
-        self._running.add(self._pool.submit(self._run, message))
+        self._settlements.check()
+        self._running[self._pool.submit(self._run, message)] = key
 
     def settle(self) -> None:
-        """Settle the messages of commands that have ended."""
+        """Raise what prevents messages of ended commands from being settled."""
         self._reap({future for future in self._running if future.done()})
+        self._settlements.check()
 
     def settle_all(self) -> None:
         """Wait for the running commands, and settle their messages."""
         self._reap(wait(self._running).done)
+        self._settlements.finish()
 
     def __enter__(self) -> ExecWorker:
+        self._settlements.start()
         return self
 
     def __exit__(self, *_error: object) -> None:
         """End the workers."""
-        self.settle_all()
-        self._pool.shutdown()
+        try:
+            self.settle_all()
+        finally:
+            self._pool.shutdown()
+            self._settlements.close()
 
     def _reap(self, done: set[Future[None]]) -> None:
-        self._running -= done
         for future in done:
+            del self._running[future]
             future.result()
 
     def _run(self, message: ReceivedMessage) -> None:
-        process = subprocess.run(
-            self._command,
-            shell=True,
-            check=False,
-            input=message.value or b"",
-            stderr=subprocess.PIPE,
-            env=_environment(message),
-        )
-        stderr = process.stderr.decode(errors="replace")
-        with self._stderr_lock:
-            sys.stderr.write(stderr)
-            sys.stderr.flush()
-        try:
-            if process.returncode == 0:
-                message.ack()
-            else:
-                self.has_failed = True
-                reason = f"exit {process.returncode}: {stderr.strip()[-_REASON_CHARS_MAX:]}"
-                message.nack(delay=self._retry_delay, reason=reason)
-        except GoqError as error:
-            self.has_failed = True
+        environment = self._inherited | environment_of(message)
+        code, stderr = run_command(self._command, message.value or b"", environment)
+        text = stderr.decode(errors="replace")
+        if text:
             with self._stderr_lock:
-                sys.stderr.write(f"goq: {message.id}: {error.detail}\n")
+                sys.stderr.write(text)
+                sys.stderr.flush()
+        if code == 0:
+            outcome = ACK
+        else:
+            reason = f"exit {code}: {text.strip()[-_REASON_CHARS_MAX:]}"
+            outcome = Outcome("nack", self._retry_delay, reason)
+        self._settlements.add([(message, outcome)])
 
 
-def _environment(message: ReceivedMessage) -> dict[str, str]:
-    inherited = {n: v for n, v in os.environ.items() if n not in (_TRACEPARENT, _TRACESTATE)}
-    environment = inherited | {
+def environment_of(message: ReceivedMessage) -> dict[str, str]:
+    """Return the variables that tell a command of its message."""
+    environment = {
         "GOQ_ID": str(message.id),
         "GOQ_TOPIC": message.topic,
         "GOQ_PARTITION": str(message.partition),

@@ -8,6 +8,7 @@ from goq.client._async.settlement import (
     AsyncReceivedMessage,
     Settler,
     extend_details,
+    give_back,
     nack_details,
     settle_many,
 )
@@ -69,6 +70,22 @@ class AsyncSettlementClient:
     ) -> Settled:
         """Return received messages as ``message.nack`` does, in one request for each group."""
         return await settle_many(self._settler, "nack", messages, **nack_details(delay, reason))
+
+    async def reject_many(
+        self, messages: Iterable[AsyncReceivedMessage], reason: str | None = None
+    ) -> Settled:
+        """Reject received messages as ``message.reject`` does, in one request for each group."""
+        return await settle_many(self._settler, "reject", messages, **nack_details(None, reason))
+
+    async def release_many(self, messages: Iterable[AsyncReceivedMessage]) -> None:
+        """Return received messages whose work did not begin: that counts no attempt.
+
+        Where no node answers they come again after their visibility timeout.
+        """
+        released = list(messages)
+        await give_back(self._settler, released)
+        for message in released:
+            message.settled = True
 
 
 def _texts(receipts: Receipts) -> list[str]:

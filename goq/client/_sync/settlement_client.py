@@ -9,6 +9,7 @@ from goq.client._sync.settlement import (
     ReceivedMessage,
     Settler,
     extend_details,
+    give_back,
     nack_details,
     settle_many,
 )
@@ -70,6 +71,22 @@ class SettlementClient:
     ) -> Settled:
         """Return received messages as ``message.nack`` does, in one request for each group."""
         return settle_many(self._settler, "nack", messages, **nack_details(delay, reason))
+
+    def reject_many(
+        self, messages: Iterable[ReceivedMessage], reason: str | None = None
+    ) -> Settled:
+        """Reject received messages as ``message.reject`` does, in one request for each group."""
+        return settle_many(self._settler, "reject", messages, **nack_details(None, reason))
+
+    def release_many(self, messages: Iterable[ReceivedMessage]) -> None:
+        """Return received messages whose work did not begin: that counts no attempt.
+
+        Where no node answers they come again after their visibility timeout.
+        """
+        released = list(messages)
+        give_back(self._settler, released)
+        for message in released:
+            message.settled = True
 
 
 def _texts(receipts: Receipts) -> list[str]:
