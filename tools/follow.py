@@ -45,7 +45,7 @@ class Bounds(NamedTuple):
     crossings: int
 
 
-BOUNDS = {"publish": Bounds(44, 116), "receive": Bounds(55, 191), "ack": Bounds(40, 98)}
+BOUNDS = {"publish": Bounds(46, 123), "receive": Bounds(55, 191), "ack": Bounds(40, 98)}
 
 
 class Path_(NamedTuple):

@@ -7,7 +7,7 @@ relative times from the time of the append. Events have none of these, and pass 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -22,6 +22,22 @@ from goq.frame.header import Attribute, FrameHeader
 from goq.frame.relative_times import with_absolute_times
 from goq.frame.slice import drop_duplicates
 from goq.frame.view import FrameView
+
+
+class AppendAdmission(Protocol):
+    """The admission of frames: decides before the write, and learns the outcome."""
+
+    def admit(self, view: FrameView, next_offset: int, now_us: int) -> FrameView | Appended | None:
+        """Return the frame to append, the place of a duplicate, or None: ask again after the batch.
+
+        Raises ``GoqError`` for the frame's sender if it may not be appended.
+        """
+
+    def stage(self, view: FrameView, offset: int, time_us: int) -> None:
+        """Record a frame that will be written."""
+
+    def settle(self, *, stored: bool) -> None:
+        """Complete all staged frames: durable, or none stored."""
 
 
 def dedup_window_us(settings: TopicSettings) -> int | None:

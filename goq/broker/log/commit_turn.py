@@ -63,7 +63,7 @@ class CommitTurn:
         clock: Clock | None = None,
     ) -> None:
         self.append_count = 0
-        """Frames queued so far, for any log."""
+        """Frames and single messages queued so far, for any log."""
         self._journal = journal
         self._executor = executor
         self._clock = clock or SystemClock()
@@ -72,6 +72,7 @@ class CommitTurn:
         self._is_writing = False
         self._looks = 0
         self._seen_count = 0
+        self._begun_count = 0
         self._last_count = 0
         self._thread_s = _THREAD_S_MIN
         self._thread_until_s = 0.0
@@ -97,6 +98,8 @@ class CommitTurn:
             self._begin()
 
     def _begin(self) -> None:
+        self._last_count = self.append_count - self._begun_count
+        self._begun_count = self.append_count
         joined, self._joined = self._joined, []
         writes: list[JournalWrite] = []
         size_bytes = 0
@@ -128,7 +131,6 @@ class CommitTurn:
             and not self._journal.is_busy
         )
         self._is_writing = True
-        self._last_count = sum(len(write.batch.entries) for write in writes)
         if is_inline:
             began_us = self._clock.uptime_us()
             write_together(self._journal, writes)

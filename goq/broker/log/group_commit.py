@@ -18,19 +18,22 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor
 from functools import partial
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple
 
 from goq import limits
+from goq.broker.log.admission import AppendAdmission
 from goq.broker.log.commit_turn import CommitTurn, JournalWrite
 from goq.broker.log.pending_appends import (
     Appended,
     CommittedFrames,
     PendingAppends,
+    Waiter,
     WrittenFrame,
     reject,
     resolve,
 )
 from goq.broker.log.quorum import Quorum
+from goq.broker.log.shared_frame import SharedBy, SharedFrame
 from goq.broker.runtime.metrics import WriteTimes
 from goq.clock import Clock
 from goq.config.topic import Fsync
@@ -45,46 +48,14 @@ from goq.errors import (
     outcome_unknown,
 )
 from goq.frame.view import FrameView
-from goq.model import Acks
+from goq.model import Acks, Message
 from goq.storage.log.log import Log
 from goq.storage.log.segment import Segment, WriteBatch
 
-T = TypeVar("T")
-
-
-class AppendAdmission(Protocol):
-    """The admission of frames: decides before the write, and learns the outcome."""
-
-    def admit(self, view: FrameView, next_offset: int, now_us: int) -> FrameView | Appended | None:
-        """Return the frame to append, the place of a duplicate, or None: ask again after the batch.
-
-        Raises ``GoqError`` for the frame's sender if it may not be appended.
-        """
-
-    def stage(self, view: FrameView, offset: int, time_us: int) -> None:
-        """Record a frame that will be written."""
-
-    def settle(self, *, stored: bool) -> None:
-        """Complete all staged frames: durable, or none stored."""
-
-
-class AdmitAll:
-    """The admission of every frame."""
-
-    def admit(self, view: FrameView, _next_offset: int, _now_us: int) -> FrameView:
-        """Return the frame."""
-        return view
-
-    def stage(self, _view: FrameView, _offset: int, _time_us: int) -> None:
-        """Do nothing."""
-
-    def settle(self, *, stored: bool) -> None:
-        """Do nothing."""
-
 
 class _Waiting(NamedTuple):
-    view: FrameView
-    done: asyncio.Future[Appended]
+    frame: FrameView | SharedFrame
+    done: Waiter[Appended]
     begins_segment: bool
     acks: Acks
 
@@ -97,9 +68,9 @@ class _Exclusive(NamedTuple):
 class GroupCommit:
     """The one writer of a log.
 
-    ``admission`` filters frames; ``quorum`` gives the high watermark. ``on_commit`` gets the frames
-    below it, in order; ``on_seal`` every sealed segment; ``on_failure`` every failure of an append
-    or of the log.
+    ``admission`` filters frames; None takes all. ``quorum`` gives the high watermark. ``on_commit``
+    gets the frames below it, in order; ``on_seal`` every sealed segment; ``on_failure`` every
+    failure of an append or of the log.
     """
 
     def __init__(
@@ -126,12 +97,13 @@ class GroupCommit:
         self._epoch = epoch
         self._on_seal = on_seal
         self._on_failure = on_failure
-        self._admission: AppendAdmission = admission or AdmitAll()
+        self._admission = admission
         self._write_seconds = write_seconds
         self._queue_bytes_max = queue_bytes_max
         self._fsync_interval_ms = fsync_interval_ms
         self._loop = asyncio.get_running_loop()
         self._queue: deque[_Waiting | _Exclusive] = deque()
+        self._shared: dict[SharedBy, SharedFrame] = {}  # queued, and open for more messages
         self._queued_bytes = 0
         self.pending = PendingAppends(log.end_offset, quorum, on_commit)
         self._busy = False
@@ -175,7 +147,28 @@ class GroupCommit:
             raise self._closed
         done: asyncio.Future[Appended] = self._loop.create_future()
         self._queue.append(_Waiting(view, done, begins_segment, acks))
+        self._shared.clear()  # later messages stay behind this frame
         self._queued_bytes += view.header.frame_bytes
+        self._turn.append_count += 1
+        self._wake()
+        return done
+
+    def append_message(
+        self, message: Message, size_bytes: int, by: SharedBy
+    ) -> asyncio.Future[Appended]:
+        """Queue a single message: those that wait for the same write share a frame.
+
+        ``size_bytes`` is that of :func:`message_bytes`. See :meth:`append`.
+        """
+        if self._closed is not None:
+            raise self._closed
+        shared = self._shared.get(by)
+        if shared is None or not shared.has_room_for(size_bytes):
+            shared = self._shared[by] = SharedFrame(by)
+            self._queue.append(_Waiting(shared, shared, begins_segment=False, acks=by.acks))
+        done: asyncio.Future[Appended] = self._loop.create_future()
+        shared.add(message, size_bytes, done)
+        self._queued_bytes += size_bytes
         self._turn.append_count += 1
         self._wake()
         return done
@@ -225,8 +218,13 @@ class GroupCommit:
         queue, batch = self._queue, None
         producers: set[int] = set()
         now_us = 0
+        self._shared.clear()
         while queue and not self._sync_wanted and not isinstance(waiting := queue[0], _Exclusive):
-            view, done, begins_segment, acks = waiting
+            frame, done, begins_segment, acks = waiting
+            if isinstance(frame, SharedFrame):
+                view, queued_bytes = frame.view, frame.size_bytes
+            else:
+                view, queued_bytes = frame, frame.header.frame_bytes
             header = view.header
             producer_id = header.sequenced_producer_id
             if producer_id in producers or (begins_segment and written):
@@ -238,13 +236,14 @@ class GroupCommit:
                 break
             admitted: FrameView | Appended | GoqError | None
             try:
-                admitted = self._admission.admit(view, batch.end_offset, now_us)
+                admit = self._admission and self._admission.admit
+                admitted = admit(view, batch.end_offset, now_us) if admit else view
             except GoqError as error:
                 admitted = error
             if admitted is None:
                 break
             queue.popleft()
-            self._queued_bytes -= header.frame_bytes
+            self._queued_bytes -= queued_bytes
             if isinstance(admitted, GoqError):
                 self.pending.refuse(done, admitted)
             elif isinstance(admitted, Appended):
@@ -258,7 +257,8 @@ class GroupCommit:
                     append_time_us=now_us,
                     leader_epoch=self._epoch,
                 )
-                self._admission.stage(admitted, offset, now_us)
+                if self._admission:
+                    self._admission.stage(admitted, offset, now_us)
                 appended = Appended(offset, now_us, left_out=admitted.left_out)
                 written.append(WrittenFrame(admitted, appended, done, acks))
         return batch if written else None
@@ -298,7 +298,8 @@ class GroupCommit:
             self._fail(written, known, doubt)
             return
         sealed = self.log.commit(batch)
-        self._admission.settle(stored=True)
+        if self._admission:
+            self._admission.settle(stored=True)
         try:
             self.pending.on_written(batch.end_offset, batch.size_bytes, written)
             if sealed is not None:
@@ -339,10 +340,12 @@ class GroupCommit:
 
         The batch under way fails with ``doubt`` if its bytes may be on the disk.
         """
-        queued = [w.done for w in self._queue]
+        queued: list[Waiter[Any]] = [w.done for w in self._queue]
         self._queue.clear()
+        self._shared.clear()
         self._queued_bytes = 0
-        self._admission.settle(stored=False)
+        if self._admission:
+            self._admission.settle(stored=False)
         if self.log.failed:
             self._closed = error
             self.pending.forget(error)
@@ -377,6 +380,7 @@ class GroupCommit:
             if isinstance(waiting, _Waiting):
                 reject(waiting.done, error)
         self._queue = deque(kept)
+        self._shared.clear()
         self._queued_bytes = 0
         self.pending.forget(error)
 

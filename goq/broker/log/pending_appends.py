@@ -11,7 +11,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from goq.broker.log.quorum import Quorum
 from goq.errors import GoqError, TooManyRequests, outcome_unknown, raise_failures
@@ -20,6 +20,7 @@ from goq.frame.view import FrameView
 from goq.model import Acks
 
 T = TypeVar("T")
+T_contra = TypeVar("T_contra", contravariant=True)
 
 
 class Appended(NamedTuple):
@@ -35,12 +36,28 @@ class Appended(NamedTuple):
     left_out: Sequence[DuplicateRow] = ()
 
 
+class Waiter(Protocol[T_contra]):
+    """The waiter of an append: a future, or the futures of the messages of a shared frame."""
+
+    def done(self) -> bool:
+        """Return whether nothing waits any more."""
+
+    def set_result(self, result: T_contra, /) -> None:
+        """Complete with a result."""
+
+    def set_exception(self, error: Exception, /) -> None:
+        """Fail with an error."""
+
+    def exception(self) -> Any:
+        """Take note of the error."""
+
+
 class WrittenFrame(NamedTuple):
-    """A frame of a batch, with the future of its append."""
+    """A frame of a batch, with the waiter of its append."""
 
     view: FrameView
     appended: Appended
-    done: asyncio.Future[Appended]
+    done: Waiter[Appended]
     acks: Acks
 
 
@@ -68,8 +85,8 @@ class PendingAppends:
         self._on_commit = on_commit
         self._stored: deque[_Stored] = deque()  # above the high watermark
         self._stored_bytes = 0
-        self._repeated: list[tuple[Appended, asyncio.Future[Appended]]] = []
-        self._doubtful: set[asyncio.Future[Appended]] = set()  # refused once certain to lead
+        self._repeated: list[tuple[Appended, Waiter[Appended]]] = []
+        self._doubtful: set[Waiter[Appended]] = set()  # refused once certain to lead
         if quorum is not None:
             quorum.follow(self._advance)
 
@@ -130,7 +147,7 @@ class PendingAppends:
             for appended, done in waiting:
                 self.answer_repetition(appended, done)
 
-    def refuse(self, done: asyncio.Future[Appended], error: GoqError) -> None:
+    def refuse(self, done: Waiter[Appended], error: GoqError) -> None:
         """Refuse a frame once the quorum confirms that this node still leads.
 
         A newer leader could have stored frames that make this one acceptable.
@@ -141,11 +158,11 @@ class PendingAppends:
         self._doubtful.add(done)
         self._quorum.confirm(partial(self._refuse_surely, done, error))
 
-    def _refuse_surely(self, done: asyncio.Future[Appended], error: GoqError) -> None:
+    def _refuse_surely(self, done: Waiter[Appended], error: GoqError) -> None:
         self._doubtful.discard(done)
         reject(done, error)
 
-    def answer_repetition(self, original: Appended, done: asyncio.Future[Appended]) -> None:
+    def answer_repetition(self, original: Appended, done: Waiter[Appended]) -> None:
         """Answer a duplicate with its original, once that is committed."""
         last = max([original.offset, *(row.offset for row in original.left_out)])
         if last < self.high_watermark:
@@ -183,14 +200,14 @@ async def wait_for_all(pending: Sequence[asyncio.Future[Appended]]) -> list[Appe
     return [result for result in results if isinstance(result, Appended)]
 
 
-def resolve(done: asyncio.Future[T], result: T) -> None:
-    """Complete a future that still waits."""
+def resolve(done: Waiter[T], result: T) -> None:
+    """Complete a waiter that still waits."""
     if not done.done():
         done.set_result(result)
 
 
-def reject(done: asyncio.Future[Any], error: Exception) -> None:
-    """Fail a future that still waits."""
+def reject(done: Waiter[Any], error: Exception) -> None:
+    """Fail a waiter that still waits."""
     if not done.done():
         done.set_exception(error)
         done.exception()  # a cancelled waiter must not cause a warning

@@ -16,6 +16,7 @@ from goq.broker.log.admission import Admission
 from goq.broker.log.group_commit import GroupCommit
 from goq.broker.log.pending_appends import Appended, CommittedFrames
 from goq.broker.log.quorum import Quorum
+from goq.broker.log.shared_frame import SharedBy, message_bytes
 from goq.broker.partition.loader import LoadedPartition
 from goq.broker.partition.ready_state import ReadyStateManager
 from goq.broker.partition_context import Availability, PartitionCallbacks, PartitionContext
@@ -24,7 +25,7 @@ from goq.delivery.dedup.producer_table import ProducerTable
 from goq.delivery.events.event import Named, SnapshotProducers
 from goq.errors import GoqError
 from goq.frame.view import FrameView
-from goq.model import Acks
+from goq.model import Acks, Message
 from goq.storage.column_index.rows import ROW_ATTRIBUTES, ColumnRows, rows_of
 
 
@@ -100,11 +101,29 @@ class Appender:
         if self._availability.error is not None:
             raise self._availability.error
         done = self.commit.append(view, acks=acks)
-        producer_id = view.header.producer_id
+        self._name(view.header.producer_id, client_id, done)
+        return done
+
+    def publish_message(
+        self, message: Message, by: SharedBy, client_id: str | None = None
+    ) -> asyncio.Future[Appended]:
+        """Queue a checked message; those that wait for the same write share a frame.
+
+        Raises an error if it cannot be accepted now.
+        """
+        size_bytes = message_bytes(message)
+        self.check_publish(size_bytes)
+        done = self.commit.append_message(message, size_bytes, by)
+        self._name(by.producer.producer_id, client_id, done)
+        return done
+
+    def _name(
+        self, producer_id: int, client_id: str | None, done: asyncio.Future[Appended]
+    ) -> None:
+        """Have a producer's name recorded with its first messages."""
         names = self._state.producer_names
         if client_id is not None and producer_id and names.get(producer_id) != client_id:
             done.add_done_callback(partial(self._record_name, producer_id, client_id))
-        return done
 
     async def producers(self, _producer_id: int) -> ProducerTable:
         """Return the producer table of this partition, by its committed frames."""

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from typing import Protocol
 
 from goq.broker.log.pending_appends import Appended
+from goq.broker.log.shared_frame import SharedBy
 from goq.delivery.dedup.producer_table import ProducerTable
 from goq.frame.view import FrameView
-from goq.model import Acks
+from goq.model import Acks, Message
 
 
 class PublishTarget(Protocol):
@@ -22,6 +23,11 @@ class PublishTarget(Protocol):
         self, view: FrameView, client_id: str | None = None, *, acks: Acks = Acks.QUORUM
     ) -> asyncio.Future[Appended]:
         """Store a checked frame; the future completes when ``acks`` is satisfied."""
+
+    def publish_message(
+        self, message: Message, by: SharedBy, client_id: str | None = None
+    ) -> asyncio.Future[Appended]:
+        """Store a checked message, in one frame with others; raise if it cannot be accepted now."""
 
     async def producers(self, producer_id: int) -> ProducerTable:
         """Return a table with the partition's record of a producer, perhaps with others."""

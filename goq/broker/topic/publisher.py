@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from goq import limits
 from goq.broker.log.pending_appends import Appended, wait_for_all
+from goq.broker.log.shared_frame import SharedBy, frame_of, positions
 from goq.broker.partition.publish_target import PublishTarget, TargetLookup
 from goq.broker.topic.partition_table import PartitionTable
 from goq.clock import TimeSlice
@@ -23,9 +24,6 @@ from goq.frame.encoder import (
     NO_PRODUCER,
     DuplicateRow,
     ProducerMark,
-    columns_from_messages,
-    encode_frame,
-    encode_value,
     named_producer,
 )
 from goq.frame.hashes import dedup_partition_of, partition_of
@@ -89,6 +87,7 @@ class TopicPublisher:
         self._partitions = partitions
         self._remote_target = remote_target
         self._random = random
+        self._loop = asyncio.get_running_loop()
         self._sticky: int | None = None
         self._sticky_bytes = 0
         self._sticky_until_s = 0.0
@@ -127,11 +126,10 @@ class TopicPublisher:
         """
         producer = NO_PRODUCER if client_id is None else named_producer(client_id)
         if len(placed) == 1:  # the fast path for the most frequent request
-            view = self._frame([placed[0].content], producer)
             number = self._place(*placed[0])
-            (appending,) = self._publish([(number, view)], client_id, acks)
-            appended = await appending
-            return [_each(number, appended, 1)[0]]
+            by = SharedBy(producer, acks, self.settings.default_lane)
+            appended = await self.target(number).publish_message(placed[0].content, by, client_id)
+            return [_published(number, appended)]
         chosen: dict[int, list[int]] = {}
         time_slice = TimeSlice()
         for number, (partition, message) in enumerate(placed):
@@ -145,7 +143,8 @@ class TopicPublisher:
         results: dict[int, PublishedMessage] = {}
         appends = await wait_for_all(pending)
         for (partition, numbers), appended in zip(chosen.items(), appends, strict=True):
-            results.update(zip(numbers, _each(partition, appended, len(numbers)), strict=True))
+            each = [_published(partition, one) for one in positions(appended, len(numbers))]
+            results.update(zip(numbers, each, strict=True))
         return [results[number] for number in range(len(placed))]
 
     def _frames(
@@ -156,17 +155,16 @@ class TopicPublisher:
     ) -> list[tuple[int, FrameView]]:
         """Return a frame for each partition, of the messages chosen for it."""
         return [
-            (partition, self._frame([placed[number].content for number in some], producer))
+            (
+                partition,
+                frame_of(
+                    [placed[number].content for number in some],
+                    producer,
+                    self.settings.default_lane,
+                ),
+            )
             for partition, some in chosen.items()
         ]
-
-    def _frame(self, messages: Sequence[Message], producer: ProducerMark) -> FrameView:
-        """Return messages as a frame; a single bare value takes a faster path."""
-        first = messages[0]
-        if len(messages) == 1 and first.value is not None and first == Message(first.value):
-            return FrameView.parse(encode_value(first.value, producer))
-        columns = columns_from_messages(messages, default_lane=self.settings.default_lane)
-        return FrameView.parse(encode_frame(columns, producer=producer))
 
     async def publish_frames(
         self,
@@ -223,7 +221,7 @@ class TopicPublisher:
         write, and their leases and acks do too. The next one follows after ``limits.STICKY_BYTES``
         or ``limits.STICKY_S``, so that few small messages use all partitions too.
         """
-        count, now_s = self._partitions.count, asyncio.get_running_loop().time()
+        count, now_s = self._partitions.count, self._loop.time()
         sticky = self._sticky
         if sticky is None:
             sticky = int(self._random() * count)
@@ -261,15 +259,6 @@ def _named(view: FrameView, client_id: str) -> FrameView:
     return FrameView(header, view.buffer)
 
 
-def _each(partition: int, appended: Appended, count: int) -> list[PublishedMessage]:
-    """Return the positions of the ``count`` messages of a frame."""
-    repetitions = {row: (offset, time_us) for row, offset, time_us in appended.left_out}
-    stored: list[PublishedMessage] = []
-    offset = appended.offset
-    for row in range(count):
-        if row in repetitions:
-            stored.append(PublishedMessage(partition, *repetitions[row], True))
-        else:
-            stored.append(PublishedMessage(partition, offset, appended.time_us, False))
-            offset += 1
-    return stored
+def _published(partition: int, appended: Appended) -> PublishedMessage:
+    """Return the position of a message that was appended as if in a frame of its own."""
+    return PublishedMessage(partition, appended.offset, appended.time_us, bool(appended.left_out))

@@ -10,6 +10,7 @@ import msgspec
 
 from goq.broker.broker import Broker
 from goq.broker.log.pending_appends import Appended
+from goq.broker.log.shared_frame import SharedBy, frame_of
 from goq.broker.partition.appender import Appender
 from goq.clock import Clock
 from goq.cluster.rpc.frame_body import join_head, split_head
@@ -28,7 +29,7 @@ from goq.frame.encoder import DuplicateRow
 from goq.frame.relative_times import with_absolute_times
 from goq.frame.validation import check_body_crc
 from goq.frame.view import FrameView
-from goq.model import Acks
+from goq.model import Acks, Message
 
 PUBLISH, PRODUCERS = CALL_PREFIX + "publish", CALL_PREFIX + "producers"
 _NO_LEADER_TIMEOUT_S = 5.0
@@ -95,6 +96,14 @@ class RemotePartition:
         head = msgspec.msgpack.encode(_PublishRequest(self._topic, self._number, client_id, acks))
         body = b"".join(join_head(head, [view.header.pack(), view.body]))
         return asyncio.ensure_future(self._publish(body))
+
+    def publish_message(
+        self, message: Message, by: SharedBy, client_id: str | None = None
+    ) -> asyncio.Future[Appended]:
+        """Publish a message to the leader, in a frame of its own."""
+        return self.publish(
+            frame_of([message], by.producer, by.default_lane), client_id, acks=by.acks
+        )
 
     async def _publish(self, body: bytes) -> Appended:
         answer = await self._call_until_led(PUBLISH, body)

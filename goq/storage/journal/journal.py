@@ -316,11 +316,11 @@ class NodeJournal:
             self._redo(path)
 
     def attach(self, directory: Path, log: JournaledLog) -> None:
-        """JournalRecord that a log is open: it is asked to sync before its records are given up."""
+        """Record that a log is open: it is asked to sync before its records are given up."""
         self._logs[self.path_of(directory)] = log
 
     def detach(self, directory: Path, log: JournaledLog) -> None:
-        """JournalRecord that a log was closed."""
+        """Record that a log was closed."""
         path = self.path_of(directory)
         with self._redo_lock:
             if self._logs.get(path) is log:
