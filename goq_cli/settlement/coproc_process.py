@@ -171,7 +171,7 @@ class CoprocProcess:
         return self._complaint is None
 
     def _resize(self, answers: int) -> None:
-        """Let the window be what the worker answers in half a second."""
+        """Resize the window to what the worker answers in half a second."""
         self._window_answers += answers
         elapsed_s = time.monotonic() - self._window_s
         if elapsed_s < _WINDOW_S / 10 and self._window_answers < self._window:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Outcome(NamedTuple):
-    """What becomes of a message. ``release`` is for one whose work did not begin."""
+    """The outcome of a message. ``release`` is for one whose work did not begin."""
 
     verb: Literal["ack", "nack", "reject", "release"]
     delay: str | None = None
