@@ -25,7 +25,7 @@ from goq.config.node import Config
 from goq.errors import StorageFull, UsageError
 from goq.http.context import HttpLimits
 from goq.http.server import HttpServer, check_bindable
-from goq.http.tls import ServerCertificate
+from goq.http.tls.server_certificate import ServerCertificate
 from goq.storage.data_dir_lock import DataDirLock
 from goq.storage.disk import Disk, RealDisk, connections_max
 from goq.storage.disk_space import DiskSpace, SpaceState
@@ -93,7 +93,7 @@ class Node:
         check_secret_files(self.config)
         tls = self.config.security.tls
         if tls is not None:
-            certificate = ServerCertificate(tls.cert_file, tls.key_file)
+            certificate = ServerCertificate(tls.cert_file, tls.key_file, tls.client_ca_file)
             self._certificate = certificate if self.config.speaks_https else None
         disk = RealDisk(space=self._space)
         self._lock = self._lock_data_dir(disk)
@@ -115,6 +115,7 @@ class Node:
             self._space,
             partition_metrics=self.config.metrics.partitions,
             token_table=self._tokens,
+            certificate=self._certificate,
         )
         self._space_monitor = asyncio.ensure_future(self._watch_space())
         self._server = await self._listen(self.app)

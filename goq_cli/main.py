@@ -48,7 +48,7 @@ EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143
 _EPILOG = (
     "Everywhere: --server URL (repeatable), --context NAME, --token-file FILE, --ca-file FILE,"
-    " --json. Without --server: GOQ_SERVER, the current context, http://127.0.0.1:8080."
+    " --cert-file FILE, --key-file FILE, --json. Without --server: GOQ_SERVER, the current context, http://127.0.0.1:8080."
 )
 _HELP = "A message queue on a durable log."
 

@@ -123,6 +123,13 @@ def _url(server: str) -> str:
 SESSION = Session()
 
 
+_FILES = {
+    "--ca-file": "GOQ_CA_FILE",
+    "--cert-file": "GOQ_CERT_FILE",
+    "--key-file": "GOQ_KEY_FILE",
+}
+
+
 def take_global_options(arguments: list[str]) -> list[str]:
     """Move global options into :data:`SESSION`; return the other arguments.
 
@@ -136,15 +143,15 @@ def take_global_options(arguments: list[str]) -> list[str]:
             rest += [word, *words]
         elif word == "--json":
             SESSION.json = True
-        elif name in ("--server", "--token", "--token-file", "--ca-file", "--context"):
+        elif name in ("--server", "--token", "--token-file", "--context", *_FILES):
             if not equals:
                 value = next(words, "")
             if not value:
                 raise UsageError(f"{name} needs a value")
             if name == "--server":
                 SESSION.servers.append(value)
-            elif name == "--ca-file":
-                os.environ["GOQ_CA_FILE"] = value  # for this process and those that it starts
+            elif name in _FILES:
+                os.environ[_FILES[name]] = value  # for this process and those that it starts
             elif name == "--token":
                 SESSION.token = value
             elif name == "--token-file":

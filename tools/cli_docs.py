@@ -27,6 +27,7 @@ Written from `goq … --help` by `tools/cli_docs.py`. In a usage line `{…}` is
 | `--context NAME` | the servers of this context, for one call |
 | `--token-file FILE` | the [token](security.md) in a file; else `GOQ_TOKEN`, `GOQ_TOKEN_FILE`, the current context |
 | `--ca-file FILE` | PEM: the authorities of `https` servers; else `GOQ_CA_FILE`, the public ones |
+| `--cert-file FILE`, `--key-file FILE` | PEM: a [client certificate](security.md#client-certificates) and its key; else `GOQ_CERT_FILE`, `GOQ_KEY_FILE` |
 | `--token TOKEN` | the token itself; other users of the machine can see it in the list of processes |
 | `--json` | one document, or one object a line for streams; errors as JSON objects on stderr |
 | stdout, stderr | data; everything else. Tables and colour appear only on a terminal; a pipe gets tab-separated fields |

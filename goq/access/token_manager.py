@@ -6,6 +6,7 @@ once and stored nowhere.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
@@ -14,11 +15,12 @@ from msgspec.structs import replace
 from goq import limits
 from goq.access.rule import parse_rule
 from goq.access.token import draw_secret, draw_token_id, format_token, without_secrets
-from goq.access.token_record import DAY_MS, TokenRecord, digest_of
+from goq.access.token_record import DAY_MS, TokenRecord, digest_of, digest_of_certificate
 from goq.errors import Conflict, GoqError, InvalidInput, NotFound
 from goq.model import check_name
 
 _ATTEMPTS: Final = 5
+_CERTIFICATE_NAME = re.compile(r"[ -~]{1,200}")
 
 
 class TokenStore(Protocol):
@@ -38,7 +40,7 @@ class TokenStore(Protocol):
 
 
 class NewSecret(NamedTuple):
-    """A token's record and its text, which is known at this moment only."""
+    """A token's record and its text, which is known at this moment only; empty without a secret."""
 
     record: TokenRecord
     text: str
@@ -51,12 +53,19 @@ class TokenManager:
         self._store = store
         self._now_ms = now_ms
 
-    async def create(self, name: str, rules: Sequence[str], expires_in_ms: int = 0) -> NewSecret:
+    async def create(
+        self,
+        name: str,
+        rules: Sequence[str],
+        expires_in_ms: int = 0,
+        certificate: str | None = None,
+    ) -> NewSecret:
         """Create a token that expires after ``expires_in_ms``, 0 for never.
 
+        With ``certificate`` a client certificate of that name shows it, and it has no secret.
         Raises ``InvalidInput`` for a name or rules that are wrong, or too many tokens.
         """
-        created = new_token(name, rules, self._now_ms(), expires_in_ms)
+        created = new_token(name, rules, self._now_ms(), expires_in_ms, certificate)
         await self._store.put_token(created.record)
         return created
 
@@ -70,6 +79,8 @@ class TokenManager:
         def changed(known: TokenRecord) -> TokenRecord:
             if known.revoked_ms:
                 raise Conflict(f"token {token_id} was revoked; create another")
+            if known.certificate is not None:
+                raise Conflict(f"token {token_id} has no secret: replace its certificate")
             return replace(
                 known,
                 digest=digest_of(secret),
@@ -122,7 +133,13 @@ class TokenManager:
         raise AssertionError
 
 
-def new_token(name: str, rules: Sequence[str], now_ms: int, expires_in_ms: int = 0) -> NewSecret:
+def new_token(
+    name: str,
+    rules: Sequence[str],
+    now_ms: int,
+    expires_in_ms: int = 0,
+    certificate: str | None = None,
+) -> NewSecret:
     """Return a new token that is stored nowhere yet; raise ``InvalidInput``."""
     check_name(name, "token", field="name")
     if not 1 <= len(rules) <= limits.TOKEN_RULES_MAX:
@@ -134,5 +151,14 @@ def new_token(name: str, rules: Sequence[str], now_ms: int, expires_in_ms: int =
     parsed = tuple(dict.fromkeys(str(parse_rule(text)) for text in rules))
     token_id, secret = draw_token_id(), draw_secret()
     expires_ms = now_ms + expires_in_ms if expires_in_ms else 0
+    if certificate is not None:
+        if not _CERTIFICATE_NAME.fullmatch(certificate):
+            raise InvalidInput(
+                "the name of a certificate is its CN or a URI among its alternative names: 1 to"
+                " 200 printable ASCII characters",
+                field="cert",
+            )
+        digest = digest_of_certificate(certificate)
+        return NewSecret(TokenRecord(token_id, name, digest, parsed, now_ms, expires_ms), "")
     record = TokenRecord(token_id, name, digest_of(secret), parsed, now_ms, expires_ms)
     return NewSecret(record, format_token(token_id, secret))

@@ -17,13 +17,16 @@ from goq import limits
 from goq.errors import Conflict, InvalidInput
 
 DAY_MS: Final = 86_400_000
+_CERT: Final = "cert:"
 
 
 class TokenRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A token without its secret. Times are Unix milliseconds, 0 for none.
 
-    ``digest`` is the SHA-256 of the secret, in hexadecimal. The secret before the last rotation is
-    valid until ``previous_until_ms``. ``last_used_day`` counts days since 1970, 0 for never.
+    ``digest`` is the SHA-256 of the secret, in hexadecimal; a token without a secret has ``cert:``
+    and the name of a client certificate there, which no digest equals. The secret before the last
+    rotation is valid until ``previous_until_ms``. ``last_used_day`` counts days since 1970, 0 for
+    never.
     """
 
     id: str
@@ -38,6 +41,11 @@ class TokenRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     last_used_day: int = 0
     version: int = 1
 
+    @property
+    def certificate(self) -> str | None:
+        """The name of the client certificate that shows the token, None for one with a secret."""
+        return self.digest[len(_CERT) :] if self.digest.startswith(_CERT) else None
+
     def ended_ms(self) -> int:
         """Return when the token was revoked or expires, 0 for never."""
         return min((time for time in (self.revoked_ms, self.expires_ms) if time), default=0)
@@ -49,6 +57,11 @@ class TokenRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             return True
         is_in_time = now_ms < self.previous_until_ms
         return is_in_time and hmac.compare_digest(digest, self.previous_digest)
+
+
+def digest_of_certificate(name: str) -> str:
+    """Return what stands for the digest of a token that a client certificate shows."""
+    return _CERT + name
 
 
 def digest_of(secret: str) -> str:

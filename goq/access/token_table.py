@@ -9,7 +9,7 @@ it by an id with ``@``, which no other token has: a node that relays its request
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from ipaddress import ip_address
 from typing import Final
 
@@ -39,6 +39,7 @@ class TokenTable:
         self._known: Mapping[str, TokenRecord] = {}
         self._principals: dict[str, Principal] = {}
         self._by_text: dict[str, Principal] = {}
+        self._by_certificate: dict[str, list[TokenRecord]] = {}
         self._local: tuple[Principal, TokenRecord] | None = None
 
     def set_admin_token(self, node: str, text: str | None) -> None:
@@ -60,9 +61,10 @@ class TokenTable:
             for text in record.rules
         )
 
-    def find(self, text: str | None, peer: str) -> Principal:
+    def find(self, text: str | None, peer: str, certificate: Sequence[str] = ()) -> Principal:
         """Return the principal of a token's text, sent by ``peer`` (``host:port``).
 
+        Without a text it is that of the newest valid token for a name in the ``certificate``.
         Raises ``NotAuthenticated``. The token of the data folder counts on this machine only.
         """
         tokens, now_ms = self._tokens(), self._now_ms()
@@ -72,6 +74,8 @@ class TokenTable:
         if known is not None and (not known.expires_ms or now_ms < known.expires_ms):
             return known
         found = None if text is None else split_token(text)
+        if text is None and certificate:
+            return self._of_certificate(certificate, now_ms)
         if text is None or found is None:
             raise NotAuthenticated(_NEEDED)
         token_id, secret = found
@@ -91,6 +95,16 @@ class TokenTable:
                 self._by_text.clear()
             self._by_text[text] = principal
         return principal
+
+    def _of_certificate(self, names: Sequence[str], now_ms: int) -> Principal:
+        records = [record for name in names for record in self._by_certificate.get(name, ())]
+        for record in sorted(records, key=lambda record: -record.created_ms):
+            if not record.ended_ms() or record.ended_ms() > now_ms:
+                return self._valid(record, now_ms)
+        shown = ", ".join(names)[:200]
+        raise NotAuthenticated(
+            f"no valid token is for the certificate {shown}: goq token create NAME --cert"
+        )
 
     def named(self, principal_id: str) -> Principal:
         """Return the principal that a node of the cluster names; raise ``NotAuthenticated``."""
@@ -124,6 +138,10 @@ class TokenTable:
         """Keep the principals that another version of the tokens has with the same rules."""
         self._known = tokens
         self._by_text.clear()
+        self._by_certificate = {}
+        for record in tokens.values():
+            if record.certificate is not None:
+                self._by_certificate.setdefault(record.certificate, []).append(record)
         self._principals = {
             token_id: known
             for token_id, known in self._principals.items()

@@ -110,7 +110,7 @@ class AccessControl:
             raise NotAuthenticated(f"token {principal.id} is not valid any more")
 
     def _if_authentic(self, request: Request) -> Principal:
-        if _AUTHORIZATION not in request.headers:
+        if _AUTHORIZATION not in request.headers and not request.certificate:
             return NOBODY
         try:
             return self._authenticate(request)
@@ -121,7 +121,7 @@ class AccessControl:
         headers = request.headers
         if PRINCIPAL in headers:
             return self._relayed(request)
-        principal = self._table.find(_token_of(headers), request.peer)
+        principal = self._table.find(_token_of(headers), request.peer, request.certificate)
         self._note_use(principal.id)
         return principal
 

@@ -43,6 +43,7 @@ from goq.broker.topic.start_queue import StartQueue
 from goq.cluster.admin.standalone_view import StandaloneView
 from goq.http.failure_log import FailureLog
 from goq.http.message import Handler, Request, Response
+from goq.http.tls.server_certificate import ServerCertificate
 from goq.model import DEAD_LETTERS_SUFFIX
 from goq.storage.disk_space import DiskSpace
 
@@ -75,6 +76,7 @@ class App:
         *,
         partition_metrics: bool = True,
         token_table: TokenTable | None = None,
+        certificate: ServerCertificate | None = None,
     ) -> None:
         """``shortages`` returns what the node runs out of, in words for users.
 
@@ -84,6 +86,7 @@ class App:
         self.failures = FailureLog()
         view = StandaloneView(broker, node_id, own_url) if cluster is None else cluster.view
         self.metrics = Metrics(broker, stats, view, space, partitions=partition_metrics)
+        self.metrics.certificate = certificate
         traces = TraceRoutes(broker, node_id)
         groups = GroupRoutes(broker)
         operations = OperationRoutes(
@@ -93,6 +96,7 @@ class App:
             is_draining,
             shortages if cluster is None else lambda: [*cluster.readiness.pending(), *shortages()],
             space,
+            certificate,
         )
         now_ms = broker.clock.wall_ms
         tokens = TokenManager(broker.metadata, now_ms)

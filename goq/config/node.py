@@ -250,7 +250,8 @@ class ServerTlsConfig(BaseModel):
     """The certificate of the HTTP server, with the chain up to its authority, and the key: PEM.
 
     In a cluster the nodes verify each other by ``ca_file``, by default ``cluster.tls.ca_file``,
-    else by the public authorities.
+    else by the public authorities. Clients may show certificates of ``client_ca_file`` instead of a
+    token.
     """
 
     model_config = _STRICT
@@ -258,8 +259,9 @@ class ServerTlsConfig(BaseModel):
     cert_file: Path
     key_file: Path
     ca_file: Path | None = None
+    client_ca_file: Path | None = None
 
-    @field_validator("ca_file", mode="before")
+    @field_validator("ca_file", "client_ca_file", mode="before")
     @classmethod
     def _may_be_none(cls, value: Any) -> Any:
         return None if value == "none" else value

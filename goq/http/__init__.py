@@ -3,7 +3,7 @@
 server            the listening server ``HttpServer``, its counters and its drain
 context           limits and state shared by all connections of one server
 connection        one connection: request order, answers, cancellation
-tls               the certificate of the server, replaced while it runs
+tls               the certificate of the server, and handshakes
 allowed_hosts     the names by which requests may call the server
 request_parser    parser from bytes to whole requests; no I/O
 message           ``Request``, ``Response``, ``LiveStream``, ``BriefAnswer``

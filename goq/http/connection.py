@@ -49,6 +49,7 @@ class Connection(asyncio.Protocol):
         "_transport",
         "_unstarted",
         "_writer",
+        "certificate",
     )
 
     _transport: asyncio.Transport
@@ -57,6 +58,8 @@ class Connection(asyncio.Protocol):
     _timeouts: Timeouts
 
     def __init__(self, shared: ServerContext) -> None:
+        self.certificate: tuple[str, ...] = ()
+        """The names in the client's certificate."""
         self._shared = shared
         self._loop = shared.loop
         self._current: Request | None = None
@@ -194,6 +197,7 @@ class Connection(asyncio.Protocol):
         shared = self._shared
         shared.requests_total += 1
         self._current = request
+        request.certificate = self.certificate
         answer: Response | Awaitable[Response]
         started_s = perf_counter()
         try:

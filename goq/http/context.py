@@ -110,7 +110,8 @@ class KnownHeads:
 class ServerContext:
     """Handler, limits and counters of one server, in one event loop.
 
-    ``connections`` holds every open connection. ``connection_count`` counts only admitted ones: a
+    ``connections`` holds every open connection. ``connection_count`` counts only admitted ones and
+    ``handshakes``: a
     refused connection stays open until its refusal has reached the client. ``known_hosts`` are
     values of ``Host`` that were found allowed.
     """
@@ -123,6 +124,7 @@ class ServerContext:
         "draining",
         "failures",
         "handler",
+        "handshakes",
         "known_heads",
         "known_hosts",
         "limits",
@@ -156,6 +158,7 @@ class ServerContext:
         self.draining = False
         self.on_empty: asyncio.Future[None] | None = None
         self.connection_count = 0
+        self.handshakes: set[asyncio.Task[None]] = set()
         self.requests_total = 0
         self.bodies_in_flight_bytes = 0
         self.pulse = StreamHeartbeat(limits.heartbeat_ms)

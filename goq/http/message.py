@@ -55,7 +55,8 @@ class Request:
 
     ``path`` is percent-decoded and has no query. ``headers`` have lower-case names and values
     decoded as latin-1; values of a repeated header are joined with ``", "``. ``peer`` is
-    ``host:port``, for logs. The handler sets ``route``, for metrics, and ``principal``, the sender,
+    ``host:port``, for logs, and ``certificate`` the names in the client's certificate. The handler
+    sets ``route``, for metrics, and ``principal``, the sender,
     where it asks for tokens, or ``refusal``, why that sender may not do what it asks.
 
     The handler sets ``outlives_eof``, at the latest when it returns. A client that shut its sending
@@ -68,6 +69,7 @@ class Request:
     __slots__ = (
         "_query",
         "body",
+        "certificate",
         "headers",
         "is_brief",
         "is_http_10",
@@ -106,6 +108,7 @@ class Request:
         self.principal = principal
         self.outlives_eof = False
         self.is_brief = False
+        self.certificate: tuple[str, ...] = ()
         self.refusal: GoqError | None = None
         self.route = ""
         self._query: dict[str, str] | None = None

@@ -15,7 +15,7 @@ from goq.http.context import HttpLimits, ServerContext
 from goq.http.failure_log import FailureLog
 from goq.http.loop_watch import Holder
 from goq.http.message import Handler, Response
-from goq.http.tls import HANDSHAKE_TIMEOUT_S
+from goq.http.tls.handshake import TlsHandshake
 
 BACKLOG: Final = 1024
 CANCEL_MS_MAX: Final = 1_000
@@ -53,12 +53,10 @@ class HttpServer:
         loop = asyncio.get_running_loop()
         shared.loop = loop
         self._server = await loop.create_server(
-            lambda: Connection(shared),
+            lambda: Connection(shared) if tls is None else TlsHandshake(shared, tls),
             host,
             port,
             backlog=BACKLOG,
-            ssl=tls,
-            ssl_handshake_timeout=None if tls is None else HANDSHAKE_TIMEOUT_S,
         )
         shared.loop_watch.start(loop)
 
@@ -70,7 +68,7 @@ class HttpServer:
 
     @property
     def connection_count(self) -> int:
-        """The number of open connections, without those being refused."""
+        """The number of open connections and handshakes, without those being refused."""
         return self._shared.connection_count
 
     @property
@@ -114,6 +112,8 @@ class HttpServer:
         shared.draining = True
         shared.loop_watch.stop()
         self._server.close()
+        for handshake in list(shared.handshakes):
+            handshake.cancel()
         for connection in list(shared.connections):
             connection.drain()
         if not await self._wait_until_empty(timeout_ms):

@@ -9,10 +9,11 @@ from typing import Annotated
 
 import typer
 
-from goq_cli.output.output import print_answer
+from goq_cli.output.output import format_time, print_answer
 from goq_cli.output.progress import show_progress
 from goq_cli.session import SESSION
 
+_RENEW = "  put another in its place; SIGHUP, or a minute, and it is used"
 _DAMAGE_ADVICE = (
     "The rest is served. For the offsets, run on the node: goq doctor --verify --data-dir DIR"
 )
@@ -41,6 +42,8 @@ def _node_is_well() -> bool:
     lines = [f"node {version.node}, goq {version.version}: {health.status}"]
     lines += [f"the disk is {health.disk}"] if health.disk else []
     lines += health.limits_reached
+    if health.certificate_expires is not None:
+        lines += [f"the certificate ends: {format_time(health.certificate_expires)}", _RENEW]
     if health.opening:
         lines.append(f"{health.opening:,} partitions are still being opened and checked: ask again")
     told = {problem.what for problem in health.problems}

@@ -32,18 +32,22 @@ def create(
         ),
     ],
     expires: Annotated[str | None, typer.Option(help="Valid for so long, as 90d.")] = None,
+    cert: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Shown by a client certificate: its CN, or a URI in it."),
+    ] = None,
     data_dir: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Of a standalone node that does not run.")
     ] = None,
 ) -> None:
     """Create a token, and print it this once."""
     if data_dir is not None:
-        created = _create_offline(data_dir, name, allow, expires)
+        created = _create_offline(data_dir, name, allow, expires, cert)
     else:
         with SESSION.client() as client:
-            found = client.create_token(name, allow, expires=expires)
+            found = client.create_token(name, allow, expires=expires, cert=cert)
         created = dict(found.raw)
-    _print_created(created["id"], created["token"], created)
+    _print_created(created["id"], created.get("token", ""), created)
 
 
 @app.command("list")
@@ -98,12 +102,13 @@ def whoami() -> None:
 
 
 def _print_created(token_id: str, text: str, answer: Any) -> None:
-    notice(f"token {token_id}: keep it now, it is not shown again")
-    print_answer(answer, text)
+    if text:
+        notice(f"token {token_id}: keep it now, it is not shown again")
+    print_answer(answer, text or token_id)
 
 
 def _create_offline(
-    data_dir: Path, name: str, allow: list[str], expires: str | None
+    data_dir: Path, name: str, allow: list[str], expires: str | None, cert: str | None
 ) -> dict[str, Any]:
     """Create a token in the data folder of a standalone node that does not run."""
     from goq.access.token_manager import new_token
@@ -121,7 +126,7 @@ def _create_offline(
             " its admin.token: goq --token-file DIR/admin.token token create …"
         )
     expires_ms = 0 if expires is None else parse_duration_ms(expires, field="--expires")
-    created = new_token(name, allow, SystemClock().wall_ms(), expires_ms)
+    created = new_token(name, allow, SystemClock().wall_ms(), expires_ms, cert)
     record = created.record
     os.umask(_PRIVATE)
     RealDisk().make_dir(data_dir)

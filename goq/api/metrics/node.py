@@ -30,6 +30,7 @@ from goq.broker.runtime.metrics import Histogram, TopicCounts
 from goq.broker.topic.topic import Topic
 from goq.clock import TimeSlice
 from goq.http.loop_watch import Holder
+from goq.http.tls.server_certificate import ServerCertificate
 from goq.storage.disk_space import DiskSpace, SpaceState
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -90,6 +91,8 @@ class Metrics:
         self._http = http
         self.server: ServerCounts | None = None
         """The HTTP server, set when it is created."""
+        self.certificate: ServerCertificate | None = None
+        """The certificate of a node that speaks HTTPS."""
         self._process = ProcessCollector(registry=None)
 
     async def render(self) -> bytes:
@@ -244,6 +247,13 @@ class Metrics:
             "1 while the clock has jumped ahead and retention does not count with it",
             value=int(self._broker.retention_manager.clock.is_held),
         )
+        left_s = None if self.certificate is None else self.certificate.left_s
+        if left_s is not None:
+            yield GaugeMetricFamily(
+                "goq_tls_certificate_expiry_seconds",
+                "Seconds until the certificate ends",
+                value=left_s,
+            )
         yield GaugeMetricFamily(
             "goq_http_connections", "Open connections", value=server.connection_count
         )

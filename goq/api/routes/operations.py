@@ -20,7 +20,9 @@ from goq.api.router import JSON, Route, RouteHandler
 from goq.broker.broker import Broker
 from goq.cluster.rpc.server import CALL_PREFIX
 from goq.http.message import Request, Response
+from goq.http.tls.server_certificate import ServerCertificate
 from goq.storage.disk_space import DiskSpace, SpaceState
+from goq.units import format_time_us
 
 if TYPE_CHECKING:
     from goq.cluster.rpc.server import RpcServer
@@ -43,6 +45,7 @@ class HealthOut(msgspec.Struct, omit_defaults=True):
     """The health of the node, and its problems. ``disk`` is "full" or "nearly full".
 
     ``limits_reached`` says why no further topic fits; what is there works as before.
+    ``certificate_expires`` is there in the last 14 days of the node's certificate.
     ``opening`` counts partitions that the start has not opened and checked yet. ``offline`` and
     ``damaged`` are partitions. ``problems`` says why partitions are offline, and
     which topics wait for a decision: those that are "adopted" or "read-only".
@@ -56,6 +59,7 @@ class HealthOut(msgspec.Struct, omit_defaults=True):
     damaged: list[str] = msgspec.field(default_factory=list)
     problems: list[ProblemOut] = msgspec.field(default_factory=list)
     waits_for: list[str] = msgspec.field(default_factory=list)
+    certificate_expires: str | None = None
 
 
 class VersionOut(msgspec.Struct):
@@ -77,7 +81,9 @@ class OperationRoutes:
         is_draining: Callable[[], bool],
         waits_for: Callable[[], list[str]] = list,
         space: DiskSpace | None = None,
+        certificate: ServerCertificate | None = None,
     ) -> None:
+        self._certificate = certificate
         self._space = space
         self._broker = broker
         self._node_id = node_id
@@ -123,6 +129,9 @@ class OperationRoutes:
             damaged,
             problems,
         )
+        ending_s = None if self._certificate is None else self._certificate.ending_s
+        if ending_s is not None:
+            health.certificate_expires = format_time_us(int(ending_s) * 1_000_000)
         principal = principal_of(request)
         if not principal.is_admin:
             health.offline = _visible(offline, principal)

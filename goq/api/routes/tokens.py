@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from msgspec import UNSET
 from msgspec.structs import asdict
 
 from goq import limits
@@ -96,7 +97,7 @@ class TokenRoutes:
         expires_ms = 0 if new.expires is None else _duration_ms(new.expires, "expires")
         if new.expires is not None and expires_ms == 0:
             raise InvalidInput("a token that expires at once is of no use", field="expires")
-        created = await self._manager.create(new.name, new.allow, expires_ms)
+        created = await self._manager.create(new.name, new.allow, expires_ms, new.cert)
         return json_response(_created(created), 201)
 
     async def list(self, _request: Request) -> Response:
@@ -140,13 +141,15 @@ def token_out(token: TokenRecord) -> TokenOut:
         out.expires = format_time_us(token.expires_ms * 1000)
     if token.revoked_ms:
         out.revoked = format_time_us(token.revoked_ms * 1000)
+    if token.certificate is not None:
+        out.cert = token.certificate
     if token.last_used_day:
         out.last_used = format_time_us(token.last_used_day * DAY_MS * 1000)[:_DATE_CHARS]
     return out
 
 
 def _created(new: NewSecret) -> CreatedTokenOut:
-    return CreatedTokenOut(**asdict(token_out(new.record)), token=new.text)
+    return CreatedTokenOut(**asdict(token_out(new.record)), token=new.text or UNSET)
 
 
 def _duration_ms(value: str | float, field: str) -> int:

@@ -10,11 +10,15 @@ from goq.api.values import DateTime, Duration
 
 
 class NewToken(Input):
-    """A token to create: its name, its rules as ``verb:topic/group``, and how long it is valid."""
+    """A token to create: its name, its rules as ``verb:topic/group``, and how long it is valid.
+
+    With ``cert``, the CN of a client certificate or a URI in it, the token has no secret.
+    """
 
     name: str
     allow: list[str]
     expires: Duration | None = None
+    cert: str | None = None
 
 
 class Rotation(Input):
@@ -33,12 +37,13 @@ class TokenOut(Output, kw_only=True):
     expires: DateTime | UnsetType = UNSET
     revoked: DateTime | UnsetType = UNSET
     last_used: str | UnsetType = UNSET
+    cert: str | UnsetType = UNSET
 
 
 class CreatedTokenOut(TokenOut, kw_only=True):
-    """A token with its secret, which is shown this once."""
+    """A token with its secret, which is shown this once; one for a certificate has none."""
 
-    token: str
+    token: str | UnsetType = UNSET
 
 
 class TokensOut(msgspec.Struct):

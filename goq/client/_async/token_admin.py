@@ -19,18 +19,26 @@ class AsyncTokenAdmin:
     _http: Http
 
     async def create_token(
-        self, name: str, allow: Sequence[str], *, expires: Duration | None = None
+        self,
+        name: str,
+        allow: Sequence[str],
+        *,
+        expires: Duration | None = None,
+        cert: str | None = None,
     ) -> results.token.CreatedToken:
         """Create a token; its text is in the result, and nowhere else.
 
         ``allow`` are rules: ``verb:topic`` or ``verb:topic/group``, as ``consume:orders*/billing``.
-        ``expires`` is how long the token is valid; by default it does not end.
+        ``expires`` is how long the token is valid; by default it does not end. ``cert`` is the CN
+        of a client certificate, or a URI in it: such a token has no text.
 
         Raises ``InvalidInput`` for a rule that is wrong.
         """
         body: dict[str, object] = {"name": name, "allow": list(allow)}
         if expires is not None:
             body["expires"] = wire_duration(expires, "expires")
+        if cert is not None:
+            body["cert"] = cert
         return results.token.decode_created(await self._http.call("POST", routes.TOKENS, body))
 
     async def list_tokens(self) -> tuple[results.token.TokenDescription, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 
 from goq.client.results.result import Result, decode
 
@@ -34,6 +35,7 @@ class NodeHealth(Result):
     topic fits. ``opening`` counts partitions that the start has not opened and checked yet.
     ``offline`` and ``damaged`` are partitions, as ``orders:3``. ``problems`` says why, and which
     topics wait for a decision. ``waits_for`` is what a node that is starting waits for.
+    ``certificate_expires`` is there in the last 14 days of the node's certificate.
     """
 
     status: str
@@ -44,6 +46,7 @@ class NodeHealth(Result):
     damaged: tuple[str, ...] = ()
     problems: tuple[NodeProblem, ...] = ()
     waits_for: tuple[str, ...] = ()
+    certificate_expires: datetime | None = None
 
 
 def decode_version(answer: object) -> NodeVersion:

@@ -19,13 +19,14 @@ class TokenDescription(Result):
     expires: datetime | None = None
     revoked: datetime | None = None
     last_used: str | None = None
+    cert: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreatedToken(TokenDescription):
-    """A token with its text, which no node shows again."""
+    """A token with its text, which no node shows again; empty for one of a certificate."""
 
-    token: str
+    token: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,24 +9,45 @@ from __future__ import annotations
 
 import logging
 import ssl
+import time
 from pathlib import Path
 from typing import Final
 
 from goq.errors import UsageError
+from goq.http.tls.certificate_expiry import expiry_s
 
-HANDSHAKE_TIMEOUT_S: Final = 5.0
+_EXPIRY_TOLD_S: Final = 14 * 86_400
+_DAY_S: Final = 86_400
 _log = logging.getLogger("goq.http")
 _Stamp = tuple[tuple[int, int, int], ...]
 
 
 class ServerCertificate:
-    """The certificate and the key of a server; ``context`` always has a pair that matches."""
+    """The certificate and the key of a server; ``context`` always has a pair that matches.
 
-    def __init__(self, certificate: Path, key: Path) -> None:
+    With ``client_ca`` clients may show certificates that those authorities have signed.
+    """
+
+    def __init__(self, certificate: Path, key: Path, client_ca: Path | None = None) -> None:
         """Load the pair; raise ``UsageError`` if it cannot be used."""
         self._paths = certificate, key
+        self._client_ca = client_ca
         self._stamp = self._read_stamp()
+        self._told_s = 0.0
+        self._expiry_s: float | None = None
         self.context = self._load(_new_context())
+        self._note_expiry()
+
+    @property
+    def left_s(self) -> float | None:
+        """The seconds until the certificate ends, None if that cannot be read."""
+        return None if self._expiry_s is None else self._expiry_s - time.time()
+
+    @property
+    def ending_s(self) -> float | None:
+        """The Unix time at which the certificate ends, None if that is over 14 days away."""
+        left_s = self.left_s
+        return self._expiry_s if left_s is not None and left_s < _EXPIRY_TOLD_S else None
 
     def reload(self) -> None:
         """Load the pair again; raise ``UsageError`` and keep the one before if it is bad."""
@@ -34,10 +55,12 @@ class ServerCertificate:
         self._load(_new_context())
         self._load(self.context)
         self._stamp = stamp
+        self._note_expiry()
         _log.info("loaded the certificate %s", self._paths[0])
 
     def reload_if_changed(self) -> None:
         """Load the pair again if a file has changed; log once for a change if it is bad."""
+        self._tell_expiry()
         stamp = self._read_stamp()
         if stamp == self._stamp:
             return
@@ -47,13 +70,30 @@ class ServerCertificate:
             self._stamp = stamp
             _log.error("the certificate before is kept: %s", error.detail)
 
+    def _note_expiry(self) -> None:
+        self._expiry_s = expiry_s(self._paths[0])
+        self._told_s = 0.0
+        self._tell_expiry()
+
+    def _tell_expiry(self) -> None:
+        """Log once a day that the certificate ends soon."""
+        ending_s, now_s = self.ending_s, time.time()
+        if ending_s is not None and now_s - self._told_s >= _DAY_S:
+            self._told_s = now_s
+            days = (ending_s - now_s) / _DAY_S
+            _log.warning("the certificate %s ends in %.1f days", self._paths[0], days)
+
     def _load(self, context: ssl.SSLContext) -> ssl.SSLContext:
         certificate, key = self._paths
         try:
             context.load_cert_chain(certificate, key, password=_refuse_password)
+            if self._client_ca is not None:
+                context.load_verify_locations(self._client_ca)
+                context.verify_mode = ssl.CERT_OPTIONAL
         except (OSError, ssl.SSLError, UsageError) as error:
             raise UsageError(
-                f"the certificate cannot be used: {error}; check {certificate} and {key}",
+                f"the certificate cannot be used: {error}; check {certificate}, {key}"
+                f"{'' if self._client_ca is None else f' and {self._client_ca}'}",
                 field="security.tls",
             ) from None
         return context
