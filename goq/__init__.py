@@ -4,6 +4,9 @@ The first group is for programs that use goq, the second is the node from its ed
 third is shared by all.
 
 client    the client library, asynchronous and synchronous
+embedded  a node in this process, for programs and tests
+embedded_client  a client on such a node
+pytest_plugin    fixtures for tests of programs that use goq
 pipeline  export, reports and Spark
 
 process   the process of a node: event loop, log, signals
@@ -34,18 +37,31 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from goq.client import AsyncClient, Client
+    from goq.embedded import Node
+    from goq.embedded_client import open_folder as open
     from goq.errors import GoqError
     from goq.model import Message, MessageId
 
 __version__ = "0.1.0"
-__all__ = ["AsyncClient", "Client", "GoqError", "Message", "MessageId", "__version__"]
+__all__ = [
+    "AsyncClient",
+    "Client",
+    "GoqError",
+    "Message",
+    "MessageId",
+    "Node",
+    "__version__",
+    "open",
+]
 
 _HOMES = {
-    "AsyncClient": "goq.client",
-    "Client": "goq.client",
-    "GoqError": "goq.errors",
-    "Message": "goq.model",
-    "MessageId": "goq.model",
+    "AsyncClient": ("goq.client", "AsyncClient"),
+    "Client": ("goq.client", "Client"),
+    "GoqError": ("goq.errors", "GoqError"),
+    "Message": ("goq.model", "Message"),
+    "MessageId": ("goq.model", "MessageId"),
+    "Node": ("goq.embedded", "Node"),
+    "open": ("goq.embedded_client", "open_folder"),
 }
 
 
@@ -53,4 +69,5 @@ def __getattr__(name: str) -> Any:
     """Import a public name when it is first used: a node never imports the client."""
     if name not in _HOMES:
         raise AttributeError(f"module 'goq' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    module, attribute = _HOMES[name]
+    return getattr(importlib.import_module(module), attribute)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from goq.cluster.cluster_node import ClusterNode
 
 
-class Node:
+class NodeServer:
     """A node with its configuration: :meth:`start` it, then :meth:`stop` it.
 
     ``broker``, ``app`` and, on a member of a cluster, ``cluster`` are set while it runs. Topics

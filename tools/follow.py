@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 import uvloop
 
 from goq.config.node import Config
-from goq.node import Node
+from goq.node import NodeServer
 
 _ROOT = str(Path(__file__).resolve().parent.parent) + "/"
 _GOQ = _ROOT + "goq/"
@@ -102,7 +102,7 @@ class _NodeThread:
     """A node on one topic of one partition, in a thread."""
 
     def __init__(self, data_dir: Path) -> None:
-        self._node = Node(Config(broker={"data_dir": data_dir, "listen": "127.0.0.1:0"}))
+        self._node = NodeServer(Config(broker={"data_dir": data_dir, "listen": "127.0.0.1:0"}))
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None

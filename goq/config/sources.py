@@ -43,14 +43,24 @@ def load_config(path: Path | None, flags: Mapping[str, Any]) -> Config:
         from goq.config.yaml_file import read_yaml  # a node without a file starts faster
 
         written = read_yaml(path)
-    written = _merge(written, _read_environment())
-    for key, value in flags.items():
+    where = f"{path}, the environment or a flag" if path else "the environment or a flag"
+    return config_of(flags, _merge(written, _read_environment()), where)
+
+
+def config_of(
+    settings: Mapping[str, Any], below: Mapping[str, Any] | None = None, where: str = "the settings"
+) -> Config:
+    """Return the configuration of settings by dotted name, over those of ``below``.
+
+    Raises ``UsageError``, which says ``where`` they are.
+    """
+    written = dict(below or {})
+    for key, value in settings.items():
         written = _merge(written, _nested(key, value))
     try:
         return Config(**written)
     except ValidationError as error:
         found = "; ".join(_explain(e) for e in error.errors())
-        where = f"{path}, the environment or a flag" if path else "the environment or a flag"
         raise UsageError(f"{found} (in {where})") from None
 
 

@@ -9,13 +9,13 @@ import traceback
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from goq.node import Node
+from goq.node import NodeServer
 
 _REQUESTS_MAX = 100
 _FRAMES_MAX = 8
 
 
-def dump(node: Node) -> str:
+def dump(node: NodeServer) -> str:
     """Return the requests under way, the places where tasks wait, and the stacks of threads."""
     return "\n".join(
         [

@@ -18,7 +18,7 @@ from goq import __version__
 from goq.config.exposure import is_loopback
 from goq.config.node import Config
 from goq.errors import GoqError
-from goq.node import Node
+from goq.node import NodeServer
 from goq.process import log
 from goq.process.dump import dump
 from goq.process.heap import set_up_heap, trim_heap
@@ -55,7 +55,7 @@ async def _run(
 ) -> None:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
-    node = Node(config)
+    node = NodeServer(config)
 
     def stop(number: int) -> None:
         if not stopping.is_set():
@@ -80,7 +80,7 @@ async def _run(
         _log.info("stopped")
 
 
-async def _collect_garbage(node: Node) -> None:
+async def _collect_garbage(node: NodeServer) -> None:
     """Collect reference cycles once the topics are open, but none among what the start has loaded.
 
     A start makes many objects and few cycles: collecting meanwhile cost a fifth of it. Later, a
@@ -111,7 +111,7 @@ def _tell_start(config: Config, url: str) -> None:
         )
 
 
-def _reload(node: Node, load: Callable[[], Config]) -> None:
+def _reload(node: NodeServer, load: Callable[[], Config]) -> None:
     """Apply the settings that can change while a node runs; name the others."""
     try:
         config = load()

@@ -52,7 +52,7 @@ class Process(Home):
         self.is_dead = self.ended_at_once = True
 
     async def _start(self) -> None:
-        """Do what ``goq.node.Node`` does, without HTTP."""
+        """Do what ``goq.node.NodeServer`` does, without HTTP."""
         machine, config = self.machine, self._config
         try:
             bootstrap = self.bootstrap = ClusterBootstrap(

@@ -14,7 +14,7 @@ from goq.config.node import Config
 from goq.errors import DataDirLocked, UnsupportedFormat, UsageError
 from goq.frame.encoder import Columns, ProducerMark, encode_frame
 from goq.frame.header import parse_header
-from goq.node import Node
+from goq.node import NodeServer
 from tests.support.node.running_node import RunningNode, running_node
 
 GROUP = "/v1/topics/t/groups/g"
@@ -218,7 +218,7 @@ def test_stopping_what_never_started_or_has_stopped_is_nothing(tmp_path: Path) -
     with running_node(tmp_path) as node:
         node.on_loop(node.node.stop)
         node.on_loop(node.node.stop)
-        node.on_loop(Node(Config()).stop)
+        node.on_loop(NodeServer(Config()).stop)
 
 
 def test_a_group_that_ends_somewhere_ends_there_after_a_restart(tmp_path: Path) -> None:

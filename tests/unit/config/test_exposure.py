@@ -9,7 +9,7 @@ import pytest
 
 from goq.config.sources import load_config
 from goq.errors import UsageError
-from goq.node import Node
+from goq.node import NodeServer
 
 OPEN = ["0.0.0.0:0", "[::]:0", "10.0.0.1:0", "goq.example.com:0"]
 CLOSED = ["127.0.0.1:0", "127.3.2.1:0", "[::1]:0", "localhost:0"]
@@ -21,7 +21,7 @@ def start(data_dir: Path, **settings: object) -> None:
     config = load_config(None, {"broker.data_dir": str(data_dir), **flags})
 
     async def run() -> None:
-        node = Node(config)
+        node = NodeServer(config)
         await node.start()
         await node.stop()
 
