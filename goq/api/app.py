@@ -33,6 +33,7 @@ from goq.api.routes.message import SingleMessageRoutes
 from goq.api.routes.messages import MessageRoutes
 from goq.api.routes.operations import NodeCallRoutes, OperationRoutes
 from goq.api.routes.producers import ProducerRoutes
+from goq.api.routes.receive import ReceiveRoutes
 from goq.api.routes.scheduled import ScheduledRoutes
 from goq.api.routes.search import SearchRoutes
 from goq.api.routes.tokens import TokenRoutes
@@ -88,7 +89,7 @@ class App:
         self.metrics = Metrics(broker, stats, view, space, partitions=partition_metrics)
         self.metrics.certificate = certificate
         traces = TraceRoutes(broker, node_id)
-        groups = GroupRoutes(broker)
+        receive = ReceiveRoutes(broker)
         operations = OperationRoutes(
             broker,
             node_id,
@@ -113,7 +114,8 @@ class App:
             *traces.routes(),
             *ScheduledRoutes(broker).routes(),
             *HistoryRoutes(broker).routes(),
-            *groups.routes(),
+            *receive.routes(),
+            *GroupRoutes(broker).routes(),
             *ProducerRoutes(broker).routes(),
             *MemberRoutes(broker).routes(),
             *DeadLetterRoutes(broker).routes(),
@@ -126,7 +128,7 @@ class App:
         operations.describe(routes)
         internal: list[Route] = []
         if cluster is not None:
-            internal = [*groups.internal_routes(), *NodeCallRoutes(cluster.rpc_server).routes()]
+            internal = [*receive.internal_routes(), *NodeCallRoutes(cluster.rpc_server).routes()]
         self.router = Router(
             [*routes, *internal],
             stats,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any, Final, TypeVar, cast
@@ -78,6 +78,9 @@ class Route:
     """Whether the answer may wait for messages; such a request ends with its connection."""
     is_brief: bool = False
     """Whether the answer waits for nothing but the disk, so that a single node needs no task."""
+    at_once: Callable[..., Coroutine[Any, Any, Response] | None] | None = None
+    """Begins an answer that waits for nothing but the disk; None if ``handler`` must wait. Whoever
+    gets one must run it. Only a single node calls it."""
     answer_type: str = JSON
     ignores_query: bool = False
     """Whether unknown query parameters are accepted: monitoring systems may add some."""
@@ -219,7 +222,12 @@ class Router:
                 _check_coding(request)
             if self.opened is not None and (opened := self.opened(route, values)) is not None:
                 request.is_brief = False
-                return self._run(request, route, values, started_s, opened)
+                return self._run(request, route, values, started_s, opened=opened)
+            if route.at_once is not None and self._is_alone:
+                begun = route.at_once(request, *values)
+                if begun is not None:
+                    request.is_brief = True
+                    return self._run(request, route, values, started_s, begun=begun)
             if route.is_async:
                 return self._run(request, route, values, started_s)
             response = cast(Response, route.handler(request, *values))
@@ -260,14 +268,18 @@ class Router:
         route: Route,
         values: list[str],
         started_s: float,
+        *,
         opened: Awaitable[None] | None = None,
+        begun: Awaitable[Response] | None = None,
     ) -> Response:
         try:
             if opened is not None:
                 await self._wait(opened)
-            answer = route.handler(request, *values)
+            answer = begun or route.handler(request, *values)
             if isinstance(answer, Response):
                 response = answer
+            elif begun is not None:
+                response = self._answered(request, await begun)
             elif route.waits:
                 response = self._answered(request, await self._wait(answer))
             else:

@@ -110,7 +110,7 @@ class Connection(asyncio.Protocol):
         if request is None:
             owed = bool(self._reader.requests)
         else:
-            owed = self._task is None or request.outlives_eof
+            owed = request.outlives_eof or (self._task is None and not request.is_brief)
         if not owed:
             self._cancel()
             self._close()
@@ -226,8 +226,10 @@ class Connection(asyncio.Protocol):
         shared, is_first_step = self._shared, True
 
         def on_answer(response: Response | None, error: BaseException | None) -> None:
-            if self._transport.is_closing():
-                return  # the client is gone
+            if self._transport.is_closing():  # the client is gone
+                if response is not None and response.on_refused is not None:
+                    response.on_refused()
+                return
             if response is None or response.stream is not None:
                 response = shared.failure(error or TypeError("a brief answer streams"), request)
             self._writer.write(response, self._connection_line(request), request)
@@ -238,6 +240,8 @@ class Connection(asyncio.Protocol):
         note_step = partial(_note_step, shared, request)
         BriefAnswer(answer, self._loop, on_answer, note_step).step()
         is_first_step = False
+        if self._eof and not request.outlives_eof and self._current is request:
+            self._close()
 
     async def _serve(self, answer: Response | Awaitable[Response], request: Request) -> None:
         """Await the answer and write it. This is the body of a request's task."""

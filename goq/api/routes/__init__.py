@@ -4,7 +4,8 @@ topics        create, list, describe, change and delete topics; a topic's histor
 messages      publish, and reads of a partition's log
 message       show, change and cancel one message
 producers     progress of an idempotent producer
-groups        receive, ack, nack, reject, release, extend; progress, settings and reset of groups
+receive       receive, at once or as soon as there is something
+groups        ack, nack, reject, release, extend; progress, settings and reset of groups
 stream        streaming receive
 members       join, heartbeat and leave of group members
 dead_letters  list, redrive and purge of dead letters

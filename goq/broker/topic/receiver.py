@@ -11,9 +11,10 @@ group is deleted, the waiting receives begin from the top (:meth:`Receiver.resta
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from typing import Any
 
 from goq import limits
 from goq.broker.group.coordinator import Coordinator
@@ -171,6 +172,13 @@ class Receiver:
                 await asyncio.sleep(0)  # there may be millions to skip: yield to other tasks
             except _Rebuild as rebuild:
                 await self._partitions[rebuild.partition].rebuilt()
+        if is_paused:
+            await self._lease_rest(group, request, leased)
+        return leased
+
+    async def _lease_rest(self, group: str, request: ReceiveRequest, leased: _Leased) -> None:
+        """Go on with a receive whose turn ended early, and add to what it leased."""
+        is_paused = True
         try:
             while is_paused:
                 await asyncio.sleep(0)
@@ -181,7 +189,6 @@ class Receiver:
         except BaseException:
             self._undo(group, leased)
             raise
-        return leased
 
     def _lease(
         self,
@@ -280,6 +287,28 @@ class Receiver:
         if warmed is None and self._settings.topic.lane_weights is None and len(partitions) > 1:
             partitions.sort(key=lambda partition: partition.leases.next_lane(group))
         return partitions
+
+    def receive_at_once(
+        self, group: str, request: ReceiveRequest
+    ) -> Coroutine[Any, Any, list[LeasedBatch]] | None:
+        """Lease messages that are ready and in memory to a known group; None without any.
+
+        The caller must run what it gets: it waits for the disk alone, and returns the batches.
+        """
+        if self.has_members(group):
+            return None
+        try:
+            leased, is_paused = self._lease(group, request, None)
+        except (OnlySkipped, _Warm, _Rebuild, GoqError, OSError):
+            return None  # a receive that may wait deals with it
+        return self._received(group, request, leased, is_paused) if leased else None
+
+    async def _received(
+        self, group: str, request: ReceiveRequest, leased: _Leased, is_paused: bool
+    ) -> list[LeasedBatch]:
+        if is_paused:
+            await self._lease_rest(group, request, leased)
+        return await self._hand_over(group, leased)
 
     async def _hand_over(self, group: str, leased: _Leased) -> list[LeasedBatch]:
         """Return the batches once their leases are durable; release them if cancelled."""

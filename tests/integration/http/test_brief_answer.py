@@ -101,3 +101,48 @@ def test_a_client_that_shut_its_sending_side_gets_the_answer(run) -> None:
             assert await peer.rest() == b""
 
     run(scenario)
+
+
+class _Lease:
+    """A handler whose answer is given back if the client is gone."""
+
+    def __init__(self) -> None:
+        self.waiting: list[asyncio.Future[bytes]] = []
+        self.given_back = 0
+
+    def __call__(self, request: Request):
+        request.is_brief = True
+        return self._answer()
+
+    async def _answer(self) -> Response:
+        self.waiting.append(asyncio.get_running_loop().create_future())
+        response = Response(200, await self.waiting[-1])
+        response.on_refused = self._give_back
+        return response
+
+    def _give_back(self) -> None:
+        self.given_back += 1
+
+
+@pytest.mark.parametrize("leave", ["close", "half-close", "half-close with the request"])
+def test_the_answer_for_a_client_that_is_gone_is_given_back(run, leave: str) -> None:
+    async def scenario() -> None:
+        handler = _Lease()
+        async with serving(handler) as served:
+            peer = await served.connect()
+            peer.send(post(b""))
+            if leave == "half-close with the request":
+                peer.end_input()
+            await until(lambda: handler.waiting)
+            if leave == "close":
+                peer.leave()
+            elif leave == "half-close":
+                peer.end_input()
+            if leave != "close":
+                assert await peer.rest() == b""
+            await until(lambda: not served.server.connection_count)
+            handler.waiting.pop().set_result(b"message")
+            await until(lambda: handler.given_back)
+            assert handler.given_back == 1
+
+    run(scenario)

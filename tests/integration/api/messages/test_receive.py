@@ -321,3 +321,22 @@ def test_messages_of_an_answer_without_room_are_ready_again_at_once(
     assert refused.headers["retry-after"] == "1"
     (message,) = receive(node, topic, wait="30s")
     assert message["attempt"] == 1
+
+
+def test_each_message_goes_to_a_half_closed_client_or_is_ready_again(
+    node: RunningNode, topic: str
+) -> None:
+    assert receive(node, topic) == []  # the group is known
+    publish(node, topic, *["x"] * 30)
+    body = json.dumps({"consumer": "gone"}).encode()
+    head = (
+        f"POST /v1/topics/{topic}/groups/g/receive HTTP/1.1\r\nHost: localhost\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    sent = 0
+    for _ in range(30):
+        with socket.create_connection(node.address, timeout=10) as raw:
+            raw.sendall(head.encode() + body)
+            raw.shutdown(socket.SHUT_WR)
+            sent += b'"receipt"' in raw.makefile("rb").read()
+    eventually(lambda: group_of(node, topic)["leased"] == sent)
