@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from goq import limits
 from goq.broker.events.writer import EventWriter
 from goq.broker.log.admission import Admission
 from goq.broker.log.group_commit import GroupCommit
@@ -23,10 +24,10 @@ from goq.broker.partition_context import Availability, PartitionCallbacks, Parti
 from goq.broker.runtime.metrics import TopicStats
 from goq.delivery.dedup.producer_table import ProducerTable
 from goq.delivery.events.event import Named, SnapshotProducers
-from goq.errors import GoqError
+from goq.errors import GoqError, TooManyRequests
 from goq.frame.view import FrameView
 from goq.model import Acks, Message
-from goq.storage.column_index.rows import ROW_ATTRIBUTES, ColumnRows, rows_of
+from goq.storage.column_index.rows import ROW_ATTRIBUTES, rows_of
 
 
 class Appender:
@@ -89,6 +90,11 @@ class Appender:
         """Raise an error if a frame cannot be accepted now."""
         if self._availability.error is not None:
             raise self._availability.error
+        if self._ready.entering_bytes > limits.COMMIT_QUEUE_BYTES_MAX:
+            raise TooManyRequests(
+                "the partition cannot keep up with so many tenants; send again shortly",
+                retry_after_ms=100,
+            )
         self.commit.check_room(frame_bytes)
 
     def publish(
@@ -160,7 +166,7 @@ class Appender:
     def _on_commit(self, committed: CommittedFrames) -> None:
         stats, state, ready = self._stats, self._state, self._ready.current
         stats.begin(self._loop.time())
-        committed_bytes = 0
+        committed_bytes = rows_entered = 0
         for view, appended in committed:
             header = view.header
             end = appended.offset + header.message_count
@@ -169,7 +175,14 @@ class Appender:
             stats.published_bytes += header.frame_bytes
             committed_bytes += header.frame_bytes
             state.extend_to(end)
-            rows = self._rows_of(view, appended)
+            rows = None
+            has_rows = bool(header.attributes & ROW_ATTRIBUTES)
+            rows_entered += has_rows * header.message_count
+            if rows_entered > limits.ROWS_ENTERED_AT_ONCE or self._ready.entering is not None:
+                self._ready.enter_later(_stamped(view, appended))
+                continue
+            if has_rows:
+                rows = rows_of(_stamped(view, appended))
             ready.published(appended.offset, end, rows, appended.time_us // 1000)
             if rows is not None:
                 self._on_delayed()
@@ -179,13 +192,13 @@ class Appender:
         if is_snapshot_due and self._availability.error is None:
             self._writer.record_snapshot()
 
-    def _rows_of(self, view: FrameView, appended: Appended) -> ColumnRows | None:
-        if not view.header.attributes & ROW_ATTRIBUTES:
-            return None
-        header = view.header._replace(base_offset=appended.offset, append_time_us=appended.time_us)
-        return rows_of(FrameView(header, view.buffer))
-
     def _on_commit_failure(self, error: GoqError) -> None:
         self._callbacks.on_disk_failure(error)
         if self._log.failed:
             self._on_failure(error)
+
+
+def _stamped(view: FrameView, appended: Appended) -> FrameView:
+    """Return a frame with the offset and time that it got."""
+    header = view.header._replace(base_offset=appended.offset, append_time_us=appended.time_us)
+    return FrameView(header, view.buffer)

@@ -22,7 +22,8 @@ No message is skipped: a cursor passes a message only after the receive has deal
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Protocol
 
 from goq.delivery.queues.policy import NO_TENANT, SchedulingPolicy, TenantNumbers
@@ -109,6 +110,7 @@ class FairScheduler:
         self._parked: dict[int, list[int]] = {}
         self._cursors.flags[:] = bytes(len(self._cursors))
         self._arrival = _NEVER_READ
+        self._arrived: Iterator[int] | None = None  # queues still to be looked at
 
     def take(self, taker: MessageTaker, now_ms: int, messages_max: int) -> int:
         """Offer messages until ``messages_max`` are taken or there are no more; return how many."""
@@ -168,16 +170,30 @@ class FairScheduler:
         """Forget a queue: another queue may get its slot."""
         self._cursors.reset(slot)
 
-    def _read_arrivals(self) -> None:
-        arrivals = self._ready.arrivals
-        self._cursors.floor_offset = max(self._cursors.floor_offset, self._ready.start_offset)
-        if self._arrival == arrivals.end:
-            return
-        self._cursors.grow(len(self._ready.slots))
-        slots = arrivals.since(self._arrival)
-        self._arrival = arrivals.end
-        for slot in range(len(self._cursors)) if slots is None else slots:
+    def catch_up(self, queues_max: int) -> bool:
+        """Look at up to ``queues_max`` queues with new messages; return whether that was all."""
+        is_new = self._arrived is None
+        if self._arrived is None:
+            arrivals = self._ready.arrivals
+            if self._arrival == arrivals.end:
+                return True
+            self._cursors.grow(len(self._ready.slots))
+            slots = arrivals.since(self._arrival)
+            self._arrival = arrivals.end
+            self._arrived = iter(range(len(self._cursors)) if slots is None else slots)
+        looked = 0
+        for slot in islice(self._arrived, queues_max):
             self._activate(slot)
+            looked += 1
+        if looked == queues_max:
+            return False
+        self._arrived = None
+        return is_new  # else there may be later ones
+
+    def _read_arrivals(self) -> None:
+        self._cursors.floor_offset = max(self._cursors.floor_offset, self._ready.start_offset)
+        while not self.catch_up(UNLIMITED):
+            pass
 
     def _activate(self, slot: int) -> None:
         """Add a queue to the sharing of its lane; it leaves again if it has no messages."""

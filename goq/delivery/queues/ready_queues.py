@@ -45,6 +45,9 @@ class QueueReader(Protocol):
     def on_queue_removed(self, slot: int) -> None:
         """Forget a queue: another queue may get its slot."""
 
+    def catch_up(self, queues_max: int) -> bool:
+        """Look at up to ``queues_max`` queues with new messages; return whether that was all."""
+
 
 class ArrivalLog:
     """The slots of queues with new messages, in order: each group reads them before it takes.
@@ -119,6 +122,10 @@ class ReadyQueues:
     def remove_reader(self, reader: QueueReader) -> None:
         """Keep nothing more for this reader."""
         self._readers.remove(reader)
+
+    def catch_up(self, queues_max: int) -> bool:
+        """Have a reader look at new messages; return whether all have seen all."""
+        return all(reader.catch_up(queues_max) for reader in self._readers)
 
     def add(self, lane: int, tenant: int, start: int, end: int, ready_ms: int) -> None:
         """Add messages of one lane and tenant."""

@@ -157,7 +157,7 @@ def test_a_topic_deleted_while_a_partition_is_reopened_leaves_no_folder(tmp_path
             topic = await broker.create_topic("t")
             await publish(topic, b"x")
             disk.fail("append", "events")
-            disk.hold("t/0/messages", operation="make_dir")
+            disk.hold("t/0/messages", operation="open")
             with pytest.raises(StorageFull):
                 await topic.receiver.receive("g", options())
             disk.heal()
