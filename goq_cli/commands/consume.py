@@ -30,6 +30,7 @@ class Where:
 
     from_beginning: bool
     from_offset: int | None
+    last: int | None
     from_time: str | None
     to_time: str | None
     partition: int | None
@@ -38,7 +39,7 @@ class Where:
 
     def is_set(self) -> bool:
         """Whether any bound was given."""
-        return self != Where(False, None, None, None, None, False, False)
+        return self != Where(False, None, None, None, None, None, False, False)
 
 
 def command(
@@ -69,8 +70,8 @@ def command(
         typer.Option(
             "--format",
             metavar="F",
-            help="%t topic %p partition %o offset %k key %v value %h headers %T time %i id"
-            " %a attempt %% percent",
+            help="%t topic %p partition %o offset %k key %v value %h headers %h{N} header N"
+            " %T time %i id %a attempt %x value in hex %S its bytes %j all as JSON %% percent",
         ),
     ] = DEFAULT_FORMAT,
     raw: Annotated[
@@ -110,7 +111,13 @@ def command(
         bool, typer.Option("--no-wait-topic", help="Exit 3 if the topic is not there yet.")
     ] = False,
     from_beginning: Annotated[bool, typer.Option("--from-beginning")] = False,
-    from_offset: Annotated[int | None, typer.Option(metavar="N", min=0)] = None,
+    from_offset: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="From this offset on; -N: N before each partition's end."),
+    ] = None,
+    last: Annotated[
+        int | None, typer.Option("--last", metavar="N", min=1, help="The newest N messages.")
+    ] = None,
     from_time: Annotated[
         str | None, typer.Option(metavar="T", help="Only messages appended at or after T.")
     ] = None,
@@ -130,7 +137,11 @@ def command(
     With --group, messages are leased, printed and acknowledged. Without, the log is read from
     --from-… to its end and nothing is acknowledged.
     """
-    where = Where(from_beginning, from_offset, from_time, to_time, partition, follow, background)
+    where = Where(
+        from_beginning, from_offset, last, from_time, to_time, partition, follow, background
+    )
+    if last is not None and (from_beginning or from_time or to_time or from_offset is not None):
+        raise UsageError("--last goes without --from-… and --to-time")
     if group is None and (execute or coproc or no_ack or until_empty or visibility):
         raise UsageError(
             "--exec, --coproc, --no-ack, --until-empty and --visibility need a --group"
@@ -139,7 +150,7 @@ def command(
         raise UsageError("--exec and --coproc exclude each other")
     if group is not None and where.is_set():
         raise UsageError(
-            "--from-…, --to-time, --partition, --follow and --background go without --group"
+            "--from-…, --to-time, --last, --partition, --follow and --background go without --group"
         )
     interrupts = Interrupts()
     lasts = group is not None or follow or retry_for is not None
@@ -228,7 +239,7 @@ def _log(
     if timeout is not None:
         raise UsageError("--timeout needs a --group")
     from_time = where.from_time
-    if where.follow and not where.from_beginning and where.from_offset is None:
+    if where.follow and not where.from_beginning and where.from_offset is where.last is None:
         from_time = from_time or "now"
     for topic in topics:
         yield from client.read_log(
@@ -242,6 +253,7 @@ def _log(
             before_wait=writer.flush,
             background=where.background,
             wait_for_topic=wait_for_topic,
+            last=where.last,
         )
 
 

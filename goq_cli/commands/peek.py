@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -42,14 +42,22 @@ def command(
     group: Annotated[str | None, typer.Option(metavar="G", help="Messages of this group.")] = None,
     state: Annotated[str | None, typer.Option(help=f"With --group: {', '.join(STATES)}.")] = None,
     maximum: Annotated[int, typer.Option("--max", metavar="N", min=1)] = 10,
+    newest: Annotated[
+        bool, typer.Option("--newest", help="The newest in the log, the newest first.")
+    ] = False,
 ) -> None:
     """Show messages without leasing them: of a group by state, or the oldest in the log."""
+    if newest and group is not None:
+        raise UsageError("--newest goes without --group")
     if group is None and state is not None:
         raise UsageError("--state needs a --group")
     chosen = state or STATES[0]
+    found: Sequence[Mapping[str, Any]]
     with SESSION.client() as client:
         if group is not None:
             found = list(islice(_peeked(client, topic, group, chosen, maximum), maximum))
+        elif newest:
+            found = [message_fields(m) for m in client.read_log(topic, last=maximum)][::-1]
         else:
             log = client.read_log(topic)
             found = [message_fields(message) for message in islice(log, maximum)]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import base64
 import os
+import re
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from goq.errors import UsageError
@@ -110,13 +111,29 @@ def compile_format(
         "T": lambda m: format_time_us(m.timestamp).encode(),
         "i": lambda m: str(m.id).encode(),
         "a": lambda m: b"%d" % getattr(m, "attempt", 0),
+        "x": lambda m: (m.value or b"").hex().encode(),
+        "S": lambda m: b"%d" % len(m.value or b""),
+        "j": lambda m: json_line(m)[:-1],
         "%": lambda _m: b"%",
     }
     pieces: list[Callable[[Any], bytes]] = []
+    # A header's name may have any character: it is taken out before letters are looked at.
+    for part in re.split(r"((?<!%)(?:%%)*%h\{[^}]*\})", form):
+        if match := re.fullmatch(r"((?:%%)*)%h\{([^}]*)\}", part):
+            pieces += [_literal(b"%" * (len(match[1]) // 2)), _header_value(match[2], shown)]
+        else:
+            pieces += _pieces(part, fields)
+    return lambda message: b"".join([piece(message) for piece in pieces])
+
+
+def _pieces(
+    form: str, fields: Mapping[str, Callable[[Any], bytes]]
+) -> Iterator[Callable[[Any], bytes]]:
+    """Yield the pieces of a format without names of headers; raise ``UsageError``."""
     characters = iter(form)
     for character in characters:
         if character not in "%\\":
-            pieces.append(_literal(character.encode()))
+            yield _literal(character.encode())
             continue
         known = fields if character == "%" else {k: _literal(v) for k, v in _ESCAPES.items()}
         letter = next(characters, "")
@@ -125,8 +142,12 @@ def compile_format(
                 f"--format: {character}{letter} means nothing; there are"
                 f" {' '.join(character + k for k in known)}"
             )
-        pieces.append(known[letter])
-    return lambda message: b"".join([piece(message) for piece in pieces])
+        yield known[letter]
+
+
+def _header_value(name: str, shown: Callable[[bytes], bytes]) -> Callable[[Any], bytes]:
+    """Return the values of a header, in their order, with commas."""
+    return lambda m: shown(b",".join(value for each, value in m.headers if each == name))
 
 
 def _literal(text: bytes) -> Callable[[Any], bytes]:

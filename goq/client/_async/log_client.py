@@ -98,12 +98,15 @@ class AsyncLogClient:
         before_wait: Callable[[], Awaitable[None]] | None = None,
         background: bool = False,
         wait_for_topic: bool = True,
+        last: int | None = None,
     ) -> AsyncIterator[LogMessage]:
         """Yield the messages of all partitions, or of one, merged by append time.
 
         Without bounds these are all from the beginning of the log to its end at the time of the
         call. With times, exactly those appended at or after ``from_time`` and before ``to_time``.
-        ``from_offset`` is where to begin in each partition.
+        ``from_offset`` is where to begin in each partition; a negative one counts from its end.
+        ``last`` is instead of bounds: the newest messages of all partitions, so many, or fewer
+        where compaction has removed some.
 
         With ``follow`` the iterator goes on at the end and waits for new messages. These come as
         they arrive: what arrives together is merged, but no message waits for an older one of
@@ -123,6 +126,7 @@ class AsyncLogClient:
             on_damage=on_damage,
             before_wait=before_wait,
             wait_for_topic=wait_for_topic,
+            last=last,
         )
         return reader.messages()
 

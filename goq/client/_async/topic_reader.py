@@ -188,7 +188,8 @@ class TopicReader:
 
     Memory holds one batch of each partition at a time. The partitions share ``messages_max``
     messages, with at least ``messages_min`` a batch. ``starts`` are offsets at which to begin in
-    some partitions instead.
+    some partitions instead. A negative offset of the range counts from the end of each partition.
+    ``last`` leaves out all but so many messages before the end; these are held in memory.
     """
 
     def __init__(
@@ -205,7 +206,14 @@ class TopicReader:
         messages_min: int = READ_MESSAGES_MIN,
         messages_max: int = limits.READ_MESSAGES_MAX,
         wait_for_topic: bool = False,
+        last: int | None = None,
     ) -> None:
+        if last is not None:
+            if last < 1 or replace(span, background=False) != LogRange():
+                raise InvalidInput(
+                    "last is at least 1, and goes without other bounds", field="last"
+                )
+            span = replace(span, from_offset=-last)
         if follow and span.to_time is not None:
             raise InvalidInput("following has no end: leave out to_time", field="to_time")
         self.http = http
@@ -221,6 +229,7 @@ class TopicReader:
         self._messages_min = messages_min
         self._messages_max = messages_max
         self._waits_for_topic = wait_for_topic and follow
+        self._newest = None if last is None else deque[LogMessage](maxlen=last)
 
     async def messages(self) -> AsyncGenerator[LogMessage, None]:
         """Yield messages, to the end or without end."""
@@ -232,8 +241,13 @@ class TopicReader:
         while heads:
             found, reader = heapq.heappop(heads)
             for message in messages_of(self.topic, found.partition, found.frame, self.lanes):
-                yield message
+                if self._newest is None:
+                    yield message
+                else:
+                    self._newest.append(message)
             await _push(heads, reader)
+        for message in self._newest or ():
+            yield message
         if self.follow:
             arriving = self._arriving(readers)
             try:
@@ -274,7 +288,10 @@ class TopicReader:
             starts = {self._partition: starts[self._partition]}
         span = self._span
         is_of_past = span.include_deleted or span.as_of is not None
-        if span.from_offset is not None or span.from_time is not None or is_of_past:
+        if span.from_offset is not None and span.from_offset < 0:
+            ends = {p.partition: p.high_watermark for p in found.partitions}
+            starts = {p: max(start or 0, ends[p] + span.from_offset) for p, start in starts.items()}
+        elif span.from_offset is not None or span.from_time is not None or is_of_past:
             starts = dict.fromkeys(starts, span.from_offset)
         starts.update({p: offset for p, offset in self._starts.items() if p in starts})
         return [

@@ -12,10 +12,11 @@ Shape = TypeVar("Shape", bound=msgspec.Struct)
 
 
 class PartitionAnswer(msgspec.Struct):
-    """A partition of a topic; the offset is 0 where no node leads it."""
+    """A partition of a topic; the offsets are 0 where no node leads it."""
 
     partition: int
     start_offset: int = 0
+    high_watermark: int = 0
 
 
 class TopicAnswer(msgspec.Struct):

@@ -284,13 +284,53 @@ def test_what_is_in_the_pipe_is_leased_until_its_reader_takes_it(
     assert group_of(environment, topic, "g")["lag"] == 0
 
 
+def test_the_newest_messages_are_those_of_all_partitions(
+    goq: Run, topic: str, environment: dict[str, str]
+) -> None:
+    for number in range(6):
+        goq("produce", topic, "--key", f"k{number}", stdin=b"%d\n" % number)
+    assert goq("consume", topic, "--last", "4").stdout.split() == [b"2", b"3", b"4", b"5"]
+    assert len(goq("consume", topic, "--last", "99").stdout.split()) == 6
+    words = ["consume", topic, "--last", "1", "-f", "--max", "2"]
+    with subprocess.Popen(
+        [*GOQ, *words], env=environment, stdout=subprocess.PIPE, bufsize=0
+    ) as follower:
+        assert follower.stdout is not None
+        assert follower.stdout.readline() == b"5\n"
+        goq("produce", topic, stdin=b"new\n")
+        assert follower.communicate(timeout=30)[0] == b"new\n"
+    found = json.loads(goq("peek", topic, "--newest", "--max", "2", "--json").stdout)["messages"]
+    assert [message["value"] for message in found] == ["new", "5"]
+    goq("consume", topic, "--last", "1", "--from-beginning", code=2)
+
+
+def test_a_negative_offset_counts_from_the_end_of_each_partition(goq: Run, topic: str) -> None:
+    goq("topic", "create", topic, "--partitions", "2")
+    for partition in "01":
+        goq("produce", topic, "--partition", partition, stdin=b"a\nb\nc\n")
+    done = goq("consume", topic, "--from-offset", "-2", "--format", r"%p%v\n")
+    assert sorted(done.stdout.split()) == [b"0b", b"0c", b"1b", b"1c"]
+    assert len(goq("consume", topic, "--from-offset=-9").stdout.split()) == 6
+
+
+def test_json_may_be_a_part_of_a_format(goq: Run, topic: str) -> None:
+    goq("produce", topic, stdin=b"v\n")
+    printed = goq("consume", topic, "--format", r"%t %j\n").stdout.decode()
+    assert json.loads(printed.removeprefix(f"{topic} "))["value"] == "v"
+
+
 @pytest.mark.parametrize(
     ("form", "printed"),
-    [(r"%t %p %o %i %k=%v %h%%\n", "{topic} 0 0 {topic}:0:0 k=v a=1%\n"), (r"%v\t\0\\", "v\t\0\\")],
+    [
+        (r"%t %p %o %i %k=%v %h%%\n", "{topic} 0 0 {topic}:0:0 k=v a=1,b-c=2%\n"),
+        (r"%v\t\0\\", "v\t\0\\"),
+        (r"%h{b-c}%h{none} %%h{a} %%%h{a} %x %S\n", "2 %h{{a}} %1 76 1\n"),
+    ],
 )
 def test_formats_print_every_field(goq: Run, topic: str, form: str, printed: str) -> None:
     goq("topic", "create", topic, "--partitions", "1")
-    goq("produce", topic, "--key", "k", "--header", "a=1", stdin=b"v\n")
+    headers = ("--header", "a=1", "--header", "b-c=2")
+    goq("produce", topic, "--key", "k", *headers, stdin=b"v\n")
     done = goq("consume", topic, "--format", form)
     assert done.stdout.decode() == printed.format(topic=topic)
 
