@@ -93,6 +93,53 @@ def rate_redis(consumers: int) -> Measure:
     return measure
 
 
+def in_turn(by: int, count: int) -> Measure:
+    """Receive and ack ``by`` messages at a time, one request after the other."""
+
+    def measure(place: Place) -> float:
+        group, rounds = f"g-{secrets.token_hex(4)}", place.scaled(count, 100)
+        with Client(place.goq.url) as client:
+            client.receive_batch(TOPIC, group, max_messages=by).ack()
+            began_s = time.perf_counter()
+            for _ in range(rounds):
+                batch = client.receive_batch(TOPIC, group, max_messages=by)
+                assert len(batch) == by
+                assert batch.ack().done == by
+            return rounds * by / (time.perf_counter() - began_s)
+
+    return measure
+
+
+def in_turn_redis(by: int, count: int) -> Measure:
+    """XREADGROUP and XACK, the same."""
+
+    def measure(place: Place) -> float:
+        import redis
+
+        assert place.redis is not None
+        group, rounds = f"g-{secrets.token_hex(4)}", place.scaled(count, 100)
+        with redis.Redis(port=place.redis.port) as client:
+            client.xgroup_create(resp.STREAM, group, id="0")
+            began_s = time.perf_counter()
+            for _ in range(rounds):
+                found = client.xreadgroup(group, "c", {resp.STREAM: ">"}, count=by)
+                ids = [entry_id for entry_id, _ in found[0][1]]
+                assert client.xack(resp.STREAM, group, *ids) == by
+            return rounds * by / (time.perf_counter() - began_s)
+
+    return measure
+
+
+def _in_turn(by: int, count: int) -> Work:
+    return Work(
+        [Row(f"receive-by-{by}", f"receive + ack by {by}, one consumer: goq.Client", "msg/s")],
+        in_turn(by, count),
+        in_turn_redis(by, count),
+        prepare=_fill,
+        prepare_redis=_fill_redis,
+    )
+
+
 def _work(name: str, text: str, consumers: int, *, split: bool) -> Work:
     return Work(
         [Row(name, f"receive + ack, batches of {BATCH}, {text}", "msg/s", 500_000)],
@@ -104,6 +151,8 @@ def _work(name: str, text: str, consumers: int, *, split: bool) -> Work:
 
 
 WORKS = [
+    _in_turn(1, 3000),
+    _in_turn(100, 800),
     _work("receive-1", "1 consumer, unsplit", 1, split=False),
     _work("receive-4", "4 consumers, unsplit", 4, split=False),
     _work("receive-1-values", "1 consumer, each value as bytes", 1, split=True),

@@ -20,6 +20,7 @@ from goq.client import AsyncClient, Client
 
 VALUE = frames.values(1, 1000)
 CONNECTIONS = 64
+FEW = 8
 _ALONE = "publish one at a time, each awaiting its ack"
 _CROWD = "64 connections, single messages"
 _TOOL = "wrk" if shutil.which("wrk") else "raw sockets (wrk is not installed)"
@@ -115,8 +116,16 @@ def _redis_benchmark(place: Place) -> float:
     return float(output.splitlines()[-1].rsplit('","', 7)[1])
 
 
-def _tasks(place: Place) -> float:
-    topic, each = fresh_topic(place.goq), place.scaled(800, 30)
+def _few_raw(place: Place) -> float:
+    return _raw(place, FEW, place.scaled(40_000, 2000))
+
+
+def _few_raw_redis(place: Place) -> float:
+    return _raw_redis(place, FEW, place.scaled(40_000, 2000))
+
+
+def _tasks(place: Place, tasks: int) -> float:
+    topic, each = fresh_topic(place.goq), place.scaled(48_000, 1800) // tasks
 
     async def main() -> float:
         async with AsyncClient(place.goq.url) as client:
@@ -127,30 +136,30 @@ def _tasks(place: Place) -> float:
                     await client.publish(topic, VALUE[0])
 
             began_s = time.perf_counter()
-            await asyncio.gather(*(publish() for _ in range(CONNECTIONS)))
-            return CONNECTIONS * each / (time.perf_counter() - began_s)
+            await asyncio.gather(*(publish() for _ in range(tasks)))
+            return tasks * each / (time.perf_counter() - began_s)
 
     return asyncio.run(main())
 
 
-def _tasks_redis(place: Place) -> float:
+def _tasks_redis(place: Place, tasks: int) -> float:
     import redis.asyncio
 
     assert place.redis is not None
-    port, each = place.redis.port, place.scaled(400, 30)
+    port, each = place.redis.port, place.scaled(24_000, 1800) // tasks
 
     async def main() -> float:
-        pool = redis.asyncio.BlockingConnectionPool(port=port, max_connections=CONNECTIONS)
+        pool = redis.asyncio.BlockingConnectionPool(port=port, max_connections=tasks)
         async with redis.asyncio.Redis(connection_pool=pool) as client:
 
             async def publish(count: int) -> None:
                 for _ in range(count):
                     await client.xadd(resp.STREAM, {"v": VALUE[0]})
 
-            await asyncio.gather(*(publish(1) for _ in range(CONNECTIONS)))
+            await asyncio.gather(*(publish(1) for _ in range(tasks)))
             began_s = time.perf_counter()
-            await asyncio.gather(*(publish(each) for _ in range(CONNECTIONS)))
-            return CONNECTIONS * each / (time.perf_counter() - began_s)
+            await asyncio.gather(*(publish(each) for _ in range(tasks)))
+            return tasks * each / (time.perf_counter() - began_s)
 
     return asyncio.run(main())
 
@@ -177,8 +186,16 @@ WORKS = [
         _redis_benchmark,
     ),
     Work(
-        [Row("singles-client", "64 tasks, single messages: AsyncClient", "msg/s")],
-        _tasks,
-        _tasks_redis,
+        [Row("few-raw", f"{FEW} connections, single messages: raw sockets", "msg/s")],
+        _few_raw,
+        _few_raw_redis,
     ),
+    *[
+        Work(
+            [Row(name, f"{tasks} tasks, single messages: AsyncClient", "msg/s")],
+            partial(_tasks, tasks=tasks),
+            partial(_tasks_redis, tasks=tasks),
+        )
+        for name, tasks in (("few-client", FEW), ("singles-client", CONNECTIONS))
+    ],
 ]
