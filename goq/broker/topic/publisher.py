@@ -27,7 +27,7 @@ from goq.frame.encoder import (
     named_producer,
 )
 from goq.frame.hashes import dedup_partition_of, partition_of
-from goq.frame.header import Attribute
+from goq.frame.header import Attribute, FrameHeader
 from goq.frame.view import FrameView
 from goq.model import Acks, Message
 
@@ -177,9 +177,12 @@ class TopicPublisher:
         if client_id is not None:
             frames = [(partition, _named(view, client_id)) for partition, view in frames]
         targets = [self._place_frame(partition, view) for partition, view in frames]
-        placed = [(n, view) for n, (_, view) in zip(targets, frames, strict=True)]
-        pending = self._publish(placed, client_id, acks)
-        appends = await wait_for_all(pending)
+        if len(frames) == 1 and _is_bare_value(frames[0][1].header):
+            appends = [await self._publish_value(targets[0], frames[0][1], client_id, acks)]
+        else:
+            placed = [(n, view) for n, (_, view) in zip(targets, frames, strict=True)]
+            pending = self._publish(placed, client_id, acks)
+            appends = await wait_for_all(pending)
         return [
             PublishedFrame(
                 target,
@@ -191,6 +194,15 @@ class TopicPublisher:
             )
             for target, (_, view), appended in zip(targets, frames, appends, strict=True)
         ]
+
+    def _publish_value(
+        self, number: int, view: FrameView, client_id: str | None, acks: Acks
+    ) -> asyncio.Future[Appended]:
+        """Queue the value of a frame, to share a frame with others."""
+        header, (value,) = view.header, view.values(0, 1)
+        producer = ProducerMark(header.producer_id, header.producer_epoch, 0)
+        by = SharedBy(producer, acks, self.settings.default_lane)
+        return self.target(number).publish_message(Message(value), by, client_id)
 
     def _publish(
         self, frames: Sequence[tuple[int, FrameView]], client_id: str | None, acks: Acks
@@ -248,6 +260,16 @@ class TopicPublisher:
                 field="partition",
             )
         return self._keyless(len(view.buffer))
+
+
+def _is_bare_value(header: FrameHeader) -> bool:
+    """Return whether a frame is one value, and nothing refers to it as a frame."""
+    return (
+        header.message_count == 1
+        and not header.attributes
+        and not header.left_out
+        and not header.sequenced_producer_id
+    )
 
 
 def _named(view: FrameView, client_id: str) -> FrameView:

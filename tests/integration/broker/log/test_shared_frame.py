@@ -12,6 +12,7 @@ from goq import limits
 from goq.broker.topic.publisher import PublishedMessage, RoutedMessage
 from goq.broker.topic.topic import Topic
 from goq.errors import TimedOut
+from goq.frame.encoder import Columns, ProducerMark, encode_frame
 from goq.frame.view import FrameView
 from goq.model import Acks, Message
 from tests.support.broker.harness import BrokenDisk, broker_on, frame, run
@@ -192,5 +193,27 @@ def test_a_sender_that_gives_up_takes_no_answer_from_the_others(tmp_path: Path) 
             offsets = [each.offset for each in (results[0], results[2])]  # type: ignore[union-attr]
             assert offsets == [0, 2]
             assert isinstance(results[1], asyncio.CancelledError)
+
+    run(main())
+
+
+def test_frames_of_one_bare_value_share_a_frame_and_others_are_stored_as_they_are(
+    tmp_path: Path,
+) -> None:
+    numbered = frame(b"numbered", mark=ProducerMark(9, 1, 0))
+    keyed = FrameView.parse(encode_frame(Columns([b"keyed"], [b"k"])))
+
+    async def main() -> None:
+        async with broker_on(tmp_path) as broker:
+            topic = await broker.create_topic("t")
+            views = [frame(b"1"), frame(b"2"), numbered, keyed, frame(b"3"), frame(b"4", b"5")]
+            stored = await asyncio.gather(
+                *[topic.publisher.publish_frames([(0, view)]) for view in views]
+            )
+            assert [one.offset for (one,) in stored] == list(range(6))
+            assert [one.message_count for (one,) in stored] == [1, 1, 1, 1, 1, 2]
+            assert [view.header.message_count for view in _frames(topic)] == [2, 1, 1, 1, 2]
+            (again,) = await topic.publisher.publish_frames([(0, numbered)])
+            assert (again.duplicate, again.offset) == (True, 2)
 
     run(main())
