@@ -119,9 +119,14 @@ KEYS_WAITING_MAX: Final = 10_000  # sealed segments without a key file yet
 ARCHIVE_CHUNK_BYTES: Final = 128 * MIB  # compressed together, with a window as large
 ARCHIVE_CACHE_BYTES: Final = 128 * MIB  # of decompressed chunks
 ARCHIVE_CACHE_FOOTERS: Final = 4096  # of about 1 KiB
-INDEX_CACHE_BYTES: Final = 188 * MIB  # of key and event indexes
+ARCHIVE_INDEXES_BYTES: Final = 16 * MIB  # of sparse indexes of archived segments
+INDEX_CACHE_BYTES: Final = 172 * MIB  # of key and event indexes
 CACHES_BYTES_MAX: Final = (  # 384 MiB for all caches of a node together
-    FRAME_CACHE_BYTES + ARCHIVE_CACHE_BYTES + ARCHIVE_CACHE_FOOTERS * KIB + INDEX_CACHE_BYTES
+    FRAME_CACHE_BYTES
+    + ARCHIVE_CACHE_BYTES
+    + ARCHIVE_CACHE_FOOTERS * KIB
+    + ARCHIVE_INDEXES_BYTES
+    + INDEX_CACHE_BYTES
 )
 ARCHIVE_READ_THREADS: Final = 2
 ARCHIVE_ROWS_MAX: Final = 10_000  # rows in one answer to another node

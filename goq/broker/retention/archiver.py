@@ -38,6 +38,7 @@ from goq.storage.archive.file import (
     read_footer,
     write_archive,
 )
+from goq.storage.archive.loaded_indexes import LoadedIndexes
 from goq.storage.archive.manifest import archive_row, find_unlisted
 from goq.storage.column_index.file import SUFFIX as COLUMNS_SUFFIX
 from goq.storage.disk import Disk
@@ -81,6 +82,8 @@ class Archiver:
         self._disk = disk
         self._metadata = metadata
         self._clock = clock
+        self.indexes = LoadedIndexes()
+        self._segments: dict[ArchiveRow, Segment] = {}
         self._rows: dict[str, dict[_LogKey, Sequence[ArchiveRow]]] = {}  # by the topic's folder
         self._damage: dict[tuple[PartitionId, str], list[Damage]] = {}
         self._lock = asyncio.Lock()
@@ -111,6 +114,22 @@ class Archiver:
     def rows(self, identity: PartitionId, log: str) -> Sequence[ArchiveRow]:
         """Return the archived segments of a log by offset. The list is never changed in place."""
         return self._rows.get(identity.folder, _NO_ROWS).get((identity.number, log), ())
+
+    def segment(self, row: ArchiveRow, *, has_columns: bool) -> Segment:
+        """Return an archived segment; all readers share it. Any thread may call."""
+        segment = self._segments.get(row)
+        if segment is None:
+            directory = self.root / row.topic / str(row.partition) / row.log
+            segment = Segment(directory, row.base_offset)
+            segment.size_bytes = row.size_bytes
+            segment.end_offset = row.end_offset
+            segment.first_time_us = row.first_time_us or None
+            segment.time_us = row.last_time_us
+            segment.on_load = self.indexes.on_load
+            if has_columns:
+                segment.attach_columns(self.disk)
+            segment = self._segments.setdefault(row, segment)
+        return segment
 
     def find(self, identity: PartitionId, log: str, offset: int) -> ArchiveRow | None:
         """Return the archived segment that holds ``offset``."""
@@ -231,6 +250,8 @@ class Archiver:
             await self._run_in(self._writer, lambda: self._disk.remove_dir(directory))
             self.disk.invalidate(directory)
             self._rows.pop(folder, None)
+            for row in [row for row in list(self._segments) if row.topic == folder]:
+                self.indexes.forget(self._segments.pop(row))
             for key in [key for key in self._damage if key[0].folder == folder]:
                 del self._damage[key]
 

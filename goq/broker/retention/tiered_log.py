@@ -45,7 +45,6 @@ class TieredLogReader(LogReader):
         self.live = live
         self._has_columns = has_columns
         self._is_unbroken = is_unbroken
-        self._archived: dict[ArchiveRow, Segment] = {}
         self._known: tuple[Sequence[Segment], Sequence[ArchiveRow], Sequence[Segment]] | None = None
         super().__init__(archive.disk, (), archive.damage(identity, log))
 
@@ -57,7 +56,11 @@ class TieredLogReader(LogReader):
         known = self._known
         if known is None or known[0] is not live or known[1] is not rows:
             start_offset = live[0].base_offset
-            archived = [self._segment(row) for row in rows if row.base_offset < start_offset]
+            archived = [
+                self._archive.segment(row, has_columns=self._has_columns)
+                for row in rows
+                if row.base_offset < start_offset
+            ]
             if self._is_unbroken:
                 archived = _after_last_gap(archived, start_offset)
             known = self._known = (live, rows, [*archived, *live])
@@ -97,19 +100,6 @@ class TieredLogReader(LogReader):
             if row.archived_at_us > time_us and row.base_offset < self.live.segments[0].base_offset:
                 return row.base_offset
         return self.live.segments[0].base_offset
-
-    def _segment(self, row: ArchiveRow) -> Segment:
-        segment = self._archived.get(row)
-        if segment is None:
-            directory = self._archive.directory(self._identity, self._log)
-            segment = self._archived[row] = Segment(directory, row.base_offset)
-            segment.size_bytes = row.size_bytes
-            segment.end_offset = row.end_offset
-            segment.first_time_us = row.first_time_us or None
-            segment.time_us = row.last_time_us
-            if self._has_columns:
-                segment.attach_columns(self._disk)
-        return segment
 
 
 class ArchiveView(NamedTuple):

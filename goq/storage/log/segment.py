@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -67,6 +67,8 @@ class Segment:
         self._first_header: FrameHeader | None = None
         self.time_us = 0
         self.has_partial_times = False
+        self.on_load: Callable[[Segment, int], None] | None = None
+        """Called with the number of entries when the index was loaded."""
         self._loading = threading.Lock()
 
     @property
@@ -82,7 +84,20 @@ class Segment:
     def has_index(self, disk: Disk) -> bool:
         """Return whether the index is in memory; loads it from its file if that is sound."""
         with self._loading:
-            return self._has_index(disk)
+            before = self.index
+            found = self._has_index(disk)
+            index = self.index
+        self._tell_load(before, index)
+        return found
+
+    def _tell_load(self, before: SparseIndex | None, index: SparseIndex | None) -> None:
+        if self.on_load is not None and index is not None and index is not before:
+            self.on_load(self, len(index))
+
+    def unload_index(self) -> None:
+        """Drop the index of a segment that does not grow; it is loaded again when needed."""
+        with self._loading:
+            self.index = None
 
     def _has_index(self, disk: Disk) -> bool:
         if self.index is None:
@@ -95,16 +110,22 @@ class Segment:
     def load_index(self, disk: Disk) -> SparseIndex:
         """Return the index, rebuilt in memory if its file is not sound. Thread-safe."""
         with self._loading:
+            before = self.index
             if not self._has_index(disk):
                 self.has_partial_times = True
                 self._set_index(self._rebuilt_index(disk, 0))
-            assert self.index is not None
-            return self.index
+            index = self.index
+            assert index is not None
+        self._tell_load(before, index)
+        return index
 
     def finish_times(self, disk: Disk, time_before_us: int) -> None:
         """Complete a rebuilt index with the running maximum before the segment."""
         with self._loading:
-            if self.index is None or not self.has_partial_times:
+            if not self.has_partial_times:
+                return
+            if self.index is None:  # unloaded meanwhile
+                self.time_us = max(self.time_us, time_before_us)
                 return
             self.index.raise_max_times(time_before_us)
             self._set_index(self.index)

@@ -16,6 +16,7 @@ FRAMES_BYTES = 81_000  # of two messages
 CHUNKS_BYTES = 81_000
 INDEXES_BYTES = 2_000
 FOOTERS = 1
+SPARSE_INDEXES_BYTES = 3_500  # of three segments
 
 
 class Watched:
@@ -44,7 +45,8 @@ def test_all_caches_together_never_exceed_their_bound(
     monkeypatch.setattr(limits, "ARCHIVE_CACHE_BYTES", CHUNKS_BYTES)
     monkeypatch.setattr(limits, "INDEX_CACHE_BYTES", INDEXES_BYTES)
     monkeypatch.setattr(limits, "ARCHIVE_CACHE_FOOTERS", FOOTERS)
-    footers_bytes = FOOTERS * limits.KIB
+    monkeypatch.setattr(limits, "ARCHIVE_INDEXES_BYTES", SPARSE_INDEXES_BYTES)
+    footers_bytes = FOOTERS * limits.KIB + SPARSE_INDEXES_BYTES
     with running_node(tmp_path) as node, Client(node.url) as client:
         caches = Watched(node, FRAMES_BYTES + CHUNKS_BYTES + INDEXES_BYTES + footers_bytes)
         client.create_topic("t", 1)
@@ -62,6 +64,8 @@ def test_all_caches_together_never_exceed_their_bound(
             [trace] = client.search_traces("t", key=f"k{number}").traces
             client.get_trace(trace.message.id)
             caches.check()
+        assert node.node.broker is not None
+        assert 0 < len(node.node.broker.archive.indexes) <= 3
         assert {name: size > 0 for name, size in caches.most.items()} == {
             "frames": True,
             "archive": True,

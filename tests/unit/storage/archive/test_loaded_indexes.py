@@ -1,0 +1,62 @@
+"""Sparse indexes of archived segments: bounded, dropped in order of loading, and loaded again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from goq.storage.archive.loaded_indexes import LoadedIndexes
+from goq.storage.disk import RealDisk
+from goq.storage.log.segment import Segment
+from goq.storage.log.sparse_index import IndexEntry, SparseIndex
+
+ENTRIES = 10
+SIZE_BYTES = 1024 + 40 * ENTRIES
+
+
+def stored_segment(folder: Path, number: int) -> Segment:
+    """Return a segment whose index lies beside it."""
+    segment = Segment(folder, 1000 * number)
+    index = SparseIndex()
+    for entry in range(ENTRIES):
+        place = IndexEntry(segment.base_offset + entry, 8192 * entry, number, number, number)
+        index.add(place, always=True)
+    segment.size_bytes = index.last().position
+    segment.index_path.write_bytes(index.pack(index.last()))
+    return segment
+
+
+def test_indexes_beyond_the_bound_are_dropped_and_loaded_again(tmp_path: Path) -> None:
+    disk, loaded = RealDisk(), LoadedIndexes(3 * SIZE_BYTES + 200)
+    segments = [stored_segment(tmp_path, number) for number in range(6)]
+    for segment in segments:
+        segment.on_load = loaded.on_load
+    for _ in range(3):
+        for number, segment in enumerate(segments):
+            assert segment.load_index(disk).first().offset == 1000 * number
+            assert segment.index is not None
+            assert loaded.size_bytes <= 3 * SIZE_BYTES + 200
+    assert [segment.index is None for segment in segments] == [True] * 3 + [False] * 3
+    assert len(loaded) == 3
+
+
+def test_an_index_that_is_in_memory_is_not_counted_again(tmp_path: Path) -> None:
+    disk, loaded = RealDisk(), LoadedIndexes()
+    segment = stored_segment(tmp_path, 1)
+    segment.on_load = loaded.on_load
+    for _ in range(3):
+        segment.load_index(disk)
+        assert segment.has_index(disk)
+    size_bytes = loaded.size_bytes
+    assert 0 < size_bytes <= SIZE_BYTES + 100
+    loaded.forget(segment)
+    assert (loaded.size_bytes, len(loaded)) == (0, 0)
+
+
+def test_an_index_that_is_larger_than_the_bound_is_used_and_dropped(tmp_path: Path) -> None:
+    loaded = LoadedIndexes(10)
+    segment = stored_segment(tmp_path, 1)
+    segment.on_load = loaded.on_load
+    assert segment.load_index(RealDisk()).last().time_us == 1
+    assert segment.index is None
+    assert segment.time_us == 1
+    assert loaded.size_bytes == 0
