@@ -7,7 +7,8 @@ commands            one module a command
 input               messages from stdin and files
 output              answers, tables and reports on stdout
 interrupts          signals that end a blocked call, or wait for the end of work
-rate                a rate limit and the count of a long run
+completion          what may stand at the cursor of a command line
+rate                a rate limit
 settlement          what ``goq consume --group`` does with a message, and how that settles it
 replay_modes        where a replay goes: stdout, a topic, a group, or a dry run
 suggestion          what a misspelt name may have meant

@@ -42,6 +42,7 @@ COMMANDS = {
     "token": "create, list, rotate, revoke tokens; show whose token this is",
     "audit": "show who managed, operated and administered what, and what was refused",
     "context": "remember servers by name",
+    "completion": "complete commands, topics and groups in a shell",
     "version": "print the version",
 }
 EXIT_INTERRUPTED = 130
@@ -83,7 +84,13 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     # nothing, five times a node's answer.
     sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
     try:
-        code = _run(sys.argv[1:] if arguments is None else arguments)
+        words = sys.argv[1:] if arguments is None else arguments
+        if os.environ.get("_GOQ_COMPLETE"):
+            from goq_cli.completion import print_candidates
+
+            sys.stdout.write(print_candidates(words))
+            sys.exit(0)
+        code = _run(words)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader closed the pipe
         code = 0

@@ -20,5 +20,6 @@ bench      a quick measurement of a node
 audit      the audit trail
 token      create, list, rotate, revoke tokens
 context    servers remembered by name
+completion  completion in a shell
 version    the version of the program
 """
