@@ -45,7 +45,7 @@ class Bounds(NamedTuple):
     crossings: int
 
 
-BOUNDS = {"publish": Bounds(46, 123), "receive": Bounds(54, 196), "ack": Bounds(40, 98)}
+BOUNDS = {"publish": Bounds(46, 123), "receive": Bounds(55, 198), "ack": Bounds(40, 98)}
 
 
 class Path_(NamedTuple):

@@ -8,8 +8,8 @@ from typing import TypeVar
 
 from goq.broker.log.pending_appends import Appended
 from goq.broker.partition.leases import LeasedBatch
-from goq.broker.topic.receiver import ReceiveRequest
 from goq.broker.topic.settler import UnsettledReceipt
+from goq.broker.topic.topic_leases import ReceiveRequest
 from goq.errors import GoqError, OutOfOrderSequence, TopicExists, Unavailable
 from goq.frame.encoder import Columns, ProducerMark, encode_frame
 from goq.frame.hashes import partition_of

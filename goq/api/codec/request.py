@@ -17,7 +17,7 @@ from msgspec import UNSET, UnsetType
 from goq import limits
 from goq.api.router import FRAMES, JSON, NDJSON
 from goq.api.schemas.groups import Receive, StreamGrant
-from goq.broker.topic.receiver import ReceiveRequest
+from goq.broker.topic.topic_leases import ReceiveRequest
 from goq.errors import InvalidInput, TooLarge, UnsupportedMedia
 from goq.http.message import Request
 from goq.model import Receipt, check_client_id

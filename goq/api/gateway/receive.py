@@ -33,7 +33,7 @@ from goq.api.gateway.fanout import (
 from goq.api.gateway.streams import StreamGateway
 from goq.api.routing_policy import BYTES_MAX, OFFLINE, READY
 from goq.api.schemas.groups import Receive
-from goq.broker.topic.receiver import ReceiveRequest
+from goq.broker.topic.topic_leases import ReceiveRequest
 from goq.errors import GoqError, NotLeader, PartitionOffline, TimedOut, Unavailable
 from goq.http.message import Request, Response
 

@@ -7,7 +7,8 @@ capacity         the bound of partitions and groups, by the memory that they tak
 partition_table  the number of partitions, and the open ones
 audit_log        the log of the audit trail
 publisher        publish: a partition for each message, and one frame for each partition
-receiver         receive from all partitions, and wait
+receiver         receive: messages at once, or when they become ready
+topic_leases     leases of one receive from all partitions
 settler          acknowledge, nack, reject, release, extend
 waiters          consumers that wait, in FIFO order, and readers of the log
 push_streams     streams that deliver messages as they become ready

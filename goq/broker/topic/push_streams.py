@@ -10,9 +10,9 @@ from typing import Final
 
 from goq import limits
 from goq.broker.partition.leases import LeasedBatch
-from goq.broker.topic.receiver import ReceiveRequest
 from goq.broker.topic.stream_credit import CreditAccount
 from goq.broker.topic.topic import Topic
+from goq.broker.topic.topic_leases import ReceiveRequest
 from goq.errors import GoqError, PartitionOffline, StreamNotFound, TooManyRequests
 
 CONNECTION_CLOSED: Final = "connection closed"

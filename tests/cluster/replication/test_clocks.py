@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from goq.broker.topic.receiver import ReceiveRequest
+from goq.broker.topic.topic_leases import ReceiveRequest
 from goq.config.topic import TopicSettings
 from goq.errors import GoqError
 from goq.frame.encoder import Columns, encode_frame

@@ -25,8 +25,8 @@ from goq.broker.partition_context import PartitionContext
 from goq.broker.runtime.metrics import WriteTimes
 from goq.broker.runtime.tasks import Tasks
 from goq.broker.topic.publisher import RoutedMessage
-from goq.broker.topic.receiver import ReceiveRequest
 from goq.broker.topic.topic import DEFAULT_PARAMETERS, Topic, TopicParameters
+from goq.broker.topic.topic_leases import ReceiveRequest
 from goq.clock import ManualClock
 from goq.config.topic import TopicSettings
 from goq.delivery.snapshot import DEFAULT_SNAPSHOT_LIMITS, SnapshotLimits

@@ -20,8 +20,8 @@ from goq.broker.group.message_changes import MessageChanges
 from goq.broker.outbox.dead_letter_headers import read_dead_letter
 from goq.broker.partition.failure_policy import retry_policy
 from goq.broker.topic.publisher import RoutedMessage
-from goq.broker.topic.receiver import ReceiveRequest
 from goq.broker.topic.topic import Topic
+from goq.broker.topic.topic_leases import ReceiveRequest
 from goq.broker.trace.trace import TracedStep
 from goq.clock import ManualClock
 from goq.errors import Conflict

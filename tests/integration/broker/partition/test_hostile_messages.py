@@ -9,8 +9,8 @@ import pytest
 
 from goq.broker.partition.leases import LeasedBatch
 from goq.broker.topic.publisher import RoutedMessage
-from goq.broker.topic.receiver import ReceiveRequest
 from goq.broker.topic.topic import Topic
+from goq.broker.topic.topic_leases import ReceiveRequest
 from goq.clock import ManualClock
 from goq.model import Message, Receipt
 from tests.support.broker.harness import (

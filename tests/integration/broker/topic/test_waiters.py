@@ -128,14 +128,14 @@ def test_one_message_wakes_one_of_a_thousand_waiters(tmp_path: Path) -> None:
             ]
             await until(lambda: topic.receiver.waiters.count("g") == 1000)
             looks = 0
-            lease = topic.receiver._lease
+            lease = topic.receiver._leases._lease
 
             def counted(*args: object) -> object:
                 nonlocal looks
                 looks += 1
                 return lease(*args)  # type: ignore[arg-type]
 
-            topic.receiver._lease = counted  # type: ignore[method-assign,assignment]
+            topic.receiver._leases._lease = counted  # type: ignore[method-assign,assignment]
             await publish(topic, b"x")
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             assert leased(await tasks[0]) == [(0, 1, b"x")]
@@ -193,14 +193,14 @@ def test_a_retry_that_is_due_wakes_one_waiter_not_all(tmp_path: Path) -> None:
             deliveries = await topic.receiver.receive("g", options())
             tasks = await _waiting(topic, 50)
             looks = 0
-            lease = topic.receiver._lease
+            lease = topic.receiver._leases._lease
 
             def counted(*args: object) -> object:
                 nonlocal looks
                 looks += 1
                 return lease(*args)  # type: ignore[arg-type]
 
-            topic.receiver._lease = counted  # type: ignore[method-assign,assignment]
+            topic.receiver._leases._lease = counted  # type: ignore[method-assign,assignment]
             await nack(topic, "g", deliveries, 10)
             clock.advance_ms(10)
             assert leased(await tasks[0]) == [(0, 2, b"x")]  # type: ignore[arg-type]
@@ -228,10 +228,10 @@ def test_a_retry_in_a_partition_that_is_offline_does_not_keep_the_node_busy(tmp_
             disk.heal()
             assert not topic.partitions[0].is_online
             (task,) = await _waiting(topic, 1)
-            looks = topic.receiver._turn
+            looks = topic.receiver._leases._turn
             for _ in range(50):
                 await asyncio.sleep(0.001)
-            assert topic.receiver._turn == looks
+            assert topic.receiver._leases._turn == looks
             await publish(topic, b"y", partition=1)
             assert leased(await task) == [(0, 1, b"y")]  # type: ignore[arg-type]
 

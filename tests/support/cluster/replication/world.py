@@ -11,7 +11,7 @@ from random import Random
 from typing import TypeVar
 
 from goq.broker.partition.leases import LeasedBatch
-from goq.broker.topic.receiver import ReceiveRequest
+from goq.broker.topic.topic_leases import ReceiveRequest
 from goq.cluster.replication.protocol import PartitionKey
 from goq.cluster.replication.replica import ReplicaAssignment
 from goq.config.topic import TopicSettings

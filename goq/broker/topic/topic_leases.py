@@ -1,0 +1,240 @@
+"""Leases of a topic: one receive leases from one partition after the other.
+
+It begins with the partition whose next message is in the most urgent lane, else in cyclic order. A
+turn ends early to let others use the event loop, and where messages must be read from the disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from goq import limits
+from goq.broker.group.coordinator import Coordinator
+from goq.broker.log.pending_appends import Appended
+from goq.broker.partition.leases import LeasedBatch, MessagesNotCached, OnlySkipped
+from goq.broker.partition.partition import Partition
+from goq.broker.topic.partition_table import PartitionTable
+from goq.broker.topic.stream_credit import CreditAccount
+from goq.broker.topic.waiters import Waiters
+from goq.config.topic import EffectiveSettings, Ordering
+from goq.delivery.group.group import member_id
+from goq.delivery.selection.redelivery import RetryRule
+from goq.errors import GoqError, NotLeader
+
+LeasedPart = tuple[LeasedBatch, asyncio.Future[Appended]]
+Leased = list[LeasedPart]
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiveRequest:
+    """The parameters of a receive."""
+
+    consumer: str
+    messages_max: int
+    bytes_max: int
+    wait_ms: int
+    visibility_ms: int | None
+    session_id: str = ""
+    """The stream, or the loop of a client: it tells members of one name apart."""
+    account: CreditAccount | None = None
+    """The credit of the stream that receives."""
+
+    @property
+    def member(self) -> str:
+        """The id of the member that receives, where partitions belong to members."""
+        return member_id(self.consumer, self.session_id)
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether the consumer let a lease expire and has shown no life since."""
+        return self.account is not None and self.account.expired_count > 0
+
+
+class TopicLeases:
+    """Leases the messages of one topic. ``wake_group`` wakes a waiter of each queue of a group."""
+
+    def __init__(
+        self,
+        settings: EffectiveSettings,
+        partitions: PartitionTable,
+        coordinator: Coordinator,
+        waiters: Waiters,
+        wake_group: Callable[[str], None],
+    ) -> None:
+        self._settings = settings
+        self._partitions = partitions
+        self._coordinator = coordinator
+        self._waiters = waiters
+        self._wake_group = wake_group
+        self._turn = 0
+
+    async def lease_cached(self, group: str, request: ReceiveRequest) -> Leased:
+        """Lease messages in turns; read those that are not in memory in a thread first."""
+        warmed: int | None = None
+        while True:
+            try:
+                leased, is_paused = self._lease(group, request, warmed)
+                break
+            except _Warm as warm:
+                warmed = warm.partition
+                await self._partitions[warmed].warm(warm.offset, warm.messages)
+            except OnlySkipped:
+                await asyncio.sleep(0)  # there may be millions to skip: yield to other tasks
+            except _Rebuild as rebuild:
+                await self._partitions[rebuild.partition].rebuilt()
+        if is_paused:
+            await self.lease_rest(group, request, leased)
+        return leased
+
+    async def lease_rest(self, group: str, request: ReceiveRequest, leased: Leased) -> None:
+        """Go on with a receive whose turn ended early, and add to what it leased."""
+        is_paused = True
+        try:
+            while is_paused:
+                await asyncio.sleep(0)
+                more, is_paused = self._lease(group, request, None, leased)
+                leased += more
+        except (OnlySkipped, _Warm, _Rebuild, GoqError, OSError):
+            pass  # the next receive deals with it
+        except BaseException:
+            self.undo(group, leased)
+            raise
+
+    def _lease(
+        self,
+        group: str,
+        request: ReceiveRequest,
+        warmed: int | None,
+        before: Sequence[LeasedPart] = (),
+    ) -> tuple[Leased, bool]:
+        """Lease what is cached and has room besides what was leased ``before``, in one turn.
+
+        Return also whether the turn ended before the receive was full.
+        """
+        messages = request.messages_max - sum([batch.message_count for batch, _ in before])
+        size_bytes = request.bytes_max - sum([batch.size_bytes for batch, _ in before])
+        leased: Leased = []
+        failed: GoqError | OSError | None = None
+        is_cut = is_paused = False
+        decided = 0
+        has_passed_over = False
+        is_silent = request.is_silent
+        rule = RetryRule(
+            request.consumer, is_silent, lambda: self._others_wait(group, request.consumer)
+        )
+        has_members = self._has_members(group)
+        for partition in self._candidates(group, request, warmed):
+            if messages <= 0 or size_bytes <= 0 or is_paused:
+                is_cut = True
+                break
+            number = partition.identity.number
+            try:
+                found = partition.leases.receive(
+                    group,
+                    request.consumer,
+                    messages,
+                    request.visibility_ms,
+                    bytes_max=size_bytes,
+                    wait=number == warmed,
+                    rule=rule,
+                    session_id=request.session_id if has_members else "",
+                )
+                has_passed_over |= partition.leases.has_passed_over
+            except MessagesNotCached as error:
+                if leased:
+                    is_cut = True
+                    break  # return the cached ones; the next call reads the rest
+                raise _Warm(number, *error.missing) from None
+            except OnlySkipped:
+                is_cut = is_paused = True
+                continue
+            except (GoqError, OSError) as error:
+                failed = error  # other partitions may have messages
+                continue
+            if found is not None:
+                batch = found[0]
+                leased.append(found)
+                is_cut |= batch.is_cut
+                messages -= batch.message_count
+                size_bytes -= batch.size_bytes
+                decided += batch.message_count
+                is_paused = batch.is_paused or decided >= limits.SELECTION_STEPS_MAX
+        if has_passed_over:
+            self._waiters.wake_other(group, None if is_silent else request.consumer)
+        is_paused = is_paused and messages > 0 and size_bytes > 0
+        if is_cut and not leased:
+            raise OnlySkipped
+        if failed is not None and not leased:
+            raise failed
+        if leased and (is_cut or messages <= 0):
+            self._wake_group(group)  # there may be more; a receive without messages waits again
+        return leased, is_paused
+
+    def _others_wait(self, group: str, consumer: str) -> bool:
+        """Return whether another consumer waits that takes retries."""
+        queue = self._waiters.queues.get(group)
+        return queue is not None and any(
+            name is not None and name != consumer for name in queue.values()
+        )
+
+    def _candidates(
+        self, group: str, request: ReceiveRequest, warmed: int | None
+    ) -> Sequence[Partition]:
+        """Return the online partitions to lease from, by most urgent lane, else in cyclic order.
+
+        The partition that was ``warmed`` for this receive comes first.
+        """
+        if warmed is None:
+            self._turn = (self._turn + 1) % self._partitions.count
+        first = self._turn if warmed is None else warmed
+        partitions = [p for p in self._partitions.in_turn(first) if p.availability.error is None]
+        if self._has_members(group):
+            own = self._coordinator.partitions_for(group, request.member)
+            partitions = [p for p in partitions if p.identity.number in own]
+        for partition in partitions:
+            if not partition.ready_manager.is_ready_for(group):
+                raise _Rebuild(partition.identity.number)
+        if warmed is None and self._settings.topic.lane_weights is None and len(partitions) > 1:
+            partitions.sort(key=lambda partition: partition.leases.next_lane(group))
+        return partitions
+
+    def lease_at_once(self, group: str, request: ReceiveRequest) -> tuple[Leased, bool]:
+        """Lease what is ready and in memory; return also whether the turn ended early.
+
+        Nothing is leased where a receive would have to wait, or fail.
+        """
+        try:
+            return self._lease(group, request, None)
+        except (OnlySkipped, _Warm, _Rebuild, GoqError, OSError):
+            return [], False  # a receive that may wait deals with it
+
+    def _has_members(self, group: str) -> bool:
+        return self._settings[group].ordering is Ordering.PARTITION
+
+    def undo(self, group: str, leased: Leased) -> None:
+        """Release what was leased and never handed over."""
+        for batch, _ in leased:
+            with suppress(NotLeader):  # then the lease ends at the new leader
+                leases = self._partitions[batch.partition].leases
+                leases.undo_receive(group, batch.token, batch.spans)
+
+
+class _Warm(Exception):
+    """A receive has to read messages into memory before it can lease."""
+
+    def __init__(self, partition: int, offset: int, messages: int) -> None:
+        super().__init__()
+        self.partition = partition
+        self.offset = offset
+        self.messages = messages
+
+
+class _Rebuild(Exception):
+    """A receive has to wait for a partition's ready state before it can lease."""
+
+    def __init__(self, partition: int) -> None:
+        super().__init__()
+        self.partition = partition
