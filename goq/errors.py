@@ -298,6 +298,14 @@ class StorageFull(Unavailable):
     http_status = 507
 
 
+class QuotaExceeded(Unavailable):
+    """The sender's topics hold as much as its quota allows; nothing of the request was stored."""
+
+    code = "quota_exceeded"
+    http_status = 507
+    retryable = False
+
+
 class ResourcesExhausted(Unavailable):
     """The system lacks descriptors or memory; nothing of the request was stored."""
 

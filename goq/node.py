@@ -224,6 +224,7 @@ class NodeServer:
             HttpLimits(connections_max=connections_max()),
             self.config.host_names,
             app.failures,
+            app.check_head if self._tokens is not None else None,
         )
         app.metrics.server = server
         try:

@@ -11,7 +11,7 @@ as it allows to create a token that may do anything.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -20,6 +20,7 @@ from goq.errors import InvalidInput
 
 _ALL: Final = "*"
 _RESERVED: Final = "__"
+NO_QUOTAS: Final[Mapping[str, int]] = {}
 _PATTERN = re.compile(rf"(?!\.)[A-Za-z0-9._-]{{0,{limits.NAME_CHARS_MAX + 4}}}\*?")
 
 
@@ -82,14 +83,23 @@ def _invalid(text: str, why: str) -> InvalidInput:
 class Principal:
     """The sender of requests, by the id of its token, and what its rules allow.
 
+    ``texts`` are the rules as stored, with the ``quotas``.
     ``expires_ms`` is the Unix time in milliseconds from which the token is not valid, 0 for never.
     """
 
-    __slots__ = ("_by_verb", "expires_ms", "id", "is_admin", "name", "rules")
+    __slots__ = ("_by_verb", "expires_ms", "id", "is_admin", "name", "quotas", "rules", "texts")
 
     def __init__(
-        self, principal_id: str, name: str, rules: Iterable[AccessRule], expires_ms: int = 0
+        self,
+        principal_id: str,
+        name: str,
+        rules: Iterable[AccessRule],
+        expires_ms: int = 0,
+        texts: Sequence[str] = (),
+        quotas: Mapping[str, int] = NO_QUOTAS,
     ) -> None:
+        self.texts = tuple(texts)
+        self.quotas = quotas
         self.id = principal_id
         self.name = name
         self.rules = tuple(rules)

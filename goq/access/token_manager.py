@@ -13,7 +13,8 @@ from typing import Final, NamedTuple, Protocol
 from msgspec.structs import replace
 
 from goq import limits
-from goq.access.rule import parse_rule
+from goq.access.quota import quota_texts
+from goq.access.rule import NO_QUOTAS, parse_rule
 from goq.access.token import draw_secret, draw_token_id, format_token, without_secrets
 from goq.access.token_record import DAY_MS, TokenRecord, digest_of, digest_of_certificate
 from goq.errors import Conflict, GoqError, InvalidInput, NotFound
@@ -59,13 +60,14 @@ class TokenManager:
         rules: Sequence[str],
         expires_in_ms: int = 0,
         certificate: str | None = None,
+        quotas: Mapping[str, str | int] = NO_QUOTAS,
     ) -> NewSecret:
         """Create a token that expires after ``expires_in_ms``, 0 for never.
 
         With ``certificate`` a client certificate of that name shows it, and it has no secret.
         Raises ``InvalidInput`` for a name or rules that are wrong, or too many tokens.
         """
-        created = new_token(name, rules, self._now_ms(), expires_in_ms, certificate)
+        created = new_token(name, rules, self._now_ms(), expires_in_ms, certificate, quotas)
         await self._store.put_token(created.record)
         return created
 
@@ -139,6 +141,7 @@ def new_token(
     now_ms: int,
     expires_in_ms: int = 0,
     certificate: str | None = None,
+    quotas: Mapping[str, str | int] = NO_QUOTAS,
 ) -> NewSecret:
     """Return a new token that is stored nowhere yet; raise ``InvalidInput``."""
     check_name(name, "token", field="name")
@@ -148,7 +151,7 @@ def new_token(
             " verb:topic or verb:topic/group, as publish:orders*",
             field="allow",
         )
-    parsed = tuple(dict.fromkeys(str(parse_rule(text)) for text in rules))
+    parsed = tuple(dict.fromkeys(str(parse_rule(text)) for text in rules)) + quota_texts(quotas)
     token_id, secret = draw_token_id(), draw_secret()
     expires_ms = now_ms + expires_in_ms if expires_in_ms else 0
     if certificate is not None:

@@ -14,6 +14,7 @@ from ipaddress import ip_address
 from typing import Final
 
 from goq import limits
+from goq.access.quota import parse_quotas
 from goq.access.rule import AccessRule, Principal, Verb, parse_rule
 from goq.access.token import split_token
 from goq.access.token_record import TokenRecord, digest_of
@@ -55,10 +56,10 @@ class TokenTable:
         """Return whether a valid token may administer the tokens."""
         now_ms = self._now_ms()
         return any(
-            parse_rule(text).verb is Verb.ADMIN
+            rule.verb is Verb.ADMIN
             for record in self._tokens().values()
             if not record.ended_ms() or record.ended_ms() > now_ms
-            for text in record.rules
+            for rule in _rules_of(record)
         )
 
     def find(self, text: str | None, peer: str, certificate: Sequence[str] = ()) -> Principal:
@@ -155,7 +156,14 @@ class TokenTable:
             raise NotAuthenticated(f"token {record.id} has expired")
         principal = self._principals.get(record.id)
         if principal is None:
-            principal = Principal(record.id, record.name, _rules_of(record), record.expires_ms)
+            principal = Principal(
+                record.id,
+                record.name,
+                _rules_of(record),
+                record.expires_ms,
+                record.rules,
+                parse_quotas(record.rules),
+            )
             self._principals[record.id] = principal
         return principal
 
@@ -169,9 +177,7 @@ def _is_loopback(peer: str) -> bool:
 
 def _is_of(principal: Principal, record: TokenRecord) -> bool:
     """Return whether a principal says what a record says."""
-    return principal.expires_ms == record.expires_ms and tuple(map(str, principal.rules)) == tuple(
-        record.rules
-    )
+    return principal.expires_ms == record.expires_ms and principal.texts == record.rules
 
 
 def _rules_of(record: TokenRecord) -> list[AccessRule]:

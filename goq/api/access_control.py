@@ -13,14 +13,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from time import monotonic
 from typing import Final, Protocol
 
+from goq.access.quota import QuotaTable
 from goq.access.rule import NOBODY, Principal
 from goq.access.token_manager import TokenManager
 from goq.access.token_record import DAY_MS
 from goq.access.token_table import TokenTable
-from goq.api.needs import Needs
-from goq.errors import NotAllowed, NotAuthenticated, NotLeader, TopicNotFound
+from goq.api.needs import PUBLISH, Needs
+from goq.errors import (
+    NotAllowed,
+    NotAuthenticated,
+    NotLeader,
+    TooManyRequests,
+    TopicNotFound,
+)
 from goq.http.message import PRINCIPAL, Item, LiveStream, Request, Response
 
 STREAM_CHECK_S: Final = 0.5
@@ -47,7 +55,9 @@ class AccessControl:
         manager: TokenManager,
         now_ms: Callable[[], int],
         proof: Proof | None = None,
+        quotas: QuotaTable | None = None,
     ) -> None:
+        self.quotas = quotas or QuotaTable()
         self._table = table
         self._manager = manager
         self._now_ms = now_ms
@@ -68,14 +78,36 @@ class AccessControl:
         if needs.is_open:
             request.principal = self._if_authentic(request) if principal is None else principal
             return
+        is_new = principal is None and PRINCIPAL not in request.headers
         try:
             if principal is None:
                 principal = request.principal = self._authenticate(request)
             else:
                 self._check_valid(principal)
             needs.check(principal, request, values)
+            if is_new:
+                self._admit(principal, request, needs)
         except (NotAllowed, TopicNotFound) as error:
             request.refusal = error
+            raise
+
+    def check_head(self, request: Request) -> None:
+        """Check the sender of a request whose body has not been read.
+
+        Raises ``NotAuthenticated``, and ``TooManyRequests`` if a quota is used up.
+        """
+        if PRINCIPAL not in request.headers:
+            text = _token_of(request.headers)
+            principal = self._table.find(text, request.peer, request.certificate)
+            self.quotas.check(principal, monotonic())
+
+    def _admit(self, principal: Principal, request: Request, needs: Needs) -> None:
+        """Count a request; one that a quota refuses may come again."""
+        size = len(request.body) if needs is PUBLISH and request.method == "POST" else None
+        try:
+            self.quotas.admit(principal, size, monotonic())
+        except TooManyRequests:
+            request.principal = None
             raise
 
     def answered(self, request: Request, response: Response) -> Response:

@@ -42,6 +42,7 @@ from goq.api.routes.trace import TraceRoutes
 from goq.broker.broker import Broker
 from goq.broker.topic.start_queue import StartQueue
 from goq.cluster.admin.standalone_view import StandaloneView
+from goq.errors import NotAllowed
 from goq.http.failure_log import FailureLog
 from goq.http.message import Handler, Request, Response
 from goq.http.tls.server_certificate import ServerCertificate
@@ -101,14 +102,15 @@ class App:
         )
         now_ms = broker.clock.wall_ms
         tokens = TokenManager(broker.metadata, now_ms)
+        quotas = self.metrics.quotas
         self.access = (
             None
             if token_table is None
-            else AccessControl(token_table, tokens, now_ms, _node_proof(cluster))
+            else AccessControl(token_table, tokens, now_ms, _node_proof(cluster), quotas)
         )
         routes: list[Route] = [
             *_topic_routes(broker, node_id, cluster).routes(),
-            *MessageRoutes(broker, _acknowledged_copies(cluster)).routes(),
+            *MessageRoutes(broker, quotas, _acknowledged_copies(cluster)).routes(),
             *EventRoutes(broker).routes(),
             *SingleMessageRoutes(broker).routes(),
             *traces.routes(),
@@ -167,6 +169,15 @@ class App:
 
         self.router.opened = partial(_opened, queue)
         queue.on_empty = on_empty
+
+    def check_head(self, request: Request) -> None:
+        """Check the sender of a request before its body is read; raise ``GoqError``."""
+        try:
+            self.router.check_head(request)
+        except NotAllowed as error:
+            if self.audit is not None:
+                self.audit.note_refusal(request, error)
+            raise
 
     def stop_waiting(self) -> None:
         """Answer every waiting request now, because the node is stopping."""

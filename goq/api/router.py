@@ -207,6 +207,18 @@ class Router:
             self._access.check(request, route, values)
         return route, values
 
+    def check_head(self, request: Request) -> None:
+        """Raise what :meth:`AccessControl.check_head` does, if the route asks for a token."""
+        if self._access is None:
+            return
+        try:
+            route = self._find(request)[0].methods.get(request.method)
+        except RouteNotFound:
+            return
+        if route is not None and route.needs is not None and not route.needs.is_open:
+            request.route = route.path
+            self._access.check_head(request)
+
     def handle(self, request: Request) -> Response | Awaitable[Response]:
         """Return the answer, or an awaitable of it; every ``GoqError`` becomes a problem."""
         started_s = perf_counter()

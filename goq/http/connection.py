@@ -77,6 +77,7 @@ class Connection(asyncio.Protocol):
         limits = shared.limits
         self._transport = transport
         self._reader = RequestParser(shared, _peer_name(transport))
+        self._reader.certificate = self.certificate
         self._writer = ResponseWriter(shared, transport)
         self._timeouts = Timeouts(
             self._loop, transport, limits, self._reading_expired, self.abort, self._note_unsent

@@ -51,6 +51,7 @@ class HttpLimits:
     heartbeat_ms: int = limits.HEARTBEAT_MS
 
 
+OnLargeBody = Callable[[Request], None]
 _KNOWN_HOSTS_MAX: Final = 1000
 logger: Final = logging.getLogger("goq.http")
 
@@ -132,6 +133,7 @@ class ServerContext:
         "loop_watch",
         "on_empty",
         "on_error",
+        "on_large_body",
         "pulse",
         "requests_total",
         "unsent",
@@ -147,6 +149,7 @@ class ServerContext:
     ) -> None:
         self.handler = handler
         self.on_error = on_error
+        self.on_large_body: OnLargeBody | None = None
         self.limits = limits
         self.allowed_hosts = allowed_hosts
         self.failures = failures

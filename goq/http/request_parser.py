@@ -21,6 +21,7 @@ from goq.errors import (
 )
 from goq.http.context import HttpLimits, ServerContext
 from goq.http.message import Request, is_well_escaped
+from goq.limits import HEAD_CHECK_BYTES
 
 SLICE_BYTES: Final = 8 * 1024
 SMALL_PIECE_BYTES: Final = 1024
@@ -67,6 +68,7 @@ class RequestParser:
         "_silent_bytes",
         "_target",
         "begun_count",
+        "certificate",
         "ended",
         "error",
         "phase",
@@ -76,6 +78,8 @@ class RequestParser:
     )
 
     def __init__(self, shared: ServerContext, peer: str) -> None:
+        self.certificate: tuple[str, ...] = ()
+        """The names in the client's certificate."""
         self._shared = shared
         self._limits: HttpLimits = shared.limits
         self._peer = peer
@@ -282,6 +286,13 @@ class RequestParser:
             is_http_10=version == "1.0",
         )
         self.phase = Phase.BODY
+        check = self._shared.on_large_body
+        if check is not None and (content_bytes > HEAD_CHECK_BYTES or coding is not None):
+            self._request.certificate = self.certificate
+            try:
+                check(self._request)
+            except GoqError as error:
+                self._refuse(error)
         if content_bytes or coding is not None:
             expected = headers.get("expect", "").lower()
             self.wants_continue = expected == "100-continue" and version == "1.1"

@@ -11,7 +11,7 @@ from typing import Final
 from goq.errors import GoqError
 from goq.http.allowed_hosts import AllowedHosts
 from goq.http.connection import Connection
-from goq.http.context import HttpLimits, ServerContext
+from goq.http.context import HttpLimits, OnLargeBody, ServerContext
 from goq.http.failure_log import FailureLog
 from goq.http.loop_watch import Holder
 from goq.http.message import Handler, Response
@@ -28,7 +28,9 @@ class HttpServer:
     task, which is cancelled when the client disconnects. ``on_error`` makes the response of a
     ``GoqError``, raised by the handler or by the server itself. Any other exception is logged as
     ``goq.http`` and answered as an internal error. ``hosts`` are the names by which requests may
-    call the server; by default every name is allowed.
+    call the server; by default every name is allowed. ``on_large_body`` gets a request before a
+    body over ``limits.HEAD_CHECK_BYTES``, or of unknown size, is read, and raises ``GoqError`` to
+    refuse it.
     """
 
     def __init__(
@@ -38,10 +40,12 @@ class HttpServer:
         limits: HttpLimits = HttpLimits(),  # noqa: B008 - frozen
         hosts: Iterable[str] | None = None,
         failures: FailureLog | None = None,
+        on_large_body: OnLargeBody | None = None,
     ) -> None:
         self._shared = ServerContext(
             handler, on_error, limits, AllowedHosts(hosts), failures or FailureLog()
         )
+        self._shared.on_large_body = on_large_body
         self._server: asyncio.Server | None = None
 
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:

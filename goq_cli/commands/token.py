@@ -36,16 +36,21 @@ def create(
         str | None,
         typer.Option(metavar="NAME", help="Shown by a client certificate: its CN, or a URI in it."),
     ] = None,
+    quota: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=BOUND", help="As publish_bytes_per_s=10MB: docs/security.md."),
+    ] = None,
     data_dir: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Of a standalone node that does not run.")
     ] = None,
 ) -> None:
     """Create a token, and print it this once."""
+    quotas = {name: bound for name, _, bound in (each.partition("=") for each in quota or ())}
     if data_dir is not None:
-        created = _create_offline(data_dir, name, allow, expires, cert)
+        created = _create_offline(data_dir, name, allow, expires, cert, quotas)
     else:
         with SESSION.client() as client:
-            found = client.create_token(name, allow, expires=expires, cert=cert)
+            found = client.create_token(name, allow, expires=expires, cert=cert, quotas=quotas)
         created = dict(found.raw)
     _print_created(created["id"], created.get("token", ""), created)
 
@@ -108,7 +113,12 @@ def _print_created(token_id: str, text: str, answer: Any) -> None:
 
 
 def _create_offline(
-    data_dir: Path, name: str, allow: list[str], expires: str | None, cert: str | None
+    data_dir: Path,
+    name: str,
+    allow: list[str],
+    expires: str | None,
+    cert: str | None,
+    quotas: dict[str, str],
 ) -> dict[str, Any]:
     """Create a token in the data folder of a standalone node that does not run."""
     from goq.access.token_manager import new_token
@@ -126,7 +136,7 @@ def _create_offline(
             " its admin.token: goq --token-file DIR/admin.token token create …"
         )
     expires_ms = 0 if expires is None else parse_duration_ms(expires, field="--expires")
-    created = new_token(name, allow, SystemClock().wall_ms(), expires_ms, cert)
+    created = new_token(name, allow, SystemClock().wall_ms(), expires_ms, cert, quotas)
     record = created.record
     os.umask(_PRIVATE)
     RealDisk().make_dir(data_dir)

@@ -126,8 +126,15 @@ class AuditTrail:
     async def _refuse(self, request: Request, pending: Response | Awaitable[Response]) -> Response:
         response = pending if isinstance(pending, Response) else await pending
         error = request.refusal
-        if error is None:  # it was let through at the second look
-            return response
+        if error is not None:  # else it was let through at the second look
+            await self._record_refusal(request, error)
+        return response
+
+    def note_refusal(self, request: Request, error: GoqError) -> None:
+        """Record a refusal in the background: its body has not been read."""
+        self._start(self._record_refusal(request, error))
+
+    async def _record_refusal(self, request: Request, error: GoqError) -> None:
         now_s = asyncio.get_running_loop().time()
         principal = request.principal
         if principal is None:
@@ -145,7 +152,6 @@ class AuditTrail:
                     detail=shortened(error.detail),
                 )
             )
-        return response
 
     def _record(self, request: Request, result: AuditResult, route: str) -> AuditRecord:
         principal: Principal = request.principal or NOBODY

@@ -23,6 +23,7 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from goq import __version__
+from goq.access.quota import QuotaTable
 from goq.api.metrics.cluster import ClusterCounts, ClusterMetrics
 from goq.api.router import RequestStats
 from goq.broker.broker import Broker
@@ -91,6 +92,8 @@ class Metrics:
         self._http = http
         self.server: ServerCounts | None = None
         """The HTTP server, set when it is created."""
+        self.quotas = QuotaTable()
+        """What principals use."""
         self.certificate: ServerCertificate | None = None
         """The certificate of a node that speaks HTTPS."""
         self._process = ProcessCollector(registry=None)
@@ -121,6 +124,7 @@ class Metrics:
         yield from self._disk()
         yield _build_info()
         yield from self._http_metrics()
+        yield from self._principals()
         yield _histogram(
             "goq_commit_seconds",
             "Time to write and sync one group commit",
@@ -219,6 +223,24 @@ class Metrics:
             yield GaugeMetricFamily("goq_disk_free_bytes", "Room on the disk", value=free)
             yield GaugeMetricFamily("goq_disk_full", "1 while the disk is full", value=is_full)
 
+    def _principals(self) -> Iterator[Metric]:
+        labels = ["principal", "name"]
+        requests = CounterMetricFamily(
+            "goq_principal_requests", "Requests of a token to this node", labels=labels
+        )
+        published = CounterMetricFamily(
+            "goq_principal_publish_bytes", "Bytes of its publishes", labels=labels
+        )
+        refused = CounterMetricFamily(
+            "goq_quota_refusals", "Requests that a quota refused", labels=[*labels, "quota"]
+        )
+        for principal, usage in sorted(self.quotas.usages.items()):
+            requests.add_metric([principal, usage.name], usage.requests)
+            published.add_metric([principal, usage.name], usage.publish_bytes)
+            for quota, count in sorted(usage.refused.items()):
+                refused.add_metric([principal, usage.name, str(quota)], count)
+        yield from (requests, published, refused)
+
     def _http_metrics(self) -> Iterator[Metric]:
         requests = CounterMetricFamily(
             "goq_http_requests", "Requests answered", labels=["method", "route", "status"]
@@ -247,13 +269,11 @@ class Metrics:
             "1 while the clock has jumped ahead and retention does not count with it",
             value=int(self._broker.retention_manager.clock.is_held),
         )
-        left_s = None if self.certificate is None else self.certificate.left_s
-        if left_s is not None:
-            yield GaugeMetricFamily(
-                "goq_tls_certificate_expiry_seconds",
-                "Seconds until the certificate ends",
-                value=left_s,
-            )
+        yield GaugeMetricFamily(
+            "goq_tls_certificate_expiry_seconds",
+            "Seconds until the certificate ends",
+            value=None if self.certificate is None else self.certificate.left_s,
+        )
         yield GaugeMetricFamily(
             "goq_http_connections", "Open connections", value=server.connection_count
         )

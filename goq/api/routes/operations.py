@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 
 _TOPIC_LABEL = re.compile(rb'[{,]topic="([^"]*)"')
+_PRINCIPAL_LABEL = re.compile(rb'[{,]principal="([^"]*)"')
 _GROUP_LABEL = re.compile(rb'[{,]group="([^"]*)"')
 
 
@@ -196,7 +197,8 @@ def _visible(partitions: Sequence[str], principal: Principal) -> list[str]:
 
 
 def _visible_series(text: bytes, principal: Principal) -> bytes:
-    """Return metrics without the series of topics and groups that a principal may not know of."""
+    """Return metrics without the series of topics and groups that a principal may not know of,
+    and those of other principals."""
     seen: dict[tuple[str, str | None], bool] = {}
     kept = []
     for line in text.splitlines(keepends=True):
@@ -211,6 +213,9 @@ def _visible_series(text: bytes, principal: Principal) -> bytes:
                 )
             if not seen[key]:
                 continue
+        label = _PRINCIPAL_LABEL.search(line)
+        if label is not None and label[1].decode() != principal.id:
+            continue
         kept.append(line)
     return b"".join(kept)
 

@@ -6,6 +6,7 @@ from msgspec import UNSET
 from msgspec.structs import asdict
 
 from goq import limits
+from goq.access.quota import format_quota, is_quota, parse_quotas
 from goq.access.token_manager import NewSecret, TokenManager, TokenStore
 from goq.access.token_record import DAY_MS, TokenRecord
 from goq.api.codec.messages import json_response
@@ -97,7 +98,7 @@ class TokenRoutes:
         expires_ms = 0 if new.expires is None else _duration_ms(new.expires, "expires")
         if new.expires is not None and expires_ms == 0:
             raise InvalidInput("a token that expires at once is of no use", field="expires")
-        created = await self._manager.create(new.name, new.allow, expires_ms, new.cert)
+        created = await self._manager.create(new.name, new.allow, expires_ms, new.cert, new.quotas)
         return json_response(_created(created), 201)
 
     async def list(self, _request: Request) -> Response:
@@ -134,13 +135,15 @@ def token_out(token: TokenRecord) -> TokenOut:
     out = TokenOut(
         id=token.id,
         name=token.name,
-        allow=list(token.rules),
+        allow=[rule for rule in token.rules if not is_quota(rule)],
         created=format_time_us(token.created_ms * 1000),
     )
     if token.expires_ms:
         out.expires = format_time_us(token.expires_ms * 1000)
     if token.revoked_ms:
         out.revoked = format_time_us(token.revoked_ms * 1000)
+    if quotas := parse_quotas(token.rules):
+        out.quotas = {str(quota): format_quota(quota, bound) for quota, bound in quotas.items()}
     if token.certificate is not None:
         out.cert = token.certificate
     if token.last_used_day:

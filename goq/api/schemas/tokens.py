@@ -13,12 +13,15 @@ class NewToken(Input):
     """A token to create: its name, its rules as ``verb:topic/group``, and how long it is valid.
 
     With ``cert``, the CN of a client certificate or a URI in it, the token has no secret.
+    ``quotas`` bound ``publish_bytes_per_s``, ``publish_messages_per_s``, ``requests_per_s`` and
+    ``stored_bytes``.
     """
 
     name: str
     allow: list[str]
     expires: Duration | None = None
     cert: str | None = None
+    quotas: dict[str, str | int] = msgspec.field(default_factory=dict)
 
 
 class Rotation(Input):
@@ -38,6 +41,7 @@ class TokenOut(Output, kw_only=True):
     revoked: DateTime | UnsetType = UNSET
     last_used: str | UnsetType = UNSET
     cert: str | UnsetType = UNSET
+    quotas: dict[str, str] | UnsetType = UNSET
 
 
 class CreatedTokenOut(TokenOut, kw_only=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from urllib.parse import urlencode
 
 from goq.client import results
@@ -25,12 +25,14 @@ class AsyncTokenAdmin:
         *,
         expires: Duration | None = None,
         cert: str | None = None,
+        quotas: Mapping[str, str | int] | None = None,
     ) -> results.token.CreatedToken:
         """Create a token; its text is in the result, and nowhere else.
 
         ``allow`` are rules: ``verb:topic`` or ``verb:topic/group``, as ``consume:orders*/billing``.
         ``expires`` is how long the token is valid; by default it does not end. ``cert`` is the CN
         of a client certificate, or a URI in it: such a token has no text.
+        ``quotas`` are bounds as ``{"publish_bytes_per_s": "10MB"}``, see docs/security.md.
 
         Raises ``InvalidInput`` for a rule that is wrong.
         """
@@ -39,6 +41,8 @@ class AsyncTokenAdmin:
             body["expires"] = wire_duration(expires, "expires")
         if cert is not None:
             body["cert"] = cert
+        if quotas:
+            body["quotas"] = dict(quotas)
         return results.token.decode_created(await self._http.call("POST", routes.TOKENS, body))
 
     async def list_tokens(self) -> tuple[results.token.TokenDescription, ...]:

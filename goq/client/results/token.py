@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from goq.client.results.result import Result, decode, items_of
@@ -20,6 +21,7 @@ class TokenDescription(Result):
     revoked: datetime | None = None
     last_used: str | None = None
     cert: str | None = None
+    quotas: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

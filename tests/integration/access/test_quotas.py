@@ -1,0 +1,154 @@
+"""Quotas of tokens at a node, and bodies that are refused unread."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from goq import Client, limits
+from goq.errors import GoqError, QuotaExceeded
+from tests.support.cli.command import Run
+from tests.support.eventually import eventually
+from tests.support.node.node_api import Answer
+from tests.support.node.running_node import RunningNode, running_node
+
+PATH = "/v1/topics/orders/messages"
+ONE = {"messages": [{"value": "v" * 1000}]}
+
+
+class Place:
+    def __init__(self, node: RunningNode) -> None:
+        self.node = node
+        self.admin = (node.data_dir / "admin.token").read_text().strip()
+
+    def ask(self, method: str, path: str, body: object = None, token: str | None = None) -> Answer:
+        headers = {"Authorization": f"Bearer {token or self.admin}"}
+        return self.node.request(method, path, body, headers)
+
+    def create(self, *rules: str, **quotas: str | int) -> str:
+        body = {"name": "team", "allow": rules or ["publish:orders"], "quotas": quotas}
+        return str(self.ask("POST", "/v1/tokens", body).json["token"])
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[Place]:
+    with running_node(security={"auth": "tokens"}) as node:
+        place = Place(node)
+        assert place.ask("POST", "/v1/topics", {"name": "orders", "partitions": 1}).status == 201
+        yield place
+
+
+@pytest.mark.parametrize(
+    "quotas",
+    [{"requests_per_s": 1}, {"publish_bytes_per_s": "1kB"}, {"publish_messages_per_s": 1}],
+    ids=lambda quotas: next(iter(quotas)),
+)
+def test_a_sender_beyond_its_rate_is_told_when_to_come_again(
+    place: Place, quotas: dict[str, str | int]
+) -> None:
+    token = place.create(**quotas)
+    body = {"messages": [{"value": "v" * 1000}] * 60}
+    assert place.ask("POST", PATH, body, token).status == 200
+    refused = [place.ask("POST", PATH, ONE, token)]
+    while refused[-1].status == 200:  # requests may take a second on a busy machine
+        assert len(refused) < 1000
+        refused.append(place.ask("POST", PATH, ONE, token))
+    answer = refused[-1]
+    assert answer.status == 429, answer
+    assert answer.json["code"] == "too_many_requests"
+    assert next(iter(quotas)) in answer.json["detail"]
+    wait_ms = answer.json["retry_after_ms"]
+    assert wait_ms > 0
+    assert int(answer.headers["retry-after"]) == -(-wait_ms // 1000)
+    assert place.ask("POST", PATH, ONE).status == 200  # others go on
+    metrics = place.ask("GET", "/metrics").body.decode()
+    token_id = token.split("_")[1]
+    assert f'goq_quota_refusals_total{{name="team",principal="{token_id}"' in metrics
+    own = place.ask("GET", "/metrics", token=place.create("read:orders")).body.decode()
+    assert token_id not in own
+
+
+def test_the_client_waits_and_all_is_stored(place: Place) -> None:
+    token = place.create("publish:orders", "read:orders", requests_per_s=20)
+    with Client(place.node.url, token=token, retries="30s") as client:
+        for _ in range(30):
+            client.publish("orders", b"v")
+
+
+def test_topics_that_hold_too_much_take_no_more(place: Place) -> None:
+    token = place.create("publish:stored*", stored_bytes="20kB")
+    body = {"messages": [{"value": "v" * 1000}] * 10}
+
+    def is_full() -> bool:
+        return place.ask("POST", "/v1/topics/stored.a/messages", body, token).status == 507
+
+    eventually(is_full)
+    with (
+        Client(place.node.url, token=token) as client,
+        pytest.raises(QuotaExceeded, match="stored_bytes"),
+    ):
+        client.publish("stored.b", b"v")
+    assert place.ask("POST", "/v1/topics/stored.a/messages", body).status == 200
+
+
+def test_the_command_line_sets_and_shows_quotas(place: Place, goq: Run) -> None:
+    flags = ("--server", place.node.url, "--token", place.admin)
+    create = ("token", "create", "bounded", "--allow", "read:*", "--quota")
+    goq(*flags, *create, "publish_bytes_per_s=10MB")
+    with Client(place.node.url, token=place.admin) as client:
+        (shown,) = [token for token in client.list_tokens() if token.name == "bounded"]
+    assert shown.quotas == {"publish_bytes_per_s": "10MB"}
+    assert shown.allow == ("read:*",)
+    assert b"quota" in goq(*flags, *create, "speed=1", code=7).stderr
+
+
+def test_a_change_of_another_token_does_not_end_a_quota(place: Place) -> None:
+    token = place.create(publish_bytes_per_s=1)
+    statuses = []
+    for _ in range(3):
+        statuses.append(place.ask("POST", PATH, ONE, token).status)
+        place.create("read:*")
+    assert statuses == [200, 429, 429]
+
+
+def begin(place: Place, token: str, size: str) -> bytes:
+    """Send the head of a large publish, and nothing of its body; return the answer."""
+    head = (
+        f"POST {PATH} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {token}\r\n"
+        f"Expect: 100-continue\r\n{size}\r\n\r\n"
+    )
+    with socket.create_connection(place.node.address, timeout=30) as connection:
+        connection.sendall(head.encode())
+        return connection.recv(4096)
+
+
+@pytest.mark.parametrize(
+    "size", [f"Content-Length: {limits.HEAD_CHECK_BYTES + 1}", "Transfer-Encoding: chunked"]
+)
+def test_a_large_body_of_a_bad_token_or_a_used_up_quota_is_not_read(
+    place: Place, size: str
+) -> None:
+    assert begin(place, place.admin, size).startswith(b"HTTP/1.1 100 ")
+    answer = begin(place, place.admin[:-4] + "AAAA", size)
+    assert answer.startswith(b"HTTP/1.1 401 ")
+    assert b"WWW-Authenticate: Bearer" in answer
+    token = place.create(publish_bytes_per_s=1)
+    assert place.ask("POST", PATH, ONE, token).status == 200
+    answer = begin(place, token, size)
+    assert answer.startswith(b"HTTP/1.1 429 ")
+    assert b"Retry-After" in answer
+
+    def is_recorded() -> bool:
+        records = place.ask("GET", "/v1/audit?limit=1000").json["records"]
+        return any(record["code"] == "unauthenticated" for record in records)
+
+    eventually(is_recorded)
+
+
+def test_a_client_that_sends_a_large_body_with_a_bad_token_gets_the_reason(place: Place) -> None:
+    with Client(place.node.url, token="goq_aaaaaaaa_wrong", retries=0) as client:
+        with pytest.raises(GoqError) as refused:
+            client.publish("orders", b"v" * 200_000)
+        assert refused.value.code == "unauthenticated"
