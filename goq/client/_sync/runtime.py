@@ -12,8 +12,43 @@ from collections.abc import Callable
 Lock = threading.Lock
 sleep = time.sleep
 
-Monitor = threading.Condition
-"""A lock of some state, with a condition to wait for its change."""
+
+class Monitor(type(threading.RLock())):  # type: ignore[misc]
+    """A lock of some state, with a condition to wait for its change.
+
+    A signal handler may raise at any moment in the thread that has the lock, or takes it. The lock
+    is free afterwards. ``threading.Condition`` keeps it if that happens as it is entered, because
+    its ``__enter__`` is Python code; here it is the lock's own.
+    """
+
+    def __init__(self) -> None:
+        self._waiters: list[threading.Lock] = []
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Return after the next ``notify_all`` or after ``timeout`` seconds; not when nested."""
+        waiter = threading.Lock()
+        waiter.acquire()
+        self._waiters.append(waiter)
+        try:
+            self.release()
+            waiter.acquire(timeout=-1 if timeout is None else max(0.0, timeout))
+        finally:
+            try:
+                self._take_again()
+            except BaseException:
+                self._take_again()
+                raise
+        if waiter in self._waiters:  # the time is over
+            self._waiters.remove(waiter)
+
+    def _take_again(self) -> None:
+        if not self._is_owned():
+            self.acquire()
+
+    def notify_all(self) -> None:
+        """Wake all waiters."""
+        while self._waiters:
+            self._waiters.pop().release()
 
 
 class Worker:
