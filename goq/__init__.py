@@ -28,6 +28,7 @@ limits    all bounds
 index_cache   key and event indexes in memory
 clock     time, as a parameter
 log_throttle  one log record of a kind in a period
+histogram     histograms of durations
 """
 
 from __future__ import annotations

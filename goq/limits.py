@@ -236,6 +236,7 @@ TAKEN_BYTES_MIN: Final = 64 * KIB  # of an answer in that time, or all that is l
 UNSENT_BYTES_MAX: Final = 256 * MIB  # of answers that clients have not taken yet
 DRAIN_TIMEOUT_MS: Final = 8_000
 HEARTBEAT_MS: Final = 15_000
+HOLD_COUNTED_S: Final = 0.001
 HOLD_NOTED_S: Final = 0.005  # of the event loop by one step of a request
 HOLD_LOGGED_S: Final = 0.1
 STREAM_BEGINS_MS: Final = 5_000  # for the first bytes of a stream to reach the client

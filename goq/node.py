@@ -227,6 +227,8 @@ class NodeServer:
             app.check_head if self._tokens is not None else None,
         )
         app.metrics.server = server
+        assert self.broker is not None
+        self.broker.commit_turn.on_inline_write = server.note_journal_write
         try:
             certificate = self._certificate
             tls = None if certificate is None else certificate.context

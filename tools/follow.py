@@ -45,7 +45,7 @@ class Bounds(NamedTuple):
     crossings: int
 
 
-BOUNDS = {"publish": Bounds(46, 123), "receive": Bounds(55, 198), "ack": Bounds(40, 98)}
+BOUNDS = {"publish": Bounds(47, 123), "receive": Bounds(57, 200), "ack": Bounds(42, 100)}
 
 
 class Path_(NamedTuple):

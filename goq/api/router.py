@@ -19,7 +19,6 @@ from goq.api.errors import problem_response
 from goq.api.needs import Needs
 from goq.api.routing_policy import RoutingPolicy
 from goq.api.values import TEXT, Schema
-from goq.broker.runtime.metrics import Histogram
 from goq.errors import (
     GoqError,
     InvalidInput,
@@ -28,6 +27,7 @@ from goq.errors import (
     ShuttingDown,
     UnsupportedMedia,
 )
+from goq.histogram import Histogram
 from goq.http.failure_log import FailureLog
 from goq.http.message import Request, Response
 

@@ -143,6 +143,7 @@ class Broker:
             self.journal = await asyncio.get_running_loop().run_in_executor(
                 self.executor, open_journal, self._journal_executor, self.clock
             )
+        self.commit_turn = CommitTurn(self.journal, self._commit_executor, self.clock)
         self._context = PartitionContext(
             self._disk,
             self.executor,
@@ -156,7 +157,7 @@ class Broker:
             lambda: secrets.randbits(_PRODUCER_ID_BITS) or 1,
             self._snapshot_limits,
             self.indexes,
-            CommitTurn(self.journal, self._commit_executor, self.clock),
+            self.commit_turn,
             self.journal,
         )
         self.retention_manager = RetentionManager(

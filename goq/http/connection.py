@@ -423,7 +423,7 @@ class _Steps(Coroutine[Any, Any, None]):
 def _note_step(shared: ServerContext, request: Request, started_s: float) -> None:
     held_s = perf_counter() - started_s
     shared.loop_watch.held_s += held_s
-    if held_s >= limits.HOLD_NOTED_S:
+    if held_s >= limits.HOLD_COUNTED_S:
         shared.loop_watch.note_step(request, held_s)
 
 

@@ -5,20 +5,28 @@ lasts from one wait of its task to the next. Connections time each step of their
 work is not timed step by step: a timer that comes late shows that something held the loop, and the
 steps of requests since its last run are subtracted.
 
-A hold is remembered for one to two minutes, so each scrape of the metrics sees it.
+A hold is remembered for one to two minutes, so each scrape of the metrics sees it. Holds of a
+millisecond and more are counted by cause too: a slow step of a request, a write to the journal by
+the loop itself, a collection of garbage (also within a step), or other work.
 """
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 from time import perf_counter
 from typing import Final, NamedTuple
 
 from goq import limits
+from goq.histogram import Histogram
 from goq.http.message import Request
 from goq.log_throttle import LogThrottle
 
+REQUEST: Final = "request"
+JOURNAL: Final = "journal"
+GARBAGE: Final = "garbage"
+OTHER: Final = "other"
 _TICK_S: Final = 0.05
 _KEPT_S: Final = 60.0
 _LOG_PERIOD_S: Final = 10.0
@@ -33,6 +41,7 @@ class Holder(NamedTuple):
 
 
 BACKGROUND: Final = Holder("", "(background)")
+JOURNAL_WRITE: Final = Holder("", "(journal)")
 
 
 class LoopWatch:
@@ -43,6 +52,9 @@ class LoopWatch:
 
     def __init__(self) -> None:
         self.held_s = 0.0
+        self.holds = {cause: Histogram() for cause in (REQUEST, JOURNAL, GARBAGE, OTHER)}
+        """The holds of ``limits.HOLD_COUNTED_S`` and more, by cause."""
+        self._garbage_since_s = 0.0
         self._longest_s: dict[Holder, float] = {}
         self._earlier_s: dict[Holder, float] = {}
         self._since_s = perf_counter()
@@ -51,6 +63,7 @@ class LoopWatch:
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Begin to watch the work of a loop that belongs to no request."""
+        gc.callbacks.append(self._on_garbage)
         self._arm(loop)
 
     def stop(self) -> None:
@@ -58,11 +71,30 @@ class LoopWatch:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+            gc.callbacks.remove(self._on_garbage)
 
     def note_step(self, request: Request, seconds: float) -> None:
-        """Record a step of a request that took ``limits.HOLD_NOTED_S`` or longer."""
+        """Record a step of a request that took ``limits.HOLD_COUNTED_S`` or longer."""
+        self.holds[REQUEST].observe(seconds)
+        if seconds < limits.HOLD_NOTED_S:
+            return
         method = request.method if request.route else ""
         self.note(Holder(method, request.route or "(none)"), seconds)
+
+    def note_journal(self, seconds: float) -> None:
+        """Record a write of the journal by the loop itself."""
+        self.held_s += seconds
+        if seconds >= limits.HOLD_COUNTED_S:
+            self.holds[JOURNAL].observe(seconds)
+        if seconds >= limits.HOLD_NOTED_S:
+            self.note(JOURNAL_WRITE, seconds)
+
+    def _on_garbage(self, phase: str, _info: dict[str, int]) -> None:
+        now_s = perf_counter()
+        if phase == "start":
+            self._garbage_since_s = now_s
+        elif now_s - self._garbage_since_s >= limits.HOLD_COUNTED_S:
+            self.holds[GARBAGE].observe(now_s - self._garbage_since_s)
 
     def note(self, holder: Holder, seconds: float) -> None:
         """Record a hold; log a long one, unless the same work was logged a moment ago."""
@@ -101,6 +133,8 @@ class LoopWatch:
 
     def _tick(self, loop: asyncio.AbstractEventLoop, due_s: float, held_before_s: float) -> None:
         late_s = perf_counter() - due_s - (self.held_s - held_before_s)
+        if late_s >= limits.HOLD_COUNTED_S:
+            self.holds[OTHER].observe(late_s)
         if late_s >= limits.HOLD_NOTED_S:
             self.note(BACKGROUND, late_s)
         self._arm(loop)

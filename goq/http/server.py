@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from goq.errors import GoqError
+from goq.histogram import Histogram
 from goq.http.allowed_hosts import AllowedHosts
 from goq.http.connection import Connection
 from goq.http.context import HttpLimits, OnLargeBody, ServerContext
@@ -93,6 +94,14 @@ class HttpServer:
     def longest_holds(self) -> dict[Holder, float]:
         """Return for how many seconds work held the event loop at most, in the last minutes."""
         return self._shared.loop_watch.longest()
+
+    def holds(self) -> dict[str, Histogram]:
+        """Return the holds of the event loop of a millisecond and more, by cause."""
+        return self._shared.loop_watch.holds
+
+    def note_journal_write(self, seconds: float) -> None:
+        """Record a write to the disk by the event loop itself."""
+        self._shared.loop_watch.note_journal(seconds)
 
     def allow_hosts(self, hosts: Iterable[str]) -> None:
         """Replace the names by which requests may call the server."""

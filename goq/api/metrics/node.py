@@ -27,9 +27,10 @@ from goq.access.quota import QuotaTable
 from goq.api.metrics.cluster import ClusterCounts, ClusterMetrics
 from goq.api.router import RequestStats
 from goq.broker.broker import Broker
-from goq.broker.runtime.metrics import Histogram, TopicCounts
+from goq.broker.runtime.metrics import TopicCounts
 from goq.broker.topic.topic import Topic
 from goq.clock import TimeSlice
+from goq.histogram import Histogram
 from goq.http.loop_watch import Holder
 from goq.http.tls.server_certificate import ServerCertificate
 from goq.storage.disk_space import DiskSpace, SpaceState
@@ -69,6 +70,10 @@ class ServerCounts(Protocol):
 
     def longest_holds(self) -> dict[Holder, float]:
         """Return the longest holds of the event loop."""
+        ...
+
+    def holds(self) -> dict[str, Histogram]:
+        """Return the holds of the event loop by cause."""
         ...
 
 
@@ -264,6 +269,12 @@ class Metrics:
         for holder, seconds in sorted(server.longest_holds().items()):
             stalls.add_metric(holder, seconds)
         yield stalls
+        yield _histogram(
+            "goq_loop_hold_seconds",
+            "Holds of the event loop of a millisecond and more, by cause",
+            {(cause,): holds for cause, holds in server.holds().items()},
+            ("cause",),
+        )
         yield GaugeMetricFamily(
             "goq_retention_clock_held",
             "1 while the clock has jumped ahead and retention does not count with it",
@@ -308,7 +319,9 @@ def _build_info() -> Metric:
 def _histogram(
     name: str,
     text: str,
-    histograms: Mapping[tuple[()], Histogram] | Mapping[tuple[str, str], Histogram],
+    histograms: Mapping[tuple[()], Histogram]
+    | Mapping[tuple[str], Histogram]
+    | Mapping[tuple[str, str], Histogram],
     labels: tuple[str, ...],
 ) -> Metric:
     metric = HistogramMetricFamily(name, text, labels=labels)

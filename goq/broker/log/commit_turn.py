@@ -64,6 +64,8 @@ class CommitTurn:
     ) -> None:
         self.append_count = 0
         """Frames and single messages queued so far, for any log."""
+        self.on_inline_write: Callable[[float], None] = lambda _seconds: None
+        """Called with the time that the event loop itself has spent on a write."""
         self._journal = journal
         self._executor = executor
         self._clock = clock or SystemClock()
@@ -145,6 +147,7 @@ class CommitTurn:
 
     def _note_time(self, write_s: float) -> None:
         """Leave the next writes to a thread if the event loop was held for long."""
+        self.on_inline_write(write_s)
         if write_s <= _SLOW_WRITE_S:
             self._thread_s = _THREAD_S_MIN
             return

@@ -7,6 +7,7 @@ in the tests of those.
 from __future__ import annotations
 
 import errno
+import gc
 import re
 import socket
 import sys
@@ -172,6 +173,24 @@ def test_the_longest_hold_of_the_event_loop_is_shown_for_its_route(node: Running
     node.on_loop(lambda: time.sleep(0.4))
     eventually(lambda: metric(node, "goq_loop_stall_seconds", **background) is not None)
     assert 0.3 < (metric(node, "goq_loop_stall_seconds", **background) or 0) < 30
+
+
+def test_holds_of_the_event_loop_are_counted_by_cause(node: RunningNode) -> None:
+    def count(cause: str) -> float:
+        return metric(node, "goq_loop_hold_seconds_count", cause=cause) or 0
+
+    def collect() -> None:
+        kept = [[] for _ in range(500_000)]  # type: ignore[var-annotated]
+        gc.collect()
+        kept.clear()
+
+    before = {cause: count(cause) for cause in ("request", "garbage", "other")}
+    node.on_loop(collect)
+    eventually(lambda: count("garbage") > before["garbage"])
+    eventually(lambda: count("other") > before["other"])
+    head = {"value": "x" * 100, "headers": {f"h{n}": "v" for n in range(64)}}
+    node.call("POST", "/v1/topics/t/messages", {"messages": [head] * 1000})
+    assert count("request") > before["request"]
 
 
 def test_a_node_tells_what_runs_and_how_it_stands(node: RunningNode) -> None:
