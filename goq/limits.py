@@ -94,6 +94,7 @@ NOT_ENOUGH_REPLICAS_RETRY_MS: Final = 500
 FETCH_BYTES_MAX: Final = 8 * MIB  # frames in one answer to a follower
 FETCH_LOG_BYTES_MAX: Final = 4 * MIB  # from one log; a single frame may be larger
 FETCH_WAIT_MS: Final = 500
+REST_CHECK_MS: Final = 5_000  # between two looks for removed segments of partitions at rest
 FETCH_PARTITIONS_MAX: Final = 1_000  # in one answer
 DISK_RECOVERED_BYTES: Final = 8 * MIB  # free space after which a leader's disk is no longer full
 DISK_RESERVE_BYTES: Final = 8 * MIB  # given up for what a node with a full disk must write

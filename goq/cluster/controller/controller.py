@@ -12,8 +12,8 @@ replicas.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from typing import Final
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final, NamedTuple
 
 from goq import limits
 from goq.cluster.controller.clock_skew import is_clock_off
@@ -44,6 +44,7 @@ from goq.cluster.metadata.state import (
     NodeMetadata,
     PartitionMetadata,
     PartitionRef,
+    TopicMetadata,
     active_partitions,
     active_topics,
 )
@@ -62,15 +63,19 @@ def decide(
     timeout_ms: int = limits.NODE_SESSION_TIMEOUT_MS,
     preferred_delay_ms: int = limits.PREFERRED_LEADER_DELAY_MS,
     reachable: Collection[str] = (),
+    unsettled: UnsettledPartitions | None = None,
 ) -> list[AnyCommand]:
     """Return the commands to propose now, in order, at most ``limits.CONTROLLER_COMMANDS_MAX``.
 
     ``liveness`` must just have been ticked. A node is fenced after ``timeout_ms`` without a
     heartbeat. It gets leaderships back once it has sent heartbeats for ``preferred_delay_ms``.
     ``reachable`` are the nodes that answer in the Raft group: their silence may be the fault of
-    this node or of the network, see :func:`is_deaf`.
+    this node or of the network, see :func:`is_deaf`. ``unsettled`` saves a look at all partitions
+    when it is used again with the same topics; it changes no decision.
     """
-    controller_pass = _ControllerPass(state, liveness, timeout_ms, preferred_delay_ms, reachable)
+    controller_pass = _ControllerPass(
+        state, liveness, timeout_ms, preferred_delay_ms, reachable, unsettled
+    )
     controller_pass.plan_nodes()
     controller_pass.plan_features()
     controller_pass.plan_replica_health()
@@ -118,7 +123,9 @@ class _ControllerPass:
         timeout_ms: int,
         preferred_delay_ms: int,
         reachable: Collection[str],
+        unsettled: UnsettledPartitions | None,
     ) -> None:
+        self._unsettled = unsettled or UnsettledPartitions()
         self.decided: list[AnyCommand] = []
         self._state = state
         self._draft = state
@@ -236,19 +243,9 @@ class _ControllerPass:
         """
         leaving = {name for name, node in self._draft.nodes.items() if node.leaving}
         receivers = set(assignable_nodes(self._draft.nodes))
-        waiting = []
-        for topic in self._state.topics.values():
-            for number, partition in enumerate(topic.partitions):
-                self._reassignments_left -= partition.is_reassigning
-                if (
-                    partition.target
-                    or partition.leader != partition.replicas[0]
-                    or leaving
-                    or partition.has_surplus_replicas
-                    or _can_add_replica(partition, receivers)
-                ):
-                    waiting.append(PartitionRef(topic.name, number))
-        for place in sorted(waiting):
+        unsettled = self._unsettled.find(self._state.topics, leaving, receivers)
+        self._reassignments_left -= unsettled.reassigning
+        for place in unsettled.places:
             topic = self._draft.topics[place.topic]
             if self._is_full:
                 return
@@ -336,6 +333,52 @@ class _ControllerPass:
                 if heard is None or topic_id not in heard.heartbeat.deleted:
                     return False
         return True
+
+
+class _Found(NamedTuple):
+    """The partitions that may need a step, sorted, and how many are being reassigned."""
+
+    places: list[PartitionRef]
+    reassigning: int
+
+
+class UnsettledPartitions:
+    """The partitions that may need a step, kept until the topics or the nodes change.
+
+    The controller decides ten times a second, and at rest nothing of a thousand partitions changes.
+    """
+
+    def __init__(self) -> None:
+        self._asked: tuple[Mapping[str, TopicMetadata], set[str], set[str]] | None = None
+        self._found = _Found([], 0)
+
+    def find(
+        self, topics: Mapping[str, TopicMetadata], leaving: set[str], receivers: set[str]
+    ) -> _Found:
+        """Return the partitions that may need a step. The mapping of topics must not change."""
+        asked = self._asked
+        if asked is None or asked[0] is not topics or asked[1:] != (leaving, receivers):
+            self._asked = topics, leaving, receivers
+            self._found = _find_unsettled(topics, leaving, receivers)
+        return self._found
+
+
+def _find_unsettled(
+    topics: Mapping[str, TopicMetadata], leaving: set[str], receivers: set[str]
+) -> _Found:
+    places, reassigning = [], 0
+    for topic in topics.values():
+        for number, partition in enumerate(topic.partitions):
+            reassigning += partition.is_reassigning
+            if (
+                partition.target
+                or partition.leader != partition.replicas[0]
+                or leaving
+                or partition.has_surplus_replicas
+                or _can_add_replica(partition, receivers)
+            ):
+                places.append(PartitionRef(topic.name, number))
+    return _Found(sorted(places), reassigning)
 
 
 def _can_add_replica(partition: PartitionMetadata, receivers: set[str]) -> bool:

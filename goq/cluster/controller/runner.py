@@ -20,7 +20,7 @@ from goq import limits
 from goq.broker.runtime.tasks import Tasks
 from goq.clock import Clock
 from goq.cluster.controller.clock_skew import skewed_nodes
-from goq.cluster.controller.controller import decide, is_deaf
+from goq.cluster.controller.controller import UnsettledPartitions, decide, is_deaf
 from goq.cluster.controller.node_liveness import Heartbeat, NodeLiveness
 from goq.cluster.metadata.client import MetadataClient
 from goq.cluster.metadata.commands import AnyCommand, ChangePartitions, ElectLeader, RemoveNode
@@ -79,6 +79,7 @@ class ControllerRunner:
         self._clock_skews_ms: dict[str, int] = {}
         self._skewed: frozenset[str] = frozenset()
         self._is_port_closed = is_port_closed_at
+        self._unsettled_partitions = UnsettledPartitions()
         self._probing: set[str] = set()
         self._tasks = Tasks()
         self._liveness: NodeLiveness | None = None
@@ -141,7 +142,9 @@ class ControllerRunner:
             await self._hand_over_controller()
         if self._liveness is None:
             return
-        commands = decide(state, self._liveness, reachable=reachable)
+        commands = decide(
+            state, self._liveness, reachable=reachable, unsettled=self._unsettled_partitions
+        )
         for command in with_batches(commands) if has_batches(state) else commands:
             try:
                 result = await self._propose(command)

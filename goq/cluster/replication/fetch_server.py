@@ -17,7 +17,7 @@ from itertools import islice
 from goq import limits
 from goq.clock import Clock
 from goq.cluster.replication.leader import FramedUpdate, LeaderReplica, ReplicaBounds, refusal_of
-from goq.cluster.replication.progress import LogOffsets
+from goq.cluster.replication.progress import FollowerProgress, LatestRequest, LogOffsets
 from goq.cluster.replication.protocol import FetchRequest, FetchResponse, PartitionKey, Position
 
 _PIECES_PER_S = 4
@@ -53,40 +53,28 @@ class Throttle:
 
 
 class _Rest:
-    """A follower that has everything and was told all bounds. Until that changes, only time passes.
+    """A follower that has everything and was told all bounds, and the logs as they were then.
 
-    A node at rest has hundreds of them in each session, and looks at each with every request.
+    A node at rest has hundreds of them in each session. What ends a rest is reported, but for
+    segments that retention removes: those are looked for once in ``limits.REST_CHECK_MS``.
     """
 
-    __slots__ = ("_ends", "_events", "_follower", "_leader", "_messages", "_node", "_watermark")
+    __slots__ = ("_events", "_follower", "_leader", "_messages")
 
-    def __init__(self, leader: LeaderReplica, node: str) -> None:
-        progress, logs = leader.progress, leader.logs
-        self._leader = leader
-        self._node = node
-        self._follower = progress.follower(node)
-        self._ends, self._watermark = progress.ends, progress.high_watermark
-        self._messages, self._events = logs.messages.segments, logs.events.segments
+    def __init__(self, leader: LeaderReplica, follower: FollowerProgress) -> None:
+        self._leader, self._follower = leader, follower
+        self._messages, self._events = leader.logs.messages.segments, leader.logs.events.segments
 
-    def lasts_until(self, now_ms: int) -> bool:
-        """Count the follower as caught up until now; False, with nothing done, if its rest is over.
+    def has_other_segments(self) -> bool:
+        """Whether the leader's logs have other segments by now: a change replaces the lists."""
+        logs = self._leader.logs
+        return (
+            logs.messages.segments is not self._messages or logs.events.segments is not self._events
+        )
 
-        The objects are compared: a change replaces them.
-        """
-        leader, follower = self._leader, self._follower
-        progress, logs = leader.progress, leader.logs
-        if (
-            follower is None
-            or progress.ends is not self._ends
-            or progress.high_watermark is not self._watermark
-            or progress.follower(self._node) is not follower
-            or logs.messages.reader.segments is not self._messages
-            or logs.events.reader.segments is not self._events
-            or leader.is_confirming
-        ):
-            return False
-        follower.caught_up_ms = follower.last_fetch_ms = now_ms
-        return True
+    def end(self) -> None:
+        """Count later requests no more."""
+        self._follower.end_rest()
 
 
 class _Session:
@@ -107,6 +95,10 @@ class _Session:
         Other positions do not count: what a follower has there may be of another leader.
         """
         self.rests: dict[PartitionKey, _Rest] = {}
+        self.active: dict[PartitionKey, None] = {}
+        """The partitions that are not at rest."""
+        self.latest = LatestRequest(0)
+        self.checked_ms = 0
         self.pending: dict[PartitionKey, None] = {}
         """Partitions to examine, in the order of their turn."""
         self.updated = asyncio.Event()
@@ -120,13 +112,15 @@ class _Session:
 
     def forget_leadership(self, key: PartitionKey) -> None:
         """Forget where the follower is, because another leadership begins."""
-        for known in (self.expected, self.sent_bounds, self.verified, self.rests):
+        self.end_rest(key)
+        for known in (self.expected, self.sent_bounds, self.verified):
             known.pop(key, None)
         self.stale.discard(key)
 
     def forget(self, key: PartitionKey) -> None:
         self.positions.pop(key, None)
         self.forget_leadership(key)
+        self.active.pop(key, None)
         self.pending.pop(key, None)
 
     def expect(self, key: PartitionKey, ends: LogOffsets | None) -> None:
@@ -135,8 +129,29 @@ class _Session:
         elif key in self.positions:
             self.expected[key] = ends
 
+    def begin_rest(self, key: PartitionKey, leader: LeaderReplica) -> None:
+        follower = leader.progress.follower(self.node)
+        if follower is not None:
+            self.rests[key] = _Rest(leader, follower)
+            follower.begin_rest(self.latest)
+            self.active.pop(key, None)
+
+    def end_rest(self, key: PartitionKey) -> None:
+        if key in self.positions:
+            self.active.setdefault(key)
+        rest = self.rests.pop(key, None)
+        if rest is not None:
+            rest.end()
+
+    def end_rests_with_other_segments(self, now_ms: int) -> None:
+        """End the rests whose leader has removed or rolled segments; only now and then."""
+        if now_ms - self.checked_ms >= limits.REST_CHECK_MS:
+            self.checked_ms = now_ms
+            for key in [key for key, rest in self.rests.items() if rest.has_other_segments()]:
+                self.end_rest(key)
+
     def enqueue(self, key: PartitionKey) -> None:
-        self.rests.pop(key, None)
+        self.end_rest(key)
         self.pending.setdefault(key)
         self.updated.set()
 
@@ -179,6 +194,12 @@ class FetchServer:
             if key in session.positions:
                 session.enqueue(key)
 
+    def on_bounds_change(self, key: PartitionKey) -> None:
+        """Look at the followers of a partition with their next requests."""
+        for session in self._sessions.values():
+            if key in session.rests:
+                session.end_rest(key)
+
     async def fetch(self, request: FetchRequest) -> tuple[FetchResponse, list[memoryview]]:
         """Return what is new for a follower, when there is something or its wait time is over."""
         session = self._session_of(request)
@@ -209,17 +230,14 @@ class FetchServer:
         """Count a follower that asks again from the same position as caught up until now there.
 
         It is then also told of bounds that have changed. Under load they come with the data. A
-        request also confirms that the node still follows.
+        request also confirms that the node still follows. At rest only the time of the request
+        matters, which all rests of the session share.
         """
         moved = {position.key for position in request.positions}
-        rests = session.rests
-        for key, position in list(session.positions.items()):
-            rest = rests.get(key)
-            if rest is not None:
-                if rest.lasts_until(now_ms):
-                    continue
-                del rests[key]
-            leader = self._leaders.get(key)
+        session.latest.at_ms = now_ms
+        session.end_rests_with_other_segments(now_ms)
+        for key in list(session.active):
+            position, leader = session.positions[key], self._leaders.get(key)
             if leader is None or leader.leader_epoch != position.leader_epoch:
                 continue
             if key not in moved and leader.progress.ends == position.ends:
@@ -228,8 +246,12 @@ class FetchServer:
                 if sent is not None and sent != leader.bounds:
                     session.stale.add(key)
                     session.enqueue(key)
-                elif sent is not None and session.verified.get(key) is position:
-                    rests[key] = _Rest(leader, session.node)
+                elif (
+                    sent is not None
+                    and session.verified.get(key) is position
+                    and not leader.is_confirming
+                ):
+                    session.begin_rest(key, leader)
             leader.on_follower_request(request.node, request.session)
 
     def _record_position(

@@ -96,7 +96,9 @@ class LeaderReplica:
     """A partition that this node leads in ``leader_epoch``.
 
     Runs on the event loop, except :meth:`read_update`, which blocks on the disk. ``on_new_data`` is
-    called when followers may fetch something new, ``on_high_watermark_change`` when more is safe.
+    called when followers may fetch something new, ``on_high_watermark_change`` when more is safe,
+    ``on_bounds_change`` when a follower at rest must be looked at with its next request: more is
+    safe, the in-sync set was decided, or requests are waited for.
     ``has_session`` returns whether no other node can lead by now.
     """
 
@@ -113,6 +115,7 @@ class LeaderReplica:
         self.logs = logs
         self.progress = progress
         self.on_new_data: Callable[[PartitionKey], None] = lambda _key: None
+        self.on_bounds_change: Callable[[PartitionKey], None] = lambda _key: None
         self.on_high_watermark_change: Callable[[], None] = lambda: None
         self.has_session: Callable[[], bool] = lambda: True
         self._lost_gaps = lost_gaps or LostGaps()
@@ -182,6 +185,7 @@ class LeaderReplica:
         self._confirmations.append(
             _Confirmation(dict.fromkeys(self.progress.electable, None), then)
         )
+        self.on_bounds_change(self.key)
         self._settle_confirmations()
 
     def on_follower_request(self, node: str, session: int) -> None:
@@ -214,6 +218,7 @@ class LeaderReplica:
     def set_in_sync(self, in_sync: Iterable[str], min_insync: int) -> None:
         """Set the in-sync set that the cluster has decided on."""
         self.progress.set_in_sync(in_sync, min_insync)
+        self.on_bounds_change(self.key)
         self._announce_high_watermark()
         self._settle_confirmations()
 
@@ -223,6 +228,7 @@ class LeaderReplica:
             self._announced = high_watermark
             for quorum, offset in zip(self._quorums, high_watermark, strict=True):
                 quorum.announce(offset)
+            self.on_bounds_change(self.key)
             self.on_high_watermark_change()
 
     @property

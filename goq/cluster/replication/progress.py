@@ -31,14 +31,61 @@ class LogOffsets(NamedTuple):
         return self.messages >= other.messages and self.events >= other.events
 
 
+class LatestRequest:
+    """The time of a follower's latest request, common to all its replicas at rest."""
+
+    __slots__ = ("at_ms",)
+
+    def __init__(self, at_ms: int) -> None:
+        self.at_ms = at_ms
+
+
 class FollowerProgress:
-    """The leader's knowledge of a replica on another node."""
+    """The leader's knowledge of a replica on another node.
+
+    A replica *at rest* has everything. Each request of its node, also one that does not name it,
+    counts for it then. So a node with a thousand replicas at rest costs no look at each.
+    """
+
+    __slots__ = ("_caught_up_ms", "_last_fetch_ms", "_resting_with", "ends", "incarnation")
 
     def __init__(self, incarnation: int) -> None:
         self.incarnation = incarnation
         self.ends = LogOffsets(-1, -1)
-        self.caught_up_ms: int | None = None
-        self.last_fetch_ms = 0
+        self._caught_up_ms: int | None = None
+        self._last_fetch_ms = 0
+        self._resting_with: LatestRequest | None = None
+
+    @property
+    def caught_up_ms(self) -> int | None:
+        """When the replica last had everything, None if it never did."""
+        return self._caught_up_ms if self._resting_with is None else self._resting_with.at_ms
+
+    @property
+    def last_fetch_ms(self) -> int:
+        """When the replica last asked for more."""
+        return self._last_fetch_ms if self._resting_with is None else self._resting_with.at_ms
+
+    def note_fetch(self, now_ms: int, *, is_caught_up: bool) -> None:
+        """Note that the replica asked for more, and whether it has everything; its rest ends."""
+        self.end_rest()
+        self._last_fetch_ms = now_ms
+        if is_caught_up:
+            self._caught_up_ms = now_ms
+
+    def assume_caught_up(self, now_ms: int) -> None:
+        """Count a replica that is in sync, and has not asked yet, as caught up until now."""
+        self._caught_up_ms = now_ms
+
+    def begin_rest(self, latest: LatestRequest) -> None:
+        """Count the replica as caught up at the latest request, until :meth:`end_rest`."""
+        self._resting_with = latest
+
+    def end_rest(self) -> None:
+        """Count later requests no more; the times stay as they are."""
+        if self._resting_with is not None:
+            self._caught_up_ms = self._last_fetch_ms = self._resting_with.at_ms
+            self._resting_with = None
 
 
 def _caught_up_ms(follower: FollowerProgress) -> float:
@@ -90,7 +137,7 @@ class ReplicaProgress:
             self._followers[name] = known
         for name, follower in self._followers.items():
             if follower.caught_up_ms is None and name in self.in_sync:
-                follower.caught_up_ms = now_ms
+                follower.assume_caught_up(now_ms)
 
     @property
     def electable(self) -> frozenset[str]:
@@ -103,7 +150,9 @@ class ReplicaProgress:
         return len(self.in_sync) >= self.min_insync
 
     def on_local_append(self, ends: LogOffsets) -> None:
-        """Update the ends of this node's own logs on its disk."""
+        """Update the ends of this node's own logs on its disk; no replica is at rest then."""
+        for follower in self._followers.values():
+            follower.end_rest()
         self.ends = ends
         self._advance()
 
@@ -120,9 +169,7 @@ class ReplicaProgress:
             return False
         has_moved = ends != follower.ends
         follower.ends = ends
-        follower.last_fetch_ms = now_ms
-        if ends.reaches(self.ends):
-            follower.caught_up_ms = now_ms
+        follower.note_fetch(now_ms, is_caught_up=ends.reaches(self.ends))
         if has_moved:
             self._advance()
         return has_moved
@@ -165,6 +212,11 @@ class ReplicaProgress:
         """Return when a follower last had everything, None if it never did."""
         follower = self._followers.get(node)
         return None if follower is None else follower.caught_up_ms
+
+    @property
+    def steady_until_ms(self) -> float:
+        """Until when :meth:`desired_in_sync` is known to return None, unless the set changes."""
+        return self._steady_until_ms
 
     def is_steady(self, now_ms: int) -> bool:
         """Whether :meth:`desired_in_sync` is known to return None; quick."""

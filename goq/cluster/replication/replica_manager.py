@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import Executor
 from contextlib import nullcontext
@@ -104,6 +105,8 @@ class ReplicaManager:
         self._fetchers: dict[str, Fetcher] = {}
         self._retentions: dict[PartitionKey, FollowerRetention] = {}
         self._proposing: dict[PartitionKey, asyncio.Task[None]] = {}
+        self._steady_until_ms = -math.inf
+        """Until then no in-sync set of a partition led here is to change, if none changes."""
 
     def __iter__(self) -> Iterator[Replica]:
         return iter(self._replicas.values())
@@ -157,9 +160,21 @@ class ReplicaManager:
         await self.close_replicas()
         await asyncio.gather(*(fetcher.stop() for fetcher in self._fetchers.values()))
 
+    def _on_bounds_change(self, key: PartitionKey) -> None:
+        self._steady_until_ms = -math.inf
+        self.fetch_server.on_bounds_change(key)
+
     def check_in_sync(self) -> None:
-        """Propose in-sync sets that should change; call it periodically."""
+        """Propose in-sync sets that should change; call it periodically, it is quick at rest."""
         now_ms = self.now_ms()
+        if now_ms <= self._steady_until_ms:
+            return
+        self._propose_due(now_ms)
+        leaders = (replica.as_leader for replica in self._replicas.values())
+        steady = (leader.progress.steady_until_ms for leader in leaders if leader is not None)
+        self._steady_until_ms = min(steady, default=math.inf)
+
+    def _propose_due(self, now_ms: int) -> None:
         for replica in self._replicas.values():
             leader, assignment = replica.as_leader, replica.assignment
             if leader is None or leader.progress.is_steady(now_ms):
@@ -272,6 +287,8 @@ class ReplicaManager:
     def start_serving(self, leader: LeaderReplica) -> None:
         """Serve a partition that is led here to followers."""
         leader.on_new_data = self.fetch_server.on_new_data
+        leader.on_bounds_change = self._on_bounds_change
+        self._steady_until_ms = -math.inf
         self.fetch_server.add_leader(leader)
 
     def stop_serving(self, key: PartitionKey) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Callable
+from functools import lru_cache
 from typing import NamedTuple
 
 import httpx
@@ -44,6 +45,12 @@ class PeerTls(NamedTuple):
                 raise httpx.ConnectError(f"{url} speaks TLS, and this node has no security.tls")
         elif not self.takes_plain:
             raise httpx.ConnectError(f"{url} has no TLS, and this node has security.tls")
+
+
+@lru_cache(maxsize=1024)
+def _parsed(url: str) -> httpx.URL:
+    """Return a URL, parsed: a node calls the same few all the time."""
+    return httpx.URL(url)
 
 
 class NodeConnections:
@@ -136,7 +143,11 @@ class RpcClient:
         call, headers = self._sign(url, path, body)
         timeout = httpx.Timeout(timeout_s).as_dict()
         request = httpx.Request(
-            "POST", url + path, headers=headers, content=body, extensions={"timeout": timeout}
+            "POST",
+            _parsed(url + path),
+            headers=headers,
+            content=body,
+            extensions={"timeout": timeout},
         )
         try:
             response = await self._connections.transport(url).handle_async_request(request)

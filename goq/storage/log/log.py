@@ -66,7 +66,7 @@ class Log:
         self._recovery_point = found.recovery_point
         self._bytes_since_checkpoint = 0
         self._rolled: Segment | None = None  # created on disk, but its first write failed
-        self._reader = LogReader(disk, found.segments, found.damage)
+        self.reader = LogReader(disk, found.segments, found.damage)
         self.rewrites = RewriteHistory(found.segments)
         self._file: File = disk.open(self.active.path)
         self._journal = journal
@@ -117,7 +117,7 @@ class Log:
     @property
     def segments(self) -> Sequence[Segment]:
         """The current segments in order. The sequence is replaced, never changed in place."""
-        return self._reader.segments
+        return self.reader.segments
 
     @property
     def active(self) -> Segment:
@@ -142,12 +142,7 @@ class Log:
     @property
     def damage(self) -> list[Damage]:
         """Known ranges of damaged offsets."""
-        return self._reader.damage
-
-    @property
-    def reader(self) -> LogReader:
-        """The reader of this log."""
-        return self._reader
+        return self.reader.damage
 
     def begin(self, now_us: int, *, roll: bool = False) -> WriteBatch:
         """Return an empty batch after the last committed one.
@@ -341,7 +336,7 @@ class Log:
             if sealed.columns is not None:
                 sealed.columns.seal()
             sealed.end_offset = segment.base_offset
-            self._reader.segments = [*self.segments, segment]
+            self.reader.segments = [*self.segments, segment]
         assert segment.index is not None
         for entry in batch.entries:
             segment.index.add(entry)
@@ -381,7 +376,7 @@ class Log:
         batch = self._begin_rolled(offset)
         self.write(batch)
         self.commit(batch)
-        self._reader.note_hole(sealed, end_offset)
+        self.reader.note_hole(sealed, end_offset)
         return sealed
 
     def sync(self) -> None:
@@ -400,7 +395,7 @@ class Log:
         while count < len(self.segments) - 1 and self.segments[count].end_offset <= offset:
             count += 1
         detached = list(self.segments[:count])
-        self._reader.segments = self.segments[count:]
+        self.reader.segments = self.segments[count:]
         return detached
 
     def replace_segment(self, segment: Segment, new: Segment) -> bool:
@@ -411,7 +406,7 @@ class Log:
         if segment not in self.segments[:-1]:
             return False
         self.rewrites.record(segment)
-        self._reader.segments = [new if s is segment else s for s in self.segments]
+        self.reader.segments = [new if s is segment else s for s in self.segments]
         return True
 
     def remove(self, detached: list[Segment]) -> None:
@@ -430,10 +425,10 @@ class Log:
             return self.end_offset
         self.sync()  # the new durable end may come after bytes that were never synced; the journal
         # mark passes all records of what is cut off
-        segment, position, end_offset = self._reader.locate_cut(max(offset, self.start_offset))
+        segment, position, end_offset = self.reader.locate_cut(max(offset, self.start_offset))
         number = self.segments.index(segment)
         dropped = [*self.segments[number + 1 :], *([self._rolled] if self._rolled else [])]
-        time_before_us = self._reader.max_time_us_before(segment)
+        time_before_us = self.reader.max_time_us_before(segment)
         index = segment.index_up_to(self._disk, position, time_before_us=time_before_us)
         place = (segment.base_offset, position, end_offset)
         try:
@@ -449,9 +444,9 @@ class Log:
         except OSError as error:
             raise self._fail(error) from error
         self._rolled = None
-        self._reader.clear_read_ends()
-        self._reader.clear_damage(end_offset, _OFFSET_MAX)
-        self._reader.segments = self.segments[: number + 1]
+        self.reader.clear_read_ends()
+        self.reader.clear_damage(end_offset, _OFFSET_MAX)
+        self.reader.segments = self.segments[: number + 1]
         segment.size_bytes = position
         segment.end_offset = end_offset
         segment.index, segment.time_us = index, index.last().time_us

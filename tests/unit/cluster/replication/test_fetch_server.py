@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from goq import limits
 from goq.broker.partition.loader import PartitionLogs, open_logs
 from goq.clock import ManualClock
 from goq.cluster.replication.fetch_server import FetchServer
@@ -52,6 +53,7 @@ class Follower:
         self._server = FetchServer(executor or ThreadPoolExecutor(1), ManualClock())
         self._server.add_leader(leading)
         leading.on_new_data = self._server.on_new_data
+        leading.on_bounds_change = self._server.on_bounds_change
         self._is_new = True
 
     async def ask(self, end: int, epoch: int) -> FetchResponse:
@@ -141,8 +143,9 @@ def test_who_has_cut_off_just_what_the_leader_lacks_is_counted(logs: PartitionLo
 
 
 def test_a_follower_hears_that_the_log_begins_later_though_nothing_was_written(
-    logs: PartitionLogs,
+    logs: PartitionLogs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(limits, "REST_CHECK_MS", 0)
     logs.messages.roll()
     leading = leading_of(logs)
 
@@ -224,6 +227,7 @@ def test_a_follower_at_rest_is_counted_without_a_look_at_the_bounds_of_its_parti
         assert (leading.progress.caught_up_ms("b") or 0) > (before or 0)
         assert not looks
         leading.progress.set_replicas(["a", "b"], 0, [0, 5])  # it has restarted
+        leading.set_in_sync(["a", "b"], 2)
         assert leading.progress.follower_ends("b") is None
         await follower.ask_again()
         assert leading.progress.follower_ends("b") == LogOffsets(20, 0)

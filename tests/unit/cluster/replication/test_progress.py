@@ -7,7 +7,7 @@ import random
 import pytest
 
 from goq import limits
-from goq.cluster.replication.progress import LogOffsets, ReplicaProgress
+from goq.cluster.replication.progress import LatestRequest, LogOffsets, ReplicaProgress
 
 LAG_MS = 1000
 
@@ -324,3 +324,19 @@ def test_a_steady_set_is_as_it_should_be_whatever_happens() -> None:
             seen += is_steady
             assert progress.desired_in_sync(now_ms, 10) is None or not is_steady, seed
     assert seen > 1_000
+
+
+def test_a_replica_at_rest_lags_from_the_last_request_before_something_was_appended() -> None:
+    progress = ReplicaProgress("a", LogOffsets(1, 0), in_sync=["a", "b"], min_insync=1)
+    progress.set_replicas(["a", "b"], 0)
+    progress.on_fetch("b", LogOffsets(1, 0), 1000)
+    follower, latest = progress.follower("b"), LatestRequest(1000)
+    assert follower is not None
+    follower.begin_rest(latest)
+    latest.at_ms = 5000
+    assert (follower.caught_up_ms, follower.last_fetch_ms) == (5000, 5000)
+    assert progress.desired_in_sync(5400, 500) is None
+    progress.on_local_append(LogOffsets(2, 0))
+    latest.at_ms = 9000  # it asks, and stores nothing
+    assert (follower.caught_up_ms, follower.last_fetch_ms) == (5000, 5000)
+    assert progress.desired_in_sync(5600, 500) == {"a"}
