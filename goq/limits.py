@@ -77,6 +77,7 @@ FORWARD_RETRY_PAUSE_S: Final = 0.05
 LINK_PROBE_MS: Final = 1_000  # between two probes of a link to another node
 LINK_TIMEOUT_MS: Final = 1_000  # without an answer the other node is unreachable from here
 LINK_LOST_GRACE_MS: Final = 500  # then a request that waits for such a node is answered
+FENCED_GRACE_MS: Final = 200  # the same for a node that is fenced: another leads by then
 LINK_REPORT_MS: Final = 1_000  # unreachable for so long, a node is reported to the controller
 LINK_VIEW_AGE_MS: Final = 5_000  # older knowledge of other nodes' links does not count
 REMOTE_STORE_WAIT_MS: Final = 10_000  # for a leader to store frames that another node received

@@ -142,8 +142,8 @@ class PeerLinks:
     async def unless_lost(self, node: str, work: Awaitable[T]) -> T:
         """Return the result of a request to a node.
 
-        Raises ``TimedOut`` when the node has been unreachable or fenced for
-        ``limits.LINK_LOST_GRACE_MS``: the node may have carried the request out.
+        Raises ``TimedOut`` when the node has been unreachable for ``limits.LINK_LOST_GRACE_MS``, or
+        fenced for ``limits.FENCED_GRACE_MS``: the node may have carried the request out.
         """
         asked = asyncio.ensure_future(work)
         until_s: float | None = None
@@ -158,9 +158,13 @@ class PeerLinks:
                 changed = self._next_change()
                 if self.is_reachable(node) and self._is_up(node):
                     until_s = None
-                elif until_s is None:
-                    until_s = _now_s() + limits.LINK_LOST_GRACE_MS / 1000
-                    continue
+                else:
+                    is_up = self._is_up(node)
+                    grace_ms = limits.LINK_LOST_GRACE_MS if is_up else limits.FENCED_GRACE_MS
+                    due_s = _now_s() + grace_ms / 1000
+                    if until_s is None or due_s < until_s:
+                        until_s = due_s
+                        continue
                 waits: set[asyncio.Future[Any]] = {asked, changed}
                 await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
                 if asked.done():

@@ -29,6 +29,7 @@ class _SyncObj(ticking._SyncObj):
     """Elects."""
 
     _leader_heard_s = -math.inf
+    _elected_s = -math.inf
     _pre_vote_term = 0
     _vote_term = 0
 
@@ -165,6 +166,7 @@ class _SyncObj(ticking._SyncObj):
     def __win_with_majority(self) -> None:
         if self.__is_majority(self._voters):
             self.__onBecomeLeader()
+            self._elected_s = now_s()
 
     def __onNodeDisconnected(self, node: RaftMember) -> None:
         super().__onNodeDisconnected(node)

@@ -124,10 +124,15 @@ class HardenedSyncObj(following._SyncObj):
         return self._comparison.has_diverged
 
     def reachable_members(self) -> frozenset[str]:
-        """Return the other members that answered this leader lately; none without the lead."""
+        """Return the other members that answered this leader lately; none without the lead.
+
+        The library counts its election as an answer of each. A former leader that is silent would
+        count as reachable for so long.
+        """
         if not self._isLeader():
             return frozenset()
-        since_s = now_s() - float(self._SyncObj__conf.leaderFallbackTimeout)
+        fallback_s = float(self._SyncObj__conf.leaderFallbackTimeout)
+        since_s = max(now_s() - fallback_s, self._elected_s)
         answered = self._SyncObj__lastResponseTime
         connected = self._SyncObj__otherNodes & self._SyncObj__connectedNodes
         return frozenset(str(n.id) for n in connected if answered.get(n, 0) > since_s)

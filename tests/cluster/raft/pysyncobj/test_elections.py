@@ -18,6 +18,8 @@ from tests.support.cluster.raft.node import (
     elect,
     hardened,
     live,
+    manual_time,
+    next_index,
     transport_of,
 )
 from tests.support.storage.disk import SimulatedDisk
@@ -247,3 +249,15 @@ def test_a_leader_takes_no_part_either(time: ManualTime) -> None:
         tell(node, "n2", kind, 9, **ask)
     assert transport_of(node).sent == []
     assert node._isLeader()
+
+
+def test_a_new_leader_reaches_those_that_have_answered_it_only() -> None:
+    with manual_time() as time:
+        node = hardened("n1", ["n2", "n3"], SimulatedDisk(Random(1)))
+        elect(node, time)
+        assert node.reachable_members() == frozenset()
+        time.tick(node)
+        transport_of(node).tell("n3", next_index(3, term=node.raftCurrentTerm))
+        assert node.reachable_members() == {"n3"}
+        time.now_s += 0.9
+        assert node.reachable_members() == frozenset()
