@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 import httpx
 import msgspec
 
+from goq.client.protocol.frames import StoredFrame
 from goq.client.retry import RequestFailure
 from goq.errors import (
     BY_CODE,
@@ -16,6 +17,7 @@ from goq.errors import (
     InvalidInput,
     NotAllowed,
     NotFound,
+    PartitionNotFound,
     TimedOut,
     TooLarge,
     TooManyRequests,
@@ -50,6 +52,21 @@ class SilentStream(Exception):
         self.error = Unavailable(f"the stream of {server} did not begin in time")
         super().__init__(self.error.detail)
         self.server = server
+
+
+class PartlyStored(TimedOut):
+    """Some frames of a publish are stored, and the topic has no partition for the others.
+
+    So the topic was created again with fewer partitions. ``stored`` has the results of those that
+    are stored, by index; of the others nothing is.
+    """
+
+    def __init__(self, refusal: PartitionNotFound, stored: dict[int, StoredFrame]) -> None:
+        super().__init__(
+            f"only a part of this is stored: {refusal.detail}. The topic was created again with"
+            " fewer partitions; send the rest with a new producer"
+        )
+        self.stored = stored
 
 
 class Answer(NamedTuple):

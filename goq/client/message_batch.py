@@ -130,6 +130,21 @@ class MessageBatch:
             for partition, positions in places.items()
         ]
 
+    def subset(self, positions: Sequence[int]) -> MessageBatch:
+        """Return a batch of the messages at some positions, which are ascending."""
+        found = MessageBatch()
+        for at in positions:
+            message = Message(
+                self.values[at],
+                None if self.keys is None else self.keys[at],
+                () if self.headers is None else tuple(self.headers[at]),
+            )
+            if self.delivery is not None and has_delivery_options(self.delivery[at]):
+                message = self.delivery[at]
+            named = None if self.partitions is None else self.partitions[at]
+            found.add(message, message_bytes(message), named)
+        return found
+
     def keyless_parts(self, partitions: int) -> int:
         """Return among how many partitions messages without a key are shared: 64 KiB each."""
         return max(1, min(partitions, self.size_bytes // limits.STICKY_BYTES))

@@ -17,11 +17,11 @@ from goq.client import results
 from goq.client._sync.http import Http
 from goq.client._sync.runtime import Worker
 from goq.client.cluster_map import TopicPartition
-from goq.client.errors import unreadable
+from goq.client.errors import PartlyStored, unreadable
 from goq.client.protocol import frames as wire
 from goq.client.protocol import routes
 from goq.client.protocol.answers import ProducerAnswer, read_answer
-from goq.errors import InvalidFrame, TopicExists, outcome_unknown, raise_failures
+from goq.errors import InvalidFrame, PartitionNotFound, TopicExists, outcome_unknown, raise_failures
 
 if TYPE_CHECKING:
     from goq.client._sync.client import Client
@@ -78,8 +78,9 @@ def post_frames(
     """Store frames, each ``(partition, frame)``; return where each was stored, in order.
 
     Each leader gets one request. A refusal is raised only if all requests were refused: otherwise
-    the error is ``TimedOut``, and some frames may be stored and others not. Only frames that carry
-    a producer sequence can be sent again without doubling.
+    the error is ``TimedOut``, and some frames may be stored and others not; ``PartlyStored`` if the
+    others are certainly not, because the topic has no such partitions any more. Only frames that
+    carry a producer sequence can be sent again without doubling.
     """
     by_leader = _indexes_by_leader(http, topic, frames)
     requests = [_FramesRequest(http, topic, [frames[n] for n in ns], acks) for ns in by_leader]
@@ -93,12 +94,17 @@ def post_frames(
     finally:
         for worker in workers:
             worker.stop()
-    raise_failures([request.error for request in requests])
     stored_by_index = {
         index: stored
         for indexes, request in zip(by_leader, requests, strict=True)
+        if request.error is None
         for index, stored in zip(indexes, request.stored, strict=True)
     }
+    errors = [request.error for request in requests if request.error is not None]
+    refusals = [error for error in errors if isinstance(error, PartitionNotFound)]
+    if stored_by_index and refusals and len(refusals) == len(errors):
+        raise PartlyStored(refusals[0], stored_by_index)
+    raise_failures([request.error for request in requests])
     return [stored_by_index[index] for index in range(len(frames))]
 
 

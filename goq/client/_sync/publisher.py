@@ -16,7 +16,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from goq.client._sync.frame_publisher import post_frames
@@ -24,6 +24,7 @@ from goq.client._sync.http import Http
 from goq.client._sync.runtime import Lock
 from goq.client.arguments import message_bytes
 from goq.client.delivery_options import PLAIN, DeliveryOptions, NodeClock, TopicPublishSettings
+from goq.client.errors import PartlyStored
 from goq.client.message_batch import MessageBatch, PartitionShare, batches_of
 from goq.client.messages import Published, PublishedBatch, PublishedRun, joined
 from goq.client.protocol import frames as wire
@@ -42,6 +43,8 @@ class PreparedBatch:
     batch: MessageBatch
     shares: Sequence[PartitionShare]
     frames: Sequence[tuple[int, bytes]]
+    stored: list[PublishedRun] = field(default_factory=list)
+    """The part that is stored, while the rest is sent to other partitions."""
 
 
 class Publisher:
@@ -129,32 +132,43 @@ class Publisher:
     def send(self, job: PreparedBatch) -> PublishedBatch:
         """Send a batch, with retries; return where its messages were stored.
 
-        If the topic was recreated with fewer partitions, the batch is divided again.
+        If the topic was recreated with fewer partitions, what is not stored is divided again.
         """
         try:
             return self._post(job)
-        except PartitionNotFound:
+        except (PartitionNotFound, PartlyStored) as error:
             if self._partition is not None or job.batch.partitions is not None:
                 raise
+            stored = error.stored if isinstance(error, PartlyStored) else {}
+        for index, result in stored.items():
+            job.stored.extend(self._runs_of(job.shares[index], result))
+        left = [share for index, share in enumerate(job.shares) if index not in stored]
+        positions = sorted(position for share in left for position in share.positions)
         self.partitions(anew=True)
         self.renew()
-        divided = self.prepare(job.batch)
-        job.shares, job.frames = divided.shares, divided.frames
+        divided = self.prepare(job.batch.subset(positions))
+        job.shares = [
+            share._replace(positions=[positions[at] for at in share.positions])
+            for share in divided.shares
+        ]
+        job.frames = divided.frames
         return self._post(job)
 
     def _post(self, job: PreparedBatch) -> PublishedBatch:
         asked_us = self._clock.monotonic_us()
         stored = post_frames(self._http, self.topic, job.frames, self._acks)
-        runs: list[PublishedRun] = []
+        runs = list(job.stored)
         for share, result in zip(job.shares, stored, strict=True):
-            time_us = parse_time_us(result.timestamp, now_us=0)
-            if len(result.duplicates) == len(share.positions):
-                self._sequences[share.partition] -= len(share.positions)  # none was used up
-            elif not result.duplicate:
-                self._clock.note(time_us, asked_us)
-            runs.extend(_runs(share.positions, result, time_us))
+            if not result.duplicate and len(result.duplicates) < len(share.positions):
+                self._clock.note(parse_time_us(result.timestamp, now_us=0), asked_us)
+            runs.extend(self._runs_of(share, result))
         self._learn_count(max(result.partitions for result in stored))
         return PublishedBatch(self.topic, runs)
+
+    def _runs_of(self, share: PartitionShare, result: wire.StoredFrame) -> Iterator[PublishedRun]:
+        if len(result.duplicates) == len(share.positions):
+            self._sequences[share.partition] -= len(share.positions)  # none was used up
+        return _runs(share.positions, result, parse_time_us(result.timestamp, now_us=0))
 
     def _learn_count(self, count: int) -> None:
         """Divide the next batch by a larger number of partitions; it never gets smaller."""
