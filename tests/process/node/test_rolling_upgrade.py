@@ -1,4 +1,4 @@
-"""A cluster is upgraded node by node, from the version before feature levels to this one."""
+"""A cluster is upgraded node by node, from an earlier version to this one."""
 
 from __future__ import annotations
 
@@ -12,12 +12,16 @@ import pytest
 from goq.client import Client
 from goq.cluster.metadata.features import OWN_LEVEL
 from goq.errors import GoqError
+from goq.storage.journal.journal import JOURNAL_DIR
 from tests.support.cluster.process_cluster import NAMES, ProcessCluster, process_nodes
 from tests.support.eventually import eventually
 from tests.support.node.earlier_version import check_out
+from tests.support.node.node_process import NodeProcess
 
 BEFORE_FEATURE_LEVELS = "bd6c25115bdf"
 """The last commit whose nodes know no feature level."""
+BEFORE_JOURNAL = "9d17e75ea0ca"
+"""The last commit whose nodes write each batch to its own log: data format 1."""
 TOPICS = ("zebra", "apple", "mango", "berry", "quince", "cherry")
 PARTITIONS = 3
 
@@ -78,13 +82,20 @@ def are_equal_and_whole(cluster: ProcessCluster, *, level: int) -> bool:
     )
 
 
+def has_journal(node: NodeProcess) -> bool:
+    return (node.folder / JOURNAL_DIR).is_dir()
+
+
 def stored_values(client: Client) -> list[str]:
     return [message.value.decode() for topic in TOPICS for message in client.read_log(topic)]
 
 
 @pytest.mark.long
-def test_a_cluster_is_upgraded_node_by_node_and_loses_nothing(tmp_path: Path) -> None:
-    old = check_out(BEFORE_FEATURE_LEVELS, tmp_path / "old")
+@pytest.mark.parametrize(("commit", "level"), [(BEFORE_FEATURE_LEVELS, 0), (BEFORE_JOURNAL, 5)])
+def test_a_cluster_is_upgraded_node_by_node_and_loses_nothing(
+    tmp_path: Path, commit: str, level: int
+) -> None:
+    old = check_out(commit, tmp_path / "old")
     with process_nodes(tmp_path) as nodes:
         cluster = ProcessCluster(nodes)
         for node in nodes.values():
@@ -92,9 +103,8 @@ def test_a_cluster_is_upgraded_node_by_node_and_loses_nothing(tmp_path: Path) ->
         cluster.start_the_dead()
         for topic in TOPICS:
             cluster.create(topic, PARTITIONS)
-        assert are_equal_and_whole(cluster, level=0)
-        with Client(cluster.urls[0]) as client:
-            assert "feature_level" not in client.describe_cluster().raw, "not the old version"
+        eventually(lambda: are_equal_and_whole(cluster, level=level), "the old one is whole")
+        assert not any(has_journal(node) for node in nodes.values()), "not the old version"
         publisher = Publisher(cluster.urls)
         publisher.start()
         try:
@@ -104,12 +114,15 @@ def test_a_cluster_is_upgraded_node_by_node_and_loses_nothing(tmp_path: Path) ->
                 nodes[name].start()
                 is_last = name == NAMES[-1]
                 eventually(
-                    lambda last=is_last: are_equal_and_whole(cluster, level=OWN_LEVEL * last),
+                    lambda last=is_last: are_equal_and_whole(
+                        cluster, level=OWN_LEVEL if last else level
+                    ),
                     f"the cluster is whole after the upgrade of {name}",
                     seconds=90,
                 )
         finally:
             publisher.stop()
+        assert all(has_journal(node) for node in nodes.values())
         assert publisher.failures == []
         assert len(publisher.acknowledged) > 100
         with Client(cluster.urls, retries="60s") as client:
