@@ -47,11 +47,20 @@ class FollowerProgress:
     counts for it then. So a node with a thousand replicas at rest costs no look at each.
     """
 
-    __slots__ = ("_caught_up_ms", "_last_fetch_ms", "_resting_with", "ends", "incarnation")
+    __slots__ = (
+        "_caught_up_ms",
+        "_last_fetch_ms",
+        "_resting_with",
+        "ends",
+        "incarnation",
+        "moved_ms",
+    )
 
     def __init__(self, incarnation: int) -> None:
         self.incarnation = incarnation
         self.ends = LogOffsets(-1, -1)
+        self.moved_ms = 0
+        """When its ends last changed."""
         self._caught_up_ms: int | None = None
         self._last_fetch_ms = 0
         self._resting_with: LatestRequest | None = None
@@ -171,6 +180,7 @@ class ReplicaProgress:
         follower.ends = ends
         follower.note_fetch(now_ms, is_caught_up=ends.reaches(self.ends))
         if has_moved:
+            follower.moved_ms = now_ms
             self._advance()
         return has_moved
 
@@ -225,8 +235,8 @@ class ReplicaProgress:
     def desired_in_sync(self, now_ms: int, lag_ms_max: int) -> frozenset[str] | None:
         """Return the in-sync set as it should be, None if it is so or a change is under way.
 
-        A replica that lags more than ``lag_ms_max`` leaves the set; one that has all that is safe
-        enters it. The set is also returned, unchanged, when a restarted node can be confirmed.
+        A replica that lags more than ``lag_ms_max`` leaves the set; one that has all that is safe,
+        and got more or had everything within that time, enters it. The set is also returned, unchanged, when a restarted node can be confirmed.
 
         Nobody leaves a set that would have fewer than ``min_insync`` replicas then. Nothing can be
         acknowledged either way, and those that stay can lead with everything if this node cannot.
@@ -242,9 +252,13 @@ class ReplicaProgress:
                 since_ms = follower.caught_up_ms
                 stays = since_ms is not None and now_ms - since_ms <= lag_ms_max
             else:
-                # A silent node would be refused, and with it the others that enter.
+                # A silent node would be refused, and with it the others that enter. One that
+                # asks and gets no answers would leave again at once.
+                got_ms = max(_caught_up_ms(follower), follower.moved_ms)
                 stays = (
-                    self._has_all_safe(follower) and now_ms - follower.last_fetch_ms <= lag_ms_max
+                    self._has_all_safe(follower)
+                    and now_ms - follower.last_fetch_ms <= lag_ms_max
+                    and now_ms - got_ms <= lag_ms_max
                 )
             if stays:
                 wanted.add(name)

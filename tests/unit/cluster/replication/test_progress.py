@@ -340,3 +340,22 @@ def test_a_replica_at_rest_lags_from_the_last_request_before_something_was_appen
     latest.at_ms = 9000  # it asks, and stores nothing
     assert (follower.caught_up_ms, follower.last_fetch_ms) == (5000, 5000)
     assert progress.desired_in_sync(5600, 500) == {"a"}
+
+
+def test_a_replica_that_asks_and_gets_nothing_does_not_enter_the_set_again() -> None:
+    progress = ReplicaProgress("a", LogOffsets(1, 0), in_sync=["a", "b", "c"], min_insync=2)
+    progress.set_replicas(["a", "b", "c"], 0)
+    for name in "bc":
+        progress.on_fetch(name, LogOffsets(1, 0), 0)
+    progress.on_local_append(LogOffsets(9, 0))
+    decided = []
+    for now_ms in range(0, 9000, 200):
+        for name in "bc":
+            progress.on_fetch(name, LogOffsets(1, 0), now_ms)  # the answers are lost
+        wanted = progress.desired_in_sync(now_ms, 1000)
+        if wanted is not None:
+            decided.append(wanted)
+            progress.set_in_sync(wanted, 2)
+    assert decided == [{"a", "b"}]
+    progress.on_fetch("c", LogOffsets(5, 0), 9000)
+    assert progress.desired_in_sync(9000, 1000) == {"a", "c"}
