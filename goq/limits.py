@@ -285,6 +285,7 @@ RAFT_SNAPSHOT_IDLE_S: Final = 10.0  # a transfer without progress ends after thi
 RAFT_MESSAGE_BYTES_MAX: Final = 4 * MIB
 RAFT_SEND_BUFFER_BYTES_MAX: Final = 16 * MIB  # waiting to be sent to one member
 RAFT_HANDSHAKES_MAX: Final = 64  # connections that have not proved their identity yet
+RAFT_UNCONNECTED_S: Final = 5.0  # without a connection to a member before it is shown
 RAFT_HANDSHAKE_TIMEOUT_S: Final = 3.0
 RAFT_UNKNOWN_PEER_SEEN_S: Final = 10.0  # after which a member with another disk is forgotten
 RAFT_SECRET_BYTES_MIN: Final = 16

@@ -95,8 +95,19 @@ class ClusterView:
 
     @property
     def unreachable_nodes(self) -> Mapping[str, Sequence[str]]:
-        """The nodes that are up and that a node does not reach, by that node."""
-        return self._unreachable_nodes()
+        """The nodes that are up and that a node does not reach, by that node.
+
+        What this node does not reach over the Raft port is among them; that of others is not known.
+        """
+        found, state = dict(self._unreachable_nodes()), self._state()
+        lost = {
+            node.id
+            for node in state.nodes.values()
+            if node.is_up and node.id in self._raft_status().unconnected
+        }
+        if lost:
+            found[self.node] = sorted({*found.get(self.node, ()), *lost})
+        return found
 
     @property
     def unheard_s(self) -> float | None:

@@ -107,6 +107,7 @@ class RaftStatus:
     disk than they are registered with. ``rejected_by`` are members that reject this one for that
     reason. ``has_diverged`` says that this member's state contradicts the leader's, whose snapshot
     it waits for. ``reachable`` are the other members that answered the leader lately.
+    ``unconnected`` are those without a connection for ``limits.RAFT_UNCONNECTED_S``.
     ``other_secret`` are members that have another secret than this one. ``in_touch_s`` is the
     latest time, monotonic, when this member heard its leader, or led and heard a majority.
     """
@@ -123,6 +124,7 @@ class RaftStatus:
     rejected_by: tuple[str, ...] = ()
     has_diverged: bool = False
     reachable: frozenset[str] = frozenset()
+    unconnected: frozenset[str] = frozenset()
     other_secret: tuple[str, ...] = ()
     in_touch_s: float | None = None
 
@@ -155,6 +157,7 @@ class Driver:
         self._timer: asyncio.Handle | None = None
         self._tick_scheduled = False
         self._is_disk_full = False
+        self._missing_since_s: dict[str, float] = {}
         self._owner_seen_s = self._loop.time()
         self._raft: HardenedSyncObj | None = None
         self._transport: SecureTransport | None = None
@@ -299,11 +302,22 @@ class Driver:
             rejected_by=self._identity.rejected_by(self._loop.time()),
             has_diverged=raft.has_diverged,
             reachable=raft.reachable_members(),
+            unconnected=self._unconnected(raft),
             other_secret=self._identity.other_secret(self._loop.time()),
             in_touch_s=in_touch_s,
         )
         if _reported_fields(before) != _reported_fields(self.status):
             self._on_status_change(self.status)
+
+    def _unconnected(self, raft: HardenedSyncObj) -> frozenset[str]:
+        """Return the members that have had no connection for a while."""
+        now_s, missing = self._loop.time(), raft.unconnected_members()
+        self._missing_since_s = {id_: self._missing_since_s.get(id_, now_s) for id_ in missing}
+        return frozenset(
+            id_
+            for id_, since_s in self._missing_since_s.items()
+            if now_s - since_s >= limits.RAFT_UNCONNECTED_S
+        )
 
     def _fail(self, error: Exception) -> None:
         _log.critical("this member of the cluster stops: %s", error)

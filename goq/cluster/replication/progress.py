@@ -236,7 +236,8 @@ class ReplicaProgress:
         """Return the in-sync set as it should be, None if it is so or a change is under way.
 
         A replica that lags more than ``lag_ms_max`` leaves the set; one that has all that is safe,
-        and got more or had everything within that time, enters it. The set is also returned, unchanged, when a restarted node can be confirmed.
+        and got more or had everything within that time, enters it. The set is also returned,
+        unchanged, when a restarted node can be confirmed.
 
         Nobody leaves a set that would have fewer than ``min_insync`` replicas then. Nothing can be
         acknowledged either way, and those that stay can lead with everything if this node cannot.

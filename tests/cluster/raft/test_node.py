@@ -428,3 +428,21 @@ def test_a_disk_that_the_log_registers_is_known_before_that_entry_is_applied(
         await n1.stop()
 
     run(test())
+
+
+def test_a_member_without_a_connection_is_shown_after_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "RAFT_UNCONNECTED_S", 0.2)
+
+    async def test() -> None:
+        async with group(tmp_path, 3) as members:
+            leader = await leader_of(members)
+            others = [member for member in members if member is not leader]
+            await until(lambda: not any(member.node.status.unconnected for member in members))
+            gone, stays = others
+            await gone.node.stop()
+            for member in (leader, stays):
+                await until(lambda member=member: member.node.status.unconnected == {gone.id})
+
+    run(test())

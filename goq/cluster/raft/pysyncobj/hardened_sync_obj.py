@@ -137,6 +137,11 @@ class HardenedSyncObj(following._SyncObj):
         connected = self._SyncObj__otherNodes & self._SyncObj__connectedNodes
         return frozenset(str(n.id) for n in connected if answered.get(n, 0) > since_s)
 
+    def unconnected_members(self) -> frozenset[str]:
+        """Return the other members without an open connection."""
+        others = self._SyncObj__otherNodes - self._SyncObj__connectedNodes
+        return frozenset(str(node.id) for node in others)
+
     def members(self) -> list[str]:
         """Return all members as of the end of the log, including this one."""
         return self._journal().members()
