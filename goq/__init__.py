@@ -6,6 +6,7 @@ third is shared by all.
 client    the client library, asynchronous and synchronous
 embedded  a node in this process, for programs and tests
 embedded_client  a client on such a node
+worker           functions as workers of a group
 pytest_plugin    fixtures for tests of programs that use goq
 pipeline  export, reports and Spark
 
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from goq.embedded_client import open_folder as open
     from goq.errors import GoqError
     from goq.model import Message, MessageId
+    from goq.worker import WorkerApp
 
 __version__ = "0.1.0"
 __all__ = [
@@ -51,6 +53,7 @@ __all__ = [
     "Message",
     "MessageId",
     "Node",
+    "WorkerApp",
     "__version__",
     "open",
 ]
@@ -62,6 +65,7 @@ _HOMES = {
     "Message": ("goq.model", "Message"),
     "MessageId": ("goq.model", "MessageId"),
     "Node": ("goq.embedded", "Node"),
+    "WorkerApp": ("goq.worker", "WorkerApp"),
     "open": ("goq.embedded_client", "open_folder"),
 }
 

@@ -25,6 +25,7 @@ COMMANDS = {
     "serve": "run a node",
     "produce": "publish lines, files or JSON from stdin or files",
     "consume": "print messages, or run a command for each",
+    "worker": "run the workers of a Python program",
     "replay": "print the past again, copy it into a topic, or rewind a group",
     "trace": "tell the life of a message, step by step",
     "peek": "look at messages without touching them",

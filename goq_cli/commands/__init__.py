@@ -3,6 +3,7 @@
 serve      run a node
 produce    publish lines, files or JSON
 consume    print messages, or run a command for each
+worker     run the workers of a Python program
 replay     replay the log: to stdout, into a topic, or to a group
 trace      the life of a message
 peek       look at messages without leasing them

@@ -35,14 +35,17 @@ def test_a_folder_keeps_its_messages_from_one_node_to_the_next(tmp_path: Path) -
         assert [message.value for message in q.read_log("orders")] == [b"1"]
 
 
+def node_threads() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name == "goq-node"}
+
+
 def test_a_node_changes_nothing_of_its_process() -> None:
-    before = [signal.getsignal(number) for number in signal.valid_signals()]
-    threads = threading.active_count()
+    before, threads = [signal.getsignal(n) for n in signal.valid_signals()], node_threads()
     with goq.Node.temporary():
-        assert [signal.getsignal(number) for number in signal.valid_signals()] == before
-        assert all(t.daemon for t in threading.enumerate() if t.name == "goq-node")
-    assert not [t for t in threading.enumerate() if t.name == "goq-node"]
-    assert threading.active_count() <= threads
+        assert [signal.getsignal(n) for n in signal.valid_signals()] == before
+        (own,) = node_threads() - threads
+        assert own.daemon
+    assert node_threads() == threads
 
 
 def test_a_second_node_of_a_folder_is_refused_and_the_first_goes_on(tmp_path: Path) -> None:
