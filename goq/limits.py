@@ -111,6 +111,7 @@ SCRUB_PAUSE_S: Final = 86_400.0  # between two verifications of all replicas on 
 SCRUB_BYTES_PER_S: Final = 8 * MIB  # the speed of that verification
 REPLICA_LAG_MS_MAX: Final = 2_000  # a replica that lags longer leaves the in-sync set
 COMMIT_THREADS: Final = 8
+TOPIC_THREADS_MAX: Final = 4  # of them, at work for one topic at once
 FRAME_CACHE_BYTES: Final = 64 * MIB  # of frames that a receive reads
 STICKY_BYTES: Final = 64 * KIB
 STICKY_S: Final = 0.1

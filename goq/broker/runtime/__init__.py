@@ -3,4 +3,5 @@
 tasks       background tasks whose errors are logged
 background  reads at low priority, paced so that live traffic goes first
 metrics     counters and histograms of a node
+bounded_executor  a share of the threads, for the work of one topic
 """

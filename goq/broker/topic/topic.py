@@ -33,6 +33,7 @@ from goq.broker.partition_context import (
     PartitionId,
     Quorums,
 )
+from goq.broker.runtime.bounded_executor import BoundedExecutor
 from goq.broker.runtime.metrics import TopicStats
 from goq.broker.runtime.tasks import Tasks
 from goq.broker.topic.partition_table import PartitionTable
@@ -134,7 +135,8 @@ class Topic:
         self.settler = TopicSettler(
             topic_id, self.partitions, self.coordinator, self.credits, self.receiver, self.stats
         )
-        self._context = context
+        threads = BoundedExecutor(context.executor, limits.TOPIC_THREADS_MAX)
+        self._context = replace(context, executor=threads)
         self._tasks = tasks
         self._targets = targets
         self._parameters = parameters
