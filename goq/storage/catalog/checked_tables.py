@@ -2,7 +2,8 @@
 
 The column ``crc`` is the CRC32C of the table's name and of the row's other columns. It is checked
 when the row is read. So a flipped bit, a row of another table and a row that another program wrote
-are all found, and none of them is returned.
+are all found, and none of them is returned. The index of a key has no CRC, and a flipped bit there
+would hide rows: a whole table is read without it, and damaged indexes are built anew at each open.
 
 ``PRAGMA user_version`` is the version of the schema. In version 0 rows had no CRC. Opening such a
 database adds the columns that it lacks and takes the rows as they are, in one transaction.
@@ -10,6 +11,7 @@ database adds the columns that it lacks and takes the rows as they are, in one t
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -60,6 +62,7 @@ class CheckedTables:
         """Make the tables durable and of this version."""
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=FULL")
+        self._mend_indexes()
         ((version,),) = self._db.execute("PRAGMA user_version").fetchall()
         has_crc = any(_CRC in self._columns(table) for table in self._tables)
         if version == _VERSION and has_crc:
@@ -74,6 +77,12 @@ class CheckedTables:
                 if not table.added:
                     self._migrate(name, table)
             self._db.execute(f"PRAGMA user_version={_VERSION}")
+
+    def _mend_indexes(self) -> None:
+        """Build the indexes anew from the tables if SQLite's own check finds something."""
+        if self.integrity_problems():
+            with contextlib.suppress(sqlite3.DatabaseError):  # the tables are damaged themselves
+                self._db.execute("REINDEX")
 
     def _migrate(self, name: str, table: TableSchema) -> None:
         present = self._columns(name)
@@ -157,7 +166,8 @@ class CheckedTables:
         if not self._columns(table):
             return
         condition = " AND ".join(f"{column} = ?" for column in where) or "1"
-        sql = f"SELECT rowid AS rowid_, * FROM {table} WHERE {condition} ORDER BY {order}"
+        source = table if where else f"{table} NOT INDEXED"
+        sql = f"SELECT rowid AS rowid_, * FROM {source} WHERE {condition} ORDER BY {order}"
         for row in self._query(sql, list(where.values())):
             rowid, crc = row.pop("rowid_"), row.pop(_CRC, None)
             has_crc = _CRC in self._columns(table) if crc is None else True

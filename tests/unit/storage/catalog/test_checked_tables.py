@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sqlite3
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
+from goq.access.token_manager import new_token
 from goq.errors import CorruptData
 from goq.storage.catalog.checked_tables import CheckedTables
 from goq.storage.node_db import ArchiveRow, NodeDb, SegmentRow, TopicRow
@@ -165,3 +167,58 @@ def test_a_schema_that_contradicts_its_version_is_not_taken_over(
     execute(tmp_path, f"PRAGMA user_version={version}")
     with pytest.raises(CorruptData, match="later version"):
         NodeDb(tmp_path)
+
+
+def index_pages(path: Path) -> list[tuple[str, int, int]]:
+    """Return the indexes of the keys with the first byte and the size of their root pages."""
+    connection = sqlite3.connect(path / "node.db")
+    ((size,),) = connection.execute("PRAGMA page_size").fetchall()
+    found = connection.execute("SELECT name, rootpage FROM sqlite_master WHERE type = 'index'")
+    pages = [(name, (page - 1) * size, size) for name, page in found]
+    connection.close()
+    return pages
+
+
+def filled_with_many(path: Path) -> dict[str, Any]:
+    """Fill a database, and return what it has."""
+    db = NodeDb(path)
+    for number in range(20):
+        db.put_topic(TopicRow(f"topic-{number}", 3, {}, id=number + 1))
+        db.put_group("t", f"group-{number}", {})
+        db.put_token(new_token(f"token-{number}", ["read:*"], now_ms=1).record, [])
+    found = everything(db)
+    db.close()
+    return found
+
+
+def everything(db: NodeDb) -> dict[str, Any]:
+    return {"topics": db.topics(), "groups": db.groups("t"), "tokens": dict(db.tokens())}
+
+
+def test_an_index_without_entries_hides_no_rows(tmp_path: Path) -> None:
+    known = filled_with_many(tmp_path)
+    data = bytearray((tmp_path / "node.db").read_bytes())
+    pages = index_pages(tmp_path)
+    assert len(pages) >= 4
+    for _, start, _ in pages:
+        data[start + 3 : start + 5] = bytes(2)  # the number of cells in the page
+    (tmp_path / "node.db").write_bytes(data)
+    for _ in range(2):
+        db = NodeDb(tmp_path)
+        assert everything(db) == known
+        assert db.integrity_problems() == []
+        db.close()
+
+
+def test_a_flipped_bit_in_an_index_hides_no_rows(tmp_path: Path) -> None:
+    known = filled_with_many(tmp_path)
+    data = (tmp_path / "node.db").read_bytes()
+    draw = Random(1)
+    for _, start, size in index_pages(tmp_path):
+        for _ in range(20):
+            damaged = bytearray(data)
+            damaged[start + draw.randrange(size)] ^= 1 << draw.randrange(8)
+            (tmp_path / "node.db").write_bytes(damaged)
+            db = NodeDb(tmp_path)
+            assert everything(db) == known
+            db.close()
