@@ -473,10 +473,6 @@ class Broker:
         topic.forget_group(group)
         self.retention_manager.wake_topic(topic)
 
-    async def apply_retention(self) -> None:
-        """Seal old segments and delete those past retention, now."""
-        await self.retention_manager.apply()
-
     def _sealed(self, identity: PartitionId, log: str, segment: Segment) -> None:
         row = SegmentRow(
             identity.folder,

@@ -195,7 +195,7 @@ def test_what_retention_deleted_before_it_was_read_fails_the_stream_unless_that_
             client.publish(topic, f"v{number}" + "x" * 50_000, partition=0)
             node.on_loop(broker.topics[topic].partitions[0].trimmer.roll)
         client.alter_topic(topic, settings={"retention.bytes": "64KiB", "segment.bytes": "64KiB"})
-        node.on_loop(broker.apply_retention)
+        node.on_loop(broker.retention_manager.apply)
         kept = [(m.value or b"").decode() for m in client.read_log(topic)]
     assert 0 < len(kept) < 10
     end = strict.latestOffset(start, ALL)

@@ -163,14 +163,17 @@ class CheckedTables:
     def _read(
         self, table: str, where: Mapping[str, Any], order: str
     ) -> Iterable[tuple[int, Row, bool]]:
-        if not self._columns(table):
+        present = self._columns(table)
+        if not present:
             return
+        if unknown := present - {*self._tables[table].columns, _CRC}:
+            raise sqlite3.DatabaseError(f"table {table} has unknown columns: {sorted(unknown)}")
         condition = " AND ".join(f"{column} = ?" for column in where) or "1"
         source = table if where else f"{table} NOT INDEXED"
         sql = f"SELECT rowid AS rowid_, * FROM {source} WHERE {condition} ORDER BY {order}"
         for row in self._query(sql, list(where.values())):
             rowid, crc = row.pop("rowid_"), row.pop(_CRC, None)
-            has_crc = _CRC in self._columns(table) if crc is None else True
+            has_crc = _CRC in present if crc is None else True
             yield rowid, row, not has_crc or crc == _crc(table, row)
 
 

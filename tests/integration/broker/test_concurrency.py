@@ -112,7 +112,7 @@ async def retire(broker: Broker, clock: ManualClock, topic: Topic) -> None:
     """Seal what there is, and let retention have it."""
     await topic.partitions[0].trimmer.roll()
     clock.advance_ms(2 * HOUR_MS)
-    await broker.apply_retention()
+    await broker.retention_manager.apply()
 
 
 def names(trace: Trace) -> list[str]:
@@ -385,7 +385,7 @@ def test_searches_go_on_from_the_live_log_into_the_archive(
             expected = list(range(0, 24, 3))[::-1]
             for age in ("20h", "10h", "1h"):
                 await broker.alter_topic("t", {"retention.age": age})
-                await broker.apply_retention()
+                await broker.retention_manager.apply()
                 for limit in (1, 2, 3, 100):
                     assert await pages(broker, wanted, limit) == expected
             assert broker.topic("t").partitions[0].log_start_offset >= 22
@@ -411,7 +411,7 @@ def test_what_is_archived_in_the_middle_of_a_search_is_found_once(
         async with world.broker(**settings) as broker:
             await searchable(world, broker)
             await broker.alter_topic("t", {"retention.age": "16h"})
-            await broker.apply_retention()
+            await broker.retention_manager.apply()
             loop, steps = asyncio.get_running_loop(), 0
             run_on = TopicSearch.run
 
@@ -424,7 +424,7 @@ def test_what_is_archived_in_the_middle_of_a_search_is_found_once(
 
             async def move() -> None:
                 await broker.alter_topic("t", {"retention.age": "1h"})
-                await broker.apply_retention()
+                await broker.retention_manager.apply()
 
             monkeypatch.setattr(TopicSearch, "run", run_and_move)
             assert await pages(broker, wanted, 5) == list(range(0, 24, 3))[::-1]
@@ -715,7 +715,7 @@ def test_a_message_that_is_compacted_longer_than_its_events_has_no_steps_and_say
             await topic.partitions[0].trimmer.roll()
             await put(topic, b"x", key=b"k")
             await broker.compaction_manager.apply()
-            await broker.apply_retention()
+            await broker.retention_manager.apply()
             assert event_log(topic.partitions[0]).start_offset > 0
             trace = await trace_of(broker, 0)
             assert (trace.message.state, trace.message.published_us) == ("compacted", None)
@@ -854,7 +854,7 @@ class Everything:
             await partition.trimmer.roll()
         elif kind == "keep":
             self.world.clock.advance_ms(self.chance.choice((1000, HOUR_MS)))
-            await broker.apply_retention()
+            await broker.retention_manager.apply()
         elif kind == "compact":
             await broker.compaction_manager.apply()
         elif kind == "reset":

@@ -51,7 +51,7 @@ def fill(path: Path) -> None:
 def apply_retention(node: RunningNode) -> None:
     broker = node.node.broker
     assert broker is not None
-    node.on_loop(broker.apply_retention)
+    node.on_loop(broker.retention_manager.apply)
     node.on_loop(broker.compaction_manager.apply)
 
 

@@ -39,5 +39,5 @@ def retire(node: RunningNode, topic: str, *, archive: bool) -> None:
     node.call("PATCH", f"/v1/topics/{topic}", {"settings": settings})
     broker = node.node.broker
     assert broker is not None
-    node.on_loop(broker.apply_retention)
+    node.on_loop(broker.retention_manager.apply)
     node.call("PATCH", f"/v1/topics/{topic}", {"settings": {"retention.bytes": None}})

@@ -50,7 +50,7 @@ def roll(node: RunningNode, topic: str) -> None:
 def apply_retention(node: RunningNode) -> None:
     broker = node.node.broker
     assert broker is not None
-    on_loop(node, broker.apply_retention)
+    on_loop(node, broker.retention_manager.apply)
 
 
 def read(node: RunningNode, topic: str, query: str) -> dict[str, Any]:

@@ -271,7 +271,7 @@ def test_retention_may_delete_what_is_being_read(
             offset = piece.next
             if len(seen) == 7:
                 node.call("PATCH", path, {"settings": {"retention.bytes": "128KiB"}})
-                node.on_loop(broker.apply_retention)
+                node.on_loop(broker.retention_manager.apply)
             if offset >= piece.end:
                 break
     assert piece.damaged == []

@@ -520,7 +520,7 @@ def test_retention_deletes_messages_and_the_events_that_spoke_of_them(tmp_path: 
                     await topic.receiver.receive("slow", options(2, visibility_ms=40_000_000))
             await quiet(partition)
             await until(lambda: len(metadata.segment_keys) > 5)
-            await broker.apply_retention()
+            await broker.retention_manager.apply()
             assert 0 < partition.log_start_offset < 15
             assert event_log(partition).start_offset > 0
             assert state_of(partition).start_offset == partition.log_start_offset

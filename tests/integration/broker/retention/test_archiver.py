@@ -72,7 +72,7 @@ def test_what_is_deleted_is_read_from_the_archive(tmp_path: Path) -> None:
         async with quick_broker_on(tmp_path, clock=clock, metadata=metadata, **SETTINGS) as broker:
             await broker.create_topic("t", 1)
             values = await fill(broker, clock, 4)
-            await broker.apply_retention()
+            await broker.retention_manager.apply()
             (partition,) = broker.topic("t").partitions
             assert partition.log_start_offset == 9
             reader = tiered_logs(broker.archive, partition).messages
@@ -156,7 +156,7 @@ def test_wherever_the_process_ends_each_message_is_live_or_archived(
             base, disk=disk, metadata=metadata, clock=clock, **settings
         ) as broker:
             clock.advance_ms(4 * HOUR_MS)
-            await broker.apply_retention()
+            await broker.retention_manager.apply()
             rows = broker.archive.rows(broker.topic("t").partitions[0].identity, "events")
         clock.advance_ms(-4 * HOUR_MS)
         return bool(rows)
@@ -172,7 +172,7 @@ def test_wherever_the_process_ends_each_message_is_live_or_archived(
             ) as broker:
                 disk.crash_at = disk.operations + operation
                 clock.advance_ms(4 * HOUR_MS)
-                await broker.apply_retention()
+                await broker.retention_manager.apply()
                 is_through = not disk._crashing
         except (SimulatedCrash, OSError, GoqError):
             is_through = False
@@ -183,7 +183,7 @@ def test_wherever_the_process_ends_each_message_is_live_or_archived(
         ) as broker:
             await check_whole(broker, values, base, disk)
             clock.advance_ms(4 * HOUR_MS)
-            await broker.apply_retention()
+            await broker.retention_manager.apply()
             await check_whole(broker, values, base, disk)
             assert broker.topic("t").partitions[0].log_start_offset == 9
             assert broker.archive.rows(broker.topic("t").partitions[0].identity, "events")
@@ -201,7 +201,7 @@ def test_wherever_the_process_ends_each_message_is_live_or_archived(
 async def archived_topic(broker: Broker, clock: ManualClock, name: str = "t") -> list[bytes]:
     await broker.create_topic(name, 1)
     values = await fill(broker, clock, 4, name)
-    await broker.apply_retention()
+    await broker.retention_manager.apply()
     assert broker.topic(name).partitions[0].log_start_offset == 9
     return values
 
@@ -272,10 +272,10 @@ def test_what_was_deleted_without_an_archive_is_passed_over(tmp_path: Path) -> N
             values = await archived_topic(broker, clock)
             await broker.alter_topic("t", {"archive": "false"})
             values += await fill(broker, clock, 2)
-            await broker.apply_retention()
+            await broker.retention_manager.apply()
             await broker.alter_topic("t", {"archive": "true"})
             values += await fill(broker, clock, 2)
-            await broker.apply_retention()
+            await broker.retention_manager.apply()
             (partition,) = broker.topic("t").partitions
             assert partition.log_start_offset == 21
             reader = tiered_logs(broker.archive, partition).messages
@@ -314,7 +314,7 @@ def test_reading_goes_on_without_gap_or_doubling_while_segments_are_archived(
                 offset = reading.next_offset
                 if offset % 3 == 2:  # in the middle of a segment
                     clock.advance_ms(HOUR_MS)
-                    await broker.apply_retention()
+                    await broker.retention_manager.apply()
                     assert partition.log_start_offset > 0 or offset == 2
             assert seen == values
 
@@ -326,7 +326,7 @@ def test_reading_goes_on_without_gap_or_doubling_while_segments_are_archived(
                 return list(await asyncio.gather(*work))
 
             clock.advance_ms(HOUR_MS)
-            found, _ = await asyncio.gather(read_in_threads(), broker.apply_retention())
+            found, _ = await asyncio.gather(read_in_threads(), broker.retention_manager.apply())
             assert all(each == values for each in found)
 
     run(main())
@@ -355,7 +355,7 @@ def test_a_segment_that_was_archived_and_not_deleted_is_not_archived_twice(tmp_p
             assert disk.count("append", ".part") > written
             assert read_here(broker) == values
             await broker.alter_topic("t", {"retention.age": "1h"})
-            await broker.apply_retention()
+            await broker.retention_manager.apply()
             assert partition.log_start_offset == 6
             assert read_here(broker) == values
 
@@ -394,7 +394,7 @@ def test_a_node_that_stops_breaks_off_what_it_archives(tmp_path: Path) -> None:
             disk.release()
         assert not [p for p in (tmp_path / "archive").rglob("*.log.zst*") if p.is_file()]
         async with on() as broker:
-            await broker.apply_retention()
+            await broker.retention_manager.apply()
             assert read_here(broker) == values
 
     run(main())
@@ -417,7 +417,7 @@ def test_a_snapshot_has_what_was_kept_at_its_time_and_nothing_later(tmp_path: Pa
                 if number in (3, 6):
                     age = {"retention.age": f"{2 * 3600 + 1}s"}
                     await broker.alter_topic("t", age)
-                    await broker.apply_retention()
+                    await broker.retention_manager.apply()
                     await broker.alter_topic("t", {"retention.age": "none"})
                 clock.advance_ms(HOUR_MS)
                 kept.append((clock.now_us - 1, values[partition.log_start_offset :]))

@@ -160,10 +160,10 @@ def test_a_tombstone_of_a_quiet_topic_goes_although_little_is_new(tmp_path: Path
             assert compactor.due_us(topic.settings) is None
             await put(topic, (b"0", None))
             clock.advance_ms(2 * 3_600_000 - 1)
-            await broker.apply_retention()
+            await broker.retention_manager.apply()
             assert await compacted(broker) == 0
             clock.advance_ms(1)
-            await broker.apply_retention()  # seals: the segment has its age
+            await broker.retention_manager.apply()  # seals: the segment has its age
             assert await compacted(broker) == 2
             assert set(served(topic)) == set(range(1, 40))
             assert compactor.due_us(topic.settings) is None

@@ -39,7 +39,7 @@ def test_segments_with_scheduled_messages_outlive_retention(tmp_path: Path) -> N
             await fill(topic)
             await fill(topic)
             clock.advance_ms(2 * HOUR_MS)
-            await broker.apply_retention()
+            await broker.retention_manager.apply()
             (partition,) = topic.partitions
             assert 0 < partition.log_start_offset <= offset
             clock.advance_ms(8 * HOUR_MS)
@@ -47,7 +47,7 @@ def test_segments_with_scheduled_messages_outlive_retention(tmp_path: Path) -> N
             found = await topic.receiver.receive("g", options(1000))
             assert (offset, 1, b"later") in leased(found)
             await ack(topic, "g", found)
-            await broker.apply_retention()
+            await broker.retention_manager.apply()
             assert partition.log_start_offset > offset
 
     run(main())
@@ -64,7 +64,7 @@ def test_what_was_cancelled_is_not_kept(tmp_path: Path) -> None:
             clock.advance_ms(2 * HOUR_MS)
             (partition,) = topic.partitions
             await MessageChanges(partition, offset, ()).cancel("")
-            await broker.apply_retention()
+            await broker.retention_manager.apply()
             assert partition.log_start_offset > offset
             assert partition.marks.count == 0
 
@@ -84,7 +84,7 @@ def test_what_was_put_off_is_kept_although_its_first_time_has_come(tmp_path: Pat
             await MessageChanges(partition, offset, ()).reschedule(clock.wall_ms() + 10 * HOUR_MS)
             clock.advance_ms(2 * HOUR_MS)
             await until(lambda: partition.delayed_count == 1)
-            await broker.apply_retention()
+            await broker.retention_manager.apply()
             assert partition.log_start_offset == offset
 
     run(main())

@@ -112,7 +112,7 @@ def deleted_from(node: RunningNode) -> int:
     """Apply retention; return the first offset that is left."""
     broker = node.node.broker
     assert broker is not None
-    node.on_loop(broker.apply_retention)
+    node.on_loop(broker.retention_manager.apply)
     return broker.topics["t"].partitions[0].log_start_offset
 
 

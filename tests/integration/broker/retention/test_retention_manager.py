@@ -235,10 +235,10 @@ def test_what_a_protected_group_has_not_done_is_kept(
                 await broker.alter_topic("t", {"retention.age": "1h"})
             else:
                 await broker.alter_topic("t", {"retention.bytes": "64KiB"})
-            await broker.apply_retention()
+            await broker.retention_manager.apply()
             assert partition.log_start_offset == kept_from
             await broker.configure_group(topic, "g", {"retention.protect_unread": "false"})
-            await broker.apply_retention()
+            await broker.retention_manager.apply()
             assert partition.log_start_offset >= 5
 
     run(main())
@@ -253,18 +253,18 @@ def test_protection_is_the_topics_setting_where_a_group_has_none_of_its_own(tmp_
             await broker.configure_group(topic, "own", {"retention.protect_unread": "false"})
             partition = await six_segments(topic)
             clock.advance_ms(2 * HOUR_MS)
-            await broker.apply_retention()
+            await broker.retention_manager.apply()
             assert partition.log_start_offset == 6, "nobody is protected"
             partition = await six_segments(topic)
             await broker.remember_group(topic, "g")
             clock.advance_ms(2 * HOUR_MS)
-            await broker.apply_retention()
+            await broker.retention_manager.apply()
             assert partition.log_start_offset == 6, "the group has not begun"
             await ack(topic, "g", await topic.receiver.receive("g", options(4)))
-            await broker.apply_retention()
+            await broker.retention_manager.apply()
             assert partition.log_start_offset == 10
             await broker.delete_group(topic, "g")
-            await broker.apply_retention()
+            await broker.retention_manager.apply()
             assert partition.log_start_offset == 12
 
     run(main())

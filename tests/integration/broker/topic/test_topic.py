@@ -315,7 +315,7 @@ def test_retention_goes_on_with_the_other_topics_when_one_fails(
                 await publish(await broker.create_topic(name), b"x")
             clock.advance_ms(8_000_000)
             disk.fail("remove", "a/0/messages", errno.EIO)
-            await broker.apply_retention()
+            await broker.retention_manager.apply()
             disk.heal()
             assert broker.topic("b").partitions[0].log_start_offset == 1
             assert "a" in caplog.text

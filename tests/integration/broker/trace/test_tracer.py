@@ -120,7 +120,7 @@ def test_a_deleted_message_is_told_of_as_long_as_its_events_are_there(tmp_path: 
                 trace.message.retained_until_us == clock.wall_us() - 1_000_000 + 7 * DAY_MS * 1000
             )
             clock.advance_ms(7 * DAY_MS)
-            await broker.apply_retention()
+            await broker.retention_manager.apply()
             trace = await tracing.trace(old)
             assert names(trace) == ["DELIVERED", "ACKNOWLEDGED", "DELETED"]
             assert (trace.message.state, trace.message.message) == ("deleted", None)
@@ -146,7 +146,7 @@ def test_a_message_deleted_before_its_events_is_not_found_and_that_says_when(
                     await ack(topic, "g", await topic.receiver.receive("g", options()))
                 await roll(topic)
                 clock.advance_ms(4 * DAY_MS)
-                await broker.apply_retention()
+                await broker.retention_manager.apply()
             events = event_log(topic.partitions[0])
             assert events.start_offset > 0
             with pytest.raises(MessageNotFound, match="retention deleted it before 20") as raised:

@@ -64,7 +64,7 @@ def test_events_of_live_messages_stay_when_a_clock_that_was_ahead_is_set_back(
             await live(topic, 20)
             events = event_log(topic.partitions[0])
             assert len(events.segments) > 3
-            await broker.apply_retention()
+            await broker.retention_manager.apply()
             assert events.start_offset == 0
             for offset in range(21):
                 trace = await Tracer(broker).trace(MessageId(TOPIC, 0, offset))

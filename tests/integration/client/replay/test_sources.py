@@ -72,7 +72,7 @@ def test_what_is_archived_is_replayed_with_what_is_live(node: RunningNode, clien
         client.publish("archived", f"{number}" * 40_000, key="k")
         roll(node, "archived")
     node.call("PATCH", "/v1/topics/archived", {"settings": {"retention.bytes": "64KiB"}})
-    node.on_loop(lambda: node.node.broker.apply_retention())
+    node.on_loop(lambda: node.node.broker.retention_manager.apply())
     assert [message.offset for message in client.read_log("archived")] == [4]
     replay = client.replay("archived", from_offset=0, include_deleted=True)
     assert client.replay_into(replay, "back").stored == 5

@@ -222,3 +222,24 @@ def test_a_flipped_bit_in_an_index_hides_no_rows(tmp_path: Path) -> None:
             db = NodeDb(tmp_path)
             assert everything(db) == known
             db.close()
+
+
+def read_all(path: Path) -> None:
+    db = NodeDb(path)
+    try:
+        db.topics()
+        db.groups("t")
+        db.manifest_of("t")
+        db.archived()
+    finally:
+        db.close()
+
+
+@pytest.mark.parametrize("table", ["topics", "groups", "segments", "archive"])
+def test_a_table_whose_schema_was_damaged_is_told_and_never_taken_for_an_older_one(
+    tmp_path: Path, table: str
+) -> None:
+    filled(tmp_path)
+    execute(tmp_path, f"ALTER TABLE {table} RENAME COLUMN crc TO grc")
+    with pytest.raises(CorruptData):
+        read_all(tmp_path)
