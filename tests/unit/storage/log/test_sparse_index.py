@@ -108,3 +108,13 @@ def test_retention_keeps_what_it_should() -> None:
     assert kept(day, retention_bytes=3 * len(FRAME)) == 20
     assert kept(day, retention_bytes=3 * len(FRAME) - 1) == 30
     assert kept(day, retention_bytes=0) == 40
+
+
+def test_times_before_a_segment_raise_the_earlier_times_of_its_index_alone() -> None:
+    index = SparseIndex()
+    for number, time_us in enumerate((10, 20, 30)):
+        place = IndexEntry(number, number * limits.INDEX_INTERVAL_BYTES, time_us, time_us, time_us)
+        index.add(place, always=True)
+    index.raise_max_times(20)
+    assert (index.first().time_us, index.last().time_us) == (20, 30)
+    assert index.before_time(25).offset == 1
