@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import sys
 from collections import Counter
@@ -538,11 +539,13 @@ def _calls(action: Any) -> int:
         nonlocal count
         count += event == "call"
 
+    gc.disable()  # its callbacks are functions too
     sys.setprofile(profile)
     try:
         action()
     finally:
         sys.setprofile(None)
+        gc.enable()
     return count
 
 
