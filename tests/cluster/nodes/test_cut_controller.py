@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -86,8 +87,7 @@ def test_a_controller_whose_event_loop_stands_hands_over() -> None:
         standing = controller(cluster)
         assert standing is not None
         node = cluster.by_name[standing]
-        loop = node._loop
-        assert loop is not None
+        loop = node.on_loop(asyncio.get_running_loop)
         other = next(n for name, n in cluster.by_name.items() if name != standing)
 
         def leader() -> str | None:

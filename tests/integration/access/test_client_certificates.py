@@ -168,7 +168,8 @@ def test_the_end_of_a_certificate_is_told(
     headers = {"Authorization": f"Bearer {site.admin}"}
     site.node.tls = ssl.create_default_context(cafile=site.ca_file)
     metrics = site.node.request("GET", "/metrics", headers=headers).body.decode()
-    (line,) = [x for x in metrics.splitlines() if x.startswith("goq_tls_certificate_expiry")]
+    expiry = "goq_tls_certificate_expiry_seconds "
+    (line,) = [x for x in metrics.splitlines() if x.startswith(expiry)]
     assert 86_400 < float(line.split()[-1]) <= 2 * 86_400
 
 

@@ -66,6 +66,13 @@ def test_a_sender_beyond_its_rate_is_told_when_to_come_again(
     metrics = place.ask("GET", "/metrics").body.decode()
     token_id = token.split("_")[1]
     assert f'goq_quota_refusals_total{{name="team",principal="{token_id}"' in metrics
+    labels = f'{{name="team",principal="{token_id}"}}'
+    assert (
+        f"goq_principal_requests_total{labels} {len(refused)}.0" in metrics
+    )  # not the refused one
+    (line,) = [x for x in metrics.splitlines() if f"publish_bytes_total{labels}" in x]
+    assert line.startswith("goq_principal_publish_bytes_total")
+    assert float(line.split()[-1]) > 60_000
     own = place.ask("GET", "/metrics", token=place.create("read:orders")).body.decode()
     assert token_id not in own
 
