@@ -3,12 +3,16 @@
 A fetch response carries the leader's wall time when it was sent. This node's wall time when it
 arrives, minus that, is how far this clock is ahead, plus the time on the way. So the difference is
 never taken too small. Times that are moved by it may come too late by the time on the way, and
-never too early. The latest response counts, because clocks may be set.
+never too early. Clocks may be set, and a node may start again with another one. So the response
+that brought a partition's latest events counts for the deadlines in them, else the latest one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from goq.clock import Clock
+from goq.cluster.replication.protocol import PartitionKey
 
 
 class LeaderClocks:
@@ -17,12 +21,27 @@ class LeaderClocks:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._ahead_ms: dict[str, int] = {}
+        self._at_events: dict[PartitionKey, tuple[str, int]] = {}
 
-    def note(self, node: str, clock_ms: int) -> None:
-        """Note the wall time in a response of a node that has just arrived; 0 for none."""
-        if clock_ms:
-            self._ahead_ms[node] = self._clock.wall_ms() - clock_ms
+    def note(self, node: str, clock_ms: int, with_events: Iterable[PartitionKey] = ()) -> None:
+        """Note the wall time in a response of a node that has just arrived; 0 for none.
 
-    def ahead_of(self, node: str) -> int | None:
-        """Return how far this node's clock is ahead of another's; None if that is not known."""
-        return self._ahead_ms.get(node)
+        ``with_events`` are the partitions whose events it brings.
+        """
+        if not clock_ms:
+            return
+        ahead_ms = self._ahead_ms[node] = self._clock.wall_ms() - clock_ms
+        for key in with_events:
+            self._at_events[key] = (node, ahead_ms)
+
+    def ahead_of(self, node: str, key: PartitionKey) -> int | None:
+        """Return how far this node's clock is ahead of the one that a partition's times are by.
+
+        ``node`` is the leader that recorded them. None if that is not known.
+        """
+        of_events, ahead_ms = self._at_events.get(key, ("", 0))
+        return ahead_ms if of_events == node else self._ahead_ms.get(node)
+
+    def forget(self, key: PartitionKey) -> None:
+        """Forget a partition that this node has no replica of any more."""
+        self._at_events.pop(key, None)

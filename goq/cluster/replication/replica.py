@@ -307,7 +307,9 @@ class Replica:
             lambda error: self._host.on_storage_error(self.key, error),
             lambda damage: self.is_repairable(0, damage),
             node=self._host.name if self._host.may_record_clocks() else "",
-            ahead_of=lambda node: self._host.leader_clocks.ahead_of(node or self._former_leader),
+            ahead_of=lambda node: self._host.leader_clocks.ahead_of(
+                node or self._former_leader, self.key
+            ),
         )
         await self._host.open_partition(self.key, leader.logs, leadership)
         self._is_open_to_clients = True

@@ -143,6 +143,7 @@ class ReplicaManager:
 
     async def remove(self, key: PartitionKey) -> None:
         """Remove a replica for good; its logs are closed on return."""
+        self.leader_clocks.forget(key)
         replica = self._replicas.pop(key, None)
         if replica is not None:
             await replica.close()
@@ -225,7 +226,9 @@ class ReplicaManager:
 
             async def fetch(request: FetchRequest) -> tuple[FetchResponse, memoryview]:
                 response = await self._fetch_from(leader, request)
-                self.leader_clocks.note(leader, response[0].clock_ms)
+                head = response[0]
+                with_events = [each.key for each in head.updates if each.events is not None]
+                self.leader_clocks.note(leader, head.clock_ms, with_events)
                 return response
 
             fetcher = self._fetchers[leader] = Fetcher(
