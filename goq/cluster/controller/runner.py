@@ -14,7 +14,6 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from itertools import groupby
-from urllib.parse import urlsplit
 
 from goq import limits
 from goq.broker.runtime.tasks import Tasks
@@ -26,26 +25,13 @@ from goq.cluster.metadata.client import MetadataClient
 from goq.cluster.metadata.commands import AnyCommand, ChangePartitions, ElectLeader, RemoveNode
 from goq.cluster.metadata.features import has_batches
 from goq.cluster.metadata.results import Accepted
+from goq.cluster.rpc.port_probe import is_port_closed
 from goq.errors import Conflict, GoqError, NodeNotFound, NotLeader
 
 _log = logging.getLogger("goq.cluster")
 
 PortProbe = Callable[[str], Awaitable[bool]]
 """Returns whether a URL's port is closed for certain; False if that is not known."""
-
-
-async def is_port_closed(url: str) -> bool:
-    """Whether the machine of a URL is reachable and refuses connections to its port."""
-    parts = urlsplit(url)
-    connecting = asyncio.open_connection(parts.hostname, parts.port)
-    try:
-        _, writer = await asyncio.wait_for(connecting, limits.NODE_SESSION_TIMEOUT_MS / 1000)
-    except ConnectionRefusedError:
-        return True
-    except (OSError, TimeoutError):
-        return False
-    writer.close()
-    return False
 
 
 class ControllerRunner:

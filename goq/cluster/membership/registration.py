@@ -18,6 +18,7 @@ from goq.cluster.metadata.commands import (
 )
 from goq.cluster.metadata.features import OWN_LEVEL
 from goq.cluster.metadata.state import MetadataState
+from goq.cluster.rpc.port_probe import may_speak_its_scheme
 from goq.config.node import ClusterConfig
 from goq.errors import Conflict, UsageError
 
@@ -30,6 +31,7 @@ class NodeRegistration:
 
     ``durable_topics`` returns the ids of topics that lost nothing at a power failure.
     ``announce`` makes the controller hear of this incarnation, or raises ``GoqError``.
+    ``may_speak_its_scheme`` looks at a URL: whether a server may answer there by its scheme.
     """
 
     def __init__(
@@ -40,6 +42,7 @@ class NodeRegistration:
         data_loss: DataLoss,
         durable_topics: Callable[[MetadataState], tuple[int, ...]],
         announce: Callable[[], Awaitable[None]],
+        may_speak_its_scheme: Callable[[str], Awaitable[bool]] = may_speak_its_scheme,
     ) -> None:
         self._config = config
         self._entry = entry
@@ -47,6 +50,7 @@ class NodeRegistration:
         self._data_loss = data_loss
         self._durable_topics = durable_topics
         self._announce = announce
+        self._may_speak_its_scheme = may_speak_its_scheme
 
     def set_url(self, http_url: str) -> None:
         """Set where this node listens; raise ``UsageError`` if other nodes cannot reach that."""
@@ -64,7 +68,7 @@ class NodeRegistration:
         entry = self._entry
         known = self._metadata.state.nodes.get(entry.node)
         if known is None or known.incarnation != entry.incarnation:
-            self._check_schemes()
+            await self._check_schemes()
             await self._announce()
             if self._data_loss.has_lost_topics and known is not None:
                 _log.critical("the messages on this node are gone; it copies them from the others")
@@ -85,14 +89,21 @@ class NodeRegistration:
             with suppress(Conflict):  # another node was first
                 await self._metadata.propose(AlterClusterSettings(1, min_insync=min_insync))
 
-    def _check_schemes(self) -> None:
-        """Raise ``Conflict`` if some nodes speak HTTPS and others do not."""
+    async def _check_schemes(self) -> None:
+        """Raise ``Conflict`` if some nodes speak HTTPS and others do not.
+
+        A node's URL is that of its last start. Nodes that are stopped and start again with TLS all
+        find each other at ``http`` URLs; each would wait for the others. So what is
+        at a URL counts.
+        """
         if self._config.tls_rollover != "off":
             return
         own = self._entry.http_url
-        for node in self._metadata.state.nodes.values():
+        for node in list(self._metadata.state.nodes.values()):
             is_other = node.id != self._entry.node and node.is_up and not node.leaving
-            if is_other and _scheme(node.http_url) != _scheme(own):
+            if not is_other or _scheme(node.http_url) == _scheme(own):
+                continue
+            if await self._may_speak_its_scheme(node.http_url):
                 raise Conflict(
                     f"node {node.id} is at {node.http_url}, and this one at {own}: set security.tls"
                     " on all nodes or on none; cluster.tls_rollover takes a cluster from one to"

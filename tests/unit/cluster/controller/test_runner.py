@@ -1,9 +1,8 @@
-"""The runner: probes of ports, and the handover by a node that hears too few."""
+"""The runner: the handover by a node that hears too few."""
 
 from __future__ import annotations
 
 import asyncio
-import socket
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,20 +12,11 @@ from msgspec.structs import replace
 from goq import limits
 from goq.clock import ManualClock
 from goq.cluster.controller.node_liveness import Heartbeat
-from goq.cluster.controller.runner import ControllerRunner, is_port_closed
+from goq.cluster.controller.runner import ControllerRunner
 from goq.cluster.metadata.commands import AnyCommand, FenceNode
 from goq.cluster.metadata.results import Accepted
 from goq.errors import Conflict, TimedOut
 from tests.support.cluster.metadata.states import nodes
-
-
-def test_a_port_that_nobody_listens_on_is_told_from_one_that_is_slow_to_answer() -> None:
-    with socket.socket() as deaf, socket.socket() as slow:
-        deaf.bind(("127.0.0.1", 0))
-        slow.bind(("127.0.0.1", 0))
-        slow.listen()
-        assert asyncio.run(is_port_closed(f"http://127.0.0.1:{deaf.getsockname()[1]}"))
-        assert not asyncio.run(is_port_closed(f"http://127.0.0.1:{slow.getsockname()[1]}"))
 
 
 class Metadata:
