@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         Settled,
     )
     from goq.client.replay_plan import Replay
+    from goq.client.results.audit import AuditEntry
     from goq.client.results.cluster import (
         ClusterConfiguration,
         ClusterDescription,
@@ -103,6 +104,7 @@ __all__ = [
     "AsyncDeliveryBatch",
     "AsyncProducer",
     "AsyncReceivedMessage",
+    "AuditEntry",
     "Client",
     "ClusterConfiguration",
     "ClusterDescription",
@@ -171,6 +173,7 @@ _MODULES = {
     "AsyncDeliveryBatch": "_async.receive",
     "AsyncProducer": "_async.producer",
     "AsyncReceivedMessage": "_async.settlement",
+    "AuditEntry": "results.audit",
     "Client": "_sync.client",
     "ClusterConfiguration": "results.cluster",
     "ClusterDescription": "results.cluster",

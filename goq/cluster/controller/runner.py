@@ -21,11 +21,11 @@ from goq.clock import Clock
 from goq.cluster.controller.clock_skew import skewed_nodes
 from goq.cluster.controller.controller import UnsettledPartitions, decide, is_deaf
 from goq.cluster.controller.node_liveness import Heartbeat, NodeLiveness
+from goq.cluster.controller.port_probe import is_port_closed
 from goq.cluster.metadata.client import MetadataClient
 from goq.cluster.metadata.commands import AnyCommand, ChangePartitions, ElectLeader, RemoveNode
 from goq.cluster.metadata.features import has_batches
 from goq.cluster.metadata.results import Accepted
-from goq.cluster.rpc.port_probe import is_port_closed
 from goq.errors import Conflict, GoqError, NodeNotFound, NotLeader
 
 _log = logging.getLogger("goq.cluster")

@@ -8,6 +8,7 @@ from contextlib import suppress
 
 from msgspec.structs import asdict, replace
 
+from goq.cluster.controller.port_probe import may_speak_its_scheme
 from goq.cluster.membership.data_loss import DataLoss
 from goq.cluster.metadata.client import MetadataClient
 from goq.cluster.metadata.commands import (
@@ -18,7 +19,6 @@ from goq.cluster.metadata.commands import (
 )
 from goq.cluster.metadata.features import OWN_LEVEL
 from goq.cluster.metadata.state import MetadataState
-from goq.cluster.rpc.port_probe import may_speak_its_scheme
 from goq.config.node import ClusterConfig
 from goq.errors import Conflict, UsageError
 

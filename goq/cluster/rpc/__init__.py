@@ -4,7 +4,6 @@ auth            signatures of calls and responses, replay protection
 server          authentication of callers, dispatch by path
 client          signed calls by URL and by node id
 peer_links      which node reaches which, and over which third node
-port_probe      what is at the port of a URL: closed, TLS or not
 frame_body      bodies that carry frames
 replica_client  calls of replicas: fetch, repair, archive
 replica_server  handlers of those calls

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 import goq.client
+from goq.client import results
 from goq.client.results.dead_letter import decode_dead_letter_page
 from goq.client.results.group import decode_group, decode_membership
 from goq.client.results.message import decode_message
@@ -91,6 +94,8 @@ def test_names_that_python_reserves_are_others() -> None:
 
 
 def test_every_result_is_public() -> None:
+    for module in pkgutil.iter_modules(results.__path__, f"{results.__name__}."):
+        importlib.import_module(module.name)
     names = {kind.__name__ for kind in _subclasses(Result)}
     assert names <= set(goq.client.__all__)
     assert all("__dict__" not in dir(getattr(goq.client, name)) for name in names)

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from goq import limits
-from goq.cluster.rpc import port_probe
-from goq.cluster.rpc.port_probe import is_port_closed, may_speak_its_scheme
+from goq.cluster.controller import port_probe
+from goq.cluster.controller.port_probe import is_port_closed, may_speak_its_scheme
 from tests.support.cluster.authority import Authority, needs_openssl
 from tests.support.node.ports import HOST
 
