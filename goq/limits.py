@@ -196,6 +196,7 @@ TLS_HANDSHAKE_TIMEOUT_S: Final = 5.0
 TOKENS_MAX: Final = 1_000
 TOKEN_RULES_MAX: Final = 64
 QUOTA_MAX: Final = 2**50
+QUOTA_TENANTS_MAX: Final = 10_000  # whose use is known at a time, of each token
 HEAD_CHECK_BYTES: Final = 64 * KIB  # a larger body is read only from a sender with a valid token
 TOKEN_LIFETIME_MS_MAX: Final = 3_650 * 86_400_000
 TOKEN_ENDED_KEPT_MS: Final = 90 * 86_400_000  # in the list of tokens, once revoked or expired

@@ -16,7 +16,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from time import monotonic
 from typing import Final, Protocol
 
-from goq.access.quota import QuotaTable
+from goq.access.quota_table import QuotaTable
 from goq.access.rule import NOBODY, Principal
 from goq.access.token_manager import TokenManager
 from goq.access.token_record import DAY_MS

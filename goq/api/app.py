@@ -39,6 +39,7 @@ from goq.api.routes.search import SearchRoutes
 from goq.api.routes.tokens import TokenRoutes
 from goq.api.routes.topics import HistoryRoutes, TopicRoutes
 from goq.api.routes.trace import TraceRoutes
+from goq.api.views.principal_usage import PrincipalUsage
 from goq.broker.broker import Broker
 from goq.broker.topic.start_queue import StartQueue
 from goq.cluster.admin.standalone_view import StandaloneView
@@ -90,7 +91,9 @@ class App:
         self.metrics = Metrics(broker, stats, view, space, partitions=partition_metrics)
         self.metrics.certificate = certificate
         traces = TraceRoutes(broker, node_id)
-        receive = ReceiveRoutes(broker)
+        quotas = self.metrics.quotas
+        usage = PrincipalUsage(broker, quotas)
+        receive = ReceiveRoutes(broker, usage)
         operations = OperationRoutes(
             broker,
             node_id,
@@ -102,7 +105,6 @@ class App:
         )
         now_ms = broker.clock.wall_ms
         tokens = TokenManager(broker.metadata, now_ms)
-        quotas = self.metrics.quotas
         self.access = (
             None
             if token_table is None
@@ -110,7 +112,7 @@ class App:
         )
         routes: list[Route] = [
             *_topic_routes(broker, node_id, cluster).routes(),
-            *MessageRoutes(broker, quotas, _acknowledged_copies(cluster)).routes(),
+            *MessageRoutes(broker, usage, _acknowledged_copies(cluster)).routes(),
             *EventRoutes(broker).routes(),
             *SingleMessageRoutes(broker).routes(),
             *traces.routes(),

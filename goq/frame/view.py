@@ -220,6 +220,11 @@ class FrameView:
         payload = self.payload
         return apply_nulls(payload.values.slice(start, end), payload.value_validity, start)
 
+    def value_sizes_bytes(self) -> list[int]:
+        """Return the length of the value of each message, 0 without one."""
+        bounds = self.payload.values.offsets[: self.header.message_count + 1].tolist()
+        return [end - start for start, end in itertools.pairwise(bounds)]
+
     def keys(self, start: int, end: int) -> list[bytes | None]:
         """Return their keys."""
         payload = self.payload

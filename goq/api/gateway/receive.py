@@ -41,7 +41,8 @@ _WAIT_S = 30.0
 _RETRY_S = 1.0  # of a node that could not be asked
 _PAUSE_S = 0.05
 _MISTAKES = frozenset({400, 401, 403, 409, 413, 415})
-_UNAVAILABLE = frozenset({503, 504})
+_TOO_MANY = 429
+_UNAVAILABLE = frozenset({_TOO_MANY, 503, 504})
 
 
 class ReceiveGateway:
@@ -176,7 +177,7 @@ class _Receive:
                 return merge_leased(self.leased, as_frames=wants_frames(self._request))
             if mistake is not None:
                 return mistake
-            if left_s <= 0:
+            if left_s <= 0 or self._is_refused():
                 return self._end()
             await self._wait(left_s)
 
@@ -210,6 +211,12 @@ class _Receive:
             else:
                 self._nothing = found
         return None
+
+    def _is_refused(self) -> bool:
+        """Return whether no leader takes the request for now, as when a quota is used up."""
+        failure = self._failure
+        is_refusal = isinstance(failure, Response) and failure.status == _TOO_MANY
+        return is_refusal and not self._counts
 
     def _note_failure(self, failure: GoqError | Response) -> None:
         """Remember a failure; an unknown outcome counts for more than a refusal."""

@@ -23,7 +23,7 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from goq import __version__
-from goq.access.quota import QuotaTable
+from goq.access.quota_table import QuotaTable
 from goq.api.metrics.cluster import ClusterCounts, ClusterMetrics
 from goq.api.router import RequestStats
 from goq.broker.broker import Broker

@@ -5,11 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from time import monotonic
 
 from goq import limits
-from goq.access.quota import Quota, QuotaTable
-from goq.access.rule import Principal, Verb
 from goq.api.codec.messages import (
     JsonMessages,
     frames_response,
@@ -34,6 +31,7 @@ from goq.api.routing_policy import ToPartitionLeader, partition_of_query
 from goq.api.schemas.messages import MessagesOut, Publish, PublishedOut, PublishOut
 from goq.api.values import DURATION, FLAG, TIME, integer, one_of
 from goq.api.views.log_read import RangeRead, RangeReader, damaged_json, read_skipping_compacted
+from goq.api.views.principal_usage import PrincipalUsage
 from goq.broker.broker import Broker
 from goq.broker.retention.tiered_log import ArchiveView
 from goq.broker.topic.publisher import PublishedFrame, PublishedMessage
@@ -69,7 +67,6 @@ _READ_PARAMETERS = (
 )
 
 
-_STORED_KNOWN_S = 0.5
 _CHECKED_AT_ONCE_BYTES = 256 * limits.KIB
 
 
@@ -79,14 +76,13 @@ class MessageRoutes:
     def __init__(
         self,
         broker: Broker,
-        quotas: QuotaTable,
+        usage: PrincipalUsage,
         nodes_with: Callable[[str], int] | None = None,
     ) -> None:
         """``nodes_with`` returns the number of nodes that have a topic's acknowledged messages."""
         self._broker = broker
         self._nodes_with = nodes_with
-        self._quotas = quotas
-        self._stored: dict[str, tuple[float, int]] = {}
+        self._usage = usage
         self._ranges = RangeReader(broker.background)
 
     def routes(self) -> list[Route]:
@@ -144,15 +140,14 @@ class MessageRoutes:
                 check = partial(decode_frames, request.body, settings, now_us // 1000)
                 frames = await asyncio.to_thread(check)
             if request.principal is not None and request.principal.quotas:
-                count = sum(view.header.message_count for _, view in frames)
-                self._check_quotas(request.principal, count)
+                await self._usage.admit_frames(request.principal, [view for _, view in frames])
             topic = topic or await self._create(name)
             stored_frames = await topic.publisher.publish_frames(frames, client_id, acks=acks)
             results = [_frame_result(stored) for stored in stored_frames]
         else:
             placed, acks = await decode_messages(request, settings, now_us)
             if request.principal is not None and request.principal.quotas:
-                self._check_quotas(request.principal, len(placed))
+                await self._usage.admit_messages(request.principal, placed)
             topic = topic or await self._create(name)
             stored_messages = await topic.publisher.publish_messages(placed, client_id, acks=acks)
             results, time_slice = [], TimeSlice()
@@ -161,22 +156,6 @@ class MessageRoutes:
                 if time_slice.is_over:
                     await time_slice.next()
         return json_response(self._published(topic, results, acks))
-
-    def _check_quotas(self, principal: Principal, count: int) -> None:
-        """Count the messages of a publish; raise ``QuotaExceeded`` if too much is stored here."""
-        now_s = asyncio.get_running_loop().time()
-        self._quotas.take_messages(principal, count, monotonic())
-        if Quota.STORED_BYTES in principal.quotas:
-            at_s, stored_bytes = self._stored.get(principal.id, (-_STORED_KNOWN_S, 0))
-            if now_s - at_s >= _STORED_KNOWN_S:
-                stored_bytes = sum(
-                    partition.size_bytes
-                    for topic in self._broker.topics.values()
-                    if principal.allows(Verb.PUBLISH, topic.name)
-                    for partition in topic.partitions
-                )
-                self._stored[principal.id] = now_s, stored_bytes
-            self._quotas.check_stored(principal, stored_bytes, monotonic())
 
     def _published(self, topic: Topic, results: list[PublishedOut], acks: Acks) -> PublishOut:
         out = PublishOut(results, topic.settings.fsync, topic.partitions.count)

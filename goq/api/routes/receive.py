@@ -34,6 +34,7 @@ from goq.api.routes.stream import StreamRoutes
 from goq.api.routing_policy import BYTES_MAX, OFFLINE, READY, CustomRouting
 from goq.api.schemas.groups import ReadyOut, Receive, ReceivedOut
 from goq.api.values import DURATION, integer
+from goq.api.views.principal_usage import PrincipalUsage
 from goq.broker.broker import Broker
 from goq.broker.partition.leases import LeasedBatch
 from goq.broker.topic.push_streams import PushStream, PushStreamOptions
@@ -49,8 +50,9 @@ _REASON_BYTES = 2_000
 class ReceiveRoutes:
     """Receive of groups, as one answer or as a stream."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, usage: PrincipalUsage) -> None:
         self._broker = broker
+        self._usage = usage
         self._streams = StreamRoutes(broker)
 
     def routes(self) -> list[Route]:
@@ -110,6 +112,8 @@ class ReceiveRoutes:
         if asked.stream or NDJSON in request.headers.get("accept", ""):
             return await self._stream(request, topic, group, asked)
         options = receive_options(request, asked)
+        if request.principal is not None and request.principal.quotas:
+            options = replace(options, room=self._usage.in_flight_room(request.principal))
         headers = {}
         is_local = LOCAL in request.headers
         if is_local:
@@ -134,6 +138,8 @@ class ReceiveRoutes:
         if asked.stream or NDJSON in request.headers.get("accept", ""):
             return None
         options = receive_options(request, asked)
+        if request.principal is not None and request.principal.quotas:
+            options = replace(options, room=self._usage.in_flight_room(request.principal))
         receiving = topic.receiver.receive_at_once(group, options)
         if receiving is None:
             return None
@@ -190,8 +196,9 @@ class ReceiveRoutes:
         self._broker.streams.check_room(topic, group)
         topic.partitions.check_any_online()
         await self._broker.remember_group(topic, group)
+        room = self._usage.in_flight_room(request.principal)
         options = PushStreamOptions(
-            asked.consumer, credit, asked.limit, chosen_ms, parse_session_id(request)
+            asked.consumer, credit, asked.limit, chosen_ms, parse_session_id(request), room
         )
         return self._streams.answer(PushStream(topic, group, options), frames=wants_frames(request))
 

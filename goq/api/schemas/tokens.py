@@ -13,8 +13,9 @@ class NewToken(Input):
     """A token to create: its name, its rules as ``verb:topic/group``, and how long it is valid.
 
     With ``cert``, the CN of a client certificate or a URI in it, the token has no secret.
-    ``quotas`` bound ``publish_bytes_per_s``, ``publish_messages_per_s``, ``requests_per_s`` and
-    ``stored_bytes``.
+    ``quotas`` bound ``publish_bytes_per_s``, ``publish_messages_per_s``, ``requests_per_s``,
+    ``stored_bytes``, ``in_flight``, and of each tenant ``tenant_publish_bytes_per_s`` and
+    ``tenant_publish_messages_per_s``.
     """
 
     name: str

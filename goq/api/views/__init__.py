@@ -7,4 +7,5 @@ group_at_time  a group's progress at an earlier time
 cluster        the cluster metadata as clients see it
 merge          merges of topics, groups and members over nodes
 merge_pages    merges of pages of messages over nodes
+principal_usage  what a principal with quotas publishes, stores and has leased here
 """

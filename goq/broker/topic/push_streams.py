@@ -12,7 +12,7 @@ from goq import limits
 from goq.broker.partition.leases import LeasedBatch
 from goq.broker.topic.stream_credit import CreditAccount
 from goq.broker.topic.topic import Topic
-from goq.broker.topic.topic_leases import ReceiveRequest
+from goq.broker.topic.topic_leases import LeaseRoom, ReceiveRequest
 from goq.errors import GoqError, PartitionOffline, StreamNotFound, TooManyRequests
 
 CONNECTION_CLOSED: Final = "connection closed"
@@ -35,6 +35,7 @@ class PushStreamOptions:
     visibility_ms: int | None
     session_id: str = ""
     """The client's loop, which opens one stream at a time; "" if the connection is the session."""
+    room: LeaseRoom | None = None
 
 
 class PushStream:
@@ -60,6 +61,7 @@ class PushStream:
             options.visibility_ms,
             options.session_id or self.id,
             self.account,
+            options.room,
         )
         self._task: asyncio.Task[object] | None = None
         self._refusals = 0

@@ -26,6 +26,7 @@ from goq.delivery.group.group import member_id
 from goq.errors import GoqError, raise_failures
 
 _PASS_ON_S = 0.2
+_ROOM_CHECK_S = 0.1
 _SEPARATOR = "/"  # not allowed in a group's name
 
 
@@ -91,6 +92,10 @@ class Receiver:
                     raise self._closed
                 if self.restart_count == restart_count:
                     consumer = None if request.is_silent else request.consumer
+                    if not request.has_room:
+                        self.waiters.wake(queue)  # another sender may have room
+                        await asyncio.sleep(min(left_s, _ROOM_CHECK_S))
+                        continue
                     await self.waiters.wait(queue, left_s, in_front=has_waited, consumer=consumer)
                     has_waited = True
 

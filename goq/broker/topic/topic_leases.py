@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Protocol
 
 from goq import limits
 from goq.broker.group.coordinator import Coordinator
@@ -28,6 +29,16 @@ LeasedPart = tuple[LeasedBatch, asyncio.Future[Appended]]
 Leased = list[LeasedPart]
 
 
+class LeaseRoom(Protocol):
+    """How many messages the sender of a receive may still lease, over all topics."""
+
+    def left(self) -> int:
+        """Return how many may be leased now."""
+
+    def take(self, messages: int) -> None:
+        """Note messages that were leased."""
+
+
 @dataclass(frozen=True, slots=True)
 class ReceiveRequest:
     """The parameters of a receive."""
@@ -41,11 +52,17 @@ class ReceiveRequest:
     """The stream, or the loop of a client: it tells members of one name apart."""
     account: CreditAccount | None = None
     """The credit of the stream that receives."""
+    room: LeaseRoom | None = None
 
     @property
     def member(self) -> str:
         """The id of the member that receives, where partitions belong to members."""
         return member_id(self.consumer, self.session_id)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the sender may lease anything now."""
+        return self.room is None or self.room.left() > 0
 
     @property
     def is_silent(self) -> bool:
@@ -116,6 +133,10 @@ class TopicLeases:
         """
         messages = request.messages_max - sum([batch.message_count for batch, _ in before])
         size_bytes = request.bytes_max - sum([batch.size_bytes for batch, _ in before])
+        if request.room is not None:
+            messages = min(messages, request.room.left())
+            if messages <= 0:
+                return [], False
         leased: Leased = []
         failed: GoqError | OSError | None = None
         is_cut = is_paused = False
@@ -159,6 +180,8 @@ class TopicLeases:
                 leased.append(found)
                 is_cut |= batch.is_cut
                 messages -= batch.message_count
+                if request.room is not None:
+                    request.room.take(batch.message_count)
                 size_bytes -= batch.size_bytes
                 decided += batch.message_count
                 is_paused = batch.is_paused or decided >= limits.SELECTION_STEPS_MAX

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 
 import pytest
 
-from goq import Client, limits
-from goq.errors import GoqError, QuotaExceeded
+from goq import Client, Message, limits
+from goq.errors import GoqError, QuotaExceeded, TooManyRequests
 from tests.support.cli.command import Run
 from tests.support.eventually import eventually
 from tests.support.node.node_api import Answer
@@ -21,11 +23,15 @@ ONE = {"messages": [{"value": "v" * 1000}]}
 class Place:
     def __init__(self, node: RunningNode) -> None:
         self.node = node
+        self._numbers = count()
         self.admin = (node.data_dir / "admin.token").read_text().strip()
 
     def ask(self, method: str, path: str, body: object = None, token: str | None = None) -> Answer:
         headers = {"Authorization": f"Bearer {token or self.admin}"}
         return self.node.request(method, path, body, headers)
+
+    def next_number(self) -> int:
+        return next(self._numbers)
 
     def create(self, *rules: str, **quotas: str | int) -> str:
         body = {"name": "team", "allow": rules or ["publish:orders"], "quotas": quotas}
@@ -159,3 +165,76 @@ def test_a_client_that_sends_a_large_body_with_a_bad_token_gets_the_reason(place
         with pytest.raises(GoqError) as refused:
             client.publish("orders", b"v" * 200_000)
         assert refused.value.code == "unauthenticated"
+
+
+@pytest.mark.parametrize("frames", [False, True], ids=["json", "frames"])
+def test_a_tenant_beyond_its_rate_is_refused_and_others_go_on(place: Place, frames: bool) -> None:
+    token = place.create(tenant_publish_messages_per_s=1)
+
+    def publish(tenant: str, count: int) -> None:
+        if frames:
+            with Client(place.node.url, token=token, retries=0) as client:
+                client.publish_many("orders", [Message(b"v", tenant=tenant)] * count)
+            return
+        body = {"messages": [{"value": "v", "tenant": tenant}] * count}
+        answer = place.ask("POST", PATH, body, token)
+        if answer.status != 200:
+            assert int(answer.headers["retry-after"]) > 60
+            raise TooManyRequests(answer.json["detail"])
+
+    publish("loud", 100)
+    with pytest.raises(TooManyRequests, match=r"tenant 'loud'.*tenant_publish_messages_per_s of 1"):
+        publish("loud", 1)
+    publish("quiet", 1)
+
+
+def leased_ids(answer: Answer) -> list[str]:
+    assert answer.status == 200, answer
+    return [message["id"] for message in answer.json["messages"]]
+
+
+@pytest.fixture
+def jobs(place: Place) -> str:
+    """A topic with 40 messages, and a group that knows them."""
+    with Client(place.node.url, token=place.admin) as client:
+        name = f"jobs-{place.next_number()}"
+        client.create_topic(name, partitions=2)
+        list(client.publish_many(name, [b"v"] * 40))
+    return name
+
+
+def test_no_more_is_in_flight_than_the_quota_allows(place: Place, jobs: str) -> None:
+    token = place.create(f"consume:{jobs}/g", in_flight=10)
+    path, other = f"/v1/topics/{jobs}/groups/g", f"/v1/topics/{jobs}/groups/other"
+    many = {"max_messages": 7}
+    with ThreadPoolExecutor(8) as threads:
+        asked = [
+            threads.submit(place.ask, "POST", f"{path}/receive", many, token) for _ in range(8)
+        ]
+        answers = [each.result() for each in asked]
+    receipts = [m["receipt"] for a in answers if a.status == 200 for m in a.json["messages"]]
+    assert len(receipts) == 10
+    answer = place.ask("POST", f"{path}/receive", many, token)
+    assert (answer.status, answer.json["code"]) == (429, "too_many_requests"), answer
+    assert "in_flight" in answer.json["detail"]
+    assert answer.json["retry_after_ms"] > 0
+    assert len(leased_ids(place.ask("POST", f"{other}/receive", many))) == 7  # others go on
+    assert place.ask("POST", f"{path}/ack", {"receipts": receipts[:4]}, token).status == 200
+
+    def has_room() -> bool:
+        return place.ask("POST", f"{path}/receive", many, token).status == 200
+
+    eventually(has_room)
+
+
+def test_a_stream_goes_on_when_messages_are_settled(place: Place, jobs: str) -> None:
+    token = place.create(f"consume:{jobs}/g", in_flight=5)
+    with Client(place.node.url, token=token) as client:
+        taken, in_flight = [], []
+        for message in client.consume(jobs, group="g", prefetch=20, until_empty=True):
+            taken.append(message.id)
+            in_flight.append(message)
+            if len(in_flight) == 4:
+                while in_flight:
+                    in_flight.pop().ack()
+    assert len(set(taken)) == 40

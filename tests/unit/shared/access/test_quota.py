@@ -8,15 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from goq.access.quota import (
-    DebtBucket,
-    Quota,
-    QuotaTable,
-    format_quota,
-    is_quota,
-    parse_quotas,
-    quota_texts,
-)
+from goq import limits
+from goq.access.quota import Quota, format_quota, is_quota, parse_quotas, quota_texts
+from goq.access.quota_bucket import DebtBucket, InFlightRoom, TenantAmount
+from goq.access.quota_table import QuotaTable
 from goq.access.rule import Principal, parse_rule
 from goq.errors import InvalidInput, QuotaExceeded, TooManyRequests
 
@@ -125,3 +120,62 @@ def test_quotas_are_stored_as_rules_that_an_earlier_version_cannot_read() -> Non
 def test_quotas_that_are_wrong_are_refused(quotas: Mapping[str, str | int]) -> None:
     with pytest.raises(InvalidInput):
         quota_texts(quotas)
+
+
+def test_a_tenant_beyond_its_rate_does_not_keep_others_out() -> None:
+    table, sender = QuotaTable(), principal(tenant_publish_messages_per_s=10)
+    loud, quiet = TenantAmount("loud", 50, 0), TenantAmount("quiet", 1, 0)
+    table.check_tenants(sender, [loud, quiet], now_s=0)
+    table.take_tenants(sender, [loud, quiet], now_s=0)
+    table.check_tenants(sender, [quiet], now_s=0)
+    with pytest.raises(TooManyRequests, match="tenant 'loud'") as refused:
+        table.check_tenants(sender, [quiet, loud], now_s=0)
+    assert refused.value.retry_after_ms == pytest.approx(4001, abs=1)
+    table.check_tenants(sender, [loud], now_s=4.1)
+    assert table.usages[sender.id].refused == {Quota.TENANT_MESSAGES: 1}
+
+
+def test_the_bytes_of_a_tenant_are_bounded() -> None:
+    table, sender = QuotaTable(), principal(tenant_publish_bytes_per_s=100)
+    table.take_tenants(sender, [TenantAmount("a", 1, 300)], now_s=0)
+    with pytest.raises(TooManyRequests, match="tenant_publish_bytes_per_s of 100B"):
+        table.check_tenants(sender, [TenantAmount("a", 1, 1)], now_s=1)
+    table.check_tenants(sender, [TenantAmount("a", 1, 1)], now_s=2.1)
+
+
+def test_a_bounded_number_of_tenants_is_known_and_those_in_debt_stay() -> None:
+    table, sender = QuotaTable(), principal(tenant_publish_messages_per_s=1)
+    table.take_tenants(sender, [TenantAmount("loud", 100, 0)], now_s=0)
+    for number in range(3 * limits.QUOTA_TENANTS_MAX):
+        table.take_tenants(sender, [TenantAmount(str(number), 1, 0)], now_s=number / 1000)
+    with pytest.raises(TooManyRequests):
+        table.check_tenants(sender, [TenantAmount("loud", 1, 0)], now_s=40)
+
+
+def test_no_more_is_leased_than_there_is_room_for() -> None:
+    leased, counts, now_s = [0], [0], [100.0]
+
+    def count() -> int:
+        counts[0] += 1
+        return leased[0]
+
+    room = InFlightRoom(10, count, lambda: now_s[0])
+    for _ in range(10):
+        assert room.left() > 0
+        room.take(1)
+        leased[0] += 1
+    assert (room.left(), counts[0]) == (0, 1)
+    leased[0] -= 4
+    now_s[0] += 0.006
+    assert (room.left(), counts[0]) == (4, 2)
+    leased[0] = 10  # by others
+    now_s[0] += 0.06
+    assert room.left() == 0
+
+
+def test_a_sender_without_room_is_told_to_settle() -> None:
+    table, sender = QuotaTable(), principal(in_flight=1)
+    room = InFlightRoom(1, lambda: 1, lambda: 0.0)
+    with pytest.raises(TooManyRequests, match="in_flight"):
+        table.check_in_flight(sender, room, now_s=0)
+    assert table.usages[sender.id].refused == {Quota.IN_FLIGHT: 1}

@@ -1,0 +1,143 @@
+"""The use of a node by principals, and the refusal of more than their quotas."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Final
+
+from goq import limits
+from goq.access.quota import RATES, Quota, format_quota
+from goq.access.quota_bucket import DebtBucket, InFlightRoom, TenantAmount, TenantBuckets
+from goq.access.rule import Principal
+from goq.errors import QuotaExceeded, TooManyRequests
+from goq.units import format_size_bytes
+
+_IN_FLIGHT_RETRY_MS: Final = 500
+
+
+class Usage:
+    """The use of this node by one principal, and its buckets."""
+
+    __slots__ = ("buckets", "name", "publish_bytes", "quotas", "refused", "requests", "tenants")
+
+    def __init__(self, principal: Principal, now_s: float) -> None:
+        self.name = principal.name
+        self.requests = 0
+        self.publish_bytes = 0
+        self.refused: dict[Quota, int] = {}
+        self.quotas = principal.quotas
+        self.buckets = {
+            rate: DebtBucket(bound, now_s)
+            for rate in RATES
+            if (bound := principal.quotas.get(rate)) is not None
+        }
+        self.tenants = TenantBuckets(principal.quotas)
+
+
+class QuotaTable:
+    """Counts what principals use, and refuses what exceeds their quotas."""
+
+    def __init__(self) -> None:
+        self.usages: dict[str, Usage] = {}
+
+    def check(self, principal: Principal, now_s: float) -> None:
+        """Raise ``TooManyRequests`` if a rate of a principal is used up; count nothing."""
+        self._check(principal, self._usage(principal, now_s), RATES, now_s)
+
+    def admit(self, principal: Principal, publish_bytes: int | None, now_s: float) -> None:
+        """Count a request, a publish if its size is given; raise ``TooManyRequests``."""
+        usage = self._usage(principal, now_s)
+        buckets = usage.buckets
+        if buckets:
+            rates = RATES if publish_bytes is not None else (Quota.REQUESTS,)
+            self._check(principal, usage, rates, now_s)
+            if Quota.REQUESTS in buckets:
+                buckets[Quota.REQUESTS].take(1)
+            if publish_bytes is not None and Quota.PUBLISH_BYTES in buckets:
+                buckets[Quota.PUBLISH_BYTES].take(publish_bytes)
+        usage.requests += 1
+        usage.publish_bytes += publish_bytes or 0
+
+    def take_messages(self, principal: Principal, count: int, now_s: float) -> None:
+        """Count the messages of a publish that was admitted."""
+        bucket = self._usage(principal, now_s).buckets.get(Quota.PUBLISH_MESSAGES)
+        if bucket is not None:
+            bucket.take(count)
+
+    def check_tenants(
+        self, principal: Principal, amounts: Iterable[TenantAmount], now_s: float
+    ) -> None:
+        """Raise ``TooManyRequests`` if a quota of one of these tenants is used up."""
+        usage = self._usage(principal, now_s)
+        for amount in amounts:
+            wait_s, quota = usage.tenants.wait(amount, now_s)
+            if wait_s:
+                whose = f"tenant {amount.tenant[:100]!r} of token {principal.id}"
+                raise self._refusal(principal, whose, quota, wait_s, now_s)
+
+    def take_tenants(
+        self, principal: Principal, amounts: Iterable[TenantAmount], now_s: float
+    ) -> None:
+        """Count the amounts of these tenants."""
+        tenants = self._usage(principal, now_s).tenants
+        for amount in amounts:
+            tenants.take(amount, now_s)
+
+    def check_in_flight(self, principal: Principal, room: InFlightRoom, now_s: float) -> None:
+        """Raise ``TooManyRequests`` if a principal may lease no more."""
+        if not room.left():
+            self._count_refusal(self._usage(principal, now_s), Quota.IN_FLIGHT)
+            raise TooManyRequests(
+                f"the groups of token {principal.id} have {room.bound} messages in flight on this"
+                " node, as many as its quota in_flight allows; settle some",
+                retry_after_ms=_IN_FLIGHT_RETRY_MS,
+            )
+
+    def check_stored(self, principal: Principal, stored_bytes: int, now_s: float) -> None:
+        """Raise ``QuotaExceeded`` if the topics of a principal hold as much as they may."""
+        bound = principal.quotas.get(Quota.STORED_BYTES)
+        if bound is not None and stored_bytes >= bound:
+            self._count_refusal(self._usage(principal, now_s), Quota.STORED_BYTES)
+            raise QuotaExceeded(
+                f"the topics of token {principal.id} hold {format_size_bytes(stored_bytes)} on this"
+                f" node, and may hold {format_size_bytes(bound)} (quota stored_bytes)"
+            )
+
+    def _usage(self, principal: Principal, now_s: float) -> Usage:
+        usage = self.usages.get(principal.id)
+        if usage is None or usage.quotas is not principal.quotas:
+            known = usage
+            if known is None and len(self.usages) >= 2 * limits.TOKENS_MAX:
+                self.usages.clear()
+            usage = self.usages[principal.id] = Usage(principal, now_s)
+            if known is not None:
+                usage.requests, usage.publish_bytes = known.requests, known.publish_bytes
+                usage.refused = known.refused
+        return usage
+
+    def _check(
+        self, principal: Principal, usage: Usage, rates: Iterable[Quota], now_s: float
+    ) -> None:
+        waits = [
+            (usage.buckets[rate].wait_s(now_s), rate) for rate in rates if rate in usage.buckets
+        ]
+        if not waits:
+            return
+        wait_s, rate = max(waits)
+        if wait_s:
+            raise self._refusal(principal, f"token {principal.id}", rate, wait_s, now_s)
+
+    def _refusal(
+        self, principal: Principal, whose: str, quota: Quota, wait_s: float, now_s: float
+    ) -> TooManyRequests:
+        self._count_refusal(self._usage(principal, now_s), quota)
+        bound = format_quota(quota, principal.quotas[quota])
+        return TooManyRequests(
+            f"{whose} has used up its quota {quota} of {bound}",
+            retry_after_ms=math.ceil(wait_s * 1000),
+        )
+
+    @staticmethod
+    def _count_refusal(usage: Usage, quota: Quota) -> None:
+        usage.refused[quota] = usage.refused.get(quota, 0) + 1
