@@ -5,24 +5,23 @@ bytes, whichever node opened the connection. :class:`Cut` lists what a cut link 
 whole port can be closed, too (:class:`Closed`): only then do connects fail as they do without a
 proxy, because the kernel accepts before the proxy knows the source.
 
-The source of a connection is the process that holds its other end (``/proc``). Connections of
-clients have the source ``CLIENT``.
+The source of a connection is the process that holds its other end. Connections of clients have the
+source ``CLIENT``.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import socket
 import struct
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from enum import Enum, StrEnum, auto
-from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, TypeVar
 
+from tests.support.cluster.connection_peer import inode_of_peer, is_held_by
 from tests.support.node.ports import HOST, reserved_port
 
 CLIENT = ""
@@ -101,7 +100,7 @@ class _Gate:
 class _Listener:
     """The proxy's own port before a node's port. The number stays the same while it is closed."""
 
-    def __init__(self, number: int, accepted: Callable[[socket.socket, int], None]) -> None:
+    def __init__(self, number: int, accepted: Callable[[socket.socket], None]) -> None:
         self.number = number
         self._accepted = accepted
         self._listening: socket.socket | None = None
@@ -127,8 +126,7 @@ class _Listener:
 
     def _accept(self, listening: socket.socket) -> None:
         with contextlib.suppress(BlockingIOError, ConnectionAbortedError):
-            accepted, (_, source_port) = listening.accept()
-            self._accepted(accepted, source_port)
+            self._accepted(listening.accept()[0])
 
 
 class Links:
@@ -175,7 +173,7 @@ class Links:
         It is the ``route`` of ``process_nodes``.
         """
         number = self._reservations.enter_context(reserved_port())
-        listener = _Listener(number, lambda *accepted: self._accepted(*accepted, node, kind, port))
+        listener = _Listener(number, lambda accepted: self._accepted(accepted, node, kind, port))
 
         async def open_port() -> None:
             listener.open()
@@ -236,10 +234,8 @@ class Links:
     def _gate(self, link: Link) -> _Gate:
         return self._gates.setdefault(link, _Gate())
 
-    def _accepted(
-        self, accepted: socket.socket, source_port: int, node: str, kind: Port, port: int
-    ) -> None:
-        link = Link(self._source_of(source_port), node, kind)
+    def _accepted(self, accepted: socket.socket, node: str, kind: Port, port: int) -> None:
+        link = Link(self._source_of(accepted), node, kind)
         connection = asyncio.create_task(self._carry(accepted, link, port))
         self._connections[connection] = link
         connection.add_done_callback(self._connections.pop)
@@ -279,12 +275,12 @@ class Links:
                 pump.cancel()
             await asyncio.gather(*pumps, return_exceptions=True)
 
-    def _source_of(self, port: int) -> str:
-        """Return the node whose process has a socket at a port; ``CLIENT`` if none has."""
-        inode = _inode_of(port)
+    def _source_of(self, accepted: socket.socket) -> str:
+        """Return the node whose process has the other end; ``CLIENT`` if none has."""
+        inode = inode_of_peer(accepted)
         for node in {name for name, _ in self._listeners}:
             pid = self._pid_of(node)
-            if pid is not None and inode is not None and _holds(pid, inode):
+            if pid is not None and inode is not None and is_held_by(pid, inode):
                 return node
         return CLIENT
 
@@ -353,29 +349,3 @@ def _full_queue(number: int) -> Iterator[None]:
             filler.setblocking(False)
             filler.connect_ex((HOST, number))
         yield
-
-
-def _inode_of(port: int) -> str | None:
-    """Return the inode of the loopback's socket that is bound to a port and connected."""
-    address = f"{int.from_bytes(socket.inet_aton(HOST), 'little'):08X}:{port:04X}"
-    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
-        fields = line.split()
-        if fields[1] == address and fields[9] != "0":
-            return fields[9]
-    return None
-
-
-def _holds(pid: int, inode: str) -> bool:
-    wanted = f"socket:[{inode}]"
-    try:
-        with os.scandir(f"/proc/{pid}/fd") as entries:
-            return any(_leads_to(entry.path) == wanted for entry in entries)
-    except (FileNotFoundError, PermissionError, ProcessLookupError):
-        return False  # it has ended
-
-
-def _leads_to(link: str) -> str:
-    try:
-        return os.readlink(link)
-    except FileNotFoundError:
-        return ""
