@@ -4,7 +4,7 @@ A frame is a size u32, little-endian, and as many bytes. D dials, A accepts:
 
     D → A   b"goqraft2" · nonce 32 · id of D · id of A · disk of D    each: size u16 · UTF-8
     A → D   nonce 32 · proof 32 · disk of A
-    D → A   proof 32
+    D → A   proof 32, or empty: A's proof is wrong
 
 A proof is HMAC-SHA256, keyed with the cluster's secret, of the prover's role and the SHA-256 of the
 first two frames without proofs. It can be neither replayed nor reflected. Afterwards each direction

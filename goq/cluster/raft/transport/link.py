@@ -46,8 +46,8 @@ class LinkHandler(Protocol):
         """An authenticated member rejected this node."""
         ...
 
-    def on_secret_mismatch(self, peer: str, *, is_certain: bool) -> None:
-        """The two members have different secrets, or perhaps: the peer left without its proof."""
+    def on_secret_mismatch(self, peer: str) -> None:
+        """The two members have different secrets."""
         ...
 
     def on_open(self, link: Link) -> None:
@@ -143,8 +143,6 @@ class Link(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Notify the handler."""
-        if not self._is_dialer and self._keys is not None and self._sealer is None:
-            self._handler.on_secret_mismatch(self.peer, is_certain=False)
         self._transport = None
         self._cancel_handshake_timer()
         self.is_open = False
@@ -193,12 +191,19 @@ class Link(asyncio.Protocol):
         self._send_verdict()
 
     def _is_proven(self, proof: bytes, expected: bytes) -> bool:
-        """Return whether the peer has the secret; if not, the connection ends."""
+        """Return whether the peer has the secret; if not, the connection ends.
+
+        A dialer sends an empty proof first, so that the acceptor learns of it too.
+        """
         try:
             handshake.check_proof(proof, expected)
         except NotAllowed as error:
-            self._handler.on_secret_mismatch(self.peer, is_certain=True)
-            self.abort(error.detail, logging.DEBUG)  # the handler logs it, once
+            self._handler.on_secret_mismatch(self.peer)  # which logs it, once
+            if self._is_dialer and self._transport is not None:
+                self._write(b"")
+                self._transport.close()
+            else:
+                self.abort(error.detail, logging.DEBUG)
             return False
         return True
 

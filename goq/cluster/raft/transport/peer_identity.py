@@ -8,7 +8,6 @@ all, whatever it says. The same holds for the old disk of an id that has come ba
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable
 
 from goq import limits
@@ -39,7 +38,6 @@ class PeerIdentity:
         self._logged_disks: dict[str, str] = {}
         self._rejected_at_s: dict[str, float] = {}
         self._other_secret_at_s: dict[str, float] = {}
-        self._left_at_s: dict[str, float] = {}
 
     def rejection_reason(self, peer: str, logged: str, disk: str, now_s: float) -> str:
         """Return why a member with this disk is rejected, empty if it is accepted."""
@@ -62,16 +60,8 @@ class PeerIdentity:
             _log.error("%s rejects this node, which comes with %s", peer, reason)
         self._rejected_at_s[peer] = now_s
 
-    def on_secret_mismatch(self, peer: str, now_s: float, *, is_certain: bool) -> None:
-        """Note that a member has another secret.
-
-        A dialer with another secret ends the handshake without a proof. So does one that stops:
-        what is not certain counts the second time only.
-        """
-        left_s = self._left_at_s.get(peer, -math.inf)
-        self._left_at_s[peer] = now_s
-        if not is_certain and now_s - left_s >= limits.RAFT_UNKNOWN_PEER_SEEN_S:
-            return
+    def on_secret_mismatch(self, peer: str, now_s: float) -> None:
+        """Note that a member has another secret."""
         if peer not in self._other_secret_at_s:
             _log.error(
                 "%s and this node have different secrets: compare cluster.secret_file on both", peer
@@ -91,7 +81,6 @@ class PeerIdentity:
         self._rejected_at_s.pop(peer, None)
         self._logged_disks.pop(peer, None)
         self._other_secret_at_s.pop(peer, None)
-        self._left_at_s.pop(peer, None)
 
     def mismatched(self, now_s: float) -> tuple[str, ...]:
         """Return the members that recently came with another disk, sorted."""

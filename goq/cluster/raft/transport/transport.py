@@ -163,10 +163,10 @@ class SecureTransport(Transport):  # type: ignore[misc]
         self._identity.on_rejected(peer, reason, self._loop.time())
         self._on_message()
 
-    def on_secret_mismatch(self, peer: str, *, is_certain: bool) -> None:
-        """Note that a member has another secret, or perhaps has."""
+    def on_secret_mismatch(self, peer: str) -> None:
+        """Note that a member has another secret."""
         if self._server is not None and self._server.is_serving():
-            self._identity.on_secret_mismatch(peer, self._loop.time(), is_certain=is_certain)
+            self._identity.on_secret_mismatch(peer, self._loop.time())
             self._on_message()
 
     def on_open(self, link: Link) -> None:
