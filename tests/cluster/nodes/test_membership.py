@@ -66,6 +66,7 @@ def test_a_joining_node_is_not_up_before_the_controller_has_heard_it(
     assert cluster.statuses("n1") == {"n1": "up"}
     is_deaf = False
     eventually(lambda: cluster.statuses("n1").get("n2") == "up")
+    eventually(lambda: any("n2" in nodes for nodes in seen))  # told just after it is applied
     assert {nodes["n2"] for nodes in seen if "n2" in nodes} == {True}
 
 

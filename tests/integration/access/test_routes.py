@@ -108,12 +108,14 @@ class Spy:
 @pytest.fixture
 def spy(place: Place) -> Iterator[Spy]:
     spy = Spy()
-    handlers = [(route, route.handler) for route in routes_of(place.node)]
-    for route, _ in handlers:
+    handlers = [(route, route.handler, route.at_once) for route in routes_of(place.node)]
+    for route, _, _ in handlers:
         object.__setattr__(route, "handler", spy.instead_of(route))
+        object.__setattr__(route, "at_once", None)
     yield spy
-    for route, handler in handlers:
+    for route, handler, at_once in handlers:
         object.__setattr__(route, "handler", handler)
+        object.__setattr__(route, "at_once", at_once)
 
 
 def allowed_verbs(route: Route) -> set[str]:

@@ -249,8 +249,8 @@ def test_consume_goes_on_when_the_node_is_killed_and_comes_back(
     with consuming(node, "--visibility", VISIBILITY, "--timeout", "2s") as consume:
         printed = read_some(consume, 500_000)
         node.restart()
-        rest, _ = consume.communicate(timeout=COMMAND_S_MAX)
-        assert consume.returncode == 0
+        rest, said = consume.communicate(timeout=COMMAND_S_MAX)
+        assert consume.returncode == 0, said
     assert set((printed + rest).splitlines()) == set(sent)
     assert client.describe_group("lines", "g").lag == 0
 
