@@ -81,9 +81,6 @@ def build_app(names: list[str]) -> typer.Typer:
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run ``goq`` and exit."""
-    # httpx imports its own command line if it can, and with it rich and pygments: 30 ms for
-    # nothing, five times a node's answer.
-    sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
     try:
         words = sys.argv[1:] if arguments is None else arguments
         if os.environ.get("_GOQ_COMPLETE"):

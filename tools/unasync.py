@@ -27,9 +27,8 @@ RULES = [
         (r"\bAsyncGenerator\[(.+), None\]", r"Generator[\1, None, None]"),
         (r"\bAwaitable\[(\w+)\]", r"\1"),
         (r"(?<=[ (])Awaitable,\s+", ""),
-        (r"\bAsyncByteStream\b", "SyncByteStream"),
+        (r"\bProtocol(?=Stream\b|Transport\b)", "Socket"),
         (r"\bAsync(?=[A-Z])", ""),
-        (r"\bhandle_async_request\b", "handle_request"),
         (r"\b__a(enter|exit|iter|next)__\b", r"__\1__"),
         (r"\baclose\b", "close"),
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
-import httpx
 import msgspec
 
 from goq.client.protocol.frames import StoredFrame
@@ -24,6 +23,8 @@ from goq.errors import (
     Unavailable,
     UnsupportedMedia,
 )
+from goq.http.client.errors import ConnectError, ExchangeTimeout, PoolTimeout, TransportError
+from goq.http.client.response_reader import ResponseHeaders
 
 _TITLE: Final = re.compile(r"<title>([^<]{1,200})</title>", re.IGNORECASE)
 _BY_STATUS: dict[int, type[GoqError]] = {
@@ -73,7 +74,7 @@ class Answer(NamedTuple):
     """A whole response; ``has_doubt`` if an earlier attempt of the request may have been done."""
 
     status: int
-    headers: httpx.Headers
+    headers: ResponseHeaders
     body: bytes
     has_doubt: bool = False
 
@@ -121,18 +122,18 @@ def _excerpt(body: bytes) -> str:
 
 
 def failure_of_transport(
-    error: httpx.TransportError, server: str, *, is_read: bool = False
+    error: TransportError, server: str, *, is_read: bool = False
 ) -> RequestFailure:
     """Return the failure of a request that got no whole answer.
 
     ``TimedOut`` if it may have been done, unless it only reads.
     """
     said = str(error) or type(error).__name__
-    if isinstance(error, httpx.PoolTimeout):
+    if isinstance(error, PoolTimeout):
         return RequestFailure(
             Unavailable(f"all connections to {server} are busy: {said}"), maybe_done=False
         )
-    if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
+    if isinstance(error, ConnectError):
         return RequestFailure(
             Unavailable(
                 f"cannot connect to {server}: {said}; is a node running there?"
@@ -141,13 +142,11 @@ def failure_of_transport(
             maybe_done=False,
             is_refused=True,
         )
-    if isinstance(error, httpx.TimeoutException):
+    if isinstance(error, ExchangeTimeout):
         return RequestFailure(
             TimedOut(f"no answer from {server} in time; the request may still have been done"),
             maybe_done=True,
         )
-    if isinstance(error, httpx.LocalProtocolError | httpx.UnsupportedProtocol):
-        return RequestFailure(InvalidInput(f"cannot ask {server}: {said}"), maybe_done=False)
     broken = f"the connection to {server} broke before an answer came ({said})"
     if is_read:
         return RequestFailure(Unavailable(broken), maybe_done=False)
@@ -161,6 +160,6 @@ def unreadable(server: str, error: Exception) -> GoqError:
     return GoqError(f"{server} gave an answer that is not goq's: {error}; is it a goq node?")
 
 
-def _retry_after_ms(headers: httpx.Headers) -> int | None:
-    seconds = headers.get("retry-after", "")
+def _retry_after_ms(headers: ResponseHeaders) -> int | None:
+    seconds = headers.get("retry-after") or ""
     return int(seconds) * 1000 if seconds.isascii() and seconds.isdigit() else None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from types import TracebackType
@@ -111,7 +110,7 @@ class AsyncClient(AsyncLogClient, AsyncSettlementClient, AsyncAdmin):
         self._settler = Settler(self._http)
         self._direct_publishers: dict[tuple[str, str | None], DirectPublisher] = {}
         self._consumers: set[Consumer] = set()
-        self._session_id = secrets.token_hex(8)
+        self._session_id = os.urandom(8).hex()
         renew_in_children(self, AsyncClient._renew)
 
     def _renew(self) -> None:
@@ -119,7 +118,7 @@ class AsyncClient(AsyncLogClient, AsyncSettlementClient, AsyncAdmin):
         self._direct_publishers = {}
         self._consumers = set()
         self._settler.listeners.clear()
-        self._session_id = secrets.token_hex(8)
+        self._session_id = os.urandom(8).hex()
         if not self._is_named:
             self.client_id = _default_client_id()
             self._http.name_client(self.client_id)

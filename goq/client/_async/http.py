@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
-import httpx
 import msgspec
 
 from goq.client._async.runtime import sleep
@@ -30,10 +29,11 @@ from goq.client.errors import (
 from goq.client.protocol import routes
 from goq.client.protocol.request_builder import Headers, HttpOptions, RequestBuilder, StreamTimeouts
 from goq.client.retry import RequestFailure, RetryAttempts, answered
-from goq.errors import GoqError, NotLeader, TooLarge, outcome_unknown
-from goq.http.client.http1 import ANSWER_BYTES_MAX, CONNECTIONS_MAX
+from goq.errors import GoqError, NotLeader, outcome_unknown
+from goq.http.client.errors import ReadTimeout, TransportError
+from goq.http.client.http1 import CONNECTIONS_MAX, ClientRequest
 from goq.http.client.process_fork import renew_in_children
-from goq.http.client.transport import abandon, finish, open_transport
+from goq.http.client.transport import ProtocolTransport, open_transport
 
 Outcome = TypeVar("Outcome")
 
@@ -73,7 +73,7 @@ class Http:
     def _renew(self) -> None:
         """Leave the connections to the parent process, and have others."""
         for transport in self._transports.values():
-            abandon(transport)
+            transport.abandon()
         self._open_transports()
 
     def name_client(self, client_id: str) -> None:
@@ -89,7 +89,7 @@ class Http:
         """Send no more requests, but finish those under way: a node then ends its long polls."""
         self._closed = True
         for transport in self._transports.values():
-            finish(transport)
+            transport.finish()
 
     async def aclose(self) -> None:
         """Close all connections."""
@@ -297,10 +297,8 @@ class Http:
     ) -> Answer:
         request = self._builder.build(server, method, target, headers, body, wait_ms, timeout_ms)
         try:
-            response = await self._transport_of(server).handle_async_request(request)
-            assert isinstance(response.stream, httpx.AsyncByteStream)
-            answer = Answer(response.status_code, response.headers, await _body_of(response.stream))
-        except httpx.TransportError as error:
+            answer = Answer(*await self._transport_of(request).fetch(request))
+        except TransportError as error:
             failure = failure_of_transport(error, server, is_read=method == "GET")
             raise _Failed(failure) from error
         self.cluster_map.hear(answer.headers.get(VERSION_HEADER))
@@ -312,20 +310,18 @@ class Http:
         self, server: str, target: str, headers: Headers, body: bytes, wait_ms: int
     ) -> StreamedResponse:
         request = self._builder.build(server, "POST", target, headers, body, wait_ms)
-        timeouts = StreamTimeouts(request)
+        timeouts = StreamTimeouts(request.timeouts)
         try:
-            response = await self._transport_of(server).handle_async_request(request)
-            assert isinstance(response.stream, httpx.AsyncByteStream)
+            response = await self._transport_of(request).stream(request)
             self.cluster_map.hear(response.headers.get(VERSION_HEADER))
-            if response.status_code < 300:
-                timeouts.begun(server)
+            if response.status < 300:
                 return StreamedResponse(self, server, response, timeouts)
-            text = await _body_of(response.stream)
-        except httpx.ReadTimeout:
+            text = await response.read()
+        except ReadTimeout:
             raise SilentStream(server) from None
-        except httpx.TransportError as error:
+        except TransportError as error:
             raise _Failed(failure_of_transport(error, server)) from error
-        raise _answered(Answer(response.status_code, response.headers, text), server)
+        raise _answered(Answer(response.status, response.headers, text), server)
 
     async def is_answered(self, server: str) -> bool:
         """Return whether a node answers a small request at once."""
@@ -337,8 +333,8 @@ class Http:
             return failed.has_answer
         return True
 
-    def _transport_of(self, text: str) -> httpx.AsyncBaseTransport:
-        return self._transports[self._builder.server(text).scheme]
+    def _transport_of(self, request: ClientRequest) -> ProtocolTransport:
+        return self._transports[request.url.scheme]
 
 
 class _Failed(Exception):
@@ -355,7 +351,7 @@ class _Failed(Exception):
 
 def _is_health(target: str, answer: Answer) -> bool:
     """Return whether this is the health of a node, which has status 503 if it is not well."""
-    kind = answer.headers.get("Content-Type", "")
+    kind = answer.headers.get("Content-Type") or ""
     return target == routes.HEALTHZ and kind.startswith("application/json")
 
 
@@ -375,16 +371,3 @@ def _answered(answer: Answer, server: str) -> _Failed:
         has_answer=True,
         leader=answer.headers.get(LEADER_HEADER),
     )
-
-
-async def _body_of(stream: httpx.AsyncByteStream) -> bytes:
-    chunks: list[bytes] = []
-    size_bytes = 0
-    async for chunk in stream:
-        chunks.append(chunk)
-        size_bytes += len(chunk)
-        if size_bytes > ANSWER_BYTES_MAX:
-            await stream.aclose()
-            raise TooLarge(f"an answer of over {ANSWER_BYTES_MAX} bytes; ask for less at a time")
-    await stream.aclose()
-    return chunks[0] if len(chunks) == 1 else b"".join(chunks)

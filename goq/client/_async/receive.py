@@ -342,4 +342,4 @@ class DeliveryStream:
         return False
 
     def _path(self, stream: StreamedResponse) -> str:
-        return routes.stream(self.topic, self.group, stream.headers.get(_STREAM_ID, ""))
+        return routes.stream(self.topic, self.group, stream.headers.get(_STREAM_ID) or "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import secrets
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -86,7 +86,7 @@ class ReceiveWorkers:
         """How many workers may still bring messages."""
         self._workers: list[Worker] = []
         self._streams: list[DeliveryStream] = []
-        self._session_id = secrets.token_hex(8)
+        self._session_id = os.urandom(8).hex()
         self._polled: set[str] = set()
         self._receiving: Http | None = None
         self._arrivals: ArrivalClock | None = None

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
-import httpx
-
 from goq.client.errors import SilentStream, failure_of_transport
 from goq.client.protocol.request_builder import StreamTimeouts
+from goq.http.client.errors import ReadTimeout, TransportError
+from goq.http.client.transport import ProtocolStream
 
 if TYPE_CHECKING:
     from goq.client._async.http import Http
@@ -18,17 +18,16 @@ class StreamedResponse:
     """A streamed answer. Requests about it go to the node that sends it."""
 
     def __init__(
-        self, http: Http, server: str, response: httpx.Response, timeouts: StreamTimeouts
+        self, http: Http, server: str, body: ProtocolStream, timeouts: StreamTimeouts
     ) -> None:
-        self.headers = response.headers
+        self.headers = body.headers
         self.server = server
         self._http = http
-        self._body = response.stream
+        self._body = body
         self._timeouts = timeouts
 
     async def aclose(self) -> None:
         """Break the connection."""
-        assert isinstance(self._body, httpx.AsyncByteStream)
         await self._body.aclose()
 
     async def pieces(self) -> AsyncIterator[bytes]:
@@ -36,7 +35,6 @@ class StreamedResponse:
 
         Raises ``SilentStream`` when the first bytes do not come in time.
         """
-        assert isinstance(self._body, httpx.AsyncByteStream)
         has_come = False
         try:
             async for piece in self._body:
@@ -44,11 +42,11 @@ class StreamedResponse:
                     has_come = True
                     self._timeouts.heard()
                 yield piece
-        except httpx.ReadTimeout as error:
+        except ReadTimeout as error:
             if not has_come:
                 raise SilentStream(self.server) from None
             raise failure_of_transport(error, self.server, is_read=True).error from error
-        except httpx.TransportError as error:
+        except TransportError as error:
             raise failure_of_transport(error, self.server, is_read=True).error from error
         finally:
             await self._body.aclose()

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import socket
 from collections.abc import Generator, Callable, Iterable, Sequence
 from types import TracebackType
@@ -112,7 +111,7 @@ class Client(LogClient, SettlementClient, Admin):
         self._settler = Settler(self._http)
         self._direct_publishers: dict[tuple[str, str | None], DirectPublisher] = {}
         self._consumers: set[Consumer] = set()
-        self._session_id = secrets.token_hex(8)
+        self._session_id = os.urandom(8).hex()
         renew_in_children(self, Client._renew)
 
     def _renew(self) -> None:
@@ -120,7 +119,7 @@ class Client(LogClient, SettlementClient, Admin):
         self._direct_publishers = {}
         self._consumers = set()
         self._settler.listeners.clear()
-        self._session_id = secrets.token_hex(8)
+        self._session_id = os.urandom(8).hex()
         if not self._is_named:
             self.client_id = _default_client_id()
             self._http.name_client(self.client_id)

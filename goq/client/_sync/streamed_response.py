@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-import httpx
-
 from goq.client.errors import SilentStream, failure_of_transport
 from goq.client.protocol.request_builder import StreamTimeouts
+from goq.http.client.errors import ReadTimeout, TransportError
+from goq.http.client.socket_transport import SocketStream
 
 if TYPE_CHECKING:
     from goq.client._sync.http import Http
@@ -19,17 +19,16 @@ class StreamedResponse:
     """A streamed answer. Requests about it go to the node that sends it."""
 
     def __init__(
-        self, http: Http, server: str, response: httpx.Response, timeouts: StreamTimeouts
+        self, http: Http, server: str, body: SocketStream, timeouts: StreamTimeouts
     ) -> None:
-        self.headers = response.headers
+        self.headers = body.headers
         self.server = server
         self._http = http
-        self._body = response.stream
+        self._body = body
         self._timeouts = timeouts
 
     def close(self) -> None:
         """Break the connection."""
-        assert isinstance(self._body, httpx.SyncByteStream)
         self._body.close()
 
     def pieces(self) -> Iterator[bytes]:
@@ -37,7 +36,6 @@ class StreamedResponse:
 
         Raises ``SilentStream`` when the first bytes do not come in time.
         """
-        assert isinstance(self._body, httpx.SyncByteStream)
         has_come = False
         try:
             for piece in self._body:
@@ -45,11 +43,11 @@ class StreamedResponse:
                     has_come = True
                     self._timeouts.heard()
                 yield piece
-        except httpx.ReadTimeout as error:
+        except ReadTimeout as error:
             if not has_come:
                 raise SilentStream(self.server) from None
             raise failure_of_transport(error, self.server, is_read=True).error from error
-        except httpx.TransportError as error:
+        except TransportError as error:
             raise failure_of_transport(error, self.server, is_read=True).error from error
         finally:
             self._body.close()

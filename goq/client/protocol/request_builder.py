@@ -7,16 +7,16 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Final
 
-import httpx
-
 from goq import __version__, limits
 from goq.client.retry import BackoffPolicy
 from goq.errors import InvalidInput
+from goq.http.client.http1 import ClientRequest, RequestTimeouts, Url, encode_head, parse_url
 from goq.http.client.trust import ClientTls
 
 Headers = list[tuple[bytes, bytes]]
 
 CONNECT_S_MAX: Final = 5.0
+_HEADS_MAX: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +47,7 @@ class RequestBuilder:
     def __init__(self, options: HttpOptions) -> None:
         self._timeout_ms = options.timeout_ms
         self._servers = {text: _server_of(text) for text in options.servers}
+        self._heads: dict[tuple[object, ...], bytes] = {}
         self._headers = [
             (b"User-Agent", b"goq/" + __version__.encode()),
             (b"Accept-Encoding", b"identity"),
@@ -63,7 +64,7 @@ class RequestBuilder:
         """The URL schemes of the configured servers."""
         return {server.scheme for server in self._servers.values()}
 
-    def server(self, text: str) -> httpx.URL:
+    def server(self, text: str) -> Url:
         """Return the parsed URL of a server, also of one that a node has named."""
         found = self._servers.get(text)
         if found is None:
@@ -79,65 +80,53 @@ class RequestBuilder:
         body: bytes,
         wait_ms: int,
         timeout_ms: int | None = None,
-    ) -> httpx.Request:
+    ) -> ClientRequest:
         """Return a request to the server ``text``, which may hold the answer for ``wait_ms``.
 
         ``timeout_ms`` can shorten the timeout of the client.
         """
         server = self.server(text)
         timeout_s = min(self._timeout_ms, timeout_ms or inf) / 1000
-        every = [(b"Host", server.netloc), *self._headers, *headers]
-        if body or method in ("POST", "PUT", "PATCH"):
-            every.append((b"Content-Length", b"%d" % len(body)))
-        return httpx.Request(
-            method,
-            server,
-            headers=every,
-            stream=httpx.ByteStream(body),
-            extensions={
-                "target": server.raw_path.rstrip(b"/") + target.encode("ascii"),
-                "timeout": {
-                    "connect": min(timeout_s, CONNECT_S_MAX),
-                    "write": timeout_s,
-                    "read": timeout_s + wait_ms / 1000,
-                    "pool": timeout_s,
-                },
-            },
+        key = text, method, target, *headers
+        head = self._heads.get(key)
+        if head is None:
+            path = server.path.rstrip(b"/") + target.encode("ascii")
+            head = encode_head(method, server, path, [*self._headers, *headers])
+            if len(self._heads) >= _HEADS_MAX:
+                self._heads.clear()
+            self._heads[key] = head
+        timeouts = RequestTimeouts(
+            timeout_s, min(timeout_s, CONNECT_S_MAX), timeout_s, timeout_s + wait_ms / 1000
         )
+        return ClientRequest(method, server, head, body, timeouts)
 
 
 class StreamTimeouts:
     """The time limits of a stream: a short one until its first bytes, then that of the request.
 
-    A node sends a heartbeat with the head of its answer. The limits are those in the request's
-    extensions, which transports read anew for each piece.
+    A node sends a heartbeat with the head of its answer. Transports read the limits anew for each
+    piece.
     """
 
-    def __init__(self, request: httpx.Request) -> None:
-        self._timeouts = request.extensions["timeout"]
-        self._silence_s = self._timeouts["read"]
-        self._timeouts["read"] = min(limits.STREAM_BEGINS_MS / 1000, self._silence_s)
-
-    def begun(self, server: str) -> None:
-        """Note the head of the answer. The transport for TLS reads the limit once, here."""
-        if server.startswith("https:"):
-            self.heard()
+    def __init__(self, timeouts: RequestTimeouts) -> None:
+        self._timeouts = timeouts
+        self._silence_s = timeouts.read_s
+        began_s = limits.STREAM_BEGINS_MS / 1000
+        timeouts.read_s = began_s if timeouts.read_s is None else min(began_s, timeouts.read_s)
 
     def heard(self) -> None:
         """Note the first bytes."""
-        self._timeouts["read"] = self._silence_s
+        self._timeouts.read_s = self._silence_s
 
 
-def _server_of(text: str) -> httpx.URL:
+def _server_of(text: str) -> Url:
     try:
-        url = httpx.URL(text)
-    except (httpx.InvalidURL, ValueError) as error:
-        raise InvalidInput(f"{text!r} is not a server's URL: {error}", field="servers") from None
-    if url.scheme not in ("http", "https") or not url.host or (url.port or 1) > 65_535:
+        return parse_url(text)
+    except ValueError as error:
         raise InvalidInput(
-            f"{text!r} is not a server's URL; one reads http://127.0.0.1:8080", field="servers"
-        )
-    return url
+            f"{text!r} is not a server's URL ({error}); one reads http://127.0.0.1:8080",
+            field="servers",
+        ) from None
 
 
 def _header_text(token: str) -> bytes:

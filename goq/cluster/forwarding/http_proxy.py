@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from urllib.parse import quote
 
-import httpx
-
 from goq import limits
-from goq.cluster.rpc.client import UNSENT, NodeConnections, PeerTls
+from goq.cluster.rpc.client import UNSENT, NodeConnections, PeerTls, header_pairs, parsed_url
 from goq.errors import NotLeader, TimedOut, Unavailable
+from goq.http.client.errors import TransportError
+from goq.http.client.http1 import ClientRequest, RequestTimeouts, encode_head
+from goq.http.client.transport import ProtocolStream
 from goq.http.message import LOCAL, Request, Response
 
 _HOP_BY_HOP = frozenset(
@@ -43,29 +44,23 @@ class HttpProxy:
         target = quote(request.path, safe="/:")
         if request.query_string:
             target += "?" + request.query_string
-        forwarded = httpx.Request(
-            request.method,
-            url,
-            headers={
-                **{n: v for n, v in request.headers.items() if n not in _HOP_BY_HOP},
-                LOCAL: "true",
-            },
-            content=request.body,
-            extensions={
-                "target": target.encode("latin-1"),
-                "timeout": httpx.Timeout(
-                    limits.FORWARD_TIMEOUT_S, connect=limits.FORWARD_CONNECT_TIMEOUT_S
-                ).as_dict(),
-            },
+        headers = {n: v for n, v in request.headers.items() if n not in _HOP_BY_HOP}
+        headers[LOCAL] = "true"
+        parsed = parsed_url(url)
+        pairs = header_pairs(headers)
+        head = encode_head(request.method, parsed, target.encode("latin-1"), pairs)
+        timeout_s = limits.FORWARD_TIMEOUT_S
+        timeouts = RequestTimeouts(
+            timeout_s, limits.FORWARD_CONNECT_TIMEOUT_S, timeout_s, timeout_s
         )
+        forwarded = ClientRequest(request.method, parsed, head, request.body, timeouts)
         try:
-            answer = await self._connections.transport(url).handle_async_request(forwarded)
-            return await _response(answer)
+            return await _response(await self._connections.transport(url).stream(forwarded))
         except UNSENT as error:
             raise NotLeader(
                 f"the node at {url} cannot be reached ({error})", retry_after_ms=500
             ) from None
-        except httpx.HTTPError as error:
+        except TransportError as error:
             detail = f"the leader, at {url}, does not answer ({error})"
             if request.method in ("GET", "HEAD"):
                 raise Unavailable(detail, retry_after_ms=500) from None
@@ -78,23 +73,23 @@ class HttpProxy:
         await self._connections.close()
 
 
-async def _response(answer: httpx.Response) -> Response:
+async def _response(answer: ProtocolStream) -> Response:
     headers = {
         name: value
         for name, value in answer.headers.items()
         if name.lower() not in _HOP_BY_HOP and name.lower() not in ("content-type", "date")
     }
     content_type = answer.headers.get("content-type")
-    if "content-length" in answer.headers or answer.status_code == 204:
-        return Response(answer.status_code, await answer.aread(), content_type, headers)
-    return Response(answer.status_code, _streamed(answer), content_type, headers)
+    if "content-length" in answer.headers or answer.status == 204:
+        return Response(answer.status, await answer.read(), content_type, headers)
+    return Response(answer.status, _streamed(answer), content_type, headers)
 
 
-async def _streamed(answer: httpx.Response) -> AsyncIterator[bytes]:
+async def _streamed(answer: ProtocolStream) -> AsyncIterator[bytes]:
     try:
-        async for chunk in answer.aiter_raw():
+        async for chunk in answer:
             yield chunk
-    except httpx.HTTPError as error:
+    except TransportError as error:
         raise Unavailable(f"the node that streams this is gone ({error})") from None
     finally:
         await answer.aclose()

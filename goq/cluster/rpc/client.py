@@ -7,11 +7,9 @@ response, which refuses the call, and repeats the call with it.
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import NamedTuple
-
-import httpx
 
 from goq import limits
 from goq.cluster.metadata.state import MetadataState
@@ -25,9 +23,12 @@ from goq.cluster.rpc.server import (
     SESSION_HEADER,
 )
 from goq.errors import BY_CODE, GoqError, NotAllowed, TimedOut, Unavailable
+from goq.http.client.errors import ConnectError, PoolTimeout, TransportError
+from goq.http.client.http1 import ClientRequest, RequestTimeouts, Url, encode_head, parse_url
+from goq.http.client.response_reader import WholeResponse
 from goq.http.client.transport import ProtocolTransport
 
-UNSENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
+UNSENT = (ConnectError, PoolTimeout)
 """The errors of requests of which the other side got nothing."""
 
 
@@ -39,18 +40,24 @@ class PeerTls(NamedTuple):
     takes_plain: bool = True
 
     def check(self, url: str) -> None:
-        """Raise ``httpx.ConnectError`` for a node that this one may not call."""
+        """Raise ``ConnectError`` for a node that this one may not call."""
         if url.startswith("https:"):
             if self.context is None:
-                raise httpx.ConnectError(f"{url} speaks TLS, and this node has no security.tls")
+                raise ConnectError(f"{url} speaks TLS, and this node has no security.tls")
         elif not self.takes_plain:
-            raise httpx.ConnectError(f"{url} has no TLS, and this node has security.tls")
+            raise ConnectError(f"{url} has no TLS, and this node has security.tls")
 
 
 @lru_cache(maxsize=1024)
-def _parsed(url: str) -> httpx.URL:
+def parsed_url(url: str) -> Url:
     """Return a URL, parsed: a node calls the same few all the time."""
-    return httpx.URL(url)
+    return parse_url(url)
+
+
+def header_pairs(headers: Mapping[str, str]) -> Iterator[tuple[bytes, bytes]]:
+    """Yield headers as a request has them."""
+    for name, value in headers.items():
+        yield name.encode("latin-1"), value.encode("latin-1")
 
 
 class NodeConnections:
@@ -59,10 +66,10 @@ class NodeConnections:
     def __init__(self, connections_max: int, tls: PeerTls = PeerTls()) -> None:  # noqa: B008 - frozen
         self._connections_max = connections_max
         self._tls = tls
-        self._by_url: dict[str, httpx.AsyncBaseTransport] = {}
+        self._by_url: dict[str, ProtocolTransport] = {}
 
-    def transport(self, url: str) -> httpx.AsyncBaseTransport:
-        """Return the transport to a node; raise ``httpx.ConnectError`` if TLS forbids it."""
+    def transport(self, url: str) -> ProtocolTransport:
+        """Return the transport to a node; raise ``ConnectError`` if TLS forbids it."""
         transport = self._by_url.get(url)
         if transport is None:
             self._tls.check(url)
@@ -105,7 +112,7 @@ class RpcClient:
                 return self._verified(call, response, proof)
             boot = response.headers.get(BOOT_HEADER)
             if boot is None:  # the node starts or stops, or the URL is of something else
-                status = response.status_code
+                status = response.status
                 detail = f"no node of a cluster responds at {url} now: status {status}"
                 raise Unavailable(detail) if status == 404 else TimedOut(detail)
             if boot == call.boot:
@@ -139,30 +146,25 @@ class RpcClient:
 
     async def _send(
         self, url: str, path: str, body: bytes, timeout_s: float
-    ) -> tuple[CallId, httpx.Response]:
+    ) -> tuple[CallId, WholeResponse]:
         call, headers = self._sign(url, path, body)
-        timeout = httpx.Timeout(timeout_s).as_dict()
-        request = httpx.Request(
-            "POST",
-            _parsed(url + path),
-            headers=headers,
-            content=body,
-            extensions={"timeout": timeout},
-        )
+        parsed = parsed_url(url)
+        head = encode_head("POST", parsed, path.encode("ascii"), header_pairs(headers))
+        timeouts = RequestTimeouts(timeout_s, timeout_s, timeout_s, timeout_s)
+        request = ClientRequest("POST", parsed, head, body, timeouts)
         try:
-            response = await self._connections.transport(url).handle_async_request(request)
-            await response.aread()
+            response = await self._connections.transport(url).fetch(request)
         except UNSENT as error:
             raise Unavailable(f"the node at {url} cannot be reached: {error}") from None
-        except httpx.HTTPError as error:
+        except TransportError as error:
             raise TimedOut(f"the node at {url} does not answer: {error}") from None
         return call, response
 
-    def _verified(self, call: CallId, response: httpx.Response, proof: str) -> bytes:
-        body = response.content
-        expected = self._signer.sign_response(call, response.status_code, [body])
+    def _verified(self, call: CallId, response: WholeResponse, proof: str) -> bytes:
+        body = response.body
+        expected = self._signer.sign_response(call, response.status, [body])
         self._signer.verify(expected, proof)
-        if response.status_code == 200:
+        if response.status == 200:
             return body
         code, _, detail = body.decode(errors="replace").partition("\n")
         raise BY_CODE.get(code, GoqError)(detail)

@@ -1,4 +1,4 @@
-"""HTTP/1.1 over blocking sockets, as an httpx transport for plain ``http://``.
+"""HTTP/1.1 over blocking sockets, with TLS or without.
 
 Idle connections are kept for the next request; the total is bounded. A connection that is found
 closed before any byte was sent is replaced. A connection that breaks later, before the first byte
@@ -14,78 +14,71 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import TYPE_CHECKING, Final, cast
 
-import httpx
-
+from goq.errors import TooLarge
+from goq.http.client.errors import (
+    ConnectError,
+    ConnectTimeout,
+    PoolTimeout,
+    ReadError,
+    ReadTimeout,
+    WriteError,
+    WriteTimeout,
+)
 from goq.http.client.http1 import (
     ANSWER_BYTES_MAX,
     IDLE_S_MAX,
+    ClientRequest,
     Origin,
-    ResponseReader,
-    encode_head,
-    origin_of,
+    RequestTimeouts,
 )
+from goq.http.client.response_reader import ResponseReader, WholeResponse
 from goq.http.client.trust import ClientTls
 
-_RECEIVE_BYTES = 256 * 1024
+if TYPE_CHECKING:
+    import ssl
+
+_RECEIVE_BYTES: Final = 256 * 1024
 
 
-def open_transport(scheme: str, connections_max: int, tls: ClientTls) -> httpx.BaseTransport:
+def open_transport(scheme: str, connections_max: int, tls: ClientTls) -> SocketTransport:
     """Return the transport for URLs of ``scheme``; raise ``InvalidInput`` for TLS files that cannot
     be used."""
-    if scheme == "http":
-        return SocketTransport(connections_max)
-    return httpx.HTTPTransport(
-        verify=tls.context(),
-        trust_env=False,
-        limits=httpx.Limits(max_connections=connections_max),
-    )
-
-
-def finish(transport: httpx.BaseTransport) -> None:
-    """Stop a transport from beginning requests; see :meth:`SocketTransport.finish`."""
-    if isinstance(transport, SocketTransport):
-        transport.finish()
-
-
-def abandon(transport: httpx.BaseTransport) -> None:
-    """Close a forked child's copies of its parent's connections.
-
-    The parent goes on using them: nothing is sent, and no lock is taken that it may have held.
-    """
-    if isinstance(transport, SocketTransport):
-        transport.close_copies()
+    return SocketTransport(connections_max, None if scheme == "http" else tls.context())
 
 
 class _Connection:
     """One socket and the parser of its responses."""
 
-    def __init__(self, origin: Origin, timeout_s: float | None) -> None:
+    def __init__(self, origin: Origin, tls: ssl.SSLContext | None, timeout_s: float | None) -> None:
         self.origin = origin
         self.reader = ResponseReader()
         self.idle_since_s = 0.0
+        self._is_encrypted = tls is not None
         self._timeout_s = timeout_s
         try:
-            self._socket = socket.create_connection(origin, timeout_s)
+            plain = socket.create_connection(origin, timeout_s)
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._socket = plain if tls is None else _encrypted(plain, tls, origin)
         except TimeoutError as error:
-            raise httpx.ConnectTimeout("the connection took too long") from error
+            raise ConnectTimeout("the connection took too long") from error
         except OSError as error:
-            raise httpx.ConnectError(error.strerror or str(error)) from error
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            raise ConnectError(error.strerror or str(error)) from error
+        self._is_readable = _readability(self._socket)
 
-    def send(self, pieces: list[bytes], timeout_s: float | None) -> None:
+    def send(self, pieces: tuple[bytes, ...], timeout_s: float | None) -> None:
         """Send the pieces of a request."""
         self._set_timeout(timeout_s)
         try:
             for piece in pieces:
                 self._socket.sendall(piece)
         except TimeoutError as error:
-            raise httpx.WriteTimeout("the request took too long to send") from error
+            raise WriteTimeout("the request took too long to send") from error
         except OSError as error:
-            raise httpx.WriteError(str(error)) from error
+            raise WriteError(str(error)) from error
 
     def receive(self, timeout_s: float | None) -> None:
         """Feed the parser with the next bytes."""
@@ -93,13 +86,22 @@ class _Connection:
         try:
             data = self._socket.recv(_RECEIVE_BYTES)
         except TimeoutError as error:
-            raise httpx.ReadTimeout("the answer took too long") from error
+            raise ReadTimeout("the answer took too long") from error
         except OSError as error:
-            raise httpx.ReadError(str(error)) from error
+            raise ReadError(str(error)) from error
         if data:
             self.reader.feed(data)
         else:
             self.reader.eof()
+
+    def receive_all(self, bytes_max: int, timeout_s: float | None) -> bytes:
+        """Return the whole body; raise ``TooLarge`` for a longer one."""
+        reader = self.reader
+        while not reader.complete and reader.buffered_bytes <= bytes_max:
+            self.receive(timeout_s)
+        if reader.buffered_bytes > bytes_max:
+            raise TooLarge(f"an answer of over {bytes_max} bytes; ask for less at a time")
+        return b"".join(reader.take())
 
     def receive_rest(self, timeout_s: float | None) -> bytes:
         """Return the whole body. What the parser does not have yet is received in place."""
@@ -113,9 +115,9 @@ class _Connection:
                 try:
                     count = self._socket.recv_into(view[position:])
                 except TimeoutError as error:
-                    raise httpx.ReadTimeout("the answer took too long") from error
+                    raise ReadTimeout("the answer took too long") from error
                 except OSError as error:
-                    raise httpx.ReadError(str(error)) from error
+                    raise ReadError(str(error)) from error
                 if not count:
                     self.reader.eof()
                 position += count
@@ -124,12 +126,17 @@ class _Connection:
 
     def is_usable(self) -> bool:
         """Whether an idle connection can carry a request; a readable one has ended."""
-        return time.monotonic() - self.idle_since_s < IDLE_S_MAX and not _readable(self._socket)
+        return time.monotonic() - self.idle_since_s < IDLE_S_MAX and not self._is_readable()
 
     def shut_down(self, how: int) -> None:
-        """End one direction or both; this wakes a thread that waits on the socket."""
+        """End one direction or both; this wakes a thread that waits on the socket.
+
+        TLS cannot end one direction alone.
+        """
+        if self._is_encrypted and how != socket.SHUT_RDWR:
+            return
         try:
-            self._socket.shutdown(how)
+            socket.socket.shutdown(self._socket, how)  # that of TLS would also end the encryption
         except OSError:
             pass  # it has ended already
 
@@ -153,40 +160,46 @@ class _Use:
     ended: bool = False
 
 
-class SocketTransport(httpx.BaseTransport):
-    """Transport over blocking sockets (see the module). Thread-safe."""
+class SocketTransport:
+    """Transport over blocking sockets (see the module). Thread-safe.
 
-    def __init__(self, connections_max: int) -> None:
+    With ``tls`` it speaks HTTPS.
+    """
+
+    def __init__(self, connections_max: int, tls: ssl.SSLContext | None = None) -> None:
+        self._tls = tls
         self._free = threading.BoundedSemaphore(connections_max)
         self._guard = threading.Lock()
         self._idle: list[_Connection] = []
         self._busy: set[_Connection] = set()
         self._closed = False
 
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
-        """Send a request; return when the headers of its response have arrived."""
-        timeouts = request.extensions.get("timeout", {})
-        body = b"".join(request.stream)  # type: ignore[arg-type]  # an async one fails here
-        head = encode_head(request, len(body))
-        pieces = [head + body] if len(body) < 65_536 else [head, body]
-        origin = origin_of(request.url)
-        if not self._free.acquire(timeout=timeouts.get("pool")):
-            raise httpx.PoolTimeout("every connection is in use")
+    def fetch(
+        self, request: ClientRequest, body_bytes_max: int = ANSWER_BYTES_MAX
+    ) -> WholeResponse:
+        """Send a request; return its response. Raises ``TooLarge`` for a longer body."""
+        self._acquire(request)
         use = _Use()
         try:
-            connection, fresh = self._take(origin, timeouts)
-            use.connection = connection
-            try:
-                self._exchange(connection, pieces, timeouts)
-            except (httpx.WriteError, httpx.ReadError, httpx.RemoteProtocolError) as error:
-                safe = request.method == "GET" or isinstance(error, httpx.WriteError)
-                if fresh or connection.reader.started or not safe:
-                    raise
-                self._drop(connection)
-                use.connection = None
-                use.connection = connection = self._connect(origin, timeouts)
-                self._exchange(connection, pieces, timeouts)
-            return self._respond(use, connection, timeouts)
+            connection = self._exchange(use, request)
+            reader = connection.reader
+            if _RECEIVE_BYTES < reader.rest_bytes <= body_bytes_max:
+                body = connection.receive_rest(request.timeouts.read_s)
+            else:
+                body = connection.receive_all(body_bytes_max, request.timeouts.read_s)
+            response = WholeResponse(reader.status, reader.headers, body)
+            self._release(use, reuse=reader.keep_alive)
+            return response
+        except BaseException:
+            self._release(use, reuse=False)
+            raise
+
+    def stream(self, request: ClientRequest) -> SocketStream:
+        """Send a request; return when the headers of its response have arrived."""
+        self._acquire(request)
+        use = _Use()
+        try:
+            return SocketStream(self, use, self._exchange(use, request), request.timeouts)
         except BaseException:
             self._release(use, reuse=False)
             raise
@@ -202,8 +215,11 @@ class SocketTransport(httpx.BaseTransport):
         """Close idle connections and break those in use."""
         self._end(socket.SHUT_RDWR)
 
-    def close_copies(self) -> None:
-        """Close the sockets of this process; see :func:`abandon`."""
+    def abandon(self) -> None:
+        """Close a forked child's copies of its parent's connections.
+
+        The parent goes on using them: nothing is sent, and no lock is taken that it may have held.
+        """
         for connection in [*self._idle, *self._busy]:
             connection.close()
 
@@ -216,7 +232,29 @@ class SocketTransport(httpx.BaseTransport):
         for connection in idle:
             connection.close()
 
-    def _take(self, origin: Origin, timeouts: dict[str, Any]) -> tuple[_Connection, bool]:
+    def _acquire(self, request: ClientRequest) -> None:
+        if not self._free.acquire(timeout=request.timeouts.pool_s):
+            raise PoolTimeout("every connection is in use")
+
+    def _exchange(self, use: _Use, request: ClientRequest) -> _Connection:
+        """Send a request; return its connection when the headers of the response have arrived."""
+        origin, timeouts = request.url.origin, request.timeouts
+        pieces = request.pieces()
+        connection, fresh = self._take(origin, timeouts)
+        use.connection = connection
+        try:
+            self._attempt(connection, pieces, timeouts)
+        except (WriteError, ReadError) as error:
+            safe = request.method == "GET" or isinstance(error, WriteError)
+            if fresh or connection.reader.started or not safe:
+                raise
+            self._drop(connection)
+            use.connection = None
+            use.connection = connection = self._connect(origin, timeouts)
+            self._attempt(connection, pieces, timeouts)
+        return connection
+
+    def _take(self, origin: Origin, timeouts: RequestTimeouts) -> tuple[_Connection, bool]:
         """Return a connection, and whether it is new."""
         while True:
             with self._guard:
@@ -230,33 +268,23 @@ class SocketTransport(httpx.BaseTransport):
             self._drop(found)
         return self._connect(origin, timeouts), True
 
-    def _connect(self, origin: Origin, timeouts: dict[str, Any]) -> _Connection:
-        connection = _Connection(origin, timeouts.get("connect"))
+    def _connect(self, origin: Origin, timeouts: RequestTimeouts) -> _Connection:
+        connection = _Connection(origin, self._tls, timeouts.connect_s)
         with self._guard:
             if not self._closed:
                 self._busy.add(connection)
                 return connection
         connection.close()
-        raise httpx.ConnectError("the client is closed")
+        raise ConnectError("the client is closed")
 
     @staticmethod
-    def _exchange(connection: _Connection, pieces: list[bytes], timeouts: dict[str, Any]) -> None:
+    def _attempt(
+        connection: _Connection, pieces: tuple[bytes, ...], timeouts: RequestTimeouts
+    ) -> None:
         connection.reader.reset()
-        connection.send(pieces, timeouts.get("write"))
+        connection.send(pieces, timeouts.write_s)
         while not connection.reader.headers_complete:
-            connection.receive(timeouts.get("read"))
-
-    def _respond(
-        self, use: _Use, connection: _Connection, timeouts: dict[str, Any]
-    ) -> httpx.Response:
-        reader = connection.reader
-        status, headers = reader.status, reader.headers
-        if reader.complete:
-            stream: httpx.SyncByteStream = httpx.ByteStream(b"".join(reader.take()))
-            self._release(use, reuse=reader.keep_alive)
-        else:
-            stream = _Body(self, use, connection, timeouts)
-        return httpx.Response(status, headers=headers, stream=stream)
+            connection.receive(timeouts.read_s)
 
     def _release(self, use: _Use, *, reuse: bool) -> None:
         if use.ended:
@@ -282,16 +310,18 @@ class SocketTransport(httpx.BaseTransport):
         connection.close()
 
 
-class _Body(httpx.SyncByteStream):
-    """The rest of a response, as it arrives."""
+class SocketStream:
+    """A response whose body is read as it arrives."""
 
     def __init__(
         self,
         transport: SocketTransport,
         use: _Use,
         connection: _Connection,
-        timeouts: dict[str, Any],
+        timeouts: RequestTimeouts,
     ) -> None:
+        self.status = connection.reader.status
+        self.headers = connection.reader.headers
         self._transport = transport
         self._use = use
         self._connection: _Connection | None = connection
@@ -299,20 +329,28 @@ class _Body(httpx.SyncByteStream):
 
     def __iter__(self) -> Iterator[bytes]:
         try:
-            if (connection := self._connection) is not None and (
-                _RECEIVE_BYTES < connection.reader.rest_bytes <= ANSWER_BYTES_MAX
-            ):
-                yield connection.receive_rest(self._timeouts.get("read"))
             while (connection := self._connection) is not None:
                 yield from connection.reader.take()
                 if connection.reader.complete:
                     self._finish(reuse=connection.reader.keep_alive)
                 else:
-                    connection.receive(self._timeouts.get("read"))
+                    connection.receive(self._timeouts.read_s)
+        finally:
+            self.close()
+
+    def read(self, bytes_max: int = ANSWER_BYTES_MAX) -> bytes:
+        """Return the whole body; raise ``TooLarge`` for a longer one."""
+        connection = self._connection
+        assert connection is not None
+        try:
+            body = connection.receive_all(bytes_max, self._timeouts.read_s)
+            self._finish(reuse=connection.reader.keep_alive)
+            return body
         finally:
             self.close()
 
     def close(self) -> None:
+        """Break the connection, unless the body was read to its end."""
         self._finish(reuse=False)
 
     def _finish(self, *, reuse: bool) -> None:
@@ -320,9 +358,18 @@ class _Body(httpx.SyncByteStream):
         self._transport._release(self._use, reuse=reuse)
 
 
-def _readable(sock: socket.socket) -> bool:
+def _encrypted(plain: socket.socket, tls: ssl.SSLContext, origin: Origin) -> ssl.SSLSocket:
+    try:
+        return tls.wrap_socket(plain, server_hostname=origin[0])
+    except BaseException:
+        plain.close()
+        raise
+
+
+def _readability(sock: socket.socket) -> Callable[[], bool]:
+    """Return a function that tells whether a socket has bytes, or has ended."""
     if not hasattr(select, "poll"):
-        return bool(select.select([sock], [], [], 0)[0])
+        return lambda: bool(select.select([sock], [], [], 0)[0])
     poll = select.poll()
     poll.register(sock, select.POLLIN)
-    return bool(poll.poll(0))
+    return lambda: bool(poll.poll(0))

@@ -1,4 +1,4 @@
-"""HTTP/1.1 over an asyncio protocol, with TLS or without, as an httpx transport.
+"""HTTP/1.1 over an asyncio protocol, with TLS or without.
 
 Idle connections are kept for the next request; the total is bounded. A connection that ended while
 idle is never used again. A connection that breaks later, before the first byte of an answer, is
@@ -14,42 +14,38 @@ import asyncio
 import ssl
 import time
 from collections.abc import AsyncIterator
-from typing import Any, cast
+from typing import cast
 
-import httpx
-
+from goq.errors import TooLarge
+from goq.http.client.errors import (
+    ConnectError,
+    ConnectTimeout,
+    PoolTimeout,
+    ReadError,
+    ReadTimeout,
+    TransportError,
+    WriteError,
+    WriteTimeout,
+)
 from goq.http.client.http1 import (
+    ANSWER_BYTES_MAX,
     IDLE_S_MAX,
     STREAM_BUFFER_BYTES_MAX,
+    ClientRequest,
     Origin,
-    ResponseReader,
-    encode_head,
-    origin_of,
+    RequestTimeouts,
 )
+from goq.http.client.response_reader import ResponseReader, WholeResponse
 from goq.http.client.trust import ClientTls
 
 
-def open_transport(scheme: str, connections_max: int, tls: ClientTls) -> httpx.AsyncBaseTransport:
+def open_transport(scheme: str, connections_max: int, tls: ClientTls) -> ProtocolTransport:
     """Return the transport for URLs of ``scheme``; raise ``InvalidInput`` for TLS files that cannot
     be used."""
     return ProtocolTransport(connections_max, None if scheme == "http" else tls.context())
 
 
-def finish(transport: httpx.AsyncBaseTransport) -> None:
-    """Stop a transport from beginning requests; see :meth:`ProtocolTransport.finish`."""
-    if isinstance(transport, ProtocolTransport):
-        transport.finish()
-
-
-def abandon(transport: httpx.AsyncBaseTransport) -> None:
-    """Keep a forked child's copies of its parent's connections, unused.
-
-    Closing one would take it from the selector of the parent's loop, which the child shares.
-    """
-    _abandoned.append(transport)
-
-
-_abandoned: list[httpx.AsyncBaseTransport] = []
+_abandoned: list[ProtocolTransport] = []
 
 
 class _Connection(asyncio.Protocol):
@@ -59,7 +55,7 @@ class _Connection(asyncio.Protocol):
         self.origin = origin
         self.reader = ResponseReader()
         self.idle_since_s = 0.0
-        self.failure: httpx.TransportError | None = None
+        self.failure: TransportError | None = None
         self._transport: asyncio.Transport
         self._loop = asyncio.get_running_loop()
         self._waiter: asyncio.Future[None] | None = None
@@ -72,7 +68,7 @@ class _Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         try:
             self.reader.feed(data)
-        except httpx.RemoteProtocolError as error:
+        except ReadError as error:
             self.fail(error)
             return
         if self.reader.buffered_bytes > STREAM_BUFFER_BYTES_MAX and self._reading:
@@ -83,12 +79,12 @@ class _Connection(asyncio.Protocol):
     def eof_received(self) -> None:
         try:
             self.reader.eof()
-        except httpx.RemoteProtocolError as error:
+        except ReadError as error:
             self.fail(error)
         self._wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.fail(httpx.ReadError(str(exc or "the connection was closed")))
+        self.fail(ReadError(str(exc or "the connection was closed")))
 
     def pause_writing(self) -> None:
         self._writable = False
@@ -97,28 +93,28 @@ class _Connection(asyncio.Protocol):
         self._writable = True
         self._wake()
 
-    async def send(self, pieces: list[bytes], timeout_s: float | None) -> None:
+    async def send(self, pieces: tuple[bytes, ...], timeout_s: float | None) -> None:
         """Send the pieces of a request; wait while the other side does not read."""
         if self.failure is not None:
-            raise httpx.WriteError(str(self.failure))
+            raise WriteError(str(self.failure))
         for piece in pieces:
             self._transport.write(piece)
         while not self._writable and not self.reader.started:
-            await self._wait(timeout_s, httpx.WriteTimeout("the request took too long to send"))
+            await self._wait(timeout_s, WriteTimeout("the request took too long to send"))
 
     async def receive(self, timeout_s: float | None) -> None:
         """Wait until the parser has more."""
         if not self._reading:
             self._transport.resume_reading()
             self._reading = True
-        await self._wait(timeout_s, httpx.ReadTimeout("the answer took too long"))
+        await self._wait(timeout_s, ReadTimeout("the answer took too long"))
 
     def is_usable(self) -> bool:
         """Whether an idle connection can carry a request."""
         young = time.monotonic() - self.idle_since_s < IDLE_S_MAX
         return young and self.failure is None and not self._transport.is_closing()
 
-    def fail(self, error: httpx.TransportError) -> None:
+    def fail(self, error: TransportError) -> None:
         """Break the connection, and the wait of its task."""
         if self.failure is None:
             self.failure = error
@@ -134,7 +130,7 @@ class _Connection(asyncio.Protocol):
         """Close the connection."""
         self._transport.abort()
 
-    async def _wait(self, timeout_s: float | None, late: httpx.TransportError) -> None:
+    async def _wait(self, timeout_s: float | None, late: TransportError) -> None:
         if self.failure is not None:
             raise self.failure
         self._waiter = waiter = self._loop.create_future()
@@ -155,7 +151,7 @@ class _Connection(asyncio.Protocol):
             self._waiter.set_result(None)
 
 
-class ProtocolTransport(httpx.AsyncBaseTransport):
+class ProtocolTransport:
     """Transport over an asyncio protocol (see the module). Bound to one event loop.
 
     With ``tls`` it speaks HTTPS.
@@ -168,29 +164,32 @@ class ProtocolTransport(httpx.AsyncBaseTransport):
         self._busy: set[_Connection] = set()
         self._closed = False
 
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+    async def fetch(
+        self, request: ClientRequest, body_bytes_max: int = ANSWER_BYTES_MAX
+    ) -> WholeResponse:
+        """Send a request; return its response. Raises ``TooLarge`` for a longer body."""
+        stream = await self.stream(request)
+        return WholeResponse(stream.status, stream.headers, await stream.read(body_bytes_max))
+
+    async def stream(self, request: ClientRequest) -> ProtocolStream:
         """Send a request; return when the headers of its response have arrived."""
-        timeouts = request.extensions.get("timeout", {})
-        chunks = [chunk async for chunk in request.stream]  # type: ignore[union-attr]
-        body = b"".join(chunks)
-        head = encode_head(request, len(body))
-        pieces = [head + body] if len(body) < 65_536 else [head, body]
-        origin = origin_of(request.url)
-        await self._acquire(timeouts.get("pool"))
+        origin, timeouts = request.url.origin, request.timeouts
+        pieces = request.pieces()
+        await self._acquire(timeouts.pool_s)
         connection = None
         try:
             connection, fresh = await self._take(origin, timeouts)
             try:
                 await self._exchange(connection, pieces, timeouts)
-            except (httpx.WriteError, httpx.ReadError, httpx.RemoteProtocolError) as error:
-                safe = request.method == "GET" or isinstance(error, httpx.WriteError)
+            except (WriteError, ReadError) as error:
+                safe = request.method == "GET" or isinstance(error, WriteError)
                 if fresh or connection.reader.started or not safe:
                     raise
                 self._drop(connection)
                 connection = None
                 connection = await self._connect(origin, timeouts)
                 await self._exchange(connection, pieces, timeouts)
-            return self._respond(connection, timeouts)
+            return ProtocolStream(self, connection, timeouts)
         except BaseException:
             self._release(connection, reuse=False)
             raise
@@ -210,8 +209,15 @@ class ProtocolTransport(httpx.AsyncBaseTransport):
         self._closed = True
         self._close_idle()
         for connection in list(self._busy):
-            connection.fail(httpx.ReadError("the client is closed"))
+            connection.fail(ReadError("the client is closed"))
         await asyncio.sleep(0)  # lets the event loop close the sockets
+
+    def abandon(self) -> None:
+        """Keep a forked child's copies of its parent's connections, unused.
+
+        Closing one would take it from the selector of the parent's loop, which the child shares.
+        """
+        _abandoned.append(self)
 
     def _close_idle(self) -> None:
         idle, self._idle = self._idle, []
@@ -226,9 +232,9 @@ class ProtocolTransport(httpx.AsyncBaseTransport):
             async with asyncio.timeout(timeout_s):
                 await self._free.acquire()
         except TimeoutError:
-            raise httpx.PoolTimeout("every connection is in use") from None
+            raise PoolTimeout("every connection is in use") from None
 
-    async def _take(self, origin: Origin, timeouts: dict[str, Any]) -> tuple[_Connection, bool]:
+    async def _take(self, origin: Origin, timeouts: RequestTimeouts) -> tuple[_Connection, bool]:
         """Return a connection, and whether it is new."""
         for found in reversed(self._idle):
             if found.origin == origin and found.is_usable():
@@ -240,39 +246,29 @@ class ProtocolTransport(httpx.AsyncBaseTransport):
             stale.close()
         return await self._connect(origin, timeouts), True
 
-    async def _connect(self, origin: Origin, timeouts: dict[str, Any]) -> _Connection:
+    async def _connect(self, origin: Origin, timeouts: RequestTimeouts) -> _Connection:
         if self._closed:
-            raise httpx.ConnectError("the client is closed")
+            raise ConnectError("the client is closed")
         loop = asyncio.get_running_loop()
         connecting = loop.create_connection(lambda: _Connection(origin), *origin, ssl=self._tls)
         try:
-            async with asyncio.timeout(timeouts.get("connect")):
+            async with asyncio.timeout(timeouts.connect_s):
                 _, connection = await connecting
         except TimeoutError as error:
-            raise httpx.ConnectTimeout("the connection took too long") from error
+            raise ConnectTimeout("the connection took too long") from error
         except OSError as error:
-            raise httpx.ConnectError(str(error)) from error
+            raise ConnectError(str(error)) from error
         self._busy.add(connection)
         return connection
 
     @staticmethod
     async def _exchange(
-        connection: _Connection, pieces: list[bytes], timeouts: dict[str, Any]
+        connection: _Connection, pieces: tuple[bytes, ...], timeouts: RequestTimeouts
     ) -> None:
         connection.reader.reset()
-        await connection.send(pieces, timeouts.get("write"))
+        await connection.send(pieces, timeouts.write_s)
         while not connection.reader.headers_complete:
-            await connection.receive(timeouts.get("read"))
-
-    def _respond(self, connection: _Connection, timeouts: dict[str, Any]) -> httpx.Response:
-        reader = connection.reader
-        status, headers = reader.status, reader.headers
-        if reader.complete:
-            stream: httpx.AsyncByteStream = httpx.ByteStream(b"".join(reader.take()))
-            self._release(connection, reuse=reader.keep_alive)
-        else:
-            stream = _Body(self, connection, timeouts)
-        return httpx.Response(status, headers=headers, stream=stream)
+            await connection.receive(timeouts.read_s)
 
     def _release(self, connection: _Connection | None, *, reuse: bool) -> None:
         if connection is not None:
@@ -289,12 +285,14 @@ class ProtocolTransport(httpx.AsyncBaseTransport):
         connection.close()
 
 
-class _Body(httpx.AsyncByteStream):
-    """The rest of a response, as it arrives."""
+class ProtocolStream:
+    """A response whose body is read as it arrives."""
 
     def __init__(
-        self, transport: ProtocolTransport, connection: _Connection, timeouts: dict[str, Any]
+        self, transport: ProtocolTransport, connection: _Connection, timeouts: RequestTimeouts
     ) -> None:
+        self.status = connection.reader.status
+        self.headers = connection.reader.headers
         self._transport = transport
         self._connection: _Connection | None = connection
         self._timeouts = timeouts  # the caller may change them between two pieces
@@ -307,11 +305,32 @@ class _Body(httpx.AsyncByteStream):
                 if connection.reader.complete:
                     self._finish(reuse=connection.reader.keep_alive)
                 elif not connection.reader.chunks:  # none arrived while the last were processed
-                    await connection.receive(self._timeouts.get("read"))
+                    await connection.receive(self._timeouts.read_s)
         finally:
             self._finish(reuse=False)
 
+    async def read(self, bytes_max: int = ANSWER_BYTES_MAX) -> bytes:
+        """Return the whole body; raise ``TooLarge`` for a longer one."""
+        connection = self._connection
+        assert connection is not None
+        reader = connection.reader
+        chunks = reader.take()
+        try:
+            size_bytes = sum(map(len, chunks))
+            while size_bytes <= bytes_max and not reader.complete:
+                await connection.receive(self._timeouts.read_s)
+                size_bytes += reader.buffered_bytes
+                chunks += reader.take()
+            if size_bytes > bytes_max:
+                raise TooLarge(f"an answer of over {bytes_max} bytes; ask for less at a time")
+        except BaseException:
+            self._finish(reuse=False)
+            raise
+        self._finish(reuse=reader.keep_alive)
+        return b"".join(chunks)
+
     async def aclose(self) -> None:
+        """Break the connection, unless the body was read to its end."""
         self._finish(reuse=False)
 
     def _finish(self, *, reuse: bool) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ssl
-from typing import NamedTuple
-
-import httpx
+from typing import TYPE_CHECKING, NamedTuple
 
 from goq.errors import InvalidInput
+
+if TYPE_CHECKING:
+    import ssl
 
 
 class ClientTls(NamedTuple):
@@ -23,11 +23,13 @@ class ClientTls(NamedTuple):
 
         Raises ``InvalidInput`` if a file cannot be used.
         """
+        import ssl
+
+        import certifi
+
         try:
-            if self.ca_file is None:
-                context = httpx.create_ssl_context(trust_env=False)
-            else:
-                context = ssl.create_default_context(cafile=self.ca_file)
+            context = ssl.create_default_context(cafile=self.ca_file or certifi.where())
+            context.set_alpn_protocols(["http/1.1"])
         except (OSError, ssl.SSLError) as error:
             raise InvalidInput(
                 f"the authorities in {self.ca_file} cannot be used: {error}", field="ca_file"

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import httpx
 import pytest
 
 from goq.cluster.rpc.client import RpcClient
 from goq.errors import Unavailable
+from goq.http.client.response_reader import WholeResponse
 from tests.support.cluster.running_cluster import NAMES, RunningCluster, running_cluster
 from tests.support.eventually import eventually
 
@@ -26,7 +26,7 @@ def http_cut(cluster: RunningCluster, cut: str) -> Iterator[None]:
     original = RpcClient._send
     url = cluster.by_name[cut].url
 
-    async def send(self: RpcClient, to: str, path: str, *rest: Any) -> tuple[Any, httpx.Response]:
+    async def send(self: RpcClient, to: str, path: str, *rest: Any) -> tuple[Any, WholeResponse]:
         if (self._name == cut) != (to == url):
             raise Unavailable(f"the node at {to} does not answer: cut")
         return await original(self, to, path, *rest)

@@ -14,8 +14,9 @@ import contextvars
 from collections.abc import Awaitable, Iterable, Mapping
 from typing import Any, Protocol
 
-import httpx
-
+from goq.http.client.errors import ConnectError, ReadTimeout
+from goq.http.client.http1 import ClientRequest
+from goq.http.client.response_reader import ResponseHeaders, WholeResponse
 from tests.sim.environment.loop import Home
 from tests.sim.environment.world import World
 from tests.support.cluster.replication.loop import HOME
@@ -239,7 +240,7 @@ class Network:
     async def call(
         self, source: str, target: str, path: str, headers: Mapping[str, str], body: bytes
     ) -> Answer:
-        """Call another node's HTTP server; ``httpx.ConnectError`` where nobody listens.
+        """Call another node's HTTP server; ``ConnectError`` where nobody listens.
 
         Of the requests that a cut holds back, some arrive when it heals, and nobody waits for them.
         """
@@ -250,7 +251,7 @@ class Network:
         found = self.http.get(target)
         if found is None:
             await self._travel(target, source, ANSWER)
-            raise httpx.ConnectError("nobody listens")
+            raise ConnectError("nobody listens")
         home, server = found
         answering = self._spawn(home, server.answer(path, headers, body))
         if self._random.random() < self.repeats:
@@ -292,17 +293,19 @@ class SimulatedConnections:
     def transport(self, _url: str) -> SimulatedConnections:
         return self
 
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        headers = dict(request.headers)
+    async def fetch(self, request: ClientRequest) -> WholeResponse:
+        first, *lines = request.head.decode("latin-1").split("\r\n")[:-1]
+        headers = {name.lower(): value for name, _, value in (x.partition(": ") for x in lines)}
         call = self.network.call(
-            self._home.name, request.url.host, request.url.path, headers, request.content
+            self._home.name, request.url.host, first.split(" ")[1], headers, request.body
         )
         try:
-            async with asyncio.timeout(request.extensions["timeout"]["read"]):
+            async with asyncio.timeout(request.timeouts.read_s):
                 status, answered, body = await call
         except TimeoutError:
-            raise httpx.ReadTimeout("no answer in time") from None
-        return httpx.Response(status, headers=dict(answered), content=body)
+            raise ReadTimeout("no answer in time") from None
+        pairs = [(name.encode(), value.encode()) for name, value in answered.items()]
+        return WholeResponse(status, ResponseHeaders(pairs), body)
 
     async def close(self) -> None:
         return

@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-import httpx
 import pytest
 
 from goq import limits
 from goq.api.gateway.fanout import Fanout
 from goq.cluster.forwarding.http_proxy import HttpProxy
 from goq.errors import GoqError, NotLeader, PartitionOffline, TimedOut, Unavailable
+from goq.http.client import errors as transport_errors
 from goq.http.message import Request, Response
 
 _DONE = Response(200, b"{}")
@@ -86,7 +86,7 @@ class _Silent:
     def __init__(self, error: Exception) -> None:
         self._error = error
 
-    async def handle_async_request(self, _request: object) -> None:
+    async def stream(self, _request: object) -> None:
         raise self._error
 
 
@@ -94,7 +94,7 @@ class _Silent:
     ("method", "raised", "expected"),
     [
         ("POST", "ReadError", TimedOut),
-        ("POST", "RemoteProtocolError", TimedOut),
+        ("POST", "ProtocolError", TimedOut),
         ("DELETE", "ReadTimeout", TimedOut),
         ("GET", "ReadError", Unavailable),
         ("POST", "ConnectError", NotLeader),
@@ -106,7 +106,7 @@ def test_a_forwarded_write_that_may_have_arrived_is_in_doubt(
     method: str, raised: str, expected: type[GoqError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     proxy = HttpProxy()
-    silent = _Silent(getattr(httpx, raised)("broken"))
+    silent = _Silent(getattr(transport_errors, raised)("broken"))
     monkeypatch.setattr(proxy._connections, "transport", lambda _url: silent)
     with pytest.raises(expected) as caught:
         asyncio.run(proxy.forward("http://a", Request(method, "/", "", {}, b"")))
