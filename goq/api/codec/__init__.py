@@ -2,6 +2,7 @@
 
 request          JSON bodies, headers and query parameters of any request, checked
 publish_request  published messages, from JSON or from frames, checked
+large_publish    published messages from a large JSON body, in slices
 messages         messages of an answer, as JSON or as frames
 leased           the leases of a receive answer, read back from its bytes
 """

@@ -8,7 +8,15 @@ import binascii
 from msgspec import UNSET, Raw
 
 from goq import limits
-from goq.api.codec.request import KEYS_BYTES_MAX, decode_json, duration_ms, json_body, time_us
+from goq.api.codec.large_publish import LARGE_BYTES, decode_large_publish
+from goq.api.codec.request import (
+    KEYS_BYTES_MAX,
+    check_json,
+    decode_json,
+    duration_ms,
+    json_body,
+    time_us,
+)
 from goq.api.schemas.base import Input
 from goq.api.schemas.messages import HeaderIn, HeadersIn, NewMessage, Publish
 from goq.broker.topic.publisher import RoutedMessage
@@ -76,15 +84,14 @@ async def decode_messages(
     Delays and times to live count from ``now_us``. Raises ``InvalidInput`` naming the first bad
     message.
     """
-    shape: type[Publish | _CountedPublish] = Publish
     time_slice = TimeSlice()
-    if request.body.count(b"{") > limits.JSON_MESSAGES_PER_REQUEST_MAX:
-        # Only such a body can have too many messages: each begins with a brace.
-        shape = _CountedPublish
-        _messages_left[0] = limits.JSON_MESSAGES_PER_REQUEST_MAX
-    publish = json_body(
-        request, shape, bytes_max=limits.BODY_BYTES_MAX, keys_bytes_max=KEYS_BYTES_MAX
-    )
+    publish: Publish | _CountedPublish
+    long_values: dict[int, bytes] = {}
+    if len(request.body) > LARGE_BYTES:
+        check_json(request, limits.BODY_BYTES_MAX)
+        publish, long_values = await decode_large_publish(request.body)
+    else:
+        publish = _decode_at_once(request)
     if not publish.messages:
         raise InvalidInput("there is no message to publish", field="messages")
     count = len(publish.messages)
@@ -95,13 +102,23 @@ async def decode_messages(
         total_bytes += _DELIVERY_MARGIN_BYTES * count
     placed: list[RoutedMessage] = []
     for number, new in enumerate(publish.messages):
-        one = _message(new, f"messages[{number}]", settings, now_us)
+        long_value = long_values.get(number)
+        one = _message(new, f"messages[{number}]", settings, now_us, long_value)
         placed.append(one)
         total_bytes += _size_bytes(one.content)
         _check_total(total_bytes)
         if time_slice.is_over:
             await time_slice.next()
     return placed, parse_acks(request, publish.acks)
+
+
+def _decode_at_once(request: Request) -> Publish | _CountedPublish:
+    shape: type[Publish | _CountedPublish] = Publish
+    if request.body.count(b"{") > limits.JSON_MESSAGES_PER_REQUEST_MAX:
+        # Only such a body can have too many messages: each begins with a brace.
+        shape = _CountedPublish
+        _messages_left[0] = limits.JSON_MESSAGES_PER_REQUEST_MAX
+    return json_body(request, shape, bytes_max=LARGE_BYTES, keys_bytes_max=KEYS_BYTES_MAX)
 
 
 def _size_bytes(message: Message) -> int:
@@ -126,7 +143,14 @@ def _check_total(total_bytes: int) -> None:
         )
 
 
-def _message(new: NewMessage, field: str, settings: TopicSettings, now_us: int) -> RoutedMessage:
+def _message(
+    new: NewMessage,
+    field: str,
+    settings: TopicSettings,
+    now_us: int,
+    long_value: bytes | None = None,
+) -> RoutedMessage:
+    """Return a decoded message; a ``long_value`` was decoded before, and is empty in ``new``."""
     if isinstance(new.value_base64, str):
         if new.value is not UNSET:
             raise InvalidInput("give value or value_base64, not both", field=f"{field}.value")
@@ -137,6 +161,8 @@ def _message(new: NewMessage, field: str, settings: TopicSettings, now_us: int) 
         value = None
     else:
         raise InvalidInput("a message has a value or a value_base64", field=f"{field}.value")
+    if long_value is not None:
+        value = long_value
     key = None if new.key is None else new.key.encode()
     if new.key_base64 is not None:
         if key is not None:

@@ -59,10 +59,21 @@ def json_body(
 
     A key that is twice in one object is refused, in bodies up to ``keys_bytes_max``.
 
-    Raises ``InvalidInput`` with the path of the field at fault, ``TooLarge``, and
-    ``UnsupportedMedia`` for a body of another content type. A body without a content type is
-    taken for JSON, except from a web page: a page may send such a body anywhere without
-    asking, so any site could write to a node on its reader's machine.
+    Raises ``InvalidInput`` with the path of the field at fault, and as :func:`check_json` does.
+    """
+    check_json(request, bytes_max)
+    decoded = decode_json(request.body or b"{}", shape)
+    if 0 < len(request.body) <= keys_bytes_max:
+        _check_keys(request.body)
+    return decoded
+
+
+def check_json(request: Request, bytes_max: int) -> None:
+    """Check the type and the size of a JSON body.
+
+    Raises ``TooLarge``, and ``UnsupportedMedia`` for a body of another content type. A body without
+    a content type is taken for JSON, except from a web page: a page may send such a body anywhere
+    without asking, so any site could write to a node on its reader's machine.
     """
     content_type = media_type(request)
     if content_type != JSON and (content_type not in _UNTYPED or "origin" in request.headers):
@@ -74,10 +85,6 @@ def json_body(
             f"a body of {len(request.body)} bytes is over the limit of {bytes_max} here",
             field="body",
         )
-    decoded = decode_json(request.body or b"{}", shape)
-    if 0 < len(request.body) <= keys_bytes_max:
-        _check_keys(request.body)
-    return decoded
 
 
 def _check_keys(body: bytes) -> None:
