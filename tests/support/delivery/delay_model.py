@@ -165,7 +165,9 @@ class SchedulePair:
             due = self.pop()
             next_ms = self.schedule.next_ms()
             if next_ms is None or next_ms > self.now_ms:
-                assert due.up_to_ms == self.now_ms
+                assert not any(message.due_ms <= self.now_ms for message in self.waiting())
+                # the last slice ends before now where only cancelled messages are left
+                assert self.messages_max is not None or due.up_to_ms == self.now_ms
                 return
         raise AssertionError("the schedule wants ever more")
 

@@ -123,6 +123,17 @@ TestSchedules.settings = settings(
 )
 
 
+def test_a_slice_after_which_only_cancelled_messages_are_left_is_the_last() -> None:
+    pair = SchedulePair(NOW_MS, messages_max=1)
+    pair.publish([1, 1])
+    pair.cancel(pair.waiting()[1])
+    pair.now_ms += HOUR_MS
+    pair.catch_up()
+    pair.check()
+    assert not pair.waiting()
+    assert pair.schedule.next_ms() is None
+
+
 def test_what_is_due_before_the_horizon_is_in_memory_and_the_rest_is_counted() -> None:
     schedule = DelayedMessages(NOW_MS, Maturity())
     due = [NOW_MS + HORIZON_MS - 1, NOW_MS + HORIZON_MS, NOW_MS + HORIZON_MS + 1]
