@@ -116,8 +116,9 @@ def test_a_rebalance_is_not_done_while_moves_are_planned(
     run: Run, cluster: RunningCluster, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     run("topic", "create", topic, "--partitions", "6", "--replication-factor", "2")
-    lines = b"\n".join(b"%1000d" % number for number in range(300))
-    run("produce", topic, stdin=lines)
+    lines = b"\n".join(b"%1000d" % number for number in range(50))
+    for partition in range(6):  # the copy of each takes its time
+        run("produce", topic, "--partition", str(partition), stdin=lines)
     run("cluster", "set", "move_bytes_per_s=1KB", "moves_at_once=1")
     cluster.start("n4", via="n1")
     cluster.until(lambda: cluster.cluster_node("n4").readiness.pending() == [])
