@@ -1,18 +1,24 @@
 """Free ports for nodes.
 
-:func:`free_port` draws from outside the range from which the system gives connections theirs.
+:func:`free_port` draws from outside the range from which the system gives connections theirs. Test
+processes that run at once draw from different parts of it: a port is free until its node listens.
 :func:`reserved_port` keeps a port from other sockets for as long as a test uses it.
 """
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from random import SystemRandom
 
 HOST = "127.0.0.1"
-_LEAST, _MOST = 10_000, 32_000
+_WORKERS = 8
+_PORTS_EACH = 2_750
+_worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % _WORKERS
+_LEAST = 10_000 + _worker * _PORTS_EACH
+_MOST = _LEAST + _PORTS_EACH - 1
 _chance = SystemRandom()  # not the one whose draws some tests watch
 
 

@@ -125,7 +125,7 @@ _TOPIC = "/v1/topics/{topic}"
 _GROUP = _TOPIC + "/groups/{group}"
 SLICED = {
     ("POST", f"{_TOPIC}/messages"): Case(_publishing, 2 * UNITS),  # decoded, and answered
-    ("GET", f"{_TOPIC}/messages"): Case(_reading, UNITS),
+    ("GET", f"{_TOPIC}/messages"): Case(_reading, UNITS - 1),
     ("POST", f"{_GROUP}/receive"): Case(_receiving, UNITS // 16 + UNITS // CHUNK),
     **{
         ("POST", f"{_GROUP}/{verb}"): Case(_settling(verb), UNITS // CHUNK // 2)
