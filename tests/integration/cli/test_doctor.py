@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 from goq.storage.node_db import DoubtKind, TopicDoubt
@@ -9,6 +8,7 @@ from tests.support.cli.command import Run
 from tests.support.node.archive import roll
 from tests.support.node.running_node import RunningNode, running_node
 from tests.support.paths import topic_dir
+from tests.support.storage.folder_copy import copy_in_use
 
 
 def test_the_doctor_verifies_a_folder_beside_its_node_and_finds_a_flipped_bit(
@@ -24,7 +24,7 @@ def test_the_doctor_verifies_a_folder_beside_its_node_and_finds_a_flipped_bit(
 
     roll(node, topic)  # else the journal has the messages too, and the next start mends them
     copy = tmp_path / "copy"
-    shutil.copytree(node.data_dir, copy)
+    copy_in_use(node.data_dir, copy)
     segment, _active = sorted((topic_dir(copy, topic) / "0" / "messages").glob("*.log"))
     data = bytearray(segment.read_bytes())
     data[len(data) // 2] ^= 1

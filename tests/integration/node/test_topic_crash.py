@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from shutil import copytree
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ from goq.storage.catalog.checked_tables import CheckedTables
 from goq.storage.disk import RealDisk
 from tests.support.api.calls import publish, values
 from tests.support.node.running_node import RunningNode, running_node
+from tests.support.storage.folder_copy import copy_in_use
 
 STEPS: list[tuple[type, str]] = [
     (CheckedTables, "put"),
@@ -33,7 +33,7 @@ def states_between_steps(data: Path, to: Path) -> Iterator[list[Path]]:
 
     def copy() -> None:
         copies.append(to / str(len(copies)))
-        copytree(data, copies[-1])
+        copy_in_use(data, copies[-1])
 
     def hook(step: Callable[..., Any]) -> Callable[..., Any]:
         def run(*arguments: Any, **options: Any) -> Any:

@@ -7,7 +7,6 @@ due by a clock that was set back counts from the clock as it is, and is never as
 from __future__ import annotations
 
 import random
-import shutil
 from collections.abc import Sequence
 from contextlib import suppress
 from copy import deepcopy
@@ -30,6 +29,7 @@ from tests.support.broker.rebuild import Copy
 from tests.support.delivery.model import canonical
 from tests.support.eventually import until
 from tests.support.ledger.ledger import Delivered, Ledger, Marked, Outcome, Sent, Settlement, Verb
+from tests.support.storage.folder_copy import copy_in_use
 
 HOUR_MS = 3_600_000
 TOPIC, GROUP = "t", "g"
@@ -192,7 +192,7 @@ class Life:
         """Copy the folder as it is, and return it with the states as they are."""
         await until(lambda: not any(p.outbox_entries for p in self.topic.partitions))
         await self._come_to_rest()
-        shutil.copytree(source, target)
+        copy_in_use(source, target)
         states = [deepcopy(canonical(state_of(p))) for p in self.topic.partitions]
         rows = dict(metadata.rows)
         return (

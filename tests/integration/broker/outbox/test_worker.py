@@ -45,6 +45,7 @@ from tests.support.broker.harness import (
 from tests.support.broker.partition_internals import state_of
 from tests.support.eventually import until
 from tests.support.storage.disk import SimulatedDisk
+from tests.support.storage.folder_copy import copy_in_use
 
 ALL = RemovalRequest(DeadLetterQuery(), (-1, -1), 10_000)
 
@@ -358,7 +359,7 @@ def test_numbers_given_again_after_a_power_cut_are_not_taken_for_the_old_ones(
             await reject_all(topic, await topic.receiver.receive("g", options(1)))
             await died(broker, 1)
             await quiet(topic.partitions[0])
-            shutil.copytree(topic.directory / "0" / "events", tmp_path / "kept")
+            copy_in_use(topic.directory / "0" / "events", tmp_path / "kept")
             await reject_all(topic, await topic.receiver.receive("g", options(1)))
             await died(broker, 2)
         shutil.rmtree(tmp_path / "topics/t/0/events")
@@ -387,7 +388,7 @@ def test_dead_letters_go_on_where_their_topic_lost_some_to_a_power_cut(tmp_path:
             await reject_all(topic, await topic.receiver.receive("g", options(1)))
             await died(broker, 1)
             await quiet(broker.topic("t.dlq").partitions[0])
-            shutil.copytree(tmp_path / "topics/t.dlq", tmp_path / "kept")
+            copy_in_use(tmp_path / "topics/t.dlq", tmp_path / "kept")
             await reject_all(topic, await topic.receiver.receive("g", options(1)))
             await died(broker, 2)
             await broker.topic("t.dlq").close(StorageFull("gone"))

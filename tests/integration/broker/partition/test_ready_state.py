@@ -29,6 +29,7 @@ from tests.support.broker.harness import (
 )
 from tests.support.broker.partition_internals import ready_state
 from tests.support.eventually import until
+from tests.support.storage.folder_copy import copy_in_use
 
 HIGH, NORMAL, LOW = 0, 1, 2
 
@@ -189,14 +190,14 @@ def test_a_maturing_that_a_crash_took_back_happens_again(tmp_path: Path) -> None
             clock.advance_ms(1000)
             topic.partitions[0]._timers._on_time()
             copy = tmp_path / "copy"
-            shutil.copytree(tmp_path / "topics/t/0", copy)
+            copy_in_use(tmp_path / "topics/t/0", copy)
             assert not reopened(copy).state.maturity.pairs
             assert [v for _, _, v in leased(await topic.receiver.receive("g", options()))] == [
                 b"late"
             ]
             await quiet(topic.partitions[0])
             shutil.rmtree(copy)
-            shutil.copytree(tmp_path / "topics/t/0", copy)
+            copy_in_use(tmp_path / "topics/t/0", copy)
             assert reopened(copy).state.maturity.pairs
 
     run(main())

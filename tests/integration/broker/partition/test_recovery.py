@@ -40,6 +40,7 @@ from tests.support.broker.partition_internals import event_log, event_writer, me
 from tests.support.delivery.model import canonical
 from tests.support.eventually import until
 from tests.support.storage.disk import SimulatedDisk
+from tests.support.storage.folder_copy import copy_in_use
 
 
 async def _check_copy(topic: Topic, path: Path) -> None:
@@ -48,8 +49,7 @@ async def _check_copy(topic: Topic, path: Path) -> None:
     await quiet(partition)
     copy = path / "copy"
     shutil.rmtree(copy, ignore_errors=True)
-    # a file that is written in the background has its name once it is whole
-    shutil.copytree(topic.directory / "0", copy, ignore=shutil.ignore_patterns("*.new"))
+    copy_in_use(topic.directory / "0", copy)
     assert canonical(reopened(copy).state) == canonical(state_of(partition))
 
 
@@ -254,7 +254,7 @@ def test_messages_published_after_a_power_cut_took_others_are_not_skipped(
             await topic.publisher.publish_frames([(0, frame(b"a", mark=mark))])
             kept = tmp_path / "kept"
             await quiet(topic.partitions[0])
-            shutil.copytree(topic.directory / "0" / "messages", kept)
+            copy_in_use(topic.directory / "0" / "messages", kept)
             lost = ProducerMark(5, 1, 1)
             await topic.publisher.publish_frames([(0, frame(b"lost", b"lost", mark=lost))])
             await ack(topic, "g", await topic.receiver.receive("g", options()))
@@ -358,7 +358,7 @@ def test_every_later_segment_of_events_begins_with_all_there_is_to_know(tmp_path
             state, segments = canonical(state_of(partition)), event_log(partition).segments
             assert len(segments) > 2
             copy = tmp_path / "copy"
-            shutil.copytree(topic.directory / "0", copy)
+            copy_in_use(topic.directory / "0", copy)
         events = copy / "events"
         for path in sorted(events.glob("*.log"))[:-1]:
             path.unlink()
@@ -378,7 +378,7 @@ def test_a_damaged_snapshot_falls_back_to_the_segment_before_it(tmp_path: Path) 
             await quiet(partition)
             state = canonical(state_of(partition))
             copy = tmp_path / "copy"
-            shutil.copytree(topic.directory / "0", copy)
+            copy_in_use(topic.directory / "0", copy)
         newest = sorted((copy / "events").glob("*.log"))[-1]
         _flip(newest, 75)
         opened = reopened(copy)
@@ -422,7 +422,7 @@ def test_events_after_a_snapshot_that_a_crash_cut_short_are_not_lost(
                 await quiet(topic.partitions[0])
                 copy = tmp_path / "copy"
                 shutil.rmtree(copy, ignore_errors=True)
-                shutil.copytree(topic.directory / "0", copy)
+                copy_in_use(topic.directory / "0", copy)
                 assert canonical(reopened(copy).state) == canonical(state_of(topic.partitions[0]))
 
     run(main())

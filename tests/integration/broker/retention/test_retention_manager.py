@@ -394,6 +394,7 @@ def test_a_topic_that_is_archived_holds_up_no_other(
                 for name in topics:
                     settings = {"retention.age": "1h", "archive": str(name != "plain").lower()}
                     await broker.alter_topic(name, settings)
+                    await until(lambda: turns == ["a"])
                 await until(lambda: topics["plain"].partitions[0].log_start_offset == 3)
                 assert turns == ["a"]
             finally:
