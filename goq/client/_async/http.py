@@ -29,7 +29,7 @@ from goq.client.errors import (
 from goq.client.protocol import routes
 from goq.client.protocol.request_builder import Headers, HttpOptions, RequestBuilder, StreamTimeouts
 from goq.client.retry import RequestFailure, RetryAttempts, answered
-from goq.errors import GoqError, NotLeader, outcome_unknown
+from goq.errors import Conflict, GoqError, NotFound, NotLeader, outcome_unknown
 from goq.http.client.errors import ReadTimeout, TransportError
 from goq.http.client.http1 import CONNECTIONS_MAX, ClientRequest
 from goq.http.client.process_fork import renew_in_children
@@ -39,6 +39,7 @@ Outcome = TypeVar("Outcome")
 
 ASK_MS_MAX: Final = 5_000
 NO_CONTENT: Final = 204
+_CHANGES: Final = frozenset({"PATCH", "DELETE"})  # of what a repetition may find changed
 
 
 class Http:
@@ -46,8 +47,8 @@ class Http:
 
     A ``repeatable`` request is sent again although an earlier attempt may have been carried out;
     another one only when it certainly was not. If the attempts end with a refusal after one that
-    may have been carried out, the error is ``TimedOut``: the outcome is not known. ``aclose``
-    breaks requests that are under way.
+    may have been carried out, and that one may be why, the error is ``TimedOut``: the outcome is
+    not known. ``aclose`` breaks requests that are under way.
     """
 
     def __init__(
@@ -146,6 +147,7 @@ class Http:
             repeatable,
             partition,
             is_publish=is_publish,
+            is_change=method in _CHANGES,
             wait_ms=wait_ms,
         )
 
@@ -247,6 +249,7 @@ class Http:
         partition: TopicPartition | None = None,
         *,
         is_publish: bool = False,
+        is_change: bool = False,
         wait_ms: int = 0,
     ) -> Outcome:
         attempts = self.attempts()
@@ -267,7 +270,8 @@ class Http:
                 attempts.note_held(failure, time.monotonic() - began_s, wait_ms)
             pause_s = attempts.pause_s(failure, repeatable=repeatable)
             if pause_s is None or self._closed:
-                if has_doubt and (is_publish or failure.error.retryable):
+                may_be_why = is_change and isinstance(failure.error, (Conflict, NotFound))
+                if has_doubt and (is_publish or may_be_why or failure.error.retryable):
                     raise outcome_unknown(failure.error)
                 raise failure.error
             has_doubt = has_doubt or failure.maybe_done

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 
 import pytest
 
@@ -11,9 +12,11 @@ from goq.client._sync.frame_publisher import post_frames
 from goq.client.protocol import routes
 from goq.errors import (
     BY_CODE,
+    Conflict,
     GoqError,
     InvalidInput,
     NotAllowed,
+    NotFound,
     StorageFull,
     TimedOut,
     Unavailable,
@@ -285,6 +288,30 @@ def test_any_error_after_a_lost_answer_leaves_a_publish_unknown() -> None:
         pytest.raises(TimedOut, match="gone"),
     ):
         post_frames(client._http, "t", [(0, b"frame")])
+
+
+@pytest.mark.parametrize(
+    ("call", "refusal"),
+    [
+        (lambda c: c.reschedule_message("t:0:0", "+1h"), problem(409, code="conflict")),
+        (lambda c: c.set_message_priority("t:0:0", "low"), problem(409, code="conflict")),
+        (lambda c: c.revoke_token("ci"), problem(404, code="not_found")),
+    ],
+)
+def test_a_change_that_a_lost_answer_may_have_made_is_not_called_refused(
+    call: Callable[[Client], object], refusal: bytes
+) -> None:
+    with (
+        ScriptedServer([[None]], [[refusal]]) as server,
+        Client(server.url) as client,
+        pytest.raises(TimedOut, match="not known whether this was done"),
+    ):
+        call(client)
+    assert len(server.requests) == 2
+    with ScriptedServer([[refusal]]) as server, Client(server.url) as client:
+        with pytest.raises((Conflict, NotFound)):
+            call(client)
+        assert len(server.requests) == 1
 
 
 def test_a_lost_lease_after_a_lost_answer_may_be_an_acknowledged_message() -> None:
