@@ -100,7 +100,7 @@ def write_export(rows: Rows, folder: Path) -> None:
     for table, schema, found, time in tables:
         for topic in TOPICS:
             of_topic = [row for row in found if row["topic"] == topic]
-            path = f"{table}/topic={topic}/date=2025-01-15/0.parquet"
+            path = f"{table}/topic_folder={topic}/date=2025-01-15/0.parquet"
             (folder / path).parent.mkdir(parents=True)
             pq.write_table(pa.Table.from_pylist(of_topic, schema=schema), folder / path)
             times_us = [int(row[time].timestamp() * 1e6) for row in of_topic]

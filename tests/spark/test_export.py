@@ -38,7 +38,7 @@ def exported(
     assert not list((root / "_goq" / "tmp").rglob("*.parquet"))
     return {
         str(path.relative_to(root)): pq.ParquetFile(path).read().to_pylist()
-        for path in root.glob("*/topic=*/date=*/*.parquet")
+        for path in root.glob("*/topic_folder=*/date=*/*.parquet")
     }
 
 

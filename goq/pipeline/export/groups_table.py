@@ -90,4 +90,4 @@ def _finish(
 
 
 def _path(topic: str, date: str, time_us: int) -> str:
-    return f"{TABLE}/topic={topic}/date={date}/{time_us}.parquet"
+    return f"{TABLE}/topic_folder={topic}/date={date}/{time_us}.parquet"

@@ -31,7 +31,7 @@ def publish_piece(
     target: Destination, table: Table, topic: str, staged: PieceFiles
 ) -> tuple[list[FileEntry], OffsetRanges]:
     """Publish the missing files; return all entries of a piece, and the missing offsets."""
-    folder, name = f"{table.name}/topic={topic}", file_name(staged.piece)
+    folder, name = f"{table.name}/topic_folder={topic}", file_name(staged.piece)
     staging = target.staging(table.name, topic)
     entries: list[FileEntry] = []
     found: list[Positions] = []

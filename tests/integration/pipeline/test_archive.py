@@ -162,7 +162,7 @@ def export(
 
 def exported_offsets(root: Path) -> list[int]:
     offsets: list[int] = []
-    for path in root.glob("messages/topic=*/date=*/*.parquet"):
+    for path in root.glob("messages/topic_folder=*/date=*/*.parquet"):
         offsets += pq.ParquetFile(path).read().column("offset").to_pylist()
     return sorted(offsets)
 
@@ -176,7 +176,7 @@ def test_an_export_of_what_is_live_gets_the_archive_when_that_is_asked_for_later
     publish_segments(node, topic, range(5, 7))
     assert export(client, topic, tmp_path, include_deleted=True)[1::2] == (6, 0)
     assert exported_offsets(tmp_path) == list(range(7))
-    assert export(client, topic, tmp_path, include_deleted=True) == (0, 0, 0, 0)
+    assert export(client, topic, tmp_path, include_deleted=True)[:4] == (0, 0, 0, 0)
     publish_segments(node, topic, range(7, 12))
     retire(node, topic, archive=True)
     assert export(client, topic, tmp_path, include_deleted=True)[1::2] == (5, 0)

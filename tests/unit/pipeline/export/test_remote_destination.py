@@ -86,11 +86,11 @@ def test_a_published_file_has_its_place_and_the_local_one_is_gone(
     target, local = kind(tmp_path / "to"), tmp_path / "to" / "_goq" / "tmp" / "made"
     local.parent.mkdir(parents=True)
     local.write_bytes(b"rows")
-    target.publish(str(local), "messages/topic=t/date=d/1.parquet")
+    target.publish(str(local), "messages/topic_folder=t/date=d/1.parquet")
     assert not local.exists()
-    assert target.exists("messages/topic=t/date=d/1.parquet")
-    assert target.names("messages/topic=t/date=d") == ["1.parquet"]
-    assert target.read("messages/topic=t/date=d/1.parquet") == b"rows"
+    assert target.exists("messages/topic_folder=t/date=d/1.parquet")
+    assert target.names("messages/topic_folder=t/date=d") == ["1.parquet"]
+    assert target.read("messages/topic_folder=t/date=d/1.parquet") == b"rows"
     assert target.names("nowhere") == []
     assert target.read("nowhere") is None
 
