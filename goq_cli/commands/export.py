@@ -10,19 +10,18 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from goq_cli.output.output import notice, print_json
+from goq_cli.output.output import notice, print_json, warn
 from goq_cli.output.progress import Advance, show_progress
 from goq_cli.output.table import print_table
 from goq_cli.session import SESSION
 
 if TYPE_CHECKING:
-    from goq.pipeline.arrow.json_columns import Columns
-    from goq.pipeline.arrow.node_source import LogSource
     from goq.pipeline.export.destination import Destination
-    from goq.pipeline.export.export import ExportResult
+    from goq.pipeline.export.export import Decoding, ExportResult
     from goq.pipeline.export.iceberg import IcebergCatalog
     from goq.pipeline.export.staged_files import Stager, TimeSpan
 
+_NAMED = 10
 _COLUMNS = ("topic", "table", "files", "rows", "bytes", "missing")
 
 
@@ -82,8 +81,9 @@ def command(
     target = open_target(to)
     check_ours(target, to)
     catalog = _catalog(register)
-    decoding = Decoding(form is not None, schema)
-    order = Order(list(dict.fromkeys(topics)), target, span, decoding, include_deleted)
+    order = Order(
+        list(dict.fromkeys(topics)), target, span, _decoding(form, schema), include_deleted
+    )
     _check_topics(order.topics)
     failed = False
     with target.claimed(order.topics), _stager(engine, master, include_deleted) as stager:
@@ -105,26 +105,17 @@ class Order(NamedTuple):
     topics: list[str]
     target: Destination
     span: TimeSpan
-    decoding: Decoding
+    decoding: Decoding | None
     include_deleted: bool
 
 
-class Decoding(NamedTuple):
-    """The decoding of values, with columns if they were given."""
+def _decoding(form: str | None, schema: str | None) -> Decoding | None:
+    from goq.pipeline.arrow.json_columns import parse_columns
+    from goq.pipeline.export.export import Decoding
 
-    is_wanted: bool
-    schema: str | None
-
-    def columns(self, source: LogSource, target: Destination, topic: str) -> Columns | None:
-        """Return the decoded columns of a topic; None without decoding."""
-        from goq.pipeline.arrow.json_columns import parse_columns
-        from goq.pipeline.export.export import known_columns
-
-        if not self.is_wanted:
-            return None
-        if self.schema is not None:
-            return parse_columns(self.schema)
-        return known_columns(source, target, topic)
+    if form is None:
+        return None
+    return Decoding(None if schema is None else parse_columns(schema))
 
 
 def _span(from_time: str | None, to_time: str | None) -> TimeSpan:
@@ -200,7 +191,6 @@ def _export_all(order: Order, stager: Stager | None) -> dict[tuple[str, str], Ex
         exports: dict[tuple[str, str], Export] = {}
         counted: list[Advance] = []
         for topic in order.topics:
-            columns = order.decoding.columns(source, target, topic)
             for table in TABLES.values():
                 export = exports[topic, table.name] = Export(
                     source,
@@ -210,7 +200,7 @@ def _export_all(order: Order, stager: Stager | None) -> dict[tuple[str, str], Ex
                     order.span,
                     stager=stager,
                     include_deleted=order.include_deleted,
-                    decoded=columns if table is MESSAGES_TABLE else None,
+                    decoding=order.decoding if table is MESSAGES_TABLE else None,
                     on_done=lambda count: counted[0](count),
                 )
                 export.check()
@@ -237,10 +227,15 @@ def _print(results: dict[tuple[str, str], ExportResult], registered: dict[str, i
         found = {"exports": [_row(*named, done) for named, done in results.items()]}
         print_json(found if registered is None else found | {"registered": registered})
         return
-    print_table(_COLUMNS, [(*named, *done) for named, done in results.items()])
+    print_table(_COLUMNS, [(*named, *done[:4]) for named, done in results.items()])
     for (topic, table), done in results.items():
         if done.missing:
             notice(f"{topic}: {done.missing} {table} are damaged, or were deleted before")
+        if done.fields_left_out:
+            named = ", ".join(done.fields_left_out[:_NAMED])
+            more = len(done.fields_left_out) - _NAMED
+            rest = f" and {more} more" if more > 0 else ""
+            warn(f"{topic}: fields without a column: {named}{rest}")
     if registered is not None:
         counts = ", ".join(f"{table} {files}" for table, files in registered.items())
         notice(f"files registered: {counts}")

@@ -52,6 +52,11 @@ def notice(text: str) -> None:
         sys.stderr.write(text + "\n")
 
 
+def warn(text: str) -> None:
+    """Print a line on stderr."""
+    sys.stderr.write(f"goq: {escaped(text)}\n")
+
+
 def parse_settings(pairs: Sequence[str]) -> dict[str, str]:
     """Return ``key=value`` options as a mapping; raise ``UsageError`` for one without ``=``."""
     from goq.errors import UsageError

@@ -13,9 +13,10 @@ from uuid import uuid4
 import msgspec
 
 from goq.errors import Conflict
-from goq.pipeline.arrow.json_columns import Columns, columns_in
+from goq.pipeline.arrow.json_columns import Columns
+from goq.pipeline.arrow.json_inference import counted, evolved, left_out, merged, stated
 from goq.pipeline.arrow.node_source import LogSource
-from goq.pipeline.arrow.tables import MESSAGES_TABLE, Table
+from goq.pipeline.arrow.tables import Table
 from goq.pipeline.export.destination import Destination
 from goq.pipeline.export.ledger import ExportLedger, ExportState, Manifest, Plan
 from goq.pipeline.export.plan import (
@@ -30,7 +31,7 @@ from goq.pipeline.export.publish import publish_piece
 from goq.pipeline.export.staged_files import PieceFiles, Stager, TimeSpan, Work, stage_here
 from goq.units import format_time_us
 
-_SAMPLE = 1_000  # messages of each partition from which columns are inferred
+_SAMPLE = 1_000  # new messages of each partition from which columns are inferred
 _ALL = TimeSpan()
 
 
@@ -42,6 +43,14 @@ class ExportResult(NamedTuple):
     bytes: int
     missing: int
     """Messages that were damaged or deleted before they could be exported."""
+    fields_left_out: tuple[str, ...] = ()
+    """Fields of decoded values that have no column yet."""
+
+
+class Decoding(NamedTuple):
+    """The decoding of JSON values: into the columns given, else into inferred ones."""
+
+    schema: Columns | None = None
 
 
 class Export:
@@ -56,7 +65,7 @@ class Export:
         span: TimeSpan = _ALL,
         *,
         stager: Stager | None = None,
-        decoded: Columns | None = None,
+        decoding: Decoding | None = None,
         include_deleted: bool = False,
         messages_max: int = PIECE_MESSAGES,
         on_done: Callable[[int], None] | None = None,
@@ -67,7 +76,7 @@ class Export:
         self._topic = topic
         self._span = span
         self._stager = stager or stage_here(source)
-        self._decoded = decoded
+        self._decoding = decoding
         self._include_deleted = include_deleted
         self._messages_max = messages_max
         self._on_done = on_done
@@ -96,12 +105,14 @@ class Export:
                 " give the same, or another folder",
                 field="from_time",
             )
-        if state.decoded != self._decoded:
+        if state.decoded is not None and self._decoding is None:
             raise Conflict(
-                f"{self._topic} was exported there with other columns of its values"
-                f" ({_written(state.decoded)}); give the same, or another folder",
-                field="schema",
+                f"{self._topic} was exported there with decoded values; give --decode json again,"
+                " or another folder",
+                field="decode",
             )
+        if self._decoding is not None and self._decoding.schema is not None:
+            stated(state.decoded or {}, self._decoding.schema)
         if state.include_deleted and not self._include_deleted:
             raise Conflict(
                 f"{self._topic} was exported there with what was deleted; do so again, or use"
@@ -132,12 +143,18 @@ class Export:
         unfinished = self._ledger.plan()
         if unfinished is not None and unfinished.number > state.plans:
             state, total = self._carry_out(unfinished, state)
+            self.check()
         plan = self._plan(state)
         if plan.pieces:
             self._ledger.note(plan)
             state, added = self._carry_out(plan, state)
-            total = ExportResult(*(a + b for a, b in zip(total, added, strict=True)))
-        return total
+            total = ExportResult(
+                total.files + added.files,
+                total.rows + added.rows,
+                total.bytes + added.bytes,
+                total.missing + added.missing,
+            )
+        return total._replace(fields_left_out=tuple(left_out(state.decoded or {}, state.fields)))
 
     def _begin(self) -> ExportState:
         reached = {
@@ -149,7 +166,7 @@ class Export:
             topic=self._topic,
             from_time_us=span.from_us,
             to_time_us=span.to_us,
-            decoded=None if self._decoded is None else dict(self._decoded),
+            decoded=None if self._decoding is None else {},
             include_deleted=self._include_deleted,
             began=reached,
             reached=reached,
@@ -173,12 +190,32 @@ class Export:
             *pieces_before(state.began, starts, messages_max=self._messages_max),
             *pieces(state.reached, ends, messages_max=self._messages_max),
         ]
-        return Plan(number=state.plans + 1, pieces=found)
+        return Plan(number=state.plans + 1, pieces=found, decoded=self._columns(state, found))
+
+    def _columns(self, state: ExportState, todo: Sequence[Piece]) -> dict[str, str] | None:
+        """Return the columns of new files: those so far, and more as the fields want them.
+
+        Inferred from the first new messages of each partition and all of the last plan.
+        """
+        if self._decoding is None:
+            return None
+        known = state.decoded or {}
+        if self._decoding.schema is not None:
+            return stated(known, self._decoding.schema)
+        firsts = {piece.partition: piece for piece in reversed(todo)}
+        sample: list[bytes | None] = []
+        for partition, start, end in firsts.values():
+            to = min(end, start + _SAMPLE)
+            for frame_batch in self._source.read_messages(self._topic, partition, start, to):
+                for view in frame_batch.frames:
+                    sample += view.values(0, view.header.message_count)
+        return evolved(known, merged(state.fields, counted(sample, known)))
 
     def _carry_out(self, plan: Plan, state: ExportState) -> tuple[ExportState, ExportResult]:
         """Write the rest of a plan; store the progress now and then."""
         files_before, unnoted = len(plan.files), 0
-        for staged in self._stage(plan.pieces[plan.done :]):
+        columns = plan.decoded if plan.decoded is not None else state.decoded
+        for staged in self._stage(plan.pieces[plan.done :], columns):
             plan = self._publish(plan, staged)
             count = staged.piece.end - staged.piece.start
             unnoted += count
@@ -189,7 +226,14 @@ class Export:
                 unnoted = 0
         reached = reached_after(state.reached, plan.pieces)
         began = began_after(state.began, plan.pieces)
-        after = msgspec.structs.replace(state, began=began, reached=reached, plans=plan.number)
+        after = msgspec.structs.replace(
+            state,
+            began=began,
+            reached=reached,
+            plans=plan.number,
+            decoded=columns,
+            fields=plan.fields,
+        )
         manifest = Manifest(number=plan.number, files=plan.files, missing=plan.missing)
         self._ledger.finish(manifest, after)
         added = plan.files[files_before:]
@@ -200,13 +244,13 @@ class Export:
             sum(end - start for _, start, end in plan.missing),  # of unknown number
         )
 
-    def _stage(self, todo: Sequence[Piece]) -> Iterable[PieceFiles]:
+    def _stage(self, todo: Sequence[Piece], columns: Columns | None) -> Iterable[PieceFiles]:
         if not todo:
             return ()
         lane = self._source.default_lane(self._topic)
         staging = self._target.staging(self._table.name, self._topic)
         staging.empty()
-        work = Work(self._table.name, self._topic, self._span, lane, staging, self._decoded)
+        work = Work(self._table.name, self._topic, self._span, lane, staging, columns)
         return self._stager(work, todo)
 
     def _publish(self, plan: Plan, staged: PieceFiles) -> Plan:
@@ -217,6 +261,7 @@ class Export:
             done=plan.done + 1,
             files=[*plan.files, *entries],
             missing=[*plan.missing, *((staged.piece.partition, *each) for each in missing)],
+            fields=merged(plan.fields, staged.fields),
         )
 
 
@@ -224,25 +269,3 @@ def _bounds(span: TimeSpan) -> str:
     names = ("--from-time", "--to-time")
     given = [f"{n} {format_time_us(t)}" for n, t in zip(names, span, strict=True) if t is not None]
     return " ".join(given) or "none"
-
-
-def _written(decoded: Columns | None) -> str:
-    if decoded is None:
-        return "none"
-    return ", ".join(f"{name} {kind}" for name, kind in decoded.items())
-
-
-def known_columns(source: LogSource, target: Destination, topic: str) -> Columns:
-    """Return the columns that a topic's values are decoded into by default.
-
-    They are the export's columns so far, else those of the first messages of each partition.
-    """
-    state = ExportLedger(target, MESSAGES_TABLE.name, topic).state()
-    if state is not None and state.decoded is not None:
-        return state.decoded
-    found: list[bytes | None] = []
-    for partition, (start, end) in source.bounds(topic).items():
-        for frame_batch in source.read_messages(topic, partition, start, min(end, start + _SAMPLE)):
-            for view in frame_batch.frames:
-                found += view.values(0, view.header.message_count)
-    return columns_in(found)

@@ -17,17 +17,19 @@ from typing import TypeVar
 import msgspec
 
 from goq.errors import Conflict, CorruptData
+from goq.pipeline.arrow.json_columns import FieldCounts
 from goq.pipeline.export.destination import Destination
 from goq.pipeline.export.plan import Piece
 
-VERSION = 1
+VERSION = 2
 _MANIFEST = re.compile(r"manifest-([0-9]+)\.json")
 
 
 class ExportState(msgspec.Struct, kw_only=True):
     """The progress of an export, and its bounds in microseconds; None for no bound.
 
-    ``decoded`` are the columns of decoded JSON values, or None. ``began`` is the first offset of
+    ``decoded`` are the columns of decoded JSON values, or None; ``fields`` counts the fields that
+    the last plan's values had. ``began`` is the first offset of
     each partition, ``include_deleted`` whether archives are read. ``id`` is unique to one export of
     one table of one topic. ``topic_id`` is that of the topic on its node; "" before the first run
     of a version that knows ids.
@@ -39,6 +41,7 @@ class ExportState(msgspec.Struct, kw_only=True):
     from_time_us: int | None = None
     to_time_us: int | None = None
     decoded: dict[str, str] | None = None
+    fields: FieldCounts = {}
     include_deleted: bool = False
     began: dict[int, int] = {}
     reached: dict[int, int] = {}
@@ -60,7 +63,11 @@ class FileEntry(msgspec.Struct, kw_only=True):
 
 
 class Plan(msgspec.Struct, kw_only=True):
-    """The pieces under way; all files of the first ``done`` pieces are published."""
+    """The pieces under way; all files of the first ``done`` pieces are published.
+
+    ``decoded`` are the columns of their files; None in a plan of an earlier version, which has
+    those of its state.
+    """
 
     version: int = VERSION
     number: int
@@ -68,6 +75,8 @@ class Plan(msgspec.Struct, kw_only=True):
     done: int = 0
     files: list[FileEntry] = []
     missing: list[tuple[int, int, int]] = []
+    decoded: dict[str, str] | None = None
+    fields: FieldCounts = {}
 
 
 class Manifest(msgspec.Struct, kw_only=True):

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from goq.pipeline.arrow.json_columns import Columns, decode, decoded_schema
+from goq.pipeline.arrow.json_columns import Columns, FieldCounts, JsonDecoder, decoded_schema
 from goq.pipeline.arrow.node_source import LogSource, ahead
 from goq.pipeline.arrow.tables import TABLES, Table, rows_between
 from goq.pipeline.export.parquet import DatedWriter, Staging, WrittenFile
@@ -27,11 +27,12 @@ class TimeSpan(NamedTuple):
 
 
 class PieceFiles(NamedTuple):
-    """The staged files of one piece, and its missing offsets."""
+    """The staged files of one piece, its missing offsets, and the fields of decoded values."""
 
     piece: Piece
     files: list[WrittenFile]
     missing: list[tuple[int, int]]
+    fields: FieldCounts
 
 
 class Work(NamedTuple):
@@ -67,6 +68,7 @@ def stage_piece(source: LogSource, work: Work, piece: Piece, attempt: str = "") 
     table, topic = TABLES[work.table], work.topic
     stem = f"{piece.partition}-{piece.start}-{piece.end}{attempt}"
     schema = table.schema
+    decoder = None if work.decoded is None else JsonDecoder(work.decoded)
     if work.decoded is not None:
         schema = decoded_schema(schema, work.decoded)
     writer = DatedWriter(work.staging, stem, schema, table.time)
@@ -79,8 +81,9 @@ def stage_piece(source: LogSource, work: Work, piece: Piece, attempt: str = "") 
                     topic, piece.partition, frame_batch.frames, work.default_lane
                 ):
                     batch = within(batch, table, piece, work.span)
-                    writer.add(batch if work.decoded is None else decode(batch, work.decoded))
-        return PieceFiles(piece, list(writer.finish()), missing)
+                    writer.add(batch if decoder is None else decoder.decode(batch))
+        fields = {} if decoder is None else decoder.seen
+        return PieceFiles(piece, list(writer.finish()), missing, fields)
     except BaseException:
         writer.abandon()
         raise

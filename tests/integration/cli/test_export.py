@@ -20,7 +20,7 @@ pq = pytest.importorskip("pyarrow.parquet")
 
 
 def rows(folder: Path, table: str) -> list[dict[str, object]]:
-    paths = sorted(folder.glob(f"{table}/topic=*/date=*/*.parquet"))
+    paths = sorted(folder.glob(f"{table}/topic_folder=*/date=*/*.parquet"))
     # Arrow may close a file later than its table is there, and a disk in use is not unmounted.
     files = (pq.ParquetFile(io.BytesIO(path.read_bytes())) for path in paths)
     return [row for file in files for row in file.read().to_pylist()]
@@ -90,8 +90,39 @@ def test_json_values_become_columns_that_the_folder_remembers(
     goq("produce", topic, stdin=b'{"id": 2, "new": 1}\n')
     goq("export", topic, "--to", to, "--decode", "json")
     assert {r["id"] for r in rows(tmp_path / "out", "messages")} == {1, 2, None}
-    other = goq("export", topic, "--to", to, "--decode", "json", "--schema", "id string", code=6)
-    assert b"id bigint, total double" in other.stderr
+    narrower = ("--decode", "json", "--schema", "total bigint")
+    other = goq("export", topic, "--to", to, *narrower, code=6)
+    assert b"id bigint, total double, new bigint" in other.stderr
+    assert b"give --decode json again" in goq("export", topic, "--to", to, code=6).stderr
+    goq("produce", topic, stdin=b'{"id": "seven"}\n')
+    goq("export", topic, "--to", to, "--decode", "json", "--schema", "id string")
+    assert "seven" in [r.get("id_string") for r in rows(tmp_path / "out", "messages")]
+
+
+def test_an_export_that_begins_on_an_empty_topic_decodes_what_comes(
+    goq: Run, topic: str, tmp_path: Path
+) -> None:
+    words = ("export", topic, "--to", str(tmp_path / "out"), "--decode", "json")
+    goq("topic", "create", topic)
+    goq(*words)
+    goq("produce", topic, stdin=b'{"id": 7}\n')
+    goq(*words)
+    assert [row["id"] for row in rows(tmp_path / "out", "messages")] == [7]
+
+
+def test_a_field_that_the_sample_lacks_is_told_and_has_its_column_in_the_next_run(
+    goq: Run, topic: str, tmp_path: Path
+) -> None:
+    words = ("export", topic, "--to", str(tmp_path / "out"), "--decode", "json")
+    goq("topic", "create", topic, "--partitions", "1")
+    goq("produce", topic, stdin=b'{"id": 1}\n' * 1000)
+    goq("produce", topic, stdin=b'{"id": 2, "late": true}\n')
+    said = goq(*words).stderr
+    assert f"goq: {topic}: fields without a column: late\n".encode() in said
+    goq("produce", topic, stdin=b'{"id": 3}\n')
+    assert b"late" not in goq(*words).stderr
+    found = [row for row in rows(tmp_path / "out", "messages") if row["id"] in (2, 3)]
+    assert [row.get("late", "no column") for row in found] == ["no column", None]
 
 
 def test_bounds_in_time_are_kept_by_the_folder(goq: Run, topic: str, tmp_path: Path) -> None:

@@ -18,14 +18,14 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from goq.client import Client
 from goq.errors import Conflict, NotFound, Unavailable
-from goq.pipeline.arrow.json_columns import Columns
 from goq.pipeline.arrow.node_source import NodeSource
 from goq.pipeline.arrow.tables import MESSAGES_TABLE, TABLES
 from goq.pipeline.export.destination import LocalDestination
-from goq.pipeline.export.export import Export
+from goq.pipeline.export.export import Decoding, Export
 from goq.pipeline.export.groups_table import export_groups
 from goq.pipeline.export.iceberg import IcebergCatalog
 from tests.support.node.running_node import RunningNode
+from tests.support.pipeline.lake_changes import CHANGES, cells, export_change
 
 
 class Stopped(BaseException):
@@ -43,18 +43,17 @@ def catalog(tmp_path: Path) -> SqlCatalog:
 
 
 def export(
-    node: RunningNode, topic: str, root: Path, now_us: int, decoded: Columns | None = None
+    node: RunningNode, topic: str, root: Path, now_us: int, decoding: Decoding | None = None
 ) -> None:
     with Client(node.url) as client:
         export_groups(client, LocalDestination(root), topic, now_us)
         for table in TABLES.values():
-            columns = decoded if table is MESSAGES_TABLE else None
             Export(
                 NodeSource(client),
                 LocalDestination(root),
                 table,
                 topic,
-                decoded=columns,
+                decoding=decoding if table is MESSAGES_TABLE else None,
                 messages_max=40,
             ).run()
 
@@ -165,7 +164,7 @@ def test_columns_of_decoded_values_are_added_when_they_come(
     publish(node, other, ['{"id": 7, "total": 1.5}', "not json"])
     export(node, topic, tmp_path / "out", 1_000_000)
     tables.register(LocalDestination(tmp_path / "out"), topic)
-    export(node, other, tmp_path / "out", 1_000_000, {"id": "bigint", "total": "double"})
+    export(node, other, tmp_path / "out", 1_000_000, Decoding({"id": "bigint", "total": "double"}))
     tables.register(LocalDestination(tmp_path / "out"), other)
     rows = in_iceberg(catalog, "messages")
     assert sorted((r["id"] or 0, r["_corrupt"] or "") for r in rows) == [
@@ -176,10 +175,19 @@ def test_columns_of_decoded_values_are_added_when_they_come(
     third = f"{topic}-other"
     node.call("POST", "/v1/topics", {"name": third, "partitions": 1})
     publish(node, third, ['{"id": "seven"}'])
-    export(node, third, tmp_path / "out", 1_000_000, {"id": "string"})
+    export(node, third, tmp_path / "out", 1_000_000, Decoding({"id": "string"}))
     with pytest.raises(Conflict, match="not registered"):
         tables.register(LocalDestination(tmp_path / "out"), third)
     assert in_iceberg(catalog, "messages") == rows
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_old_and_new_files_are_one_table_after_a_change(
+    tmp_path: Path, catalog: SqlCatalog, change: str
+) -> None:
+    target = export_change(change, tmp_path / "out")
+    IcebergCatalog(catalog, "goq").register(target, "orders")
+    assert cells(in_iceberg(catalog, "messages")) == CHANGES[change].wanted
 
 
 def test_another_export_of_a_topic_is_not_added_to_the_same_table(

@@ -12,13 +12,14 @@ pytest.importorskip("pyarrow")
 import pyarrow as pa
 
 from goq.errors import InvalidInput
-from goq.pipeline.arrow.json_columns import columns_in, decode, decoded_schema, parse_columns
+from goq.pipeline.arrow.json_columns import JsonDecoder, decoded_schema, parse_columns
+from goq.pipeline.arrow.json_inference import counted, evolved
 from goq.pipeline.arrow.schema import MESSAGES
 
 
 def decoded(columns: str, *values: bytes | None) -> list[dict[str, Any]]:
     batch = pa.RecordBatch.from_pydict({"value": pa.array(values, pa.binary())})
-    found = decode(batch, parse_columns(columns))
+    found = JsonDecoder(parse_columns(columns)).decode(batch)
     found.validate(full=True)
     return found.drop_columns(["value"]).to_pylist()
 
@@ -66,11 +67,6 @@ def test_the_largest_and_the_smallest_number_fit() -> None:
     assert [row["id"] for row in rows] == [2**63 - 1, -(2**63)]
 
 
-def test_columns_are_found_in_values_that_agree_more_or_less() -> None:
-    found = columns_in([b'{"a": 1, "b": 1, "c": true}', b'{"a": 2.5, "b": "x", "d": null}', b"no"])
-    assert found == {"a": "double", "b": "string", "c": "boolean"}
-
-
 def test_a_column_does_not_take_the_name_of_the_tables_own() -> None:
     schema = decoded_schema(
         pa.schema([("offset", pa.int64())]), {"offset": "string", "x": "bigint"}
@@ -88,7 +84,7 @@ def test_a_schema_that_cannot_be_read_is_refused(text: str) -> None:
 
 def test_no_two_columns_have_the_same_name_not_even_in_another_case() -> None:
     value = b'{"key": 1, "value_key": 2, "": 3, "Id": 4, "id": 5, "_corrupt": 6, "Topic": 7}'
-    columns = columns_in([value, b'{"ID": 1, "value_topic": 2, "new": 3}'])
+    columns = evolved({}, counted([value, b'{"ID": 1, "value_topic": 2, "new": 3}'], {}))
     assert list(columns) == ["key", "Id", "_corrupt", "Topic", "new"]
     names = decoded_schema(MESSAGES, columns).names
     assert names[-6:] == ["value_key", "Id", "value__corrupt", "value_Topic", "new", "_corrupt"]

@@ -79,7 +79,7 @@ def wanted(log: LoggedFrames, span: TimeSpan = TimeSpan()) -> list[tuple[Any, ..
 
 def found(root: Path) -> list[tuple[Any, ...]]:
     rows = []
-    for path in sorted(root.glob("messages/topic=*/date=*/*.parquet")):
+    for path in sorted(root.glob("messages/topic_folder=*/date=*/*.parquet")):
         table = pq.ParquetFile(path).read()
         times = table.column("timestamp").cast("int64").to_pylist()
         columns = [table.column(name).to_pylist() for name in ("partition", "offset", "value")]
@@ -100,7 +100,7 @@ def test_what_is_new_is_added_by_each_run_and_nothing_twice(tmp_path: Path) -> N
         export(log, LocalDestination(tmp_path)).run()
         assert found(tmp_path) == wanted(log)
     again = export(log, LocalDestination(tmp_path)).run()
-    assert again == (0, 0, 0, 0)
+    assert again[:4] == (0, 0, 0, 0)
 
 
 @pytest.mark.parametrize("after", [False, True])
