@@ -175,6 +175,7 @@ DEAD_HISTORY_BYTES_MAX: Final = 16 * KIB
 DEAD_LETTER_ORIGINS_MAX: Final = 10  # earlier origins in the history of a dead letter
 OUTBOX_FRAME_BYTES: Final = 4 * MIB
 OUTBOX_FRAME_MESSAGES: Final = 2_000
+SQS_RECORD_CHARS_MAX: Final = 64 * KIB  # attributes and tags of a queue
 STREAM_IN_FLIGHT_MESSAGES_MAX: Final = 1_000_000
 SNAPSHOT_EVENTS_MIN: Final = 1000
 SNAPSHOT_EVENTS_MAX: Final = 5000

@@ -24,6 +24,7 @@ from goq.config.types import (
     share,
     size,
     tenant_weights,
+    text,
     truth,
 )
 from goq.errors import InvalidInput
@@ -86,6 +87,8 @@ class TopicSettings:
     tenant_weights: tuple[tuple[str, float], ...] = ()
     tenant_in_flight_max: int | None = None
     dedup_window_ms: int | None = 86_400_000
+    sqs: str | None = None
+    """The record of a queue of the SQS-compatible endpoint: its attributes and tags."""
 
     @property
     def default_lane(self) -> int:
@@ -159,10 +162,14 @@ class TopicSettings:
         return self.changed({_GROUP_SETTINGS[name]: value for name, value in values.items()})
 
     def written(self) -> dict[str, str]:
-        """Return every setting by its dotted key, in the form that people write."""
+        """Return the settings by their dotted keys, in the form that people write.
+
+        Those of ``OPTIONAL`` are there only if they are set: earlier versions do not know them.
+        """
         return {
             key: setting.kind.format(getattr(self, setting.attribute))
             for key, setting in _SETTINGS.items()
+            if key not in OPTIONAL or getattr(self, setting.attribute) is not None
         }
 
     def written_for_group(self) -> dict[str, str]:
@@ -225,7 +232,11 @@ _SETTINGS: dict[str, _Setting] = {
     "dedup.window": _Setting(
         "dedup_window_ms", optional(duration(1000, limits.DEDUP_WINDOW_MS_MAX))
     ),
+    "sqs": _Setting("sqs", optional(text(limits.SQS_RECORD_CHARS_MAX))),
 }
+OPTIONAL = frozenset({"sqs"})
+"""Settings that a topic need not have."""
+
 _GROUP_SETTINGS: dict[str, str] = {
     key.removeprefix(_DELIVERY_PREFIX): key
     for key in _SETTINGS

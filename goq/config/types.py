@@ -56,6 +56,17 @@ def count(low: int, high: int) -> Kind[int]:
     return _bounded(_parse_count, str, low, high)
 
 
+def text(chars_max: int) -> Kind[str]:
+    """Return the type of a text of at most so many characters."""
+
+    def parse(value: Any, field: str) -> str:
+        if not isinstance(value, str) or len(value) > chars_max:
+            raise InvalidInput(f"not a text of at most {chars_max} characters", field=field)
+        return value
+
+    return Kind(parse, str)
+
+
 def share(low: float, high: float) -> Kind[float]:
     """Return the type of a number within bounds."""
 

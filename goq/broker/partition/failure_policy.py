@@ -44,5 +44,10 @@ def dead_letter_settings(settings: TopicSettings) -> TopicSettings:
     message of a key.
     """
     return settings.changed(
-        {"delivery.max_attempts": None, "delivery.dead_letters": False, "cleanup": Cleanup.DELETE}
+        {
+            "delivery.max_attempts": None,
+            "delivery.dead_letters": False,
+            "cleanup": Cleanup.DELETE,
+            "sqs": None,
+        }
     )

@@ -18,10 +18,23 @@ from goq.broker.metadata import (
 )
 from goq.cluster.metadata import commands
 from goq.cluster.metadata.client import MetadataClient
-from goq.cluster.metadata.features import has_audit_topic, has_topic_ids
+from goq.cluster.metadata.features import (
+    has_audit_topic,
+    has_optional_settings,
+    has_topic_ids,
+)
 from goq.cluster.metadata.results import Accepted
 from goq.cluster.metadata.state import GroupMetadata, MetadataState, TopicMetadata
-from goq.errors import Conflict, GoqError, InvalidInput, TimedOut, TopicExists, TopicNotFound
+from goq.config.topic import OPTIONAL
+from goq.errors import (
+    Conflict,
+    GoqError,
+    InvalidInput,
+    TimedOut,
+    TopicExists,
+    TopicNotFound,
+    Unavailable,
+)
 from goq.storage.node_db import ArchiveRow, SegmentRow, TopicManifest, TopicRow
 
 _CONFLICT_TIMEOUT_S = 3.0
@@ -77,6 +90,7 @@ class ReplicatedMetadataStore:
 
         Raises ``TopicExists`` if it is new to this node's broker, but not to the cluster.
         """
+        check_optional(self._state, topic.settings)
         existing = self._state.topics.get(topic.name)
         if existing is not None:
             reason = "is being deleted; try again" if existing.deleting else "exists already"
@@ -104,6 +118,7 @@ class ReplicatedMetadataStore:
         elif topic.deleting:
             await self._propose(commands.DeleteTopic(topic.name, topic.id))
         else:
+            check_optional(self._state, topic.settings)
             await self._alter(existing, topic, replication)
 
     async def _alter(
@@ -243,6 +258,17 @@ def group_settings(state: MetadataState, topic: str) -> dict[str, dict[str, str]
     """Return a topic's groups, each with its own settings."""
     groups = state.groups.get(topic, {})
     return {name: dict(group.settings) for name, group in groups.items()}
+
+
+def check_optional(state: MetadataState, settings: Mapping[str, str]) -> None:
+    """Raise ``Unavailable`` for a setting that some node does not know."""
+    unknown = OPTIONAL.intersection(settings)
+    if unknown and not has_optional_settings(state):
+        raise Unavailable(
+            f"a node of the cluster runs an earlier goq and does not know {min(unknown)}:"
+            " upgrade all nodes first",
+            field=f"settings.{min(unknown)}",
+        )
 
 
 def check_replication(

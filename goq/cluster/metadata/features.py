@@ -12,6 +12,7 @@ level 3   new topics have a drawn id; the name of a deleted topic is free at onc
 level 4   one command changes many partitions
 level 5   access tokens
 level 6   the topic of the audit trail
+level 7   topics may have the settings that only some have (``config.topic.OPTIONAL``)
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from goq.cluster.metadata.commands import (
 )
 from goq.cluster.metadata.state import MetadataState
 
-OWN_LEVEL: Final = 6
+OWN_LEVEL: Final = 7
 """The highest level that this version of goq knows."""
 
 DIGESTS_LEVEL: Final = 1
@@ -41,6 +42,7 @@ TOPIC_IDS_LEVEL: Final = 3
 BATCHES_LEVEL: Final = 4
 TOKENS_LEVEL: Final = 5
 AUDIT_LEVEL: Final = 6
+OPTIONAL_SETTINGS_LEVEL: Final = 7
 
 _COMMAND_LEVELS: dict[type, int] = {
     RegisterNodeWithLevel: 1,
@@ -87,3 +89,8 @@ def has_batches(state: MetadataState) -> bool:
 def has_audit_topic(state: MetadataState) -> bool:
     """Whether all nodes know the topic of the audit trail."""
     return state.features.level >= AUDIT_LEVEL
+
+
+def has_optional_settings(state: MetadataState) -> bool:
+    """Whether all nodes know the settings that only some topics have."""
+    return state.features.level >= OPTIONAL_SETTINGS_LEVEL

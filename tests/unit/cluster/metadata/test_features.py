@@ -8,6 +8,7 @@ import pytest
 
 from goq.cluster.controller.controller import decide
 from goq.cluster.controller.node_liveness import Heartbeat, NodeLiveness
+from goq.cluster.metadata.broker_store import check_optional
 from goq.cluster.metadata.commands import (
     RaiseFeatureLevel,
     RegisterNode,
@@ -16,6 +17,8 @@ from goq.cluster.metadata.commands import (
 )
 from goq.cluster.metadata.features import OWN_LEVEL, has_digests, level_of
 from goq.cluster.metadata.state import MetadataState
+from goq.config.topic import TopicSettings
+from goq.errors import Unavailable
 from tests.support.cluster.metadata.states import after, nodes, partition, refused, with_topic
 
 
@@ -134,3 +137,13 @@ def test_a_reset_is_refused_for_another_start_of_the_node() -> None:
     state = with_topic(nodes(3))
     assert refused(state, ResetReplicas("n1", 2, ())) == "stale_incarnation"
     assert refused(state, ResetReplicas("n9", 1, ())) == "node_not_found"
+
+
+def test_a_setting_that_only_some_topics_have_waits_for_the_last_node_to_know_it() -> None:
+    plain = TopicSettings().written()
+    queue = TopicSettings().changed({"sqs": "{}"}).written()
+    below = raised(nodes(3), OWN_LEVEL - 1)
+    check_optional(below, plain)
+    with pytest.raises(Unavailable, match="upgrade all nodes"):
+        check_optional(below, queue)
+    check_optional(raised(nodes(3), OWN_LEVEL), queue)
