@@ -14,6 +14,7 @@ process   the process of a node: event loop, log, signals
 node      the composition root of a running node
 http      the HTTP/1.1 server and client
 api       the HTTP API: routes, bodies, views, gateway, metrics
+sqs       the endpoint for AWS SDKs, over the HTTP API
 cluster   replication, cluster metadata, and everything else that several nodes need
 broker    topics and partitions: publish, receive, retention, search, trace
 delivery  which group gets which message when, without I/O

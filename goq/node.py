@@ -60,6 +60,7 @@ class NodeServer:
         self._space_monitor: asyncio.Task[None] | None = None
         self.broker: Broker | None = None
         self._server: HttpServer | None = None
+        self._sqs_server: HttpServer | None = None
         self.app: App | None = None
         self._bootstrap: ClusterBootstrap | None = None
         self.cluster: ClusterNode | None = None
@@ -70,8 +71,16 @@ class NodeServer:
     @property
     def url(self) -> str:
         """The address that the node listens on."""
-        assert self._server is not None
-        host, port = self._server.addresses[0]
+        return self._url_of(self._server)
+
+    @property
+    def sqs_url(self) -> str | None:
+        """The address of the SQS-compatible endpoint, None without one."""
+        return None if self._sqs_server is None else self._url_of(self._sqs_server)
+
+    def _url_of(self, server: HttpServer | None) -> str:
+        assert server is not None
+        host, port = server.addresses[0]
         scheme = "http" if self._certificate is None else "https"
         return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
@@ -90,6 +99,7 @@ class NodeServer:
 
     async def _start(self) -> None:
         check_exposure(self.config)
+        _check_sqs(self.config)
         check_secret_files(self.config)
         tls = self.config.security.tls
         if tls is not None:
@@ -119,6 +129,8 @@ class NodeServer:
         )
         self._space_monitor = asyncio.ensure_future(self._watch_space())
         self._server = await self._listen(self.app)
+        if self.config.sqs.listen is not None:
+            self._sqs_server = await self._listen_for_sqs(self.app)
         if self._certificate is not None:
             self._certificate_monitor = asyncio.ensure_future(self._watch_certificate())
         if self.cluster is not None:
@@ -159,6 +171,8 @@ class NodeServer:
         """Raise ``UsageError`` for an address that cannot be bound, before the folder is used."""
         config = self.config
         addresses = [(config.broker.host, config.broker.port, "broker")]
+        if config.sqs.listen is not None:
+            addresses.append((*config.sqs.address, "sqs"))
         if config.cluster.is_member:
             addresses.append((*config.cluster.address, "cluster"))
         for host, port, section in addresses:
@@ -229,13 +243,31 @@ class NodeServer:
         app.metrics.server = server
         assert self.broker is not None
         self.broker.commit_turn.on_inline_write = server.note_journal_write
+        await self._start_server(server, config.host, config.port, "broker")
+        return server
+
+    async def _listen_for_sqs(self, app: App) -> HttpServer:
+        from goq.sqs.app import SqsApp  # most nodes have no such endpoint
+
+        assert self.broker is not None
+        config = self.config.sqs
+        sqs = SqsApp(self.broker, app.handle, config, lambda: self.sqs_url or "")
+        server = HttpServer(
+            sqs.handle,
+            sqs.on_error,
+            HttpLimits(connections_max=connections_max()),
+            self.config.sqs_host_names,
+            app.failures,
+        )
+        await self._start_server(server, *config.address, "sqs")
+        return server
+
+    async def _start_server(self, server: HttpServer, host: str, port: int, section: str) -> None:
         try:
             certificate = self._certificate
-            tls = None if certificate is None else certificate.context
-            await server.start(config.host, config.port, tls)
+            await server.start(host, port, None if certificate is None else certificate.context)
         except OSError as error:
-            raise _cannot_listen(config.listen, error, "broker") from None
-        return server
+            raise _cannot_listen(f"{host}:{port}", error, section) from None
 
     def _replica_start_offset(self, partition: Partition) -> int | None:
         if self.cluster is None:
@@ -243,7 +275,7 @@ class NodeServer:
         return self.cluster.replicas.needed_from(partition.identity)
 
     def reload(self, config: Config) -> None:
-        """Take over the settings that can change while the node runs: ``security.hosts``.
+        """Take over the settings that can change while the node runs: the names of hosts.
 
         The certificate is loaded again. The token of the data folder is read again, and does not
         count any more without its file.
@@ -259,10 +291,13 @@ class NodeServer:
         self.config = config
         if self._server is not None:
             self._server.allow_hosts(config.host_names)
+        if self._sqs_server is not None:
+            self._sqs_server.allow_hosts(config.sqs_host_names)
 
     def requests_under_way(self) -> list[str]:
         """Return the requests that are not answered yet, for a log."""
-        return [] if self._server is None else self._server.requests_under_way()
+        servers = (self._server, self._sqs_server)
+        return [each for s in servers if s is not None for each in s.requests_under_way()]
 
     async def stop(self) -> None:
         """Finish requests in flight, make everything durable, unlock the data folder.
@@ -278,9 +313,11 @@ class NodeServer:
         if self.broker is not None:
             self.broker.start_queue.stop()
             self.broker.streams.end_all()
-        if self._server is not None:
-            await self._server.drain(limits.DRAIN_TIMEOUT_MS)
-            self._server = None
+        servers = [each for each in (self._server, self._sqs_server) if each is not None]
+        for each in servers:
+            each.begin_drain()  # before a waiting request is answered: it closes its connection
+        await asyncio.gather(*(each.drain(limits.DRAIN_TIMEOUT_MS) for each in servers))
+        self._server = self._sqs_server = None
         if self.app is not None and self.app.audit is not None:
             await self.app.audit.close()
         await self._release()
@@ -316,6 +353,16 @@ class NodeServer:
                     RealDisk().remove_dir(path)
                 else:
                     path.rmdir()  # a parent, if it is empty
+
+
+def _check_sqs(config: Config) -> None:
+    """Raise ``UsageError`` for a node that cannot serve the SQS-compatible endpoint."""
+    if config.sqs.listen is not None and config.asks_for_tokens:
+        raise UsageError(
+            "the SQS-compatible endpoint does not check signatures yet: leave sqs.listen out, or"
+            " set security.auth=off",
+            field="sqs.listen",
+        )
 
 
 def _cannot_listen(address: str, error: OSError, section: str) -> UsageError:

@@ -20,16 +20,23 @@ def is_loopback(host: str) -> bool:
 
 def check_exposure(config: Config) -> None:
     """Raise ``UsageError`` for a node that other machines reach and that asks for no tokens."""
-    if config.asks_for_tokens or config.security.allow_open or is_loopback(config.broker.host):
+    if config.asks_for_tokens or config.security.allow_open:
         return
+    addresses = {"broker": (config.broker.host, config.broker.listen)}
+    if config.sqs.listen is not None:
+        addresses["sqs"] = (config.sqs.address[0], config.sqs.listen)
+    open_to_others = [s for s, (host, _) in addresses.items() if not is_loopback(host)]
+    if not open_to_others:
+        return
+    section = open_to_others[0]
     data_dir = config.broker.data_dir
     raise UsageError(
-        f"anyone who reaches {config.broker.listen} could read and delete everything. Ask for"
+        f"anyone who reaches {addresses[section][1]} could read and delete everything. Ask for"
         " tokens: security.auth=tokens, after goq token create admin --allow 'admin:*'"
         f" --data-dir {data_dir}, or with {data_dir / FILE_NAME}, which the first start then"
-        " writes. Or serve this machine alone: broker.listen=127.0.0.1:PORT. Or take the risk:"
+        f" writes. Or serve this machine alone: {section}.listen=127.0.0.1:PORT. Or take the risk:"
         " security.allow_open=true",
-        field="broker.listen",
+        field=f"{section}.listen",
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -10,14 +9,15 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from goq import limits
+from goq.config.addresses import host_and_port, host_names, listed
+from goq.config.sqs import SqsConfig
 from goq.config.topic import TopicSettings
 from goq.errors import InvalidInput
 from goq.model import check_name
 
 DEFAULT_PARTITIONS = 6
-SECTIONS = "broker, cluster, defaults, logging, metrics and security"
+SECTIONS = "broker, cluster, defaults, logging, metrics, security and sqs"
 _STRICT = ConfigDict(extra="forbid", frozen=True)
-_HOST_NAME = re.compile(r"(\*\.)?[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_])?", re.ASCII)
 _ALL_ADDRESSES = ("0.0.0.0", "::")
 
 
@@ -49,7 +49,7 @@ class BrokerConfig(BaseModel):
     @field_validator("listen")
     @classmethod
     def _has_host_and_port(cls, value: str) -> str:
-        return _host_and_port(value)
+        return host_and_port(value)
 
     @property
     def host(self) -> str:
@@ -60,13 +60,6 @@ class BrokerConfig(BaseModel):
     def port(self) -> int:
         """The port to listen on, 0 for any free one."""
         return int(self.listen.rpartition(":")[2])
-
-
-def _host_and_port(value: str) -> str:
-    host, colon, port = value.rpartition(":")
-    if not (host and colon and port.isascii() and port.isdigit() and int(port) < 65536):
-        raise ValueError(f"{value!r} is not HOST:PORT, as in 127.0.0.1:8080")
-    return value
 
 
 def _node_url(value: str) -> str:
@@ -124,7 +117,7 @@ class ClusterConfig(BaseModel):
     @field_validator("listen")
     @classmethod
     def _has_host_and_port(cls, value: str | None) -> str | None:
-        return None if value is None else _host_and_port(value)
+        return None if value is None else host_and_port(value)
 
     @field_validator("listen", "join", "secret_file", "tls", "advertise", "rack", mode="before")
     @classmethod
@@ -161,7 +154,7 @@ class ClusterConfig(BaseModel):
                 check_name(name, "node")
             except InvalidInput as error:
                 raise ValueError(error.detail) from None
-            _host_and_port(address)
+            host_and_port(address)
         return value
 
     def join_url(self, node_id: str) -> str | None:
@@ -297,21 +290,12 @@ class SecurityConfig(BaseModel):
     @field_validator("hosts", mode="before")
     @classmethod
     def _are_listed(cls, value: Any) -> Any:
-        """Accept ``a,b`` as well as a list."""
-        if value == "none" or value is None:
-            return ()
-        return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+        return listed(value)
 
     @field_validator("hosts")
     @classmethod
     def _are_names(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        for name in value:
-            if not _HOST_NAME.fullmatch(name):
-                raise ValueError(
-                    f"{name!r} is not a host name; write goq.example.com or *.example.com, without"
-                    " scheme and port"
-                )
-        return tuple(name.lower() for name in value)
+        return host_names(value)
 
 
 class LoggingConfig(BaseModel):
@@ -346,6 +330,7 @@ class Config(BaseModel):
     security: SecurityConfig = SecurityConfig()
     logging: LoggingConfig = LoggingConfig()
     metrics: MetricsConfig = MetricsConfig()
+    sqs: SqsConfig = SqsConfig()
 
     @property
     def speaks_https(self) -> bool:
@@ -374,6 +359,12 @@ class Config(BaseModel):
             urls += [f"//{cluster.address_of(me)}"]
         named = {urlsplit(url).hostname for url in urls if url is not None}
         return {name for name in named if name} | set(self.security.hosts)
+
+    @property
+    def sqs_host_names(self) -> set[str]:
+        """The names of hosts by which clients may call the SQS-compatible endpoint."""
+        own = urlsplit(f"//{self.sqs.listen}").hostname
+        return {own or "", *self.sqs.hosts, *self.host_names}
 
     @model_validator(mode="after")
     def _is_one_cluster(self) -> Config:

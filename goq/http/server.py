@@ -113,15 +113,11 @@ class HttpServer:
         currents = [connection.current for connection in self._shared.connections]
         return [repr(request) for request in currents if request is not None]
 
-    async def drain(self, timeout_ms: int) -> None:
-        """Accept nothing more, finish the requests in progress, then close.
-
-        Connections without a request in progress close at once; the others answer theirs with
-        ``Connection: close``. After ``timeout_ms`` the rest is aborted and its tasks are cancelled.
-        """
-        if self._server is None:
-            return
+    def begin_drain(self) -> None:
+        """Accept nothing more. Connections without a request in progress close at once."""
         shared = self._shared
+        if self._server is None or shared.draining:
+            return
         shared.draining = True
         shared.loop_watch.stop()
         self._server.close()
@@ -129,6 +125,17 @@ class HttpServer:
             handshake.cancel()
         for connection in list(shared.connections):
             connection.drain()
+
+    async def drain(self, timeout_ms: int) -> None:
+        """Accept nothing more, finish the requests in progress, then close.
+
+        They are answered with ``Connection: close``. After ``timeout_ms`` the rest is aborted and
+        its tasks are cancelled.
+        """
+        if self._server is None:
+            return
+        self.begin_drain()
+        shared = self._shared
         if not await self._wait_until_empty(timeout_ms):
             left = list(shared.connections)
             tasks = [connection.task for connection in left if connection.task is not None]

@@ -27,7 +27,7 @@ from goq.process.settings import changed_settings
 _log = logging.getLogger("goq.node")
 _PRIVATE = 0o077
 """The file mode creation mask: other users read no message, by no file of the data folder."""
-_RELOADED = ("logging.level", "security.hosts")
+_RELOADED = ("logging.level", "security.hosts", "sqs.hosts")
 
 
 def run(load: Callable[[], Config], on_ready: Callable[[Config, str], None]) -> None:

@@ -45,6 +45,10 @@ def command(
     cluster_tls_ca_file: Annotated[
         Path | None, typer.Option(help="The authority of all certificates.")
     ] = None,
+    sqs_listen: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Serve AWS SDKs too, as SQS does."),
+    ] = None,
     log_level: Annotated[
         str | None, typer.Option(metavar="debug|info|warning|error", help="Default: info.")
     ] = None,
@@ -72,6 +76,7 @@ def command(
         "broker.data_dir": data_dir,
         "broker.listen": listen,
         "broker.node_id": node_id,
+        "sqs.listen": sqs_listen,
         "logging.level": log_level,
         "logging.format": log_format,
         "cluster.listen": cluster_listen,

@@ -28,8 +28,9 @@ NAMES = ("n1", "n2", "n3")
 class RunningCluster:
     """The nodes by name. A stopped node stays in ``by_name`` and does not answer.
 
-    ``tls`` holds certificate settings by node; without an entry the node has none. ``security`` are
-    the settings of that section for all nodes, and ``more`` those of the cluster by node.
+    ``tls`` holds certificate settings by node; without an entry the node has none. ``security``
+    and ``sqs`` are the settings of these sections for all nodes, and ``more`` those of the cluster
+    by node.
     ``client_tls`` verifies nodes that speak HTTPS.
     """
 
@@ -39,6 +40,7 @@ class RunningCluster:
         self.running: set[str] = set()
         self.tls: dict[str, dict[str, Path]] = {}
         self.security: dict[str, Any] = {}
+        self.sqs: dict[str, Any] = {}
         self.more: dict[str, dict[str, Any]] = {}
         self.client_tls: ssl.SSLContext | None = None
         self._ports = dict(zip(NAMES, free_ports(len(NAMES)), strict=True))
@@ -96,6 +98,7 @@ class RunningCluster:
             "broker": self._brokers.setdefault(name, at_home),
             "cluster": cluster,
             "security": self.security,
+            "sqs": self.sqs,
         }
         node = RunningNode(self.folder / name, settings)
         node.start()
@@ -176,16 +179,19 @@ def new_cluster(folder: Path) -> Iterator[RunningCluster]:
 
 
 @contextmanager
-def running_cluster(security: dict[str, Any] | None = None) -> Iterator[RunningCluster]:
+def running_cluster(
+    security: dict[str, Any] | None = None, sqs: dict[str, Any] | None = None
+) -> Iterator[RunningCluster]:
     """Run three nodes until the block ends; they have found each other when it begins.
 
-    ``security`` are the settings of that section.
+    ``security`` and ``sqs`` are the settings of these sections.
     """
     with (
         tempfile.TemporaryDirectory(prefix="goq-test-") as folder,
         new_cluster(Path(folder)) as cluster,
     ):
         cluster.security = security or {}
+        cluster.sqs = sqs or {}
         cluster.start_three()
         yield cluster
 

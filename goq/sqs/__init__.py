@@ -1,0 +1,13 @@
+"""The SQS-compatible endpoint: AWS SDKs use topics as queues, over a listener of its own.
+
+A queue is a topic and the group ``sqs.group`` of it. Each operation becomes requests to the node's
+own HTTP handler, so access control, quotas and the routing of a cluster hold for it too.
+
+app            the handler of the listener: protocol, operation, answer
+protocol       requests, answers and errors on the wire
+operations     what each operation does
+attributes     attributes of queues, as topic settings and back
+message_codec  messages and their attributes, as goq messages and back
+handles        receipt handles
+node_calls     requests to the node's own HTTP handler
+"""

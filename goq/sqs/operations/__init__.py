@@ -1,0 +1,8 @@
+"""The operations of the SQS-compatible endpoint.
+
+queues   create, find, list, delete, attributes, tags, purge
+batch    bounds of batches, and results of their entries
+send     operations that send
+receive  ReceiveMessage
+settle   operations on receipt handles
+"""

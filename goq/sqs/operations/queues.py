@@ -1,0 +1,357 @@
+"""Operations on queues: create, find, list, delete, attributes, tags, purge."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from goq.broker.broker import Broker
+from goq.broker.topic.topic import Topic
+from goq.config.sqs import SqsConfig
+from goq.model import AUDIT_TOPIC
+from goq.sqs.attributes import (
+    CONTENT_DEDUP,
+    COUNTS,
+    DELAY,
+    FIFO,
+    FIFO_SUFFIX,
+    SCOPE,
+    SIZE,
+    THROUGHPUT,
+    WAIT,
+    QueueRecord,
+    check_names,
+    checked_attributes,
+    new_queue_settings,
+    read_record,
+    settings_of,
+    shown_attributes,
+)
+from goq.sqs.node_calls import NodeCalls, SqsCall, decoded
+from goq.sqs.protocol.bounds import (
+    LIST_RESULTS_MAX,
+    RELAXED,
+    STRICT,
+    TAG_KEY_CHARS_MAX,
+    TAG_VALUE_CHARS_MAX,
+    TAGS_MAX,
+    check_range,
+)
+from goq.sqs.protocol.errors import (
+    SqsError,
+    error_of,
+    invalid_parameter,
+    missing_parameter,
+    problem_code,
+    queue_missing,
+)
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,80}", re.ASCII)
+_FIFO_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,75}\.fifo", re.ASCII)
+_NAME_CHARS_MAX: Final = 300
+
+
+class _Created(msgspec.Struct):
+    name: str
+
+
+class _GroupCounts(msgspec.Struct):
+    ready: int = 0
+    leased: int = 0
+    retry: int = 0
+    scheduled: int = 0
+
+
+class QueueView:
+    """A topic as a queue."""
+
+    __slots__ = ("_record", "topic")
+
+    def __init__(self, topic: Topic) -> None:
+        self.topic = topic
+        self._record = read_record(topic.settings.sqs)
+
+    @property
+    def is_fifo(self) -> bool:
+        """Whether the queue keeps the order of each message group."""
+        return self.topic.name.endswith(FIFO_SUFFIX)
+
+    @property
+    def delay_s(self) -> int:
+        """The delay of a message that has none of its own."""
+        return self._record.number(DELAY, 0)
+
+    @property
+    def wait_s(self) -> int:
+        """The wait of a receive that says none."""
+        return self._record.number(WAIT, 0)
+
+    def size_max(self, default: int) -> int:
+        """Return the maximum size of a message."""
+        return self._record.number(SIZE, default)
+
+    @property
+    def has_content_dedup(self) -> bool:
+        """Whether the body is the deduplication id of a message that has none."""
+        return self._record.attributes.get(CONTENT_DEDUP) == "true"
+
+    @property
+    def has_group_dedup(self) -> bool:
+        """Whether each message group has deduplication ids of its own."""
+        return self._record.attributes.get(SCOPE) == "messageGroup"
+
+
+class QueueOperations:
+    """Finds queues by their URLs, and answers the operations that concern whole queues."""
+
+    def __init__(self, broker: Broker, calls: NodeCalls, config: SqsConfig) -> None:
+        self._broker = broker
+        self._calls = calls
+        self._config = config
+        self.bounds = STRICT if config.limits == "strict" else RELAXED
+
+    def find(self, url: str | None) -> QueueView | None:
+        """Return the queue of a URL if it is open on this node. Raises ``SqsError``."""
+        topic = self._broker.topics.get(name_of_url(url))
+        return None if topic is None else QueueView(topic)
+
+    async def locate(self, call: SqsCall, url: str | None) -> QueueView:
+        """Return the queue of a URL; wait for a topic that a start has not opened yet.
+
+        Raises ``SqsError``.
+        """
+        name = name_of_url(url)
+        response = await self._calls.ask(call, "GET", _topic_path(name))
+        topic = self._broker.topics.get(name)
+        if response.status >= 400:
+            raise error_of(response)
+        if topic is None or name == AUDIT_TOPIC:
+            raise queue_missing()
+        return QueueView(topic)
+
+    def group_path(self, queue: QueueView, action: str = "") -> str:
+        """Return the path of the group that receives from a queue."""
+        return f"{_topic_path(queue.topic.name)}/groups/{self._config.group}{action}"
+
+    def arn(self, name: str) -> str:
+        """Return the ARN of a queue."""
+        return f"arn:aws:sqs:{self._config.region}:{self._config.account}:{name}"
+
+    def _url(self, call: SqsCall, name: str) -> str:
+        return f"{call.base_url}/{self._config.account}/{name}"
+
+    async def create(self, call: SqsCall) -> dict[str, Any]:
+        """CreateQueue: an existing queue with these attributes is returned."""
+        name = call.shape.name
+        if not name:
+            raise missing_parameter("QueueName")
+        given = dict(call.shape.attributes or {})
+        is_fifo = name.endswith(FIFO_SUFFIX)
+        _check_queue_name(name, given)
+        if given.get(FIFO) in ("false", False):
+            del given[FIFO]
+        attributes = checked_attributes(given, is_fifo=is_fifo, bounds=self.bounds)
+        tags = _checked_tags({**(call.shape.upper_tags or {}), **(call.shape.tags or {})})
+        now_s = self._now_s()
+        settings = new_queue_settings(attributes, QueueRecord(now_s, now_s, attributes, tags))
+        body: dict[str, Any] = {"name": name, "settings": settings}
+        if is_fifo and attributes.get(THROUGHPUT) != "perMessageGroupId":
+            body["partitions"] = 1  # deduplication and order are those of a partition
+        response = await self._calls.ask(call, "POST", "/v1/topics", body)
+        if problem_code(response) == "topic_exists":
+            await self._check_same(call, name, attributes)
+        else:
+            decoded(response, _Created)
+            queue = QueueView(self._broker.topics[name])
+            await self._calls.ask(call, "PUT", self.group_path(queue), {"settings": {}})
+        return {"QueueUrl": self._url(call, name)}
+
+    async def _check_same(self, call: SqsCall, name: str, attributes: Mapping[str, str]) -> None:
+        queue = await self.locate(call, name)
+        shown = shown_attributes(name, queue.topic.settings, self.bounds, self.arn(name))
+        for key, value in attributes.items():
+            if shown.get(key, "") != value:
+                raise SqsError(
+                    "QueueNameExists",
+                    "A queue already exists with the same name and a different value for"
+                    f" attribute {key}",
+                )
+
+    async def url(self, call: SqsCall) -> dict[str, Any]:
+        """GetQueueUrl."""
+        if not call.shape.name:
+            raise missing_parameter("QueueName")
+        queue = await self.locate(call, call.shape.name)
+        return {"QueueUrl": self._url(call, queue.topic.name)}
+
+    async def list(self, call: SqsCall) -> dict[str, Any]:
+        """ListQueues: those that the sender may see, by name."""
+        asked = call.shape
+        prefix, results_max = asked.prefix or "", asked.results_max
+        if results_max is not None:
+            check_range("MaxResults", results_max, 1, LIST_RESULTS_MAX)
+        await self._broker.start_queue.wait_for_all()
+        principal = call.request.principal
+        names = [
+            name
+            for name in sorted(self._broker.topics)
+            if name.startswith(prefix)
+            and name > (asked.token or "")
+            and (_NAME.fullmatch(name) or _FIFO_NAME.fullmatch(name))
+            and name != AUDIT_TOPIC
+            and (principal is None or principal.sees(name))
+        ]
+        page = names[: results_max or LIST_RESULTS_MAX]
+        answer: dict[str, Any] = {}
+        if page:
+            answer["QueueUrls"] = [self._url(call, name) for name in page]
+        if results_max is not None and len(page) < len(names):
+            answer["NextToken"] = page[-1]
+        return answer
+
+    async def delete(self, call: SqsCall) -> None:
+        """DeleteQueue: the topic, with all its messages."""
+        name = name_of_url(call.shape.queue_url)
+        response = await self._calls.ask(call, "DELETE", _topic_path(name))
+        if response.status >= 400:
+            raise error_of(response)
+
+    async def attributes(self, call: SqsCall) -> dict[str, Any]:
+        """GetQueueAttributes."""
+        queue = await self.locate(call, call.shape.queue_url)
+        asked = call.shape.names or []
+        check_names(asked)
+        name = queue.topic.name
+        found = shown_attributes(name, queue.topic.settings, self.bounds, self.arn(name))
+        if "All" in asked or not COUNTS.isdisjoint(asked):
+            found |= await self._counts(call, queue)
+        chosen = {key: found[key] for key in found if key in asked or "All" in asked}
+        return {"Attributes": chosen} if chosen else {}
+
+    async def _counts(self, call: SqsCall, queue: QueueView) -> dict[str, str]:
+        path = self.group_path(queue)
+        response = await self._calls.ask(call, "GET", path)
+        if problem_code(response) == "group_not_found":
+            response = await self._calls.ask(call, "PUT", path, {"settings": {}})
+        counts = decoded(response, _GroupCounts)
+        return {
+            "ApproximateNumberOfMessages": str(counts.ready + counts.retry),
+            "ApproximateNumberOfMessagesNotVisible": str(counts.leased),
+            "ApproximateNumberOfMessagesDelayed": str(counts.scheduled),
+        }
+
+    async def set_attributes(self, call: SqsCall) -> None:
+        """SetQueueAttributes."""
+        queue = await self.locate(call, call.shape.queue_url)
+        given = call.shape.attributes
+        if not given:
+            raise missing_parameter("Attributes")
+        if FIFO in given:
+            raise SqsError("InvalidAttributeName", f"{FIFO} can only be set by CreateQueue.")
+        new = checked_attributes(given, is_fifo=queue.is_fifo, bounds=self.bounds)
+        if queue.is_fifo and queue.topic.partitions.count > 1 and new.get(SCOPE) == "queue":
+            raise SqsError(
+                "InvalidAttributeValue",
+                f"{SCOPE} stays messageGroup: the queue has several partitions.",
+            )
+        record = read_record(queue.topic.settings.sqs)
+        attributes = {**record.attributes, **new}
+        attributes = {key: value for key, value in attributes.items() if value}
+        await self._put(call, queue, new, attributes, record.tags)
+
+    async def _put(
+        self,
+        call: SqsCall,
+        queue: QueueView,
+        new: Mapping[str, str],
+        attributes: dict[str, str],
+        tags: dict[str, str],
+    ) -> None:
+        """Change the topic's settings to those of ``new``, with all attributes and tags."""
+        now_s = self._now_s()
+        record = read_record(queue.topic.settings.sqs)
+        changed = QueueRecord(record.created_s or now_s, now_s, attributes, tags)
+        settings = settings_of(new, changed)
+        path = _topic_path(queue.topic.name)
+        response = await self._calls.ask(call, "PATCH", path, {"settings": settings})
+        if response.status >= 400:
+            raise error_of(response)
+
+    async def tags(self, call: SqsCall) -> dict[str, Any]:
+        """ListQueueTags."""
+        queue = await self.locate(call, call.shape.queue_url)
+        tags = read_record(queue.topic.settings.sqs).tags
+        return {"Tags": tags} if tags else {}
+
+    async def tag(self, call: SqsCall) -> None:
+        """TagQueue."""
+        if not call.shape.tags:
+            raise missing_parameter("Tags")
+        queue = await self.locate(call, call.shape.queue_url)
+        record = read_record(queue.topic.settings.sqs)
+        tags = _checked_tags({**record.tags, **call.shape.tags})
+        await self._put(call, queue, {}, record.attributes, tags)
+
+    async def untag(self, call: SqsCall) -> None:
+        """UntagQueue."""
+        if not call.shape.keys:
+            raise missing_parameter("TagKeys")
+        queue = await self.locate(call, call.shape.queue_url)
+        record = read_record(queue.topic.settings.sqs)
+        tags = {key: value for key, value in record.tags.items() if key not in call.shape.keys}
+        await self._put(call, queue, {}, record.attributes, tags)
+
+    async def purge(self, call: SqsCall) -> None:
+        """PurgeQueue: the group goes on behind the newest message, and all leases end."""
+        queue = await self.locate(call, call.shape.queue_url)
+        path = self.group_path(queue, "/reset")
+        response = await self._calls.ask(call, "POST", path, {"to": "latest"})
+        if response.status >= 400:
+            raise error_of(response)
+
+    def _now_s(self) -> int:
+        return self._broker.clock.wall_ms() // 1000
+
+
+def name_of_url(url: str | None) -> str:
+    """Return the name of a queue from its URL, whatever its host. Raises ``SqsError``."""
+    if not url:
+        raise missing_parameter("QueueUrl")
+    name = url.rstrip("/").rpartition("/")[2]
+    if not name or len(name) > _NAME_CHARS_MAX:
+        raise queue_missing()
+    return name
+
+
+def _topic_path(name: str) -> str:
+    return f"/v1/topics/{name}"
+
+
+def _check_queue_name(name: str, given: Mapping[str, Any]) -> None:
+    is_fifo = given.get(FIFO) in ("true", True)
+    if not (_FIFO_NAME if is_fifo else _NAME).fullmatch(name):
+        if is_fifo:
+            raise invalid_parameter(
+                "The name of a FIFO queue can only include alphanumeric characters, hyphens, or"
+                " underscores, must end with .fifo suffix and be 1 to 80 in length."
+            )
+        raise invalid_parameter(
+            "Can only include alphanumeric characters, hyphens, or underscores. 1 to 80 in length"
+        )
+    if name.startswith("__"):
+        raise invalid_parameter("Names that begin with __ are goq's own.")
+
+
+def _checked_tags(tags: dict[str, str]) -> dict[str, str]:
+    if len(tags) > TAGS_MAX:
+        raise invalid_parameter(f"Too many tags: a queue has at most {TAGS_MAX}.")
+    for key, value in tags.items():
+        if not 1 <= len(key) <= TAG_KEY_CHARS_MAX or len(value) > TAG_VALUE_CHARS_MAX:
+            raise invalid_parameter(
+                f"A tag has a key of 1 to {TAG_KEY_CHARS_MAX} characters and a value of at most"
+                f" {TAG_VALUE_CHARS_MAX}."
+            )
+    return tags

@@ -1,0 +1,87 @@
+"""The SQS-compatible endpoint of a cluster: any node serves any queue."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from tests.support.client.sqs_client import sqs_client
+from tests.support.cluster.running_cluster import RunningCluster, running_cluster
+from tests.support.eventually import eventually
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[RunningCluster]:
+    """Three nodes, each with the endpoint."""
+    with running_cluster(sqs={"listen": "127.0.0.1:0"}) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def clients(cluster: RunningCluster) -> Iterator[list[Any]]:
+    """A client of each node, which tries again as SDKs do by default."""
+    with ExitStack() as stack:
+        urls = [node.node.sqs_url or "" for node in cluster.nodes]
+        yield [stack.enter_context(sqs_client(url, attempts=5)) for url in urls]
+
+
+def test_what_one_node_takes_another_gives_and_a_third_deletes(clients: list[Any]) -> None:
+    first = clients[0].create_queue(QueueName="spread", tags={"team": "a"})["QueueUrl"]
+    for number in range(30):
+        clients[number % 3].send_message(QueueUrl=first, MessageBody=str(number))
+    for client in clients:
+        assert client.list_queue_tags(QueueUrl=first)["Tags"] == {"team": "a"}
+    found: list[str] = []
+
+    def all_found() -> bool:
+        answer = clients[len(found) % 3].receive_message(QueueUrl=first, MaxNumberOfMessages=7)
+        for message in answer.get("Messages", []):
+            handle = message["ReceiptHandle"]
+            clients[(len(found) + 1) % 3].delete_message(QueueUrl=first, ReceiptHandle=handle)
+            found.append(message["Body"])
+        return len(found) == 30
+
+    eventually(all_found, seconds=30)
+    assert sorted(map(int, found)) == list(range(30))
+    counts = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
+    shown = clients[1].get_queue_attributes(QueueUrl=first, AttributeNames=counts)["Attributes"]
+    assert set(shown.values()) == {"0"}
+
+
+def test_a_long_poll_at_one_node_gets_what_another_takes(clients: list[Any]) -> None:
+    queue = clients[0].create_queue(QueueName="poll")["QueueUrl"]
+    bodies: list[str] = []
+
+    def poll() -> None:
+        answer = clients[1].receive_message(QueueUrl=queue, WaitTimeSeconds=20)
+        bodies.extend(message["Body"] for message in answer.get("Messages", []))
+
+    waiting = threading.Thread(target=poll)
+    waiting.start()
+    clients[2].send_message(QueueUrl=queue, MessageBody="x")
+    waiting.join(30)
+    assert bodies == ["x"]
+
+
+def test_a_fifo_queue_keeps_its_order_over_all_nodes(clients: list[Any]) -> None:
+    attributes = {"FifoQueue": "true", "ContentBasedDeduplication": "true"}
+    made = clients[0].create_queue(QueueName="order.fifo", Attributes=attributes)
+    queue = made["QueueUrl"]
+    for number in range(12):
+        for client in clients[:2]:
+            client.send_message(QueueUrl=queue, MessageBody=str(number), MessageGroupId="g")
+    found: list[str] = []
+
+    def all_found() -> bool:
+        answer = clients[len(found) % 3].receive_message(QueueUrl=queue, MaxNumberOfMessages=5)
+        for message in answer.get("Messages", []):
+            found.append(message["Body"])
+            clients[0].delete_message(QueueUrl=queue, ReceiptHandle=message["ReceiptHandle"])
+        return len(found) >= 12
+
+    eventually(all_found, seconds=30)
+    assert found == [str(number) for number in range(12)]
