@@ -7,10 +7,9 @@ waits for nothing but the disk needs no task.
 from __future__ import annotations
 
 import inspect
-import logging
 import secrets
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from goq.broker.broker import Broker
 from goq.config.sqs import SqsConfig
@@ -21,13 +20,16 @@ from goq.sqs.operations.queues import QueueOperations, QueueView
 from goq.sqs.operations.receive import ReceiveOperation
 from goq.sqs.operations.send import SendOperations
 from goq.sqs.operations.settle import SettleOperations
-from goq.sqs.protocol import json_protocol, shapes
+from goq.sqs.protocol import query_protocol, shapes
 from goq.sqs.protocol.errors import SqsError
+from goq.sqs.protocol.json_protocol import TARGET, JsonExchange
+from goq.sqs.protocol.query_protocol import QueryExchange
 
-_log = logging.getLogger("goq.sqs")
-_REQUEST_ID: Final = "x-amzn-RequestId"
 OnQueues = Callable[[SqsCall], Awaitable[Any]]
 OnMessages = Callable[[SqsCall, QueueView], Any]
+
+
+Exchange = JsonExchange | QueryExchange
 
 
 class SqsOperation(NamedTuple):
@@ -78,24 +80,27 @@ class SqsApp:
 
     def handle(self, request: Request) -> Response | Awaitable[Response]:
         """Return the answer of a request, or an awaitable of it."""
+        exchange = _exchange(request)
         try:
-            return self._run(self._begin(request))
+            return self._run(exchange, self._begin(request, exchange))
         except SqsError as error:
-            return _failed(error)
+            return exchange.encode_error(error, _new_request_id())
 
     def on_error(self, error: GoqError) -> Response:
         """Return the answer to a request that is not acceptable HTTP."""
-        return _failed(SqsError("InvalidRequest", error.detail, error.http_status))
+        sqs_error = SqsError("InvalidRequest", error.detail, error.http_status)
+        return JsonExchange(Request("POST", "/")).encode_error(sqs_error, _new_request_id())
 
-    def _begin(self, request: Request) -> Awaitable[Any]:
+    def _begin(self, request: Request, exchange: Exchange) -> Awaitable[Any]:
         """Begin the operation of a request. Raises ``SqsError``."""
         if request.method != "POST":
             raise SqsError("InvalidAction", "Send a POST: this is an SQS-compatible endpoint.")
-        name = request.headers.get("x-amz-target", "").removeprefix(json_protocol.TARGET_PREFIX)
+        name = exchange.operation
         operation = self.operations.get(name)
         if operation is None:
+            exchange.decode_input(shapes.Shape)
             raise SqsError("InvalidAction", f"The action {name[:100]!r} is not valid here.")
-        shape = json_protocol.decode_input(request.body, operation.shape)
+        shape = exchange.decode_input(operation.shape)
         call = SqsCall(name, shape, request, self._base_url(request))
         if operation.on_queues is not None:
             request.outlives_eof = True
@@ -105,18 +110,22 @@ class SqsApp:
         if queue is None:
             return self._after_locating(call, operation.on_messages)
         begun = operation.on_messages(call, queue)
-        return _stepped(begun) if isinstance(begun, BegunCall) else _resolved(begun)
+        return _finished(begun) if isinstance(begun, BegunCall) else _resolved(begun)
 
     async def _after_locating(self, call: SqsCall, run: OnMessages) -> Any:
         queue = await self._queues.locate(call, call.shape.queue_url)
         begun = run(call, queue)
-        return await _stepped(begun) if isinstance(begun, BegunCall) else await _resolved(begun)
+        return await _finished(begun) if isinstance(begun, BegunCall) else await _resolved(begun)
 
-    async def _run(self, outcome: Awaitable[Any]) -> Response:
+    async def _run(self, exchange: Exchange, outcome: Awaitable[Any]) -> Response:
         try:
-            return _answered(await outcome)
+            found = await outcome
         except SqsError as error:
-            return _failed(error)
+            return exchange.encode_error(error, _new_request_id())
+        output, on_refused = found if isinstance(found, _Answer) else (found, None)
+        response = exchange.encode_output(output, _new_request_id())
+        response.on_refused = on_refused
+        return response
 
     def _base_url(self, request: Request) -> str:
         """Return the URL by which the client called: queue URLs begin with it."""
@@ -125,7 +134,7 @@ class SqsApp:
         return own if host is None else f"{own.partition('://')[0]}://{host}"
 
 
-async def _stepped(step: BegunCall) -> Any:
+async def _finished(step: BegunCall) -> Any:
     """Return the output of an operation when the node has answered."""
     answer = step.answer
     response = answer if isinstance(answer, Response) else await answer
@@ -151,18 +160,10 @@ async def _resolved(outcome: Any) -> Any:
     return await outcome if inspect.isawaitable(outcome) else outcome
 
 
-def _answered(outcome: Any) -> Response:
-    output, on_refused = outcome if isinstance(outcome, _Answer) else (outcome, None)
-    response = json_protocol.encode_output(output)
-    response.on_refused = on_refused
-    response.headers[_REQUEST_ID] = _new_request_id()
-    return response
-
-
-def _failed(error: SqsError) -> Response:
-    response = json_protocol.encode_error(error)
-    response.headers[_REQUEST_ID] = _new_request_id()
-    return response
+def _exchange(request: Request) -> Exchange:
+    content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    is_query = content_type == query_protocol.CONTENT_TYPE and TARGET not in request.headers
+    return QueryExchange(request) if is_query else JsonExchange(request)
 
 
 def _new_request_id() -> str:
