@@ -29,7 +29,7 @@ from goq.api.gateway.fanout import Fanout, copy_request, decode_document
 from goq.api.router import FRAMES, NDJSON
 from goq.api.routing_policy import STREAM_ID, UNBUFFERED
 from goq.api.schemas.groups import Receive, StreamGrant, StreamOut
-from goq.errors import GoqError, InvalidInput
+from goq.errors import GoqError, InvalidInput, NotLeader
 from goq.http.message import Item, LiveStream, Request, Response
 
 _QUEUED_MAX = 16
@@ -111,7 +111,10 @@ class _MergedStream:
         self._ending: asyncio.Task[None] | None = None
 
     async def open(self) -> Response | None:
-        """Open a stream at this node and at each leader; return the refusal of one, if any."""
+        """Open a stream at this node and at each leader; return the refusal of one, if any.
+
+        A leader that cannot be reached, or that says that it leads no more, is asked again later.
+        """
         urls = self._fanout.partition_leaders.leader_urls(self.values[0])
         shares = _shares(self._credit, len(urls))
         results = await asyncio.gather(
@@ -121,7 +124,9 @@ class _MergedStream:
         refusals = [each for each in results if isinstance(each, Response)]
         errors = [each for each in results if isinstance(each, BaseException)]
         wrong = [each for each in errors if not isinstance(each, GoqError)]
-        is_mistake = any(400 <= each.status < 500 for each in refusals)
+        is_mistake = any(
+            400 <= each.status < 500 and each.status != NotLeader.http_status for each in refusals
+        )
         # A node's stream may have reached its limit and ended by now.
         is_open_here = any(
             url is None and each is None for url, each in zip(urls, results, strict=True)
