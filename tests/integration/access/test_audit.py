@@ -84,6 +84,11 @@ def test_the_first_refusal_of_a_sender_is_recorded_at_once_and_the_others_counte
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reader = place.create("reader", "read:orders")
+    app = place.node.node.app
+    assert app is not None
+    assert app.audit is not None
+    trail = app.audit
+    place.node.on_loop(lambda: trail._record_counts(float("inf")))  # of what others were refused
     at = place.end()
     for _ in range(5):
         assert place.ask("DELETE", "/v1/topics/orders", token=reader).status == 403
@@ -92,10 +97,6 @@ def test_the_first_refusal_of_a_sender_is_recorded_at_once_and_the_others_counte
     assert (first["result"], first["name"]) == ("refused", "reader")
     assert (first["status"], first["code"], first["count"]) == (403, "not_allowed", 1)
     assert (unknown["principal"], unknown["code"]) == ("-", "unauthenticated")
-    app = place.node.node.app
-    assert app is not None
-    assert app.audit is not None
-    trail = app.audit
     place.node.on_loop(lambda: trail._record_counts(float("inf")))
     counted, anonymous = place.since(unknown["offset"] + 1)
     assert (counted["principal"], counted["count"]) == (first["principal"], 4)
