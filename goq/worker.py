@@ -12,9 +12,11 @@ import inspect
 import logging
 import threading
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -22,6 +24,7 @@ import msgspec
 from goq.client._sync.client import Client
 from goq.client._sync.settlement import ReceivedMessage
 from goq.client.arguments import FOREVER, Duration
+from goq.client.tracing.process_span import is_traced, process_span
 from goq.errors import GoqError, InvalidInput, UsageError
 
 _log = logging.getLogger("goq.worker")
@@ -194,6 +197,7 @@ class _WorkerLoop:
             auto_extend=True,
             before_wait=self._check,
             before_end=self._finish,
+            open_spans=False,
         )
         try:
             for message in messages:
@@ -253,9 +257,21 @@ class _WorkerLoop:
 
     def _call(self, payload: object, message: ReceivedMessage) -> None:
         more = {"message": message} if self._worker.takes_message else {}
-        result = self._worker.function(payload, **more)
+        call = partial(self._worker.function, payload, **more)
         if self._loop is not None:
-            asyncio.run_coroutine_threadsafe(result, self._loop).result()
+            asyncio.run_coroutine_threadsafe(_awaited(call, message), self._loop).result()
+            return
+        with _span(message):
+            call()
+
+
+async def _awaited(call: Callable[[], Awaitable[object]], message: ReceivedMessage) -> None:
+    with _span(message):
+        await call()
+
+
+def _span(message: ReceivedMessage) -> AbstractContextManager[None]:
+    return process_span(message) if is_traced() else nullcontext()
 
 
 def _reason(error: BaseException) -> str:

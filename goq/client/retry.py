@@ -8,6 +8,7 @@ the node, if it sent one.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
@@ -15,6 +16,7 @@ from typing import Final
 
 from goq.errors import GoqError, TimedOut
 
+_log = logging.getLogger("goq.client")
 _HELD_S_MIN: Final = 1.0
 OnRetry = Callable[[GoqError, float], bool]
 
@@ -85,7 +87,19 @@ class RetryAttempts:
         on_retry = self._policy.on_retry
         if on_retry is not None and not on_retry(failure.error, failing_s):
             return None
+        _log.info(
+            "attempt %d failed, the next is in %d ms: %s",
+            self._failures,
+            pause_ms,
+            failure.error.detail,
+        )
         return pause_ms / 1000
+
+    def note_answer(self) -> None:
+        """Note that an attempt was answered: the failures before are over."""
+        if self._failures:
+            _log.info("a node answered after %.1f s", self._now_s() - self._failing_since_s)
+            self._failures = 0
 
     def note_held(self, failure: RequestFailure, held_s: float, wait_ms: int) -> None:
         """Note how long the node held the failed request before.

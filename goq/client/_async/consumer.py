@@ -21,6 +21,7 @@ from goq.client._async.settlement import (
 from goq.client.leases.lease_keeper import LeaseKeeper
 from goq.client.leases.message_buffer import MessageBuffer
 from goq.client.leases.prefetch import PrefetchWindow
+from goq.client.tracing.process_span import is_traced, process_span
 from goq.http.client.process_fork import Owner
 
 _EXHAUSTED_S: Final = 1.0
@@ -34,6 +35,8 @@ class ConsumeOptions:
     ``timeout_ms`` when none has come for so long. ``before_wait`` is called when all messages
     were yielded, ``after_wait`` before any of the next ones is. ``before_end`` is called when no
     more messages come, while the leases of those that the caller has are still extended.
+    ``open_spans``: if the program uses OpenTelemetry, a span is active while the caller has a
+    message.
     """
 
     receive: ReceiveOptions
@@ -45,6 +48,7 @@ class ConsumeOptions:
     after_wait: Callable[[], Awaitable[None]] | None
     before_end: Callable[[], Awaitable[None]] | None
     wait_for_topics: bool
+    open_spans: bool
 
 
 class Consumer:
@@ -112,7 +116,11 @@ class Consumer:
                             continue
                     self._passed_on += 1
                     self._buffer.lent_s = lent_s = now_s
-                    yield message
+                    if self._options.open_spans and is_traced():
+                        with process_span(message):
+                            yield message
+                    else:
+                        yield message
                     self._owner.check()
                     self._last_s = now_s = time.monotonic()
                     handled_s = now_s - lent_s

@@ -261,6 +261,7 @@ class Http:
             began_s = time.monotonic()
             try:
                 outcome = await attempt(server)
+                attempts.note_answer()
                 if has_doubt and isinstance(outcome, Answer):
                     return outcome._replace(has_doubt=True)
                 return outcome

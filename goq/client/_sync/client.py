@@ -34,7 +34,7 @@ from goq.client.delivery_options import DeliveryOptions
 from goq.client.messages import Published, PublishedBatch
 from goq.client.protocol.request_builder import HttpOptions
 from goq.client.retry import OnRetry
-from goq.client.tracing.trace_context import with_current_span
+from goq.client.tracing.trace_context import all_with_current_span, with_current_span
 from goq.clock import Clock, SystemClock
 from goq.errors import InvalidInput
 from goq.http.client.process_fork import renew_in_children
@@ -188,12 +188,14 @@ class Client(LogClient, SettlementClient, Admin):
     ) -> PublishedBatch:
         """Publish messages in their order; return when the node has stored all of them.
 
-        A message is a :class:`~goq.Message`, or a value alone. With ``compress`` requests are
+        A message is a :class:`~goq.Message`, or a value alone. Each carries the active
+        OpenTelemetry span, as in :meth:`publish`. With ``compress`` requests are
         compressed with zstd. ``acks`` is as in :meth:`publish`. If it raises, a note of the error
         says how many messages were stored: the first ones.
         """
         publisher = self._direct_publisher(topic, acks)
-        return publisher.publish_many(as_messages(messages), compress=compress)
+        traced = all_with_current_span(as_messages(messages))
+        return publisher.publish_many(traced, compress=compress)
 
     def producer(
         self,
@@ -240,6 +242,7 @@ class Client(LogClient, SettlementClient, Admin):
         after_wait: Callable[[], None] | None = None,
         before_end: Callable[[], None] | None = None,
         wait_for_topics: bool = True,
+        open_spans: bool = True,
     ) -> Generator[ReceivedMessage, None, None]:
         """Yield messages of a group as they become ready.
 
@@ -261,6 +264,9 @@ class Client(LogClient, SettlementClient, Admin):
         ``after_wait`` is called before the next messages are yielded. ``before_end`` is called when
         the loop ends and no more messages come: ``auto_extend`` lasts until it returns.
 
+        If the program uses OpenTelemetry, a span is active while the caller has a message, below
+        the publisher's; without ``open_spans`` none is, as for a caller that hands messages on.
+
         The loop waits for topics to be created. With ``until_empty``, or without
         ``wait_for_topics``, it raises ``TopicNotFound``. Raises ``InvalidInput``.
         """
@@ -277,6 +283,7 @@ class Client(LogClient, SettlementClient, Admin):
             after_wait,
             before_end,
             wait_for_topics,
+            open_spans,
         )
         if options.receive.wait_ms == 0 and not until_empty:
             raise InvalidInput("a loop that does not wait asks without pause", field="wait")

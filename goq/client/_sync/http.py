@@ -262,6 +262,7 @@ class Http:
             began_s = time.monotonic()
             try:
                 outcome = attempt(server)
+                attempts.note_answer()
                 if has_doubt and isinstance(outcome, Answer):
                     return outcome._replace(has_doubt=True)
                 return outcome

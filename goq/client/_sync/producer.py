@@ -29,6 +29,11 @@ from goq.client.arguments import (
 from goq.client.delivery_options import DeliveryOptions
 from goq.client.message_batch import MessageBatch
 from goq.client.messages import PublishedBatch
+from goq.client.tracing.trace_context import (
+    all_with_current_span,
+    has_current_span,
+    with_current_span,
+)
 from goq.errors import GoqError, InvalidInput
 from goq.http.client.process_fork import Owner
 from goq.model import Message
@@ -134,7 +139,8 @@ class Producer:
         """
         self._owner.check()
         options = DeliveryOptions(priority, delay, deliver_at, ttl, tenant, dedup_id)
-        message = self._publisher.applied(as_message(value, key, headers), options)
+        traced = with_current_span(as_message(value, key, headers))
+        message = self._publisher.applied(traced, options)
         size_bytes = message_bytes(message)
         with self._monitor:
             self._room_for(size_bytes)
@@ -147,10 +153,14 @@ class Producer:
 
     def send_many(self, messages: Iterable[MessageLike]) -> None:
         """Queue messages in their order."""
-        self._add_all(as_messages(messages), MessageBatch.add_messages, message_bytes)
+        traced = all_with_current_span(as_messages(messages))
+        self._add_all(traced, MessageBatch.add_messages, message_bytes)
 
     def send_values(self, values: Sequence[bytes]) -> None:
         """Queue messages that have only a value: the fastest form."""
+        if has_current_span():
+            self.send_many(values)
+            return
         check_values(values)
         self._add_all(values, MessageBatch.add_values, value_bytes)
 

@@ -12,6 +12,7 @@ again under the lock.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -24,6 +25,7 @@ from goq.client.messages import FailedReceipt
 from goq.errors import LeaseLost
 from goq.model import Receipt
 
+_log = logging.getLogger("goq.client")
 _FRESH_SHARE: Final = 0.05
 _FRESH_S_MAX: Final = 1.0
 _EXTENDED_AFTER_SHARE: Final = 1 / 3
@@ -189,9 +191,20 @@ class MessageBuffer(Generic[MessageT]):
             elif not (unknown and _is_in(message.claim(), unknown)):
                 message.lease_time = lease_time
         if lost:
+            self._tell_lost(messages)
             with self._lock:
                 self._held.extend(each for each in self._remove_all() if _has_lease(each))
                 self._taken = [each for each in self._taken if _has_lease(each)]
+
+    def _tell_lost(self, messages: Sequence[MessageT]) -> None:
+        """Log the leases that ended; those of settled messages did as they should."""
+        lost = [each for each in messages if not each.settled and not _has_lease(each)]
+        if lost:
+            claim = lost[0].claim()
+            _log.info(
+                "%d leases of %s were lost, the first of %d:%d: others get the messages",
+                *(len(lost), lost[0].topic, claim.partition, claim.start),
+            )
 
     def _forget_settled(self) -> None:
         self._taken = [message for message in self._taken if not message.settled]

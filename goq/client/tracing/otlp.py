@@ -13,6 +13,7 @@ from goq.client.tracing.spans import Span, spans_of
 from goq.errors import InvalidInput, Unavailable, UsageError
 
 if TYPE_CHECKING:
+    from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import ReadableSpan
 
 _TRACES_PATH: Final = "/v1/traces"
@@ -94,7 +95,6 @@ class _Said(logging.Handler):
 
 def _readable(span: Span) -> ReadableSpan:
     """Return a span as the exporter takes it."""
-    from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import Event, ReadableSpan
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope
     from opentelemetry.trace import SpanContext, SpanKind, TraceFlags, TraceState
@@ -108,7 +108,7 @@ def _readable(span: Span) -> ReadableSpan:
         name=span.name,
         context=context(span.span_id),
         parent=None if span.parent_id is None else context(span.parent_id),
-        resource=Resource({"service.name": "goq", "service.version": __version__}),
+        resource=_resource(),
         attributes=span.attributes,
         events=[Event(e.name, e.attributes, e.time_ns) for e in span.events],
         kind=SpanKind.PRODUCER if span.is_producer else SpanKind.CONSUMER,
@@ -117,3 +117,11 @@ def _readable(span: Span) -> ReadableSpan:
         end_time=span.end_ns,
         instrumentation_scope=InstrumentationScope("goq", __version__),
     )
+
+
+def _resource() -> Resource:
+    """Return what the spans are of: goq, or the service that OTEL_SERVICE_NAME names."""
+    from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+
+    named = Resource({"service.name": "goq", "service.version": __version__})
+    return named.merge(OTELResourceDetector().detect())

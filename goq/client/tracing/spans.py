@@ -104,7 +104,7 @@ def _root(trace: Json) -> Span | None:
     text = str(message.get("traceparent", ""))
     parent = parse_traceparent(text)
     trace_id, parent_id, flags = parent or TraceParent(_id(16, message["id"]), 0, _SAMPLED)
-    attributes = _message_attributes(message["id"], "publish", "send")
+    attributes = message_attributes(message["id"], "publish", "send")
     for name, key in (
         ("messaging.client.id", "producer"),
         ("messaging.message.envelope.size", "size_bytes"),
@@ -135,7 +135,7 @@ def _root(trace: Json) -> Span | None:
 
 
 def _delivery(root: Span, event: Json, time_ns: int) -> Span:
-    attributes = _message_attributes(event["id"], "process", "process")
+    attributes = message_attributes(event["id"], "process", "process")
     attributes["messaging.consumer.group.name"] = group = event.get("group", "")
     if "consumer" in event:
         attributes["messaging.client.id"] = event["consumer"]
@@ -160,7 +160,8 @@ def _close(span: Span | None, time_ns: int) -> None:
         span.end_ns = max(span.start_ns, time_ns)
 
 
-def _message_attributes(message_id: str, name: str, kind: str) -> dict[str, Value]:
+def message_attributes(message_id: str, name: str, kind: str) -> dict[str, Value]:
+    """Return the attributes of a span of one message, for an operation of a name and a kind."""
     parsed = MessageId.parse(message_id)
     return {
         "messaging.system": "goq",

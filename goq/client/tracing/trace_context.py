@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -18,7 +18,7 @@ from goq.model import Header, Message, check_message
 
 TRACEPARENT: Final = "traceparent"
 TRACESTATE: Final = "tracestate"
-_OPENTELEMETRY: Final = "opentelemetry.trace"
+OPENTELEMETRY: Final = "opentelemetry.trace"
 _FORM = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?", re.ASCII)
 _INVALID_VERSION: Final = "ff"
 _KNOWN_VERSION: Final = "00"
@@ -61,9 +61,24 @@ def with_current_span(message: Message) -> Message:
     A message that has a ``traceparent`` keeps its own. A message without room for another header
     gets none. If the program does not use OpenTelemetry, this costs one dict lookup.
     """
-    if _OPENTELEMETRY not in sys.modules:
+    if OPENTELEMETRY not in sys.modules:
         return message
-    headers = _current_headers()
+    return _with_headers(message, _current_headers())
+
+
+def all_with_current_span(messages: Sequence[Message]) -> Sequence[Message]:
+    """Return messages as :func:`with_current_span` does each."""
+    if OPENTELEMETRY not in sys.modules or not (headers := _current_headers()):
+        return messages
+    return [_with_headers(message, headers) for message in messages]
+
+
+def has_current_span() -> bool:
+    """Return whether an OpenTelemetry span is active here."""
+    return OPENTELEMETRY in sys.modules and bool(_current_headers())
+
+
+def _with_headers(message: Message, headers: Sequence[Header]) -> Message:
     if not headers or any(name.lower() == TRACEPARENT for name, _ in message.headers):
         return message
     others = [header for header in message.headers if header[0].lower() != TRACESTATE]
@@ -75,8 +90,8 @@ def with_current_span(message: Message) -> Message:
     return traced
 
 
-def _current_headers() -> list[Header]:
-    get_current_span = getattr(sys.modules[_OPENTELEMETRY], "get_current_span", None)
+def _current_headers() -> Sequence[Header]:
+    get_current_span = getattr(sys.modules[OPENTELEMETRY], "get_current_span", None)
     if get_current_span is None:  # it is being imported just now
         return []
     context = get_current_span().get_span_context()
