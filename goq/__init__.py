@@ -16,6 +16,7 @@ http      the HTTP/1.1 server and client
 api       the HTTP API: routes, bodies, views, gateway, metrics
 sqs       the endpoint for AWS SDKs, over the HTTP API
 cluster   replication, cluster metadata, and everything else that several nodes need
+backup    backups of a node, and the way back
 broker    topics and partitions: publish, receive, retention, search, trace
 delivery  which group gets which message when, without I/O
 storage   logs, indexes, compaction and archive on the disk

@@ -38,6 +38,8 @@ COMMANDS = {
     "export": "write topics as Parquet for Spark",
     "report": "analyse exported topics with Spark",
     "republish": "publish messages chosen by a SQL query again",
+    "backup": "back up a node, list, verify and prune backups",
+    "restore": "make a data folder of a backup",
     "doctor": "check a node, or verify a data folder",
     "bench": "measure a node",
     "token": "create, list, rotate, revoke tokens; show whose token this is",

@@ -19,6 +19,8 @@ from goq.errors import DataDirLocked, UnsupportedFormat
 FILE_NAME = "LOCK"
 FORMAT_NAME: Final = "FORMAT"
 DATA_FORMAT: Final = 2
+RESTORING: Final = b"restoring\n"
+"""The content of ``FORMAT`` while a restore fills a folder: no node starts on half of it."""
 
 
 class DataDirLock:
@@ -73,6 +75,11 @@ def check_format(data_dir: Path) -> None:
         text = (data_dir / FORMAT_NAME).read_bytes().decode(errors="replace").strip()
     except FileNotFoundError:
         return
+    if text == RESTORING.decode().strip():
+        raise UnsupportedFormat(
+            f"the restore into {data_dir} was not finished: remove the folder, and run goq restore"
+            " again"
+        )
     if not (text.isascii() and text.isdigit() and int(text) <= DATA_FORMAT):
         raise UnsupportedFormat(
             f"{data_dir} has format {text[:20]!r}, and this goq knows {DATA_FORMAT}: start the"

@@ -251,6 +251,17 @@ class NodeDb:
         return int(epoch)
 
     @_translated
+    def current_epoch(self) -> int:
+        """Return the number of starts of the node, 0 for a node that was never started."""
+        rows = self._tables.rows("node", key="epoch")
+        return int(rows[0]["value"]) if rows else 0
+
+    @_translated
+    def set_epoch(self, epoch: int) -> None:
+        """Record the number of starts, for a folder that continues another one's logs."""
+        self._tables.put("node", [{"key": "epoch", "value": epoch}])
+
+    @_translated
     def topics(self) -> list[TopicRow]:
         """Return all topics by name, without those whose row is damaged."""
         return [

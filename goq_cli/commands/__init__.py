@@ -16,6 +16,8 @@ cluster    nodes, leaders, replicas, reassignments, recovery
 export     topics as Parquet for Spark
 report     analyses of exported topics
 republish  messages chosen by SQL, published again
+backup     backups, listed, verified and pruned
+restore    a data folder of a backup
 doctor     the health of a node, or of a data folder
 bench      a quick measurement of a node
 audit      the audit trail

@@ -128,6 +128,12 @@ def read_durable_end(disk: Disk, directory: Path) -> DurableEnd | None:
     return None if found is None else found[2]
 
 
+def read_journal_mark(disk: Disk, directory: Path) -> JournalMark:
+    """Return the journal mark of a log without a change to it; ``NO_MARK`` if no file has one."""
+    found = _read(disk, directory)
+    return NO_MARK if found is None else found[3]
+
+
 _Slot = tuple[int, Checkpoint, DurableEnd, JournalMark]
 
 

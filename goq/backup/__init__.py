@@ -1,0 +1,12 @@
+"""Backups of a node: content-addressed objects and manifests in a folder, and the way back.
+
+manifest          what one backup has
+place             the folder of backups: objects, manifests, its lock
+planned_files     the files of a partition, as one moment has them
+data_dir_source   the plan for the data folder of a stopped node
+node_source       the plan for a running node
+object_writer     copies of planned files as objects
+backup            one backup, from plan to manifest
+inspection        a check of every stored byte, and removal of old backups
+restore           a new data folder from a backup
+"""

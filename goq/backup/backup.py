@@ -1,0 +1,110 @@
+"""One backup: the files of all partitions as objects, then the manifest.
+
+Each partition is planned at one moment, its files are copied, and the manifest is written last. So
+partitions are of slightly different moments, all of them after the backup began. A backup that was
+cut short leaves objects without a manifest, which the next one uses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from goq.access.token_record import TokenRecord
+from goq.backup.data_dir_source import DataDirSource, locked_data_dir
+from goq.backup.manifest import BackupManifest, StoredPartition, StoredTopic
+from goq.backup.object_writer import FileStamp, ObjectWriter, known_files, stamp_of
+from goq.backup.place import BackupPlace
+from goq.backup.planned_files import PlannedTopic
+from goq.errors import UsageError
+from goq.storage.disk import Disk
+
+
+class BackupResult(NamedTuple):
+    """A finished backup: its name, and the bytes that it copied and found there already."""
+
+    name: str
+    topics: int
+    messages: int
+    bytes: int
+    copied_bytes: int
+
+
+class BackupBuilder:
+    """Collects what one backup has, and writes the manifest. ``writer`` copies files."""
+
+    def __init__(
+        self,
+        place: BackupPlace,
+        time_us: int,
+        stamp: Callable[[Path], FileStamp] = stamp_of,
+    ) -> None:
+        self.writer = ObjectWriter(place, known_files(place.newest()), stamp)
+        self._place = place
+        self._time_us = time_us
+        self._topics: list[StoredTopic] = []
+
+    def add_topic(self, topic: PlannedTopic, logs: list[StoredPartition]) -> None:
+        """Add a topic with its copied partitions."""
+        self._topics.append(
+            StoredTopic(
+                topic.name, topic.id, topic.partitions, topic.settings, topic.groups, tuple(logs)
+            )
+        )
+
+    def finish(self, epoch: int, tokens: Mapping[str, TokenRecord]) -> BackupResult:
+        """Write the manifest; return what the backup has."""
+        topics = sorted(self._topics, key=lambda topic: topic.name)
+        by_id = tuple(tokens[name] for name in sorted(tokens))
+        manifest = BackupManifest(self._time_us, epoch, tuple(topics), by_id)
+        name = self._place.add(manifest)
+        return BackupResult(
+            name,
+            len(topics),
+            manifest.message_count,
+            manifest.size_bytes,
+            self.writer.copied_bytes,
+        )
+
+
+def check_apart(folder: Path, data_dir: Path) -> None:
+    """Raise ``UsageError`` for a place in the data folder, or around it."""
+    place, data = folder.resolve(), data_dir.resolve()
+    if place.is_relative_to(data) or data.is_relative_to(place):
+        raise UsageError(
+            f"{folder} and the data folder {data_dir} contain each other; choose another place"
+        )
+
+
+def back_up_folder(
+    disk: Disk,
+    data_dir: Path,
+    folder: Path,
+    time_us: int,
+    on_bytes: Callable[[int], object] = lambda _count: None,
+) -> BackupResult:
+    """Back up the data folder of a stopped node to a place; return what the backup has.
+
+    Raises ``DataDirLocked`` if a node uses the folder, ``CorruptData``, ``Conflict`` for a place in
+    use, ``UsageError``, and ``OSError``.
+    """
+    check_apart(folder, data_dir)
+    with locked_data_dir(data_dir):
+        source = DataDirSource(disk, data_dir)
+        place = BackupPlace(disk, folder)
+        place.create()
+        with place.locked(exclusive=True):
+            builder = BackupBuilder(place, time_us)
+            for topic in source.topics:
+                logs: list[StoredPartition] = []
+                for number in topic.numbers:
+                    copying = builder.writer.copy_partition(source.plan(topic, number))
+                    while True:
+                        try:
+                            on_bytes(next(copying))
+                        except StopIteration as done:
+                            logs.append(done.value)
+                            break
+                builder.add_topic(topic, logs)
+            return builder.finish(source.epoch, source.tokens)

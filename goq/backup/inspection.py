@@ -1,0 +1,135 @@
+"""A check of every byte of a place, and the removal of old backups.
+
+A removal deletes manifests, then the objects that no manifest names. It may be cut short anywhere:
+each manifest that is left has all its objects, and the next removal finishes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from hashlib import sha256
+from pathlib import Path
+from typing import NamedTuple
+
+from goq.backup.manifest import BackupManifest
+from goq.backup.object_writer import PIECE_BYTES
+from goq.backup.place import BackupPlace
+from goq.errors import CorruptData, NotFound
+
+
+class InspectionReport(NamedTuple):
+    """The backups and bytes that were checked, and what is wrong, in words for users."""
+
+    backups: int
+    objects: int
+    bytes: int
+    problems: list[str]
+
+
+class PruneResult(NamedTuple):
+    """The number of backups and objects that were removed, and their bytes."""
+
+    backups: int
+    objects: int
+    bytes: int
+
+
+def verify_place(
+    place: BackupPlace, name: str | None = None, on_bytes: Callable[[int], object] = lambda _n: None
+) -> InspectionReport:
+    """Read every byte of one backup, or of all; blocks on the disk. Raises ``NotFound``."""
+    with place.locked(exclusive=False):
+        found = [place.read(name)] if name is not None else place.all()
+        if not found:
+            raise NotFound(f"{place.folder} has no backups")
+        problems = [each.damage for each in found if each.manifest is None]
+        users = dict[str, str]()
+        for each in found:
+            for digest, user in _users(each.name, each.manifest):
+                users.setdefault(digest, user)
+        checked = 0
+        for digest, user in users.items():
+            problem, size_bytes = _check_object(place, digest, on_bytes)
+            checked += size_bytes
+            if problem:
+                problems.append(f"{place.objects / digest} {problem}: {user}")
+    return InspectionReport(len(found), len(users), checked, problems)
+
+
+def _users(name: str, manifest: BackupManifest | None) -> Iterator[tuple[str, str]]:
+    """Yield the objects of a backup, with what they hold in words."""
+    for topic in () if manifest is None else manifest.topics:
+        for partition in topic.logs:
+            for log, stored in (("messages", partition.messages), ("events", partition.events)):
+                for file in stored.files:
+                    if file.digest:
+                        held = f"{log} of {topic.name}:{partition.number}"
+                        yield file.digest, f"{held} from {file.base_offset} on, backup {name}"
+
+
+def read_object(place: BackupPlace, digest: str) -> Iterator[memoryview]:
+    """Yield the bytes of an object in pieces. Raises ``CorruptData`` at the end for wrong bytes."""
+    path, found, position = place.objects / digest, sha256(), 0
+    while data := place.disk.read(path, position, PIECE_BYTES):
+        found.update(data)
+        position += len(data)
+        yield data
+    if found.hexdigest() != digest:
+        raise CorruptData(f"{path} is damaged: its bytes do not match its name")
+
+
+def _check_object(
+    place: BackupPlace, digest: str, on_bytes: Callable[[int], object]
+) -> tuple[str, int]:
+    size_bytes = 0
+    try:
+        for data in read_object(place, digest):
+            size_bytes += len(data)
+            on_bytes(len(data))
+    except FileNotFoundError:
+        return "is missing", 0
+    except CorruptData:
+        return "is damaged", size_bytes
+    except OSError as error:
+        return f"cannot be read ({error.strerror})", size_bytes
+    return "", size_bytes
+
+
+def prune_place(place: BackupPlace, before_us: int) -> PruneResult:
+    """Remove backups older than ``before_us``, never the newest; blocks on the disk.
+
+    Raises ``CorruptData``, with nothing removed, if a manifest is damaged: its objects are unknown.
+    """
+    with place.locked(exclusive=True):
+        found = [(each.name, _manifest_of(each.manifest, each.damage)) for each in place.all()]
+        old = [name for name, each in found[:-1] if each.time_us < before_us]
+        for name in old:
+            place.remove(name)
+        kept = {file.digest for name, each in found if name not in old for file in each.files}
+        return _remove_unused(place, kept, len(old))
+
+
+def _manifest_of(manifest: BackupManifest | None, damage: str) -> BackupManifest:
+    if manifest is None:
+        raise CorruptData(f"{damage}; remove it, then prune again")
+    return manifest
+
+
+def _remove_unused(place: BackupPlace, kept: set[str], backups: int) -> PruneResult:
+    disk, objects, size_bytes = place.disk, 0, 0
+    for folder, names in (
+        (place.objects, [n for n in disk.names(place.objects) if n not in kept]),
+        (place.manifests, [n for n in disk.names(place.manifests) if n.endswith(".new")]),
+    ):
+        for name in names:
+            size_bytes += _size(place, folder / name)
+            disk.remove(folder / name)
+            objects += folder == place.objects
+    return PruneResult(backups, objects, size_bytes)
+
+
+def _size(place: BackupPlace, path: Path) -> int:
+    try:
+        return place.disk.size(path)
+    except FileNotFoundError:
+        return 0

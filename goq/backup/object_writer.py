@@ -1,0 +1,164 @@
+"""Copies of files as objects of a place, in pieces, so that a caller may pause between them.
+
+A file that is unchanged since the last backup is not read: place, size, inode and time of change
+are equal, and the object is there. Sealed segments never change. The active one only grows, so its
+first bytes are the same at any later moment.
+
+Objects are copies, never hard links. A hard link shares the bytes with the log: damage on the disk
+would be in both, and :meth:`Log.truncate` would cut both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from goq import limits
+from goq.backup.manifest import BackupManifest, StoredFile, StoredLog, StoredPartition
+from goq.backup.place import TEMPORARY_NAME, BackupPlace
+from goq.backup.planned_files import PlannedFile, PlannedLog, PlannedPartition
+from goq.errors import CorruptData
+from goq.storage.archive.file import SUFFIX as ARCHIVE_SUFFIX
+
+PIECE_BYTES: Final = 4 * limits.MIB
+
+
+class FileStamp(NamedTuple):
+    """Inode and time of change of a file."""
+
+    inode: int
+    changed_ns: int
+
+
+class FileKey(NamedTuple):
+    """The place of a file in a data folder."""
+
+    topic_folder: str
+    partition: int
+    log: str
+    is_archived: bool
+    base_offset: int
+    generation: int
+
+
+def stamp_of(path: Path) -> FileStamp:
+    """Return the stamp of a file."""
+    status = path.stat()
+    return FileStamp(status.st_ino, status.st_mtime_ns)
+
+
+def known_files(manifest: BackupManifest | None) -> dict[FileKey, StoredFile]:
+    """Return the files of a backup by their place."""
+    known: dict[FileKey, StoredFile] = {}
+    for topic in () if manifest is None else manifest.topics:
+        for partition in topic.logs:
+            place = (topic.folder, partition.number)
+            for name, log in (("messages", partition.messages), ("events", partition.events)):
+                for is_archived, files in ((False, log.segments), (True, log.archived)):
+                    for file in files:
+                        key = FileKey(*place, name, is_archived, file.base_offset, file.generation)
+                        known[key] = file
+    return known
+
+
+class ObjectWriter:
+    """Writes the objects of one backup. ``copied_bytes`` and ``reused_bytes`` count its files."""
+
+    def __init__(
+        self,
+        place: BackupPlace,
+        known: Mapping[FileKey, StoredFile],
+        stamp: Callable[[Path], FileStamp] = stamp_of,
+    ) -> None:
+        self.copied_bytes = 0
+        self.reused_bytes = 0
+        self._place = place
+        self._known = dict(known)
+        self._stamp = stamp
+
+    def copy_partition(self, planned: PlannedPartition) -> Generator[int, None, StoredPartition]:
+        """Copy the files of a partition; yield the bytes of each piece.
+
+        Raises ``FileNotFoundError`` for a segment that was deleted meanwhile: plan again.
+        """
+        place = (planned.topic_folder, planned.number)
+        messages = yield from self._copy_log(place, "messages", planned.messages)
+        events = yield from self._copy_log(place, "events", planned.events)
+        return StoredPartition(planned.number, messages, events)
+
+    def _copy_log(
+        self, place: tuple[str, int], name: str, planned: PlannedLog
+    ) -> Generator[int, None, StoredLog]:
+        segments = []
+        for file in planned.files:
+            key = FileKey(*place, name, False, file.base_offset, file.generation)
+            segments.append((yield from self._copy(key, file)))
+        archived = []
+        # after the segments: retention archives a segment before it deletes it
+        for path in self._archive_files(planned.archive_dir):
+            base_offset = int(path.name.removesuffix(ARCHIVE_SUFFIX))
+            try:
+                size_bytes = self._place.disk.size(path)
+                key = FileKey(*place, name, True, base_offset, 0)
+                file = PlannedFile(path, base_offset, size_bytes, self._place.disk)
+                archived.append((yield from self._copy(key, file)))
+            except FileNotFoundError:
+                continue  # deleted with its topic
+        return StoredLog(planned.end_offset, tuple(segments), tuple(archived))
+
+    def _archive_files(self, directory: Path) -> list[Path]:
+        names = [n for n in self._place.disk.names(directory) if n.endswith(ARCHIVE_SUFFIX)]
+        return [directory / n for n in names if n.removesuffix(ARCHIVE_SUFFIX).isdecimal()]
+
+    def _copy(self, key: FileKey, planned: PlannedFile) -> Generator[int, None, StoredFile]:
+        stamp = self._stamp(planned.path)
+        known = self._known.get(key)
+        if planned.can_be_reused and known is not None and self._is_same(known, planned, stamp):
+            self.reused_bytes += known.size_bytes
+            return known
+        digest = (yield from self._write(planned)) if planned.size_bytes else ""
+        stored = StoredFile(
+            planned.base_offset, planned.size_bytes, digest, *stamp, planned.generation
+        )
+        self._known[key] = stored
+        return stored
+
+    def _is_same(self, known: StoredFile, planned: PlannedFile, stamp: FileStamp) -> bool:
+        is_unchanged = (known.size_bytes, known.inode, known.changed_ns) == (
+            planned.size_bytes,
+            *stamp,
+        )
+        if not is_unchanged or not known.size_bytes:
+            return is_unchanged
+        return self._place.object_size(known.digest) == known.size_bytes
+
+    def _write(self, planned: PlannedFile) -> Generator[int, None, str]:
+        """Copy a file to an object; return its digest."""
+        disk, digest, position = self._place.disk, sha256(), 0
+        temporary = self._place.objects / TEMPORARY_NAME
+        if self._place.object_size(TEMPORARY_NAME) >= 0:
+            disk.remove(temporary)
+        file = disk.open(temporary)
+        try:
+            while position < planned.size_bytes:
+                wanted = min(PIECE_BYTES, planned.size_bytes - position)
+                data = planned.disk.read(planned.path, position, wanted)
+                if len(data) < wanted:
+                    raise CorruptData(f"{planned.path} is shorter than it was: its bytes from"
+                                      f" {position + len(data)} on are missing")  # fmt: skip
+                digest.update(data)
+                file.append([data])
+                position += wanted
+                self.copied_bytes += wanted
+                yield wanted
+            file.sync()
+        finally:
+            file.close()
+        name = digest.hexdigest()
+        if self._place.object_size(name) == planned.size_bytes:
+            disk.remove(temporary)
+        else:
+            disk.rename(temporary, self._place.objects / name)
+        return name

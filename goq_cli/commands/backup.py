@@ -1,0 +1,138 @@
+"""``goq backup``."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from goq_cli.output.output import print_answer, print_json
+from goq_cli.output.progress import show_progress
+from goq_cli.output.table import print_table
+from goq_cli.session import SESSION
+
+if TYPE_CHECKING:
+    from goq.backup.place import BackupPlace
+
+app = typer.Typer(rich_markup_mode=None)
+Place = Annotated[str, typer.Argument(metavar="PLACE", help="The folder of the backups.")]
+_COLUMNS = ("name", "time", "topics", "messages", "bytes", "damage")
+
+
+@app.callback(invoke_without_command=True)
+def back_up(
+    context: typer.Context,
+    to: Annotated[
+        str | None, typer.Option(metavar="PLACE", help="The folder of the backups.")
+    ] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="The data folder of a stopped node.")
+    ] = None,
+) -> None:
+    """Back up a node; list, verify and prune backups.
+
+    What an earlier backup has in PLACE already is not copied again.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    from goq.errors import UsageError
+
+    if to is None or data_dir is None:
+        raise UsageError("goq backup needs --to PLACE and --data-dir DIR; see goq backup --help")
+    from goq.backup.backup import back_up_folder
+    from goq.backup.place import place_folder
+    from goq.storage.disk import RealDisk
+    from goq.units import round_size_bytes
+
+    with show_progress(unit="bytes", total=lambda: 0) as advance:
+        now_us = time.time_ns() // 1000
+        done = back_up_folder(RealDisk(), data_dir, place_folder(to), now_us, advance)
+    text = (
+        f"backup {done.name}: {done.topics} topics, {done.messages:,} messages,"
+        f" {round_size_bytes(done.bytes)}, of which {round_size_bytes(done.copied_bytes)} are new"
+    )
+    print_answer(done._asdict(), text)
+
+
+@app.command("list")
+def list_backups(place: Place) -> None:
+    """List backups, oldest first; exit 7 if a manifest is damaged."""
+    from goq.units import format_time_us, round_size_bytes
+
+    rows = []
+    for found in _open(place).all():
+        manifest = found.manifest
+        rows.append(
+            {
+                "name": found.name,
+                "time": None if manifest is None else format_time_us(manifest.time_us),
+                "topics": None if manifest is None else len(manifest.topics),
+                "messages": None if manifest is None else manifest.message_count,
+                "bytes": None if manifest is None else manifest.size_bytes,
+                "damage": found.damage or None,
+            }
+        )
+    if SESSION.json:
+        print_json({"backups": rows})
+    else:
+        for row in rows:
+            size = row["bytes"]
+            row["bytes"] = round_size_bytes(size) if isinstance(size, int) else None
+        print_table(_COLUMNS, [[row[name] for name in _COLUMNS] for row in rows])
+    if any(row["damage"] for row in rows):
+        raise typer.Exit(7)
+
+
+@app.command()
+def verify(
+    place: Place,
+    name: Annotated[
+        str | None, typer.Option(metavar="BACKUP", help="Only this one; see goq backup list.")
+    ] = None,
+) -> None:
+    """Read every byte of the backups, and name what is damaged or missing; exit 1 for any."""
+    from goq.backup.inspection import verify_place
+    from goq.units import round_size_bytes
+
+    with show_progress(unit="bytes", total=lambda: 0) as advance:
+        report = verify_place(_open(place), name, advance)
+    state = f"{len(report.problems)} problems" if report.problems else "sound"
+    checked = (
+        f"{report.backups} backups, {report.objects} objects, {round_size_bytes(report.bytes)}"
+    )
+    lines = [*report.problems, f"{checked}: {state}"]
+    print_answer({"sound": not report.problems, **report._asdict()}, "\n".join(lines))
+    if report.problems:
+        raise typer.Exit(1)
+
+
+@app.command()
+def prune(
+    place: Place,
+    keep: Annotated[
+        str, typer.Option(metavar="DURATION", help="Backups younger than this stay: 7d.")
+    ],
+) -> None:
+    """Remove old backups, and the objects that no other one needs. The newest backup stays."""
+    from goq.backup.inspection import prune_place
+    from goq.units import parse_duration_ms, round_size_bytes
+
+    keep_us = parse_duration_ms(keep, field="--keep") * 1000
+    done = prune_place(_open(place), time.time_ns() // 1000 - keep_us)
+    freed = round_size_bytes(done.bytes)
+    print_answer(
+        done._asdict(), f"removed {done.backups} backups and {done.objects} objects, {freed}"
+    )
+
+
+def _open(place: str) -> BackupPlace:
+    from goq.backup.place import BackupPlace, place_folder
+    from goq.errors import NotFound
+    from goq.storage.disk import RealDisk
+
+    opened = BackupPlace(RealDisk(), place_folder(place))
+    if not opened.manifests.is_dir():
+        raise NotFound(f"{place} has no backups")
+    return opened

@@ -1,0 +1,49 @@
+"""``goq backup`` and ``goq restore`` at the terminal."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.support.cli.command import Run
+from tests.support.storage.backup_source import stopped_source, view_of
+
+
+def test_a_folder_is_backed_up_listed_verified_and_restored(goq: Run, tmp_path: Path) -> None:
+    before = stopped_source(tmp_path / "data")
+    data, place, new = (str(tmp_path / name) for name in ("data", "place", "new"))
+    first = json.loads(goq("backup", "--data-dir", data, "--to", place, "--json").stdout)
+    again = json.loads(goq("backup", "--data-dir", data, "--to", place, "--json").stdout)
+    assert (first["topics"], again["copied_bytes"]) == (3, 0)
+    listed = json.loads(goq("backup", "list", place, "--json").stdout)["backups"]
+    assert [each["name"] for each in listed] == [first["name"], again["name"]]
+    assert json.loads(goq("backup", "verify", place, "--json").stdout)["sound"]
+    pruned = json.loads(goq("backup", "prune", place, "--keep", "0s", "--json").stdout)
+    assert pruned == {"backups": 1, "objects": 0, "bytes": 0}
+    assert b"3 topics" in goq("restore", place, "--data-dir", new).stdout
+    assert view_of(tmp_path / "new") == before
+
+
+def test_damage_is_named_and_the_exit_code_tells_it(goq: Run, tmp_path: Path) -> None:
+    stopped_source(tmp_path / "data")
+    place = tmp_path / "place"
+    goq("backup", "--data-dir", str(tmp_path / "data"), "--to", str(place))
+    named = max((place / "objects").iterdir(), key=lambda path: path.stat().st_size)
+    named.write_bytes(named.read_bytes()[:-1])
+    assert named.name in goq("backup", "verify", str(place), code=1).stdout.decode()
+    goq("restore", str(place), "--data-dir", str(tmp_path / "new"), code=7)
+    (manifest,) = (place / "manifests").iterdir()
+    manifest.write_bytes(manifest.read_bytes()[:-2])
+    assert b"is damaged" in goq("backup", "list", str(place), code=7).stdout
+
+
+def test_what_cannot_be_done_is_refused_with_a_reason(goq: Run, tmp_path: Path) -> None:
+    none = str(tmp_path / "none")
+    goq("backup", "--to", str(tmp_path / "place"), "--data-dir", none, code=3)
+    goq("backup", "list", none, code=3)
+    goq("restore", none, "--data-dir", str(tmp_path / "new"), code=3)
+    done = goq("backup", "--to", "s3://bucket/prefix", "--data-dir", none, code=2)
+    assert b"is not a folder" in done.stderr
+    (tmp_path / "data" / "cluster").mkdir(parents=True)
+    done = goq("backup", "--to", none, "--data-dir", str(tmp_path / "data"), code=2)
+    assert b"of a cluster" in done.stderr
