@@ -81,8 +81,9 @@ def traffic(seed: int = 7) -> Rows:
         rows.messages += _published(luck, topic, kind)
     for workers in GROUPS_OF:
         of_topic = [row for row in rows.messages if row["topic"] == workers.topic]
-        rows.events += _worked_on(luck, workers, of_topic)
-        rows.groups += _standing(workers, of_topic)
+        events = list(_worked_on(luck, workers, of_topic))
+        rows.events += events
+        rows.groups += _standing(workers, of_topic, events)
     rows.events.sort(key=lambda row: row["time"])
     for number, row in enumerate(rows.events):
         row["sequence"] = number
@@ -230,13 +231,18 @@ def _outcome(
     return ("NACKED", "connection reset") if chance < workers.fails else ("ACKNOWLEDGED", None)
 
 
-def _standing(workers: Workers, messages: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def _standing(
+    workers: Workers, messages: Sequence[dict[str, Any]], events: Sequence[dict[str, Any]]
+) -> Iterator[dict[str, Any]]:
+    delivered = {(row["partition"], row["offset"]) for row in events}
     for partition in range(TOPICS[workers.topic].partitions):
         end = sum(row["partition"] == partition for row in messages)
+        fresh = (offset for offset in range(end) if (partition, offset) not in delivered)
         yield dict.fromkeys(GROUPS.names, 0) | {
             "time": START + timedelta(hours=HOURS),
             "topic": workers.topic,
             "group": workers.group,
             "partition": partition,
             "end_offset": end,
+            "cursor": next(fresh, end),
         }

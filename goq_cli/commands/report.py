@@ -80,7 +80,7 @@ def _run(name: str, tables: ExportedTables) -> Report:
     events = tables.table("events")
     if name == "audit":
         tables.check_whole()
-        return audit.audit(messages, events, tables.table("groups"))
+        return audit.audit(messages, events, tables.table("groups"), tables.changed_files())
     if name == "retries":
         return failures.retries(messages, events)
     jobs = {"latency": waits.latency, "lateness": waits.lateness, "fairness": waits.fairness}

@@ -48,7 +48,7 @@ class Failure(NamedTuple):
     reason: str
 
 
-_SEQUENCE_BITS = 40
+SEQUENCE_BITS = 40
 
 
 def token_of(epoch: int, sequence: int) -> int:
@@ -57,12 +57,12 @@ def token_of(epoch: int, sequence: int) -> int:
     No token is made twice: within an epoch sequences only rise, and an event log that lost its
     unsynced end continues in a higher epoch.
     """
-    return epoch << _SEQUENCE_BITS | sequence
+    return epoch << SEQUENCE_BITS | sequence
 
 
 def epoch_of(token: int) -> int:
     """Return the leader epoch in which a token was made."""
-    return token >> _SEQUENCE_BITS
+    return token >> SEQUENCE_BITS
 
 
 class Event(msgspec.Struct, array_like=True, frozen=True):

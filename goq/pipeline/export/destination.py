@@ -19,7 +19,7 @@ from pyarrow import fs
 
 from goq.errors import Conflict, InvalidInput
 from goq.pipeline.export.errors import explained
-from goq.pipeline.export.parquet import Staging
+from goq.pipeline.export.parquet import Staging, checksum
 from goq.pipeline.export.remote_destination import RemoteDestination
 
 _ASIDE = "_goq/tmp"
@@ -46,6 +46,10 @@ class Destination(Protocol):
 
     def open(self, path: str) -> pa.NativeFile:
         """Open a file for reading at any place in it."""
+        ...
+
+    def checksum(self, path: str) -> int | None:
+        """Return the CRC-32C of a file, None where that would copy it over a network."""
         ...
 
     def write(self, path: str, data: bytes) -> None:
@@ -107,6 +111,11 @@ class LocalDestination:
         """Open a file for reading at any place in it."""
         with explained(self.root / path):
             return pa.OSFile(str(self.root / path))
+
+    def checksum(self, path: str) -> int | None:
+        """Return the CRC-32C of a file."""
+        with explained(self.root / path):
+            return checksum(fs.LocalFileSystem(), str(self.root / path))
 
     def write(self, path: str, data: bytes) -> None:
         """Replace a small file's content atomically and durably."""

@@ -50,7 +50,10 @@ class ExportState(msgspec.Struct, kw_only=True):
 
 
 class FileEntry(msgspec.Struct, kw_only=True):
-    """One finished file; its path is relative to the destination."""
+    """One finished file; its path is relative to the destination.
+
+    ``crc32c`` is None on filesystems that are not local.
+    """
 
     path: str
     partition: int
@@ -60,6 +63,7 @@ class FileEntry(msgspec.Struct, kw_only=True):
     bytes: int
     first_time_us: int
     last_time_us: int
+    crc32c: int | None = None
 
 
 class Plan(msgspec.Struct, kw_only=True):

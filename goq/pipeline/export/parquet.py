@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from crc32c import crc32c
 from pyarrow import fs
 
 from goq.pipeline.export.errors import explained
@@ -16,6 +17,7 @@ from goq.pipeline.export.errors import explained
 _DAY_US = 86_400_000_000
 _ROW_GROUP_ROWS = 131_072
 _ROW_GROUP_BYTES = 64 * 2**20
+_CHUNK_BYTES = 2**22
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -28,6 +30,19 @@ class WrittenFile(NamedTuple):
     bytes: int
     first_us: int
     last_us: int
+    crc32c: int | None = None
+    """The checksum of its bytes, on local filesystems."""
+
+
+def checksum(files: fs.FileSystem, path: str) -> int | None:
+    """Return the CRC-32C of a file, None if it is not local: reading it again would cost a copy."""
+    if not isinstance(files, fs.LocalFileSystem):
+        return None
+    crc = 0
+    with files.open_input_stream(path) as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            crc = crc32c(chunk, crc)
+    return crc
 
 
 class DatedWriter:
@@ -115,8 +130,9 @@ class _File:
         with explained(self._path):
             self._writer.close()
             size_bytes = self._files.get_file_info(self._path).size
+            crc = checksum(self._files, self._path)
         times = (self._first_us, self._last_us)
-        return WrittenFile(self._date, self._path, self._rows, size_bytes, *times)
+        return WrittenFile(self._date, self._path, self._rows, size_bytes, *times, crc)
 
     def abandon(self) -> None:
         try:

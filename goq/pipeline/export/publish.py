@@ -78,7 +78,8 @@ def read_published(
         table = pq.read_table(file, columns=[time, position])
     bounds = pc.min_max(table.column(time).cast(pa.int64())).as_py()
     date = path.split("/")[-2].removeprefix("date=")
-    written = WrittenFile(date, path, table.num_rows, size_bytes, bounds["min"], bounds["max"])
+    crc = target.checksum(path)
+    written = WrittenFile(date, path, table.num_rows, size_bytes, bounds["min"], bounds["max"], crc)
     return PublishedFile(entry_of(path, piece, written), _positions(table.select([position])))
 
 
@@ -107,4 +108,5 @@ def entry_of(path: str, piece: Piece, file: WrittenFile) -> FileEntry:
         bytes=file.bytes,
         first_time_us=file.first_us,
         last_time_us=file.last_us,
+        crc32c=file.crc32c,
     )

@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from goq.pipeline.export.errors import explained
-from goq.pipeline.export.parquet import Staging
+from goq.pipeline.export.parquet import Staging, checksum
 
 _ASIDE = "_goq/tmp"
 _BEFORE_SUFFIX = ".before"
@@ -63,6 +63,12 @@ class RemoteDestination:
         place = self._path(path)
         with explained(place):
             return self._fs.open_input_file(place)
+
+    def checksum(self, path: str) -> int | None:
+        """Return the CRC-32C of a file, None for one that is not local."""
+        place = self._path(path)
+        with explained(place):
+            return checksum(self._fs, place)
 
     def write(self, path: str, data: bytes) -> None:
         """Replace a small file's content."""

@@ -4,6 +4,7 @@ Each takes frames with the columns of :mod:`goq.pipeline.arrow.schema` and retur
 
 tables        the tables of an export, or live from a node
 audit         every published message, accounted for
+contradictions  rows of an export that contradict each other
 waits         latency, lateness and fairness
 retries       redeliveries and dead letters, by cause
 skew          the load of partitions and keys

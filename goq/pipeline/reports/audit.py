@@ -2,19 +2,21 @@
 
 Each message before a group's cursor must have an event with its outcome, and each lease that is
 over must have an end. Messages behind the cursor are waiting. Any other message was lost: there
-must be none.
+must be none. Rows must not contradict each other, and the files must be those that were exported.
 
 The tables are of different times: ``groups`` is read first, then messages, then events. So a
-cursor never refers to messages or events that the export lacks. :data:`SLACK` is the tolerance
-where the node's times are compared with the exporter's.
+cursor never refers to messages or events that the export lacks.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
-from goq.pipeline.reports.report import Bars, Report, scope_of, section_of
+from goq.pipeline.reports.contradictions import SLACK, contradictions, restarts
+from goq.pipeline.reports.report import Bars, Report, Section, scope_of, section_of
 
 _LOG = ["topic", "partition"]
 
@@ -70,8 +72,8 @@ def _rightly_gone(events: DataFrame, groups: DataFrame) -> DataFrame:
     )
 
 
-SLACK = "INTERVAL 1 MINUTE"
 _SHOWN = 100
+_FILES = ("file", "fault")
 _PLACE = ["topic", "group", "partition"]
 _FATES = (
     ("acknowledged", ("ACKNOWLEDGED",)),
@@ -87,8 +89,16 @@ _IN_HAND = ("DELIVERED", "EXTENDED", "NACKED", "EXPIRED")
 _UNACCOUNTED = ("unaccounted", "overdue")
 
 
-def audit(messages: DataFrame, events: DataFrame, groups: DataFrame) -> Report:
-    """Report the outcome of every message, by group; failed if one is not accounted for."""
+def audit(
+    messages: DataFrame,
+    events: DataFrame,
+    groups: DataFrame,
+    changed_files: Sequence[tuple[str, str]] = (),
+) -> Report:
+    """Report the outcome of every message, by group; failed if one is not accounted for.
+
+    Failed, too, if rows contradict each other, or there are ``changed_files``.
+    """
     fates = fates_of(messages, events, groups).cache()
     counts = (
         fates.groupBy("topic", "group", "fate")
@@ -97,6 +107,8 @@ def audit(messages: DataFrame, events: DataFrame, groups: DataFrame) -> Report:
     )
     lost = fates.where(f.col("fate").isin(*_UNACCOUNTED))
     gaps = missing_offsets(messages, events, groups).cache()
+    faults = contradictions(messages, events, groups).cache()
+    fault_count = faults.count()
     lost_count = lost.select("message_id").distinct().count()
     row = gaps.agg(f.sum(f.col("end_offset") - f.col("start_offset"))).first()
     missing_count = (row and row[0]) or 0
@@ -113,23 +125,37 @@ def audit(messages: DataFrame, events: DataFrame, groups: DataFrame) -> Report:
             nothing="None.",
         ),
         section_of("Offsets that are in no file", gaps.limit(_SHOWN), nothing="None."),
+        section_of(
+            "Rows that contradict each other",
+            faults.orderBy(*faults.columns).limit(_SHOWN),
+            nothing="None.",
+        ),
+        Section(
+            "Files that are not as exported", _FILES, list(changed_files[:_SHOWN]), nothing="None."
+        ),
     ]
     fates.unpersist()
     gaps.unpersist()
+    faults.unpersist()
     return Report(
         "audit",
         "Is every published message accounted for?",
         sections,
-        failed=bool(lost_count or missing_count),
-        verdict=_verdict(lost_count, missing_count),
+        failed=bool(lost_count or missing_count or fault_count or changed_files),
+        verdict=_verdict(lost_count, missing_count, fault_count, len(changed_files)),
         scope=scope_of(messages),
     )
 
 
-def _verdict(lost: int, missing: int) -> str:
-    if not lost and not missing:
+def _verdict(lost: int, missing: int, faults: int, files: int) -> str:
+    if not (lost or missing or faults or files):
         return "Yes: every message is accounted for."
-    return f"No: of {lost:,} messages nothing is known, and {missing:,} offsets are in no file."
+    said = [f"of {lost:,} messages nothing is known, and {missing:,} offsets are in no file"]
+    if faults:
+        said.append(f"{faults:,} rows contradict others")
+    if files:
+        said.append(f"{files:,} files are not as exported")
+    return f"No: {'; '.join(said)}."
 
 
 def fates_of(messages: DataFrame, events: DataFrame, groups: DataFrame) -> DataFrame:
@@ -170,11 +196,11 @@ def fates_of(messages: DataFrame, events: DataFrame, groups: DataFrame) -> DataF
 
 
 def _is_overdue() -> Column:
-    """Whether a lease ended well before the group was read, and the log continues."""
+    """Whether a lease ended well before the group was read, and the log or the group goes on."""
     is_leased = f.col("in_hand.event").isin("DELIVERED", "EXTENDED")
-    return is_leased & (
-        f.col("in_hand.due") + f.expr(SLACK) < f.least(f.col("time"), f.col("log_time"))
-    )
+    ended = f.col("in_hand.due") + f.expr(SLACK)
+    is_behind = (ended < f.col("log_time")) | (f.col("leased") == 0)
+    return is_leased & (ended < f.col("time")) & is_behind
 
 
 def _standing(events: DataFrame, groups: DataFrame) -> DataFrame:
@@ -185,31 +211,15 @@ def _standing(events: DataFrame, groups: DataFrame) -> DataFrame:
     """
     newest = Window.partitionBy(*_PLACE).orderBy(f.desc("time"))
     ends = events.groupBy("topic", "partition").agg(f.max("time").alias("log_time"))
-    restarts = _restarts(events).drop("restart_sequence")
+    begun = restarts(events).drop("restart_sequence")
     return (
         groups.withColumn("rank", f.row_number().over(newest))
         .where("rank = 1")
-        .select(*_PLACE, "time", "cursor", "start_offset", "end_offset")
+        .select(*_PLACE, "time", "cursor", "start_offset", "end_offset", "leased")
         .join(ends, ["topic", "partition"], "left")
-        .join(restarts, _PLACE, "left")
+        .join(begun, _PLACE, "left")
         .where("is_gone is null or not is_gone or time > restarted")
         .drop("is_gone")
-    )
-
-
-def _restarts(events: DataFrame) -> DataFrame:
-    """Return the last restart of each group: a reset, or a deletion before it was used again."""
-    is_gone = f.col("event") == "GROUP_DELETED"
-    offset = f.when(is_gone, f.lit(0)).otherwise(f.col("offset"))
-    return (
-        events.where("event in ('RESET', 'GROUP_DELETED')")
-        .groupBy(*_PLACE)
-        .agg(
-            f.max("sequence").alias("restart_sequence"),
-            f.max_by(offset, "sequence").alias("restart_offset"),
-            f.max_by("time", "sequence").alias("restarted"),
-            f.max_by(is_gone, "sequence").alias("is_gone"),
-        )
     )
 
 
@@ -226,7 +236,7 @@ def _of_groups(events: DataFrame) -> DataFrame:
     in_hand = f.when(is_since & kind.isin(*_IN_HAND), f.col("sequence"))
     return (
         events.where("group is not null")
-        .join(_restarts(events).select(*_PLACE, "restart_sequence"), _PLACE, "left")
+        .join(restarts(events).select(*_PLACE, "restart_sequence"), _PLACE, "left")
         .groupBy("message_id", "group")
         .agg(
             f.collect_set(f.when(is_since, kind)).alias("since"),

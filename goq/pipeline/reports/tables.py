@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
@@ -16,7 +17,7 @@ from goq.errors import InvalidInput
 from goq.pipeline.arrow.schema import EVENTS, GROUPS, MESSAGES, ddl_of
 from goq.pipeline.export.destination import LocalDestination
 from goq.pipeline.export.groups_table import groups_batch
-from goq.pipeline.export.ledger import ExportLedger
+from goq.pipeline.export.ledger import ExportLedger, FileEntry
 from goq.pipeline.spark.source import GoqDataSource
 
 _DDL = {"messages": ddl_of(MESSAGES), "events": ddl_of(EVENTS), "groups": ddl_of(GROUPS)}
@@ -65,8 +66,33 @@ class ExportedTables:
                     field="from",
                 )
 
+    def changed_files(self) -> list[tuple[str, str]]:
+        """Return files, and manifests, that are not as the export wrote them, and their fault.
+
+        None of a folder behind a URI is checked.
+        """
+        if "://" in self._folder:
+            return []
+        target = LocalDestination(Path(self._folder))
+        found: list[tuple[str, str]] = []
+        for name in _DDL:
+            for topic in self._topics or target.names(f"_goq/{name}"):
+                ledger = ExportLedger(target, name, topic)
+                state, manifests = ledger.state(), ledger.manifests()
+                there = {manifest.number for manifest in manifests}
+                found += [
+                    (f"_goq/{name}/{topic}", f"manifest {number} is missing")
+                    for number in range(1, (state.plans if state else 0) + 1)
+                    if number not in there
+                ]
+                for entry in (entry for manifest in manifests for entry in manifest.files):
+                    fault = _fault_of(target, entry)
+                    if fault is not None:
+                        found.append((entry.path, fault))
+        return found
+
     def _finished(self, name: str) -> list[str] | None:
-        """Return the files in the manifests; None if this process cannot read them."""
+        """Return the readable files in the manifests; None if this process cannot read them."""
         if "://" in self._folder:
             return None
         target = LocalDestination(Path(self._folder))
@@ -76,7 +102,30 @@ class ExportedTables:
             for topic in topics
             for manifest in ExportLedger(target, name, topic).manifests()
             for entry in manifest.files
+            if _rows_of(target, entry) is not None
         ]
+
+
+def _fault_of(target: LocalDestination, entry: FileEntry) -> str | None:
+    """Return how a file differs from what was exported."""
+    if not target.exists(entry.path):
+        return "is missing"
+    rows = _rows_of(target, entry)
+    if rows is None:
+        return "is no Parquet file"
+    if rows != entry.rows:
+        return f"has {rows} rows, not {entry.rows}"
+    if entry.crc32c is not None and target.checksum(entry.path) != entry.crc32c:
+        return "has another checksum"
+    return None
+
+
+def _rows_of(target: LocalDestination, entry: FileEntry) -> int | None:
+    """Return the number of rows of a file, None if it cannot be read."""
+    try:
+        return int(pq.read_metadata(target.root / entry.path).num_rows)
+    except (OSError, pa.ArrowException):
+        return None
 
 
 class LiveSource(NamedTuple):

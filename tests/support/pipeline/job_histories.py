@@ -97,6 +97,7 @@ class History:
                 "start_offset": self.start,
                 "end_offset": len(self.messages),
                 "cursor": self.cursor(group),
+                "leased": len(self.groups[group].leases),
             }
             self.groups_rows.append(row)
 

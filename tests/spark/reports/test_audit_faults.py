@@ -1,0 +1,234 @@
+"""Faults planted one at a time, each in a topic of its own: the audit names every one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+pytest.importorskip("pyspark", minversion="4.2")
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from goq.model import Message
+from goq.pipeline.arrow.schema import EVENTS, GROUPS, MESSAGES, ddl_of
+from goq.pipeline.arrow.tables import MESSAGES_TABLE
+from goq.pipeline.export.destination import LocalDestination
+from goq.pipeline.export.export import Export
+from goq.pipeline.reports.audit import audit
+from goq.pipeline.reports.tables import ExportedTables
+from tests.support.paths import DOCS
+from tests.support.pipeline.logged_frames import LoggedFrames
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+NOON = datetime(2025, 1, 15, 12, tzinfo=UTC)
+COUNT = 6
+Row = dict[str, Any]
+
+
+@dataclass
+class Topic:
+    """A partition at rest for an hour: every message delivered to a group, and acknowledged."""
+
+    name: str
+    messages: list[Row] = field(default_factory=list)
+    events: list[Row] = field(default_factory=list)
+    groups: list[Row] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        for offset in range(COUNT):
+            self.messages.append(
+                dict.fromkeys(MESSAGES.names)
+                | {"topic": self.name, "partition": 0, "offset": offset, "lane": 1, "headers": []}
+                | {"message_id": f"{self.name}:0:{offset}", "timestamp": NOON, "value": b"v"}
+            )
+            for group in ("billing", "mail"):
+                lease = len(self.events)
+                due = NOON + timedelta(seconds=30)
+                self.event("DELIVERED", offset, group, lease=lease, attempt=1, due=due)
+                self.event("ACKNOWLEDGED", offset, group, lease=lease)
+        for group in ("billing", "mail"):
+            self.groups.append(
+                dict.fromkeys(GROUPS.names, 0)
+                | {"time": NOON + timedelta(hours=1), "topic": self.name, "group": group}
+                | {"end_offset": COUNT, "cursor": COUNT}
+            )
+
+    def event(self, name: str, offset: int, group: str, **said: Any) -> None:
+        self.events.append(
+            dict.fromkeys(EVENTS.names)
+            | {"topic": self.name, "partition": 0, "offset": offset, "group": group}
+            | {"message_id": f"{self.name}:0:{offset}", "event": name, "sequence": len(self.events)}
+            | {"time": NOON + timedelta(milliseconds=len(self.events))}
+            | said
+        )
+
+    def drop(self, **said: Any) -> None:
+        """Take away the events of which all of this is true."""
+        self.events = [e for e in self.events if not said.items() <= e.items()]
+
+    def last(self, event: str, group: str = "billing") -> Row:
+        return next(e for e in self.events[::-1] if (e["event"], e["group"]) == (event, group))
+
+
+def lost_ack(topic: Topic) -> None:
+    topic.drop(event="ACKNOWLEDGED", group="billing", offset=COUNT - 1)
+    topic.drop(offset=COUNT - 1, group="mail")
+    topic.groups[1]["cursor"] = COUNT - 1
+
+
+def duplicate_message(topic: Topic) -> None:
+    topic.messages.append(topic.messages[2])
+
+
+def duplicate_event(topic: Topic) -> None:
+    topic.events.append(topic.events[2])
+
+
+def lost_delivery(topic: Topic) -> None:
+    topic.drop(event="DELIVERED", offset=2, group="billing")
+
+
+def double_ack(topic: Topic) -> None:
+    topic.event("ACKNOWLEDGED", 2, "billing", lease=topic.last("DELIVERED")["lease"])
+
+
+def delivery_after_ack(topic: Topic) -> None:
+    topic.event("DELIVERED", 2, "billing", lease=len(topic.events), attempt=2)
+
+
+def lost_group(topic: Topic) -> None:
+    del topic.groups[0]
+
+
+def unknown_offset(topic: Topic) -> None:
+    topic.event("DELIVERED", COUNT + 3, "billing", lease=len(topic.events), attempt=1)
+
+
+def stuck_cursor(topic: Topic) -> None:
+    topic.groups[0]["cursor"] = 2
+
+
+def lost_message(topic: Topic) -> None:
+    del topic.messages[2]
+
+
+def lost_last_message(topic: Topic) -> None:
+    del topic.messages[-1]
+
+
+def lost_events(topic: Topic) -> None:
+    topic.drop(offset=2)
+
+
+def lost_lease_end(topic: Topic) -> None:
+    """A lease that is not over when the group is read, and that the group does not have."""
+    topic.drop(event="ACKNOWLEDGED", group="billing", offset=2)
+    for event in topic.events:
+        if (event["event"], event["offset"]) == ("DELIVERED", 2):
+            event["due"] = NOON + timedelta(days=1)
+
+
+FAULTS: dict[str, tuple[Callable[[Topic], None], str]] = {
+    "the last ack of a partition is lost": (lost_ack, "overdue"),
+    "the end of a lease that is not over": (lost_lease_end, "the group lacks a lease"),
+    "all events of a message": (lost_events, "unaccounted"),
+    "a message": (lost_message, "Offsets"),
+    "the last message": (lost_last_message, "Offsets"),
+    "a message is there twice": (duplicate_message, "a message is there twice"),
+    "an event is there twice": (duplicate_event, "an event is there twice"),
+    "an ack without its delivery": (lost_delivery, "an ack without its delivery"),
+    "a second ack": (double_ack, "acknowledged twice"),
+    "a delivery after the ack": (delivery_after_ack, "delivered after its ack"),
+    "a group's row": (lost_group, "a group without its row in groups"),
+    "an event of an offset that does not exist": (
+        unknown_offset,
+        "an event of a message that does not exist",
+    ),
+    "a cursor that is stuck": (stuck_cursor, "the cursor is stuck"),
+}
+
+
+def test_each_planted_fault_is_found_and_nothing_in_the_sound_topic(spark: SparkSession) -> None:
+    topics = [Topic(f"topic-{number}") for number in range(len(FAULTS))]
+    for topic, (plant, _) in zip(topics, FAULTS.values(), strict=True):
+        plant(topic)
+    topics.append(Topic("sound"))
+    frames = [
+        spark.createDataFrame(
+            pa.Table.from_pylist([r for t in topics for r in getattr(t, name)], schema=schema),
+            ddl_of(schema),
+        )
+        for name, schema in (("messages", MESSAGES), ("events", EVENTS), ("groups", GROUPS))
+    ]
+    report = audit(frames[0], frames[1], frames[2])
+    assert report.failed
+    found: dict[str, set[str]] = {topic.name: set() for topic in topics}
+    for section in report.sections[1:]:
+        for row in section.rows:
+            named = dict(zip(section.columns, row, strict=True))
+            topic = named.get("topic") or named["message_id"].split(":")[0]
+            said = named.get("fault") or named.get("fate") or section.title
+            found[topic].add(said)
+    assert found.pop("sound") == set()
+    for (fault, (_, wanted)), said in zip(FAULTS.items(), found.values(), strict=True):
+        assert any(each.startswith(wanted) for each in said), (fault, said)
+
+
+def remove(path: Path) -> None:
+    path.unlink()
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-9])
+
+
+def replace(path: Path) -> None:
+    table = pq.read_table(path, partitioning=None)
+    pq.write_table(table.set_column(1, "value", pa.array([b"other"] * len(table))), path)
+
+
+def shorten(path: Path) -> None:
+    pq.write_table(pq.read_table(path, partitioning=None).slice(1), path)
+
+
+FILES = {
+    "a file": (remove, "is missing"),
+    "a file's end": (cut, "is no Parquet file"),
+    "values in a file": (replace, "has another checksum"),
+    "rows in a file": (shorten, "has 2 rows, not 3"),
+    "a manifest": (remove, "manifest 1 is missing"),
+}
+
+
+@pytest.mark.parametrize("fault", FILES)
+def test_each_file_that_is_not_as_exported_is_found(tmp_path: Path, fault: str) -> None:
+    log = LoggedFrames(1)
+    for _ in range(2):
+        log.publish(0, [Message(b"v", b"k")] * 3, 1)
+        Export(log, LocalDestination(tmp_path), MESSAGES_TABLE, "orders").run()
+    tables = ExportedTables(cast("SparkSession", None), str(tmp_path), [])
+    assert tables.changed_files() == []
+    plant, wanted = FILES[fault]
+    if fault == "a manifest":
+        path = tmp_path / "_goq/messages/orders/manifest-000001.json"
+        named = "_goq/messages/orders"
+    else:
+        path = sorted(tmp_path.glob("messages/*/*/*.parquet"))[0]
+        named = str(path.relative_to(tmp_path))
+    plant(path)
+    assert tables.changed_files() == [(named, wanted)]
+
+
+def test_the_page_names_the_faults_that_are_planted_here() -> None:
+    listed = (DOCS / "spark.md").read_text().split("\n### What an audit finds\n", 1)[1]
+    listed = listed.split("\n## ", 1)[0]
+    assert re.findall(r"^\| ([^|`]+) \| `", listed, re.MULTILINE) == [*FAULTS, *FILES]
