@@ -25,6 +25,7 @@ from goq.config.types import (
     size,
     tenant_weights,
     text,
+    topic_name,
     truth,
 )
 from goq.errors import InvalidInput
@@ -76,6 +77,8 @@ class TopicSettings:
     backoff_jitter: float = 0.2
     dead_letters: bool = True
     dead_letter_expired: bool = False
+    dead_letter_topic: str | None = None
+    """The topic of dead letters, None for that of the topic's own."""
     ordering: Ordering = Ordering.KEY
     protect_unread: bool = False
     delay_max_ms: int = _YEAR_MS
@@ -220,6 +223,7 @@ _SETTINGS: dict[str, _Setting] = {
     "delivery.backoff.jitter": _Setting("backoff_jitter", share(0, 1)),
     "delivery.dead_letters": _Setting("dead_letters", truth),
     "dead_letters.expired": _Setting("dead_letter_expired", truth),
+    "dead_letters.topic": _Setting("dead_letter_topic", optional(topic_name)),
     "delivery.ordering": _Setting("ordering", choice(Ordering)),
     "delay.max": _Setting("delay_max_ms", duration(0, limits.DELAY_MS_MAX)),
     "priority.lanes": _Setting("lanes", lanes),
@@ -234,7 +238,7 @@ _SETTINGS: dict[str, _Setting] = {
     ),
     "sqs": _Setting("sqs", optional(text(limits.SQS_RECORD_CHARS_MAX))),
 }
-OPTIONAL = frozenset({"sqs"})
+OPTIONAL = frozenset({"dead_letters.topic", "sqs"})
 """Settings that a topic need not have."""
 
 _GROUP_SETTINGS: dict[str, str] = {

@@ -14,7 +14,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from goq import limits
 from goq.errors import InvalidInput
-from goq.model import check_tenant
+from goq.model import AUDIT_TOPIC, check_name, check_tenant
 from goq.units import format_duration_ms, format_size_bytes, parse_duration_ms, parse_size_bytes
 
 NONE = "none"
@@ -65,6 +65,15 @@ def text(chars_max: int) -> Kind[str]:
         return value
 
     return Kind(parse, str)
+
+
+def _parse_topic(value: Any, field: str) -> str:
+    if not isinstance(value, str) or value == AUDIT_TOPIC:
+        raise InvalidInput(f"{str(value)[:80]!r} is not the name of a topic", field=field)
+    return check_name(value, "topic", field=field)
+
+
+topic_name: Kind[str] = Kind(_parse_topic, str)
 
 
 def share(low: float, high: float) -> Kind[float]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from goq import limits
 from goq.access.rule import Verb
@@ -41,11 +41,14 @@ from goq.broker.partition.partition import Partition
 from goq.broker.retention.daily_counts import bounds_us, daily_volumes, day_starts
 from goq.broker.topic.topic import Topic
 from goq.clock import TimeSlice
+from goq.config.types import NONE
+from goq.errors import InvalidInput, NotAllowed
 from goq.http.message import Request, Response
 from goq.model import check_name, format_topic_id
 from goq.units import format_time_us
 
 _DAYS = 14
+_DEAD_LETTER_TOPIC: Final = "dead_letters.topic"
 _FIRST = DelayedMessage(0, -1)
 _FOREVER_MS = 2**63 - 1
 _DATE_CHARS = len("2025-01-15")
@@ -168,9 +171,8 @@ class TopicRoutes:
         """Create a topic."""
         new = json_body(request, NewTopic, bytes_max=SETTINGS_BODY_BYTES_MAX)
         replication = TopicReplication(new.replication_factor, new.min_insync)
-        topic = await self._broker.create_topic(
-            new.name, new.partitions, flatten_settings(new.settings), replication
-        )
+        settings = _allowed_settings(request, new.name, new.settings)
+        topic = await self._broker.create_topic(new.name, new.partitions, settings, replication)
         return json_response(self._topic(topic), 201)
 
     async def list(self, request: Request) -> Response:
@@ -201,7 +203,7 @@ class TopicRoutes:
         replication = TopicReplication(change.replication_factor, change.min_insync)
         topic = await self._broker.alter_topic(
             name,
-            flatten_settings(change.settings),
+            _allowed_settings(request, name, change.settings),
             change.partitions,
             replication,
             frozenset(change.unset),
@@ -261,6 +263,28 @@ class TopicRoutes:
                 for d in partition.message_damage
             ],
         )
+
+
+def _allowed_settings(request: Request, name: str, written: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings by dotted name.
+
+    Raises ``NotAllowed`` if they let a topic's messages go to one that the sender may not publish
+    to, and ``InvalidInput`` if that is the topic itself.
+    """
+    settings = flatten_settings(written)
+    target = settings.get(_DEAD_LETTER_TOPIC)
+    if not isinstance(target, str) or target == NONE:
+        return settings
+    if target == name:
+        raise InvalidInput(
+            "dead letters cannot go to the topic itself", field=f"settings.{_DEAD_LETTER_TOPIC}"
+        )
+    if not principal_of(request).allows(Verb.PUBLISH, target):
+        raise NotAllowed(
+            f"dead letters of {name} would be published to {target}: that needs publish:{target}",
+            field=f"settings.{_DEAD_LETTER_TOPIC}",
+        )
+    return settings
 
 
 class HistoryRoutes:

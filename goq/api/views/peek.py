@@ -76,7 +76,8 @@ class Peek:
         """Return messages in one state, and the id to continue after if there may be more."""
         page = Page(limit)
         if state is MessageState.DEAD:
-            dead = self._broker.topics.get(topic.name + DEAD_LETTERS_SUFFIX)
+            own = topic.name + DEAD_LETTERS_SUFFIX
+            dead = self._broker.topics.get(topic.settings.dead_letter_topic or own)
             if dead is None:
                 return page.answer(is_last=True)
             return await self._dead(page, dead, group, after)

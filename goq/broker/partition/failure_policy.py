@@ -25,14 +25,18 @@ def failure_context(
 ) -> FailureContext:
     """Return the context that decides about a failed attempt, by a group's settings.
 
-    A dead letter keeps its partition number. Messages of a dead-letter topic are retried without
-    end and stay there.
+    A dead letter keeps its partition number in the topic's own dead-letter topic. Another topic may
+    have fewer partitions; the letters arrive in its first one. Messages of a dead-letter topic are
+    retried without end and stay there.
     """
     policy = retry_policy(settings)
     if identity.topic.endswith(DEAD_LETTERS_SUFFIX):
         policy = policy._replace(attempts_max=None, dead_letters=False)
-    grave = DeadLetterTarget(
-        identity.topic + DEAD_LETTERS_SUFFIX, identity.number, context.new_id()
+    chosen, new_id = settings.dead_letter_topic, context.new_id()
+    grave = (
+        DeadLetterTarget(identity.topic + DEAD_LETTERS_SUFFIX, identity.number, new_id)
+        if chosen is None or chosen == identity.topic
+        else DeadLetterTarget(chosen, 0, new_id)
     )
     return FailureContext(now_ms, policy, grave, context.random())
 
@@ -48,6 +52,7 @@ def dead_letter_settings(settings: TopicSettings) -> TopicSettings:
             "delivery.max_attempts": None,
             "delivery.dead_letters": False,
             "cleanup": Cleanup.DELETE,
+            "dead_letters.topic": None,
             "sqs": None,
         }
     )

@@ -265,3 +265,23 @@ def test_a_request_that_claims_to_be_relayed_is_refused(place: Place, spy: Spy) 
 def test_a_route_without_a_declaration_is_refused() -> None:
     with pytest.raises(ValueError, match="does not declare"):
         Route("GET", "/v1/new", lambda _request: Response(200), "New")
+
+
+def test_dead_letters_go_only_where_the_sender_may_publish(place: Place) -> None:
+    allowed = create(place, "both", "manage:orders*", "publish:other")
+    body = {"settings": {"dead_letters.topic": "other"}}
+    answers = [
+        place.node.request(
+            method, path, {"name": "orders.more", **body} if method == "POST" else body, headers
+        )
+        for headers in (
+            {"Authorization": f"Bearer {token}"} for token in (place.tokens["manage"], allowed)
+        )
+        for method, path in (("PATCH", f"/v1/topics/{TOPIC}"), ("POST", "/v1/topics"))
+    ]
+    assert [answer.status for answer in answers] == [403, 403, 200, 201]
+    settings = place.admin("GET", f"/v1/topics/{TOPIC}")["settings"]
+    assert settings["dead_letters.topic"] == "other"
+    place.admin("PATCH", f"/v1/topics/{TOPIC}", {"unset": ["dead_letters.topic"]})
+    settings = place.admin("GET", f"/v1/topics/{TOPIC}")["settings"]
+    assert "dead_letters.topic" not in settings

@@ -353,3 +353,30 @@ def test_a_redrive_into_nowhere_is_refused(node: RunningNode, topic: str) -> Non
         assert (answer.status, answer.json["field"]) == (status, "to")
     assert node.request("POST", f"/v1/topics/{topic}/redrive", {"max_messages": 0}).status == 400
     assert len(dead(node, topic)) == 1
+
+
+def test_dead_letters_may_go_to_a_topic_of_choice_and_back_by_its_group(
+    node: RunningNode, topic: str
+) -> None:
+    chosen = f"{topic}-failed"
+    node.call("POST", "/v1/topics", {"name": chosen, "partitions": 2})
+    settings = {"settings": {"dead_letters.topic": chosen, "delivery.max_attempts": 1}}
+    node.call("PATCH", f"/v1/topics/{topic}", settings)
+    publish(node, topic, *(f"v{number}" for number in range(30)))
+    assert reject_all(node, topic, reason="broken") == 30
+    found: list[dict[str, Any]] = []
+    eventually(lambda: found.extend(take(node, chosen)) or len(found) == 30)
+    assert {message["partition"] for message in found} == {0}
+    assert {message["headers"]["goq-dead-reason"] for message in found} == {"broken"}
+    assert node.request("GET", f"/v1/topics/{topic}.dlq").status == 404
+    peeked = node.call("GET", f"/v1/topics/{topic}/groups/g/peek?state=dead&limit=50")
+    assert len(peeked["messages"]) == 30
+
+
+@pytest.mark.parametrize("target", ["{topic}", "__audit", "a b", 5])
+def test_dead_letters_go_to_another_topic_that_may_be_published_to(
+    node: RunningNode, topic: str, target: object
+) -> None:
+    chosen = target.format(topic=topic) if isinstance(target, str) else target
+    body = {"settings": {"dead_letters.topic": chosen}}
+    assert node.request("PATCH", f"/v1/topics/{topic}", body).status == 400
