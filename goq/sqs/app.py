@@ -60,12 +60,15 @@ class SqsApp:
             "CreateQueue": SqsOperation(shapes.CreateQueueShape, queues.create),
             "DeleteQueue": SqsOperation(shapes.QueueShape, queues.delete),
             "GetQueueUrl": SqsOperation(shapes.QueueUrlShape, queues.url),
-            "ListQueues": SqsOperation(shapes.ListQueuesShape, queues.list),
+            "ListQueues": SqsOperation(shapes.ListQueuesShape, queues.list_queues),
             "GetQueueAttributes": SqsOperation(shapes.GetAttributesShape, queues.attributes),
             "SetQueueAttributes": SqsOperation(shapes.SetAttributesShape, queues.set_attributes),
             "ListQueueTags": SqsOperation(shapes.QueueShape, queues.tags),
             "TagQueue": SqsOperation(shapes.TagShape, queues.tag),
             "UntagQueue": SqsOperation(shapes.UntagShape, queues.untag),
+            "ListDeadLetterSourceQueues": SqsOperation(
+                shapes.ListSourcesShape, queues.dead_letter_sources
+            ),
             "PurgeQueue": SqsOperation(shapes.QueueShape, queues.purge),
             "SendMessage": SqsOperation(shapes.SendShape, None, send.one),
             "SendMessageBatch": SqsOperation(shapes.SendBatchShape, None, send.batch),

@@ -18,6 +18,7 @@ from goq import limits
 from goq.config.topic import TopicSettings
 from goq.sqs.protocol.bounds import (
     DELAY_S_MAX,
+    RECEIVE_COUNT_MAX,
     RETENTION_S_MAX,
     RETENTION_S_MIN,
     SIZE_BYTES_MIN,
@@ -36,6 +37,7 @@ FIFO: Final = "FifoQueue"
 CONTENT_DEDUP: Final = "ContentBasedDeduplication"
 SCOPE: Final = "DeduplicationScope"
 THROUGHPUT: Final = "FifoThroughputLimit"
+REDRIVE: Final = "RedrivePolicy"
 _DEDUP_WINDOW: Final = "5m"
 _POLICY_CHARS_MAX: Final = 16 * limits.KIB
 _DEFAULT_VISIBILITY_S: Final = 30
@@ -106,6 +108,7 @@ _CHECKS: Final[dict[str, Check]] = {
     SCOPE: _is_one_of("queue", "messageGroup"),
     THROUGHPUT: _is_one_of("perQueue", "perMessageGroupId"),
     "Policy": _is_object,
+    REDRIVE: _is_object,
     "RedriveAllowPolicy": _is_object,
     "KmsMasterKeyId": lambda text: len(text) <= limits.KIB,
     "KmsDataKeyReusePeriodSeconds": _is_number(60, 86_400),
@@ -138,13 +141,51 @@ def checked_attributes(
         text = _text(value)
         if not check(text):
             raise SqsError("InvalidAttributeValue", f"Invalid value for the parameter {name}.")
-        found[name] = text
+        found[name] = _redrive_policy(text).written() if name == REDRIVE and text else text
     if found.get(THROUGHPUT) == "perMessageGroupId" and found.get(SCOPE) == "queue":
         raise SqsError(
             "InvalidAttributeValue",
             f"{THROUGHPUT} of perMessageGroupId needs a {SCOPE} of messageGroup.",
         )
     return found
+
+
+class RedrivePolicy(msgspec.Struct, frozen=True):
+    """Where messages go that were received ``maxReceiveCount`` times without a delete."""
+
+    deadLetterTargetArn: str
+    maxReceiveCount: int
+
+    @property
+    def queue(self) -> str:
+        """The name of the dead-letter queue."""
+        return self.deadLetterTargetArn.rpartition(":")[2]
+
+    def written(self) -> str:
+        """Return the text of the attribute."""
+        return msgspec.json.encode(self).decode()
+
+
+def _redrive_policy(text: str) -> RedrivePolicy:
+    """Return a checked policy. Raises ``SqsError``."""
+    try:
+        policy = msgspec.json.decode(text, type=RedrivePolicy, strict=False)
+    except (msgspec.DecodeError, RecursionError):
+        policy = RedrivePolicy("", 0)
+    is_arn = policy.deadLetterTargetArn.count(":") == 5 and policy.queue
+    if not is_arn or not 1 <= policy.maxReceiveCount <= RECEIVE_COUNT_MAX:
+        raise SqsError(
+            "InvalidParameterValue",
+            f"Value {text[:300]} for parameter RedrivePolicy is invalid. Reason: it has a"
+            f" deadLetterTargetArn, and a maxReceiveCount of 1 to {RECEIVE_COUNT_MAX}.",
+        )
+    return policy
+
+
+def redrive_policy(attributes: Mapping[str, str]) -> RedrivePolicy | None:
+    """Return the policy among checked attributes."""
+    text = attributes.get(REDRIVE)
+    return _redrive_policy(text) if text else None
 
 
 def _text(value: Any) -> str:
@@ -164,6 +205,15 @@ def settings_of(attributes: Mapping[str, str], record: QueueRecord) -> dict[str,
         seconds = int(attributes[RETENTION])
         settings["retention.age"] = f"{seconds}s"
         settings["segment.age"] = f"{min(seconds // 10, _SEGMENT_AGE_S_MAX)}s"
+    policy = redrive_policy(attributes)
+    if policy is not None:
+        settings["delivery.max_attempts"] = str(policy.maxReceiveCount)
+        settings["delivery.dead_letters"] = "true"
+        settings["dead_letters.topic"] = policy.queue
+    elif REDRIVE in attributes:
+        settings["delivery.max_attempts"] = "none"
+        settings["delivery.dead_letters"] = "false"
+        settings["dead_letters.topic"] = "none"
     return settings
 
 
@@ -200,6 +250,10 @@ def shown_attributes(
     }
     if name.endswith(FIFO_SUFFIX):
         shown |= {FIFO: "true", CONTENT_DEDUP: "false", SCOPE: "queue", THROUGHPUT: "perQueue"}
-    mapped = (VISIBILITY, RETENTION)
+    target, count = settings.dead_letter_topic, settings.attempts_max
+    if target is not None and count is not None:
+        target_arn = f"{arn.rpartition(':')[0]}:{target}"
+        shown[REDRIVE] = RedrivePolicy(target_arn, count).written()
+    mapped = (VISIBILITY, RETENTION, REDRIVE)
     kept = {key: value for key, value in record.attributes.items() if key not in mapped}
     return {key: value for key, value in (shown | kept).items() if value}

@@ -10,11 +10,14 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from goq.errors import InvalidInput
+from goq.model import MessageId
 from goq.sqs.protocol.bounds import ATTRIBUTE_NAME_CHARS_MAX, ATTRIBUTES_MAX
 from goq.sqs.protocol.digest import AttributeContent
 from goq.sqs.protocol.errors import SqsError, invalid_parameter
@@ -22,12 +25,13 @@ from goq.sqs.protocol.shapes import AttributeValue
 
 TYPES_HEADER: Final = "AWS.types"
 DEDUP_HEADER: Final = "AWS.dedup-id"
+ORIGIN_HEADER: Final = "goq-dead-id"
 TRACE_HEADER: Final = "AWS.trace"
 _HIDDEN: Final = ("AWS.", "goq-dead-", "goq-redrive")
 TRACE_ATTRIBUTE: Final = "AWSTraceHeader"
 _STRING: Final = "String"
 _NAME: Final = re.compile(r"(?!\.)[A-Za-z0-9_.-]+(?<!\.)", re.ASCII)
-_RESERVED: Final = ("aws.", "amazon.")
+_RESERVED: Final = ("aws.", "amazon.", "goq-dead-", "goq-redrive")
 _TYPE: Final = re.compile(r"(String|Number|Binary)(\.[^\x00-\x1f]{1,240})?")
 _NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,4})?", re.ASCII)
 _UNFIT: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -94,7 +98,7 @@ def attribute_contents(
             )
         if name.lower().startswith(_RESERVED):
             raise invalid_parameter(
-                f"Message (user) attribute name {name!r} is invalid: it begins with AWS. or Amazon."
+                f"Message (user) attribute name {name!r} is invalid: such a beginning is reserved."
             )
     return {name: _content(name, value) for name, value in given.items()}
 
@@ -174,6 +178,13 @@ class ReceivedHeaders:
         """Return a header's value if it is a text."""
         value = self._values.get(name)
         return value if isinstance(value, str) else None
+
+    @property
+    def origin(self) -> MessageId | None:
+        """The id of a dead letter before it was one."""
+        with suppress(InvalidInput):
+            return MessageId.parse(self.text(ORIGIN_HEADER) or "")
+        return None
 
     def attributes(self, asked: Collection[str]) -> dict[str, AttributeContent]:
         """Return the attributes that match one of the names asked for."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -18,6 +18,7 @@ from goq.sqs.attributes import (
     DELAY,
     FIFO,
     FIFO_SUFFIX,
+    REDRIVE,
     SCOPE,
     SIZE,
     THROUGHPUT,
@@ -27,6 +28,7 @@ from goq.sqs.attributes import (
     checked_attributes,
     new_queue_settings,
     read_record,
+    redrive_policy,
     settings_of,
     shown_attributes,
 )
@@ -154,6 +156,7 @@ class QueueOperations:
         if given.get(FIFO) in ("false", False):
             del given[FIFO]
         attributes = checked_attributes(given, is_fifo=is_fifo, bounds=self.bounds)
+        await self._check_dead_letter_queue(call, name, attributes)
         tags = _checked_tags({**(call.shape.upper_tags or {}), **(call.shape.tags or {})})
         now_s = self._now_s()
         settings = new_queue_settings(attributes, QueueRecord(now_s, now_s, attributes, tags))
@@ -187,30 +190,13 @@ class QueueOperations:
         queue = await self.locate(call, call.shape.name)
         return {"QueueUrl": self._url(call, queue.topic.name)}
 
-    async def list(self, call: SqsCall) -> dict[str, Any]:
+    async def list_queues(self, call: SqsCall) -> dict[str, Any]:
         """ListQueues: those that the sender may see, by name."""
-        asked = call.shape
-        prefix, results_max = asked.prefix or "", asked.results_max
-        if results_max is not None:
-            check_range("MaxResults", results_max, 1, LIST_RESULTS_MAX)
         await self._broker.start_queue.wait_for_all()
-        principal = call.request.principal
-        names = [
-            name
-            for name in sorted(self._broker.topics)
-            if name.startswith(prefix)
-            and name > (asked.token or "")
-            and (_NAME.fullmatch(name) or _FIFO_NAME.fullmatch(name))
-            and name != AUDIT_TOPIC
-            and (principal is None or principal.sees(name))
-        ]
-        page = names[: results_max or LIST_RESULTS_MAX]
-        answer: dict[str, Any] = {}
-        if page:
-            answer["QueueUrls"] = [self._url(call, name) for name in page]
-        if results_max is not None and len(page) < len(names):
-            answer["NextToken"] = page[-1]
-        return answer
+        prefix = call.shape.prefix or ""
+        page, token = self._page(call, lambda name: name.startswith(prefix))
+        answer: dict[str, Any] = {"QueueUrls": page} if page else {}
+        return answer if token is None else {**answer, "NextToken": token}
 
     async def delete(self, call: SqsCall) -> None:
         """DeleteQueue: the topic, with all its messages."""
@@ -257,10 +243,63 @@ class QueueOperations:
                 "InvalidAttributeValue",
                 f"{SCOPE} stays messageGroup: the queue has several partitions.",
             )
+        await self._check_dead_letter_queue(call, queue.topic.name, new)
         record = read_record(queue.topic.settings.sqs)
         attributes = {**record.attributes, **new}
         attributes = {key: value for key, value in attributes.items() if value}
         await self._put(call, queue, new, attributes, record.tags)
+
+    async def _check_dead_letter_queue(
+        self, call: SqsCall, name: str, attributes: Mapping[str, str]
+    ) -> None:
+        """Raise ``SqsError`` unless the dead-letter queue of a policy exists and is of its kind."""
+        policy = redrive_policy(attributes)
+        if policy is None:
+            return
+        try:
+            target = await self.locate(call, policy.queue)
+        except SqsError:
+            reason = "Dead letter target does not exist."
+        else:
+            if target.topic.name == name:
+                reason = "Dead letter target is the queue itself."
+            elif target.is_fifo is not name.endswith(FIFO_SUFFIX):
+                reason = "Dead letter target must be same type of queue as the source."
+            else:
+                return
+        raise invalid_parameter(
+            f"Value {attributes[REDRIVE]} for parameter RedrivePolicy is invalid. Reason: {reason}"
+        )
+
+    async def dead_letter_sources(self, call: SqsCall) -> dict[str, Any]:
+        """ListDeadLetterSourceQueues."""
+        target = await self.locate(call, call.shape.queue_url)
+        await self._broker.start_queue.wait_for_all()
+
+        def is_source(name: str) -> bool:
+            return self._broker.topics[name].settings.dead_letter_topic == target.topic.name
+
+        page, token = self._page(call, is_source)
+        answer: dict[str, Any] = {"queueUrls": page}
+        return answer if token is None else {**answer, "NextToken": token}
+
+    def _page(self, call: SqsCall, matches: Callable[[str], bool]) -> tuple[list[str], str | None]:
+        """Return the URLs of a page of the queues that match, and the token of the next page."""
+        asked, principal = call.shape, call.request.principal
+        if asked.results_max is not None:
+            check_range("MaxResults", asked.results_max, 1, LIST_RESULTS_MAX)
+        names = [
+            name
+            for name in sorted(self._broker.topics)
+            if name > (asked.token or "")
+            and (_NAME.fullmatch(name) or _FIFO_NAME.fullmatch(name))
+            and name != AUDIT_TOPIC
+            and matches(name)
+            and (principal is None or principal.sees(name))
+        ]
+        page = names[: asked.results_max or LIST_RESULTS_MAX]
+        is_last = asked.results_max is None or len(page) == len(names)
+        return [self._url(call, name) for name in page], None if is_last else page[-1]
 
     async def _put(
         self,

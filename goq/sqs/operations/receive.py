@@ -10,7 +10,6 @@ import msgspec
 
 from goq.broker.broker import Broker
 from goq.http.message import Response
-from goq.model import MessageId
 from goq.sqs.handles import format_handle
 from goq.sqs.message_codec import (
     DEDUP_HEADER,
@@ -137,7 +136,7 @@ class ReceiveOperation:
         for message in messages:
             headers, body = ReceivedHeaders(message), message.body
             out: dict[str, Any] = {
-                "MessageId": message.id,
+                "MessageId": str(headers.origin or message.id),
                 "ReceiptHandle": format_handle(queue.topic.id, message.receipt, now_ms),
                 "MD5OfBody": body_digest(body),
                 "Body": body,
@@ -173,9 +172,8 @@ class ReceiveOperation:
         }
         if queue.is_fifo:
             found["SequenceNumber"] = sequence_number(message.offset)
-        origin = headers.text("goq-dead-id")
-        if origin is not None:
-            found["DeadLetterQueueSourceArn"] = self._queues.arn(MessageId.parse(origin).topic)
+        if headers.origin is not None:
+            found["DeadLetterQueueSourceArn"] = self._queues.arn(headers.origin.topic)
         return {name: value for name, value in found.items() if value is not None}
 
 

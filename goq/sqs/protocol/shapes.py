@@ -97,6 +97,13 @@ class ListQueuesShape(Shape):
     results_max: int | None = msgspec.field(default=None, name="MaxResults")
 
 
+class ListSourcesShape(QueueShape, kw_only=True):
+    """ListDeadLetterSourceQueues."""
+
+    token: str | None = msgspec.field(default=None, name="NextToken")
+    results_max: int | None = msgspec.field(default=None, name="MaxResults")
+
+
 class GetAttributesShape(QueueShape, kw_only=True):
     """GetQueueAttributes."""
 
