@@ -126,7 +126,9 @@ class NodeServer:
             partition_metrics=self.config.metrics.partitions,
             token_table=self._tokens,
             certificate=self._certificate,
+            backup=self.config.backup,
         )
+        await self.app.backups.open()
         self._space_monitor = asyncio.ensure_future(self._watch_space())
         self._server = await self._listen(self.app)
         if self.config.sqs.listen is not None:
@@ -331,6 +333,8 @@ class NodeServer:
             self._space_monitor.cancel()
             await asyncio.gather(self._space_monitor, return_exceptions=True)
             self._space_monitor = None
+        if self.app is not None:
+            await self.app.backups.close()
         broker, cluster, bootstrap, lock = self.broker, self.cluster, self._bootstrap, self._lock
         self.broker = self.cluster = self._bootstrap = self._lock = self.app = None
         try:

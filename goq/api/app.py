@@ -24,6 +24,7 @@ from goq.api.gateway.audit_trail import AuditTrail
 from goq.api.metrics.node import Metrics
 from goq.api.router import RequestStats, Route, Router
 from goq.api.routes.audit import AuditRoutes
+from goq.api.routes.backups import BackupRoutes
 from goq.api.routes.cluster import ClusterRoutes
 from goq.api.routes.dead_letters import DeadLetterRoutes
 from goq.api.routes.events import EventRoutes
@@ -40,9 +41,11 @@ from goq.api.routes.tokens import TokenRoutes
 from goq.api.routes.topics import HistoryRoutes, TopicRoutes
 from goq.api.routes.trace import TraceRoutes
 from goq.api.views.principal_usage import PrincipalUsage
+from goq.backup.node_backups import NodeBackups
 from goq.broker.broker import Broker
 from goq.broker.topic.start_queue import StartQueue
 from goq.cluster.admin.standalone_view import StandaloneView
+from goq.config.backup import BackupConfig
 from goq.errors import NotAllowed
 from goq.http.failure_log import FailureLog
 from goq.http.message import Handler, Request, Response
@@ -80,6 +83,7 @@ class App:
         partition_metrics: bool = True,
         token_table: TokenTable | None = None,
         certificate: ServerCertificate | None = None,
+        backup: BackupConfig | None = None,
     ) -> None:
         """``shortages`` returns what the node runs out of, in words for users.
 
@@ -90,6 +94,8 @@ class App:
         view = StandaloneView(broker, node_id, own_url) if cluster is None else cluster.view
         self.metrics = Metrics(broker, stats, view, space, partitions=partition_metrics)
         self.metrics.certificate = certificate
+        self.backups = NodeBackups(broker, backup or BackupConfig(), is_member=cluster is not None)
+        self.metrics.backups = self.backups
         traces = TraceRoutes(broker, node_id)
         quotas = self.metrics.quotas
         usage = PrincipalUsage(broker, quotas)
@@ -126,6 +132,7 @@ class App:
             *SearchRoutes(broker, traces.traced).routes(),
             *TokenRoutes(broker.metadata, tokens).routes(),
             *AuditRoutes(broker).routes(),
+            *BackupRoutes(self.backups).routes(),
             *ClusterRoutes(view).routes(),
             *operations.routes(),
         ]

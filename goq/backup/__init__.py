@@ -7,6 +7,7 @@ data_dir_source   the plan for the data folder of a stopped node
 node_source       the plan for a running node
 object_writer     copies of planned files as objects
 backup            one backup, from plan to manifest
+node_backups      backups of a running node, on request and on a schedule
 inspection        a check of every stored byte, and removal of old backups
 restore           a new data folder from a backup
 """

@@ -77,7 +77,7 @@ if TYPE_CHECKING:
         PartitionReset,
     )
     from goq.client.results.message import MessageDescription, MessageGroupState, MessagePage
-    from goq.client.results.node import NodeHealth, NodeProblem, NodeVersion
+    from goq.client.results.node import FinishedBackup, NodeHealth, NodeProblem, NodeVersion
     from goq.client.results.result import Result
     from goq.client.results.token import CreatedToken, Identity, TokenDescription
     from goq.client.results.topic import (
@@ -121,6 +121,7 @@ __all__ = [
     "EarlierDeath",
     "FailedDelivery",
     "FailedReceipt",
+    "FinishedBackup",
     "FollowerLag",
     "GroupDescription",
     "GroupMembership",
@@ -208,6 +209,7 @@ _MODULES = {
     "MessageTrace": "results.trace",
     "MissingSteps": "results.trace",
     "NodeDescription": "results.cluster",
+    "FinishedBackup": "results.node",
     "NodeHealth": "results.node",
     "NodeProblem": "results.node",
     "NodeVersion": "results.node",

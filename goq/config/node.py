@@ -10,13 +10,14 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from goq import limits
 from goq.config.addresses import host_and_port, host_names, listed
+from goq.config.backup import BackupConfig
 from goq.config.sqs import SqsConfig
 from goq.config.topic import TopicSettings
 from goq.errors import InvalidInput
 from goq.model import check_name
 
 DEFAULT_PARTITIONS = 6
-SECTIONS = "broker, cluster, defaults, logging, metrics, security and sqs"
+SECTIONS = "broker, cluster, defaults, logging, metrics, security, sqs and backup"
 _STRICT = ConfigDict(extra="forbid", frozen=True)
 _ALL_ADDRESSES = ("0.0.0.0", "::")
 
@@ -331,6 +332,7 @@ class Config(BaseModel):
     logging: LoggingConfig = LoggingConfig()
     metrics: MetricsConfig = MetricsConfig()
     sqs: SqsConfig = SqsConfig()
+    backup: BackupConfig = BackupConfig()
 
     @property
     def speaks_https(self) -> bool:

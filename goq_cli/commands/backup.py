@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -21,6 +21,16 @@ Place = Annotated[str, typer.Argument(metavar="PLACE", help="The folder of the b
 _COLUMNS = ("name", "time", "topics", "messages", "bytes", "damage")
 
 
+class BackupDone(NamedTuple):
+    """A finished backup."""
+
+    name: str
+    topics: int
+    messages: int
+    bytes: int
+    copied_bytes: int
+
+
 @app.callback(invoke_without_command=True)
 def back_up(
     context: typer.Context,
@@ -33,27 +43,38 @@ def back_up(
 ) -> None:
     """Back up a node; list, verify and prune backups.
 
-    What an earlier backup has in PLACE already is not copied again.
+    A running node backs itself up to the folder of its setting backup.to. What an earlier backup
+    has in PLACE already is not copied again.
     """
     if context.invoked_subcommand is not None:
         return
-    from goq.errors import UsageError
-
-    if to is None or data_dir is None:
-        raise UsageError("goq backup needs --to PLACE and --data-dir DIR; see goq backup --help")
-    from goq.backup.backup import back_up_folder
     from goq.backup.place import place_folder
-    from goq.storage.disk import RealDisk
     from goq.units import round_size_bytes
 
-    with show_progress(unit="bytes", total=lambda: 0) as advance:
-        now_us = time.time_ns() // 1000
-        done = back_up_folder(RealDisk(), data_dir, place_folder(to), now_us, advance)
+    folder = None if to is None else place_folder(to).resolve()
+    if data_dir is not None:
+        done = _back_up_stopped(data_dir, folder)
+    else:
+        with SESSION.long_client() as client:
+            found = client.create_backup(None if folder is None else str(folder))
+        done = BackupDone(found.name, found.topics, found.messages, found.bytes, found.copied_bytes)
     text = (
         f"backup {done.name}: {done.topics} topics, {done.messages:,} messages,"
         f" {round_size_bytes(done.bytes)}, of which {round_size_bytes(done.copied_bytes)} are new"
     )
     print_answer(done._asdict(), text)
+
+
+def _back_up_stopped(data_dir: Path, folder: Path | None) -> BackupDone:
+    from goq.backup.backup import back_up_folder
+    from goq.errors import UsageError
+    from goq.storage.disk import RealDisk
+
+    if folder is None:
+        raise UsageError("goq backup --data-dir needs --to PLACE; see goq backup --help")
+    with show_progress(unit="bytes") as advance:
+        now_us = time.time_ns() // 1000
+        return BackupDone(*back_up_folder(RealDisk(), data_dir, folder, now_us, advance))
 
 
 @app.command("list")
@@ -96,7 +117,7 @@ def verify(
     from goq.backup.inspection import verify_place
     from goq.units import round_size_bytes
 
-    with show_progress(unit="bytes", total=lambda: 0) as advance:
+    with show_progress(unit="bytes") as advance:
         report = verify_place(_open(place), name, advance)
     state = f"{len(report.problems)} problems" if report.problems else "sound"
     checked = (

@@ -41,7 +41,7 @@ def command(
     at_us = None if at is None else parse_time_us(at, now_us=now_us, field="--at")
     pairs = [name.partition("=") for name in topic]
     order = RestoreOrder(backup, at_us, {name: new or name for name, _, new in pairs})
-    with show_progress(unit="bytes", total=lambda: 0) as advance:
+    with show_progress(unit="bytes") as advance:
         opened = BackupPlace(RealDisk(), place_folder(place))
         done = restore(opened, data_dir, order, now_us, advance)
     text = (

@@ -26,6 +26,7 @@ from goq import __version__
 from goq.access.quota_table import QuotaTable
 from goq.api.metrics.cluster import ClusterCounts, ClusterMetrics
 from goq.api.router import RequestStats
+from goq.backup.node_backups import NodeBackups
 from goq.broker.broker import Broker
 from goq.broker.runtime.metrics import TopicCounts
 from goq.broker.topic.topic import Topic
@@ -101,6 +102,8 @@ class Metrics:
         """What principals use."""
         self.certificate: ServerCertificate | None = None
         """The certificate of a node that speaks HTTPS."""
+        self.backups: NodeBackups | None = None
+        """The backups of the node."""
         self._process = ProcessCollector(registry=None)
 
     async def render(self) -> bytes:
@@ -279,6 +282,16 @@ class Metrics:
             "goq_retention_clock_held",
             "1 while the clock has jumped ahead and retention does not count with it",
             value=int(self._broker.retention_manager.clock.is_held),
+        )
+        yield GaugeMetricFamily(
+            "goq_backup_age_seconds",
+            "Seconds since the newest backup began",
+            value=None if self.backups is None else self.backups.age_s,
+        )
+        yield CounterMetricFamily(
+            "goq_backup_failures",
+            "Backups that failed, and removals of old ones",
+            value=None if self.backups is None else self.backups.failures,
         )
         yield GaugeMetricFamily(
             "goq_tls_certificate_expiry_seconds",

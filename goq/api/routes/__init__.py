@@ -15,6 +15,7 @@ trace         the trace of one message
 search        messages by key, dedup id or header
 audit         the audit trail
 tokens        create, list, rotate, revoke tokens; the sender of a request
+backups       begin a backup, and see how it went
 cluster       cluster state and operations
 operations    health, version, metrics, OpenAPI; calls between nodes
 """

@@ -9,5 +9,6 @@ dead_letters  dead letters, redrive, purge
 trace         the trace of a message
 audit         records of the audit trail
 tokens        tokens, and the sender of a request
+backups       begun and finished backups
 cluster       nodes, partitions, reassignments, elections, settings
 """

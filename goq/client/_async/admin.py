@@ -9,9 +9,12 @@ from typing import Any
 from goq.client import results
 from goq.client._async.cluster_admin import AsyncClusterAdmin
 from goq.client._async.message_admin import AsyncMessageAdmin
+from goq.client._async.runtime import sleep
 from goq.client._async.token_admin import AsyncTokenAdmin
 from goq.client.arguments import Time, as_time
 from goq.client.protocol import routes
+
+_BACKUP_POLL_S = 0.1
 
 
 class AsyncAdmin(AsyncMessageAdmin, AsyncClusterAdmin, AsyncTokenAdmin):
@@ -177,6 +180,22 @@ class AsyncAdmin(AsyncMessageAdmin, AsyncClusterAdmin, AsyncTokenAdmin):
     async def get_health(self) -> results.node.NodeHealth:
         """Return the health of the node, also where it is not ``ok``."""
         return results.node.decode_health(await self._http.call("GET", routes.HEALTHZ))
+
+    async def create_backup(self, to: str | None = None) -> results.node.FinishedBackup:
+        """Have the node back itself up to the folder of its setting ``backup.to``; wait for it.
+
+        ``to`` may only be that folder. The result of one that is under way already is returned.
+        Needs the rule ``operate:*``. Raises ``InvalidInput`` for another folder, and
+        ``Unavailable`` if the backup failed.
+        """
+        body = {} if to is None else {"to": to}
+        number = results.node.decode_begun(await self._http.call("POST", routes.BACKUPS, body))
+        while True:
+            answer = await self._http.call("GET", routes.BACKUPS)
+            finished = results.node.decode_backup(answer, number)
+            if finished is not None:
+                return finished
+            await sleep(_BACKUP_POLL_S)
 
 
 def _topic_body(

@@ -10,9 +10,12 @@ from typing import Any
 from goq.client import results
 from goq.client._sync.cluster_admin import ClusterAdmin
 from goq.client._sync.message_admin import MessageAdmin
+from goq.client._sync.runtime import sleep
 from goq.client._sync.token_admin import TokenAdmin
 from goq.client.arguments import Time, as_time
 from goq.client.protocol import routes
+
+_BACKUP_POLL_S = 0.1
 
 
 class Admin(MessageAdmin, ClusterAdmin, TokenAdmin):
@@ -178,6 +181,22 @@ class Admin(MessageAdmin, ClusterAdmin, TokenAdmin):
     def get_health(self) -> results.node.NodeHealth:
         """Return the health of the node, also where it is not ``ok``."""
         return results.node.decode_health(self._http.call("GET", routes.HEALTHZ))
+
+    def create_backup(self, to: str | None = None) -> results.node.FinishedBackup:
+        """Have the node back itself up to the folder of its setting ``backup.to``; wait for it.
+
+        ``to`` may only be that folder. The result of one that is under way already is returned.
+        Needs the rule ``operate:*``. Raises ``InvalidInput`` for another folder, and
+        ``Unavailable`` if the backup failed.
+        """
+        body = {} if to is None else {"to": to}
+        number = results.node.decode_begun(self._http.call("POST", routes.BACKUPS, body))
+        while True:
+            answer = self._http.call("GET", routes.BACKUPS)
+            finished = results.node.decode_backup(answer, number)
+            if finished is not None:
+                return finished
+            sleep(_BACKUP_POLL_S)
 
 
 def _topic_body(

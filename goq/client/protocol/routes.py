@@ -14,6 +14,7 @@ CLUSTER = "/v1/cluster"
 TOKENS = "/v1/tokens"
 WHOAMI = "/v1/whoami"
 AUDIT = "/v1/audit"
+BACKUPS = "/v1/backups"
 LIVEZ = "/livez"
 HEALTHZ = "/healthz"
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from goq.client.results.result import Result, decode
+from goq.errors import Unavailable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +48,36 @@ class NodeHealth(Result):
     problems: tuple[NodeProblem, ...] = ()
     waits_for: tuple[str, ...] = ()
     certificate_expires: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishedBackup(Result):
+    """A backup: its name, what it has, and how many of its bytes were new."""
+
+    name: str = ""
+    topics: int = 0
+    messages: int = 0
+    bytes: int = 0
+    copied_bytes: int = 0
+
+
+def decode_begun(answer: object) -> int:
+    """Return the number of a backup that was begun."""
+    number = answer.get("number") if isinstance(answer, dict) else None
+    return number if isinstance(number, int) else 0
+
+
+def decode_backup(answer: object, number: int) -> FinishedBackup | None:
+    """Return a backup by its number, None while it is under way. Raises ``Unavailable``."""
+    fields = answer if isinstance(answer, dict) else {}
+    if fields.get("running") == number:
+        return None
+    last = fields.get("last")
+    if not isinstance(last, dict) or last.get("number") != number:
+        raise Unavailable("the node was restarted, so there is no backup; begin it again")
+    if last.get("failure"):
+        raise Unavailable(f"no backup: {last['failure']}")
+    return decode(FinishedBackup, last)
 
 
 def decode_version(answer: object) -> NodeVersion:

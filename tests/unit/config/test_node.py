@@ -52,6 +52,7 @@ def all_settings() -> set[str]:
     security = {f"security.{name}" for name in type(Config().security).model_fields}
     security |= {f"logging.{name}" for name in type(Config().logging).model_fields}
     security |= {f"metrics.{name}" for name in type(Config().metrics).model_fields}
+    security |= {f"backup.{name}" for name in type(Config().backup).model_fields}
     security |= {f"sqs.{name}" for name in type(Config().sqs).model_fields}
     return broker | cluster | security | topic | {"defaults.topic.partitions"}
 
@@ -71,6 +72,7 @@ def test_the_example_says_the_defaults_and_names_every_setting() -> None:
     assert example.logging == default.logging
     assert example.metrics == default.metrics
     assert example.sqs == default.sqs
+    assert example.backup == default.backup
     assert example.defaults.settings == default.defaults.settings
     assert example.defaults.partitions == default.defaults.partitions
     assert names_in(yaml.safe_load(EXAMPLE.read_text())) == all_settings()
@@ -88,6 +90,7 @@ def test_the_documentation_lists_every_setting_with_its_default() -> None:
     assert documented.logging == Config().logging
     assert documented.metrics == Config().metrics
     assert documented.sqs == Config().sqs
+    assert documented.backup == Config().backup
     assert documented.defaults.settings == TopicSettings()
     assert documented.defaults.partitions == 6
 

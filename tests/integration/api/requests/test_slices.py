@@ -172,6 +172,8 @@ SMALL = {
     ("POST", "/v1/tokens/{token}/rotate"),
     ("DELETE", "/v1/tokens/{token}"),
     ("GET", "/v1/audit"),
+    ("GET", "/v1/backups"),
+    ("POST", "/v1/backups"),
     ("GET", "/v1/whoami"),
     *(("GET", path) for path in ("/healthz", "/livez", "/readyz", "/version")),
     *(("GET", path) for path in ("/openapi.json", "/docs")),

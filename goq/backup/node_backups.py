@@ -1,0 +1,230 @@
+"""Backups of a running node, one at a time: on request, and on a schedule.
+
+Planning takes microseconds of the event loop. Files are copied as background reads, in pieces of
+about 10 ms, which pause during live traffic. A segment that retention or compaction removes before
+it is copied makes its partition be planned again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Generator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from goq.backup.backup import BackupBuilder, BackupResult, check_apart
+from goq.backup.inspection import prune_place
+from goq.backup.manifest import StoredPartition
+from goq.backup.node_source import plan_partition, plan_topic
+from goq.backup.place import BackupPlace
+from goq.broker.broker import Broker
+from goq.broker.topic.topic import Topic
+from goq.config.backup import BackupConfig
+from goq.errors import Conflict, GoqError, InvalidInput, TooManyRequests, UsageError
+from goq.storage.archive.manifest import ARCHIVE_DIR
+from goq.storage.disk import RealDisk
+
+_log = logging.getLogger("goq.backup")
+PARTITION_TRIES: Final = 10
+_PIECE_S: Final = 0.01
+_RETRY_S: Final = 60.0
+_BUSY_S: Final = 0.2
+
+
+class NodeBackupOutcome(NamedTuple):
+    """A backup of this run of the node: its number, and its result or why it failed."""
+
+    number: int
+    result: BackupResult | None
+    failure: GoqError | None
+
+
+class NodeBackups:
+    """The backups of a node to the folder of its configuration; ``last`` is the last one here."""
+
+    def __init__(self, broker: Broker, config: BackupConfig, *, is_member: bool = False) -> None:
+        self.config = config
+        self.last: NodeBackupOutcome | None = None
+        self.failures = 0
+        self.newest_us: int | None = None
+        """The time of the newest backup in the folder; None without any."""
+        self._broker = broker
+        self._is_member = is_member
+        self._data_dir = broker.topics_dir.parent
+        self._number = 0
+        self._running: asyncio.Task[None] | None = None
+        self._schedule: asyncio.Task[None] | None = None
+
+    @property
+    def running(self) -> int | None:
+        """The number of the backup under way."""
+        return None if self._running is None or self._running.done() else self._number
+
+    @property
+    def age_s(self) -> float | None:
+        """Seconds since the newest backup began; None without any."""
+        if self.newest_us is None:
+            return None
+        return max(0.0, (self._broker.clock.wall_us() - self.newest_us) / 1e6)
+
+    async def open(self) -> None:
+        """Find the newest backup, and begin the schedule. Raises ``UsageError``."""
+        folder = self.config.to
+        if folder is None:
+            return
+        if self._is_member:
+            raise UsageError("a node of a cluster cannot be backed up yet", field="backup.to")
+        check_apart(folder, self._data_dir)
+        with suppress(OSError):  # told by the first backup
+            newest = await asyncio.to_thread(BackupPlace(RealDisk(), folder).newest)
+            self.newest_us = None if newest is None else newest.time_us
+        if self.config.every_ms is not None:
+            self._schedule = asyncio.ensure_future(self._run_schedule(self.config.every_ms / 1000))
+
+    async def close(self) -> None:
+        """Stop the schedule, and give up the backup under way: its objects serve the next one."""
+        tasks = [task for task in (self._schedule, self._running) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def begin(self, to: str | None = None) -> int:
+        """Begin a backup; return its number, or that of the one under way.
+
+        Raises ``InvalidInput`` if the configuration names no folder, or another one than ``to``,
+        and ``Conflict`` on a node of a cluster.
+        """
+        folder = self.config.to
+        if self._is_member:
+            raise Conflict("a node of a cluster cannot be backed up yet")
+        if folder is None:
+            raise InvalidInput(
+                "this node has no folder for backups: set backup.to in its configuration",
+                field="to",
+            )
+        if to is not None and Path(to).resolve() != folder.resolve():
+            raise InvalidInput(
+                f"this node backs up to {folder}; another folder needs backup.to in its"
+                " configuration",
+                field="to",
+            )
+        running = self.running
+        if running is not None:
+            return running
+        self._number += 1
+        self._running = asyncio.ensure_future(self._run(self._number, folder))
+        return self._number
+
+    async def _run(self, number: int, folder: Path) -> None:
+        result, failure = None, None
+        try:
+            result = await self._back_up(folder)
+        except GoqError as error:
+            failure = error
+        except OSError as error:
+            failure = GoqError(f"{folder} cannot be written: {error}")
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            _log.exception("backup to %s", folder)
+            failure = GoqError(f"the backup failed: {error!r}")
+        self.last = NodeBackupOutcome(number, result, failure)
+        if failure is not None:
+            self.failures += 1
+            _log.error("no backup to %s: %s", folder, failure.detail)
+        elif result is not None:
+            _log.info("backup %s: %d new bytes", result.name, result.copied_bytes)
+
+    async def _back_up(self, folder: Path) -> BackupResult:
+        broker = self._broker
+        await broker.start_queue.wait_for_all()
+        disk, began_us = RealDisk(), broker.clock.wall_us()
+        place = BackupPlace(disk, folder)
+        with ExitStack() as locked:
+
+            def open_place() -> BackupBuilder:
+                place.create()
+                locked.enter_context(place.locked(exclusive=True))
+                return BackupBuilder(place, began_us)
+
+            builder = await asyncio.to_thread(open_place)
+            for topic in list(broker.topics.values()):
+                planned = plan_topic(topic)
+                logs = await self._copy_topic(topic, builder, disk)
+                if broker.topics.get(topic.name) is topic:  # else it was deleted meanwhile
+                    builder.add_topic(planned._replace(numbers=range(len(logs))), logs)
+            tokens = dict(broker.metadata.tokens)
+            result = await asyncio.to_thread(builder.finish, broker.epoch, tokens)
+        self.newest_us = began_us
+        return result
+
+    async def _copy_topic(
+        self, topic: Topic, builder: BackupBuilder, disk: RealDisk
+    ) -> list[StoredPartition]:
+        """Copy the partitions of a topic; fewer of a topic that is deleted meanwhile."""
+        archive_dir = self._data_dir / ARCHIVE_DIR
+        logs: list[StoredPartition] = []
+        tries = 0
+        while len(logs) < topic.partitions.count and not topic.is_closed:
+            planned = plan_partition(disk, archive_dir, topic, len(logs))
+            tries += 1
+            try:
+                logs.append(await self._copy(builder.writer.copy_partition(planned)))
+                tries = 0
+            except FileNotFoundError:
+                if tries == PARTITION_TRIES:
+                    raise
+        return logs
+
+    async def _copy(self, copying: Generator[int, None, StoredPartition]) -> StoredPartition:
+        while True:
+            try:
+                stored = await self._broker.background.run(lambda: _advance(copying))
+            except TooManyRequests:
+                await asyncio.sleep(_BUSY_S)
+                continue
+            if stored is not None:
+                return stored
+
+    async def _run_schedule(self, every_s: float) -> None:
+        while True:
+            age_s = self.age_s
+            await asyncio.sleep(0 if age_s is None else max(0.0, every_s - age_s))
+            failures = self.failures
+            self.begin()
+            assert self._running is not None
+            await asyncio.wait([self._running])
+            if self.failures == failures:
+                await self._prune()
+            else:
+                await asyncio.sleep(min(every_s, _RETRY_S))
+
+    async def _prune(self) -> None:
+        folder, keep_ms = self.config.to, self.config.keep_ms
+        if folder is None or keep_ms is None:
+            return
+        before_us = self._broker.clock.wall_us() - keep_ms * 1000
+        try:
+            place = BackupPlace(RealDisk(), folder)
+            done = await asyncio.to_thread(prune_place, place, before_us)
+        except (GoqError, OSError) as error:
+            self.failures += 1
+            _log.error("old backups stay in %s: %s", folder, error)
+        else:
+            if done.backups:
+                _log.info("%d old backups removed from %s", done.backups, folder)
+
+
+def _advance(copying: Generator[int, None, StoredPartition]) -> StoredPartition | None:
+    """Copy for about 10 ms; return the partition once it is copied."""
+    until_s = time.monotonic() + _PIECE_S
+    while time.monotonic() < until_s:
+        try:
+            next(copying)
+        except StopIteration as done:
+            stored: StoredPartition = done.value
+            return stored
+    return None
