@@ -17,10 +17,10 @@ from pathlib import Path
 from bench.disk import append_rate
 from goq.broker.search.finder import TopicSearch
 from goq.broker.search.partition_search import (
-    HeaderSearch,
     KeySearch,
     MessageQuery,
     PartitionSearch,
+    ScanSearch,
     SearchBudget,
 )
 from goq.config.topic import Fsync
@@ -128,7 +128,7 @@ def looking_up(disk: RealDisk, log: Log) -> None:
     def search(wanted: MessageQuery, limit: int = 10) -> int:
         source: PartitionSearch
         if wanted.header:
-            source = HeaderSearch(0, index, wanted, 0, log.end_offset, no_pause)
+            source = ScanSearch(0, index, wanted, 0, log.end_offset, no_pause)
         else:
             source = KeySearch(0, index, wanted, 0, log.end_offset, no_pause)
         page = TopicSearch([source], limit, SearchBudget(10**9, 10**12))

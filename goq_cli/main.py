@@ -29,6 +29,7 @@ COMMANDS = {
     "replay": "print the past again, copy it into a topic, or rewind a group",
     "trace": "tell the life of a message, step by step",
     "peek": "look at messages without touching them",
+    "grep": "find the messages that contain a text",
     "scheduled": "list scheduled messages",
     "message": "show, cancel, reschedule or re-prioritise single messages",
     "topic": "create, list, show, alter, delete topics",

@@ -28,6 +28,7 @@ from goq.api.routes.backups import BackupRoutes
 from goq.api.routes.cluster import ClusterRoutes
 from goq.api.routes.dead_letters import DeadLetterRoutes
 from goq.api.routes.events import EventRoutes
+from goq.api.routes.grep import GrepRoutes
 from goq.api.routes.groups import GroupRoutes
 from goq.api.routes.members import MemberRoutes
 from goq.api.routes.message import SingleMessageRoutes
@@ -130,6 +131,7 @@ class App:
             *MemberRoutes(broker).routes(),
             *DeadLetterRoutes(broker).routes(),
             *SearchRoutes(broker, traces.traced).routes(),
+            *GrepRoutes(broker).routes(),
             *TokenRoutes(broker.metadata, tokens).routes(),
             *AuditRoutes(broker).routes(),
             *BackupRoutes(self.backups).routes(),

@@ -76,7 +76,12 @@ if TYPE_CHECKING:
         PartitionHandover,
         PartitionReset,
     )
-    from goq.client.results.message import MessageDescription, MessageGroupState, MessagePage
+    from goq.client.results.message import (
+        FoundMessagePage,
+        MessageDescription,
+        MessageGroupState,
+        MessagePage,
+    )
     from goq.client.results.node import FinishedBackup, NodeHealth, NodeProblem, NodeVersion
     from goq.client.results.result import Result
     from goq.client.results.token import CreatedToken, Identity, TokenDescription
@@ -123,6 +128,7 @@ __all__ = [
     "FailedReceipt",
     "FinishedBackup",
     "FollowerLag",
+    "FoundMessagePage",
     "GroupDescription",
     "GroupMembership",
     "GroupPartition",
@@ -192,6 +198,7 @@ _MODULES = {
     "FailedDelivery": "results.dead_letter",
     "FailedReceipt": "messages",
     "FollowerLag": "results.cluster",
+    "FoundMessagePage": "results.message",
     "GroupDescription": "results.group",
     "GroupMembership": "results.group",
     "GroupPartition": "results.group",

@@ -7,6 +7,7 @@ worker     run the workers of a Python program
 replay     replay the log: to stdout, into a topic, or to a group
 trace      the life of a message
 peek       look at messages without leasing them
+grep       the messages that contain a text
 scheduled  list scheduled messages
 message    show, cancel, reschedule or re-prioritise single messages
 topic      create, list, show, alter, delete topics

@@ -13,6 +13,7 @@ scheduled     list of delayed messages
 events        reads of a partition's event log
 trace         the trace of one message
 search        messages by key, dedup id or header
+grep          messages by a text in them
 audit         the audit trail
 tokens        create, list, rotate, revoke tokens; the sender of a request
 backups       begin a backup, and see how it went

@@ -113,6 +113,14 @@ class MessageOut(Output, kw_only=True):
     due: DateTime | UnsetType = UNSET
 
 
+class FoundMessagesOut(msgspec.Struct):
+    """Found messages, newest first, the position to continue at, and how many were looked at."""
+
+    messages: list[MessageOut]
+    next: str | None
+    searched: Index
+
+
 class MessagesOut(msgspec.Struct):
     """Messages, and the position to continue at.
 

@@ -47,15 +47,32 @@ def merge_by_due_time(documents: Sequence[Document], asked: MergeContext) -> Doc
 def merge_newest_first(documents: Sequence[Document], limit: int) -> Document:
     """Merge found traces; ``next`` says where to continue in each partition."""
     found = [trace for document in documents for trace in document["traces"]]
-    found.sort(key=_time_of_trace, reverse=True)
+    found.sort(key=lambda trace: _time_of_message(trace["message"]), reverse=True)
+    left = [trace["message"] for trace in found[limit:]]
+    return {"traces": found[:limit], "next": next_cursor(documents, left)}
+
+
+def merge_found_messages(documents: Sequence[Document], limit: int) -> Document:
+    """Merge found messages; ``next`` says where to continue in each partition."""
+    found = [message for document in documents for message in document["messages"]]
+    found.sort(key=_time_of_message, reverse=True)
+    return {
+        "messages": found[:limit],
+        "next": next_cursor(documents, found[limit:]),
+        "searched": sum(document["searched"] for document in documents),
+    }
+
+
+def next_cursor(documents: Sequence[Document], left: Sequence[Document]) -> str | None:
+    """Return the cursor behind pages of a search, before the messages that are ``left``."""
     bounds: dict[int, int] = {}
     for document in documents:
         if document["next"] is not None:
             bounds.update(read_cursor(document["next"]))
-    for trace in found[limit:]:
-        number, offset = trace["message"]["partition"], trace["message"]["offset"]
+    for message in left:
+        number, offset = message["partition"], message["offset"]
         bounds[number] = max(bounds.get(number, 0), offset + 1)
-    return {"traces": found[:limit], "next": write_cursor(bounds) if bounds else None}
+    return write_cursor(bounds) if bounds else None
 
 
 def _merged(
@@ -90,6 +107,5 @@ def _due_of_text(text: str) -> _Place:
     return tuple(map(int, text.split(".")))
 
 
-def _time_of_trace(trace: Document) -> Any:
-    message = trace["message"]
+def _time_of_message(message: Document) -> Any:
     return message.get("timestamp", ""), message["partition"], message["offset"]

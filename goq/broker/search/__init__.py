@@ -1,4 +1,4 @@
-"""Search for messages by key, by dedup id or by header.
+"""Search for messages by key, dedup id, header or text.
 
 finder             searches the partitions of a topic and merges the results, newest first
 partition_search   searches one partition backwards, in steps

@@ -1,4 +1,4 @@
-"""Search of a topic by key, by dedup id or by a header, newest messages first."""
+"""Search of a topic by key, dedup id, header or text, newest messages first."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 from goq import limits
@@ -21,15 +22,16 @@ from goq.broker.search.partition_search import (
     TIME_US_MAX,
     TIME_US_MIN,
     FoundMessage,
-    HeaderSearch,
     KeySearch,
     MessageQuery,
     PartitionSearch,
+    ScanSearch,
     SearchBudget,
     chunk_for,
 )
 from goq.broker.topic.topic import Topic
 from goq.errors import PartitionOffline, TooManyRequests
+from goq.frame.view import FrameView
 from goq.index_cache import IndexCache
 from goq.storage.key_index.index import KeyIndex
 from goq.storage.key_index.lookup import Pause
@@ -41,8 +43,8 @@ _REST_FACTOR = 0.1  # of the working time
 class SearchPage(NamedTuple):
     """One page of results. ``next`` is the cursor of the next page, None at the end.
 
-    ``searched`` counts the messages in the range of the search. ``unreadable`` counts places that
-    may hold a match and could not be read.
+    ``searched`` counts the messages in the range of the search, ``scanned`` those that were looked
+    at for this page. ``unreadable`` counts places that may hold a match and could not be read.
     """
 
     found: list[FoundMessage]
@@ -50,6 +52,7 @@ class SearchPage(NamedTuple):
     searched: int
     partitions: int
     unreadable: int
+    scanned: int = 0
 
 
 @dataclass(slots=True)
@@ -150,7 +153,7 @@ class Finder:
         pause = ThreadThrottle(_REST_FACTOR, lambda: self.is_stopped or is_over.is_set())
         ranges = [r for p in partitions for r in self._ranges(p, bounds)]
         messages, size_bytes = limits.SEARCH_CANDIDATES_MAX, limits.SEARCH_SCANNED_BYTES_MAX
-        if query.header is not None:
+        if not query.is_indexed:
             messages = limits.SEARCH_SCANNED_MESSAGES_MAX
         budget = SearchBudget(messages, size_bytes)
         chunk = chunk_for(len(ranges), budget)
@@ -172,6 +175,7 @@ class Finder:
             sum(one.end - one.start for one in ranges),
             len(partitions),
             sum(search.unreadable for search in search.searches),
+            messages - budget.messages,
         )
 
     def _ranges(self, partition: Partition, bounds: dict[int, int] | None) -> list[_OffsetRange]:
@@ -182,6 +186,16 @@ class Finder:
         index = self.index_of(partition)
         start = index.reader.segments[0].base_offset
         return [_OffsetRange(number, index, start, end)] if start < end else []
+
+    async def read(self, topic: Topic, found: FoundMessage) -> FrameView | None:
+        """Return the frame of a found message, None if it was deleted since."""
+        partition = topic.partitions.get(found.partition)
+        if partition is None:
+            return None
+        reader, offset = self.index_of(partition).reader, found.offset
+        read = partial(reader.read, offset, offset + 1, messages_max=1)
+        reading = await asyncio.get_running_loop().run_in_executor(self._executor, read)
+        return reading.frames[0] if reading.frames else None
 
     def index_of(self, partition: Partition) -> KeyIndex:
         """Return the key index of an open partition, archive included."""
@@ -222,8 +236,8 @@ def _partition_search(
     number, keys, start, end = searched
     if query.from_us != TIME_US_MIN:
         start = max(start, min(end, keys.reader.offset_for_time(query.from_us, end)))
-    if query.header is None:
+    if query.is_indexed:
         return KeySearch(number, keys, query, start, end, pause)
     if query.to_us != TIME_US_MAX:
         end = max(start, keys.reader.offset_for_time(query.to_us, end))
-    return HeaderSearch(number, keys, query, start, end, pause, chunk)
+    return ScanSearch(number, keys, query, start, end, pause, chunk)

@@ -14,8 +14,7 @@ from typing import Final, NamedTuple, Protocol
 from goq import limits
 from goq.errors import InvalidInput
 from goq.frame.hashes import key_hash
-from goq.frame.header import Attribute
-from goq.frame.match import has_dedup_id, has_key, rows_with_header
+from goq.frame.match import MessagePart, has_dedup_id, has_key, rows_with_header, rows_with_text
 from goq.frame.view import FrameView
 from goq.storage.key_index.file import KeyTable
 from goq.storage.key_index.index import KeyIndex
@@ -32,9 +31,17 @@ _UNREADABLE = (
 )  # of a frame never validated
 
 
+class TextQuery(NamedTuple):
+    """A text that is in some part of a message; ``ignores_case`` is for the letters A to Z."""
+
+    text: bytes
+    parts: frozenset[MessagePart]
+    ignores_case: bool
+
+
 @dataclass(frozen=True, slots=True)
 class MessageQuery:
-    """The condition for a message: exactly one of a key, a dedup id or a header.
+    """The condition for a message: exactly one of a key, a dedup id, a header or a text.
 
     ``dedup_id`` is the hash of 16 bytes that is stored. ``from_us`` and ``to_us`` bound the append
     time in microseconds; ``to_us`` is exclusive.
@@ -43,8 +50,22 @@ class MessageQuery:
     key: bytes | None = None
     dedup_id: bytes | None = None
     header: tuple[str, bytes] | None = None
+    text: TextQuery | None = None
     from_us: int = TIME_US_MIN
     to_us: int = TIME_US_MAX
+
+    @property
+    def is_indexed(self) -> bool:
+        """Whether an index names the candidates; else all messages are read."""
+        return self.header is None and self.text is None
+
+    def rows_in(self, view: FrameView) -> list[int]:
+        """Return the rows of a frame with the header or the text, rising."""
+        if self.header is not None:
+            return rows_with_header(view, *self.header)
+        assert self.text is not None
+        text, parts, ignores_case = self.text
+        return rows_with_text(view, text, parts, ignores_case=ignores_case)
 
     def matches_time(self, time_us: int) -> bool:
         """Return whether a message with this append time may match."""
@@ -165,7 +186,7 @@ class KeySearch:
             return False
 
 
-class HeaderSearch:
+class ScanSearch:
     """Reads all messages, one chunk of the log at a time; see :class:`PartitionSearch`.
 
     A chunk is at most about 2 MiB and 50,000 messages, less with many partitions.
@@ -242,13 +263,10 @@ class HeaderSearch:
 
     def _found_in(self, view: FrameView, start: int, end: int) -> list[FoundMessage]:
         header = view.header
-        if not header.attributes & Attribute.HEADERS or not self._query.matches_time(
-            header.append_time_us
-        ):
+        if not self._query.matches_time(header.append_time_us):
             return []
-        assert self._query.header is not None
         try:
-            rows = rows_with_header(view, *self._query.header)
+            rows = self._query.rows_in(view)
         except _UNREADABLE:
             self.unreadable += 1
             return []

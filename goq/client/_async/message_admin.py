@@ -159,6 +159,36 @@ class AsyncMessageAdmin:
         answer = await self._http.call("GET", target, wait_ms=limits.WAIT_MS_MAX)
         return results.trace.decode_trace_page(answer)
 
+    async def search_messages(
+        self,
+        topic: str,
+        text: str,
+        *,
+        parts: Sequence[str] = ("value", "key", "header"),
+        ignore_case: bool = False,
+        from_time: Time | None = None,
+        to_time: Time | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> results.message.FoundMessagePage:
+        """Return the messages that contain ``text``, the newest first.
+
+        ``parts`` are where to look; ``header`` means the values of headers. The node looks at all
+        messages between the times, a bounded number for each page: ``next`` of the page, where it
+        is not None, goes into ``cursor`` of the next call, also if a page is empty.
+        """
+        target = routes.query(
+            routes.search(topic),
+            **{"text": text, "in": ",".join(parts)},
+            ignore_case="true" if ignore_case else None,
+            from_time=_query_time(from_time),
+            to_time=_query_time(to_time),
+            limit=limit,
+            cursor=cursor,
+        )
+        answer = await self._http.call("GET", target, wait_ms=limits.WAIT_MS_MAX)
+        return results.message.decode_found_page(answer)
+
     async def list_dead_letters(
         self,
         topic: str,

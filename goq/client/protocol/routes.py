@@ -105,6 +105,11 @@ def traces(name: str) -> str:
     return f"{topic(name)}/trace"
 
 
+def search(name: str) -> str:
+    """Return the path that searches a topic's messages for a text."""
+    return f"{topic(name)}/search"
+
+
 def token(token_id: str) -> str:
     """Return the path of a token."""
     return f"{TOKENS}/{quote(token_id, safe='')}"

@@ -69,6 +69,18 @@ class MessagePage(Result):
     next: str | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundMessagePage(Result):
+    """A page of found messages. ``next`` goes into ``cursor`` of the next call; None at the end.
+
+    ``searched`` counts the messages that were looked at for it.
+    """
+
+    messages: tuple[MessageDescription, ...]
+    next: str | None = None
+    searched: int = 0
+
+
 def decode_message(answer: object) -> MessageDescription:
     """Return a message from an answer."""
     return decode(MessageDescription, answer, message_fields(as_object(answer)))
@@ -78,6 +90,12 @@ def decode_message_page(answer: object) -> MessagePage:
     """Return a page of messages from an answer."""
     fields = {"messages": tuple(map(decode_message, items_of(answer, "messages")))}
     return decode(MessagePage, answer, fields)
+
+
+def decode_found_page(answer: object) -> FoundMessagePage:
+    """Return a page of found messages from an answer."""
+    fields = {"messages": tuple(map(decode_message, items_of(answer, "messages")))}
+    return decode(FoundMessagePage, answer, fields)
 
 
 def message_fields(answer: Json) -> dict[str, Any]:

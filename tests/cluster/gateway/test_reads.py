@@ -134,6 +134,11 @@ def test_a_search_finds_what_all_nodes_have_the_newest_first(
         cluster.nodes[number % 3].call(
             "POST", f"/v1/topics/{topic}/messages", {"messages": [message]}
         )
+    path = f"/v1/topics/{topic}/search?text=us&limit={limit}"
+    found = _pages(cluster, path, "cursor", limit)
+    assert len({message["id"] for message in found}) == 9
+    times = [message["timestamp"] for message in found]
+    assert limit < 9 or times == sorted(times, reverse=True)
     path = f"/v1/topics/{topic}/trace?header=of%3Dus&limit={limit}"
     found = _pages(cluster, path, "cursor", limit, "traces")
     assert len({trace["message"]["id"] for trace in found}) == 9

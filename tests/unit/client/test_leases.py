@@ -54,6 +54,20 @@ def test_leases_are_due_after_a_third_until_they_are_extended() -> None:
     assert [message.offset for message in buffer.drain()] == [0, 2]
 
 
+def test_lost_leases_are_logged_but_not_those_of_settled_messages(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    buffer = buffer_of(3, keeps_taken=True)
+    settled = buffer.take()
+    assert settled is not None
+    settled.settled = True
+    due = [settled, *buffer.due(120.0)]
+    failed = [FailedReceipt(f"0:7:{offset}", "lease_lost") for offset in (0, 2)]
+    with caplog.at_level("INFO", "goq.client"):
+        buffer.extended(due, LeaseTime(30.0, 120.0), failed)
+    assert caplog.messages == ["1 leases of t were lost, the first of 0:2: others get the messages"]
+
+
 def test_taken_messages_are_kept_only_if_asked_and_until_they_are_settled() -> None:
     for keeps_taken in (False, True):
         buffer = buffer_of(2, keeps_taken=keeps_taken)

@@ -72,3 +72,21 @@ def test_a_long_poll_that_a_node_held_begins_the_time_of_retries_anew(
     attempts.note_held(failure, held_s, 20_000)
     found = attempts.pause_s(failure, repeatable=True)
     assert (found is not None) == (is_new or 8 + held_s < 10)
+
+
+def test_retries_and_their_end_are_logged_once_each(caplog: pytest.LogCaptureFixture) -> None:
+    time = Time()
+    attempts = attempts_of(BackoffPolicy(10_000), time)
+    with caplog.at_level("INFO", "goq.client"):
+        attempts.note_answer()
+        assert caplog.messages == []
+        for _ in range(2):
+            attempts.pause_s(BROKEN, repeatable=True)
+            time.now_s += 1.5
+        attempts.note_answer()
+        attempts.note_answer()
+    assert caplog.messages == [
+        "attempt 1 failed, the next is in 25 ms: broken",
+        "attempt 2 failed, the next is in 50 ms: broken",
+        "a node answered after 3.0 s",
+    ]

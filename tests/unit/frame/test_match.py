@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from goq.errors import InvalidFrame
+from goq.frame import match
 from goq.frame.encoder import Columns, encode_frame
 from goq.frame.header import HEADER_BYTES, Attribute
-from goq.frame.match import has_dedup_id, has_key, rows_with_header
+from goq.frame.match import MessagePart, has_dedup_id, has_key, rows_with_header, rows_with_text
 from goq.frame.slice import remove_rows
 from goq.frame.view import FrameView
 
@@ -32,6 +33,49 @@ def test_the_messages_with_a_header_are_those_that_have_it(
 
 def test_a_frame_without_headers_has_none() -> None:
     assert rows_with_header(FrameView.parse(encode_frame(Columns([b"a=b"]))), "a", b"b") == []
+
+
+TEXTS = st.sampled_from([b"", b"a", b"aA", b"Ab", b"bab", b"\xc3\xa9", b"aab" * 3])
+
+
+@given(
+    st.lists(st.tuples(TEXTS, st.none() | TEXTS, HEADERS), min_size=1, max_size=12),
+    st.sampled_from([b"a", b"ab", b"aa", b"AB", b"\xa9", b"ba"]),
+    st.sets(st.sampled_from(list(MessagePart)), min_size=1),
+    st.booleans(),
+    st.integers(1, 7),
+    st.sets(st.integers(0, 11)),
+)
+def test_the_messages_with_a_text_are_those_that_contain_it(
+    messages: list[tuple[bytes, bytes | None, list[tuple[str, bytes]]]],
+    text: bytes,
+    parts: set[MessagePart],
+    ignores_case: bool,
+    piece_bytes: int,
+    removed: set[int],
+) -> None:
+    values, keys, headers = map(list, zip(*messages, strict=True))
+    frame = encode_frame(Columns(values, keys=keys, headers=headers))
+    gone = sorted(row for row in removed if row < len(values))
+    if gone and len(gone) < len(values):
+        frame = remove_rows(FrameView.parse(frame), gone)
+    else:
+        gone = []
+
+    def has_it(row: int) -> bool:
+        looked_at = {
+            MessagePart.VALUE: [values[row]],
+            MessagePart.KEY: [keys[row] or b""],
+            MessagePart.HEADER: [value for _, value in headers[row]],
+        }
+        fold = bytes.lower if ignores_case else bytes
+        return any(fold(text) in fold(each) for part in parts for each in looked_at[part])
+
+    wanted = [row for row in range(len(values)) if row not in gone and has_it(row)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(match, "_PIECE_BYTES", piece_bytes)
+        found = rows_with_text(FrameView.parse(frame), text, parts, ignores_case=ignores_case)
+    assert found == wanted
 
 
 def test_a_message_without_key_has_not_the_empty_one() -> None:

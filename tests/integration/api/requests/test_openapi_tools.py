@@ -61,6 +61,7 @@ def paths(node: RunningNode, topic: str) -> dict[str, str]:
         "/v1/topics/{topic}/history": f"/v1/topics/{topic}/history",
         "/v1/topics/{topic}/scheduled": f"/v1/topics/{topic}/scheduled",
         "/v1/topics/{topic}/trace": f"/v1/topics/{topic}/trace?key=k",
+        "/v1/topics/{topic}/search": f"/v1/topics/{topic}/search?text=v",
         "/v1/topics/{topic}/dead": dead,
         "/v1/topics/{topic}/groups": f"/v1/topics/{topic}/groups",
         "/v1/topics/{topic}/groups/{group}": group,

@@ -143,6 +143,7 @@ IN_THREADS = {
     ("DELETE", f"{_TOPIC}/dead"),
     ("POST", f"{_TOPIC}/redrive"),
     ("GET", f"{_TOPIC}/trace"),
+    ("GET", f"{_TOPIC}/search"),
     ("GET", f"{_TOPIC}/history"),
     ("GET", "/v1/messages/{id}/trace"),
 }
