@@ -99,7 +99,6 @@ class NodeServer:
 
     async def _start(self) -> None:
         check_exposure(self.config)
-        _check_sqs(self.config)
         check_secret_files(self.config)
         tls = self.config.security.tls
         if tls is not None:
@@ -250,16 +249,23 @@ class NodeServer:
 
     async def _listen_for_sqs(self, app: App) -> HttpServer:
         from goq.sqs.app import SqsApp  # most nodes have no such endpoint
+        from goq.sqs.signature import SignatureCheck
 
         assert self.broker is not None
         config = self.config.sqs
-        sqs = SqsApp(self.broker, app.handle, config, lambda: self.sqs_url or "")
+        access, signatures = app.access, None
+        if self._tokens is not None and access is not None:
+            signatures = SignatureCheck(
+                self._tokens, access.quotas, self.broker.clock.wall_ms, access.note_use
+            )
+        sqs = SqsApp(self.broker, app.handle, config, lambda: self.sqs_url or "", signatures)
         server = HttpServer(
             sqs.handle,
             sqs.on_error,
             HttpLimits(connections_max=connections_max()),
             self.config.sqs_host_names,
             app.failures,
+            None if signatures is None else signatures.check_head,
         )
         await self._start_server(server, *config.address, "sqs")
         return server
@@ -357,16 +363,6 @@ class NodeServer:
                     RealDisk().remove_dir(path)
                 else:
                     path.rmdir()  # a parent, if it is empty
-
-
-def _check_sqs(config: Config) -> None:
-    """Raise ``UsageError`` for a node that cannot serve the SQS-compatible endpoint."""
-    if config.sqs.listen is not None and config.asks_for_tokens:
-        raise UsageError(
-            "the SQS-compatible endpoint does not check signatures yet: leave sqs.listen out, or"
-            " set security.auth=off",
-            field="sqs.listen",
-        )
 
 
 def _cannot_listen(address: str, error: OSError, section: str) -> UsageError:

@@ -5,6 +5,7 @@ token          the text of an access token
 token_record   the stored record of a token, and the rules of its changes
 token_table    the principals of the valid tokens, by the text of a token
 token_manager  creation, rotation and revocation of tokens
+aws_key        key pairs of tokens for AWS SDKs
 quota          quotas of tokens, as they are written and stored
 quota_bucket   token buckets, of principals and of tenants; the room for messages in flight
 quota_table    what principals use, and the refusal of more

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple, Protocol
 from msgspec.structs import replace
 
 from goq import limits
+from goq.access.aws_key import AWS_MARK, aws_secret_of, has_aws_key
 from goq.access.quota import quota_texts
 from goq.access.rule import NO_QUOTAS, parse_rule
 from goq.access.token import draw_secret, draw_token_id, format_token, without_secrets
@@ -46,6 +47,11 @@ class NewSecret(NamedTuple):
     record: TokenRecord
     text: str
 
+    @property
+    def aws_secret(self) -> str | None:
+        """The secret access key, None for a token without a key pair."""
+        return aws_secret_of(self.record.digest) if has_aws_key(self.record) else None
+
 
 class TokenManager:
     """Changes the tokens of a store; ``now_ms`` is the clock."""
@@ -61,13 +67,18 @@ class TokenManager:
         expires_in_ms: int = 0,
         certificate: str | None = None,
         quotas: Mapping[str, str | int] = NO_QUOTAS,
+        *,
+        aws: bool = False,
     ) -> NewSecret:
         """Create a token that expires after ``expires_in_ms``, 0 for never.
 
-        With ``certificate`` a client certificate of that name shows it, and it has no secret.
+        With ``certificate`` a client certificate of that name shows it, and it has no secret. With
+        ``aws`` it has a key pair for AWS SDKs.
         Raises ``InvalidInput`` for a name or rules that are wrong, or too many tokens.
         """
-        created = new_token(name, rules, self._now_ms(), expires_in_ms, certificate, quotas)
+        created = new_token(
+            name, rules, self._now_ms(), expires_in_ms, certificate, quotas, aws=aws
+        )
         await self._store.put_token(created.record)
         return created
 
@@ -142,6 +153,8 @@ def new_token(
     expires_in_ms: int = 0,
     certificate: str | None = None,
     quotas: Mapping[str, str | int] = NO_QUOTAS,
+    *,
+    aws: bool = False,
 ) -> NewSecret:
     """Return a new token that is stored nowhere yet; raise ``InvalidInput``."""
     check_name(name, "token", field="name")
@@ -152,9 +165,12 @@ def new_token(
             field="allow",
         )
     parsed = tuple(dict.fromkeys(str(parse_rule(text)) for text in rules)) + quota_texts(quotas)
+    parsed += (AWS_MARK,) if aws else ()
     token_id, secret = draw_token_id(), draw_secret()
     expires_ms = now_ms + expires_in_ms if expires_in_ms else 0
     if certificate is not None:
+        if aws:
+            raise InvalidInput("a token of a certificate has no key pair", field="aws")
         if not _CERTIFICATE_NAME.fullmatch(certificate):
             raise InvalidInput(
                 "the name of a certificate is its CN or a URI among its alternative names: 1 to"

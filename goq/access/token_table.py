@@ -14,6 +14,7 @@ from ipaddress import ip_address
 from typing import Final
 
 from goq import limits
+from goq.access.aws_key import aws_secrets
 from goq.access.quota import parse_quotas
 from goq.access.rule import AccessRule, Principal, Verb, parse_rule
 from goq.access.token import split_token
@@ -118,6 +119,11 @@ class TokenTable:
         if record is None:
             raise NotAuthenticated(_UNKNOWN)
         return self._valid(record, self._now_ms())
+
+    def aws_secrets(self, token_id: str) -> list[str]:
+        """Return the secret access keys of a token, valid or not; none if it has no key pair."""
+        record = self._tokens().get(token_id)
+        return [] if record is None else aws_secrets(record, self._now_ms())
 
     def is_valid(self, principal: Principal) -> bool:
         """Return whether a principal's token is still valid, with the same rules.

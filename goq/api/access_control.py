@@ -154,7 +154,7 @@ class AccessControl:
         if PRINCIPAL in headers:
             return self._relayed(request)
         principal = self._table.find(_token_of(headers), request.peer, request.certificate)
-        self._note_use(principal.id)
+        self.note_use(principal.id)
         return principal
 
     def _relayed(self, request: Request) -> Principal:
@@ -166,7 +166,7 @@ class AccessControl:
             raise NotLeader(f"token {principal_id[:50]} is not known here yet", retry_after_ms=500)
         return self._table.named(principal_id)
 
-    def _note_use(self, token_id: str) -> None:
+    def note_use(self, token_id: str) -> None:
         """Record the first use of a token on a day."""
         day = self._now_ms() // DAY_MS
         if self._noted[0] != day:

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 from goq.broker.broker import Broker
 from goq.config.sqs import SqsConfig
-from goq.errors import GoqError
+from goq.errors import GoqError, NotAuthenticated
 from goq.http.message import Handler, Request, Response
 from goq.sqs.node_calls import BegunCall, NodeCalls, SqsCall
-from goq.sqs.operations.queues import QueueOperations, QueueView
+from goq.sqs.operations.queues import QueueOperations
 from goq.sqs.operations.receive import ReceiveOperation
 from goq.sqs.operations.send import SendOperations
 from goq.sqs.operations.settle import SettleOperations
@@ -24,6 +24,8 @@ from goq.sqs.protocol import query_protocol, shapes
 from goq.sqs.protocol.errors import SqsError
 from goq.sqs.protocol.json_protocol import TARGET, JsonExchange
 from goq.sqs.protocol.query_protocol import QueryExchange
+from goq.sqs.queue_view import QueueView
+from goq.sqs.signature import SignatureCheck
 
 OnQueues = Callable[[SqsCall], Awaitable[Any]]
 OnMessages = Callable[[SqsCall, QueueView], Any]
@@ -47,9 +49,17 @@ class SqsApp:
     """The SQS endpoint of one node; ``handle`` answers its requests."""
 
     def __init__(
-        self, broker: Broker, handler: Handler, config: SqsConfig, own_url: Callable[[], str]
+        self,
+        broker: Broker,
+        handler: Handler,
+        config: SqsConfig,
+        own_url: Callable[[], str],
+        signatures: SignatureCheck | None = None,
     ) -> None:
-        """``handler`` is that of the node's own HTTP server."""
+        """``handler`` is that of the node's own HTTP server. Without ``signatures`` the node asks
+        for no tokens.
+        """
+        self._signatures = signatures
         self._own_url = own_url
         calls = NodeCalls(handler)
         queues = self._queues = QueueOperations(broker, calls, config)
@@ -91,7 +101,9 @@ class SqsApp:
 
     def on_error(self, error: GoqError) -> Response:
         """Return the answer to a request that is not acceptable HTTP."""
-        sqs_error = SqsError("InvalidRequest", error.detail, error.http_status)
+        is_unknown = isinstance(error, NotAuthenticated)
+        kind = "InvalidClientTokenId" if is_unknown else "InvalidRequest"
+        sqs_error = SqsError(kind, error.detail, 403 if is_unknown else error.http_status)
         return JsonExchange(Request("POST", "/")).encode_error(sqs_error, _new_request_id())
 
     def _begin(self, request: Request, exchange: Exchange) -> Awaitable[Any]:
@@ -99,6 +111,8 @@ class SqsApp:
         if request.method != "POST":
             raise SqsError("InvalidAction", "Send a POST: this is an SQS-compatible endpoint.")
         name = exchange.operation
+        if self._signatures is not None:
+            request.principal = self._signatures.principal(request, name)
         operation = self.operations.get(name)
         if operation is None:
             exchange.decode_input(shapes.Shape)
@@ -109,7 +123,7 @@ class SqsApp:
             request.outlives_eof = True
             return operation.on_queues(call)
         assert operation.on_messages is not None
-        queue = self._queues.find(shape.queue_url)
+        queue = self._queues.find(call, shape.queue_url)
         if queue is None:
             return self._after_locating(call, operation.on_messages)
         begun = operation.on_messages(call, queue)

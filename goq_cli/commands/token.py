@@ -40,6 +40,9 @@ def create(
         list[str] | None,
         typer.Option(metavar="NAME=BOUND", help="As publish_bytes_per_s=10MB: docs/security.md."),
     ] = None,
+    aws: Annotated[
+        bool, typer.Option("--aws", help="With a key pair for AWS SDKs: docs/sqs.md.")
+    ] = False,
     data_dir: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Of a standalone node that does not run.")
     ] = None,
@@ -47,10 +50,12 @@ def create(
     """Create a token, and print it this once."""
     quotas = {name: bound for name, _, bound in (each.partition("=") for each in quota or ())}
     if data_dir is not None:
-        created = _create_offline(data_dir, name, allow, expires, cert, quotas)
+        created = _create_offline(data_dir, name, allow, expires, cert, quotas, aws)
     else:
         with SESSION.client() as client:
-            found = client.create_token(name, allow, expires=expires, cert=cert, quotas=quotas)
+            found = client.create_token(
+                name, allow, expires=expires, cert=cert, quotas=quotas, aws=aws
+            )
         created = dict(found.raw)
     _print_created(created["id"], created.get("token", ""), created)
 
@@ -109,7 +114,13 @@ def whoami() -> None:
 def _print_created(token_id: str, text: str, answer: Any) -> None:
     if text:
         notice(f"token {token_id}: keep it now, it is not shown again")
-    print_answer(answer, text or token_id)
+    secret = answer.get("aws_secret_access_key")
+    if secret:
+        key_id = answer["aws_access_key_id"]
+        pair = f"AWS_ACCESS_KEY_ID={key_id}\nAWS_SECRET_ACCESS_KEY={secret}"
+        print_answer(answer, f"GOQ_TOKEN={text}\n{pair}")
+    else:
+        print_answer(answer, text or token_id)
 
 
 def _create_offline(
@@ -119,8 +130,10 @@ def _create_offline(
     expires: str | None,
     cert: str | None,
     quotas: dict[str, str],
+    aws: bool,
 ) -> dict[str, Any]:
     """Create a token in the data folder of a standalone node that does not run."""
+    from goq.access.aws_key import AWS_MARK
     from goq.access.token_manager import new_token
     from goq.access.token_record import check_change, with_token
     from goq.clock import SystemClock
@@ -136,7 +149,7 @@ def _create_offline(
             " its admin.token: goq --token-file DIR/admin.token token create …"
         )
     expires_ms = 0 if expires is None else parse_duration_ms(expires, field="--expires")
-    created = new_token(name, allow, SystemClock().wall_ms(), expires_ms, cert, quotas)
+    created = new_token(name, allow, SystemClock().wall_ms(), expires_ms, cert, quotas, aws=aws)
     record = created.record
     os.umask(_PRIVATE)
     RealDisk().make_dir(data_dir)
@@ -151,9 +164,15 @@ def _create_offline(
             db.close()
     finally:
         lock.release()
-    return {
+    answer = {
         "id": record.id,
         "name": record.name,
-        "allow": list(record.rules),
+        "allow": [rule for rule in record.rules if rule != AWS_MARK],
         "token": created.text,
     }
+    if created.aws_secret is not None:
+        answer |= {
+            "aws_access_key_id": record.id,
+            "aws_secret_access_key": created.aws_secret,
+        }
+    return answer

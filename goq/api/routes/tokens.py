@@ -6,6 +6,7 @@ from msgspec import UNSET
 from msgspec.structs import asdict
 
 from goq import limits
+from goq.access.aws_key import AWS_MARK, has_aws_key
 from goq.access.quota import format_quota, is_quota, parse_quotas
 from goq.access.token_manager import NewSecret, TokenManager, TokenStore
 from goq.access.token_record import DAY_MS, TokenRecord
@@ -98,7 +99,9 @@ class TokenRoutes:
         expires_ms = 0 if new.expires is None else _duration_ms(new.expires, "expires")
         if new.expires is not None and expires_ms == 0:
             raise InvalidInput("a token that expires at once is of no use", field="expires")
-        created = await self._manager.create(new.name, new.allow, expires_ms, new.cert, new.quotas)
+        created = await self._manager.create(
+            new.name, new.allow, expires_ms, new.cert, new.quotas, aws=bool(new.aws)
+        )
         return json_response(_created(created), 201)
 
     async def list(self, _request: Request) -> Response:
@@ -135,7 +138,7 @@ def token_out(token: TokenRecord) -> TokenOut:
     out = TokenOut(
         id=token.id,
         name=token.name,
-        allow=[rule for rule in token.rules if not is_quota(rule)],
+        allow=[rule for rule in token.rules if not is_quota(rule) and rule != AWS_MARK],
         created=format_time_us(token.created_ms * 1000),
     )
     if token.expires_ms:
@@ -144,6 +147,8 @@ def token_out(token: TokenRecord) -> TokenOut:
         out.revoked = format_time_us(token.revoked_ms * 1000)
     if quotas := parse_quotas(token.rules):
         out.quotas = {str(quota): format_quota(quota, bound) for quota, bound in quotas.items()}
+    if has_aws_key(token):
+        out.aws = True
     if token.certificate is not None:
         out.cert = token.certificate
     if token.last_used_day:
@@ -152,7 +157,10 @@ def token_out(token: TokenRecord) -> TokenOut:
 
 
 def _created(new: NewSecret) -> CreatedTokenOut:
-    return CreatedTokenOut(**asdict(token_out(new.record)), token=new.text or UNSET)
+    out = CreatedTokenOut(**asdict(token_out(new.record)), token=new.text or UNSET)
+    if new.aws_secret is not None:
+        out.aws_access_key_id, out.aws_secret_access_key = new.record.id, new.aws_secret
+    return out
 
 
 def _duration_ms(value: str | float, field: str) -> int:

@@ -15,7 +15,7 @@ class NewToken(Input):
     With ``cert``, the CN of a client certificate or a URI in it, the token has no secret.
     ``quotas`` bound ``publish_bytes_per_s``, ``publish_messages_per_s``, ``requests_per_s``,
     ``stored_bytes``, ``in_flight``, and of each tenant ``tenant_publish_bytes_per_s`` and
-    ``tenant_publish_messages_per_s``.
+    ``tenant_publish_messages_per_s``. With ``aws`` it has a key pair for AWS SDKs.
     """
 
     name: str
@@ -23,6 +23,7 @@ class NewToken(Input):
     expires: Duration | None = None
     cert: str | None = None
     quotas: dict[str, str | int] = msgspec.field(default_factory=dict)
+    aws: bool | None = None
 
 
 class Rotation(Input):
@@ -43,12 +44,15 @@ class TokenOut(Output, kw_only=True):
     last_used: str | UnsetType = UNSET
     cert: str | UnsetType = UNSET
     quotas: dict[str, str] | UnsetType = UNSET
+    aws: bool | UnsetType = UNSET
 
 
 class CreatedTokenOut(TokenOut, kw_only=True):
     """A token with its secret, which is shown this once; one for a certificate has none."""
 
     token: str | UnsetType = UNSET
+    aws_access_key_id: str | UnsetType = UNSET
+    aws_secret_access_key: str | UnsetType = UNSET
 
 
 class TokensOut(msgspec.Struct):

@@ -27,6 +27,7 @@ class TokenAdmin:
         expires: Duration | None = None,
         cert: str | None = None,
         quotas: Mapping[str, str | int] | None = None,
+        aws: bool = False,
     ) -> results.token.CreatedToken:
         """Create a token; its text is in the result, and nowhere else.
 
@@ -34,6 +35,7 @@ class TokenAdmin:
         ``expires`` is how long the token is valid; by default it does not end. ``cert`` is the CN
         of a client certificate, or a URI in it: such a token has no text.
         ``quotas`` are bounds as ``{"publish_bytes_per_s": "10MB"}``, see docs/security.md.
+        With ``aws`` the token has a key pair for AWS SDKs, see docs/sqs.md.
 
         Raises ``InvalidInput`` for a rule that is wrong.
         """
@@ -44,6 +46,8 @@ class TokenAdmin:
             body["cert"] = cert
         if quotas:
             body["quotas"] = dict(quotas)
+        if aws:
+            body["aws"] = True
         return results.token.decode_created(self._http.call("POST", routes.TOKENS, body))
 
     def list_tokens(self) -> tuple[results.token.TokenDescription, ...]:

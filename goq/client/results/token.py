@@ -26,9 +26,14 @@ class TokenDescription(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreatedToken(TokenDescription):
-    """A token with its text, which no node shows again; empty for one of a certificate."""
+    """A token with its text, which no node shows again; empty for one of a certificate.
+
+    The key pair is that for AWS SDKs, None for a token without one.
+    """
 
     token: str = ""
+    aws_access_key_id: str | None = None
+    aws_secret_access_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

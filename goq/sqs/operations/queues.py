@@ -9,20 +9,15 @@ from typing import Any, Final
 import msgspec
 
 from goq.broker.broker import Broker
-from goq.broker.topic.topic import Topic
 from goq.config.sqs import SqsConfig
 from goq.model import AUDIT_TOPIC
 from goq.sqs.attributes import (
-    CONTENT_DEDUP,
     COUNTS,
-    DELAY,
     FIFO,
     FIFO_SUFFIX,
     REDRIVE,
     SCOPE,
-    SIZE,
     THROUGHPUT,
-    WAIT,
     QueueRecord,
     check_names,
     checked_attributes,
@@ -50,10 +45,10 @@ from goq.sqs.protocol.errors import (
     problem_code,
     queue_missing,
 )
+from goq.sqs.queue_view import QueueView, name_of_url
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,80}", re.ASCII)
 _FIFO_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,75}\.fifo", re.ASCII)
-_NAME_CHARS_MAX: Final = 300
 
 
 class _Created(msgspec.Struct):
@@ -67,45 +62,6 @@ class _GroupCounts(msgspec.Struct):
     scheduled: int = 0
 
 
-class QueueView:
-    """A topic as a queue."""
-
-    __slots__ = ("_record", "topic")
-
-    def __init__(self, topic: Topic) -> None:
-        self.topic = topic
-        self._record = read_record(topic.settings.sqs)
-
-    @property
-    def is_fifo(self) -> bool:
-        """Whether the queue keeps the order of each message group."""
-        return self.topic.name.endswith(FIFO_SUFFIX)
-
-    @property
-    def delay_s(self) -> int:
-        """The delay of a message that has none of its own."""
-        return self._record.number(DELAY, 0)
-
-    @property
-    def wait_s(self) -> int:
-        """The wait of a receive that says none."""
-        return self._record.number(WAIT, 0)
-
-    def size_max(self, default: int) -> int:
-        """Return the maximum size of a message."""
-        return self._record.number(SIZE, default)
-
-    @property
-    def has_content_dedup(self) -> bool:
-        """Whether the body is the deduplication id of a message that has none."""
-        return self._record.attributes.get(CONTENT_DEDUP) == "true"
-
-    @property
-    def has_group_dedup(self) -> bool:
-        """Whether each message group has deduplication ids of its own."""
-        return self._record.attributes.get(SCOPE) == "messageGroup"
-
-
 class QueueOperations:
     """Finds queues by their URLs, and answers the operations that concern whole queues."""
 
@@ -115,10 +71,16 @@ class QueueOperations:
         self._config = config
         self.bounds = STRICT if config.limits == "strict" else RELAXED
 
-    def find(self, url: str | None) -> QueueView | None:
-        """Return the queue of a URL if it is open on this node. Raises ``SqsError``."""
-        topic = self._broker.topics.get(name_of_url(url))
-        return None if topic is None else QueueView(topic)
+    def find(self, call: SqsCall, url: str | None) -> QueueView | None:
+        """Return the queue of a URL if it is open on this node, and the sender may know of it.
+
+        Raises ``SqsError``.
+        """
+        name, principal = name_of_url(url), call.request.principal
+        topic = self._broker.topics.get(name)
+        if topic is None or (principal is not None and not principal.sees(name)):
+            return None
+        return QueueView(topic)
 
     async def locate(self, call: SqsCall, url: str | None) -> QueueView:
         """Return the queue of a URL; wait for a topic that a start has not opened yet.
@@ -164,6 +126,8 @@ class QueueOperations:
         if is_fifo and attributes.get(THROUGHPUT) != "perMessageGroupId":
             body["partitions"] = 1  # deduplication and order are those of a partition
         response = await self._calls.ask(call, "POST", "/v1/topics", body)
+        if problem_code(response) == "topic_not_found":  # no rule concerns such a name
+            raise SqsError("AccessDenied", f"The token does not allow manage:{name}.", 403)
         if problem_code(response) == "topic_exists":
             await self._check_same(call, name, attributes)
         else:
@@ -353,16 +317,6 @@ class QueueOperations:
 
     def _now_s(self) -> int:
         return self._broker.clock.wall_ms() // 1000
-
-
-def name_of_url(url: str | None) -> str:
-    """Return the name of a queue from its URL, whatever its host. Raises ``SqsError``."""
-    if not url:
-        raise missing_parameter("QueueUrl")
-    name = url.rstrip("/").rpartition("/")[2]
-    if not name or len(name) > _NAME_CHARS_MAX:
-        raise queue_missing()
-    return name
 
 
 def _topic_path(name: str) -> str:

@@ -19,12 +19,13 @@ from goq.sqs.message_codec import (
     attribute_json,
 )
 from goq.sqs.node_calls import BegunCall, NodeCalls, SqsCall, decoded
-from goq.sqs.operations.queues import QueueOperations, QueueView
+from goq.sqs.operations.queues import QueueOperations
 from goq.sqs.operations.send import sequence_number
 from goq.sqs.protocol.bounds import VISIBILITY_S_MAX, check_range
 from goq.sqs.protocol.digest import attributes_digest, body_digest
 from goq.sqs.protocol.errors import SqsError
 from goq.sqs.protocol.shapes import ReceiveShape
+from goq.sqs.queue_view import QueueView
 
 _FIRST_RECEIVE = "ApproximateFirstReceiveTimestamp"
 _SYSTEM_NAMES = frozenset(

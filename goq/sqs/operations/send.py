@@ -22,11 +22,12 @@ from goq.sqs.message_codec import (
 )
 from goq.sqs.node_calls import BegunCall, NodeCalls, SqsCall, decoded
 from goq.sqs.operations.batch import BatchResult, checked_entries
-from goq.sqs.operations.queues import QueueOperations, QueueView
+from goq.sqs.operations.queues import QueueOperations
 from goq.sqs.protocol.bounds import DELAY_S_MAX, GROUP_ID_CHARS_MAX, check_range
 from goq.sqs.protocol.digest import attributes_digest, body_digest
 from goq.sqs.protocol.errors import SqsError, invalid_parameter, missing_parameter
 from goq.sqs.protocol.shapes import SendShape
+from goq.sqs.queue_view import QueueView
 
 _SEQUENCE_DIGITS: Final = 20
 

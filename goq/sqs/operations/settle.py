@@ -16,10 +16,11 @@ from goq.http.message import Response
 from goq.sqs.handles import ReceiptHandle, parse_handle
 from goq.sqs.node_calls import BegunCall, NodeCalls, SqsCall, decoded
 from goq.sqs.operations.batch import BatchResult, checked_entries
-from goq.sqs.operations.queues import QueueOperations, QueueView
+from goq.sqs.operations.queues import QueueOperations
 from goq.sqs.protocol.bounds import VISIBILITY_S_MAX, check_range
 from goq.sqs.protocol.errors import SqsError, error_of, invalid_parameter, missing_parameter
 from goq.sqs.protocol.shapes import HandleShape
+from goq.sqs.queue_view import QueueView
 
 
 class _Failed(msgspec.Struct):

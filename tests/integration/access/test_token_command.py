@@ -64,3 +64,18 @@ def test_a_token_is_created_rotated_and_revoked(goq: Run) -> None:
 def test_a_rule_that_is_wrong_makes_no_token(goq: Run, rule: str, tmp_path: Path) -> None:
     refused = goq("token", "create", "x", "--allow", rule, "--data-dir", str(tmp_path), code=7)
     assert b"is not a rule" in refused.stderr
+
+
+def test_a_token_with_a_key_pair_is_printed_as_an_environment(goq: Run, tmp_path: Path) -> None:
+    data_dir = tmp_path / "data"
+    create = ("token", "create", "shop", "--allow", "admin:*", "--aws")
+    printed = goq(*create, "--data-dir", str(data_dir)).stdout.decode()
+    offline = dict(line.split("=", 1) for line in printed.splitlines())
+    with running_node(data_dir, security={"auth": "tokens"}) as node:
+        way = {"GOQ_SERVER": node.url, "GOQ_TOKEN": offline["GOQ_TOKEN"]}
+        made = dict(line.split("=", 1) for line in goq(*create, **way).stdout.decode().splitlines())
+        listed = goq("token", "list", **way).stdout.decode()
+    for pair in (offline, made):
+        assert list(pair) == ["GOQ_TOKEN", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"]
+        assert pair["AWS_ACCESS_KEY_ID"] == pair["GOQ_TOKEN"].split("_")[1]
+        assert pair["AWS_SECRET_ACCESS_KEY"] not in listed

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import socket
 import time
@@ -11,9 +10,6 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from goq.config.sources import load_config
-from goq.errors import UsageError
-from goq.node import NodeServer
 from tests.support.client.sqs_client import json_request, raw_request
 from tests.support.eventually import eventually
 from tests.support.node.running_node import RunningNode
@@ -111,13 +107,3 @@ def test_a_long_poll_gets_a_message_as_soon_as_it_is_sent(
         answer = b"".join(iter(lambda: client.recv(65_536), b""))
     assert b"early" in answer
     assert time.monotonic() - started_s < 15
-
-
-def test_a_node_that_asks_for_tokens_does_not_serve_the_endpoint(tmp_path: Any) -> None:
-    flags = {
-        "broker.data_dir": str(tmp_path / "data"),
-        "sqs.listen": "127.0.0.1:0",
-        "security.auth": "tokens",
-    }
-    with pytest.raises(UsageError, match=r"sqs\.listen"):
-        asyncio.run(NodeServer(load_config(None, flags)).start())
