@@ -58,6 +58,18 @@ def _a_leader_shows_what_it_alone_has() -> AbstractContextManager[Any]:
     return patch.object(ReplicaProgress, "_advance", advance)
 
 
+def _some_of_the_in_sync_set_are_enough() -> AbstractContextManager[Any]:
+    """What ``min_insync`` of the set have is safe; any of the set may still be elected."""
+
+    def advance(self: ReplicaProgress) -> None:
+        if self.has_min_insync and self.node in self.in_sync:
+            ends = [self._ends_of(name) for name in self.in_sync]
+            reached = (sorted(each)[-self.min_insync] for each in zip(*ends, strict=True))
+            self.high_watermark = LogOffsets(*map(max, self.high_watermark, reached))
+
+    return patch.object(ReplicaProgress, "_advance", advance)
+
+
 @contextmanager
 def _epochs_are_not_looked_at() -> Iterator[None]:
     """Whatever epoch a follower is in, it takes what comes, and counts as having it."""
@@ -129,6 +141,7 @@ MUTATIONS: dict[str, Mutation] = {
     "nobody syncs": _nobody_syncs,
     "a leader refuses though it may be deposed": _a_leader_refuses_though_it_may_be_deposed,
     "a leader shows what it alone has": _a_leader_shows_what_it_alone_has,
+    "some of the in-sync set are enough": _some_of_the_in_sync_set_are_enough,
     "epochs are not looked at": _epochs_are_not_looked_at,
     "followers count before they are looked at": _followers_count_before_they_are_looked_at,
     "a deaf controller stays": _a_deaf_controller_stays,

@@ -15,7 +15,12 @@ from goq.cluster.metadata.commands import (
     RegisterNodeWithLevel,
     ResetReplicas,
 )
-from goq.cluster.metadata.features import OWN_LEVEL, has_digests, level_of
+from goq.cluster.metadata.features import (
+    OPTIONAL_SETTINGS_LEVEL,
+    OWN_LEVEL,
+    has_digests,
+    level_of,
+)
 from goq.cluster.metadata.state import MetadataState
 from goq.config.topic import TopicSettings
 from goq.errors import Unavailable
@@ -142,8 +147,8 @@ def test_a_reset_is_refused_for_another_start_of_the_node() -> None:
 def test_a_setting_that_only_some_topics_have_waits_for_the_last_node_to_know_it() -> None:
     plain = TopicSettings().written()
     queue = TopicSettings().changed({"sqs": "{}"}).written()
-    below = raised(nodes(3), OWN_LEVEL - 1)
+    below = raised(nodes(3), OPTIONAL_SETTINGS_LEVEL - 1)
     check_optional(below, plain)
     with pytest.raises(Unavailable, match="upgrade all nodes"):
         check_optional(below, queue)
-    check_optional(raised(nodes(3), OWN_LEVEL), queue)
+    check_optional(raised(nodes(3), OPTIONAL_SETTINGS_LEVEL), queue)
