@@ -25,6 +25,7 @@ from bench import (
     past,
     rolling,
     singles,
+    sqs,
     trace,
     waiting,
 )
@@ -52,6 +53,7 @@ WORKS: list[Work] = [
     *cluster.WORKS,
     *partitions.WORKS,
     *rolling.WORKS,
+    *sqs.WORKS,
 ]
 QUICK_SCALE = 0.1
 

@@ -20,7 +20,7 @@ from bench.batches import CONNECTIONS
 from bench.latency import quantiles
 from bench.loader import http_answer_length, load
 from bench.rows import Place, Row, Work
-from bench.servers import GOQ, STOP_S_MAX, Server, _free_port
+from bench.servers import GOQ, STOP_S_MAX, Server, free_port
 from bench.topics import fresh_topic, numbered_callers
 
 PARTITIONS = 6
@@ -35,7 +35,7 @@ class Member(Server):
 
     def __init__(self, name: str, folder: Path, peers: dict[str, str], secret: Path) -> None:
         self.folder = folder / name
-        self.port = _free_port()
+        self.port = free_port()
         self._log = folder / f"{name}.log"
         own = ("--node-id", name, "--cluster-listen", peers[name])
         others = ",".join(f"{peer}={address}" for peer, address in peers.items())
@@ -164,7 +164,7 @@ def running_cluster(folder: Path) -> Iterator[Cluster]:
     secret = folder / "secret"
     secret.touch(0o600)
     secret.write_text("the secret of a cluster that lives for minutes")
-    peers = {name: f"127.0.0.1:{_free_port()}" for name in ("n1", "n2", "n3")}
+    peers = {name: f"127.0.0.1:{free_port()}" for name in ("n1", "n2", "n3")}
     members = [Member(name, folder, peers, secret) for name in peers]
     with ExitStack() as resources:
         for member in members:

@@ -57,10 +57,11 @@ class Server:
 
 
 class GoqNode(Server):
-    """``goq serve`` with its defaults: fsync always, 6 partitions a topic."""
+    """``goq serve`` with ``more`` flags, else its defaults: fsync always, 6 partitions a topic."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *more: str) -> None:
         command = [GOQ, "--json", "serve", "--data-dir", str(folder), "--listen", "127.0.0.1:0"]
+        command += more
         log = (folder.parent / f"{folder.name}.log").open("wb")
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log)
         assert self.process.stdout is not None
@@ -77,7 +78,7 @@ class RedisServer(Server):
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True)
-        self.port = _free_port()
+        self.port = free_port()
         self.process = subprocess.Popen(
             [
                 "redis-server",
@@ -107,7 +108,7 @@ class RedisServer(Server):
         return shutil.which("redis-server") is not None
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
