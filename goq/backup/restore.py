@@ -43,6 +43,7 @@ from goq.storage.catalog.topic_catalog import topic_record
 from goq.storage.catalog.topic_file import write_topic_file
 from goq.storage.data_dir_lock import DATA_FORMAT, FORMAT_NAME, RESTORING
 from goq.storage.disk import Disk
+from goq.storage.log.log import Log
 from goq.storage.log.recovery_point import DurableEnd, RecoveryPoint
 from goq.storage.log.segment import Segment
 from goq.storage.log.time_lookup import end_offset_at
@@ -52,12 +53,17 @@ from goq.units import format_time_us
 
 
 class RestoreResult(NamedTuple):
-    """The restored backup, and how many topics, messages and bytes it gave."""
+    """The restored backup, and how many topics, messages and bytes it gave.
+
+    ``aged`` are topics of which the first start deletes messages: they are older than
+    ``retention.age``.
+    """
 
     name: str
     topics: int
     messages: int
     bytes: int
+    aged: tuple[str, ...]
 
 
 class RestoreOrder(NamedTuple):
@@ -133,7 +139,7 @@ def restore(
         finally:
             db.close()
         disk.replace(data_dir / FORMAT_NAME, b"%d\n" % DATA_FORMAT)
-    return RestoreResult(name, len(topics), work.messages, work.bytes)
+    return RestoreResult(name, len(topics), work.messages, work.bytes, tuple(sorted(work.aged)))
 
 
 def _chosen_topics(
@@ -164,6 +170,7 @@ class _Restore:
         self.rows: list[tuple[TopicRow, dict[str, dict[str, str]]]] = []
         self.messages = 0
         self.bytes = 0
+        self.aged: set[str] = set()
         self._place = place
         self._disk: Disk = place.disk
         self._topics_dir = data_dir / TOPICS_DIR
@@ -184,11 +191,21 @@ class _Restore:
             for log_name, log in (("messages", partition.messages), ("events", partition.events)):
                 self._copy_log(log, folder / log_name)
                 self._copy_archive(log, archive / log_name)
-            self._finish_logs(
-                open_logs(folder, self._disk, settings), partition.messages, partition.events, row
-            )
+            logs = open_logs(folder, self._disk, settings)
+            if self._is_aged(logs.messages, settings.retention_age_ms):
+                self.aged.add(name)
+            self._finish_logs(logs, partition.messages, partition.events, row)
         write_topic_file(self._disk, self._topics_dir, topic_record(row, stored.groups))
         self.rows.append((row, stored.groups))
+
+    def _is_aged(self, messages: Log, age_ms: int | None) -> bool:
+        """Return whether retention deletes the first segment of a log."""
+        last_us = messages.reader.max_time_us_at_end(messages.segments[0])
+        return bool(
+            age_ms is not None
+            and messages.segments[0].size_bytes
+            and last_us + age_ms * 1000 < self._now_us
+        )
 
     def _copy_log(self, log: StoredLog, directory: Path) -> None:
         self._disk.make_dir(directory)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from goq_cli.output.output import print_answer
+from goq_cli.output.output import notice, print_answer
 from goq_cli.output.progress import show_progress
 
 
@@ -48,4 +48,6 @@ def command(
         f"backup {done.name} restored to {data_dir}: {done.topics} topics, {done.messages:,}"
         f" messages, {round_size_bytes(done.bytes)}"
     )
+    for name in done.aged:
+        notice(f"{name} has messages older than its retention.age: the first start deletes them")
     print_answer({**done._asdict(), "data_dir": str(data_dir)}, text)

@@ -211,6 +211,19 @@ def test_a_restore_to_a_time_has_what_there_was_then(tmp_path: Path) -> None:
         )
 
 
+def test_topics_that_retention_will_empty_are_named(tmp_path: Path) -> None:
+    with goq.Node(tmp_path / "data") as node, node.client() as q:
+        q.publish("orders", b"1")
+        q.create_topic("kept", settings={"retention.age": "none"})
+        q.publish("kept", b"1")
+        q.create_topic("empty")
+    back_up(tmp_path / "data", tmp_path / "place")
+    place = BackupPlace(RealDisk(), tmp_path / "place")
+    day_us = 86_400_000_000
+    assert restore(place, tmp_path / "6", NEWEST, now_us() + 6 * day_us).aged == ()
+    assert restore(place, tmp_path / "8", NEWEST, now_us() + 8 * day_us).aged == ("orders",)
+
+
 def test_a_time_that_no_backup_reaches_is_refused(tmp_path: Path) -> None:
     stopped_source(tmp_path / "data")
     back_up(tmp_path / "data", tmp_path / "place")

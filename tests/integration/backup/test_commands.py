@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from goq import Node
 from tests.support.cli.command import Run
 from tests.support.storage.backup_source import stopped_source, view_of
 
@@ -22,6 +23,16 @@ def test_a_folder_is_backed_up_listed_verified_and_restored(goq: Run, tmp_path: 
     assert pruned == {"backups": 1, "objects": 0, "bytes": 0}
     assert b"3 topics" in goq("restore", place, "--data-dir", new).stdout
     assert view_of(tmp_path / "new") == before
+
+
+def test_a_running_node_is_told_to_back_itself_up(goq: Run, tmp_path: Path) -> None:
+    place = tmp_path / "place"
+    with Node(tmp_path / "data", settings={"backup.to": place}) as node:
+        server = {"GOQ_SERVER": node.url}
+        assert b"0 topics" in goq("backup", **server).stdout
+        assert b"0 topics" in goq("backup", "--to", str(place), **server).stdout
+        goq("backup", "--to", str(tmp_path / "other"), code=7, **server)
+    assert len(json.loads(goq("backup", "list", str(place), "--json").stdout)["backups"]) == 2
 
 
 def test_damage_is_named_and_the_exit_code_tells_it(goq: Run, tmp_path: Path) -> None:

@@ -57,6 +57,15 @@ def all_settings() -> set[str]:
     return broker | cluster | security | topic | {"defaults.topic.partitions"}
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("to", "s3://bucket/prefix"), ("every", "soon"), ("every", "1ms"), ("keep", "-1d")],
+)
+def test_a_setting_of_backups_that_cannot_be_is_named(name: str, value: str) -> None:
+    with pytest.raises(UsageError, match=rf"backup\.{name}"):
+        load_config(None, {"backup.to": "/backups", f"backup.{name}": value})
+
+
 def test_without_anything_a_node_has_the_defaults() -> None:
     config = load_config(None, {})
     assert (config.broker.host, config.broker.port) == ("127.0.0.1", 8080)
