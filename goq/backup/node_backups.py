@@ -125,7 +125,7 @@ class NodeBackups:
         except GoqError as error:
             failure = error
         except OSError as error:
-            failure = GoqError(f"{folder} cannot be written: {error}")
+            failure = GoqError(f"the backup to {folder} failed: {error}")
         except asyncio.CancelledError:
             raise
         except Exception as error:
@@ -152,32 +152,33 @@ class NodeBackups:
 
             builder = await asyncio.to_thread(open_place)
             for topic in list(broker.topics.values()):
-                planned = plan_topic(topic)
-                logs = await self._copy_topic(topic, builder, disk)
-                if broker.topics.get(topic.name) is topic:  # else it was deleted meanwhile
-                    builder.add_topic(planned._replace(numbers=range(len(logs))), logs)
+                try:
+                    await self._add_topic(topic, builder, disk)
+                except (GoqError, OSError):
+                    if broker.topics.get(topic.name) is topic:  # else it was deleted meanwhile
+                        raise
             tokens = dict(broker.metadata.tokens)
             result = await asyncio.to_thread(builder.finish, broker.epoch, tokens)
         self.newest_us = began_us
         return result
 
-    async def _copy_topic(
-        self, topic: Topic, builder: BackupBuilder, disk: RealDisk
-    ) -> list[StoredPartition]:
-        """Copy the partitions of a topic; fewer of a topic that is deleted meanwhile."""
+    async def _add_topic(self, topic: Topic, builder: BackupBuilder, disk: RealDisk) -> None:
+        """Copy the partitions that a topic has now, and add it."""
         archive_dir = self._data_dir / ARCHIVE_DIR
+        planned = plan_topic(topic)
         logs: list[StoredPartition] = []
         tries = 0
-        while len(logs) < topic.partitions.count and not topic.is_closed:
-            planned = plan_partition(disk, archive_dir, topic, len(logs))
+        while len(logs) < planned.partitions:
+            partition = plan_partition(disk, archive_dir, topic, len(logs))
             tries += 1
             try:
-                logs.append(await self._copy(builder.writer.copy_partition(planned)))
+                logs.append(await self._copy(builder.writer.copy_partition(partition)))
                 tries = 0
             except FileNotFoundError:
                 if tries == PARTITION_TRIES:
                     raise
-        return logs
+        if self._broker.topics.get(topic.name) is topic:
+            builder.add_topic(planned, logs)
 
     async def _copy(self, copying: Generator[int, None, StoredPartition]) -> StoredPartition:
         while True:

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.request import urlopen
 
 import pytest
@@ -143,6 +144,26 @@ def test_a_segment_that_goes_meanwhile_makes_the_partition_be_planned_again(
     q.create_backup()
     assert len(failed) == 3
     assert view_of(restored(folder, tmp_path / "new")) == before
+
+
+def test_topics_may_be_deleted_and_get_partitions_meanwhile(
+    q: Client, tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(q)
+    before = view(q, ["orders"])
+    real, changed = node_backups._advance, list[bool]()
+
+    def advance(copying: Any) -> Any:  # in a thread of its own, while the node serves
+        if not changed:
+            changed.append(True)
+            q.alter_topic("orders", partitions=5)
+            q.delete_topic("payments")
+        return real(copying)
+
+    monkeypatch.setattr(node_backups, "_advance", advance)
+    assert q.create_backup().topics == 2
+    assert verify_place(BackupPlace(RealDisk(), folder)).problems == []
+    assert view_of(restored(folder, tmp_path / "new"), ["orders"]) == before
 
 
 def test_a_request_cannot_name_another_folder(q: Client, tmp_path: Path) -> None:
