@@ -98,10 +98,14 @@ class StagedTopic:
 
 
 class TopicLedger:
-    """The ledger of all transactions into a topic, stored in a topic."""
+    """The ledger of all transactions into a topic, stored in a topic.
+
+    Entries of an earlier topic of the name do not count.
+    """
 
     def __init__(self, client: Client, topic: str) -> None:
         self._client = client
+        self._topic_id = FramePublisher(client).open_topic(topic).id
         self._topic = topic + COMMITS_SUFFIX
         _ensure(client, self._topic, 1, _LEDGER_KEPT, {})
 
@@ -122,7 +126,9 @@ class TopicLedger:
         self._append(transaction, entry, f"{transaction}/{entry.batch}/done")
 
     def _append(self, transaction: str, entry: LedgerEntry, dedup_text: str) -> Published:
-        value = msgspec.json.encode(entry)
+        value = msgspec.json.encode(msgspec.structs.replace(entry, topic_id=self._topic_id))
+        if self._topic_id:
+            dedup_text = f"{self._topic_id}/{dedup_text}"
         return self._client.publish(self._topic, value, key=transaction, dedup_id=dedup_text)
 
     def _entries(self, transaction: str) -> list[LedgerEntry]:
@@ -138,7 +144,9 @@ class TopicLedger:
             found += [message.offset for message in messages if message.state != "compacted"]
             cursor = page.next
             if found or cursor is None:
-                return [self._entry(offset) for offset in sorted(found)]
+                entries = [self._entry(offset) for offset in sorted(found)]
+                known = ("", self._topic_id)
+                return [e for e in entries if not self._topic_id or e.topic_id in known]
 
     def _entry(self, offset: int) -> LedgerEntry:
         piece = self._client.read(self._topic, partition=0, offset=offset, limit=1)

@@ -39,7 +39,7 @@ class LedgerEntry(msgspec.Struct, frozen=True):
     """A ledger entry of a batch.
 
     ``query`` is the id of the query that owns the transaction. ``first`` are the first sequences,
-    by partition.
+    by partition. ``topic_id`` is that of the target; "" in entries of earlier versions.
     """
 
     batch: int
@@ -47,6 +47,7 @@ class LedgerEntry(msgspec.Struct, frozen=True):
     ranges: Sequence[Staged]
     first: Mapping[int, int]
     done: bool = False
+    topic_id: str = ""
 
 
 class TransactionLedger(Protocol):

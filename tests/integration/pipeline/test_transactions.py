@@ -388,6 +388,20 @@ def test_the_ledger_knows_a_batch_after_the_node_was_started_again(tmp_path: Pat
         assert [m.value for m in client.read_log("orders")] == rows(0, 5) + rows(0, 5, "b")
 
 
+def test_a_topic_that_was_made_anew_gets_the_batch_of_a_known_transaction(
+    node: RunningNode, topic: str
+) -> None:
+    name = Transaction(topic, "totals of 2026-11-20")
+    with Client(node.url) as client:
+        for values in (rows(0, 5), rows(0, 5, "anew ")):
+            staged, ledger = StagedTopic(client, topic), TopicLedger(client, topic)
+            for _ in range(2):
+                commit(name, 0, [put_staged(client, staged, 0, values)], ledger, staged)
+            assert [m.value for m in client.read_log(topic)] == values
+            node.call("DELETE", f"/v1/topics/{topic}")
+            node.call("POST", "/v1/topics", {"name": topic, "partitions": 1})
+
+
 def test_the_ledger_knows_what_was_done_after_it_was_compacted(
     node: RunningNode, topic: str
 ) -> None:
