@@ -6,7 +6,7 @@ are written, a file's name determines its rows, and an existing file is not writ
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 from uuid import uuid4
 
@@ -18,7 +18,7 @@ from goq.pipeline.arrow.json_inference import counted, evolved, left_out, merged
 from goq.pipeline.arrow.node_source import LogSource
 from goq.pipeline.arrow.tables import Table
 from goq.pipeline.export.destination import Destination
-from goq.pipeline.export.ledger import ExportLedger, ExportState, Manifest, Plan
+from goq.pipeline.export.ledger import ExportLedger, ExportState, Manifest, MissingRange, Plan
 from goq.pipeline.export.plan import (
     PIECE_MESSAGES,
     Piece,
@@ -186,11 +186,43 @@ class Export:
                 )
         ends = {partition: each.end for partition, each in bounds.items()}
         starts = {partition: each.start for partition, each in bounds.items()}
+        again = self._back_again(state)
         found = [
             *pieces_before(state.began, starts, messages_max=self._messages_max),
+            *(piece for each in again for piece in self._cut(each)),
             *pieces(state.reached, ends, messages_max=self._messages_max),
         ]
-        return Plan(number=state.plans + 1, pieces=found, decoded=self._columns(state, found))
+        return Plan(
+            number=state.plans + 1,
+            pieces=found,
+            again=again,
+            decoded=self._columns(state, found),
+        )
+
+    def _cut(self, missing: MissingRange) -> Iterator[Piece]:
+        partition, start, end = missing
+        return pieces({partition: start}, {partition: end}, messages_max=self._messages_max)
+
+    def _missing(self, state: ExportState) -> list[MissingRange]:
+        if state.missing is not None:
+            return state.missing
+        return [each for manifest in self._ledger.manifests() for each in manifest.missing]
+
+    def _back_again(self, state: ExportState) -> list[MissingRange]:
+        """Return missing offsets that the archive, or the log again, has some of."""
+        if not self._include_deleted:
+            return []
+        return [
+            (partition, start, end)
+            for partition, start, end in self._missing(state)
+            if any(
+                view.header.base_offset < end
+                for frame_batch in self._table.read(
+                    self._source, self._topic, partition, start, end
+                )
+                for view in frame_batch.frames
+            )
+        ]
 
     def _columns(self, state: ExportState, todo: Sequence[Piece]) -> dict[str, str] | None:
         """Return the columns of new files: those so far, and more as the fields want them.
@@ -224,6 +256,7 @@ class Export:
             if unnoted >= self._messages_max and plan.done < len(plan.pieces):
                 self._ledger.note(plan)
                 unnoted = 0
+        missing = [each for each in self._missing(state) if each not in plan.again] + plan.missing
         reached = reached_after(state.reached, plan.pieces)
         began = began_after(state.began, plan.pieces)
         after = msgspec.structs.replace(
@@ -233,8 +266,11 @@ class Export:
             plans=plan.number,
             decoded=columns,
             fields=plan.fields,
+            missing=missing,
         )
-        manifest = Manifest(number=plan.number, files=plan.files, missing=plan.missing)
+        manifest = Manifest(
+            number=plan.number, files=plan.files, missing=plan.missing, again=plan.again
+        )
         self._ledger.finish(manifest, after)
         added = plan.files[files_before:]
         return after, ExportResult(

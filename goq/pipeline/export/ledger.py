@@ -22,6 +22,9 @@ from goq.pipeline.export.destination import Destination
 from goq.pipeline.export.plan import Piece
 
 VERSION = 2
+MissingRange = tuple[int, int, int]
+"""A partition, and its offsets from a first one up to an end."""
+
 _MANIFEST = re.compile(r"manifest-([0-9]+)\.json")
 
 
@@ -29,10 +32,11 @@ class ExportState(msgspec.Struct, kw_only=True):
     """The progress of an export, and its bounds in microseconds; None for no bound.
 
     ``decoded`` are the columns of decoded JSON values, or None; ``fields`` counts the fields that
-    the last plan's values had. ``began`` is the first offset of
-    each partition, ``include_deleted`` whether archives are read. ``id`` is unique to one export of
-    one table of one topic. ``topic_id`` is that of the topic on its node; "" before the first run
-    of a version that knows ids.
+    the last plan's values had. ``began`` is the first offset of each partition, ``include_deleted``
+    whether archives are read. ``id`` is unique to one export of one table of one topic.
+    ``topic_id`` is that of the topic on its node; "" before the first run of a version that knows
+    ids. ``missing`` are the offsets that no file has; None before the first run of a version that
+    keeps them here.
     """
 
     version: int = VERSION
@@ -47,6 +51,7 @@ class ExportState(msgspec.Struct, kw_only=True):
     reached: dict[int, int] = {}
     plans: int = 0
     topic_id: str = ""
+    missing: list[MissingRange] | None = None
 
 
 class FileEntry(msgspec.Struct, kw_only=True):
@@ -69,7 +74,8 @@ class FileEntry(msgspec.Struct, kw_only=True):
 class Plan(msgspec.Struct, kw_only=True):
     """The pieces under way; all files of the first ``done`` pieces are published.
 
-    ``decoded`` are the columns of their files; None in a plan of an earlier version, which has
+    ``again`` are offsets that were missing, and are tried again. ``decoded`` are the columns of
+    their files; None in a plan of an earlier version, which has
     those of its state.
     """
 
@@ -78,18 +84,23 @@ class Plan(msgspec.Struct, kw_only=True):
     pieces: list[Piece]
     done: int = 0
     files: list[FileEntry] = []
-    missing: list[tuple[int, int, int]] = []
+    missing: list[MissingRange] = []
+    again: list[MissingRange] = []
     decoded: dict[str, str] | None = None
     fields: FieldCounts = {}
 
 
 class Manifest(msgspec.Struct, kw_only=True):
-    """The files of one plan, and the offsets that could not be exported."""
+    """The files of one plan, and the offsets that could not be exported.
+
+    ``again`` are missing offsets of earlier manifests; those not in ``missing`` are in ``files``.
+    """
 
     version: int = VERSION
     number: int
     files: list[FileEntry]
-    missing: list[tuple[int, int, int]] = []
+    missing: list[MissingRange] = []
+    again: list[MissingRange] = []
 
 
 _Shape = TypeVar("_Shape", ExportState, Plan, Manifest)

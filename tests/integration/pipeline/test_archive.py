@@ -19,6 +19,7 @@ from goq.pipeline.arrow.node_source import FrameBatch, LogBounds, NodeSource
 from goq.pipeline.arrow.tables import EVENTS_TABLE, MESSAGES_TABLE, Table, rows_between
 from goq.pipeline.export.destination import LocalDestination
 from goq.pipeline.export.export import Export, ExportResult
+from goq.pipeline.export.ledger import ExportLedger
 from tests.support.node.archive import publish_segments, retire
 from tests.support.node.running_node import RunningNode
 from tests.support.paths import topic_dir
@@ -165,6 +166,31 @@ def exported_offsets(root: Path) -> list[int]:
     for path in root.glob("messages/topic_folder=*/date=*/*.parquet"):
         offsets += pq.ParquetFile(path).read().column("offset").to_pylist()
     return sorted(offsets)
+
+
+def test_what_retention_took_between_two_exports_is_fetched_from_the_archive(
+    node: RunningNode, topic: str, client: Client, tmp_path: Path
+) -> None:
+    publish_segments(node, topic, range(3))
+    export(client, topic, tmp_path, include_deleted=False)
+    publish_segments(node, topic, range(3, 6))
+    retire(node, topic, archive=False)
+    publish_segments(node, topic, range(6, 9))
+    retire(node, topic, archive=True)
+    publish_segments(node, topic, range(9, 10))
+    missed = export(client, topic, tmp_path, include_deleted=False)
+    found = exported_offsets(tmp_path)
+    lost = [offset for offset in range(10) if offset not in found]
+    assert missed.missing == len(lost) > 3
+    fetched = export(client, topic, tmp_path, include_deleted=True)
+    now = exported_offsets(tmp_path)
+    assert len(now) == len(set(now)) == len(found) + fetched.rows > len(found)
+    state = ExportLedger(LocalDestination(tmp_path), "messages", topic).state()
+    assert state is not None
+    listed = [n for _, start, end in state.missing or () for n in range(start, end)]
+    assert sorted(listed + now) == list(range(10))
+    assert listed, "what had no archive stays on the list"
+    assert export(client, topic, tmp_path, include_deleted=True)[:4] == (0, 0, 0, 0)
 
 
 def test_an_export_of_what_is_live_gets_the_archive_when_that_is_asked_for_later(

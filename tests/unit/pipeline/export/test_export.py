@@ -243,6 +243,43 @@ def test_a_long_plan_that_was_stopped_goes_on_where_it_was(tmp_path: Path) -> No
     assert (count, missing) == (len(wanted(log)), set())
 
 
+@pytest.mark.parametrize("after", [False, True])
+def test_stopped_while_it_fetches_what_was_missing_the_next_run_has_each_row_once(
+    tmp_path: Path, after: bool
+) -> None:
+    changes = 0
+    while True:
+        root = tmp_path / str(changes)
+        log, rng = LoggedFrames(2), random.Random(13)
+        export(log, LocalDestination(root)).run()
+        grow(log, rng, 30)
+        log.starts = [bounds.end - 40 for bounds in log.bounds("orders").values()]
+        export(log, LocalDestination(root)).run()
+        log.starts = [10, 0]  # the archive has all but ten
+
+        def whole(target: LocalDestination, log: LoggedFrames = log) -> Export:
+            return Export(
+                log, target, MESSAGES_TABLE, "orders", include_deleted=True, messages_max=50
+            )
+
+        assert len(found(root)) == 80
+        try:
+            whole(StoppingTarget(root, changes, after=after)).run()
+        except Stopped:
+            pass
+        else:
+            break
+        whole(LocalDestination(root)).run()
+        everything = [row for row in wanted(log) if row[:2] not in {(0, n) for n in range(10)}]
+        assert found(root) == everything
+        state = ExportLedger(LocalDestination(root), "messages", "orders").state()
+        assert state is not None
+        assert state.missing == [(0, 0, 10)]
+        assert whole(LocalDestination(root)).run()[:4] == (0, 0, 0, 0)
+        changes += 1
+    assert changes > 8
+
+
 def test_what_is_missing_is_told_by_the_run_that_finishes_a_plan(tmp_path: Path) -> None:
     log, rng = LoggedFrames(2), random.Random(12)
     grow(log, rng, 5)
