@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -84,6 +84,26 @@ class Interrupts:
     def _reminded(self, _number: int, _frame: FrameType | None) -> None:
         if self._waiting:
             self.check()
+
+
+@contextmanager
+def noted_signals(on_signal: Callable[[], None]) -> Iterator[None]:
+    """Call ``on_signal`` before SIGINT or SIGTERM is handled, until the end of the block."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def note(number: int, frame: FrameType | None) -> None:
+        on_signal()
+        handler = before[signal.Signals(number)]
+        if callable(handler):
+            handler(number, frame)
+
+    for number in before:
+        signal.signal(number, note)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def remind_of_signals() -> None:

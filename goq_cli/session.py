@@ -59,7 +59,12 @@ class Session:
         return self._client(None, retry_for, retry_for)
 
     def lasting_client(
-        self, client_id: str | None, retry_for: str | None, is_over: Callable[[], bool]
+        self,
+        client_id: str | None,
+        retry_for: str | None,
+        is_over: Callable[[], bool],
+        *,
+        tells_once: bool = False,
     ) -> Client:
         """Return a client that waits for a node, and says so; ``retry_for`` bounds the wait.
 
@@ -69,7 +74,7 @@ class Session:
         from goq_cli.output.retry_notice import RetryNotice
 
         bound = retry_for or os.environ.get("GOQ_RETRY_FOR") or FOREVER
-        notice = RetryNotice(self.servers_and_token()[0], is_over)
+        notice = RetryNotice(self.servers_and_token()[0], is_over, is_once=tells_once)
         return self._client(client_id, bound, bound, notice)
 
     def _client(

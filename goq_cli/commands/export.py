@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -10,12 +11,14 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
+from goq_cli.interrupts import noted_signals
 from goq_cli.output.output import notice, print_json, warn
 from goq_cli.output.progress import Advance, show_progress
 from goq_cli.output.table import print_table
 from goq_cli.session import SESSION
 
 if TYPE_CHECKING:
+    from goq.client import Client
     from goq.pipeline.export.destination import Destination
     from goq.pipeline.export.export import Decoding, ExportResult
     from goq.pipeline.export.iceberg import IcebergCatalog
@@ -64,6 +67,13 @@ def command(
     every: Annotated[
         str, typer.Option(metavar="DURATION", help="With --follow: how often.")
     ] = "1m",
+    retry_for: Annotated[
+        str | None,
+        typer.Option(
+            metavar="D|forever",
+            help="How long to wait for a node; default 10s, with --follow forever.",
+        ),
+    ] = None,
 ) -> None:
     """Export topics as Parquet tables for Spark; run again, it adds what is new."""
     from goq.errors import UsageError
@@ -84,19 +94,54 @@ def command(
     order = Order(
         list(dict.fromkeys(topics)), target, span, _decoding(form, schema), include_deleted
     )
-    _check_topics(order.topics)
+    nodes = Nodes(follow or retry_for is not None, retry_for)
+    with noted_signals(nodes.is_over.set):
+        failed = _export(order, nodes, Engine(engine, master), catalog, pause_s if follow else None)
+    if failed:
+        raise typer.Exit(1)
+
+
+class Nodes:
+    """The clients of an export; lasting ones wait for a node as long as ``retry_for``."""
+
+    def __init__(self, is_lasting: bool, retry_for: str | None) -> None:
+        self.is_over = threading.Event()
+        self._is_lasting = is_lasting
+        self._retry_for = retry_for
+
+    def client(self) -> Client:
+        """Return a client; a context manager."""
+        if not self._is_lasting:
+            return SESSION.long_client()
+        return SESSION.lasting_client(None, self._retry_for, self.is_over.is_set, tells_once=True)
+
+
+class Engine(NamedTuple):
+    """The engine of an export: ``local``, or ``spark`` on a master."""
+
+    name: str
+    master: str
+
+
+def _export(
+    order: Order,
+    nodes: Nodes,
+    engine: Engine,
+    catalog: IcebergCatalog | None,
+    pause_s: float | None,
+) -> bool:
+    """Export once, or after each pause; return whether anything was missing."""
+    _check_topics(order.topics, nodes)
     failed = False
-    with target.claimed(order.topics), _stager(engine, master, include_deleted) as stager:
+    with order.target.claimed(order.topics), _stager(engine, order.include_deleted) as stager:
         while True:
-            results = _export_all(order, stager)
+            results = _export_all(order, nodes, stager)
             registered = _register(order, catalog) if catalog is not None else None
             _print(results, registered)
             failed |= any(done.missing for done in results.values())
-            if not follow:
-                break
+            if pause_s is None:
+                return failed
             time.sleep(pause_s)
-    if failed:
-        raise typer.Exit(1)
 
 
 class Order(NamedTuple):
@@ -148,28 +193,26 @@ def _catalog(register: tuple[str, str] | None) -> IcebergCatalog | None:
     return open_catalog(name)
 
 
-def _check_topics(topics: list[str]) -> None:
+def _check_topics(topics: list[str], nodes: Nodes) -> None:
     """Raise ``TopicNotFound`` before anything is written or started."""
-    with SESSION.long_client() as client:
+    with nodes.client() as client:
         for topic in topics:
             client.describe_topic(topic)
 
 
 @contextmanager
-def _stager(
-    engine: str, master: str, include_deleted: bool
-) -> Generator[Stager | None, None, None]:
+def _stager(engine: Engine, include_deleted: bool) -> Generator[Stager | None, None, None]:
     """Return the stager of pieces; None for this process."""
     from goq_cli.session import needs_extra
 
-    if engine == "local":
+    if engine.name == "local":
         yield None
         return
     with needs_extra("spark"):
         from goq.pipeline.export.spark_tasks import NodeAccess, stage_in_spark
         from goq.pipeline.spark.session import spark_session
     notice("starting Spark…")
-    session = spark_session(master)
+    session = spark_session(engine.master)
     try:
         node = NodeAccess(*SESSION.servers_and_token(), include_deleted)
         yield stage_in_spark(session, node)
@@ -177,7 +220,9 @@ def _stager(
         session.stop()
 
 
-def _export_all(order: Order, stager: Stager | None) -> dict[tuple[str, str], ExportResult]:
+def _export_all(
+    order: Order, nodes: Nodes, stager: Stager | None
+) -> dict[tuple[str, str], ExportResult]:
     """Export all topics to their current end; export none if one cannot be."""
     from goq.pipeline.arrow.node_source import NodeSource
     from goq.pipeline.arrow.tables import MESSAGES_TABLE, TABLES
@@ -186,7 +231,7 @@ def _export_all(order: Order, stager: Stager | None) -> dict[tuple[str, str], Ex
 
     target = order.target
     now_us = time.time_ns() // 1000
-    with SESSION.long_client() as client:
+    with nodes.client() as client:
         source = NodeSource(client, include_deleted=order.include_deleted)
         exports: dict[tuple[str, str], Export] = {}
         counted: list[Advance] = []
