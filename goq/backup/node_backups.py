@@ -150,7 +150,12 @@ class NodeBackups:
                 locked.enter_context(place.locked(exclusive=True))
                 return BackupBuilder(place, began_us)
 
-            builder = await asyncio.to_thread(open_place)
+            opening = asyncio.ensure_future(asyncio.to_thread(open_place))
+            try:
+                builder = await asyncio.shield(opening)
+            except asyncio.CancelledError:
+                await asyncio.wait([opening])  # it may take the lock only now
+                raise
             for topic in list(broker.topics.values()):
                 try:
                     await self._add_topic(topic, builder, disk)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 from urllib.request import urlopen
 
 import pytest
@@ -16,10 +18,13 @@ import pytest
 import goq
 from goq.backup import node_backups
 from goq.backup.inspection import verify_place
+from goq.backup.node_backups import NodeBackups
 from goq.backup.place import BackupPlace
 from goq.backup.restore import RestoreOrder, restore
+from goq.broker.broker import Broker
 from goq.client import Client
-from goq.errors import InvalidInput, Unavailable, UsageError
+from goq.config.backup import BackupConfig
+from goq.errors import Conflict, InvalidInput, Unavailable, UsageError
 from goq.storage.disk import RealDisk
 from tests.support.eventually import eventually
 from tests.support.storage.backup_source import SETTINGS, fill, view, view_of
@@ -172,6 +177,15 @@ def test_a_request_cannot_name_another_folder(q: Client, tmp_path: Path) -> None
     assert not (tmp_path / "elsewhere").exists()
 
 
+def test_a_node_of_a_cluster_refuses() -> None:
+    broker = cast(Broker, SimpleNamespace(topics_dir=Path("/data/topics")))
+    backups = NodeBackups(broker, BackupConfig(to=Path("/backups")), is_member=True)
+    with pytest.raises(Conflict, match="of a cluster"):
+        backups.begin()
+    with pytest.raises(UsageError, match="of a cluster"):
+        asyncio.run(backups.open())
+
+
 def test_a_node_without_a_folder_says_which_setting_it_lacks() -> None:
     refused = pytest.raises(InvalidInput, match=r"backup\.to")
     with goq.Node.temporary() as node, node.client() as q, refused:
@@ -199,7 +213,7 @@ def test_a_node_backs_itself_up_and_removes_old_backups(tmp_path: Path, folder: 
     with goq.Node(tmp_path / "data", settings=every) as node, node.client() as q:
         q.publish("orders", b"1")
         eventually(place.names, seconds=WAIT_S)
-        (first,) = place.names()
+        first = place.names()[0]
         eventually(lambda: first not in place.names(), seconds=WAIT_S)
         assert 1 <= len(place.names()) <= 3
     assert view_of(restored(folder, tmp_path / "new"), ["orders"])["orders"][1]
