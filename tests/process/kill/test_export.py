@@ -211,7 +211,7 @@ def test_a_node_that_dies_ends_an_export_with_a_line_and_the_next_one_goes_on(
     chance = random.Random(SEED)
     exporting = Exporting(node.url, tmp_path)
     for number in range(kills):
-        process = exporting.start("--follow", "--every", "1ms")
+        process = exporting.start("--follow", "--every", "1ms", "--retry-for", "2s")
         until = exporting.manifests() + chance.randrange(1, 20)
         eventually(lambda n=until: exporting.manifests() > n, "it exports", seconds=120)
         node.kill()
