@@ -20,6 +20,7 @@ from goq.pipeline.export.groups_table import groups_batch
 from goq.pipeline.export.ledger import ExportLedger, FileEntry
 from goq.pipeline.spark.source import GoqDataSource
 
+_TOPIC_FOLDER = "topic_folder"  # a column that Spark makes of the paths; each row has its topic
 _DDL = {"messages": ddl_of(MESSAGES), "events": ddl_of(EVENTS), "groups": ddl_of(GROUPS)}
 
 
@@ -47,6 +48,7 @@ class ExportedTables:
             frame = reader.option("basePath", root).parquet(*paths)
         else:
             frame = self._spark.createDataFrame([], _DDL[name])
+        frame = frame.drop(_TOPIC_FOLDER)
         return frame.where(f.col("topic").isin(*self._topics)) if self._topics else frame
 
     def check_whole(self) -> None:
