@@ -50,9 +50,9 @@ class MessageQuery:
     key: bytes | None = None
     dedup_id: bytes | None = None
     header: tuple[str, bytes] | None = None
-    text: TextQuery | None = None
     from_us: int = TIME_US_MIN
     to_us: int = TIME_US_MAX
+    text: TextQuery | None = None
 
     @property
     def is_indexed(self) -> bool:
