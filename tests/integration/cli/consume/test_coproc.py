@@ -49,6 +49,19 @@ def described(client: Client, topic: str) -> tuple[int, int, int]:
     return found["lag"], found["leased"], found["retry"]
 
 
+def dead_letters(goq: Run, topic: str) -> list[dict[str, Any]]:
+    """Return the dead letters of a topic, once there are some: they are copied after the answer."""
+    found: list[dict[str, Any]] = []
+
+    def has_some() -> bool:
+        answer = json.loads(goq("dlq", "list", topic, "--json").stdout)
+        found[:] = answer["messages"]
+        return bool(found)
+
+    eventually(has_some)
+    return found
+
+
 def test_each_message_is_settled_by_the_answer_to_it(
     goq: Run, topic: str, worker: Worker, client: Client, tmp_path: Path
 ) -> None:
@@ -66,7 +79,7 @@ def test_each_message_is_settled_by_the_answer_to_it(
         [b"good", b"later", b"bad", b"good", b"later"]
     )
     assert described(client, topic) == (0, 0, 0)
-    dead = json.loads(goq("dlq", "list", topic, "--json").stdout)["messages"]
+    dead = dead_letters(goq, topic)
     assert [(letter["cause"], letter["reason"]) for letter in dead] == [("rejected", "no good")]
     assert b"not yet" in goq("trace", f"{topic}:0:1", "--json").stdout
 
@@ -109,7 +122,7 @@ def test_a_record_that_does_not_fit_its_framing_fails_and_no_other_does(
     options = ("--group", "g", "--coproc", worker("say('ok')"), "--until-empty")
     done = goq("consume", topic, *options, code=1)
     assert b"the record has a newline" in done.stderr
-    dead = json.loads(goq("dlq", "list", topic, "--json").stdout)["messages"]
+    dead = dead_letters(goq, topic)
     assert [letter["value"] for letter in dead] == ["two\nlines"]
 
 
@@ -144,7 +157,7 @@ def test_a_worker_that_crashes_fails_one_message_and_another_goes_on(
         consumer.send_signal(signal.SIGINT)
         _, err = consumer.communicate(timeout=30)
     assert b"the worker ended with 9" in err
-    dead = json.loads(goq("dlq", "list", topic, "--json").stdout)["messages"]
+    dead = dead_letters(goq, topic)
     assert [(letter["value"], letter["attempts"]) for letter in dead] == [("poison", 2)]
     seen = (tmp_path / "out").read_bytes().split()
     assert sorted(seen) == sorted([b"a", b"poison", b"poison", b"b", b"c", b"d"])
@@ -170,7 +183,7 @@ def test_an_answer_that_is_none_ends_the_worker_and_fails_its_message(
     command = worker("say('okay')")
     done = goq("consume", topic, "--group", "g", "--coproc", command, "--until-empty", code=1)
     assert b"'okay' is no answer" in done.stderr
-    dead = json.loads(goq("dlq", "list", topic, "--json").stdout)["messages"]
+    dead = dead_letters(goq, topic)
     assert "okay" in dead[0]["reason"]
 
 
