@@ -16,6 +16,7 @@ from goq.config.sqs import SqsConfig
 from goq.errors import GoqError, NotAuthenticated
 from goq.http.message import Handler, Request, Response
 from goq.sqs.node_calls import BegunCall, NodeCalls, SqsCall
+from goq.sqs.operations.permissions import PermissionOperations
 from goq.sqs.operations.queues import QueueOperations
 from goq.sqs.operations.receive import ReceiveOperation
 from goq.sqs.operations.send import SendOperations
@@ -66,6 +67,7 @@ class SqsApp:
         send = SendOperations(queues, calls)
         receive = ReceiveOperation(broker, queues, calls, config.account, config.group)
         settle = SettleOperations(broker, queues, calls)
+        permissions = PermissionOperations(queues)
         self.operations: dict[str, SqsOperation] = {
             "CreateQueue": SqsOperation(shapes.CreateQueueShape, queues.create),
             "DeleteQueue": SqsOperation(shapes.QueueShape, queues.delete),
@@ -80,6 +82,8 @@ class SqsApp:
                 shapes.ListSourcesShape, queues.dead_letter_sources
             ),
             "PurgeQueue": SqsOperation(shapes.QueueShape, queues.purge),
+            "AddPermission": SqsOperation(shapes.AddPermissionShape, permissions.add),
+            "RemovePermission": SqsOperation(shapes.RemovePermissionShape, permissions.remove),
             "SendMessage": SqsOperation(shapes.SendShape, None, send.one),
             "SendMessageBatch": SqsOperation(shapes.SendBatchShape, None, send.batch),
             "ReceiveMessage": SqsOperation(shapes.ReceiveShape, None, receive.run),

@@ -38,8 +38,9 @@ CONTENT_DEDUP: Final = "ContentBasedDeduplication"
 SCOPE: Final = "DeduplicationScope"
 THROUGHPUT: Final = "FifoThroughputLimit"
 REDRIVE: Final = "RedrivePolicy"
+POLICY: Final = "Policy"
 _DEDUP_WINDOW: Final = "5m"
-_POLICY_CHARS_MAX: Final = 16 * limits.KIB
+POLICY_CHARS_MAX: Final = 16 * limits.KIB
 _DEFAULT_VISIBILITY_S: Final = 30
 _DEFAULT_RETENTION_S: Final = 345_600
 _SEGMENT_AGE_S_MAX: Final = 86_400
@@ -93,7 +94,7 @@ def _is_one_of(*allowed: str) -> Check:
 
 def _is_object(text: str) -> bool:
     try:
-        return len(text) <= _POLICY_CHARS_MAX and (not text or isinstance(json.loads(text), dict))
+        return len(text) <= POLICY_CHARS_MAX and (not text or isinstance(json.loads(text), dict))
     except (ValueError, RecursionError):
         return False
 
@@ -107,7 +108,7 @@ _CHECKS: Final[dict[str, Check]] = {
     CONTENT_DEDUP: _is_truth,
     SCOPE: _is_one_of("queue", "messageGroup"),
     THROUGHPUT: _is_one_of("perQueue", "perMessageGroupId"),
-    "Policy": _is_object,
+    POLICY: _is_object,
     REDRIVE: _is_object,
     "RedriveAllowPolicy": _is_object,
     "KmsMasterKeyId": lambda text: len(text) <= limits.KIB,

@@ -1,8 +1,9 @@
 """The operations of the SQS-compatible endpoint.
 
-queues   create, find, list, delete, attributes, tags, purge
-batch    bounds of batches, and results of their entries
-send     operations that send
-receive  ReceiveMessage
-settle   operations on receipt handles
+queues       create, find, list, delete, attributes, tags, purge
+permissions  AddPermission, RemovePermission
+batch        bounds of batches, and results of their entries
+send         operations that send
+receive      ReceiveMessage
+settle       operations on receipt handles
 """

@@ -211,7 +211,7 @@ class QueueOperations:
         record = read_record(queue.topic.settings.sqs)
         attributes = {**record.attributes, **new}
         attributes = {key: value for key, value in attributes.items() if value}
-        await self._put(call, queue, new, attributes, record.tags)
+        await self.put(call, queue, new, attributes, record.tags)
 
     async def _check_dead_letter_queue(
         self, call: SqsCall, name: str, attributes: Mapping[str, str]
@@ -265,7 +265,7 @@ class QueueOperations:
         is_last = asked.results_max is None or len(page) == len(names)
         return [self._url(call, name) for name in page], None if is_last else page[-1]
 
-    async def _put(
+    async def put(
         self,
         call: SqsCall,
         queue: QueueView,
@@ -276,7 +276,13 @@ class QueueOperations:
         """Change the topic's settings to those of ``new``, with all attributes and tags."""
         now_s = self._now_s()
         record = read_record(queue.topic.settings.sqs)
-        changed = QueueRecord(record.created_s or now_s, now_s, attributes, tags)
+        changed = msgspec.structs.replace(
+            record,
+            created_s=record.created_s or now_s,
+            modified_s=now_s,
+            attributes=attributes,
+            tags=tags,
+        )
         settings = settings_of(new, changed)
         path = _topic_path(queue.topic.name)
         response = await self._calls.ask(call, "PATCH", path, {"settings": settings})
@@ -296,7 +302,7 @@ class QueueOperations:
         queue = await self.locate(call, call.shape.queue_url)
         record = read_record(queue.topic.settings.sqs)
         tags = _checked_tags({**record.tags, **call.shape.tags})
-        await self._put(call, queue, {}, record.attributes, tags)
+        await self.put(call, queue, {}, record.attributes, tags)
 
     async def untag(self, call: SqsCall) -> None:
         """UntagQueue."""
@@ -305,7 +311,7 @@ class QueueOperations:
         queue = await self.locate(call, call.shape.queue_url)
         record = read_record(queue.topic.settings.sqs)
         tags = {key: value for key, value in record.tags.items() if key not in call.shape.keys}
-        await self._put(call, queue, {}, record.attributes, tags)
+        await self.put(call, queue, {}, record.attributes, tags)
 
     async def purge(self, call: SqsCall) -> None:
         """PurgeQueue: the group goes on behind the newest message, and all leases end."""

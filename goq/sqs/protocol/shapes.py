@@ -126,3 +126,16 @@ class UntagShape(QueueShape, kw_only=True):
     """UntagQueue."""
 
     keys: list[str] | None = msgspec.field(default=None, name="TagKeys")
+
+
+class RemovePermissionShape(QueueShape, kw_only=True):
+    """RemovePermission."""
+
+    label: str | None = msgspec.field(default=None, name="Label")
+
+
+class AddPermissionShape(RemovePermissionShape, kw_only=True):
+    """AddPermission."""
+
+    accounts: list[str] | None = msgspec.field(default=None, name="AWSAccountIds")
+    actions: list[str] | None = msgspec.field(default=None, name="Actions")

@@ -34,6 +34,8 @@ OPERATIONS = [
     "ListQueueTags",
     "PurgeQueue",
     "DeleteQueue",
+    "AddPermission",
+    "RemovePermission",
 ]
 MEMBERS = sorted(
     {
