@@ -19,6 +19,7 @@ from goq.backup.place import BackupPlace
 from goq.backup.planned_files import PlannedTopic
 from goq.errors import UsageError
 from goq.storage.disk import Disk
+from goq.storage.node_db import FILE_NAME as DB_NAME
 
 
 class BackupResult(NamedTuple):
@@ -69,12 +70,14 @@ class BackupBuilder:
 
 
 def check_apart(folder: Path, data_dir: Path) -> None:
-    """Raise ``UsageError`` for a place in the data folder, or around it."""
+    """Raise ``UsageError`` for a place in the data folder, around it, or in that of a node."""
     place, data = folder.resolve(), data_dir.resolve()
     if place.is_relative_to(data) or data.is_relative_to(place):
         raise UsageError(
             f"{folder} and the data folder {data_dir} contain each other; choose another place"
         )
+    if (place / DB_NAME).exists():
+        raise UsageError(f"{folder} is the data folder of a node; choose another place")
 
 
 def back_up_folder(

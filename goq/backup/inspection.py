@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from goq.backup.manifest import BackupManifest
 from goq.backup.object_writer import PIECE_BYTES
-from goq.backup.place import BackupPlace
-from goq.errors import CorruptData, NotFound
+from goq.backup.place import BackupPlace, FoundManifest
+from goq.errors import CorruptData, NotFound, UnsupportedFormat
 
 
 class InspectionReport(NamedTuple):
@@ -98,10 +98,11 @@ def _check_object(
 def prune_place(place: BackupPlace, before_us: int) -> PruneResult:
     """Remove backups older than ``before_us``, never the newest; blocks on the disk.
 
-    Raises ``CorruptData``, with nothing removed, if a manifest is damaged: its objects are unknown.
+    Raises ``CorruptData`` or ``UnsupportedFormat``, with nothing removed, if a manifest cannot be
+    read: its objects are unknown.
     """
     with place.locked(exclusive=True):
-        found = [(each.name, _manifest_of(each.manifest, each.damage)) for each in place.all()]
+        found = [(each.name, _manifest_of(each)) for each in place.all()]
         old = [name for name, each in found[:-1] if each.time_us < before_us]
         for name in old:
             place.remove(name)
@@ -109,17 +110,19 @@ def prune_place(place: BackupPlace, before_us: int) -> PruneResult:
         return _remove_unused(place, kept, len(old))
 
 
-def _manifest_of(manifest: BackupManifest | None, damage: str) -> BackupManifest:
-    if manifest is None:
-        raise CorruptData(f"{damage}; remove it, then prune again")
-    return manifest
+def _manifest_of(found: FoundManifest) -> BackupManifest:
+    if found.is_of_later_goq:
+        raise UnsupportedFormat(found.damage)
+    if found.manifest is None:
+        raise CorruptData(f"{found.damage}; remove it, then prune again")
+    return found.manifest
 
 
 def _remove_unused(place: BackupPlace, kept: set[str], backups: int) -> PruneResult:
     disk, objects, size_bytes = place.disk, 0, 0
     for folder, names in (
-        (place.objects, [n for n in disk.names(place.objects) if n not in kept]),
-        (place.manifests, [n for n in disk.names(place.manifests) if n.endswith(".new")]),
+        (place.objects, [n for n in place.object_names() if n not in kept]),
+        (place.manifests, place.temporary_names()),
     ):
         for name in names:
             size_bytes += _size(place, folder / name)

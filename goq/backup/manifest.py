@@ -20,10 +20,11 @@ from typing import Any, Final
 import msgspec
 
 from goq.access.token_record import TokenRecord
-from goq.errors import CorruptData, GoqError, InvalidInput
+from goq.errors import CorruptData, GoqError, InvalidInput, UnsupportedFormat
 from goq.model import check_name, check_partitions, topic_folder
 
 _HEAD: Final = b"goq-backup 1 "
+_ANY_HEAD = re.compile(rb"goq-backup (\d{1,9}) ", re.ASCII)
 _DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _OFFSET_MAX: Final = 2**63 - 1
 _GENERATION_MAX: Final = 999_999_999
@@ -124,7 +125,14 @@ def encode_manifest(manifest: BackupManifest) -> bytes:
 
 
 def decode_manifest(data: bytes) -> BackupManifest:
-    """Return a manifest. Raises ``CorruptData`` for damage, and for values that none has."""
+    """Return a manifest.
+
+    Raises ``CorruptData`` for damage, and for values that none has, and ``UnsupportedFormat`` for a
+    manifest of a later goq.
+    """
+    head = _ANY_HEAD.match(data)
+    if head and int(head[1]) > 1:
+        raise UnsupportedFormat(f"it has format {int(head[1])}, of a later goq: use that one")
     first, _, body = data.partition(b"\n")
     if first + b"\n" != _first_line(body):
         raise CorruptData("its bytes do not match its checksum")

@@ -157,8 +157,6 @@ class ObjectWriter:
         finally:
             file.close()
         name = digest.hexdigest()
-        if self._place.object_size(name) == planned.size_bytes:
-            disk.remove(temporary)
-        else:
-            disk.rename(temporary, self._place.objects / name)
+        # also over an object of that name: it may be damaged, or not durable after a kill
+        disk.rename(temporary, self._place.objects / name)
         return name

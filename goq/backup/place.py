@@ -15,28 +15,30 @@ import errno
 import fcntl
 import os
 import re
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from goq.backup.manifest import BackupManifest, decode_manifest, encode_manifest
-from goq.errors import Conflict, CorruptData, NotFound, UsageError
+from goq.errors import Conflict, CorruptData, NotFound, UnsupportedFormat, UsageError
 from goq.storage.disk import Disk
 
 TEMPORARY_NAME: Final = "object.new"
 _MANIFEST_NAME = re.compile(r"\d{8}T\d{6}\.\d{6}Z\.backup", re.ASCII)
+_OBJECT_NAME = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _SUFFIX: Final = ".backup"
 _READ_ONLY: Final = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 class FoundManifest(NamedTuple):
-    """A manifest by name; ``manifest`` is None if it is damaged, and ``damage`` says how."""
+    """A manifest by name; ``manifest`` is None if it cannot be used, and ``damage`` says why."""
 
     name: str
     manifest: BackupManifest | None
     damage: str = ""
+    is_of_later_goq: bool = False
 
 
 def place_folder(text: str) -> Path:
@@ -73,8 +75,12 @@ class BackupPlace:
             return FoundManifest(name, decode_manifest(data))
         except FileNotFoundError:
             raise NotFound(f"there is no backup {name} in {self.folder}") from None
+        except OSError as error:
+            return FoundManifest(name, None, f"{path} cannot be read: {error.strerror}")
         except CorruptData as error:
             return FoundManifest(name, None, f"{path} is damaged: {error.detail}")
+        except UnsupportedFormat as error:
+            return FoundManifest(name, None, f"{path} cannot be read: {error.detail}", True)
 
     def all(self) -> list[FoundManifest]:
         """Return all manifests, oldest first."""
@@ -100,9 +106,16 @@ class BackupPlace:
         """Remove a manifest."""
         self.disk.remove(self._path_of(name))
 
-    def object_sizes(self, digests: Iterator[str]) -> Mapping[str, int]:
-        """Return the sizes of objects by digest; -1 for a missing one."""
-        return {digest: self.object_size(digest) for digest in set(digests)}
+    def object_names(self) -> list[str]:
+        """Return the names of objects, and of one that is being written; no foreign file."""
+        names = self.disk.names(self.objects)
+        return [n for n in names if n == TEMPORARY_NAME or _OBJECT_NAME.fullmatch(n)]
+
+    def temporary_names(self) -> list[str]:
+        """Return the names of manifests that were being written."""
+        names = self.disk.names(self.manifests)
+        return [n for n in names if _MANIFEST_NAME.fullmatch(n.removesuffix(".new")) and
+                n.endswith(".new")]  # fmt: skip
 
     def object_size(self, digest: str) -> int:
         """Return the size of an object, -1 if there is none."""
@@ -137,10 +150,10 @@ class BackupPlace:
             os.close(fd)
 
     def _open_lock(self, *, exclusive: bool) -> int | None:
+        if not self.manifests.is_dir():  # nothing is created in a folder of something else
+            raise NotFound(f"{self.folder} has no backups")
         try:
             return os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except FileNotFoundError:
-            raise NotFound(f"{self.folder} has no backups") from None
         except OSError as error:
             if exclusive or error.errno not in _READ_ONLY:
                 raise

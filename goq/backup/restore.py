@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from goq import limits
+from goq.backup.backup import check_apart
 from goq.backup.inspection import read_object
 from goq.backup.manifest import BackupManifest, StoredFile, StoredLog, StoredTopic
 from goq.backup.place import BackupPlace
@@ -81,17 +82,21 @@ class RestoreOrder(NamedTuple):
 def choose_backup(place: BackupPlace, order: RestoreOrder) -> tuple[str, BackupManifest]:
     """Return the backup to restore. Raises ``NotFound``, and ``CorruptData`` for its damage."""
     if order.name is not None:
-        found = place.read(order.name)
-        if found.manifest is None:
-            raise CorruptData(found.damage)
-        chosen = (found.name, found.manifest)
+        named = place.read(order.name)
+        if named.manifest is None:
+            raise CorruptData(named.damage)
+        chosen = (named.name, named.manifest)
     else:
-        names = place.names()
-        sound = [(each.name, each.manifest) for each in place.all() if each.manifest is not None]
+        found = place.all()
+        sound = [(each.name, each.manifest) for each in found if each.manifest is not None]
         if not sound:
-            what = "no sound backup" if names else "no backups"
+            what = "no sound backup" if found else "no backups"
             raise NotFound(f"{place.folder} has {what}")
         at_us = order.at_us
+        if at_us is None and found[-1].manifest is None:
+            raise CorruptData(
+                f"{found[-1].damage}; an earlier backup is restored with --backup {sound[-1][0]}"
+            )
         reaching = [each for each in sound if at_us is not None and each[1].time_us >= at_us]
         chosen = reaching[0] if reaching else sound[-1]
     if order.at_us is not None and chosen[1].time_us < order.at_us:
@@ -112,12 +117,14 @@ def restore(
 ) -> RestoreResult:
     """Fill an empty folder from a backup; blocks on the disk.
 
-    Raises ``Conflict`` for a folder that is not empty, ``NotFound``, ``CorruptData`` for damage of
-    the backup, ``HistoryNotRetained`` for a time before what it has, and ``OSError``.
+    Raises ``Conflict`` for a folder that is not empty, ``UsageError`` for one in the place,
+    ``NotFound``, ``CorruptData`` for damage of the backup, ``HistoryNotRetained`` for a time before
+    what it has, and ``OSError``.
     """
     with place.locked(exclusive=False):
         name, manifest = choose_backup(place, order)
         topics = _chosen_topics(manifest, order.topics)
+        check_apart(place.folder, data_dir)
         disk = place.disk
         disk.make_dir(data_dir)
         if disk.names(data_dir):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
+from goq_cli.output.disk_errors import disk_errors_told
 from goq_cli.output.output import print_answer, print_json
 from goq_cli.output.progress import show_progress
 from goq_cli.output.table import print_table
@@ -72,7 +73,7 @@ def _back_up_stopped(data_dir: Path, folder: Path | None) -> BackupDone:
 
     if folder is None:
         raise UsageError("goq backup --data-dir needs --to PLACE; see goq backup --help")
-    with show_progress(unit="bytes") as advance:
+    with disk_errors_told(folder), show_progress(unit="bytes") as advance:
         now_us = time.time_ns() // 1000
         return BackupDone(*back_up_folder(RealDisk(), data_dir, folder, now_us, advance))
 
@@ -82,8 +83,10 @@ def list_backups(place: Place) -> None:
     """List backups, oldest first; exit 7 if a manifest is damaged."""
     from goq.units import format_time_us, round_size_bytes
 
+    with disk_errors_told(place):
+        backups = _open(place).all()
     rows = []
-    for found in _open(place).all():
+    for found in backups:
         manifest = found.manifest
         rows.append(
             {
@@ -117,7 +120,7 @@ def verify(
     from goq.backup.inspection import verify_place
     from goq.units import round_size_bytes
 
-    with show_progress(unit="bytes") as advance:
+    with disk_errors_told(place), show_progress(unit="bytes") as advance:
         report = verify_place(_open(place), name, advance)
     state = f"{len(report.problems)} problems" if report.problems else "sound"
     checked = (
@@ -141,7 +144,8 @@ def prune(
     from goq.units import parse_duration_ms, round_size_bytes
 
     keep_us = parse_duration_ms(keep, field="--keep") * 1000
-    done = prune_place(_open(place), time.time_ns() // 1000 - keep_us)
+    with disk_errors_told(place):
+        done = prune_place(_open(place), time.time_ns() // 1000 - keep_us)
     freed = round_size_bytes(done.bytes)
     print_answer(
         done._asdict(), f"removed {done.backups} backups and {done.objects} objects, {freed}"

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from goq_cli.output.disk_errors import disk_errors_told
 from goq_cli.output.output import notice, print_answer
 from goq_cli.output.progress import show_progress
 
@@ -41,7 +42,7 @@ def command(
     at_us = None if at is None else parse_time_us(at, now_us=now_us, field="--at")
     pairs = [name.partition("=") for name in topic]
     order = RestoreOrder(backup, at_us, {name: new or name for name, _, new in pairs})
-    with show_progress(unit="bytes") as advance:
+    with disk_errors_told(data_dir), show_progress(unit="bytes") as advance:
         opened = BackupPlace(RealDisk(), place_folder(place))
         done = restore(opened, data_dir, order, now_us, advance)
     text = (

@@ -10,5 +10,6 @@ topic_history   a topic over time, as bars or fields
 cluster         a cluster: summary, nodes, topics, problems
 progress        count, share, rate and remaining time of a long command
 log_share       the share of a replay that was read
+disk_errors     errors of the disk, in one sentence
 report          a report of ``goq report`` and ``goq republish``
 """

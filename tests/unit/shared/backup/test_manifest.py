@@ -14,7 +14,7 @@ from goq.backup.manifest import (
     decode_manifest,
     encode_manifest,
 )
-from goq.errors import CorruptData
+from goq.errors import CorruptData, UnsupportedFormat
 
 FILE = StoredFile(0, 5, "a" * 64, 1, 2)
 LOG = StoredLog(3, (FILE,))
@@ -73,7 +73,12 @@ def test_a_manifest_with_names_or_numbers_that_no_backup_has_is_refused(
         decode_manifest(encode_manifest(bad))
 
 
-@pytest.mark.parametrize("data", [b"", b"goq-backup 1 \n", b"goq-backup 2 " + b"a" * 64 + b"\n{}"])
+@pytest.mark.parametrize("data", [b"", b"goq-backup 1 \n", b"goq-backup 1 " + b"a" * 64 + b"\n{}"])
 def test_bytes_that_are_no_manifest_are_refused(data: bytes) -> None:
     with pytest.raises(CorruptData):
         decode_manifest(data)
+
+
+def test_a_manifest_of_a_later_goq_is_refused_as_such() -> None:
+    with pytest.raises(UnsupportedFormat, match="of a later goq"):
+        decode_manifest(b"goq-backup 2 " + b"a" * 64 + b"\n{}")
