@@ -1,8 +1,8 @@
 """One backup: the files of all partitions as objects, then the manifest.
 
-Each partition is planned at one moment, its files are copied, and the manifest is written last. So
-partitions are of slightly different moments, all of them after the backup began. A backup that was
-cut short leaves objects without a manifest, which the next one uses.
+All partitions are planned at one moment after the backup began, their files are copied, and the
+manifest is written last. A backup that was cut short leaves objects without a manifest, which the
+next one uses.
 """
 
 from __future__ import annotations

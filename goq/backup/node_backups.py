@@ -1,8 +1,10 @@
 """Backups of a running node, one at a time: on request, and on a schedule.
 
-Planning takes microseconds of the event loop. Files are copied as background reads, in pieces of
-about 10 ms, which pause during live traffic. A segment that retention or compaction removes before
-it is copied makes its partition be planned again.
+All partitions are planned in one step of the event loop, so dead letters and redrives between two
+topics are whole: no event says that a copy is stored which the other topic lacks. Files are copied
+as background reads, in pieces of about 10 ms, which pause during live traffic. A segment that
+retention or compaction removes before it is copied makes all be planned again; what is copied by
+then is not copied again.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from goq.backup.inspection import prune_place
 from goq.backup.manifest import StoredPartition
 from goq.backup.node_source import plan_partition, plan_topic
 from goq.backup.place import BackupPlace
+from goq.backup.planned_files import PlannedPartition, PlannedTopic
 from goq.broker.broker import Broker
 from goq.broker.topic.topic import Topic
 from goq.config.backup import BackupConfig
@@ -28,7 +31,7 @@ from goq.storage.archive.manifest import ARCHIVE_DIR
 from goq.storage.disk import RealDisk
 
 _log = logging.getLogger("goq.backup")
-PARTITION_TRIES: Final = 10
+PLAN_TRIES: Final = 20
 _PIECE_S: Final = 0.01
 _RETRY_S: Final = 60.0
 _BUSY_S: Final = 0.2
@@ -156,34 +159,39 @@ class NodeBackups:
             except asyncio.CancelledError:
                 await asyncio.wait([opening])  # it may take the lock only now
                 raise
-            for topic in list(broker.topics.values()):
-                try:
-                    await self._add_topic(topic, builder, disk)
-                except (GoqError, OSError):
-                    if broker.topics.get(topic.name) is topic:  # else it was deleted meanwhile
-                        raise
+            for planned, logs in await self._copy_all(builder, disk):
+                builder.add_topic(planned, logs)
             tokens = dict(broker.metadata.tokens)
             result = await asyncio.to_thread(builder.finish, broker.epoch, tokens)
         self.newest_us = began_us
         return result
 
-    async def _add_topic(self, topic: Topic, builder: BackupBuilder, disk: RealDisk) -> None:
-        """Copy the partitions that a topic has now, and add it."""
-        archive_dir = self._data_dir / ARCHIVE_DIR
-        planned = plan_topic(topic)
-        logs: list[StoredPartition] = []
+    async def _copy_all(
+        self, builder: BackupBuilder, disk: RealDisk
+    ) -> list[tuple[PlannedTopic, list[StoredPartition]]]:
+        """Copy all topics as one moment has them, a later one if files of it are deleted."""
         tries = 0
-        while len(logs) < planned.partitions:
-            partition = plan_partition(disk, archive_dir, topic, len(logs))
+        while True:
+            topics = list(self._broker.topics.values())
+            plans = [(plan_topic(each), self._plan(disk, each)) for each in topics]
             tries += 1
             try:
-                logs.append(await self._copy(builder.writer.copy_partition(partition)))
-                tries = 0
-            except FileNotFoundError:
-                if tries == PARTITION_TRIES:
+                return [
+                    (
+                        topic,
+                        [await self._copy(builder.writer.copy_partition(p)) for p in partitions],
+                    )
+                    for topic, partitions in plans
+                ]
+            except (GoqError, OSError) as error:
+                is_there = all(self._broker.topics.get(each.name) is each for each in topics)
+                is_other = is_there and not isinstance(error, FileNotFoundError)
+                if is_other or tries == PLAN_TRIES:
                     raise
-        if self._broker.topics.get(topic.name) is topic:
-            builder.add_topic(planned, logs)
+
+    def _plan(self, disk: RealDisk, topic: Topic) -> list[PlannedPartition]:
+        archive_dir = self._data_dir / ARCHIVE_DIR
+        return [plan_partition(disk, archive_dir, topic, n) for n in range(topic.partitions.count)]
 
     async def _copy(self, copying: Generator[int, None, StoredPartition]) -> StoredPartition:
         while True:

@@ -27,7 +27,7 @@ from goq.config.backup import BackupConfig
 from goq.errors import Conflict, InvalidInput, Unavailable, UsageError
 from goq.storage.disk import RealDisk
 from tests.support.eventually import eventually
-from tests.support.storage.backup_source import SETTINGS, fill, view, view_of
+from tests.support.storage.backup_source import SETTINGS, dead_letter_count, fill, view, view_of
 
 NEWEST = RestoreOrder()
 WAIT_S = 30
@@ -149,6 +149,32 @@ def test_a_segment_that_goes_meanwhile_makes_the_partition_be_planned_again(
     q.create_backup()
     assert len(failed) == 3
     assert view_of(restored(folder, tmp_path / "new")) == before
+
+
+def test_a_message_that_moves_between_topics_meanwhile_is_not_lost(
+    q: Client, tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    q.create_topic("jobs", partitions=1)
+    q.publish("jobs", b"1")
+    q.receive("jobs", "g")[0].reject("broken")
+    eventually(lambda: dead_letter_count(q, "jobs") == 1, seconds=WAIT_S)
+    real, moved = node_backups._advance, list[bool]()
+
+    def advance(copying: Any) -> Any:  # the first topic is planned by now
+        if not moved:
+            moved.append(True)
+            q.redrive_dead_letters("jobs")
+            eventually(lambda: len(list(q.read_log("jobs"))) == 2, seconds=WAIT_S)
+        return real(copying)
+
+    monkeypatch.setattr(node_backups, "_advance", advance)
+    q.create_backup()
+    with (
+        goq.Node(restored(folder, tmp_path / "new"), settings=SETTINGS) as node,
+        node.client() as q,
+    ):
+        assert dead_letter_count(q, "jobs") == 1
+        assert len(list(q.read_log("jobs"))) == 1
 
 
 def test_topics_may_be_deleted_and_get_partitions_meanwhile(

@@ -30,15 +30,16 @@ def fill(q: Client) -> None:
         message.ack()
     first[10].nack(delay="1h", reason="busy")
     first[11].reject("broken")
-    eventually(lambda: _dead_letters(q) == 1, seconds=30)
+    eventually(lambda: dead_letter_count(q, "orders") == 1, seconds=30)
     q.publish_many("payments", [b"a", b"b", b"c"])
     for message in q.receive("payments", "books", max_messages=2):
         message.ack()
 
 
-def _dead_letters(q: Client) -> int:
+def dead_letter_count(q: Client, topic: str) -> int:
+    """Return the number of dead letters of a topic."""
     try:
-        return len(q.list_dead_letters("orders").messages)
+        return len(q.list_dead_letters(topic).messages)
     except TopicNotFound:  # their topic is created with the first
         return 0
 
