@@ -34,6 +34,7 @@ from goq.storage.journal.journal import JOURNAL_DIR
 if TYPE_CHECKING:
     from goq.cluster.bootstrap import ClusterBootstrap
     from goq.cluster.cluster_node import ClusterNode
+    from goq.sqs.app import SqsApp
 
 
 class NodeServer:
@@ -61,6 +62,7 @@ class NodeServer:
         self.broker: Broker | None = None
         self._server: HttpServer | None = None
         self._sqs_server: HttpServer | None = None
+        self._sqs: SqsApp | None = None
         self.app: App | None = None
         self._bootstrap: ClusterBootstrap | None = None
         self.cluster: ClusterNode | None = None
@@ -258,7 +260,10 @@ class NodeServer:
             signatures = SignatureCheck(
                 self._tokens, access.quotas, self.broker.clock.wall_ms, access.note_use
             )
-        sqs = SqsApp(self.broker, app.handle, config, lambda: self.sqs_url or "", signatures)
+        node_id = self.config.broker.node_id
+        sqs = self._sqs = SqsApp(
+            self.broker, app.handle, config, lambda: self.sqs_url or "", node_id, signatures
+        )
         server = HttpServer(
             sqs.handle,
             sqs.on_error,
@@ -314,6 +319,8 @@ class NodeServer:
         first take over this node's partitions, so that no client waits for a failure detector.
         """
         self._draining = True
+        if self._sqs is not None:
+            await self._sqs.stop()
         if self.cluster is not None:
             await self.cluster.hand_over()
         if self.app is not None:

@@ -16,6 +16,7 @@ from goq.config.sqs import SqsConfig
 from goq.errors import GoqError, NotAuthenticated
 from goq.http.message import Handler, Request, Response
 from goq.sqs.node_calls import BegunCall, NodeCalls, SqsCall
+from goq.sqs.operations.moves import MoveOperations
 from goq.sqs.operations.permissions import PermissionOperations
 from goq.sqs.operations.queues import QueueOperations
 from goq.sqs.operations.receive import ReceiveOperation
@@ -55,6 +56,7 @@ class SqsApp:
         handler: Handler,
         config: SqsConfig,
         own_url: Callable[[], str],
+        node_id: str,
         signatures: SignatureCheck | None = None,
     ) -> None:
         """``handler`` is that of the node's own HTTP server. Without ``signatures`` the node asks
@@ -67,6 +69,7 @@ class SqsApp:
         send = SendOperations(queues, calls)
         receive = ReceiveOperation(broker, queues, calls, config.account, config.group)
         settle = SettleOperations(broker, queues, calls)
+        moves = self._moves = MoveOperations(broker, queues, calls, node_id)
         permissions = PermissionOperations(queues)
         self.operations: dict[str, SqsOperation] = {
             "CreateQueue": SqsOperation(shapes.CreateQueueShape, queues.create),
@@ -82,6 +85,9 @@ class SqsApp:
                 shapes.ListSourcesShape, queues.dead_letter_sources
             ),
             "PurgeQueue": SqsOperation(shapes.QueueShape, queues.purge),
+            "StartMessageMoveTask": SqsOperation(shapes.StartMoveShape, moves.start),
+            "ListMessageMoveTasks": SqsOperation(shapes.ListMovesShape, moves.list_tasks),
+            "CancelMessageMoveTask": SqsOperation(shapes.CancelMoveShape, moves.cancel),
             "AddPermission": SqsOperation(shapes.AddPermissionShape, permissions.add),
             "RemovePermission": SqsOperation(shapes.RemovePermissionShape, permissions.remove),
             "SendMessage": SqsOperation(shapes.SendShape, None, send.one),
@@ -94,6 +100,10 @@ class SqsApp:
                 shapes.HandleBatchShape, None, settle.change_batch
             ),
         }
+
+    async def stop(self) -> None:
+        """End the work that no request waits for."""
+        await self._moves.stop()
 
     def handle(self, request: Request) -> Response | Awaitable[Response]:
         """Return the answer of a request, or an awaitable of it."""

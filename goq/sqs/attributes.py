@@ -55,6 +55,24 @@ _READ_ONLY: Final = (
 COUNTS: Final = frozenset(_READ_ONLY[:3])
 
 
+class MoveRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A message move task of a dead-letter queue; ``told_ms`` is when its node last wrote this.
+
+    Without ``target`` messages go back to the queues that they come from.
+    """
+
+    id: str
+    node: str
+    status: str = "RUNNING"
+    target: str = ""
+    rate: int | None = None
+    moved: int = 0
+    to_move: int = 0
+    reason: str = ""
+    started_ms: int = 0
+    told_ms: int = 0
+
+
 class QueueRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """A queue as the setting ``sqs`` has it; times in seconds since 1970."""
 
@@ -62,6 +80,7 @@ class QueueRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     modified_s: int = 0
     attributes: dict[str, str] = {}
     tags: dict[str, str] = {}
+    moves: list[MoveRecord] = []
 
     def number(self, name: str, default: int) -> int:
         """Return an attribute that is a number."""

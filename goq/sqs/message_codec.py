@@ -27,7 +27,7 @@ TYPES_HEADER: Final = "AWS.types"
 DEDUP_HEADER: Final = "AWS.dedup-id"
 ORIGIN_HEADER: Final = "goq-dead-id"
 TRACE_HEADER: Final = "AWS.trace"
-_HIDDEN: Final = ("AWS.", "goq-dead-", "goq-redrive")
+HIDDEN_HEADERS: Final = ("AWS.", "goq-dead-", "goq-redrive")
 TRACE_ATTRIBUTE: Final = "AWSTraceHeader"
 _STRING: Final = "String"
 _NAME: Final = re.compile(r"(?!\.)[A-Za-z0-9_.-]+(?<!\.)", re.ASCII)
@@ -191,7 +191,7 @@ class ReceivedHeaders:
         types = self._types()
         found = {}
         for name, value in self._values.items():
-            if name.startswith(_HIDDEN) or not value or not _is_asked(name, asked):
+            if name.startswith(HIDDEN_HEADERS) or not value or not _is_asked(name, asked):
                 continue
             default = _STRING if isinstance(value, str) else "Binary"
             data_type = types.get(name, default)

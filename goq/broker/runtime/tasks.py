@@ -28,6 +28,11 @@ class Tasks:
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("background work failed", exc_info=error)
 
+    def cancel(self) -> None:
+        """Cancel the running tasks."""
+        for task in self._tasks:
+            task.cancel()
+
     async def finish(self) -> None:
         """Wait for the running tasks."""
         while self._tasks:

@@ -18,6 +18,7 @@ from goq.sqs.attributes import (
     REDRIVE,
     SCOPE,
     THROUGHPUT,
+    MoveRecord,
     QueueRecord,
     check_names,
     checked_attributes,
@@ -177,11 +178,12 @@ class QueueOperations:
         name = queue.topic.name
         found = shown_attributes(name, queue.topic.settings, self.bounds, self.arn(name))
         if "All" in asked or not COUNTS.isdisjoint(asked):
-            found |= await self._counts(call, queue)
+            found |= await self.counts(call, queue)
         chosen = {key: found[key] for key in found if key in asked or "All" in asked}
         return {"Attributes": chosen} if chosen else {}
 
-    async def _counts(self, call: SqsCall, queue: QueueView) -> dict[str, str]:
+    async def counts(self, call: SqsCall, queue: QueueView) -> dict[str, str]:
+        """Return the attributes that count messages. Raises ``SqsError``."""
         path = self.group_path(queue)
         response = await self._calls.ask(call, "GET", path)
         if problem_code(response) == "group_not_found":
@@ -283,7 +285,14 @@ class QueueOperations:
             attributes=attributes,
             tags=tags,
         )
-        settings = settings_of(new, changed)
+        await self._alter(call, queue, settings_of(new, changed))
+
+    async def put_moves(self, call: SqsCall, queue: QueueView, moves: list[MoveRecord]) -> None:
+        """Change the rows of the queue's move tasks. Raises ``SqsError``."""
+        record = msgspec.structs.replace(read_record(queue.topic.settings.sqs), moves=moves)
+        await self._alter(call, queue, {"sqs": record.written()})
+
+    async def _alter(self, call: SqsCall, queue: QueueView, settings: dict[str, str]) -> None:
         path = _topic_path(queue.topic.name)
         response = await self._calls.ask(call, "PATCH", path, {"settings": settings})
         if response.status >= 400:

@@ -139,3 +139,24 @@ class AddPermissionShape(RemovePermissionShape, kw_only=True):
 
     accounts: list[str] | None = msgspec.field(default=None, name="AWSAccountIds")
     actions: list[str] | None = msgspec.field(default=None, name="Actions")
+
+
+class StartMoveShape(Shape):
+    """StartMessageMoveTask."""
+
+    source: str | None = msgspec.field(default=None, name="SourceArn")
+    target: str | None = msgspec.field(default=None, name="DestinationArn")
+    rate: int | None = msgspec.field(default=None, name="MaxNumberOfMessagesPerSecond")
+
+
+class ListMovesShape(Shape):
+    """ListMessageMoveTasks."""
+
+    source: str | None = msgspec.field(default=None, name="SourceArn")
+    results_max: int | None = msgspec.field(default=None, name="MaxResults")
+
+
+class CancelMoveShape(Shape):
+    """CancelMessageMoveTask."""
+
+    handle: str | None = msgspec.field(default=None, name="TaskHandle")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -85,3 +86,30 @@ def test_a_fifo_queue_keeps_its_order_over_all_nodes(clients: list[Any]) -> None
 
     eventually(all_found, seconds=30)
     assert found == [str(number) for number in range(12)]
+
+
+def test_a_move_task_of_one_node_is_shown_and_cancelled_by_others(clients: list[Any]) -> None:
+    source, target = (f"arn:aws:sqs:us-east-1:000000000000:{name}" for name in ("dead", "alive"))
+    clients[0].create_queue(QueueName="dead")
+    policy = json.dumps({"deadLetterTargetArn": source, "maxReceiveCount": 1})
+    clients[0].create_queue(QueueName="alive", Attributes={"RedrivePolicy": policy})
+    for number in range(60):
+        clients[0].send_message(QueueUrl="dead", MessageBody=str(number))
+
+    def status(client: Any) -> str:
+        tasks = client.list_message_move_tasks(SourceArn=source)["Results"]
+        return str(tasks[0]["Status"]) if tasks else ""
+
+    asked = {"SourceArn": source, "DestinationArn": target}
+    started = clients[0].start_message_move_task(**asked, MaxNumberOfMessagesPerSecond=1)
+    eventually(lambda: status(clients[1]) == "RUNNING", seconds=30, pause_s=0.05)
+    eventually(lambda: status(clients[2]) == "RUNNING", seconds=30, pause_s=0.05)
+    clients[2].cancel_message_move_task(TaskHandle=started["TaskHandle"])
+    for client in clients:
+        eventually(lambda client=client: status(client) == "CANCELLED", seconds=30, pause_s=0.05)
+    clients[1].start_message_move_task(**asked)
+    for client in clients:
+        eventually(lambda client=client: status(client) == "COMPLETED", seconds=30, pause_s=0.05)
+    counts = ["ApproximateNumberOfMessages"]
+    shown = clients[2].get_queue_attributes(QueueUrl="alive", AttributeNames=counts)["Attributes"]
+    assert shown[counts[0]] == "60"

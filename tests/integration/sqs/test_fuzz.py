@@ -34,6 +34,9 @@ OPERATIONS = [
     "ListQueueTags",
     "PurgeQueue",
     "DeleteQueue",
+    "StartMessageMoveTask",
+    "ListMessageMoveTasks",
+    "CancelMessageMoveTask",
     "AddPermission",
     "RemovePermission",
 ]

@@ -17,6 +17,7 @@ from botocore.exceptions import ClientError
 from goq.access.aws_key import aws_secret_of
 from goq.access.token_record import digest_of
 from tests.support.client.sqs_client import RawAnswer, raw_request, sqs_client
+from tests.support.eventually import eventually
 from tests.support.node.running_node import RunningNode, running_node
 
 FORM = "application/x-www-form-urlencoded"
@@ -98,6 +99,43 @@ def test_an_sdk_with_the_key_pair_of_a_token_does_what_its_rules_allow(
         (message,) = sqs.receive_message(QueueUrl=queue, AttributeNames=["All"])["Messages"]
         sqs.delete_message(QueueUrl=queue, ReceiptHandle=message["ReceiptHandle"])
         sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=["All"])
+
+
+def test_a_move_task_does_what_the_rules_of_its_sender_allow(
+    place: Place, pair: tuple[str, str]
+) -> None:
+    source, target = (f"arn:aws:sqs:us-east-1:000000000000:{name}" for name in ("dead", "origin"))
+    asked = {"SourceArn": source, "DestinationArn": target}
+
+    def ended() -> dict[str, Any]:
+        with place.client(pair) as sqs:
+
+            def task() -> dict[str, Any]:
+                return dict(sqs.list_message_move_tasks(SourceArn=source)["Results"][0])
+
+            eventually(lambda: task()["Status"] != "RUNNING", seconds=30)
+            return task()
+
+    with place.client(pair) as sqs:
+        sqs.create_queue(QueueName="dead")
+        policy = json.dumps({"deadLetterTargetArn": source, "maxReceiveCount": 1})
+        sqs.create_queue(QueueName="origin", Attributes={"RedrivePolicy": policy})
+        sqs.send_message(QueueUrl="dead", MessageBody="x")
+    consuming = ("consume:dead/sqs", "read:origin")
+    with place.client(place.create(*consuming, "publish:origin", name="no-manage")) as sqs:
+        with pytest.raises(ClientError) as refused:
+            sqs.start_message_move_task(**asked)
+        assert code_of(refused) == (403, "AccessDenied")
+    with place.client(place.create(*consuming, "manage:dead", name="no-publish")) as sqs:
+        sqs.start_message_move_task(**asked)
+        task = ended()
+        assert (task["Status"], task["FailureReason"][:12]) == ("FAILED", "AccessDenied")
+        assert task["ApproximateNumberOfMessagesMoved"] == 0
+    rules = ("consume:dead/sqs", "manage:dead", "publish:origin")
+    with place.client(place.create(*rules, name="mover")) as sqs:
+        sqs.start_message_move_task(**asked)
+        task = ended()
+        assert (task["Status"], task["ApproximateNumberOfMessagesMoved"]) == ("COMPLETED", 1)
 
 
 def test_a_rule_bounds_what_an_sdk_may_do(place: Place, pair: tuple[str, str]) -> None:

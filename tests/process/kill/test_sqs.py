@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,43 @@ def test_attributes_messages_and_receipts_outlive_a_kill(tmp_path: Path) -> None
         shown = sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=["All"])["Attributes"]
         assert shown["ApproximateNumberOfMessagesNotVisible"] == "0"
         assert shown["ApproximateNumberOfMessages"] == "0"
+
+
+def test_a_move_task_is_failed_after_a_kill_and_loses_nothing(tmp_path: Path) -> None:
+    source, target = (f"arn:aws:sqs:us-east-1:000000000000:{name}" for name in ("dead", "q"))
+    names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
+    with (
+        reserved_port() as port,
+        NodeProcess(tmp_path / "data", settings=[f"sqs.listen={HOST}:{port}"]) as node,
+        sqs_client(f"http://{HOST}:{port}", attempts=3) as sqs,
+    ):
+
+        def count(queue: str) -> int:
+            shown = sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=names)["Attributes"]
+            return sum(map(int, shown.values()))
+
+        def task() -> dict[str, Any]:
+            return dict(sqs.list_message_move_tasks(SourceArn=source)["Results"][0])
+
+        sqs.create_queue(QueueName="dead")
+        policy = json.dumps({"deadLetterTargetArn": source, "maxReceiveCount": 1})
+        sqs.create_queue(QueueName="q", Attributes={"RedrivePolicy": policy})
+        for first in range(0, 60, 10):
+            entries = [{"Id": str(n), "MessageBody": str(n)} for n in range(first, first + 10)]
+            sqs.send_message_batch(QueueUrl="dead", Entries=entries)
+        sqs.start_message_move_task(
+            SourceArn=source, DestinationArn=target, MaxNumberOfMessagesPerSecond=1
+        )
+        eventually(lambda: count("q") >= 1, seconds=30)
+        node.restart()
+        found = task()
+        assert (found["Status"], found["FailureReason"]) == ("FAILED", "NodeStopped")
+        assert count("q") + count("dead") in (60, 61)  # a copy is stored before its ack
+        sqs.start_message_move_task(SourceArn=source, DestinationArn=target)
+        eventually(lambda: task()["Status"] != "RUNNING", seconds=30)
+        assert task()["Status"] == "COMPLETED"
+        assert count("q") + count("dead") in (60, 61)
+        assert count("q") >= 59  # one may be leased still
 
 
 def test_competing_consumers_lose_nothing_and_get_nothing_back(tmp_path: Path) -> None:

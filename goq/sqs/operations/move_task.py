@@ -1,0 +1,216 @@
+"""One message move task: takes visible messages of a dead-letter queue and sends them elsewhere.
+
+A batch is leased, published, then acknowledged. A crash between the last two steps moves the batch
+again; the dedup id of a copy is that of its message, so a queue drops the second copy within its
+dedup window. The task moves at most as many messages as were visible at its start: copies that die
+again do not keep it running.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from hashlib import sha256
+from time import monotonic
+from typing import Any, Final
+
+import msgspec
+
+from goq.http.message import Request
+from goq.sqs.attributes import MoveRecord
+from goq.sqs.message_codec import HIDDEN_HEADERS, LeasedContent, ReceivedHeaders
+from goq.sqs.node_calls import NodeCalls, SqsCall, decoded
+from goq.sqs.protocol.errors import SqsError, error_of
+
+_BATCH_MAX: Final = 10
+_PUBLISH_BYTES_MAX: Final = 8 * 1024 * 1024
+_VISIBILITY_S: Final = 60
+_TELL_S: Final = 30.0
+_LOOK_S: Final = 1.0
+_RETRIES_MAX: Final = 30
+_EMPTY_MAX: Final = 5
+_EMPTY_PAUSE_S: Final = 0.2
+_TRANSIENT: Final = frozenset(("ServiceUnavailable", "RequestThrottled"))
+_REASON_CHARS_MAX: Final = 300
+_OWN_HEADERS: Final = tuple(prefix for prefix in HIDDEN_HEADERS if prefix != "AWS.")
+_COPIED: Final = ("value", "value_base64", "key", "key_base64", "tenant")
+
+
+class _Received(msgspec.Struct):
+    messages: list[dict[str, Any]]
+
+
+class _Batch(msgspec.Struct):
+    """Leased messages that are not settled yet, by receipt."""
+
+    messages: dict[str, dict[str, Any]]
+
+
+class MoveTask:
+    """A running task; ``row`` is what ListMessageMoveTasks shows of it."""
+
+    def __init__(
+        self,
+        row: MoveRecord,
+        group_path: Callable[[str], str],
+        check_target: Callable[[SqsCall, str], Awaitable[object]],
+        calls: NodeCalls,
+        call: SqsCall,
+        is_cancelled: Callable[[], bool],
+        tell: Callable[[MoveRecord], Awaitable[None]],
+    ) -> None:
+        """``check_target`` raises ``SqsError`` for a queue that does not exist: a publish would
+        create it. ``is_cancelled`` is asked between batches; ``tell`` makes a row durable.
+
+        The task sends its requests in the name of the sender of ``call``.
+        """
+        self.row = row
+        self._group_path = group_path
+        self._check_target = check_target
+        self._calls = calls
+        sent = call.request
+        request = Request("POST", "/", "", {}, b"", sent.peer, principal=sent.principal)
+        self._call = SqsCall(call.operation, None, request, call.base_url)
+        self._is_cancelled = is_cancelled
+        self._tell = tell
+        self._wake = asyncio.Event()
+        self._stopped = False
+        self._told_s = self._began_s = monotonic()
+
+    def wake(self) -> None:
+        """Look at once whether the task is cancelled."""
+        self._wake.set()
+
+    def stop(self) -> None:
+        """End the task behind the current batch, as the node stops."""
+        self._stopped = True
+        self._wake.set()
+
+    async def run(self) -> MoveRecord:
+        """Return the row of the task when it has ended."""
+        try:
+            status, reason = await self._move_all(), ""
+        except SqsError as error:
+            status, reason = "FAILED", f"{error.kind}: {error.message}"[:_REASON_CHARS_MAX]
+        if status == "FAILED" and not reason:
+            reason = "NodeStopped"
+        return msgspec.structs.replace(self.row, status=status, reason=reason)
+
+    async def _move_all(self) -> str:
+        """Return the status at the end."""
+        retries = empty = 0
+        while self.row.moved < self.row.to_move:
+            if self._stopped:
+                return "FAILED"
+            if self._is_cancelled():
+                return "CANCELLED"
+            if await self._is_early():
+                continue
+            try:
+                if await self._move_batch():
+                    retries = empty = 0
+                elif (empty := empty + 1) > _EMPTY_MAX:
+                    break  # the rest was received by consumers
+                else:
+                    await self._pause(_EMPTY_PAUSE_S)
+            except SqsError as error:
+                retries += 1
+                if error.kind not in _TRANSIENT or retries > _RETRIES_MAX:
+                    raise
+                await self._pause(_LOOK_S)
+            if monotonic() - self._told_s > _TELL_S and not self._is_cancelled():
+                self._told_s = monotonic()
+                await self._tell(self.row)
+        return "COMPLETED"
+
+    async def _is_early(self) -> bool:
+        """Wait if the rate does not allow the next message yet; return whether it waited."""
+        if self.row.rate is None:
+            return False
+        left_s = self._began_s + self.row.moved / self.row.rate - monotonic()
+        if left_s <= 0:
+            return False
+        await self._pause(min(left_s, _LOOK_S))
+        return True
+
+    async def _pause(self, seconds: float) -> None:
+        self._wake.clear()
+        if self._stopped:
+            return
+        try:
+            await asyncio.wait_for(self._wake.wait(), seconds)
+        except TimeoutError:
+            pass
+
+    async def _move_batch(self) -> bool:
+        """Move a batch; return False if no message is visible. Raises ``SqsError``."""
+        count = min(_BATCH_MAX, self.row.to_move - self.row.moved, self.row.rate or _BATCH_MAX)
+        asked = {"max_messages": count, "visibility": _VISIBILITY_S, "consumer": "move-task"}
+        received = await self._calls.ask_for(
+            self._call, _Received, "POST", self._group_path("/receive"), asked
+        )
+        batch = _Batch({message["receipt"]: message for message in received.messages})
+        try:
+            for target, messages in self._by_target(received.messages):
+                await self._move(batch, target, messages)
+            if batch.messages:
+                raise SqsError(
+                    "CouldNotDetermineMessageSource",
+                    "A message was sent to this queue directly: it has no source to go back to.",
+                )
+        finally:
+            if batch.messages:
+                asked_back = {"receipts": list(batch.messages), "delay": 0}
+                await self._calls.ask(self._call, "POST", self._group_path("/nack"), asked_back)
+        return bool(received.messages)
+
+    def _by_target(self, messages: list[dict[str, Any]]) -> list[tuple[str, list[dict[str, Any]]]]:
+        """Return messages that have a target, in parts that fit a request."""
+        parts: list[tuple[str, list[dict[str, Any]]]] = []
+        size_bytes = 0
+        for message in messages:
+            target = self.row.target or _origin_of(message)
+            if target is None:
+                continue
+            message_bytes = len(message.get("value") or message.get("value_base64") or "")
+            size_bytes += message_bytes
+            if not parts or parts[-1][0] != target or size_bytes > _PUBLISH_BYTES_MAX:
+                parts.append((target, []))
+                size_bytes = message_bytes
+            parts[-1][1].append(message)
+        return parts
+
+    async def _move(self, batch: _Batch, target: str, messages: list[dict[str, Any]]) -> None:
+        await self._check_target(self._call, target)
+        body = {"messages": [_copy(message) for message in messages]}
+        path = f"/v1/topics/{target}/messages"
+        published = await self._calls.ask(self._call, "POST", path, body)
+        if published.status >= 400:
+            raise error_of(published)
+        receipts = [message["receipt"] for message in messages]
+        settled = await self._calls.ask(
+            self._call, "POST", self._group_path("/ack"), {"receipts": receipts}
+        )
+        decoded(settled, dict[str, Any])
+        for receipt in receipts:
+            del batch.messages[receipt]
+        self.row = msgspec.structs.replace(self.row, moved=self.row.moved + len(receipts))
+
+
+def _origin_of(message: dict[str, Any]) -> str | None:
+    origin = ReceivedHeaders(msgspec.convert(message, LeasedContent)).origin
+    return None if origin is None else origin.topic
+
+
+def _copy(message: dict[str, Any]) -> dict[str, Any]:
+    """Return the body of a copy: a new message, without what it was as a dead letter."""
+    copied: dict[str, Any] = {name: message[name] for name in _COPIED if name in message}
+    copied["dedup_id"] = sha256(f"move {message['id']}".encode()).hexdigest()
+    headers = message.get("headers", {})
+    if isinstance(headers, dict):
+        kept: Any = {n: v for n, v in headers.items() if not n.startswith(_OWN_HEADERS)}
+    else:
+        kept = [each for each in headers if not each["name"].startswith(_OWN_HEADERS)]
+    if kept:
+        copied["headers"] = kept
+    return copied
