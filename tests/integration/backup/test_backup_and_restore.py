@@ -6,6 +6,7 @@ import os
 import time
 from pathlib import Path
 from shutil import rmtree
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -22,6 +23,7 @@ from goq.errors import (
     TopicNotFound,
     UsageError,
 )
+from goq.frame.encoder import Columns, ProducerMark, encode_frame
 from goq.storage.disk import RealDisk
 from goq.storage.log.recovery_point import read_durable_end
 from goq.storage.verification import verify_data_dir
@@ -94,6 +96,28 @@ def test_a_receipt_for_what_was_published_after_the_backup_settles_nothing(tmp_p
         assert str(new.id) == str(lost.id)
         assert q.ack("orders", "g", [lost.receipt]).done == 0
         assert q.ack("orders", "g", [new.receipt]).done == 1
+
+
+def test_a_batch_that_a_producer_sends_again_is_not_stored_twice(tmp_path: Path) -> None:
+    columns = Columns(values=[b"1", b"2"])
+    batch = bytes(4) + encode_frame(columns, producer=ProducerMark(77, 1, 0))
+
+    def send(node: goq.Node) -> None:
+        headers = {"Content-Type": "application/vnd.goq.frames"}
+        request = Request(f"{node.url}/v1/topics/orders/messages", batch, headers)
+        with urlopen(request, timeout=30) as answer:
+            assert answer.status == 200
+
+    with goq.Node(tmp_path / "data") as node, node.client() as q:
+        q.create_topic("orders", partitions=1)
+        send(node)
+        q.create_token("shop", allow=["publish:orders"])
+    back_up(tmp_path / "data", tmp_path / "place")
+    restored(tmp_path / "place", tmp_path / "new")
+    with goq.Node(tmp_path / "new") as node, node.client() as q:
+        send(node)
+        assert [m.value for m in q.read_log("orders")] == [b"1", b"2"]
+        assert [token.name for token in q.list_tokens()] == ["shop"]
 
 
 def durable_ends(data_dir: Path) -> dict[Path, int]:
