@@ -30,6 +30,7 @@ class Operators:
         self._targets = targets
         self._random = random
         self._members = asyncio.Lock()
+        self._seen_version = 0
         self.by_name: dict[str, Callable[[], Awaitable[None]]] = {
             "move a leadership": self._move_leadership,
             "move a partition": self._move_partition,
@@ -113,13 +114,19 @@ class Operators:
         """Return once the newest state is so; count time only while nothing else is broken."""
         loop = self._cluster.world.loop
         until_s = loop.time() + _DONE_S_MAX
-        while not condition(self._cluster.state):
+        while not self._is_so(condition):
             if loop.time() > until_s:
                 self._cluster.world.fail(f"not in time: {what}")
                 return
             if ask is not None:
                 await ask()
             await asyncio.sleep(_RETRY_S)
+
+    def _is_so(self, condition: Callable[[MetadataState], bool]) -> bool:
+        """Ask the newest state that was ever seen: after a power cut all nodes may be behind it."""
+        state = self._cluster.state
+        self._seen_version = max(self._seen_version, state.version)
+        return state.version == self._seen_version and condition(state)
 
     async def _move_partition(self) -> None:
         number = self._random.randrange(PARTITIONS)
