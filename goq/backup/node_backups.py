@@ -105,7 +105,8 @@ class NodeBackups:
             raise Conflict("a node of a cluster cannot be backed up yet")
         if folder is None:
             raise InvalidInput(
-                "this node has no folder for backups: set backup.to in its configuration",
+                "this node has no folder for backups: name one as backup.to in its configuration,"
+                " or start it with --set backup.to=DIR",
                 field="to",
             )
         if to is not None and Path(to).resolve() != folder.resolve():
