@@ -5,10 +5,14 @@ it begins anew: with its own connections and locks, another producer id, and wit
 producer or a loop of the parent is refused there: its messages and its worker are the parent's.
 
 In a child all of this runs before any other code, while it has one thread.
+
+A module that a thread imports during a fork stays locked in the child for ever. So requests import
+nothing: what a first connection would import is imported here.
 """
 
 from __future__ import annotations
 
+import encodings.idna  # noqa: F401 - of the first look-up of a host
 import os
 from collections.abc import Callable
 from typing import Any, TypeVar

@@ -111,6 +111,51 @@ def test_what_workers_are_told_is_stored_is_stored(
     assert sorted(stored(node, "t")) == sorted(told)
 
 
+_CALLS = """
+import asyncio, sys
+import goq
+
+def call(client):
+    client.publish("t", "a", key="k")
+    client.publish_many("t", ["b"])
+    with client.producer("t") as producer:
+        producer.send("c")
+    for message in client.consume("t", group="g", max_messages=3):
+        message.ack()
+    client.receive("t", "g")
+
+async def call_later(client):
+    await client.publish("t", "a", key="k")
+    await client.publish_many("t", ["b"])
+    async with client.producer("t") as producer:
+        await producer.send("c")
+    async for message in client.consume("t", group="g", max_messages=3):
+        await message.ack()
+    await client.receive("t", "g")
+    await client.aclose()
+
+if sys.argv[2] == "Client":
+    client = goq.Client(sys.argv[1])
+    known = set(sys.modules)
+    call(client)
+else:
+    client = goq.AsyncClient(sys.argv[1])
+    known = set(sys.modules)
+    asyncio.run(call_later(client))
+print(sorted(set(sys.modules) - known))
+"""
+
+
+@pytest.mark.parametrize("kind", ["Client", "AsyncClient"])
+def test_calls_import_nothing_for_a_fork_meanwhile_would_lock_it_in_the_child(
+    node: NodeProcess, kind: str
+) -> None:
+    node.request("DELETE", "/v1/topics/t")
+    command = [sys.executable, "-c", _CALLS, node.url, kind]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
 def test_a_fork_amid_publishing_threads_neither_hangs_nor_loses(
     node: NodeProcess, tmp_path: Path
 ) -> None:
