@@ -172,7 +172,7 @@ def test_a_page_counts_what_it_searched(tmp_path: Path) -> None:
             await publish_messages(topic, 1, [Message(b"v", b"k")] * 5)
             return await broker.finder.find(topic, MessageQuery(key=b"x"), 10, None)
 
-    assert run(main()) == ([], None, 5, 2, 0)
+    assert run(main()) == ([], None, 5, 2, 0, 0)
 
 
 def test_a_message_that_cannot_be_read_is_counted_and_not_found(tmp_path: Path) -> None:
