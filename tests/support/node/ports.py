@@ -1,7 +1,8 @@
 """Free ports for nodes.
 
 :func:`free_port` draws from outside the range from which the system gives connections theirs. Test
-processes that run at once draw from different parts of it: a port is free until its node listens.
+processes that run at once draw from different parts of it, and a process gives no port again soon:
+a port is free until its node listens.
 :func:`reserved_port` keeps a port from other sockets for as long as a test uses it.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from random import SystemRandom
@@ -19,6 +21,7 @@ _PORTS_EACH = 2_750
 _worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % _WORKERS
 _LEAST = 10_000 + _worker * _PORTS_EACH
 _MOST = _LEAST + _PORTS_EACH - 1
+_given: deque[int] = deque(maxlen=500)
 _chance = SystemRandom()  # not the one whose draws some tests watch
 
 
@@ -26,8 +29,11 @@ def free_port(besides: Iterable[int] = ()) -> int:
     """Return a port; those at the distances ``besides`` from it are free, too."""
     while True:
         port = _chance.randint(_LEAST, _MOST - max(besides, default=0))
-        if _are_free([port, *(port + distance for distance in besides)]):
-            return port
+        chosen = [port, *(port + distance for distance in besides)]
+        if _given_lately(chosen) or not _are_free(chosen):
+            continue
+        _given.extend(chosen)
+        return port
 
 
 def free_ports(count: int) -> list[int]:
@@ -48,6 +54,10 @@ def reserved_port() -> Iterator[int]:
         reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         reservation.bind((HOST, 0))
         yield int(reservation.getsockname()[1])
+
+
+def _given_lately(ports: Iterable[int]) -> bool:
+    return not set(_given).isdisjoint(ports)
 
 
 def _are_free(ports: Iterable[int]) -> bool:
