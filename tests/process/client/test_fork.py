@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -79,15 +81,21 @@ def run(node: NodeProcess, folder: Path, script: str, method: str = "") -> Any:
     """Run a script with a client of the node; return what it prints."""
     file = folder / "script.py"
     file.write_text(_COMMON + script)
-    done = subprocess.run(
+    with subprocess.Popen(
         [sys.executable, "-W", "error::RuntimeWarning", file, node.url, method],
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
-    return json.loads(done.stdout)
+        start_new_session=True,
+    ) as program:
+        try:
+            out, err = program.communicate(timeout=60)
+        except subprocess.TimeoutExpired:
+            os.killpg(program.pid, signal.SIGKILL)  # the children, too: one of them hangs
+            raise
+    assert program.returncode == 0, err
+    assert err == ""
+    return json.loads(out)
 
 
 def stored(node: NodeProcess, topic: str) -> list[list[Any]]:
