@@ -6,21 +6,16 @@ from collections.abc import Sequence
 
 from goq import limits
 from goq.api.codec.messages import JsonMessages, json_response, messages_json
-from goq.api.codec.request import query_flag, query_int, time_us
+from goq.api.codec.request import query_flag, query_int
 from goq.api.needs import READ
 from goq.api.router import Parameter, Route
+from goq.api.routes.search import range_parameters, searched_times
 from goq.api.routing_policy import Document, MergeContext, ToAllLeaders
 from goq.api.schemas.messages import FoundMessagesOut, MessageOut
-from goq.api.values import FLAG, TIME, integer
+from goq.api.values import FLAG
 from goq.api.views.merge_pages import merge_found_messages, next_cursor
 from goq.broker.broker import Broker
-from goq.broker.search.partition_search import (
-    TIME_US_MAX,
-    TIME_US_MIN,
-    FoundMessage,
-    MessageQuery,
-    TextQuery,
-)
+from goq.broker.search.partition_search import FoundMessage, MessageQuery, TextQuery
 from goq.broker.topic.topic import Topic
 from goq.clock import TimeSlice
 from goq.errors import InvalidInput
@@ -51,14 +46,7 @@ class GrepRoutes:
                     Parameter("text", "the text, as UTF-8", required=True),
                     Parameter("in", f"where to look, some of {_PARTS}; default all"),
                     Parameter("ignore_case", "whether A to Z match a to z", FLAG),
-                    Parameter("from_time", "only what was published at or after this time", TIME),
-                    Parameter("to_time", "only what was published before this time", TIME),
-                    Parameter(
-                        "limit",
-                        "at most so many messages",
-                        integer(1, limits.SEARCH_MESSAGES_MAX, _LIMIT),
-                    ),
-                    Parameter("cursor", "go on where another answer ended: its next"),
+                    *range_parameters(_LIMIT),
                 ),
                 errors=("topic_not_found", "partition_offline"),
                 waits=True,
@@ -99,18 +87,15 @@ class GrepRoutes:
         return messages.messages, len(found)
 
     def _wanted(self, request: Request) -> MessageQuery:
-        query, now_us = request.query, self._broker.clock.wall_us()
+        query = request.query
         text = query.get("text", "").encode()
         if not 0 < len(text) <= limits.SEARCH_TEXT_BYTES_MAX:
             raise InvalidInput(
                 f"say what to look for: 1 to {limits.SEARCH_TEXT_BYTES_MAX} bytes", field="text"
             )
-        times = [
-            time_us(query[name], name, now_us) if name in query else default
-            for name, default in (("from_time", TIME_US_MIN), ("to_time", TIME_US_MAX))
-        ]
+        from_us, to_us = searched_times(query, self._broker.clock.wall_us())
         wanted = TextQuery(text, _parts(query.get("in")), query_flag(request, "ignore_case"))
-        return MessageQuery(text=wanted, from_us=times[0], to_us=times[1])
+        return MessageQuery(text=wanted, from_us=from_us, to_us=to_us)
 
 
 def _parts(text: str | None) -> frozenset[MessagePart]:

@@ -47,6 +47,29 @@ class PartOut(TracesOut):
     unreadable: int
 
 
+def range_parameters(default_limit: int) -> tuple[Parameter, ...]:
+    """Return the parameters that bound a search: times, the size of a page, and its begin."""
+    return (
+        Parameter("from_time", "only what was published at or after this time", TIME),
+        Parameter("to_time", "only what was published before this time", TIME),
+        Parameter(
+            "limit",
+            "at most so many messages",
+            integer(1, limits.SEARCH_MESSAGES_MAX, default_limit),
+        ),
+        Parameter("cursor", "go on where another answer ended: its next"),
+    )
+
+
+def searched_times(query: Mapping[str, str], now_us: int) -> tuple[int, int]:
+    """Return the append times to search, in microseconds; the second is exclusive."""
+    from_us, to_us = (
+        time_us(query[name], name, now_us) if name in query else default
+        for name, default in (("from_time", TIME_US_MIN), ("to_time", TIME_US_MAX))
+    )
+    return from_us, to_us
+
+
 Tracer = Callable[[MessageId, Principal], Awaitable[TraceOut]]
 """Returns the trace of a message for a principal; raises ``MessageNotFound`` if it was deleted."""
 
@@ -72,14 +95,7 @@ class SearchRoutes:
                     Parameter("key_base64", "messages with this key, in base64"),
                     Parameter("dedup_id", "messages with this dedup id"),
                     Parameter("header", "messages with this header: name=value"),
-                    Parameter("from_time", "only what was published at or after this time", TIME),
-                    Parameter("to_time", "only what was published before this time", TIME),
-                    Parameter(
-                        "limit",
-                        "at most so many messages",
-                        integer(1, limits.SEARCH_MESSAGES_MAX, _LIMIT),
-                    ),
-                    Parameter("cursor", "go on where another answer ended: its next"),
+                    *range_parameters(_LIMIT),
                 ),
                 errors=("topic_not_found", "message_not_found", "partition_offline"),
                 waits=True,
@@ -125,11 +141,7 @@ class SearchRoutes:
                 f" here are {' and '.join(given) or 'none'}",
                 field=given[1] if given else "key",
             )
-        now_us = self._broker.clock.wall_us()
-        times = [
-            time_us(query[name], name, now_us) if name in query else default
-            for name, default in (("from_time", TIME_US_MIN), ("to_time", TIME_US_MAX))
-        ]
+        times = searched_times(query, self._broker.clock.wall_us())
         value = query[given[0]]
         match given[0]:
             case "dedup_id":
