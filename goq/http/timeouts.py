@@ -126,7 +126,8 @@ class Timeouts:
         self._writing_s = inf
 
     def stop(self) -> None:
-        """Stop the timer for good."""
+        """Stop the timer for good, and let go of the connection, which has this object."""
+        del self._on_reading, self._on_writing, self._on_sampled
         self._is_resting = False
         if self._timer is not None:
             self._timer.cancel()

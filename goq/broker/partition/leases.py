@@ -25,7 +25,7 @@ from goq.config.topic import Ordering, TopicSettings
 from goq.delivery.events.event import Cause, CopyQueued, Leased, Range, Skipped, Span
 from goq.delivery.group.attempt_ranges import gaps
 from goq.delivery.selection.redelivery import RetryRule
-from goq.delivery.selection.selector import ANY_RETRY, Selector
+from goq.delivery.selection.selector import ANY_RETRY, Selector, may_select
 from goq.delivery.settlement import (
     FailureContext,
     Settlement,
@@ -144,6 +144,9 @@ class Leases:
         group = self._state.ensure_group(group_name)
         ready = self._ready.current
         ready.scheduler_of(group)
+        if not may_select(group):  # nearly all partitions have nothing for a waiting consumer
+            self.has_passed_over = False
+            return None
         fetch = FrameFetch(
             self._frames, partial(self._read, wait), self._note_damage, bytes_max=bytes_max
         )

@@ -40,7 +40,14 @@ from goq.delivery.queues.weighted_shares import (
 _NEVER_READ = -1
 
 
-class MessageTaker(Protocol):
+class InFlightCount(Protocol):
+    """The messages that a group has in flight, with those of a receive."""
+
+    def in_flight(self, tenant: int) -> int:
+        """Return how many messages of a tenant are in flight; asked only if there is a cap."""
+
+
+class MessageTaker(InFlightCount, Protocol):
     """One receive of a group: it takes messages that the scheduler offers, or passes over them."""
 
     def waiting_lanes(self) -> Iterable[int]:
@@ -64,9 +71,6 @@ class MessageTaker(Protocol):
 
     def is_full(self) -> bool:
         """Return whether this receive can take no more: its bytes are spent, or data is missing."""
-
-    def in_flight(self, tenant: int) -> int:
-        """Return how many messages of a tenant are in flight; asked only if there is a cap."""
 
 
 class FairScheduler:
@@ -137,9 +141,9 @@ class FairScheduler:
             left -= taken
         return messages_max - left
 
-    def room(self, taker: MessageTaker, tenant: int, messages_max: int) -> int:
+    def room(self, count: InFlightCount, tenant: int, messages_max: int) -> int:
         """Return how many of so many messages a tenant may have in flight besides."""
-        return max(0, min(messages_max, self._under_cap(taker, tenant)))
+        return max(0, min(messages_max, self._under_cap(count, tenant)))
 
     def next_lane(self) -> int | None:
         """Return the most urgent lane that may have fresh messages, None if there is none."""
@@ -299,10 +303,10 @@ class FairScheduler:
         if slot not in slots:  # the starvation bound may have parked it already
             slots.append(slot)
 
-    def _under_cap(self, taker: MessageTaker, tenant: int) -> int:
+    def _under_cap(self, count: InFlightCount, tenant: int) -> int:
         if self._cap == UNLIMITED or tenant == NO_TENANT:
             return UNLIMITED
-        return self._cap - taker.in_flight(tenant)
+        return self._cap - count.in_flight(tenant)
 
     def _weight(self, tenant: int) -> int:
         return self._weights.get(self._tenants.name(tenant), UNIT)

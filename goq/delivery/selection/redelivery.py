@@ -17,6 +17,7 @@ from goq.delivery.events.event import Cause, Range, Span
 from goq.delivery.group.attempt_ranges import AttemptRange
 from goq.delivery.group.group import DEFAULT_LANE, Group
 from goq.delivery.group.key_locks import HeldMessage, MessageAttributes
+from goq.delivery.queues.fair_scheduler import FairScheduler
 
 if TYPE_CHECKING:
     from goq.delivery.partition_state import PartitionState
@@ -115,7 +116,8 @@ class Selection:
 class Redelivery:
     """One receive's walk over due retries and unlocked keys.
 
-    ``room`` returns how many of so many messages a tenant may have in flight besides.
+    The selector has it, and not the other way round: a cycle of references at each receive would
+    stay until the next collection of garbage, which holds up all requests.
     """
 
     def __init__(
@@ -126,7 +128,6 @@ class Redelivery:
         default_lane: int,
         now_ms: int,
         selection: Selection,
-        room: Callable[[int, int], int],
         rule: RetryRule,
     ) -> None:
         self._state = state
@@ -135,7 +136,6 @@ class Redelivery:
         self._default_lane = default_lane
         self._now_ms = now_ms
         self._selection = selection
-        self._room = room
         self._selected: dict[tuple[int, int], int] = {}  # retries by key and lane
         self._rests: dict[int, AttemptRange] = {}  # by lane: what there was no room for so far
         self._untouched: list[int] = []
@@ -144,6 +144,15 @@ class Redelivery:
         self._others_wait: bool | None = None
         self.passed_over_count = 0
         """The due retries that are left to other consumers, at least."""
+
+    def in_flight(self, tenant: int) -> int:
+        """Return how many messages of a tenant the group has in flight, the selected included."""
+        return self._group.in_flight.get(tenant, 0) + self._selection.tenant_count(tenant)
+
+    def _room(self, tenant: int, messages_max: int) -> int:
+        scheduler = self._group.scheduler
+        assert isinstance(scheduler, FairScheduler)
+        return scheduler.room(self, tenant, messages_max)
 
     def lanes(self) -> set[int]:
         """Return the lanes that have due retries or held messages of an unlocked key."""

@@ -33,6 +33,13 @@ _FEW_MOVED = 16
 ANY_RETRY = RetryRule()
 
 
+def may_select(group: Group) -> bool:
+    """Return whether a receive may find anything to do; the group has a scheduler already."""
+    scheduler = group.scheduler
+    assert isinstance(scheduler, FairScheduler)
+    return bool(len(group.retries) or group.locks.held_count) or scheduler.next_lane() is not None
+
+
 class Selector:
     """The selection of messages for one receive; the group has a scheduler already."""
 
@@ -53,9 +60,8 @@ class Selector:
         self._now_ms = now_ms
         self._selection = Selection(read_attributes)
         self._redelivery = Redelivery(
-            state, group, ordering, default_lane, now_ms, self._selection, self._room, rule
+            state, group, ordering, default_lane, now_ms, self._selection, rule
         )
-        self._scheduler: FairScheduler | None = None
         self._is_holding_full = False
         self._runs_passed = 0
         self._corrupt_before = state.corrupt
@@ -100,7 +106,6 @@ class Selector:
         group = self._group
         scheduler = group.scheduler
         assert isinstance(scheduler, FairScheduler)
-        self._scheduler = scheduler
         self._redelivery.resume_parked(messages_max)
         group.retries.advance(self._now_ms)
         left, is_all = messages_max, True
@@ -163,7 +168,7 @@ class Selector:
 
     def in_flight(self, tenant: int) -> int:
         """Return how many messages of a tenant the group has in flight, the selected included."""
-        return self._group.in_flight.get(tenant, 0) + self._selection.tenant_count(tenant)
+        return self._redelivery.in_flight(tenant)
 
     def _pass_run(self, start: int, end: int) -> int:
         """Pass a run behind the group's end; return how far, for there may be millions of runs."""
@@ -186,10 +191,6 @@ class Selector:
         if not columns.is_readable:
             return 0, columns.end
         return self._take_readable(lane, tenant, offset, columns)
-
-    def _room(self, tenant: int, messages_max: int) -> int:
-        assert self._scheduler is not None
-        return self._scheduler.room(self, tenant, messages_max)
 
     def _until_moved(self, lane: int, start: int, end: int) -> int:
         """Return the first offset in the lane's queue that is not to be taken from it.

@@ -1,0 +1,60 @@
+"""No request leaves a cycle of references: a collection of garbage holds up all requests."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.api.calls import publish, receive, settle
+from tests.support.node.running_node import RunningNode, running_node
+
+REPETITIONS = 50
+GROUP = "/v1/topics/t/groups/g"
+
+
+@pytest.fixture
+def node() -> Iterator[RunningNode]:
+    with running_node() as running:
+        running.call("POST", "/v1/topics", {"name": "t", "partitions": 6})
+        yield running
+
+
+def deliver_and(verb: str, **fields: Any) -> Callable[[RunningNode], object]:
+    def work(node: RunningNode) -> None:
+        publish(node, "t", "x")
+        (message,) = receive(node, "t", max_messages=1)
+        settle(node, "t", verb, message["receipt"], **fields)
+
+    return work
+
+
+WORKS: dict[str, Callable[[RunningNode], object]] = {
+    "publish": lambda node: publish(node, "t", "x"),
+    "publish many": lambda node: publish(node, "t", *["x"] * 100, key="k"),
+    "receive and ack": deliver_and("ack"),
+    "receive and nack": deliver_and("nack", delay="1h"),
+    "receive and extend": deliver_and("extend", visibility="1h"),
+    "receive nothing": lambda node: receive(node, "t", "nobody"),
+    "a long poll": lambda node: receive(node, "t", "nobody", wait="1ms"),
+    "read": lambda node: node.call("GET", "/v1/topics/t/messages?partition=0"),
+    "show a topic": lambda node: node.call("GET", "/v1/topics/t"),
+    "a refusal": lambda node: node.request("GET", "/v1/topics/nothing"),
+}
+
+
+@pytest.mark.parametrize("work", WORKS.values(), ids=WORKS)
+def test_no_request_leaves_a_cycle_of_references(
+    node: RunningNode, work: Callable[[RunningNode], object]
+) -> None:
+    work(node)  # what is made once
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(REPETITIONS):
+            work(node)
+        assert gc.collect() < REPETITIONS  # the node's own work makes a few
+    finally:
+        gc.enable()
