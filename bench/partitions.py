@@ -59,9 +59,6 @@ class _Partitions:
                     raise TimeoutError(f"not all partitions of {waiting} are led")
                 time.sleep(poll_s)
 
-    def _is_led(self, members: list[Member], topic: str) -> bool:
-        return sum(map(len, self._led(members, topic))) >= _TOPIC_PARTITIONS
-
     def _led(self, members: list[Member], topic: str) -> list[set[int]]:
         found: list[set[int]] = []
         for member in members:

@@ -18,7 +18,6 @@ from goq_cli.session import SESSION, take_global_options
 if TYPE_CHECKING:
     from goq.client import Client
 
-VARIABLE: Final = "_GOQ_COMPLETE"
 Candidate = tuple[str, str]
 _GLOBAL_OPTIONS: Final = {
     "--server": "URL of a node",

@@ -64,7 +64,7 @@ def known_files(manifest: BackupManifest | None) -> dict[FileKey, StoredFile]:
 
 
 class ObjectWriter:
-    """Writes the objects of one backup. ``copied_bytes`` and ``reused_bytes`` count its files."""
+    """Writes the objects of one backup. ``copied_bytes`` counts the files that it wrote."""
 
     def __init__(
         self,
@@ -73,7 +73,6 @@ class ObjectWriter:
         stamp: Callable[[Path], FileStamp] = stamp_of,
     ) -> None:
         self.copied_bytes = 0
-        self.reused_bytes = 0
         self._place = place
         self._known = dict(known)
         self._stamp = stamp
@@ -116,7 +115,6 @@ class ObjectWriter:
         stamp = self._stamp(planned.path)
         known = self._known.get(key)
         if planned.can_be_reused and known is not None and self._is_same(known, planned, stamp):
-            self.reused_bytes += known.size_bytes
             return known
         digest = (yield from self._write(planned)) if planned.size_bytes else ""
         stored = StoredFile(

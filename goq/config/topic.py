@@ -186,11 +186,6 @@ class _Setting(NamedTuple):
     kind: Kind[Any]
 
 
-def group_setting_names() -> list[str]:
-    """Return the names of the settings that a group can have."""
-    return list(_GROUP_SETTINGS)
-
-
 def flatten(written: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return settings by dotted key, however they were nested."""
     flat: dict[str, Any] = {}

@@ -75,13 +75,6 @@ class TieredLogReader(LogReader):
         """The first offset that is live or archived."""
         return self.segments[0].base_offset
 
-    def first_from(self, offset: int) -> int:
-        """Return the first offset from ``offset`` on that is live or archived."""
-        for segment in self.segments:
-            if offset < segment.end_offset:
-                return max(offset, segment.base_offset)
-        return offset
-
     def gaps(self, start: int, end: int) -> list[tuple[int, int]]:
         """Return the offset ranges from ``start`` up to ``end`` that lie between segments.
 

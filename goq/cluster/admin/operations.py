@@ -24,8 +24,6 @@ from goq.cluster.metadata.commands import (
 from goq.cluster.metadata.state import MetadataState, PartitionMetadata, TopicMetadata
 from goq.errors import Conflict, InvalidInput, NodeNotFound, PartitionNotFound, TopicNotFound
 
-ADD_MEMBER_TIMEOUT_S = 10.0
-
 
 class PlannedReassignment(NamedTuple):
     """A reassignment of one partition; ``refusal`` is the reason if it was refused."""

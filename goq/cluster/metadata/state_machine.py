@@ -9,7 +9,6 @@ The tables change in one transaction with the applied index and with the memory 
 
 from __future__ import annotations
 
-import logging
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -31,8 +30,6 @@ from goq.cluster.raft.state_machine.sqlite import SqliteStateMachine
 from goq.errors import CorruptData
 
 FILE_NAME = "metadata.db"
-StateListener = Callable[[MetadataState], None]
-_log = logging.getLogger("goq.cluster")
 
 
 class MetadataStateMachine:
@@ -51,7 +48,6 @@ class MetadataStateMachine:
         self._digest = self._new_digest = 0
         self.diverged: DivergedPartitions | None
         self._must_forget = False
-        self._listeners: list[StateListener] = []
         path = folder / FILE_NAME
         try:
             self._machine = SqliteStateMachine(
@@ -87,13 +83,6 @@ class MetadataStateMachine:
             return None
         return self._digest.to_bytes(DIGEST_BYTES, "big")
 
-    def add_listener(self, listener: StateListener) -> None:
-        """Call ``listener`` with the state after each command and after each restored snapshot.
-
-        It runs on the thread that applies. Its exceptions are logged, and affect nothing else.
-        """
-        self._listeners.append(listener)
-
     def apply(self, request: raft.Proposal, index: int) -> Any:
         """Apply a proposal once; return what :func:`decode_result` reads.
 
@@ -109,7 +98,7 @@ class MetadataStateMachine:
         state, self._digest = self._new_state or self.state, self._new_digest
         if index > state.version:  # a rejected or repeated proposal has an index, too
             state = replace(state, version=index)
-        self._publish(state)
+        self.state = state
         return answer
 
     def flush(self, index: int) -> None:
@@ -143,7 +132,7 @@ class MetadataStateMachine:
             self.diverged = tables.load_diverged(self._machine.connection)
         state = self._load()
         self._digest = state_digest(state)
-        self._publish(state)
+        self.state = state
 
     def forget_diverged(self) -> None:
         """Forget the partitions in ``diverged``; any thread may call this.
@@ -177,14 +166,6 @@ class MetadataStateMachine:
             raise raft.StateMachineFailed(
                 f"the cluster's metadata cannot be read: {error}"
             ) from error
-
-    def _publish(self, state: MetadataState) -> None:
-        self.state = state
-        for listener in self._listeners:
-            try:
-                listener(state)
-            except Exception:
-                _log.exception("a listener to the cluster's metadata failed")
 
 
 def decode_result(answer: Any) -> Result:

@@ -56,7 +56,6 @@ class FollowerReplica:
         self.leader_epoch = leader_epoch
         self._lost_gaps = lost_gaps or LostGaps()
         self.high_watermark = LogOffsets(0, 0)
-        self.truncated_messages = 0
         self.sealed_segments: list[SealedSegment] = []
         """Segments sealed by :meth:`apply`; the caller records them in the manifest."""
         self.log_lock = threading.Lock()
@@ -215,15 +214,12 @@ class FollowerReplica:
                 f"the leader of {self.key} asks to truncate {log.directory} at {end},"
                 f" but reported that all before {self.high_watermark[which]} is safe"
             )
-        before = log.end_offset
         if end <= log.start_offset:
             self._reset_log(which, max(end, 0))
         else:
             log.truncate(end)
             self._lost_gaps.forget_from(which, end)
         log = self._logs[which]
-        if which == 0:
-            self.truncated_messages += before - log.end_offset
         self._epochs[which] = last_epoch(log.reader, log.end_offset)
 
     def _reset_log(self, which: int, offset: int) -> None:

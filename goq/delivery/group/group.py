@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from goq.delivery.events.event import Range, Span
-from goq.delivery.group.attempt_ranges import AttemptRange, AttemptRanges, Retries, gaps
+from goq.delivery.group.attempt_ranges import AttemptRange, AttemptRanges, Retries
 from goq.delivery.group.key_locks import KeyLocks, MessageAttributes
 from goq.delivery.group.offset_set import NO_CEILING, OffsetSet
 from goq.delivery.group.tenant_cap import TenantCap
@@ -182,11 +182,6 @@ class Group:
         for lease in self.leases.values():
             yield from lease.parts
         yield from self.retries
-
-    def not_outstanding(self, start: int, end: int) -> Iterator[tuple[int, int]]:
-        """Yield what of ``start`` up to ``end`` is neither leased nor waits for a retry."""
-        parts = [part for part in self.outstanding() if part.start < end and start < part.end]
-        return gaps(start, end, parts)
 
     def drop(self, start: int, end: int) -> None:
         """Remove outstanding messages that can no longer be delivered."""

@@ -190,11 +190,6 @@ def rows_of(view: FrameView) -> ColumnRows | None:
     return _rows([view]) if view.header.attributes & ROW_ATTRIBUTES else None
 
 
-def dedup_rows_of(view: FrameView) -> DedupIdRows | None:
-    """Return the dedup ids of a stamped frame, or None if it has none."""
-    return _dedup_rows([view]) if view.header.attributes & Attribute.DEDUP_ID else None
-
-
 def read_frames(views: Sequence[FrameView]) -> FrameRows:
     """Return the rows of frames with rising offsets, all at once.
 

@@ -77,10 +77,6 @@ class Referee:
             self.out[tenant] -= 1
             self.scheduler.on_tenant_freed(tenant)
 
-    def check_oldest(self) -> None:
-        heads = [rest[0].ready_ms for key in self.world.queues if (rest := self.rest(key))]
-        assert self.scheduler.oldest_ready_ms() == min(heads, default=None)
-
     def waiting_lanes(self) -> Iterable[int]:
         return [lane for lane, count in self.waiting.items() if count]
 
@@ -220,8 +216,6 @@ class World:
         self.ready.trim(start)
 
     def check(self) -> None:
-        for group in self.groups:
-            group.check_oldest()
         kept = [queue for queue in self.ready.slots if queue is not None]
         assert sum(len(queue.runs) for queue in kept) == self.ready.entry_count
         assert sorted(map(id, kept)) == sorted(map(id, self.ready))

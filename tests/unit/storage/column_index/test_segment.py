@@ -14,7 +14,7 @@ from goq.config.topic import Fsync
 from goq.errors import StorageFailed
 from goq.frame.encoder import Columns, encode_frame
 from goq.frame.view import FrameView
-from goq.storage.column_index.rows import ColumnsBuilder, dedup_rows_of, rows_of
+from goq.storage.column_index.rows import ColumnsBuilder, read_frames, rows_of
 from goq.storage.disk import RealDisk
 from goq.storage.log.log import Log, LogConfig
 from tests.support.storage.columns import START_MS, Row, expected, part_of, random_frame, said_by
@@ -38,16 +38,18 @@ def frames_in(log: Log) -> list[tuple[int, bytes, int]]:
 def test_a_plain_frame_says_nothing() -> None:
     view = FrameView.parse(frame_of([b"one", None]))
     assert rows_of(view) is None
-    assert dedup_rows_of(view) is None
+    assert read_frames([view]) == (None, None)
 
 
 def test_dedup_ids_of_zeros_are_none() -> None:
     ids = [bytes(16), bytes(15) + b"\1", bytes(16)]
-    found = dedup_rows_of(FrameView.parse(encode_frame(Columns([b""] * 3, dedup_ids=ids))))
+    frame = encode_frame(Columns([b""] * 3, dedup_ids=ids))
+    _, found = read_frames([FrameView.parse(frame)])
     assert found is not None
     assert found.offsets.tolist() == [1]
     assert found.ids.tobytes() == ids[1]
-    assert dedup_rows_of(FrameView.parse(encode_frame(Columns([b""], dedup_ids=ids[:1])))) is None
+    frame = encode_frame(Columns([b""], dedup_ids=ids[:1]))
+    assert read_frames([FrameView.parse(frame)]) == (None, None)
 
 
 def test_a_name_that_a_frame_has_twice_is_one_tenant() -> None:
