@@ -58,7 +58,7 @@ from goq.cluster.membership.registration import NodeRegistration
 from goq.cluster.metadata.broker_store import ReplicatedMetadataStore
 from goq.cluster.metadata.client import MetadataClient
 from goq.cluster.metadata.commands import RegisterNode
-from goq.cluster.metadata.features import has_clock_events, has_relative_times
+from goq.cluster.metadata.features import has_clock_events, has_relative_times, has_renewals
 from goq.cluster.metadata.state import MetadataState
 from goq.cluster.metadata.state_machine import MetadataStateMachine
 from goq.cluster.raft.driver import RaftSettings, RaftStatus
@@ -67,7 +67,7 @@ from goq.cluster.raft.node import RaftNode
 from goq.cluster.raft.state_machine.state_machine import AppliedEntry
 from goq.cluster.raft.transport.link import Credentials
 from goq.cluster.raft.transport.tls import tls_credentials
-from goq.cluster.reconciler import InSyncProposer, Reconciler
+from goq.cluster.reconciler import InSyncProposer, Reconciler, RenewalProposer
 from goq.cluster.replication.archive_sync import ArchiveSync
 from goq.cluster.replication.repair.manager import RepairManager
 from goq.cluster.replication.replica import Replica
@@ -313,10 +313,12 @@ class ClusterBootstrap:
             broker.clock,
             client.fetch,
             InSyncProposer(self._name, base.metadata).propose,
+            RenewalProposer(self._name, base.metadata).propose,
             journal=broker.journal,
             on_failure=lambda _key, error: disk_health.on_error(error),
             has_session=heartbeats.has_session,
             may_record_clocks=lambda: has_clock_events(base.state()),
+            may_renew_leaderships=lambda: has_renewals(base.state()),
         )
         disk_health = DiskHealth(self._disk, broker.topics_dir.parent, replicas.in_thread)
         archives = ArchiveSync(

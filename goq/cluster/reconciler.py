@@ -2,7 +2,8 @@
 
 Topics are opened, replicas assigned, and what the metadata no longer places here is deleted. The
 whole newest metadata is compared each time, so a change that was missed is made good by the next.
-In the other direction, :class:`InSyncProposer` asks for changes of the in-sync sets led here.
+In the other direction, :class:`InSyncProposer` asks for changes of the in-sync sets led here, and
+:class:`RenewalProposer` for another epoch.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from goq.broker.broker import Broker
 from goq.cluster.membership.durable_topics import DurableTopics
 from goq.cluster.metadata.broker_store import group_settings, topic_rows
 from goq.cluster.metadata.client import MetadataClient
-from goq.cluster.metadata.commands import AlterInSync, ChangePartitions
+from goq.cluster.metadata.commands import AlterInSync, ChangePartitions, RenewLeadership
 from goq.cluster.metadata.features import has_batches
 from goq.cluster.metadata.state import (
     MetadataState,
@@ -209,6 +210,25 @@ class InSyncProposer:
                 for _, decided in some:
                     if not decided.done():
                         decided.set_result(None)
+
+
+class RenewalProposer:
+    """Asks the metadata for another epoch of partitions that the node ``name`` leads."""
+
+    def __init__(self, name: str, metadata: MetadataClient) -> None:
+        self._name = name
+        self._metadata = metadata
+
+    async def propose(self, key: PartitionKey, leader_epoch: int) -> None:
+        """Propose the next epoch once, unless the partition has one by now or is gone."""
+        topic = self._metadata.state.topics.get(key.topic)
+        if topic is None or topic.topic_id != key.topic_id:
+            return
+        partition = topic.partitions[key.number]
+        if (partition.leader, partition.leader_epoch) == (self._name, leader_epoch):
+            where = (key.topic, key.topic_id, key.number, partition.version)
+            command = RenewLeadership(*where, self._name, leader_epoch)
+            await self._metadata.propose_until_decided(command)
 
 
 def assignment_of(

@@ -61,6 +61,7 @@ _HANDLERS: dict[type[commands.Command], Callable[[MetadataState, Any], Applied]]
     commands.DeleteGroup: groups.delete_group,
     commands.AlterInSync: partitions.alter_in_sync,
     commands.ElectLeader: partitions.elect_leader,
+    commands.RenewLeadership: partitions.renew_leadership,
     commands.ChangePartitions: partitions.change_partitions,
     commands.MarkReplicaDamaged: partitions.mark_replica_damaged,
     commands.MarkReplicaRepaired: partitions.mark_replica_repaired,

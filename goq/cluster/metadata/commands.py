@@ -260,6 +260,13 @@ class ElectLeader(PartitionCommand, frozen=True, tag="elect_leader/1"):
     unclean: bool = False
 
 
+class RenewLeadership(PartitionCommand, frozen=True, tag="renew_leadership/1"):
+    """The leader leads on in the next epoch, because its disk may have lost some of this one."""
+
+    leader: Text
+    leader_epoch: Count
+
+
 class ChangePartitions(Command, frozen=True, tag="change_partitions/1"):
     """Change many partitions in order. A rejected change is skipped, unless all are.
 
@@ -366,6 +373,7 @@ AnyCommand = (
     | DeleteGroup
     | AlterInSync
     | ElectLeader
+    | RenewLeadership
     | ChangePartitions
     | ReassignPartition
     | StartReassignment

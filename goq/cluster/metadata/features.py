@@ -13,6 +13,7 @@ level 4   one command changes many partitions
 level 5   access tokens
 level 6   the topic of the audit trail
 level 7   topics may have the settings that only some have (``config.topic.OPTIONAL``)
+level 8   a leader whose disk failed leads on in another epoch
 """
 
 from __future__ import annotations
@@ -28,11 +29,12 @@ from goq.cluster.metadata.commands import (
     DeleteTopicAtOnce,
     PutToken,
     RegisterNodeWithLevel,
+    RenewLeadership,
     ResetReplicas,
 )
 from goq.cluster.metadata.state import MetadataState
 
-OWN_LEVEL: Final = 7
+OWN_LEVEL: Final = 8
 """The highest level that this version of goq knows."""
 
 DIGESTS_LEVEL: Final = 1
@@ -43,6 +45,7 @@ BATCHES_LEVEL: Final = 4
 TOKENS_LEVEL: Final = 5
 AUDIT_LEVEL: Final = 6
 OPTIONAL_SETTINGS_LEVEL: Final = 7
+RENEWALS_LEVEL: Final = 8
 
 _COMMAND_LEVELS: dict[type, int] = {
     RegisterNodeWithLevel: 1,
@@ -53,6 +56,7 @@ _COMMAND_LEVELS: dict[type, int] = {
     DeleteTopicAtOnce: TOPIC_IDS_LEVEL,
     ChangePartitions: BATCHES_LEVEL,
     PutToken: TOKENS_LEVEL,
+    RenewLeadership: RENEWALS_LEVEL,
 }
 
 
@@ -94,3 +98,8 @@ def has_audit_topic(state: MetadataState) -> bool:
 def has_optional_settings(state: MetadataState) -> bool:
     """Whether all nodes know the settings that only some topics have."""
     return state.features.level >= OPTIONAL_SETTINGS_LEVEL
+
+
+def has_renewals(state: MetadataState) -> bool:
+    """Whether all nodes know the command by which a leader gets another epoch."""
+    return state.features.level >= RENEWALS_LEVEL

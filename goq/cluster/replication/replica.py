@@ -64,6 +64,8 @@ class ReplicaHost(Protocol):
     """Whether the cluster cannot have given this node's leaderships to others by now."""
     may_record_clocks: Callable[[], bool]
     """Whether all nodes know the event by which times change clocks."""
+    may_renew_leaderships: Callable[[], bool]
+    """Whether all nodes know the command that gives a leader another epoch."""
     leader_clocks: LeaderClocks
 
     async def in_thread(self, work: Callable[[], object]) -> object:
@@ -89,6 +91,9 @@ class ReplicaHost(Protocol):
 
     def stop_serving(self, key: PartitionKey) -> None:
         """Refuse followers that fetch from a partition."""
+
+    def renew_leadership(self, replica: Replica) -> None:
+        """Ask the cluster for another epoch of a partition, until it decides anything about it."""
 
     async def open_partition(
         self, key: PartitionKey, logs: PartitionLogs, leadership: Leadership
@@ -123,6 +128,7 @@ class Replica:
         self._must_reopen = False
         self._decided_version = 0
         self._former_leader = ""
+        self._failed_epoch = 0
         self._task: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
 
@@ -142,6 +148,23 @@ class Replica:
             return self.as_follower.has_damage
         logs = self.idle_logs if self.as_leader is None else self.as_leader.logs
         return logs is not None and bool(logs.messages.reader.damage or logs.events.reader.damage)
+
+    @property
+    def spent_epoch(self) -> int | None:
+        """The epoch in which this node should lead and must not; None if there is none.
+
+        It led in this epoch, and its disk may have lost what followers have. It could give those
+        offsets to other frames, and followers could not tell by the epoch.
+        """
+        wanted = self._wanted
+        return wanted.leader_epoch if wanted is not None and self._is_spent(wanted) else None
+
+    def _is_spent(self, assignment: ReplicaAssignment) -> bool:
+        return (
+            assignment.leader == self._host.name
+            and assignment.leader_epoch == self._failed_epoch
+            and self._host.may_renew_leaderships()
+        )
 
     @property
     def other_nodes(self) -> list[str]:
@@ -227,6 +250,9 @@ class Replica:
     def _begin_role(self, wanted: ReplicaAssignment, logs: PartitionLogs) -> None:
         if wanted.leader is None:
             self.idle_logs = logs  # another replica may need what this one has
+        elif self._is_spent(wanted):
+            self.idle_logs = logs
+            self._host.renew_leadership(self)
         elif wanted.leader == self._host.name:
             self._lead(wanted, logs)
         else:
@@ -355,6 +381,8 @@ class Replica:
                 logs = leader.logs
         if logs is not None:
             await self._host.in_thread(lambda: _close_files(logs))
+        if leader is not None and any(log.failed for log in leader.logs):
+            self._failed_epoch = leader.leader_epoch
 
 
 def _is_same_leadership(before: ReplicaAssignment, wanted: ReplicaAssignment) -> bool:

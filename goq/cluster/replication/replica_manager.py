@@ -45,6 +45,11 @@ Nodes in ``restarted`` of the assignment have not fetched from this leader since
 Returns, once it is decided either way, the assignment that holds then.
 """
 
+RenewLeadership = Callable[[PartitionKey, int], Awaitable[None]]
+"""Asks the cluster for another epoch than this one of a partition that is led here."""
+
+_RENEWAL_PAUSE_S = 0.5
+
 
 class TopicHost(Protocol):
     """The topics of this node, open to clients as far as it leads their partitions."""
@@ -68,7 +73,8 @@ class ReplicaManager:
     """The replicas of the node ``name``.
 
     ``on_failure`` is called with a partition that the disk cannot hold now, and the error.
-    ``may_record_clocks`` returns whether all nodes know the event by which times change clocks.
+    ``may_record_clocks`` returns whether all nodes know the event by which times change clocks,
+    ``may_renew_leaderships`` whether they know the command that gives a leader another epoch.
     """
 
     def __init__(
@@ -81,15 +87,18 @@ class ReplicaManager:
         clock: Clock,
         fetch_from: FetchFrom,
         propose_in_sync: ProposeInSync,
+        propose_renewal: RenewLeadership,
         *,
         journal: NodeJournal | None = None,
         on_failure: Callable[[PartitionKey, Exception], None],
         has_session: Callable[[], bool] = lambda: True,
         may_record_clocks: Callable[[], bool] = lambda: True,
+        may_renew_leaderships: Callable[[], bool] = lambda: True,
     ) -> None:
         self.name = name
         self.has_session = has_session
         self.may_record_clocks = may_record_clocks
+        self.may_renew_leaderships = may_renew_leaderships
         self.disk = disk
         self.journal = journal
         self.fetch_server = FetchServer(executor, clock)
@@ -100,11 +109,13 @@ class ReplicaManager:
         self.leader_clocks = LeaderClocks(clock)
         self._fetch_from = fetch_from
         self._propose_in_sync = propose_in_sync
+        self._propose_renewal = propose_renewal
         self._on_failure = on_failure
         self._replicas: dict[PartitionKey, Replica] = {}
         self._fetchers: dict[str, Fetcher] = {}
         self._retentions: dict[PartitionKey, FollowerRetention] = {}
         self._proposing: dict[PartitionKey, asyncio.Task[None]] = {}
+        self._renewing: dict[PartitionKey, asyncio.Task[None]] = {}
         self._steady_until_ms = -math.inf
         """Until then no in-sync set of a partition led here is to change, if none changes."""
 
@@ -156,7 +167,7 @@ class ReplicaManager:
 
     async def close(self) -> None:
         """Close all replicas; all logs are closed on return."""
-        for task in self._proposing.values():
+        for task in (*self._proposing.values(), *self._renewing.values()):
             task.cancel()
         await self.close_replicas()
         await asyncio.gather(*(fetcher.stop() for fetcher in self._fetchers.values()))
@@ -200,6 +211,15 @@ class ReplicaManager:
         replica = self._replicas.get(key)
         if replica is not None:
             replica.on_in_sync_decided(decided)
+
+    async def _renew(self, replica: Replica) -> None:
+        """Ask for another epoch until the replica has other work."""
+        try:
+            while (epoch := replica.spent_epoch) is not None:
+                await self._propose_renewal(replica.key, epoch)
+                await asyncio.sleep(_RENEWAL_PAUSE_S)
+        finally:
+            self._renewing.pop(replica.key, None)
 
     # The services of ReplicaHost
 
@@ -297,6 +317,11 @@ class ReplicaManager:
     def stop_serving(self, key: PartitionKey) -> None:
         """Refuse followers that fetch from a partition."""
         self.fetch_server.remove_leader(key)
+
+    def renew_leadership(self, replica: Replica) -> None:
+        """Ask the cluster for another epoch of a partition that is led here."""
+        if replica.key not in self._renewing:
+            self._renewing[replica.key] = asyncio.ensure_future(self._renew(replica))
 
     async def open_partition(
         self, key: PartitionKey, logs: PartitionLogs, leadership: Leadership

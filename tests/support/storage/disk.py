@@ -112,7 +112,10 @@ class _SimulatedFile:
         try:
             cut_short = self._begin("sync")
         except OSError:
-            self._inode.forgotten |= self._inode.dirty
+            if self._disk.reverts_failed_syncs:
+                self._inode.data = bytearray(self._inode.stable)
+            else:
+                self._inode.forgotten |= self._inode.dirty
             self._inode.dirty.clear()
             raise
         if cut_short and self._disk.random.random() < 0.5:
@@ -145,7 +148,8 @@ class SimulatedDisk:
 
     ``crash_at`` is the number of the operation that is cut short, ``fault`` may name the error
     that an operation fails with, ``capacity_bytes`` bounds what fits, and ``in_memory`` says
-    whether reads need not wait.
+    whether reads need not wait. With ``reverts_failed_syncs`` readers see the old bytes after a
+    sync that failed, as on Btrfs, or once the page cache has dropped the new ones.
     """
 
     def __init__(self, random: Random | None = None) -> None:
@@ -156,6 +160,7 @@ class SimulatedDisk:
         self.crash_at: int | None = None
         self.capacity_bytes: int | None = None
         self.in_memory = True
+        self.reverts_failed_syncs = False
         self.fault: Callable[[str, Path], int | None] = lambda _operation, _path: None
         self._crashing = False
         self._inodes: dict[Path, _Inode] = {}

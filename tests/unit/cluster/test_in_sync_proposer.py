@@ -1,4 +1,4 @@
-"""Changes of in-sync sets wait for the one under way, and then go together."""
+"""Changes of in-sync sets wait for the one under way, and then go together. New epochs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from goq import limits
 from goq.cluster.metadata.commands import AlterInSync, ChangePartitions, CreateTopic, FenceNode
 from goq.cluster.metadata.state import Features, MetadataState
-from goq.cluster.reconciler import InSyncProposer, assignments_of
+from goq.cluster.reconciler import InSyncProposer, RenewalProposer, assignments_of
 from tests.support.cluster.metadata.states import after, nodes
 from tests.support.eventually import until
 
@@ -68,5 +68,26 @@ def test_a_fenced_node_that_fetches_keeps_no_other_from_entering(present: tuple[
         await proposer.propose(key, seen, frozenset({"n1", "n2", "n3"}))
         proposed = [sorted(command.in_sync) for command in metadata.proposed]
         assert proposed == ([["n1", "n2"]] if present == ("n1",) else [])
+
+    asyncio.run(run())
+
+
+def test_another_epoch_is_asked_for_only_while_the_node_leads_in_the_spent_one() -> None:
+    async def run() -> None:
+        state = after(nodes(3), CreateTopic("t", 1, {}, 3))
+        key, assignment = next(iter(assignments_of(state, "n1").items()))
+        leader, epoch = assignment.leader, assignment.leader_epoch
+        assert leader is not None
+        metadata = _Metadata(state)
+        metadata.may_decide.set()
+        for _ in range(2):
+            await RenewalProposer(leader, metadata).propose(key, epoch)  # type: ignore[arg-type]
+            assert len(metadata.proposed) == 1
+        found = assignments_of(metadata.state, "n1")[key]
+        assert (found.leader, found.leader_epoch) == (leader, epoch + 1)
+        for other in (key._replace(topic="gone"), key._replace(topic_id=99)):
+            await RenewalProposer(leader, metadata).propose(other, epoch + 1)  # type: ignore[arg-type]
+        await RenewalProposer("n9", metadata).propose(key, epoch + 1)  # type: ignore[arg-type]
+        assert len(metadata.proposed) == 1
 
     asyncio.run(run())

@@ -13,6 +13,7 @@ from goq.cluster.metadata.commands import (
     MarkReplicaDamaged,
     MarkReplicaRepaired,
     PartitionCommand,
+    RenewLeadership,
 )
 from goq.cluster.metadata.handlers.elections import (
     LeaderCounts,
@@ -121,15 +122,19 @@ def accept_partition(
     )
 
 
-def alter_in_sync(state: MetadataState, command: AlterInSync) -> Applied:
-    """Set the in-sync replicas, as the leader asks."""
-    partition = require_partition(state, command)
+def _check_leader(partition: PartitionMetadata, command: AlterInSync | RenewLeadership) -> None:
     if (partition.leader, partition.leader_epoch) != (command.leader, command.leader_epoch):
         raise CommandRejected(
             "not_leader",
             f"the leader of {command.topic}:{command.partition} is {partition.leader} in epoch"
             f" {partition.leader_epoch}, not {command.leader} in {command.leader_epoch}",
         )
+
+
+def alter_in_sync(state: MetadataState, command: AlterInSync) -> Applied:
+    """Set the in-sync replicas, as the leader asks."""
+    partition = require_partition(state, command)
+    _check_leader(partition, command)
     if command.leader not in command.in_sync:
         raise CommandRejected("invalid_in_sync", "the leader is always in sync")
     for node, incarnation in sorted(command.in_sync.items()):
@@ -173,6 +178,17 @@ def elect_leader(state: MetadataState, command: ElectLeader) -> Applied:
         )
     return accept_partition(
         state, command, with_leader(partition, leader, counts), f"is led by {leader}"
+    )
+
+
+def renew_leadership(state: MetadataState, command: RenewLeadership) -> Applied:
+    """Begin the next epoch of the same leader."""
+    partition = require_partition(state, command)
+    _check_leader(partition, command)
+    after = with_leader(partition, command.leader, LeaderCounts(state))
+    after = replace(after, unclean=partition.unclean)
+    return accept_partition(
+        state, command, after, f"is led by {command.leader} in epoch {after.leader_epoch}"
     )
 
 

@@ -14,6 +14,7 @@ from goq.cluster.metadata.commands import (
     MarkReplicaDamaged,
     MarkReplicaRepaired,
     RegisterNode,
+    RenewLeadership,
     SetNodeHealth,
     UnfenceNode,
 )
@@ -111,7 +112,7 @@ def _check_change(
         isinstance(command, RegisterNode)
         and command.node in before.nodes
         and command.node == old.leader
-    )
+    ) or (isinstance(command, RenewLeadership) and new != old)
     assert new.leader_epoch == old.leader_epoch + (new.leader != old.leader or anew)
     if isinstance(command, ForceNewCluster):
         assert new.replicas == new.in_sync == (command.node,)

@@ -195,6 +195,8 @@ class Commands:
                 return in_sync
             return c.ChangePartitions((in_sync, c.ElectLeader(*at, replica)))
         if kind < 5:
+            if r.random() < 0.3:
+                return c.RenewLeadership(*at, p.leader or anybody, p.leader_epoch)
             return c.ElectLeader(*at, replica)
         if kind < 6:
             return c.ElectLeader(*at, replica, unclean=True)

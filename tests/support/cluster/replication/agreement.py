@@ -61,6 +61,13 @@ class Agreement:
             self._put(key, part._replace(leader=leader, leader_epoch=part.leader_epoch + 1))
             self._spread()
 
+    def renew(self, node: str, key: PartitionKey, leader_epoch: int) -> None:
+        """Let a leader lead on in the next epoch, if it still leads in this one."""
+        part = self.parts[key]
+        if (part.leader, part.leader_epoch) == (node, leader_epoch):
+            self._put(key, part._replace(leader_epoch=leader_epoch + 1))
+            self._spread()
+
     def alter_in_sync(
         self, node: str, key: PartitionKey, seen: ReplicaAssignment, wanted: frozenset[str]
     ) -> bool:

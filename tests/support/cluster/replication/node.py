@@ -122,6 +122,7 @@ class SimNode:
             self.clock,
             self._fetch_from,
             self._propose_in_sync,
+            self._propose_renewal,
             on_failure=self._failed,
         )
         self.fitness = DiskHealth(disk, Path("/data"), self.replicas.in_thread)
@@ -246,6 +247,10 @@ class SimNode:
         self._agreement.alter_in_sync(self.name, key, part, wanted)
         await asyncio.sleep(self._random.choice([0.01, 0.01, 0.3, 1.0]))
         return self._agreement.parts[key]
+
+    async def _propose_renewal(self, key: PartitionKey, leader_epoch: int) -> None:
+        await asyncio.sleep(0.01)
+        self._agreement.renew(self.name, key, leader_epoch)
 
     # The topics, as replicas see them
 

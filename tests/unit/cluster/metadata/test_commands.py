@@ -26,6 +26,7 @@ from goq.cluster.metadata.commands import (
     RegisterNode,
     RemoveNode,
     RemoveTopic,
+    RenewLeadership,
     ReportDataLoss,
     SetNodeHealth,
     StartReassignment,
@@ -435,3 +436,24 @@ def test_a_state_that_was_taken_stays_as_it_was(three: MetadataState) -> None:
     after(state, DeleteTopic("orders", three.topics["orders"].topic_id))
     assert repr(three) == before
     assert partition(three) is found
+
+
+def test_a_leader_leads_on_in_the_next_epoch_only_if_it_still_leads(three: MetadataState) -> None:
+    before = partition(three)
+    state = after(three, RenewLeadership(*at(three), "n1", before.leader_epoch))
+    found = partition(state)
+    assert (found.leader, found.leader_epoch) == ("n1", before.leader_epoch + 1)
+    assert found.in_sync == before.in_sync
+    assert refused(state, RenewLeadership(*at(state), "n1", before.leader_epoch)) == "not_leader"
+    assert refused(state, RenewLeadership(*at(state), "n2", found.leader_epoch)) == "not_leader"
+    assert refused(state, RenewLeadership(*at(three), "n1", found.leader_epoch)) == "stale_version"
+
+
+def test_a_leader_elected_uncleanly_leads_on_though_it_is_damaged(three: MetadataState) -> None:
+    topic_id = three.topics["orders"].topic_id
+    state = after(three, *(FenceNode(name, 1) for name in ("n1", "n2", "n3")))
+    state = after(state, UnfenceNode("n1", 1), MarkReplicaDamaged("orders", topic_id, 0, "n1", 1))
+    state = after(state, ElectLeader(*at(state), "n1", True))
+    state = after(state, RenewLeadership(*at(state), "n1", partition(state).leader_epoch))
+    state = after(state, SetNodeHealth("n2", 1, "its disk is full"))
+    assert partition(state).leader == "n1"

@@ -13,12 +13,15 @@ from goq.cluster.metadata.commands import (
     RaiseFeatureLevel,
     RegisterNode,
     RegisterNodeWithLevel,
+    RenewLeadership,
     ResetReplicas,
 )
 from goq.cluster.metadata.features import (
     OPTIONAL_SETTINGS_LEVEL,
     OWN_LEVEL,
+    RENEWALS_LEVEL,
     has_digests,
+    has_renewals,
     level_of,
 )
 from goq.cluster.metadata.state import MetadataState
@@ -89,6 +92,9 @@ def test_commands_that_are_newer_than_the_first_version_need_a_level() -> None:
     assert level_of(register(1)) == 1
     assert level_of(ResetReplicas("n1", 1, ())) == 1
     assert level_of(RaiseFeatureLevel(1, {})) == 0
+    assert level_of(RenewLeadership("t", 1, 0, 1, "n1", 1)) == RENEWALS_LEVEL
+    assert not has_renewals(raised(nodes(3), RENEWALS_LEVEL - 1))
+    assert has_renewals(raised(nodes(3), RENEWALS_LEVEL))
     assert OWN_LEVEL >= 1
 
 

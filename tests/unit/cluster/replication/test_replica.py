@@ -132,6 +132,53 @@ def test_a_follower_leads_with_the_logs_that_it_has_open(
         assert synced == ["messages", "events"] * 2 * (fsync == "interval")
 
 
+class _LeadingHost(_Host):
+    """A node whose work is done at once, in a cluster that may know how to renew leaderships."""
+
+    def __init__(self, *, may_renew: bool) -> None:
+        super().__init__()
+        self.may_go_on.set()
+        self._may_renew = may_renew
+
+    def may_renew_leaderships(self) -> bool:
+        return self._may_renew
+
+
+@pytest.mark.parametrize("may_renew", [True, False])
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_leader_whose_disk_failed_waits_for_another_epoch_once_all_nodes_know_how(
+    tmp_path: Path, *, may_renew: bool, fails: bool
+) -> None:
+    async def run() -> list[str]:
+        host = _LeadingHost(may_renew=may_renew)
+        replica = Replica(PartitionKey("t", 1, 0), tmp_path, host)
+        both = ("n1", "n2")
+        replica.assign(ReplicaAssignment("n1", 1, both, both, 2, 1))
+        await until(lambda: replica.as_leader is not None)
+        first = replica.as_leader
+        assert first is not None
+        if fails:
+            first.logs.events.failed = "its disk failed"
+        replica.reopen()
+        waits = may_renew and fails
+        await until(
+            lambda: (
+                replica.as_leader not in (None, first)
+                or (replica.as_leader is None and replica.idle_logs is not None)
+            )
+        )
+        assert (replica.spent_epoch == 1) is waits
+        assert (replica.as_leader is None) is waits
+        replica.assign(ReplicaAssignment("n1", 1, ("n1",), both, 1, 2))
+        replica.assign(ReplicaAssignment("n1", 2, both, both, 2, 3))
+        await until(lambda: replica.as_leader is not None and replica.as_leader.leader_epoch == 2)
+        assert replica.spent_epoch is None
+        await replica.close()
+        return host.calls
+
+    assert asyncio.run(run()).count("renew_leadership") == (may_renew and fails)
+
+
 def _close(logs: PartitionLogs) -> None:
     logs.messages.close()
     logs.events.close()
