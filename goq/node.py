@@ -278,7 +278,8 @@ class NodeServer:
     async def _start_server(self, server: HttpServer, host: str, port: int, section: str) -> None:
         try:
             certificate = self._certificate
-            await server.start(host, port, None if certificate is None else certificate.context)
+            tls = None if certificate is None else lambda: certificate.context
+            await server.start(host, port, tls)
         except OSError as error:
             raise _cannot_listen(f"{host}:{port}", error, section) from None
 

@@ -7,7 +7,6 @@ metadata store needs. :meth:`ClusterBootstrap.build` builds all parts that need 
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
@@ -78,7 +77,7 @@ from goq.cluster.rpc.replica_client import ReplicaClient
 from goq.cluster.rpc.replica_server import ReplicaServer
 from goq.cluster.rpc.server import ResponseBody, RpcServer
 from goq.config.node import Config
-from goq.errors import GoqError, NotLeader, UsageError
+from goq.errors import GoqError, InvalidInput, NotLeader, UsageError
 from goq.http.client.trust import ClientTls
 from goq.storage.disk import Disk
 
@@ -359,13 +358,14 @@ class ClusterBootstrap:
         )
 
     def reload_authorities(self) -> None:
-        """Trust the authorities that were added to the file; raise ``UsageError``."""
-        path = self._config.ca_file
-        if self._tls.context is not None and path is not None:
-            try:
-                self._tls.context.load_verify_locations(path)
-            except (OSError, ssl.SSLError) as error:
-                raise UsageError(f"the authorities in {path} cannot be used: {error}") from None
+        """Trust the authorities that are in the file now, and no others, in new connections.
+
+        Raises ``UsageError`` and changes nothing if the file cannot be used.
+        """
+        try:
+            self._tls.context = _peer_tls(self._config).context
+        except InvalidInput as error:
+            raise UsageError(error.detail) from None
 
     async def close(self) -> None:
         """Close all connections to other nodes and stop the Raft member."""

@@ -49,16 +49,18 @@ class HttpServer:
         self._shared.on_large_body = on_large_body
         self._server: asyncio.Server | None = None
 
-    async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
+    async def start(
+        self, host: str, port: int, tls: Callable[[], ssl.SSLContext] | None = None
+    ) -> None:
         """Listen on ``host`` and ``port``, or on a free port for 0. Raises ``OSError``.
 
-        With ``tls`` only HTTPS is spoken.
+        With ``tls`` only HTTPS is spoken; it returns the context of a new connection.
         """
         shared = self._shared
         loop = asyncio.get_running_loop()
         shared.loop = loop
         self._server = await loop.create_server(
-            lambda: Connection(shared) if tls is None else TlsHandshake(shared, tls),
+            lambda: Connection(shared) if tls is None else TlsHandshake(shared, tls()),
             host,
             port,
             backlog=BACKLOG,

@@ -32,7 +32,7 @@ _HOP_BY_HOP = frozenset(
 class HttpProxy:
     """Forwards requests over connections to the HTTP ports of the other nodes."""
 
-    def __init__(self, tls: PeerTls = PeerTls()) -> None:  # noqa: B008 - frozen
+    def __init__(self, tls: PeerTls | None = None) -> None:
         self._connections = NodeConnections(limits.FORWARD_CONNECTIONS_MAX, tls)
 
     async def forward(self, url: str, request: Request) -> Response:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ssl
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
-from typing import NamedTuple
 
 from goq import limits
 from goq.cluster.metadata.state import MetadataState
@@ -32,19 +31,23 @@ UNSENT = (ConnectError, PoolTimeout)
 """The errors of requests of which the other side got nothing."""
 
 
-class PeerTls(NamedTuple):
+class PeerTls:
     """TLS to other nodes: nodes at ``https`` URLs are verified by ``context``, None for none; nodes
-    at ``http`` URLs are called if ``takes_plain``."""
+    at ``http`` URLs are called if ``takes_plain``.
 
-    context: ssl.SSLContext | None = None
-    takes_plain: bool = True
+    Another ``context`` counts for new connections.
+    """
+
+    def __init__(self, context: ssl.SSLContext | None = None, *, takes_plain: bool = True) -> None:
+        self.context = context
+        self._takes_plain = takes_plain
 
     def check(self, url: str) -> None:
         """Raise ``ConnectError`` for a node that this one may not call."""
         if url.startswith("https:"):
             if self.context is None:
                 raise ConnectError(f"{url} speaks TLS, and this node has no security.tls")
-        elif not self.takes_plain:
+        elif not self._takes_plain:
             raise ConnectError(f"{url} has no TLS, and this node has security.tls")
 
 
@@ -63,9 +66,9 @@ def header_pairs(headers: Mapping[str, str]) -> Iterator[tuple[bytes, bytes]]:
 class NodeConnections:
     """HTTP transports to other nodes, one for each URL, each with at most ``connections_max``."""
 
-    def __init__(self, connections_max: int, tls: PeerTls = PeerTls()) -> None:  # noqa: B008 - frozen
+    def __init__(self, connections_max: int, tls: PeerTls | None = None) -> None:
         self._connections_max = connections_max
-        self._tls = tls
+        self._tls = tls or PeerTls()
         self._by_url: dict[str, ProtocolTransport] = {}
 
     def transport(self, url: str) -> ProtocolTransport:
@@ -73,9 +76,10 @@ class NodeConnections:
         transport = self._by_url.get(url)
         if transport is None:
             self._tls.check(url)
-            tls = self._tls.context if url.startswith("https:") else None
-            transport = ProtocolTransport(self._connections_max, tls)
+            transport = ProtocolTransport(self._connections_max)
             self._by_url[url] = transport
+        if url.startswith("https:"):
+            transport.tls = self._tls.context
         return transport
 
     async def close(self) -> None:

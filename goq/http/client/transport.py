@@ -154,11 +154,11 @@ class _Connection(asyncio.Protocol):
 class ProtocolTransport:
     """Transport over an asyncio protocol (see the module). Bound to one event loop.
 
-    With ``tls`` it speaks HTTPS.
+    With ``tls`` new connections speak HTTPS.
     """
 
     def __init__(self, connections_max: int, tls: ssl.SSLContext | None = None) -> None:
-        self._tls = tls
+        self.tls = tls
         self._free = asyncio.Semaphore(connections_max)
         self._idle: list[_Connection] = []
         self._busy: set[_Connection] = set()
@@ -250,7 +250,7 @@ class ProtocolTransport:
         if self._closed:
             raise ConnectError("the client is closed")
         loop = asyncio.get_running_loop()
-        connecting = loop.create_connection(lambda: _Connection(origin), *origin, ssl=self._tls)
+        connecting = loop.create_connection(lambda: _Connection(origin), *origin, ssl=self.tls)
         try:
             async with asyncio.timeout(timeouts.connect_s):
                 _, connection = await connecting

@@ -1,8 +1,8 @@
 """TLS of the HTTP server: TLS 1.2 and later, with a certificate that is replaced while it runs.
 
-A certificate that does not match its key leaves a live context broken: every later handshake fails.
-So a pair is loaded into a scratch context first. A bad pair changes nothing. Open connections keep
-the certificate of their handshake.
+A certificate that does not match its key leaves a live context broken, and a context never forgets
+an authority or its session tickets. So the files are loaded into a new context, which takes the
+place of the one before. Bad files change nothing. Open connections keep what their handshake had.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ _Stamp = tuple[tuple[int, int, int], ...]
 
 
 class ServerCertificate:
-    """The certificate and the key of a server; ``context`` always has a pair that matches.
+    """The certificate and the key of a server; ``context`` always has a pair that matches, and is
+    another one after a change of the files.
 
     With ``client_ca`` clients may show certificates that those authorities have signed.
     """
@@ -35,7 +36,7 @@ class ServerCertificate:
         self._stamp = self._read_stamp()
         self._told_s = 0.0
         self._expiry_s: float | None = None
-        self.context = self._load(_new_context())
+        self.context = self._load()
         self._note_expiry()
 
     @property
@@ -50,16 +51,15 @@ class ServerCertificate:
         return self._expiry_s if left_s is not None and left_s < _EXPIRY_TOLD_S else None
 
     def reload(self) -> None:
-        """Load the pair again; raise ``UsageError`` and keep the one before if it is bad."""
+        """Load the files again; raise ``UsageError`` and keep what was before if they are bad."""
         stamp = self._read_stamp()
-        self._load(_new_context())
-        self._load(self.context)
+        self.context = self._load()
         self._stamp = stamp
         self._note_expiry()
         _log.info("loaded the certificate %s", self._paths[0])
 
     def reload_if_changed(self) -> None:
-        """Load the pair again if a file has changed; log once for a change if it is bad."""
+        """Load the files again if one has changed; log once for a change if they are bad."""
         self._tell_expiry()
         stamp = self._read_stamp()
         if stamp == self._stamp:
@@ -83,8 +83,9 @@ class ServerCertificate:
             days = (ending_s - now_s) / _DAY_S
             _log.warning("the certificate %s ends in %.1f days", self._paths[0], days)
 
-    def _load(self, context: ssl.SSLContext) -> ssl.SSLContext:
+    def _load(self) -> ssl.SSLContext:
         certificate, key = self._paths
+        context = _new_context()
         try:
             context.load_cert_chain(certificate, key, password=_refuse_password)
             if self._client_ca is not None:
@@ -101,7 +102,9 @@ class ServerCertificate:
     def _read_stamp(self) -> _Stamp:
         """Return what changes with the files, as far as they are there."""
         found = []
-        for path in self._paths:
+        for path in (*self._paths, self._client_ca):
+            if path is None:
+                continue
             try:
                 stat = path.stat()
             except OSError:

@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 
 from goq import Client
+from goq.cluster.rpc.client import NodeConnections
 from goq.errors import UsageError
+from goq.http.client.errors import ConnectError
+from goq.http.client.http1 import ClientRequest, RequestTimeouts, encode_head, parse_url
 from tests.support.cluster.authority import Authority, needs_openssl
 from tests.support.cluster.running_cluster import NAMES, RunningCluster, new_cluster
 from tests.support.cluster.wire_tap import WireTap, wire_tap
@@ -181,6 +184,38 @@ def test_a_cluster_that_was_stopped_starts_with_tls(cluster: RunningCluster) -> 
     for name in NAMES:
         cluster.restart(name)
     cluster.until(lambda: all(is_up(cluster, "n1", name) for name in NAMES))
+
+
+def test_nodes_trust_the_authorities_that_are_in_the_file_now(
+    cluster: RunningCluster, authority: Authority, tmp_path: Path
+) -> None:
+    other, trusted = Authority(tmp_path / "other"), tmp_path / "trusted.pem"
+    trusted.write_bytes(authority.certificate.read_bytes())
+    cluster.security["tls"]["ca_file"] = trusted
+    node = cluster.start("n1")
+    bootstrap = node.node._bootstrap
+    assert bootstrap is not None
+    connections = NodeConnections(1, bootstrap._tls)
+
+    async def call() -> int:
+        """Return the status that a node answers on a connection of its own."""
+        url = parse_url(node.url)
+        head = encode_head("GET", url, b"/livez", [(b"Connection", b"close")])
+        request = ClientRequest("GET", url, head, b"", RequestTimeouts())
+        return (await connections.transport(node.url).fetch(request)).status
+
+    def reload(text: bytes) -> None:
+        trusted.write_bytes(text)
+        node.on_loop(lambda: node.node.reload(node.node.config))
+
+    assert node.on_loop(call) == 200
+    reload(other.certificate.read_bytes())
+    with pytest.raises(ConnectError, match=r"(?i)certificate"):
+        node.on_loop(call)
+    with pytest.raises(UsageError, match="authorities"):
+        reload(b"nothing")
+    reload(other.certificate.read_bytes() + authority.certificate.read_bytes())
+    assert node.on_loop(call) == 200
 
 
 def test_settings_that_contradict_each_other_are_refused(cluster: RunningCluster) -> None:
