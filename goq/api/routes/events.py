@@ -88,7 +88,11 @@ class EventRoutes:
         reader, end = whole or partition.event_reader, partition.event_end_offset
         start = reader.segments[0].base_offset
         offset = max(start, asked)
-        most_bytes = limits.BACKGROUND_PIECE_BYTES if background else limits.READ_BYTES_MAX
+        most_bytes = limits.READ_BYTES_MAX
+        if background:
+            most_bytes = (
+                limits.BACKGROUND_PIECE_BYTES if as_frames else limits.BACKGROUND_JSON_BYTES
+            )
         read = partial(reader.read, offset, end, messages_max=limit, bytes_max=most_bytes)
         work = partial(_read, read, as_frames=as_frames)
         if background:

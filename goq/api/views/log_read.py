@@ -107,7 +107,10 @@ def _holds(view: FrameView, start: int, end: int) -> bool:
 
 
 _BACKGROUND = ReadBounds(
-    limits.READ_MESSAGES_MAX, limits.BACKGROUND_PIECE_BYTES, limits.BACKGROUND_PIECE_BYTES
+    limits.READ_BULK_MESSAGES_MAX, limits.BACKGROUND_PIECE_BYTES, limits.BACKGROUND_PIECE_BYTES
+)
+_BACKGROUND_JSON = ReadBounds(
+    limits.BACKGROUND_JSON_MESSAGES, limits.BACKGROUND_JSON_BYTES, limits.BACKGROUND_JSON_BYTES
 )
 
 
@@ -141,10 +144,10 @@ class _Piece:
     """A piece of the log up to the partition's current end, read in a thread, with its response."""
 
     def __init__(self, asked: RangeRead, partition: Partition, end: int) -> None:
-        bounds = _BACKGROUND if asked.background else FOREGROUND
-        limit = asked.limit
-        if asked.background and not asked.as_frames:
-            limit = min(limit, limits.BACKGROUND_JSON_MESSAGES)
+        bounds, limit = FOREGROUND, asked.limit
+        if asked.background:
+            bounds = _BACKGROUND if asked.as_frames else _BACKGROUND_JSON
+            limit = min(limit, bounds.messages_max)
         bytes_max = min(bounds.bytes_max, asked.bytes_max or bounds.bytes_max)
         bounds = bounds._replace(messages_max=limit, bytes_max=bytes_max)
         reader, start = partition.message_reader, asked.offset

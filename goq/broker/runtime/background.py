@@ -1,13 +1,16 @@
 """Background reads: reads of old messages that do not delay live traffic.
 
-A node runs at most one background read at a time, in a thread of its own, in small pieces. During
-live traffic the pause after a piece is three times the piece's duration, at least 20 ms, so
-background reads take at most a quarter of the time. Without live traffic there is no pause.
+A node runs at most one background read at a time, in a thread of its own, in small pieces. The
+pause after a piece follows the load: the rate of writes, as a share of ``FULL_WRITES_PER_S``. At
+full load it is three times the piece's duration and at least 20 ms, so background reads take at
+most a quarter of the time. While the event loop is late, it is at least 80 ms: the machine is short
+of CPU time, and reading faster would take it from live traffic. Without load there is no pause.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -19,13 +22,20 @@ from goq.errors import ShuttingDown, TooManyRequests
 T = TypeVar("T")
 
 BUSY_SHARE: Final = 0.25
-"""The share of the time for background reads during live traffic."""
+"""The share of the time for background reads at full load."""
+FULL_WRITES_PER_S: Final = 120.0
+"""The rate of writes from which the load is full. A message that is published, delivered and
+acknowledged alone makes three."""
+RATE_MEMORY_S: Final = 1.0
+"""The time constant of the measured rate: its weight falls to 1/e."""
 BUSY_FOR_S: Final = 1.0
-"""The time after a write during which traffic counts as live."""
+"""The time after a late event loop during which it counts as late."""
 PAUSE_S_MIN: Final = 0.02
-"""The shortest pause: to send and to process a piece takes time too."""
+"""The shortest pause at full load: to send and to process a piece takes time too."""
+LATE_PAUSE_S_MIN: Final = 0.08
+"""The shortest pause while the event loop is late."""
 LATE_S: Final = 0.005
-"""The lag of the event loop from which it counts as busy."""
+"""The lag of the event loop from which it counts as late."""
 
 
 class ReadPacer:
@@ -36,20 +46,38 @@ class ReadPacer:
     """
 
     def __init__(self) -> None:
-        self._writes: int | None = None
-        self._busy_until_s = float("-inf")
+        self._writes = 0
+        self._seen_s: float | None = None
+        self._writes_per_s = 0.0
+        self._late_until_s = float("-inf")
         self._next_s = float("-inf")
 
     def look(self, now_s: float, writes: int, late_s: float) -> None:
         """Record the number of writes so far, and the lag of the event loop."""
-        if (self._writes is not None and writes != self._writes) or late_s >= LATE_S:
-            self._busy_until_s = now_s + BUSY_FOR_S
-        self._writes = writes
+        if late_s >= LATE_S:
+            self._late_until_s = now_s + BUSY_FOR_S
+        if self._seen_s is not None:
+            passed_s = now_s - self._seen_s
+            if passed_s <= 0:
+                return
+            kept = math.exp(-passed_s / RATE_MEMORY_S)
+            rate = (writes - self._writes) / passed_s
+            self._writes_per_s = kept * self._writes_per_s + (1 - kept) * rate
+        self._writes, self._seen_s = writes, now_s
+
+    @property
+    def load(self) -> float:
+        """The load of live traffic, from 0 to 1."""
+        return min(1.0, self._writes_per_s / FULL_WRITES_PER_S)
 
     def worked(self, now_s: float, seconds: float) -> None:
         """Record the end and the duration of a piece."""
-        pause_s = max(seconds * (1 - BUSY_SHARE) / BUSY_SHARE, PAUSE_S_MIN)
-        self._next_s = now_s + (pause_s if now_s < self._busy_until_s else 0.0)
+        share_s = seconds * (1 - BUSY_SHARE) / BUSY_SHARE
+        if now_s < self._late_until_s:
+            pause_s = max(share_s, LATE_PAUSE_S_MIN)
+        else:
+            pause_s = max(share_s, PAUSE_S_MIN) * self.load
+        self._next_s = now_s + pause_s
 
     def wait_s(self, now_s: float) -> float:
         """Return the seconds until the next piece may start."""
@@ -86,7 +114,9 @@ class BackgroundReads:
         await self._look(loop)
         wait_s = self._pace.wait_s(loop.time())
         if wait_s:
+            due_s = loop.time() + wait_s
             await asyncio.sleep(wait_s)
+            self._pace.look(loop.time(), self._writes(), loop.time() - due_s)
         began_s = loop.time()
         try:
             return await loop.run_in_executor(self._thread, piece)

@@ -205,6 +205,21 @@ def test_a_background_read_is_in_pieces(node: RunningNode, topic: str) -> None:
     assert max(pieces) <= limits.BACKGROUND_JSON_MESSAGES
 
 
+def test_a_background_read_of_frames_has_larger_pieces(node: RunningNode, topic: str) -> None:
+    body = f.placed(f.frame(bytes(limits.MIB // 2)), 0)
+    for _ in range(12):
+        node.request("POST", f"/v1/topics/{topic}/messages", body, f.FRAMES)
+    with Client(node.url) as client:
+        sizes, offset = [], 0
+        while offset < 12:
+            piece = client.read(topic, partition=0, offset=offset, background=True)
+            sizes.append(sum(view.header.frame_bytes for view in piece.frames))
+            offset = piece.next
+    assert max(sizes) <= limits.BACKGROUND_PIECE_BYTES
+    assert sizes[0] > limits.BACKGROUND_PIECE_BYTES // 2
+    assert len(sizes) == 2
+
+
 def test_too_many_background_reads_are_refused(
     node: RunningNode, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 
 import pytest
@@ -11,6 +12,8 @@ from goq import limits
 from goq.broker.runtime.background import (
     BUSY_FOR_S,
     BUSY_SHARE,
+    FULL_WRITES_PER_S,
+    LATE_PAUSE_S_MIN,
     LATE_S,
     PAUSE_S_MIN,
     BackgroundReads,
@@ -27,28 +30,62 @@ def test_without_live_traffic_there_is_no_pause() -> None:
         pace.worked(now_s, 0.5)
 
 
-def test_with_live_traffic_background_reads_have_a_quarter_of_the_time() -> None:
-    pace, now_s, worked_s = ReadPacer(), 0.0, 0.0
+def read_beside(writes_per_s: float, piece_s: float) -> float:
+    """Return the share of the time that background reads get beside so many writes."""
+    pace, now_s, began_s = ReadPacer(), 0.0, 0.0
     for piece in range(1000):
-        pace.look(now_s, piece, 0.0)
-        now_s += pace.wait_s(now_s)
-        now_s += 0.01 * (piece % 3 + 1)
-        worked_s += 0.01 * (piece % 3 + 1)
-        pace.worked(now_s, 0.01 * (piece % 3 + 1))
-    assert worked_s / now_s == pytest.approx(BUSY_SHARE, rel=0.01)
+        if piece == 500:  # the rate is known by then
+            began_s = now_s
+        pace.look(now_s, int(now_s * writes_per_s), 0.0)
+        now_s += pace.wait_s(now_s) + piece_s
+        pace.worked(now_s, piece_s)
+    return 500 * piece_s / (now_s - began_s)
+
+
+@pytest.mark.parametrize("times", [1.5, 20])
+def test_at_full_load_background_reads_have_a_quarter_of_the_time(times: float) -> None:
+    share = read_beside(FULL_WRITES_PER_S * times, 0.01)
+    assert share == pytest.approx(BUSY_SHARE, rel=0.03)
+
+
+def test_the_share_falls_with_the_rate_of_writes() -> None:
+    assert read_beside(2, 0.004) > 0.9
+    # the pause at half load is half of the shortest
+    assert read_beside(FULL_WRITES_PER_S / 2, 0.005) == pytest.approx(1 / 3, rel=0.1)
+    assert read_beside(FULL_WRITES_PER_S * 2, 0.005) == pytest.approx(1 / 5, rel=0.03)
+
+
+def test_the_rate_of_writes_does_not_depend_on_how_often_it_is_looked_at() -> None:
+    often, seldom = ReadPacer(), ReadPacer()
+    for step in range(1001):
+        often.look(step / 100, step // 2, 0.0)
+        if step % 100 == 0:
+            seldom.look(step / 100, step // 2, 0.0)
+    assert often.load == pytest.approx(50 / FULL_WRITES_PER_S, rel=0.05)
+    assert seldom.load == pytest.approx(50 / FULL_WRITES_PER_S, rel=0.05)
+
+
+def test_two_looks_at_one_moment_count_writes_once() -> None:
+    pace = ReadPacer()
+    for now_s, writes in ((0.0, 0), (0.0, 40), (1.0, 60), (1.0, 70), (2.0, 120)):
+        pace.look(now_s, writes, 0.0)
+    assert pace.load == pytest.approx(60 * (1 - math.exp(-2)) / FULL_WRITES_PER_S)
 
 
 def test_a_pause_is_not_shorter_than_its_minimum() -> None:
     pace = ReadPacer()
-    pace.look(0.0, 1, LATE_S)
-    pace.worked(0.0, 0.001)
-    assert pace.wait_s(0.0) == PAUSE_S_MIN
+    pace.look(0.0, 0, 0.0)
+    pace.look(10.0, 10_000, 0.0)
+    pace.worked(10.0, 0.001)
+    assert pace.wait_s(10.0) == pytest.approx(PAUSE_S_MIN)
+    pace.look(10.0, 10_000, LATE_S)
+    pace.worked(10.0, 0.001)
+    assert pace.wait_s(10.0) == pytest.approx(LATE_PAUSE_S_MIN)
 
 
-def test_traffic_counts_for_as_long_as_it_is_said() -> None:
+def test_a_late_event_loop_counts_for_as_long_as_it_is_said() -> None:
     pace = ReadPacer()
-    pace.look(0.0, 1, 0.0)
-    pace.look(10.0, 2, 0.0)
+    pace.look(10.0, 1, LATE_S)
     pace.worked(10.0 + BUSY_FOR_S - 0.001, 1.0)
     assert pace.wait_s(11.0) > 2
     pace.worked(10.0 + BUSY_FOR_S, 1.0)
