@@ -3,6 +3,7 @@
 ``docs/format.md`` is the specification.
 
 encoder         a frame written from columns
+one_value       the frame of a message with only a value, without columns
 header          the fixed 64 bytes of a frame
 hashes          hashes of keys, dedup ids and producer names; the partition of a key
 validation      the check of frames from outside

@@ -6,7 +6,6 @@ microsecond per message. Without numpy, a producer of one line starts faster.
 
 from __future__ import annotations
 
-import struct
 import sys
 from array import array
 from collections.abc import Iterable, Sequence
@@ -35,7 +34,6 @@ if sys.byteorder != "little":  # the format is little-endian and read without co
 
 NO_TENANT = 0xFFFF
 _LENGTHS_BYTES = 8
-_ONE_VALUE = struct.Struct("<IIii")  # raw and stored length, then two offsets
 _PADDING = [bytes(count) for count in range(8)]
 
 
@@ -159,16 +157,6 @@ def encode_frame(
     attributes |= _add_stored(parts, payload, compress=compress)
     return assemble_frame(
         parts, count=count, attributes=attributes, producer=producer, left_out=len(left_out)
-    )
-
-
-def encode_value(value: bytes, producer: ProducerMark = NO_PRODUCER) -> bytes:
-    """Return the result of :func:`encode_frame` for one message with only a value, but faster."""
-    padding = padding_bytes(len(value))
-    raw_bytes = 8 + len(value) + padding
-    head = _ONE_VALUE.pack(raw_bytes, raw_bytes, 0, len(value))
-    return assemble_frame(
-        (head, value, _PADDING[padding]), count=1, attributes=0, producer=producer
     )
 
 

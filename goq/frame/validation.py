@@ -20,6 +20,7 @@ from goq.errors import InvalidFrame, TooLarge
 from goq.frame.body import BytesColumn, Payload, apply_nulls
 from goq.frame.encoder import NO_TENANT
 from goq.frame.header import Attribute, FrameHeader
+from goq.frame.one_value import value_of
 from goq.frame.view import DELIVERY_COLUMNS, FrameView
 from goq.units import format_duration_ms
 
@@ -37,6 +38,11 @@ def check_frame(view: FrameView) -> None:
     """Raise ``InvalidFrame`` or ``TooLarge`` unless ``view`` is a sound frame of messages."""
     check_body_crc(view)
     header = view.header
+    if header.first_sequence + header.message_count > _SEQUENCE_MAX:
+        raise InvalidFrame(f"first_sequence {header.first_sequence} is over the maximum")
+    value = value_of(view)
+    if value is not None and len(value) <= limits.VALUE_BYTES_MAX:
+        return
     if header.attributes & Attribute.EVENTS:
         raise InvalidFrame("a frame of events is not a frame of messages")
     if header.attributes & Attribute.REDRIVEN:
@@ -49,8 +55,6 @@ def check_frame(view: FrameView) -> None:
         raise InvalidFrame("a frame has both keys and key hashes, or neither")
     if header.left_out:
         raise InvalidFrame("only the node leaves messages out of a batch")
-    if header.first_sequence + header.message_count > _SEQUENCE_MAX:
-        raise InvalidFrame(f"first_sequence {header.first_sequence} is over the maximum")
     try:
         payload = view.payload
     except (ValueError, IndexError) as error:

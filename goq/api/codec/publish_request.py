@@ -24,6 +24,7 @@ from goq.clock import TimeSlice
 from goq.config.topic import TopicSettings
 from goq.errors import InvalidInput, TooLarge
 from goq.frame.hashes import dedup_hash
+from goq.frame.header import Attribute
 from goq.frame.validation import check_delivery, check_frame
 from goq.frame.view import FrameView
 from goq.http.message import Request
@@ -284,7 +285,8 @@ def decode_frames(body: bytes, settings: TopicSettings, now_ms: int) -> list[tup
         except InvalidInput as error:
             error.field = field
             raise
-        raw_bytes += view.raw_bytes
+        is_packed = view.header.attributes & Attribute.ZSTD
+        raw_bytes += view.raw_bytes if is_packed else view.header.frame_bytes
         if raw_bytes > RAW_BYTES_PER_REQUEST_MAX or len(frames) >= FRAMES_PER_REQUEST_MAX:
             raise TooLarge(
                 f"a request brings at most {FRAMES_PER_REQUEST_MAX} frames of together at most"

@@ -18,9 +18,9 @@ from goq.frame.encoder import (
     ProducerMark,
     columns_from_messages,
     encode_frame,
-    encode_value,
 )
 from goq.frame.header import HEADER_BYTES
+from goq.frame.one_value import encode_value
 from goq.frame.view import FrameView
 from goq.model import Acks, Message
 

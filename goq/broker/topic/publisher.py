@@ -28,6 +28,7 @@ from goq.frame.encoder import (
 )
 from goq.frame.hashes import dedup_partition_of, partition_of
 from goq.frame.header import Attribute, FrameHeader
+from goq.frame.one_value import value_of
 from goq.frame.view import FrameView
 from goq.model import Acks, Message
 
@@ -177,8 +178,10 @@ class TopicPublisher:
         if client_id is not None:
             frames = [(partition, _named(view, client_id)) for partition, view in frames]
         targets = [self._place_frame(partition, view) for partition, view in frames]
-        if len(frames) == 1 and _is_bare_value(frames[0][1].header):
-            appends = [await self._publish_value(targets[0], frames[0][1], client_id, acks)]
+        value = _lone_value(frames)
+        if value is not None:
+            producer = _producer_of(frames[0][1].header)
+            appends = [await self._publish_value(targets[0], value, producer, client_id, acks)]
         else:
             placed = [(n, view) for n, (_, view) in zip(targets, frames, strict=True)]
             pending = self._publish(placed, client_id, acks)
@@ -196,11 +199,14 @@ class TopicPublisher:
         ]
 
     def _publish_value(
-        self, number: int, view: FrameView, client_id: str | None, acks: Acks
+        self,
+        number: int,
+        value: bytes,
+        producer: ProducerMark,
+        client_id: str | None,
+        acks: Acks,
     ) -> asyncio.Future[Appended]:
         """Queue the value of a frame, to share a frame with others."""
-        header, (value,) = view.header, view.values(0, 1)
-        producer = ProducerMark(header.producer_id, header.producer_epoch, 0)
         by = SharedBy(producer, acks, self.settings.default_lane)
         return self.target(number).publish_message(Message(value), by, client_id)
 
@@ -241,10 +247,10 @@ class TopicPublisher:
             sticky = (sticky + 1) % count
         if sticky != self._sticky:
             self._sticky_bytes, self._sticky_until_s = 0, now_s + limits.STICKY_S
-        for partition in self._partitions.in_turn(sticky):
-            if partition.availability.error is None:
-                sticky = partition.identity.number
-                break
+        partition = self._partitions.get(sticky)
+        if partition is None or partition.availability.error is not None:
+            online = (p for p in self._partitions.in_turn(sticky) if p.availability.error is None)
+            sticky = next((p.identity.number for p in online), sticky)
         self._sticky = sticky
         self._sticky_bytes += size_bytes
         return sticky
@@ -262,14 +268,15 @@ class TopicPublisher:
         return self._keyless(len(view.buffer))
 
 
-def _is_bare_value(header: FrameHeader) -> bool:
-    """Return whether a frame is one value, and nothing refers to it as a frame."""
-    return (
-        header.message_count == 1
-        and not header.attributes
-        and not header.left_out
-        and not header.sequenced_producer_id
-    )
+def _lone_value(frames: Sequence[tuple[int, FrameView]]) -> bytes | None:
+    """Return the value of a frame that is alone, if nothing refers to it as a frame."""
+    if len(frames) != 1 or frames[0][1].header.sequenced_producer_id:
+        return None
+    return value_of(frames[0][1])
+
+
+def _producer_of(header: FrameHeader) -> ProducerMark:
+    return ProducerMark(header.producer_id, header.producer_epoch, 0)
 
 
 def _named(view: FrameView, client_id: str) -> FrameView:

@@ -20,7 +20,6 @@ from goq.frame.encoder import (
     ProducerMark,
     columns_from_messages,
     encode_frame,
-    encode_value,
     named_producer,
 )
 from goq.frame.hashes import dedup_hash, key_hash, partition_of
@@ -209,11 +208,6 @@ def test_a_changed_byte_of_the_body_is_noticed() -> None:
     frame[-1] ^= 1
     with pytest.raises(Exception, match="CRC32C"):
         check_body_crc(FrameView.parse(bytes(frame)))
-
-
-@given(st.binary(max_size=100))
-def test_the_short_way_for_one_value_writes_the_same_frame(value: bytes) -> None:
-    assert encode_value(value) == encode_frame(Columns([value]))
 
 
 @given(batches(), st.data())

@@ -1,0 +1,55 @@
+"""The short way for a frame of one value does what the long way does."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from goq import limits
+from goq.errors import TooLarge
+from goq.frame.encoder import Columns, ProducerMark, encode_frame
+from goq.frame.header import HEADER_BYTES
+from goq.frame.one_value import encode_value, value_of
+from goq.frame.validation import check_frame
+from goq.frame.view import FrameView
+from tests.support.frame.cases import GOLDEN, resealed
+
+NUMBERS = st.sampled_from([0, 1, 7, 8, 9, 15, 16, 24, 2**31 - 1, 2**31, 2**32 - 8, 2**32 - 1])
+
+
+@given(st.binary(max_size=100), st.integers(0, 2**63))
+def test_it_writes_and_reads_the_same_frame(value: bytes, producer_id: int) -> None:
+    producer = ProducerMark(producer_id, 1, 5)
+    frame = encode_value(value, producer)
+    assert frame == encode_frame(Columns([value]), producer=producer)
+    assert value_of(FrameView.parse(frame)) == value
+
+
+@given(st.binary(max_size=40), st.integers(0, 4), NUMBERS)
+def test_a_frame_with_sections_that_contradict_each_other_has_no_value(
+    value: bytes, field: int, number: int
+) -> None:
+    frame = bytearray(encode_value(value))
+    position = HEADER_BYTES + 4 * field
+    if position + 4 <= len(frame):
+        struct.pack_into("<I", frame, position, number)
+    view = FrameView.parse(resealed(frame))
+    found = value_of(view)
+    if found is not None:
+        assert [found] == view.values(0, 1)
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_only_a_frame_of_one_value_and_nothing_else_has_one(name: str) -> None:
+    frame = GOLDEN[name].encode()
+    value = value_of(FrameView.parse(frame))
+    assert value is None or frame == encode_value(value)
+
+
+def test_a_value_over_its_limit_is_refused() -> None:
+    check_frame(FrameView.parse(encode_value(bytes(limits.VALUE_BYTES_MAX))))
+    with pytest.raises(TooLarge, match="value"):
+        check_frame(FrameView.parse(encode_value(bytes(limits.VALUE_BYTES_MAX + 1))))
