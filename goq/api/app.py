@@ -95,7 +95,7 @@ class App:
         view = StandaloneView(broker, node_id, own_url) if cluster is None else cluster.view
         self.metrics = Metrics(broker, stats, view, space, partitions=partition_metrics)
         self.metrics.certificate = certificate
-        self.backups = NodeBackups(broker, backup or BackupConfig(), is_member=cluster is not None)
+        self.backups = _backups(broker, backup or BackupConfig(), cluster)
         self.metrics.backups = self.backups
         traces = TraceRoutes(broker, node_id)
         quotas = self.metrics.quotas
@@ -244,6 +244,15 @@ def _node_proof(cluster: ClusterNode | None) -> Callable[[Request], None] | None
         server.authenticate(forwarded_text(request), request.headers, request.body)
 
     return check
+
+
+def _backups(broker: Broker, config: BackupConfig, cluster: ClusterNode | None) -> NodeBackups:
+    if cluster is None:
+        return NodeBackups(broker, config)
+    from goq.backup.cluster_source import ClusterSource  # unused by a standalone node
+
+    source = ClusterSource(cluster.backup_files)
+    return NodeBackups(broker, config, source, goes_first=lambda: cluster.raft.is_leader)
 
 
 def _topic_routes(broker: Broker, node_id: str, cluster: ClusterNode | None) -> TopicRoutes:

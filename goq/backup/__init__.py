@@ -5,6 +5,7 @@ place             the folder of backups: objects, manifests, its lock
 planned_files     the files of a partition, as one moment has them
 data_dir_source   the plan for the data folder of a stopped node
 node_source       the plan for a running node
+cluster_source    the plan for a running cluster, and reads from its leaders
 object_writer     copies of planned files as objects
 backup            one backup, from plan to manifest
 node_backups      backups of a running node, on request and on a schedule

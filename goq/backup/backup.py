@@ -14,9 +14,9 @@ from typing import NamedTuple
 from goq.access.token_record import TokenRecord
 from goq.backup.data_dir_source import DataDirSource, locked_data_dir
 from goq.backup.manifest import BackupManifest, StoredPartition, StoredTopic
-from goq.backup.object_writer import FileStamp, ObjectWriter, known_files, stamp_of
+from goq.backup.object_writer import ObjectWriter, known_files, stamp_of
 from goq.backup.place import BackupPlace
-from goq.backup.planned_files import PlannedTopic
+from goq.backup.planned_files import FileStamp, PlannedTopic
 from goq.errors import UsageError
 from goq.storage.disk import Disk
 from goq.storage.node_db import FILE_NAME as DB_NAME

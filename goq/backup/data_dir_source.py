@@ -14,12 +14,19 @@ import os
 from collections import defaultdict
 from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import cast
 
 from goq import limits
 from goq.access.token_record import TokenRecord
-from goq.backup.planned_files import PlannedFile, PlannedLog, PlannedPartition, PlannedTopic
+from goq.backup.planned_files import (
+    PlannedFile,
+    PlannedLog,
+    PlannedPartition,
+    PlannedTopic,
+    list_archived_files,
+)
 from goq.errors import CorruptData, DataDirLocked, NotFound, UsageError
 from goq.storage.archive.manifest import ARCHIVE_DIR
 from goq.storage.catalog.topic_file import read_topic_file
@@ -85,7 +92,10 @@ def locked_data_dir(data_dir: Path) -> Generator[None]:
         raise NotFound(f"there is no folder {data_dir}; say which with --data-dir")
     check_format(data_dir)
     if (data_dir / CLUSTER_DIR).exists():
-        raise UsageError(f"{data_dir} is of a node of a cluster: that cannot be backed up yet")
+        raise UsageError(
+            f"{data_dir} is of a node of a cluster, and has what that node has only: back up the"
+            " running cluster through a node with backup.to"
+        )
     if not (data_dir / DB_NAME).exists():
         raise NotFound(f"{data_dir} is no data folder: it has no {DB_NAME}")
     descriptors: list[int] = []
@@ -159,11 +169,12 @@ class DataDirSource:
     def _plan_log(self, folder: str, number: int, name: str) -> PlannedLog:
         path = f"{folder}/{number}/{name}"
         directory = self._topics_dir / path
+        list_archived = partial(list_archived_files, self._disk, self._archive_dir / path)
         segments = list_segments(self._disk, directory)
         if not segments:
             if number < self._existed.get(folder, 0) or self._disk.names(directory):
                 raise CorruptData(f"{directory} has no segment; {_START}")
-            return PlannedLog(0, [], self._archive_dir / path)  # the topic was just created
+            return PlannedLog(0, [], list_archived)  # the topic was just created
         newer = _newer(self._entries.get(path, ()), read_journal_mark(self._disk, directory))
         by_path: dict[Path, list[JournalEntry]] = defaultdict(list)
         for segment in segments:
@@ -183,7 +194,7 @@ class DataDirSource:
             )
             for segment, size_bytes in files
         ]
-        return PlannedLog(end_offset, planned, self._archive_dir / path)
+        return PlannedLog(end_offset, planned, list_archived)
 
 
 def _journal_entries(disk: Disk, data_dir: Path) -> Mapping[str, list[MarkedEntry]]:

@@ -1,18 +1,15 @@
 """Backups of a running node, one at a time: on request, and on a schedule.
 
-All partitions are planned in one step of the event loop, so dead letters and redrives between two
-topics are whole: no event says that a copy is stored which the other topic lacks. Files are copied
-as background reads, in pieces of about 10 ms, which pause during live traffic. A segment that
-retention or compaction removes before it is copied makes all be planned again; what is copied by
-then is not copied again.
+The files are those of a :class:`BackupSource`: the node's own topics, or those of its cluster. What
+is removed before it is copied makes all be planned again; what is copied by then is not copied
+again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import time
-from collections.abc import Generator
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -20,21 +17,17 @@ from typing import Final, NamedTuple
 from goq.backup.backup import BackupBuilder, BackupResult, check_apart
 from goq.backup.inspection import prune_place
 from goq.backup.manifest import StoredPartition
-from goq.backup.node_source import plan_partition, plan_topic
+from goq.backup.node_source import BackupSource, LocalSource
 from goq.backup.place import BackupPlace
-from goq.backup.planned_files import PlannedPartition, PlannedTopic
+from goq.backup.planned_files import PlannedTopic
 from goq.broker.broker import Broker
-from goq.broker.topic.topic import Topic
 from goq.config.backup import BackupConfig
-from goq.errors import Conflict, GoqError, InvalidInput, TooManyRequests, UsageError
-from goq.storage.archive.manifest import ARCHIVE_DIR
+from goq.errors import GoqError, InvalidInput
 from goq.storage.disk import RealDisk
 
 _log = logging.getLogger("goq.backup")
-PLAN_TRIES: Final = 20
-_PIECE_S: Final = 0.01
 _RETRY_S: Final = 60.0
-_BUSY_S: Final = 0.2
+_YIELD_S: Final = 30.0
 
 
 class NodeBackupOutcome(NamedTuple):
@@ -48,14 +41,26 @@ class NodeBackupOutcome(NamedTuple):
 class NodeBackups:
     """The backups of a node to the folder of its configuration; ``last`` is the last one here."""
 
-    def __init__(self, broker: Broker, config: BackupConfig, *, is_member: bool = False) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        config: BackupConfig,
+        source: BackupSource | None = None,
+        *,
+        goes_first: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """``source`` is what the node backs up, None for its own topics.
+
+        Of several nodes with a schedule and one place, the one that ``goes_first`` backs up.
+        """
         self.config = config
         self.last: NodeBackupOutcome | None = None
         self.failures = 0
         self.newest_us: int | None = None
         """The time of the newest backup in the folder; None without any."""
         self._broker = broker
-        self._is_member = is_member
+        self._source: BackupSource = source or LocalSource(broker, RealDisk())
+        self._goes_first = goes_first
         self._data_dir = broker.topics_dir.parent
         self._number = 0
         self._running: asyncio.Task[None] | None = None
@@ -78,14 +83,15 @@ class NodeBackups:
         folder = self.config.to
         if folder is None:
             return
-        if self._is_member:
-            raise UsageError("a node of a cluster cannot be backed up yet", field="backup.to")
         check_apart(folder, self._data_dir)
-        with suppress(OSError):  # told by the first backup
-            newest = await asyncio.to_thread(BackupPlace(RealDisk(), folder).newest)
-            self.newest_us = None if newest is None else newest.time_us
+        await self._find_newest(folder)
         if self.config.every_ms is not None:
             self._schedule = asyncio.ensure_future(self._run_schedule(self.config.every_ms / 1000))
+
+    async def _find_newest(self, folder: Path) -> None:
+        with suppress(OSError):  # told by the next backup
+            newest = await asyncio.to_thread(BackupPlace(RealDisk(), folder).newest)
+            self.newest_us = None if newest is None else newest.time_us
 
     async def close(self) -> None:
         """Stop the schedule, and give up the backup under way: its objects serve the next one."""
@@ -97,12 +103,9 @@ class NodeBackups:
     def begin(self, to: str | None = None) -> int:
         """Begin a backup; return its number, or that of the one under way.
 
-        Raises ``InvalidInput`` if the configuration names no folder, or another one than ``to``,
-        and ``Conflict`` on a node of a cluster.
+        Raises ``InvalidInput`` if the configuration names no folder, or another one than ``to``.
         """
         folder = self.config.to
-        if self._is_member:
-            raise Conflict("a node of a cluster cannot be backed up yet")
         if folder is None:
             raise InvalidInput(
                 "this node has no folder for backups: name one as backup.to in its configuration,"
@@ -145,8 +148,8 @@ class NodeBackups:
     async def _back_up(self, folder: Path) -> BackupResult:
         broker = self._broker
         await broker.start_queue.wait_for_all()
-        disk, began_us = RealDisk(), broker.clock.wall_us()
-        place = BackupPlace(disk, folder)
+        began_us = broker.clock.wall_us()
+        place = BackupPlace(RealDisk(), folder)
         with ExitStack() as locked:
 
             def open_place() -> BackupBuilder:
@@ -160,54 +163,47 @@ class NodeBackups:
             except asyncio.CancelledError:
                 await asyncio.wait([opening])  # it may take the lock only now
                 raise
-            for planned, logs in await self._copy_all(builder, disk):
+            for planned, logs in await self._copy_all(builder):
                 builder.add_topic(planned, logs)
-            tokens = dict(broker.metadata.tokens)
-            result = await asyncio.to_thread(builder.finish, broker.epoch, tokens)
+            source = self._source
+            result = await asyncio.to_thread(builder.finish, source.epoch, source.tokens)
         self.newest_us = began_us
         return result
 
     async def _copy_all(
-        self, builder: BackupBuilder, disk: RealDisk
+        self, builder: BackupBuilder
     ) -> list[tuple[PlannedTopic, list[StoredPartition]]]:
-        """Copy all topics as one moment has them, a later one if files of it are deleted."""
+        """Copy all topics as one plan has them, a later one if files of it are gone."""
         tries = 0
         while True:
-            topics = list(self._broker.topics.values())
-            plans = [(plan_topic(each), self._plan(disk, each)) for each in topics]
-            tries += 1
             try:
                 return [
                     (
-                        topic,
-                        [await self._copy(builder.writer.copy_partition(p)) for p in partitions],
+                        plan.topic,
+                        [
+                            await self._source.copy(builder.writer.copy_partition(partition))
+                            for partition in plan.partitions
+                        ],
                     )
-                    for topic, partitions in plans
+                    for plan in await self._source.plan()
                 ]
             except (GoqError, OSError) as error:
-                is_there = all(self._broker.topics.get(each.name) is each for each in topics)
-                is_other = is_there and not isinstance(error, FileNotFoundError)
-                if is_other or tries == PLAN_TRIES:
+                tries += 1
+                pause_s = self._source.retry_pause_s(error, tries)
+                if pause_s is None:
                     raise
-
-    def _plan(self, disk: RealDisk, topic: Topic) -> list[PlannedPartition]:
-        archive_dir = self._data_dir / ARCHIVE_DIR
-        return [plan_partition(disk, archive_dir, topic, n) for n in range(topic.partitions.count)]
-
-    async def _copy(self, copying: Generator[int, None, StoredPartition]) -> StoredPartition:
-        while True:
-            try:
-                stored = await self._broker.background.run(lambda: _advance(copying))
-            except TooManyRequests:
-                await asyncio.sleep(_BUSY_S)
-                continue
-            if stored is not None:
-                return stored
+                await asyncio.sleep(pause_s)
 
     async def _run_schedule(self, every_s: float) -> None:
         while True:
             age_s = self.age_s
             await asyncio.sleep(0 if age_s is None else max(0.0, every_s - age_s))
+            if not self._goes_first():
+                await asyncio.sleep(min(every_s, _YIELD_S))
+            assert self.config.to is not None
+            await self._find_newest(self.config.to)
+            if self.age_s is not None and self.age_s < every_s:
+                continue  # another node has backed up
             failures = self.failures
             self.begin()
             assert self._running is not None
@@ -231,15 +227,3 @@ class NodeBackups:
         else:
             if done.backups:
                 _log.info("%d old backups removed from %s", done.backups, folder)
-
-
-def _advance(copying: Generator[int, None, StoredPartition]) -> StoredPartition | None:
-    """Copy for about 10 ms; return the partition once it is copied."""
-    until_s = time.monotonic() + _PIECE_S
-    while time.monotonic() < until_s:
-        try:
-            next(copying)
-        except StopIteration as done:
-            stored: StoredPartition = done.value
-            return stored
-    return None

@@ -1,19 +1,137 @@
-"""The plan of a backup for a running node: the files of a partition at one moment.
+"""The topics of a running node that is no member of a cluster, as one moment has them.
 
-:func:`plan_partition` runs on the event loop, where commits are. So both ends are of the same
-moment: each event is about messages that are committed by then, and in the plan. Both logs only
-grow there, so their bytes up to the ends stay what they are.
+All partitions are planned in one step of the event loop, where commits are. So all ends are of the
+same moment: each event is about messages that are committed by then, and in the plan, and no event
+says that a copy is stored which the other topic lacks. Logs only grow there, so their bytes up to
+the ends stay what they are.
+
+Files are copied as background reads, in pieces of about 10 ms, which pause during live traffic.
 """
 
 from __future__ import annotations
 
+import asyncio
+import time
+from collections.abc import Generator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Final, NamedTuple, Protocol
 
-from goq.backup.planned_files import PlannedFile, PlannedLog, PlannedPartition, PlannedTopic
+from goq.access.token_record import TokenRecord
+from goq.backup.manifest import StoredPartition
+from goq.backup.planned_files import (
+    PlannedFile,
+    PlannedLog,
+    PlannedPartition,
+    PlannedTopic,
+    list_archived_files,
+)
+from goq.broker.broker import Broker
 from goq.broker.topic.topic import Topic
-from goq.errors import PartitionOffline
+from goq.errors import PartitionOffline, TooManyRequests
+from goq.storage.archive.manifest import ARCHIVE_DIR
 from goq.storage.disk import Disk
 from goq.storage.log.reader import LogReader
+
+_PIECE_S: Final = 0.01
+_BUSY_S: Final = 0.2
+Copying = Generator[int, None, StoredPartition]
+"""A copy of a partition under way; each step blocks and yields the bytes of a piece."""
+
+
+class TopicPlan(NamedTuple):
+    """A topic and the files of its partitions."""
+
+    topic: PlannedTopic
+    partitions: Sequence[PlannedPartition]
+
+
+class BackupSource(Protocol):
+    """The topics that a running node backs up: its own, or those of its cluster."""
+
+    @property
+    def tokens(self) -> Mapping[str, TokenRecord]:
+        """The access tokens by name."""
+
+    @property
+    def epoch(self) -> int:
+        """A number that no epoch in a planned log exceeds."""
+
+    async def plan(self) -> Sequence[TopicPlan]:
+        """Return all topics with their files. Raises ``GoqError``."""
+
+    async def copy(self, copying: Copying) -> StoredPartition:
+        """Run the steps of a copy in a thread."""
+
+    def retry_pause_s(self, error: Exception, tries: int) -> float | None:
+        """Return when to plan again after an error, None if that does not help."""
+
+
+class LocalSource:
+    """The topics of this node."""
+
+    def __init__(self, broker: Broker, disk: Disk) -> None:
+        self._broker = broker
+        self._disk = disk
+        self._topics: Sequence[Topic] = ()
+
+    @property
+    def tokens(self) -> Mapping[str, TokenRecord]:
+        """The access tokens by name."""
+        return dict(self._broker.metadata.tokens)
+
+    @property
+    def epoch(self) -> int:
+        """The number of starts of the node."""
+        return self._broker.epoch
+
+    async def plan(self) -> Sequence[TopicPlan]:
+        """Return all topics as they are now. Raises ``PartitionOffline``."""
+        self._topics = list(self._broker.topics.values())
+        archive = self._broker.topics_dir.parent / ARCHIVE_DIR
+        return [
+            TopicPlan(
+                plan_topic(topic),
+                [
+                    plan_partition(self._disk, archive, topic, number)
+                    for number in range(topic.partitions.count)
+                ],
+            )
+            for topic in self._topics
+        ]
+
+    async def copy(self, copying: Copying) -> StoredPartition:
+        """Run the steps of a copy as background reads."""
+        while True:
+            try:
+                stored = await self._broker.background.run(lambda: _advance(copying))
+            except TooManyRequests:
+                await asyncio.sleep(_BUSY_S)
+                continue
+            if stored is not None:
+                return stored
+
+    def retry_pause_s(self, error: Exception, tries: int) -> float | None:
+        """Return 0 if files were deleted, with their segment or with their topic."""
+        topics = self._broker.topics
+        is_there = all(topics.get(each.name) is each for each in self._topics)
+        is_other = is_there and not isinstance(error, FileNotFoundError)
+        return None if is_other or tries >= PLAN_TRIES else 0.0
+
+
+PLAN_TRIES: Final = 20
+
+
+def _advance(copying: Copying) -> StoredPartition | None:
+    """Copy for about 10 ms; return the partition once it is copied."""
+    until_s = time.monotonic() + _PIECE_S
+    while time.monotonic() < until_s:
+        try:
+            next(copying)
+        except StopIteration as done:
+            stored: StoredPartition = done.value
+            return stored
+    return None
 
 
 def plan_topic(topic: Topic) -> PlannedTopic:
@@ -45,8 +163,13 @@ def plan_partition(disk: Disk, archive_dir: Path, topic: Topic, number: int) -> 
 
 def _plan_log(disk: Disk, reader: LogReader, archive_dir: Path) -> PlannedLog:
     segments = reader.segments
-    files = [
+    list_archived = partial(list_archived_files, disk, archive_dir)
+    return PlannedLog(segments[-1].end_offset, segment_files(disk, reader), list_archived)
+
+
+def segment_files(disk: Disk, reader: LogReader) -> list[PlannedFile]:
+    """Return the segments of a log as they are now; runs on the event loop."""
+    return [
         PlannedFile(each.path, each.base_offset, each.size_bytes, disk, each.generation)
-        for each in segments
+        for each in reader.segments
     ]
-    return PlannedLog(segments[-1].end_offset, files, archive_dir)

@@ -18,18 +18,10 @@ from typing import Final, NamedTuple
 from goq import limits
 from goq.backup.manifest import BackupManifest, StoredFile, StoredLog, StoredPartition
 from goq.backup.place import TEMPORARY_NAME, BackupPlace
-from goq.backup.planned_files import PlannedFile, PlannedLog, PlannedPartition
+from goq.backup.planned_files import FileStamp, PlannedFile, PlannedLog, PlannedPartition
 from goq.errors import CorruptData
-from goq.storage.archive.file import SUFFIX as ARCHIVE_SUFFIX
 
 PIECE_BYTES: Final = 4 * limits.MIB
-
-
-class FileStamp(NamedTuple):
-    """Inode and time of change of a file."""
-
-    inode: int
-    changed_ns: int
 
 
 class FileKey(NamedTuple):
@@ -96,23 +88,16 @@ class ObjectWriter:
             segments.append((yield from self._copy(key, file)))
         archived = []
         # after the segments: retention archives a segment before it deletes it
-        for path in self._archive_files(planned.archive_dir):
-            base_offset = int(path.name.removesuffix(ARCHIVE_SUFFIX))
+        for file in planned.list_archived():
+            key = FileKey(*place, name, True, file.base_offset, 0)
             try:
-                size_bytes = self._place.disk.size(path)
-                key = FileKey(*place, name, True, base_offset, 0)
-                file = PlannedFile(path, base_offset, size_bytes, self._place.disk)
                 archived.append((yield from self._copy(key, file)))
             except FileNotFoundError:
                 continue  # deleted with its topic
         return StoredLog(planned.end_offset, tuple(segments), tuple(archived))
 
-    def _archive_files(self, directory: Path) -> list[Path]:
-        names = [n for n in self._place.disk.names(directory) if n.endswith(ARCHIVE_SUFFIX)]
-        return [directory / n for n in names if n.removesuffix(ARCHIVE_SUFFIX).isdecimal()]
-
     def _copy(self, key: FileKey, planned: PlannedFile) -> Generator[int, None, StoredFile]:
-        stamp = self._stamp(planned.path)
+        stamp = planned.stamp or self._stamp(planned.path)
         known = self._known.get(key)
         if planned.can_be_reused and known is not None and self._is_same(known, planned, stamp):
             return known

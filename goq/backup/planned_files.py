@@ -2,32 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from goq.model import topic_folder
+from goq.storage.archive.file import SUFFIX as ARCHIVE_SUFFIX
 from goq.storage.disk import Disk
 
 
+class FileStamp(NamedTuple):
+    """Inode and time of change of a file."""
+
+    inode: int
+    changed_ns: int
+
+
+class FileReader(Protocol):
+    """A reader of planned files: a disk, or another node."""
+
+    def read(self, path: Path, position: int, size_bytes: int) -> memoryview:
+        """Return bytes of a file, fewer at its end. Raises ``FileNotFoundError``, ``OSError``."""
+
+
 class PlannedFile(NamedTuple):
-    """The first ``size_bytes`` of a file, as ``disk`` has them."""
+    """The first ``size_bytes`` of a file, as ``disk`` has them.
+
+    Without ``stamp``, the file lies on this machine and is asked for it when it is copied.
+    """
 
     path: Path
     base_offset: int
     size_bytes: int
-    disk: Disk
+    disk: FileReader
     generation: int = 0
     can_be_reused: bool = True
     """Whether the object of an earlier backup serves, if the file is unchanged since."""
+    stamp: FileStamp | None = None
 
 
 class PlannedLog(NamedTuple):
-    """A log up to ``end_offset``; archived segments lie in ``archive_dir``."""
+    """A log up to ``end_offset``.
+
+    ``list_archived`` blocks. Call it once the segments are copied: retention archives a segment
+    before it deletes it.
+    """
 
     end_offset: int
     files: Sequence[PlannedFile]
-    archive_dir: Path
+    list_archived: Callable[[], Sequence[PlannedFile]]
 
 
 class PlannedPartition(NamedTuple):
@@ -53,3 +76,17 @@ class PlannedTopic(NamedTuple):
     def folder(self) -> str:
         """The name of the topic's folder."""
         return topic_folder(self.name, self.id)
+
+
+def list_archived_files(disk: Disk, directory: Path) -> list[PlannedFile]:
+    """Return the archived segments of a log; blocks on the disk."""
+    found = []
+    for name in disk.names(directory):
+        offset, path = name.removesuffix(ARCHIVE_SUFFIX), directory / name
+        if not (name.endswith(ARCHIVE_SUFFIX) and offset.isdecimal()):
+            continue
+        try:
+            found.append(PlannedFile(path, int(offset), disk.size(path), disk))
+        except FileNotFoundError:
+            continue  # deleted with its topic
+    return found

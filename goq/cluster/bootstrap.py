@@ -16,6 +16,7 @@ from goq import limits
 from goq.broker.broker import Broker
 from goq.broker.metadata import LocalMetadata
 from goq.clock import Clock
+from goq.cluster.admin.backup_files import BackupFileServer, LeaderFiles
 from goq.cluster.admin.cluster_view import ClusterView
 from goq.cluster.admin.operations import ClusterOperations
 from goq.cluster.admin.replica_status import REPORTS, ReplicaStatus
@@ -264,6 +265,7 @@ class ClusterBootstrap:
                     RETURN_LEASES: lease_return.handle_return,
                     HEARTBEAT: partial(_handle_heartbeat, controller),
                     REPORTS: replica_status.handle_reports,
+                    **BackupFileServer(broker, replicas).handlers(),
                 },
                 open_calls=OPEN_CALLS,
                 is_known_disk=admission.is_known_disk,
@@ -292,6 +294,13 @@ class ClusterBootstrap:
                 repairs,
                 lambda: heartbeats.clock_skews_ms,
                 base.routes.links.unreachable_by_node,
+            ),
+            backup_files=LeaderFiles(
+                state,
+                base.nodes.call,
+                ReplicaClient(base.nodes).archive,
+                freshness.catch_up,
+                broker.epoch,
             ),
             join=self._join(base),
         )

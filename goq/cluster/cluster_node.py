@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from goq import limits
 from goq.broker.runtime.tasks import Tasks
+from goq.cluster.admin.backup_files import LeaderFiles
 from goq.cluster.admin.cluster_view import ClusterView
 from goq.cluster.controller.node_liveness import Heartbeat
 from goq.cluster.controller.runner import ControllerRunner
@@ -73,6 +74,7 @@ class ClusterNode:
     reconciler: Reconciler
     freshness: MetadataFreshness
     view: ClusterView
+    backup_files: LeaderFiles
     join: Callable[[], Coroutine[None, None, None]] | None = None
     """Asks to be admitted to the cluster, if this node is configured to join one."""
     _changed: asyncio.Event = field(default_factory=asyncio.Event, init=False)

@@ -210,6 +210,11 @@ class Partition:
         return self._messages.end_offset
 
     @property
+    def event_high_watermark(self) -> int:
+        """The sequence before which all events are committed."""
+        return self._writer.commit.high_watermark
+
+    @property
     def event_end_offset(self) -> int:
         """The next sequence of the event log."""
         return self._events.end_offset

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 from urllib.request import urlopen
 
 import pytest
 
 import goq
-from goq.backup import node_backups
+from goq.backup import node_source
 from goq.backup.inspection import verify_place
-from goq.backup.node_backups import NodeBackups
 from goq.backup.place import BackupPlace
 from goq.backup.restore import RestoreOrder, restore
-from goq.broker.broker import Broker
 from goq.client import Client
-from goq.config.backup import BackupConfig
-from goq.errors import Conflict, InvalidInput, Unavailable, UsageError
+from goq.errors import InvalidInput, Unavailable, UsageError
 from goq.storage.disk import RealDisk
 from tests.support.eventually import eventually
 from tests.support.storage.backup_source import SETTINGS, dead_letter_count, fill, view, view_of
@@ -135,7 +130,7 @@ def test_a_segment_that_goes_meanwhile_makes_the_partition_be_planned_again(
 ) -> None:
     fill(q)
     before = view(q)
-    real, failed = node_backups.plan_partition, list[int]()
+    real, failed = node_source.plan_partition, list[int]()
 
     def planned(*arguments: object) -> object:
         plan = real(*arguments)  # type: ignore[arg-type]
@@ -145,7 +140,7 @@ def test_a_segment_that_goes_meanwhile_makes_the_partition_be_planned_again(
             return plan._replace(messages=plan.messages._replace(files=[gone]))
         return plan
 
-    monkeypatch.setattr(node_backups, "plan_partition", planned)
+    monkeypatch.setattr(node_source, "plan_partition", planned)
     q.create_backup()
     assert len(failed) == 3
     assert view_of(restored(folder, tmp_path / "new")) == before
@@ -158,7 +153,7 @@ def test_a_message_that_moves_between_topics_meanwhile_is_not_lost(
     q.publish("jobs", b"1")
     q.receive("jobs", "g")[0].reject("broken")
     eventually(lambda: dead_letter_count(q, "jobs") == 1, seconds=WAIT_S)
-    real, moved = node_backups._advance, list[bool]()
+    real, moved = node_source._advance, list[bool]()
 
     def advance(copying: Any) -> Any:  # the first topic is planned by now
         if not moved:
@@ -167,7 +162,7 @@ def test_a_message_that_moves_between_topics_meanwhile_is_not_lost(
             eventually(lambda: len(list(q.read_log("jobs"))) == 2, seconds=WAIT_S)
         return real(copying)
 
-    monkeypatch.setattr(node_backups, "_advance", advance)
+    monkeypatch.setattr(node_source, "_advance", advance)
     q.create_backup()
     with (
         goq.Node(restored(folder, tmp_path / "new"), settings=SETTINGS) as node,
@@ -182,7 +177,7 @@ def test_topics_may_be_deleted_and_get_partitions_meanwhile(
 ) -> None:
     fill(q)
     before = view(q, ["orders"])
-    real, changed = node_backups._advance, list[bool]()
+    real, changed = node_source._advance, list[bool]()
 
     def advance(copying: Any) -> Any:  # in a thread of its own, while the node serves
         if not changed:
@@ -191,7 +186,7 @@ def test_topics_may_be_deleted_and_get_partitions_meanwhile(
             q.delete_topic("payments")
         return real(copying)
 
-    monkeypatch.setattr(node_backups, "_advance", advance)
+    monkeypatch.setattr(node_source, "_advance", advance)
     assert q.create_backup().topics == 2
     assert verify_place(BackupPlace(RealDisk(), folder)).problems == []
     assert view_of(restored(folder, tmp_path / "new"), ["orders"]) == before
@@ -201,15 +196,6 @@ def test_a_request_cannot_name_another_folder(q: Client, tmp_path: Path) -> None
     with pytest.raises(InvalidInput, match="backs up to"):
         q.create_backup(str(tmp_path / "elsewhere"))
     assert not (tmp_path / "elsewhere").exists()
-
-
-def test_a_node_of_a_cluster_refuses() -> None:
-    broker = cast(Broker, SimpleNamespace(topics_dir=Path("/data/topics")))
-    backups = NodeBackups(broker, BackupConfig(to=Path("/backups")), is_member=True)
-    with pytest.raises(Conflict, match="of a cluster"):
-        backups.begin()
-    with pytest.raises(UsageError, match="of a cluster"):
-        asyncio.run(backups.open())
 
 
 def test_a_node_without_a_folder_says_which_setting_it_lacks() -> None:

@@ -28,9 +28,9 @@ NAMES = ("n1", "n2", "n3")
 class RunningCluster:
     """The nodes by name. A stopped node stays in ``by_name`` and does not answer.
 
-    ``tls`` holds certificate settings by node; without an entry the node has none. ``security``
-    and ``sqs`` are the settings of these sections for all nodes, and ``more`` those of the cluster
-    by node.
+    ``tls`` holds certificate settings by node; without an entry the node has none. ``security``,
+    ``sqs`` and ``backup`` are the settings of these sections for all nodes, and ``more`` those of
+    the cluster by node.
     ``client_tls`` verifies nodes that speak HTTPS.
     """
 
@@ -41,6 +41,7 @@ class RunningCluster:
         self.tls: dict[str, dict[str, Path]] = {}
         self.security: dict[str, Any] = {}
         self.sqs: dict[str, Any] = {}
+        self.backup: dict[str, Any] = {}
         self.more: dict[str, dict[str, Any]] = {}
         self.client_tls: ssl.SSLContext | None = None
         self._ports = dict(zip(NAMES, free_ports(len(NAMES)), strict=True))
@@ -99,6 +100,7 @@ class RunningCluster:
             "cluster": cluster,
             "security": self.security,
             "sqs": self.sqs,
+            "backup": self.backup,
         }
         node = RunningNode(self.folder / name, settings)
         node.start()
