@@ -9,11 +9,12 @@ group is deleted, the waiting receives begin from the top (:meth:`Receiver.resta
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from goq.broker.group.coordinator import Coordinator
+from goq.broker.log.pending_appends import Appended
 from goq.broker.partition.leases import (
     LeasedBatch,
 )
@@ -150,7 +151,7 @@ class Receiver:
     async def _hand_over(self, group: str, leased: Leased) -> list[LeasedBatch]:
         """Return the batches once their leases are durable; release them if cancelled."""
         try:
-            results = await asyncio.gather(*(done for _, done in leased), return_exceptions=True)
+            results = await _outcomes([done for _, done in leased])
         except asyncio.CancelledError:
             self._leases.undo(group, leased)
             raise
@@ -251,6 +252,16 @@ class Receiver:
         self._closed = reason
         self.waiters.wake_all()
         self.log_readers.close()
+
+
+async def _outcomes(recording: Sequence[asyncio.Future[Appended]]) -> Sequence[object]:
+    """Return the result or the error of each record, once all have one."""
+    if len(recording) != 1:
+        return await asyncio.gather(*recording, return_exceptions=True)
+    try:  # nearly always: gathering costs two turns of the event loop
+        return (await recording[0],)
+    except Exception as error:
+        return (error,)
 
 
 def _queue_of(group: str, member: str) -> str:
