@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import statistics
 import subprocess
@@ -11,9 +12,11 @@ import urllib.request
 from pathlib import Path
 from typing import NamedTuple
 
+from bench import frames
+from bench.loader import http_answer_length, load
 from bench.rows import Place, Row, Work
 from bench.servers import GOQ, GoqNode
-from bench.topics import fresh_topic
+from bench.topics import fill, fresh_topic
 
 LINES = 1_000_000
 LINES_REDIS = 150_000
@@ -98,6 +101,32 @@ def _start_s(place: Place) -> float:
     return statistics.median(took_s)
 
 
+def _exec(place: Place) -> float:
+    """Return the rate of ``goq consume --exec`` with two jobs, over the whole process."""
+    topic, count = fresh_topic(place.goq), place.scaled(3000, 1000)
+    fill(place.goq, topic, count)
+    command = [GOQ, "consume", topic, "--group", "exec", "--exec", "true", "--jobs", "2"]
+    return count / run([*command, "--until-empty"], place.goq.environment()).wall_s
+
+
+def _start_after_kill_s(place: Place) -> float:
+    """Return the time to the first ``/readyz`` after a kill, with a GiB and a full journal."""
+    folder = place.folder / f"killed-{time.monotonic_ns()}"
+    with GoqNode(folder) as node:
+        topic = fresh_topic(node)
+        fill(node, topic, place.scaled(1_000_000, 100_000))
+        body = frames.anonymous_body(frames.values(1, 1000))
+        request = (frames.request_head(topic, len(body)) + body,)
+        singles = place.scaled(60_000, 6000)
+        load(node.port, [itertools.repeat(request)] * 64, singles, http_answer_length)
+        node.process.kill()
+        node.process.wait()
+    began_s = time.perf_counter()
+    with GoqNode(folder) as node:
+        urllib.request.urlopen(f"{node.url}/readyz").close()
+        return time.perf_counter() - began_s
+
+
 _PRODUCE = "goq produce of 1,000,000 short lines from a file"
 WORKS = [
     Work(
@@ -120,6 +149,11 @@ WORKS = [
         [Row("idle-start", "start of a node: to /readyz, median", "s", 0.4, at_most=True)],
         _start_s,
     ),
+    Work(
+        [Row("killed-start", "start after SIGKILL, 1 GB and a full journal", "s", 1, at_most=True)],
+        _start_after_kill_s,
+    ),
+    Work([Row("exec", "goq consume --exec true --jobs 2, whole process", "msg/s", 500)], _exec),
     Work([Row("version", "goq version: CPU", "ms", 150, at_most=True)], _version_ms),
     Work([Row("one-line", "goq produce of one line: CPU", "ms", 150, at_most=True)], _one_line_ms),
 ]

@@ -21,6 +21,7 @@ from goq.client import AsyncClient, Client
 VALUE = frames.values(1, 1000)
 CONNECTIONS = 64
 FEW = 8
+SPREAD = 1000
 _ALONE = "publish one at a time, each awaiting its ack"
 _CROWD = "64 connections, single messages"
 _TOOL = "wrk" if shutil.which("wrk") else "raw sockets (wrk is not installed)"
@@ -124,6 +125,24 @@ def _few_raw_redis(place: Place) -> float:
     return _raw_redis(place, FEW, place.scaled(40_000, 2000))
 
 
+def _spread(place: Place) -> tuple[float, float, float]:
+    """Publish to one partition, then to each of many in turn."""
+    count = place.scaled(60_000, 4000)
+    rates = []
+    for partitions in (1, SPREAD):
+        topic = fresh_topic(place.goq, partitions)
+        bodies = [frames.anonymous_body(VALUE, number) for number in range(partitions)]
+        requests = [(frames.request_head(topic, len(body)) + body,) for body in bodies]
+        callers = [
+            itertools.islice(itertools.cycle(requests), number * partitions // CONNECTIONS, None)
+            for number in range(CONNECTIONS)
+        ]
+        load(place.goq.port, callers, partitions, http_answer_length)  # each is open afterwards
+        rates.append(count / load(place.goq.port, callers, count, http_answer_length))
+    one, many = rates
+    return one, many, many / one
+
+
 def _tasks(place: Place, tasks: int) -> float:
     topic, each = fresh_topic(place.goq), place.scaled(48_000, 1800) // tasks
 
@@ -189,6 +208,14 @@ WORKS = [
         [Row("few-raw", f"{FEW} connections, single messages: raw sockets", "msg/s")],
         _few_raw,
         _few_raw_redis,
+    ),
+    Work(
+        [
+            Row("spread-one", f"{_CROWD}, frames, to one partition: raw sockets", "msg/s"),
+            Row("spread-many", f"the same in turn to {SPREAD:,} partitions", "msg/s"),
+            Row("spread-ratio", f"{SPREAD:,} partitions to one", "", 0.5),
+        ],
+        _spread,
     ),
     *[
         Work(

@@ -10,11 +10,11 @@ from bench.servers import GoqNode
 from goq.client import Client
 
 
-def fresh_topic(node: GoqNode) -> str:
+def fresh_topic(node: GoqNode, partitions: int | None = None) -> str:
     """Make a topic with the default settings; return its name."""
     name = f"bench-{secrets.token_hex(4)}"
     with Client(node.url) as client:
-        client.create_topic(name)
+        client.create_topic(name, partitions)
     return name
 
 
