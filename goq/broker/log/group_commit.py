@@ -301,7 +301,7 @@ class GroupCommit:
         if self._admission:
             self._admission.settle(stored=True)
         try:
-            self.pending.on_written(batch.end_offset, batch.size_bytes, written)
+            self.pending.on_written(batch, written)
             if sealed is not None:
                 self._on_seal(sealed)
         finally:

@@ -18,6 +18,7 @@ from goq.errors import GoqError, TooManyRequests, outcome_unknown, raise_failure
 from goq.frame.encoder import DuplicateRow
 from goq.frame.view import FrameView
 from goq.model import Acks
+from goq.storage.log.segment import WriteBatch
 
 T = TypeVar("T")
 T_contra = TypeVar("T_contra", contravariant=True)
@@ -116,10 +117,13 @@ class PendingAppends:
                 retry_after_ms=100,
             )
 
-    def on_written(self, end_offset: int, size_bytes: int, written: Sequence[WrittenFrame]) -> None:
+    def on_written(self, batch: WriteBatch, written: Sequence[WrittenFrame]) -> None:
         """Record a batch that is on the disk of this node."""
+        end_offset, size_bytes = batch.end_offset, batch.size_bytes
         self._stored.append(_Stored(end_offset, size_bytes, written))
         self._stored_bytes += size_bytes
+        if self._quorum is not None:
+            self._quorum.keep(batch)
         for each in written:
             if each.acks is Acks.LEADER:
                 resolve(each.done, each.appended)

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from goq.storage.log.segment import WriteBatch
+
 
 class Quorum(Protocol):
     """The quorum of one log of a partition; called on the event loop."""
@@ -18,6 +20,9 @@ class Quorum(Protocol):
 
     def check(self) -> None:
         """Raise the error if no append could be acknowledged now."""
+
+    def keep(self, batch: WriteBatch) -> None:
+        """Keep a written batch in memory for other nodes, if there is room."""
 
     def appended(self, end_offset: int) -> None:
         """Record that the leader has everything before ``end_offset`` on disk."""

@@ -15,6 +15,7 @@ from functools import partial
 from itertools import islice
 
 from goq import limits
+from goq.broker.log.recent_batches import RecentBatchPool
 from goq.clock import Clock
 from goq.cluster.replication.leader import FramedUpdate, LeaderReplica, ReplicaBounds, refusal_of
 from goq.cluster.replication.progress import FollowerProgress, LatestRequest, LogOffsets
@@ -164,6 +165,7 @@ class FetchServer:
         self._clock = clock
         self._leaders: dict[PartitionKey, LeaderReplica] = {}
         self._sessions: dict[str, _Session] = {}
+        self._recent = RecentBatchPool()
         self._throttle = Throttle()
         self._adding: Mapping[PartitionKey, frozenset[str]] = {}
 
@@ -178,6 +180,7 @@ class FetchServer:
     def add_leader(self, leader: LeaderReplica) -> None:
         """Add a partition, or a new leadership of one; followers may have asked before."""
         self._leaders[leader.key] = leader
+        leader.keep_recent_in(self._recent)
         for session in self._sessions.values():
             session.forget_leadership(leader.key)
             if leader.key in session.positions:
@@ -185,7 +188,10 @@ class FetchServer:
 
     def remove_leader(self, key: PartitionKey) -> None:
         """Remove a partition: followers that ask for it are refused."""
-        self._leaders.pop(key, None)
+        leader = self._leaders.pop(key, None)
+        if leader is not None:
+            for recent in leader.recent_batches:
+                recent.clear()
         self.on_new_data(key)
 
     def on_new_data(self, key: PartitionKey) -> None:
@@ -303,6 +309,7 @@ class FetchServer:
         session.pending = dict.fromkeys([*pending, *waiting])
         reads: list[Callable[[int], FramedUpdate]] = []
         asked: list[tuple[LeaderReplica | None, Position]] = []
+        is_in_memory = True
         for key in islice(pending, limits.FETCH_PARTITIONS_MAX):
             del session.pending[key]  # what is appended during the read puts it back
             position, leader = session.positions[key], self._leaders.get(key)
@@ -311,11 +318,19 @@ class FetchServer:
                 reads.append(partial(_refuse, key))
                 continue
             is_checked = session.expected.get(key) == position.ends
-            piece_bytes = (
-                self._throttle.piece_bytes if self._is_throttled_replica(session, key) else None
-            )
+            is_throttled = self._is_throttled_replica(session, key)
+            recent = leader.recent_update(position) if is_checked and not is_throttled else None
+            if recent is not None:
+                reads.append(partial(_return, recent))
+                continue
+            is_in_memory = False
+            piece_bytes = self._throttle.piece_bytes if is_throttled else None
             reads.append(partial(_read, leader, position, is_checked, piece_bytes))
-        updates = await asyncio.get_running_loop().run_in_executor(self._executor, _read_all, reads)
+        if is_in_memory:
+            updates = _read_all(reads)
+        else:
+            loop = asyncio.get_running_loop()
+            updates = await loop.run_in_executor(self._executor, _read_all, reads)
         for (leader, position), update in zip(asked, updates, strict=False):
             key = position.key
             if self._is_throttled_replica(session, key):
@@ -352,6 +367,10 @@ def _now_ms() -> int:
 
 def _refuse(key: PartitionKey, _bytes_max: int) -> FramedUpdate:
     return FramedUpdate(refusal_of(key, "this node does not lead the partition"), [])
+
+
+def _return(update: FramedUpdate, _bytes_max: int) -> FramedUpdate:
+    return update
 
 
 def _read(

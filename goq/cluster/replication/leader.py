@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from goq.broker.log.recent_batches import RecentBatches, RecentBatchPool
 from goq.broker.partition.loader import PartitionLogs
 from goq.broker.partition_context import Quorums
 from goq.cluster.replication.progress import (
@@ -22,6 +23,7 @@ from goq.errors import NotLeader
 from goq.storage.log.leader_epochs import epoch_end, last_epoch
 from goq.storage.log.log import Log
 from goq.storage.log.reader import segment_number
+from goq.storage.log.segment import WriteBatch
 
 
 class _LogQuorum:
@@ -39,6 +41,10 @@ class _LogQuorum:
     def check(self) -> None:
         """Raise ``NotEnoughReplicas`` or ``NotLeader`` while nothing could be acknowledged."""
         self._leader.check_writable()
+
+    def keep(self, batch: WriteBatch) -> None:
+        """Keep a written batch in memory for followers, if there is room."""
+        self._leader.recent_batches[self._which].add(batch)
 
     def appended(self, end_offset: int) -> None:
         """Note that the leader has everything before ``end_offset`` on its disk."""
@@ -118,6 +124,7 @@ class LeaderReplica:
         self.on_bounds_change: Callable[[PartitionKey], None] = lambda _key: None
         self.on_high_watermark_change: Callable[[], None] = lambda: None
         self.has_session: Callable[[], bool] = lambda: True
+        self.recent_batches = _of_both_logs(RecentBatchPool())
         self._lost_gaps = lost_gaps or LostGaps()
         self._is_handing_over = False
         self._start_epochs: dict[int, int] = {}
@@ -135,6 +142,10 @@ class LeaderReplica:
     def is_caught_up(self) -> bool:
         """Whether all that the logs held when the leadership began is safe."""
         return self.progress.high_watermark.reaches(self.progress.start)
+
+    def keep_recent_in(self, pool: RecentBatchPool) -> None:
+        """Keep what is written from now on in memory, together with other partitions."""
+        self.recent_batches = _of_both_logs(pool)
 
     def stop_accepting(self) -> None:
         """Accept no more writes: another node will lead. Pending writes may still become safe."""
@@ -252,9 +263,8 @@ class LeaderReplica:
         if position.leader_epoch != self.leader_epoch:
             refusal = f"the leader epoch is {self.leader_epoch}, not {position.leader_epoch}"
             return FramedUpdate(refusal_of(position.key, refusal), [])
-        log, rewrites = self.logs.messages, self.logs.messages.rewrites.count
-        start = log.start_offset
-        if start < position.ends.messages < log.rewrites.end_offset_since(position.rewrites):
+        if self._must_reset(position):
+            start, rewrites = self.logs.messages.start_offset, self.logs.messages.rewrites.count
             begin = LogUpdate(start, start, 0, rewrites=rewrites, must_reset=True)
             head = PartitionUpdate(position.key, self.leader_epoch, LogOffsets(0, 0), begin, None)
             return FramedUpdate(head, [])
@@ -273,10 +283,49 @@ class LeaderReplica:
                 zip(self.logs, position.ends, position.epochs, ends, strict=True)
             )
         )
-        messages_head = msgspec.structs.replace(messages.head, rewrites=rewrites)
-        watermark = self.progress.high_watermark
+        return self._framed(messages, events, ends)
+
+    def recent_update(self, position: Position) -> FramedUpdate | None:
+        """Return what follows the position where an earlier response led; None if it is not here.
+
+        Memory only. Raises nothing: what it cannot tell, :meth:`read_update` does.
+        """
+        if position.leader_epoch != self.leader_epoch or self._must_reset(position):
+            return None
+        ends = self.progress.ends
+        found: list[_FramedLogUpdate] = []
+        for log, recent, end, own_end in zip(
+            self.logs, self.recent_batches, position.ends, ends, strict=True
+        ):
+            start, batches = log.start_offset, recent.after(end)
+            if end == own_end:
+                found.append(_FramedLogUpdate(LogUpdate(start, start, 0), [], end))
+            elif start <= end and batches and batches[-1].end_offset <= own_end:
+                size_bytes = sum(len(batch.data) for batch in batches)
+                head = LogUpdate(batches[0].segment_base, start, size_bytes)
+                buffers = [batch.data for batch in batches]
+                found.append(_FramedLogUpdate(head, buffers, batches[-1].end_offset))
+            else:
+                return None
+        return self._framed(found[0], found[1], ends)
+
+    def _must_reset(self, position: Position) -> bool:
+        """Whether compaction has removed what a follower at a position may still have."""
+        log = self.logs.messages
+        end_offset = log.rewrites.end_offset_since(position.rewrites)
+        return log.start_offset < position.ends.messages < end_offset
+
+    def _framed(
+        self, messages: _FramedLogUpdate, events: _FramedLogUpdate, ends: LogOffsets
+    ) -> FramedUpdate:
+        rewrites = self.logs.messages.rewrites.count
         head = PartitionUpdate(
-            self.key, self.leader_epoch, watermark, messages_head, events.head, ends=ends
+            self.key,
+            self.leader_epoch,
+            self.progress.high_watermark,
+            msgspec.structs.replace(messages.head, rewrites=rewrites),
+            events.head,
+            ends=ends,
         )
         end_offsets: LogOffsets | None = None
         if messages.end_offsets is not None and events.end_offsets is not None:
@@ -296,6 +345,10 @@ class LeaderReplica:
             known = last_epoch(self.logs[which].reader, end)
             self._start_epochs[which] = known
         return known == epoch
+
+
+def _of_both_logs(pool: RecentBatchPool) -> tuple[RecentBatches, RecentBatches]:
+    return pool.of_log(), pool.of_log()
 
 
 def refusal_of(key: PartitionKey, why: str) -> PartitionUpdate:

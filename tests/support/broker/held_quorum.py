@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from goq.errors import GoqError
+from goq.storage.log.segment import WriteBatch
 
 
 class HeldQuorum:
@@ -23,6 +24,9 @@ class HeldQuorum:
     def check(self) -> None:
         if self.refusal is not None:
             raise self.refusal
+
+    def keep(self, _batch: WriteBatch) -> None:
+        return
 
     def appended(self, end_offset: int) -> None:
         self.appended_to = end_offset

@@ -18,6 +18,7 @@ from goq.cluster.replication.leader import LeaderReplica, ReplicaBounds
 from goq.cluster.replication.progress import LogOffsets, ReplicaProgress
 from goq.cluster.replication.protocol import FetchRequest, FetchResponse, PartitionKey, Position
 from goq.config.topic import TopicSettings
+from goq.frame.header import HEADER_BYTES, parse_header
 from goq.storage.disk import RealDisk
 from tests.support.storage.logs import append, frame_of
 
@@ -50,14 +51,22 @@ class Follower:
     """Asks as ``b`` does."""
 
     def __init__(self, leading: LeaderReplica, executor: Executor | None = None) -> None:
-        self._server = FetchServer(executor or ThreadPoolExecutor(1), ManualClock())
-        self._server.add_leader(leading)
-        leading.on_new_data = self._server.on_new_data
-        leading.on_bounds_change = self._server.on_bounds_change
+        self.server = FetchServer(executor or ThreadPoolExecutor(1), ManualClock())
+        self.server.add_leader(leading)
+        leading.on_new_data = self.server.on_new_data
+        leading.on_bounds_change = self.server.on_bounds_change
         self._is_new = True
 
     async def ask(self, end: int, epoch: int) -> FetchResponse:
-        return await self._ask([Position(KEY, 2, LogOffsets(end, 0), LogOffsets(epoch, -1))])
+        return await self._ask([self.position(end, epoch)])
+
+    def position(self, end: int, epoch: int, leader_epoch: int = 2) -> Position:
+        return Position(KEY, leader_epoch, LogOffsets(end, 0), LogOffsets(epoch, -1))
+
+    async def fetch_again(self) -> tuple[FetchResponse, list[memoryview]]:
+        """Ask from the same position; return the frames too."""
+        async with asyncio.timeout(PATIENCE_S):
+            return await self.server.fetch(FetchRequest("b", 7, False, [], [], 10))
 
     async def ask_again(self) -> FetchResponse:
         """Ask from the same position."""
@@ -67,7 +76,7 @@ class Follower:
         request = FetchRequest("b", 7, self._is_new, positions, [], 10)
         self._is_new = False
         async with asyncio.timeout(PATIENCE_S):
-            answer, _ = await self._server.fetch(request)
+            answer, _ = await self.server.fetch(request)
         return answer
 
 
@@ -249,5 +258,85 @@ def test_the_requests_of_a_follower_at_rest_confirm_that_it_follows(logs: Partit
         assert not confirmed
         await follower.ask_again()
         assert confirmed
+
+    asyncio.run(run())
+
+
+class _NoExecutor(Executor):
+    """Threads that a read from memory does not need."""
+
+    def submit(self, work: Any, /, *arguments: Any, **named: Any) -> Any:
+        raise AssertionError("the answer was to come from memory")
+
+
+def _write_kept(leading: LeaderReplica, which: int, values: list[bytes]) -> None:
+    """Have the leader write a frame and keep it in memory, as its writer does."""
+    log, frame = leading.logs[which], frame_of(list(values))
+    batch = log.begin(0)
+    body = memoryview(frame)[HEADER_BYTES:]
+    batch.add(parse_header(frame), body, append_time_us=0, leader_epoch=2)
+    log.write(batch)
+    log.commit(batch)
+    quorum = leading.quorums[which]
+    assert quorum is not None
+    quorum.keep(batch)
+    quorum.appended(batch.end_offset)
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_what_was_just_written_comes_from_memory_as_it_would_from_the_file(
+    logs: PartitionLogs, which: int
+) -> None:
+    leading = leading_of(logs)
+
+    async def run() -> None:
+        follower = Follower(leading)
+        await follower.ask(10, 1)
+        await follower.ask(20, 2)
+        for number in range(3):
+            _write_kept(leading, which, [b"%d" % number])
+        position = follower.position(20, 2)
+        read = leading.read_update(position, is_checked=True, bytes_max=2**20)
+        follower.server._executor = _NoExecutor()
+        answer, buffers = await follower.fetch_again()
+        assert answer.updates == [read.head]
+        assert b"".join(buffers) == b"".join(read.buffers)
+        found = leading.recent_update(position)
+        assert found is not None
+        assert found.end_offsets == read.end_offsets
+
+    asyncio.run(run())
+
+
+def test_what_is_not_in_memory_is_read_from_the_file(logs: PartitionLogs) -> None:
+    leading = leading_of(logs)
+
+    async def run() -> None:
+        follower = Follower(leading)
+        _write_kept(leading, 0, [b"kept"])
+        assert leading.recent_update(follower.position(20, 2)) is not None
+        assert leading.recent_update(follower.position(10, 1)) is None
+        other = follower.position(20, 2, leader_epoch=1)
+        assert leading.recent_update(other) is None
+        append(logs.messages, [frame_of([b"not kept"])], epoch=2)
+        leading.on_append(0, logs.messages.end_offset)
+        await follower.ask(10, 1)
+        await follower.ask(20, 2)
+        answer = await follower.ask(21, 2)
+        assert answer.updates[0].messages is not None
+        assert answer.updates[0].messages.frame_bytes
+
+    asyncio.run(run())
+
+
+def test_a_partition_that_is_led_no_more_keeps_nothing_in_memory(logs: PartitionLogs) -> None:
+    leading = leading_of(logs)
+
+    async def run() -> None:
+        follower = Follower(leading)
+        _write_kept(leading, 0, [b"kept"])
+        assert follower.server._recent.size_bytes
+        follower.server.remove_leader(KEY)
+        assert not follower.server._recent.size_bytes
 
     asyncio.run(run())

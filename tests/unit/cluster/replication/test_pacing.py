@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 
 from goq import limits
+from goq.broker.log.recent_batches import RecentBatchPool
 from goq.clock import ManualClock
 from goq.cluster.replication.fetch_server import FetchServer, Throttle
 from goq.cluster.replication.leader import FramedUpdate, LeaderReplica
@@ -70,6 +71,12 @@ class Endless:
 
     def on_follower_request(self, _node: str, _session: int) -> None:
         """Nobody waits for it."""
+
+    def keep_recent_in(self, _pool: RecentBatchPool) -> None:
+        """Nothing is in memory."""
+
+    def recent_update(self, _position: Position) -> None:
+        return None
 
     def has_update(self, _position: Position) -> bool:
         return True
