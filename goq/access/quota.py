@@ -29,6 +29,8 @@ class Quota(StrEnum):
     TENANT_BYTES = "tenant_publish_bytes_per_s"
     TENANT_MESSAGES = "tenant_publish_messages_per_s"
 
+    __hash__ = str.__hash__  # that of Enum is written in Python, and each request needs some
+
 
 _SIZES: Final = (Quota.PUBLISH_BYTES, Quota.STORED_BYTES, Quota.TENANT_BYTES)
 RATES: Final = (Quota.REQUESTS, Quota.PUBLISH_BYTES, Quota.PUBLISH_MESSAGES)

@@ -27,9 +27,11 @@ class DebtBucket:
 
     def wait_s(self, now_s: float) -> float:
         """Return 0 if the bucket is not empty, else the time until it is not."""
-        filled = self._level + max(0.0, now_s - self._at_s) * self._rate_per_s
-        self._level = min(self._rate_per_s, filled)
-        self._at_s = max(self._at_s, now_s)
+        passed_s = now_s - self._at_s
+        if passed_s > 0:
+            filled = self._level + passed_s * self._rate_per_s
+            self._level = filled if filled < self._rate_per_s else self._rate_per_s
+            self._at_s = now_s
         return 0.0 if self._level > 0 else -self._level / self._rate_per_s + 0.001
 
     def take(self, amount: float) -> None:

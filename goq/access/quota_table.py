@@ -19,7 +19,17 @@ _IN_FLIGHT_RETRY_MS: Final = 500
 class Usage:
     """The use of this node by one principal, and its buckets."""
 
-    __slots__ = ("buckets", "name", "publish_bytes", "quotas", "refused", "requests", "tenants")
+    __slots__ = (
+        "buckets",
+        "name",
+        "of_publishes",
+        "of_requests",
+        "publish_bytes",
+        "quotas",
+        "refused",
+        "requests",
+        "tenants",
+    )
 
     def __init__(self, principal: Principal, now_s: float) -> None:
         self.name = principal.name
@@ -32,6 +42,9 @@ class Usage:
             for rate in RATES
             if (bound := principal.quotas.get(rate)) is not None
         }
+        bucket = self.buckets.get(Quota.REQUESTS)
+        self.of_requests = () if bucket is None else (bucket,)
+        self.of_publishes = tuple(self.buckets.values())
         self.tenants = TenantBuckets(principal.quotas)
 
 
@@ -43,21 +56,22 @@ class QuotaTable:
 
     def check(self, principal: Principal, now_s: float) -> None:
         """Raise ``TooManyRequests`` if a rate of a principal is used up; count nothing."""
-        self._check(principal, self._usage(principal, now_s), RATES, now_s)
+        self._check(principal, self._usage(principal, now_s).of_publishes, now_s)
 
     def admit(self, principal: Principal, publish_bytes: int | None, now_s: float) -> None:
         """Count a request, a publish if its size is given; raise ``TooManyRequests``."""
         usage = self._usage(principal, now_s)
-        buckets = usage.buckets
-        if buckets:
-            rates = RATES if publish_bytes is not None else (Quota.REQUESTS,)
-            self._check(principal, usage, rates, now_s)
-            if Quota.REQUESTS in buckets:
-                buckets[Quota.REQUESTS].take(1)
-            if publish_bytes is not None and Quota.PUBLISH_BYTES in buckets:
-                buckets[Quota.PUBLISH_BYTES].take(publish_bytes)
+        if publish_bytes is not None:
+            self._check(principal, usage.of_publishes, now_s)
+            usage.publish_bytes += publish_bytes
+            bucket = usage.buckets.get(Quota.PUBLISH_BYTES)
+            if bucket is not None:
+                bucket.take(publish_bytes)
+        else:
+            self._check(principal, usage.of_requests, now_s)
+        for bucket in usage.of_requests:
+            bucket.take(1)
         usage.requests += 1
-        usage.publish_bytes += publish_bytes or 0
 
     def take_messages(self, principal: Principal, count: int, now_s: float) -> None:
         """Count the messages of a publish that was admitted."""
@@ -116,17 +130,16 @@ class QuotaTable:
                 usage.refused = known.refused
         return usage
 
-    def _check(
-        self, principal: Principal, usage: Usage, rates: Iterable[Quota], now_s: float
-    ) -> None:
-        waits = [
-            (usage.buckets[rate].wait_s(now_s), rate) for rate in rates if rate in usage.buckets
-        ]
-        if not waits:
-            return
-        wait_s, rate = max(waits)
-        if wait_s:
-            raise self._refusal(principal, f"token {principal.id}", rate, wait_s, now_s)
+    def _check(self, principal: Principal, buckets: Iterable[DebtBucket], now_s: float) -> None:
+        longest_s, longest = 0.0, None
+        for bucket in buckets:
+            wait_s = bucket.wait_s(now_s)
+            if wait_s > longest_s:
+                longest_s, longest = wait_s, bucket
+        if longest is not None:
+            known = self._usage(principal, now_s).buckets
+            (rate,) = (rate for rate, bucket in known.items() if bucket is longest)
+            raise self._refusal(principal, f"token {principal.id}", rate, longest_s, now_s)
 
     def _refusal(
         self, principal: Principal, whose: str, quota: Quota, wait_s: float, now_s: float

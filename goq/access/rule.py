@@ -40,6 +40,8 @@ class Verb(StrEnum):
     OPERATE = "operate"
     ADMIN = "admin"
 
+    __hash__ = str.__hash__  # that of Enum is written in Python, and each request needs some
+
 
 _OF_GROUPS = (Verb.CONSUME, Verb.READ, Verb.MANAGE)
 _OF_NO_TOPIC = frozenset({Verb.OPERATE, Verb.ADMIN})
