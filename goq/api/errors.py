@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from goq.access.token import without_secrets
 from goq.errors import GoqError
 from goq.http.message import Response
 
@@ -25,14 +26,16 @@ class Problem(msgspec.Struct, omit_defaults=True, rename={"kind": "type"}):
 
 
 def problem_of(error: GoqError) -> Problem:
-    """Return the problem of an error. Long quotations of the input are cut."""
+    """Return the problem of an error, without the secrets of tokens. Long quotations of the input
+    are cut."""
+    field = error.field
     return Problem(
         kind=f"urn:goq:problem:{error.code}",
         title=error.code.replace("_", " ").capitalize(),
         status=error.http_status,
         code=error.code,
-        detail=_cut(error.detail, _DETAIL_CHARS_MAX),
-        field=None if error.field is None else _cut(error.field, _FIELD_CHARS_MAX),
+        detail=_cut(without_secrets(error.detail), _DETAIL_CHARS_MAX),
+        field=None if field is None else _cut(without_secrets(field), _FIELD_CHARS_MAX),
         retry_after_ms=error.retry_after_ms,
     )
 

@@ -10,6 +10,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from tests.support.api.secret_watch import WATCH
+
 LEADERSHIP_S_MAX = 30.0
 
 
@@ -46,6 +48,7 @@ class NodeApi(ABC):
     ) -> Answer:
         """Send one request; a body other than bytes is sent as JSON. Raises ``OSError``."""
         sent = dict(headers or {})
+        secret = WATCH.note_request(sent)
         if body is not None and not isinstance(body, bytes):
             body = json.dumps(body).encode()
             sent.setdefault("Content-Type", "application/json")
@@ -58,7 +61,9 @@ class NodeApi(ABC):
             connection.request(method, path, body, sent)
             response = connection.getresponse()
             found = {name.lower(): value for name, value in response.getheaders()}
-            return Answer(response.status, found, response.read())
+            answer = Answer(response.status, found, response.read())
+            WATCH.check_answer(secret, found, answer.body)
+            return answer
         except http.client.HTTPException as error:
             raise ConnectionError(f"no answer: {error!r}") from error
         finally:

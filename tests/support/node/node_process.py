@@ -21,6 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from tests.support.api.secret_watch import WATCH
 from tests.support.eventually import eventually
 from tests.support.node.node_api import NodeApi
 from tests.support.node.ports import HOST, reserved_port
@@ -220,6 +221,8 @@ class NodeProcess(NodeApi):
             self.kill()
         self._forget()
         self._resources.close()
+        if (self.folder / "admin.token").exists():
+            WATCH.check_node(self.folder, self.log)
 
     def _forget(self) -> None:
         if self.process is not None and self.process.stdout is not None:

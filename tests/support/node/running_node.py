@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from goq import limits
 from goq.config.node import Config
 from goq.embedded import NodeThread
 from goq.node import NodeServer
+from tests.support.api.secret_watch import WATCH
 from tests.support.node.node_api import NodeApi
 from tests.support.node.shifted_clock import ShiftedClock
 
@@ -34,6 +36,7 @@ class RunningNode(NodeApi):
         defaults = {"delivery": {"backoff": {"initial": 0}}, **settings.get("defaults", {})}
         self.clock = ShiftedClock()
         config = Config(**{**settings, "broker": broker, "defaults": defaults})
+        self._asks_for_tokens = config.asks_for_tokens
         self.node = NodeServer(config, self.clock, start_partitions=start_partitions)
         self._thread = NodeThread(self.node)
 
@@ -44,11 +47,15 @@ class RunningNode(NodeApi):
 
     def start(self) -> None:
         """Return when the node answers; raise what kept it from starting."""
+        if self._asks_for_tokens:
+            logging.getLogger("goq").addHandler(WATCH)
         self._thread.start()
 
     def stop(self) -> None:
         """Stop the node as SIGTERM would; raise what went wrong in stopping."""
         self._thread.stop()
+        if self._asks_for_tokens:
+            WATCH.check_node(self.data_dir)
 
     @property
     def address(self) -> tuple[str, int]:
