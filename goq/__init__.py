@@ -14,6 +14,7 @@ process   the process of a node: event loop, log, signals
 node      the composition root of a running node
 http      the HTTP/1.1 server and client
 api       the HTTP API: routes, bodies, views, gateway, metrics
+console   the web console: static files
 sqs       the endpoint for AWS SDKs, over the HTTP API
 cluster   replication, cluster metadata, and everything else that several nodes need
 backup    backups of a node, and the way back

@@ -26,6 +26,7 @@ from goq.api.router import RequestStats, Route, Router
 from goq.api.routes.audit import AuditRoutes
 from goq.api.routes.backups import BackupRoutes
 from goq.api.routes.cluster import ClusterRoutes
+from goq.api.routes.console import ConsoleRoutes
 from goq.api.routes.dead_letters import DeadLetterRoutes
 from goq.api.routes.events import EventRoutes
 from goq.api.routes.grep import GrepRoutes
@@ -148,6 +149,7 @@ class App:
             self.failures,
             has_other_nodes=cluster is not None,
             access=self.access,
+            pages=ConsoleRoutes().routes(),
         )
         self.handle: Handler = self.router.handle
         self.audit = (

@@ -165,7 +165,9 @@ class Router:
         *,
         has_other_nodes: bool = False,
         access: AccessControl | None = None,
+        pages: Sequence[Route] = (),
     ) -> None:
+        """``pages`` are for browsers: matched as routes, but no part of the API."""
         self.routes = routes
         self._access = access
         self.on_stop: list[Callable[[], None]] = []
@@ -179,7 +181,7 @@ class Router:
         self._waiting: set[asyncio.Task[object]] = set()
         self._interrupted: set[asyncio.Task[object]] = set()
         self._root = _Segment()
-        for route in routes:
+        for route in (*routes, *pages):
             node = self._root
             for segment in route.path.split("/")[1:]:
                 if segment.startswith("{"):

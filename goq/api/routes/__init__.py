@@ -18,5 +18,6 @@ audit         the audit trail
 tokens        create, list, rotate, revoke tokens; the sender of a request
 backups       begin a backup, and see how it went
 cluster       cluster state and operations
+console       the files of the web console
 operations    health, version, metrics, OpenAPI; calls between nodes
 """

@@ -1,4 +1,4 @@
-"""Route of the search for messages by a text in value, key or headers."""
+"""Route of messages newest first: all, or those with a text in value, key or headers."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ class GrepRoutes:
                 "GET",
                 "/v1/topics/{topic}/search",
                 self.find,
-                "Find the messages that contain a text",
+                "List messages newest first: all, or those that contain a text",
                 answer=FoundMessagesOut,
                 parameters=(
-                    Parameter("text", "the text, as UTF-8", required=True),
+                    Parameter("text", "the text, as UTF-8; without it all messages match"),
                     Parameter("in", f"where to look, some of {_PARTS}; default all"),
                     Parameter("ignore_case", "whether A to Z match a to z", FLAG),
                     *range_parameters(_LIMIT),
@@ -88,12 +88,14 @@ class GrepRoutes:
 
     def _wanted(self, request: Request) -> MessageQuery:
         query = request.query
+        from_us, to_us = searched_times(query, self._broker.clock.wall_us())
+        if not {"text", "in", "ignore_case"} & query.keys():
+            return MessageQuery(from_us=from_us, to_us=to_us)
         text = query.get("text", "").encode()
         if not 0 < len(text) <= limits.SEARCH_TEXT_BYTES_MAX:
             raise InvalidInput(
                 f"say what to look for: 1 to {limits.SEARCH_TEXT_BYTES_MAX} bytes", field="text"
             )
-        from_us, to_us = searched_times(query, self._broker.clock.wall_us())
         wanted = TextQuery(text, _parts(query.get("in")), query_flag(request, "ignore_case"))
         return MessageQuery(text=wanted, from_us=from_us, to_us=to_us)
 

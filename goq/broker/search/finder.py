@@ -157,6 +157,8 @@ class Finder:
             messages = limits.SEARCH_SCANNED_MESSAGES_MAX
         budget = SearchBudget(messages, size_bytes)
         chunk = chunk_for(len(ranges), budget)
+        if query.matches_all:
+            chunk = SearchBudget(min(chunk.messages, limit), chunk.size_bytes)
 
         def begin() -> TopicSearch:
             searches = [_partition_search(one, query, pause, chunk) for one in ranges]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
@@ -41,7 +42,7 @@ class TextQuery(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MessageQuery:
-    """The condition for a message: exactly one of a key, a dedup id, a header or a text.
+    """The condition for a message: one of a key, a dedup id, a header or a text; none for all.
 
     ``dedup_id`` is the hash of 16 bytes that is stored. ``from_us`` and ``to_us`` bound the append
     time in microseconds; ``to_us`` is exclusive.
@@ -57,10 +58,17 @@ class MessageQuery:
     @property
     def is_indexed(self) -> bool:
         """Whether an index names the candidates; else all messages are read."""
-        return self.header is None and self.text is None
+        return self.key is not None or self.dedup_id is not None
 
-    def rows_in(self, view: FrameView) -> list[int]:
-        """Return the rows of a frame with the header or the text, rising."""
+    @property
+    def matches_all(self) -> bool:
+        """Whether any message matches that was appended in time."""
+        return not self.is_indexed and self.header is None and self.text is None
+
+    def rows_in(self, view: FrameView) -> Sequence[int]:
+        """Return the rows of a frame with the header or the text, rising; without both, all."""
+        if self.matches_all:
+            return range(view.header.message_count)
         if self.header is not None:
             return rows_with_header(view, *self.header)
         assert self.text is not None

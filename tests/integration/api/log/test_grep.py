@@ -115,7 +115,7 @@ def test_one_answer_looks_at_a_bounded_part_and_says_where_to_go_on(
 @pytest.mark.parametrize(
     ("query", "field"),
     [
-        ({}, "text"),
+        ({"in": "key"}, "text"),
         ({"text": ""}, "text"),
         ({"text": "x" * (limits.SEARCH_TEXT_BYTES_MAX + 1)}, "text"),
         ({"text": "x", "in": "body"}, "in"),
@@ -137,3 +137,22 @@ def test_the_longest_text_is_taken(node: RunningNode, topic: str) -> None:
     text = "x" * limits.SEARCH_TEXT_BYTES_MAX
     [published] = publish(node, topic, text)
     assert ids(find(node, topic, text)) == [published["id"]]
+
+
+def test_without_a_text_all_messages_come_newest_first(node: RunningNode, topic: str) -> None:
+    wanted = [publish(node, topic, f"x{n}", partition=n % 3)[0]["id"] for n in range(7)]
+    publish(node, topic, *(f"y{n}" for n in range(5)), partition=1)
+    path, found, query = f"/v1/topics/{topic}/search?limit=3", list[str](), ""
+    while True:
+        answer = node.call("GET", path + query)
+        assert len(answer["messages"]) <= 3
+        assert answer["searched"] <= 3 * 3, "a page reads no more than it needs of each partition"
+        found += ids(answer)
+        if answer["next"] is None:
+            break
+        query = f"&cursor={answer['next']}"
+    assert found == [f"{topic}:1:{n}" for n in range(6, 1, -1)] + wanted[::-1]
+    future = node.call("GET", f"{path}&from_time=2100-01-01")
+    assert (future["messages"], future["next"]) == ([], None)
+    for wrong in ("text=", "in=key", "ignore_case=true"):
+        assert node.request("GET", f"{path}&{wrong}").status == 400

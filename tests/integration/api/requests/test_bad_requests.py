@@ -691,7 +691,7 @@ GROUPS = {
 ROUTES = {
     f"{method} {path}": Case(method, path, None, code, field)
     for method, path, code, field in [
-        ("GET", "/", "route_not_found", None),
+        ("GET", "//", "route_not_found", None),
         ("GET", "/v1", "route_not_found", None),
         ("GET", "/v1/topics/", "route_not_found", None),
         ("GET", "/v2/topics", "route_not_found", None),

@@ -1,0 +1,353 @@
+"""The pages of the console, in a real browser, on a real node."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from tests.support.api.calls import group_of, publish, receive, settle
+from tests.support.api.console import Tab, chromium
+from tests.support.node.fixtures import node
+from tests.support.node.running_node import RunningNode, running_node
+from tests.support.paths import DOCS
+
+__all__ = ["node"]
+
+SEED = "shop-orders"
+PICTURES = {"/": "overview", f"/m/{SEED}:0:0": "message"}
+PAGES = [
+    ("/", "Overview", "Nothing is wrong."),
+    ("/topics", "Topics", SEED),
+    (f"/t/{SEED}", SEED, "retention.age"),
+    (f"/t/{SEED}/messages", SEED, "order-0"),
+    (f"/t/{SEED}/dead", SEED, "card declined"),
+    (f"/t/{SEED}/scheduled", SEED, "a reminder"),
+    (f"/t/{SEED}/g/billing", "billing", "till-2"),
+    (f"/m/{SEED}:0:0", f"{SEED}:0:0", "DEAD_LETTERED"),
+    ("/cluster", "Cluster", "one node"),
+    ("/nothing", "No such page", "Go to the overview."),
+]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with chromium() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def traffic(node: RunningNode) -> RunningNode:
+    """The node, with a topic on which most things have happened."""
+    node.call("POST", "/v1/topics", {"name": SEED, "partitions": 1})
+    settings = {"settings": {"ordering": "none"}}
+    node.call("PUT", f"/v1/topics/{SEED}/groups/billing", settings)
+    for number in range(12):
+        value = f'{{"order": "order-{number}", "paid": true, "items": [1, {{"sku": null}}]}}'
+        headers = {"source": "shop"}
+        publish(node, SEED, value, key=f"key-{number}", headers=headers, tenant=f"t-{number % 3}")
+    publish(node, SEED, "a reminder", key="r", delay="2h")
+    first, second, *rest = receive(node, SEED, "billing", max_messages=6, consumer="till-1")
+    settle(node, SEED, "reject", first["receipt"], group="billing", reason="card declined")
+    settle(node, SEED, "nack", second["receipt"], group="billing", reason="bank", delay="1h")
+    settle(node, SEED, "ack", *(one["receipt"] for one in rest), group="billing")
+    receive(node, SEED, "billing", max_messages=2, consumer="till-2", visibility="10m")
+    node.call("GET", f"/v1/topics/{SEED}/dead")
+    return node
+
+
+@pytest.fixture
+def tab(browser: Any, traffic: RunningNode) -> Iterator[Tab]:
+    """A tab that must have left the host alone and have nothing to complain of."""
+    opened = Tab(browser, traffic.url)
+    yield opened
+    found = opened.complaints, opened.foreign
+    opened.close()
+    assert found == ([], [])
+
+
+def test_each_page_shows_the_traffic_to_everybody(tab: Tab) -> None:
+    for hash_, heading, text in PAGES:
+        tab.open(hash_, heading)
+        tab.sees(text)
+        for scheme in ("light", "dark"):
+            tab.page.emulate_media(color_scheme=scheme)
+            assert tab.barriers() == [], f"{hash_} {scheme}"
+        tab.page.emulate_media(color_scheme="light")
+        if hash_ in PICTURES and "GOQ_PICTURES" in os.environ:
+            path = DOCS / "images" / f"console-{PICTURES[hash_]}.png"
+            tab.page.screenshot(path=path)
+        tab.page.set_viewport_size({"width": 360, "height": 640})
+        assert tab.width_over() == 0, f"{hash_} is wider than 360 pixels"
+        tab.page.set_viewport_size({"width": 1200, "height": 800})
+
+
+def test_the_life_of_a_message_has_its_leases_as_bars_and_its_dead_letter(tab: Tab) -> None:
+    tab.open(f"/m/{SEED}:0:0", f"{SEED}:0:0")
+    tab.sees("REJECTED")
+    assert tab.page.locator("svg.life rect.lease.bad").count() == 1
+    assert tab.page.locator("svg.life path.branch").count() == 1
+    tab.page.get_by_role("link", name=f"{SEED}.dlq:0:0").first.click()
+    tab.sees("card declined")
+    tab.open(f"/m/{SEED}:0:6", f"{SEED}:0:6")
+    tab.sees("till-2")
+    assert tab.page.locator("svg.life rect.lease.open").count() == 1
+
+
+def test_a_value_is_shown_as_a_tree_as_text_and_in_hex(tab: Tab) -> None:
+    tab.open(f"/m/{SEED}:0:7", f"{SEED}:0:7")
+    tab.page.locator(".json-string", has_text="order-7").wait_for()
+    tab.press("Text")
+    tab.sees('{"order": "order-7"')
+    tab.press("Hex")
+    tab.sees("00000000  7b 22 6f 72")
+
+
+EVIL = (
+    "<img src=x onerror=window.ran=1>",
+    "<script>window.ran=1</script>",
+    '"><svg onload=window.ran=1>',
+    "javascript:window.ran=1",
+    "${window.ran=1}{{window.ran=1}}",
+    "</textarea><iframe srcdoc='<script>parent.ran=1</script>'>",
+    "__proto__",
+)
+
+
+def test_no_text_of_a_message_ever_runs(tab: Tab, traffic: RunningNode) -> None:
+    topic = "evil"
+    traffic.call("POST", "/v1/topics", {"name": topic, "partitions": 1})
+    settings = {"settings": {"ordering": "none"}}
+    traffic.call("PUT", f"/v1/topics/{topic}/groups/g", settings)
+    for text in EVIL:
+        value = f'{{"{text.replace(chr(34), "")}": ["{text.replace(chr(34), "")}"]}}'
+        headers = {"x": text, "__proto__": text}
+        fields = {"key": text, "headers": headers, "tenant": text[:60], "dedup_id": text}
+        publish(traffic, topic, text, **fields)
+        publish(traffic, topic, value, key=text, headers=headers, delay="5h")
+    for _ in EVIL:
+        (message,) = receive(traffic, topic, max_messages=1, consumer=EVIL[0])
+        settle(traffic, topic, "reject", message["receipt"], reason=EVIL[0])
+    traffic.call("GET", f"/v1/topics/{topic}/dead")
+    ids = [f"{topic}:0:{offset}" for offset in range(2 * len(EVIL))]
+    pages = [(f"/t/{topic}{tail}", topic) for tail in ("", "/messages", "/dead", "/scheduled")]
+    hostile = f"/m/{EVIL[0].replace('/', '')}"
+    for hash_, heading in [*pages, (f"/t/{topic}/g/g", "g"), *((f"/m/{one}", one) for one in ids)]:
+        tab.open(hash_, heading)
+        tab.page.locator("main .card").first.wait_for()
+    tab.page.goto(f"{tab.url}/ui/#{hostile}")
+    tab.page.locator("main h1").wait_for()
+    assert tab.page.evaluate("window.ran") is None
+    assert tab.page.locator("main img, main script, main iframe").count() == 0
+    assert all("/ui/x" not in url for url in tab.requests)
+    tab.open(f"/m/{ids[0]}", ids[0])
+    tab.sees(EVIL[0])
+
+
+def test_everything_can_be_done_by_keyboard(tab: Tab) -> None:
+    tab.open("/", "Overview")
+    keyboard = tab.page.keyboard
+    tab.page.locator("body").press("/")
+    keyboard.type(f"{SEED}:0:8")
+    keyboard.press("Enter")
+    tab.page.get_by_role("heading", level=1, name=f"{SEED}:0:8").wait_for()
+    button = tab.page.get_by_role("button", name="Cancel", exact=True)
+    button.focus()
+    keyboard.press("Enter")
+    tab.page.get_by_role("dialog").wait_for()
+    keyboard.press("Escape")
+    tab.page.get_by_role("dialog").wait_for(state="detached")
+    assert button.evaluate("element => element === document.activeElement")
+    tab.open("/", "Overview")
+    tab.page.reload()
+    tab.page.get_by_role("heading", level=1, name="Overview").wait_for()
+    reached = set()
+    for _ in range(40):
+        keyboard.press("Tab")
+        reached.add(tab.page.evaluate("document.activeElement.textContent"))
+    assert {"Skip to the page", "Topics", "Cluster", "Token", SEED, "billing"} <= reached
+
+
+def test_a_message_is_published_moved_rescheduled_and_cancelled(
+    tab: Tab, traffic: RunningNode
+) -> None:
+    topic = "changes"
+    traffic.call("POST", "/v1/topics", {"name": topic, "partitions": 1})
+    tab.open(f"/t/{topic}/messages", topic)
+    tab.press("Publish")
+    dialog = tab.page.get_by_role("dialog")
+    tab.fill("Value", "from a browser")
+    tab.fill("Delay", "3h")
+    dialog.get_by_role("button", name="Publish").click()
+    tab.sees(f"Published {topic}:0:0.")
+    tab.page.get_by_role("link", name=f"{topic}:0:0").click()
+    tab.press("Priority")
+    dialog.get_by_label("Lane").select_option("low")
+    tab.press("Change it")
+    tab.sees("has the priority low")
+    before = traffic.call("GET", f"/v1/messages/{topic}:0:0")["deliver_at"]
+    tab.press("Reschedule")
+    due = datetime.now() + timedelta(days=20)
+    tab.fill("New time, in your zone", f"{due:%Y-%m-%dT%H:%M:%S}")
+    dialog.get_by_role("button", name="Reschedule").click()
+    tab.sees(f"{topic}:0:0 is scheduled, due {due:%Y-%m-%d %H:%M:%S}.")
+    tab.press("Cancel")
+    tab.sees("This cannot be undone.")
+    tab.fill("Reason, for whoever looks later", "not wanted")
+    tab.press("Cancel the message")
+    tab.sees("CANCELLED")
+    shown = traffic.call("GET", f"/v1/messages/{topic}:0:0")
+    assert (shown["state"], shown["priority"]) == ("cancelled", "low")
+    assert shown["deliver_at"] != before
+    trace = traffic.call("GET", f"/v1/messages/{topic}:0:0/trace")
+    assert trace["events"][-1]["reason"] == "not wanted"
+
+
+def test_messages_are_found_by_text_and_older_ones_on_demand(
+    tab: Tab, traffic: RunningNode
+) -> None:
+    topic = "many"
+    traffic.call("POST", "/v1/topics", {"name": topic, "partitions": 3})
+    publish(traffic, topic, "needle", key="the key")
+    publish(traffic, topic, *(f"straw {number}" for number in range(120)))
+    tab.open(f"/t/{topic}/messages", topic)
+    rows = tab.page.locator("tbody tr")
+    tab.sees("straw 119")
+    assert rows.count() == 50
+    tab.press("Older messages")
+    tab.sees("straw 30")
+    tab.fill("Text", "NEEDLE")
+    tab.press("Find")
+    tab.sees("the key")
+    assert rows.count() == 1
+    tab.press("All")
+    tab.sees("straw 119")
+    publish(traffic, topic, "it came while somebody looked")
+    tab.sees("it came while somebody looked")
+
+
+def test_a_group_is_seen_at_an_earlier_moment_and_reset_after_a_dry_run(
+    tab: Tab, traffic: RunningNode
+) -> None:
+    topic = "past"
+    traffic.call("POST", "/v1/topics", {"name": topic, "partitions": 1})
+    publish(traffic, topic, "a", "b", "c")
+    taken = receive(traffic, topic)
+    settle(traffic, topic, "ack", *(one["receipt"] for one in taken))
+    tab.open(f"/t/{topic}/g/g", "g")
+    slider = tab.page.get_by_role("slider")
+    tab.page.locator("input[type=range]:enabled").wait_for()
+    slider.fill("0")
+    tab.sees("as it was then")
+    assert any("as_of=" in url for url in _eventually(tab, "as_of="))
+    slider.fill("1000")
+    tab.page.get_by_text("now", exact=True).wait_for()
+    tab.press("Reset")
+    tab.press("Show what it would do")
+    tab.sees("3 messages would come again")
+    assert group_of(traffic, topic)["lag"] == 0
+    tab.press("Reset the group")
+    tab.sees("g is reset: 3 messages again, 0 skipped.")
+    assert group_of(traffic, topic)["lag"] == 3
+
+
+def _eventually(tab: Tab, part: str) -> list[str]:
+    """Return the requests once one has this part."""
+    while not any(part in url for url in tab.requests):
+        tab.page.wait_for_event("request")
+    return tab.requests
+
+
+def test_dead_letters_are_chosen_redriven_and_purged(tab: Tab, traffic: RunningNode) -> None:
+    topic = "dying"
+    traffic.call("POST", "/v1/topics", {"name": topic, "partitions": 1})
+    publish(traffic, topic, "a", "b", "c")
+    for number, message in enumerate(receive(traffic, topic)):
+        reason = "bad card" if number else "bad bank"
+        settle(traffic, topic, "reject", message["receipt"], reason=reason)
+    dead = f"/v1/topics/{topic}/dead"
+    tab.open(f"/t/{topic}/dead", topic)
+    tab.press("Only rejected bad card of g")
+    tab.page.get_by_role("button", name="All, not only rejected").wait_for()
+    tab.page.get_by_label(re.compile("^Choose ")).first.check()
+    tab.press("Redrive 1")
+    tab.sees("1 message would go back")
+    assert len(traffic.call("GET", dead)["messages"]) == 3
+    tab.page.get_by_role("dialog").get_by_role("button", name="Redrive").click()
+    tab.sees("1 dead letter put back.")
+    tab.press("Purge")
+    tab.sees("1 dead letter would be gone.")
+    purge = tab.page.get_by_role("dialog").get_by_role("button", name="Purge")
+    assert purge.is_disabled()
+    tab.fill(f"Type {topic} to confirm", topic)
+    purge.click()
+    tab.sees("1 dead letter taken away.")
+    assert [one["reason"] for one in traffic.call("GET", dead)["messages"]] == ["bad bank"]
+
+
+def test_a_hidden_tab_asks_the_node_for_nothing(browser: Any, traffic: RunningNode) -> None:
+    tab = Tab(browser, traffic.url)
+    tab.page.clock.install()
+    tab.open("/cluster", "Cluster")
+    tab.sees("one node")
+    hide = "Object.defineProperty(document, 'hidden', {get: () => window.away, configurable: true})"
+    tab.page.evaluate(f"window.away = true; {hide}; {_CHANGED}")
+    tab.page.wait_for_load_state("networkidle")
+    count = len(tab.requests)
+    tab.page.clock.run_for(60_000)
+    assert len(tab.requests) == count
+    with tab.page.expect_request("**/v1/cluster"):
+        tab.page.evaluate(f"window.away = false; {_CHANGED}")
+    tab.close()
+
+
+_CHANGED = "document.dispatchEvent(new Event('visibilitychange'))"
+
+
+def test_the_console_says_that_the_node_is_away_and_goes_on_when_it_is_back(browser: Any) -> None:
+    with running_node() as first:
+        first.call("POST", "/v1/topics", {"name": "before", "partitions": 1})
+        tab = Tab(browser, first.url)
+        tab.open("/topics", "Topics")
+        tab.sees("before")
+        tab.open("/cluster", "Cluster")
+        tab.sees("before:0")
+        listen, folder = first.url.removeprefix("http://"), first.data_dir
+        first.stop()
+        tab.sees("The node does not answer.")
+        with running_node(folder, broker={"listen": listen}):
+            tab.page.get_by_text("The node does not answer.").first.wait_for(state="detached")
+            tab.sees("before:0")
+        tab.close()
+
+
+def test_a_token_is_asked_for_and_stays_in_the_tab(browser: Any) -> None:
+    with running_node(security={"auth": "tokens"}) as node:
+        token = (node.data_dir / "admin.token").read_text().strip()
+        tab = Tab(browser, node.url)
+        tab.open("/cluster", "Cluster")
+        field = tab.page.get_by_role("textbox", name="Token")
+        field.fill("goq_wrong_token")
+        tab.press("Use it")
+        tab.page.get_by_role("dialog").get_by_role("alert").wait_for()
+        field.fill(token)
+        tab.press("Use it")
+        tab.sees("The token is accepted.")
+        tab.sees("one node")
+        tab.page.reload()
+        tab.sees("one node")
+        assert token not in tab.page.url + "".join(tab.requests)
+        assert tab.page.evaluate("localStorage.length + document.cookie.length") == 0
+        other = tab.context.new_page()
+        other.goto(f"{node.url}/ui/#/cluster")
+        other.get_by_role("dialog").wait_for()
+        assert other.evaluate("sessionStorage.length") == 0
+        tab.press("Token")
+        tab.press("Forget it")
+        assert tab.page.evaluate("sessionStorage.length") == 0
+        assert tab.complaints == []
+        tab.close()
