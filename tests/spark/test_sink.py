@@ -14,6 +14,8 @@ import pyarrow as pa
 from goq.client import Client
 from goq.pipeline.spark.sink import StreamWriter, WrittenBatch, stage
 from goq.pipeline.spark.sink_options import SinkOptions
+from goq.pipeline.spark.transaction_topics import TopicLedger
+from goq.pipeline.spark.transactions import LedgerEntry
 from tests.support.node.running_node import RunningNode
 from tests.support.pipeline.spark_driver import COPY_S_MAX, start_copy
 
@@ -64,6 +66,25 @@ def test_a_query_writes_each_row_with_all_that_it_says(
         assert (message.deliver_at is None) == (number % 2 == 0)
         assert message.tenant == (f"tenant-{number % 4}" if number % 4 else None)
         assert message.partition == 2 or number % 10
+
+
+def test_a_batch_without_rows_finishes_one_that_was_interrupted(
+    node: RunningNode, topic: str
+) -> None:
+    from pyspark.sql.types import StringType, StructType
+
+    options = SinkOptions.parse({"server": node.url, "topic": topic, "txnId": "x"})
+    rows = pa.RecordBatch.from_pydict({"value": ["v0", "v1"]})
+    with Client(node.url) as client:
+        ranges = stage(client, options, iter([rows]), 0)
+        first = {each.partition: 0 for each in ranges}
+        TopicLedger(client, topic).begin("x", LedgerEntry(0, "query", ranges, first))
+    assert logged(node, topic) == []
+    writer = StreamWriter(options, StructType().add("value", StringType()), overwrite=False)
+    writer.commit([None], 1)
+    assert logged(node, topic) == []
+    writer.commit([WrittenBatch([], "query")], 1)
+    assert logged(node, topic) == expected(2)
 
 
 def test_a_query_with_a_name_is_written_once_and_one_without_each_time(

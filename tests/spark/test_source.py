@@ -132,6 +132,17 @@ def test_what_is_wrong_with_an_option_is_said(
         load(spark, node, topic, **options).count()
 
 
+def test_a_topic_is_a_view_but_no_table_of_spark_sql(
+    spark: SparkSession, node: RunningNode, topic: str
+) -> None:
+    fill(node, topic, 20)
+    source = f"USING goq OPTIONS (server '{node.url}', topic '{topic}')"
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW seen {source}")
+    assert [row.n for row in spark.sql("SELECT count(*) AS n FROM seen").collect()] == [20]
+    with pytest.raises(Exception, match="use CREATE TEMPORARY VIEW"):
+        spark.sql(f"CREATE TABLE kept {source}")
+
+
 def test_what_is_archived_is_part_of_a_query_and_of_a_stream_that_ask_for_it(
     spark: SparkSession, node: RunningNode, topic: str, tmp_path: Path
 ) -> None:
@@ -165,6 +176,8 @@ def stream(
         .start()
     )
     assert query.awaitTermination(WAIT_S_MAX)
+    last = query.lastProgress["sources"][0]
+    assert last["latestOffset"] == last["endOffset"] is not None
     return [p["numInputRows"] for p in query.recentProgress]
 
 

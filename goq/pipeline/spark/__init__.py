@@ -2,6 +2,7 @@
 
 source              batch and streaming readers
 source_options      the options of the source
+trigger_limits      the size of a stream's batches, and when a small one is due
 topics              the tables of topics as input partitions
 offset_ranges       a stream's offsets as ranges to read
 sink                batch and streaming writers

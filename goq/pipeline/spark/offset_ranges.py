@@ -7,6 +7,7 @@ partition, -2 for the earliest, -1 for the end; ``earliest`` and ``latest`` for 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -44,6 +45,34 @@ def parse_offsets(text: str, field: str) -> str | Offsets:
         ) from None
 
 
+def parse_times(text: str, field: str) -> Offsets:
+    """Return times in milliseconds by partition; raise ``InvalidInput``."""
+    try:
+        return msgspec.json.decode(text, type=Offsets, strict=False)
+    except msgspec.MsgspecError as error:
+        raise InvalidInput(
+            f"{text[:200]!r} are no times in milliseconds, as"
+            f' {{"orders": {{"0": 1768473000000}}}}: {error}',
+            field=field,
+        ) from None
+
+
+def check_named(wanted: Offsets, bounds: Mapping[str, Mapping[int, LogBounds]], field: str) -> None:
+    """Raise ``InvalidInput`` unless exactly the existing partitions are named."""
+    for topic in wanted.keys() - bounds.keys():
+        raise InvalidInput(
+            f"{field} names {topic[:200]!r}, which is not read; what is read is {sorted(bounds)}",
+            field=field,
+        )
+    for topic, partitions in bounds.items():
+        if wanted.get(topic, {}).keys() != partitions.keys():
+            raise InvalidInput(
+                f"{field} names the partitions {sorted(wanted.get(topic, {}))} of {topic}, which"
+                f" has {sorted(partitions)}: name each",
+                field=field,
+            )
+
+
 def resolve(
     wanted: str | Offsets, bounds: Mapping[str, Mapping[int, LogBounds]], field: str
 ) -> Offsets:
@@ -58,18 +87,8 @@ def resolve(
             topic: {p: b.start if is_start else b.end for p, b in sorted(partitions.items())}
             for topic, partitions in sorted(bounds.items())
         }
-    for topic in wanted.keys() - bounds.keys():
-        raise InvalidInput(
-            f"{field} names {topic[:200]!r}, which is not read; what is read is {sorted(bounds)}",
-            field=field,
-        )
+    check_named(wanted, bounds, field)
     for topic, partitions in bounds.items():
-        if wanted.get(topic, {}).keys() != partitions.keys():
-            raise InvalidInput(
-                f"{field} names the partitions {sorted(wanted.get(topic, {}))} of {topic}, which"
-                f" has {sorted(partitions)}: name each",
-                field=field,
-            )
         for partition, offset in wanted[topic].items():
             if not EARLIEST <= offset <= partitions[partition].end:
                 raise InvalidInput(
@@ -88,6 +107,19 @@ def resolve(
         }
         for topic in sorted(bounds)
     }
+
+
+def check_order(start: Offsets, end: Offsets, field: str) -> None:
+    """Raise ``InvalidInput`` if a range ends before it starts."""
+    for topic, partitions in start.items():
+        for partition, first in partitions.items():
+            stop = end.get(topic, {}).get(partition, first)
+            if stop < first:
+                raise InvalidInput(
+                    f"the range of {topic}, partition {partition}, ends at {stop}, before its start"
+                    f" at {first}",
+                    field=field,
+                )
 
 
 def ranges_between(start: Offsets, end: Offsets, tasks_min: int = 1) -> list[Range]:
@@ -180,24 +212,39 @@ def _split(whole: Range, total: int, tasks: int) -> Iterator[Range]:
         yield whole._replace(start=start, end=end)
 
 
-def limited(start: Offsets, end: Offsets, messages_max: int) -> Offsets:
-    """Return an end at most about ``messages_max`` ahead, divided in proportion to the backlog."""
+def limited(
+    start: Offsets, end: Offsets, most: float, sizes: Mapping[str, float] | None = None
+) -> Offsets:
+    """Return an end at most about ``most`` ahead, divided in proportion to the backlog.
+
+    A message counts 1, or the size of its topic's messages in ``sizes``. Each partition with a
+    backlog gets at least one message.
+    """
     waiting = {
         (topic, partition): max(0, stop - start.get(topic, {}).get(partition, 0))
         for topic, partitions in end.items()
         for partition, stop in partitions.items()
     }
-    total = sum(waiting.values())
-    if total <= messages_max:
+    total = sum(count * (sizes or {}).get(topic, 1) for (topic, _), count in waiting.items())
+    if total <= most:
         return end
     return {
         topic: {
-            partition: stop - count + -(-count * messages_max // total)
+            partition: stop - count + min(count, math.ceil(count * most / total))
             for partition, stop in partitions.items()
             for count in (waiting[topic, partition],)
         }
         for topic, partitions in end.items()
     }
+
+
+def backlog(start: Offsets, end: Offsets) -> int:
+    """Return the number of offsets between two positions."""
+    return sum(
+        max(0, stop - start.get(topic, {}).get(partition, 0))
+        for topic, partitions in end.items()
+        for partition, stop in partitions.items()
+    )
 
 
 def to_json(position: StreamOffsets) -> dict[str, dict[str, int | str]]:

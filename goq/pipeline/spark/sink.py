@@ -79,9 +79,12 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return _stage(self._options, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Publish the staged ranges, unless this batch was published before."""
+        """Publish the staged ranges, unless this batch was published before.
+
+        A batch without rows also finishes an earlier one that was interrupted.
+        """
         options, (ranges, query) = self._options, _told(messages)
-        if not ranges:
+        if not ranges and not query:  # no task ran
             return
         if not query:
             raise InvalidInput("Spark does not say which query writes: is it a stream?")

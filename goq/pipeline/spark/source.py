@@ -10,7 +10,7 @@ the same frame would get the first one's rows. Options bound the read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -25,9 +25,7 @@ from pyspark.sql.datasource import (
     InputPartition,
 )
 from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
     ReadLimit,
-    ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
 from pyspark.sql.types import StructType
@@ -37,11 +35,12 @@ from goq.pipeline.arrow.node_source import NodeSource, ahead
 from goq.pipeline.arrow.schema import ddl_of
 from goq.pipeline.arrow.tables import TABLES, rows_between
 from goq.pipeline.spark.offset_ranges import (
+    Offsets,
     StreamOffsets,
     check_offsets,
+    check_order,
     check_same_topics,
     from_json,
-    limited,
     resolve,
     to_json,
     what_is_there,
@@ -50,6 +49,7 @@ from goq.pipeline.spark.sink import BatchWriter, StreamWriter
 from goq.pipeline.spark.sink_options import SinkOptions
 from goq.pipeline.spark.source_options import STREAM_PATIENCE, TASK_PATIENCE, SourceOptions
 from goq.pipeline.spark.topics import Task, Topics
+from goq.pipeline.spark.trigger_limits import TriggerLimits
 
 _READ_AHEAD = 2  # responses of a node, some MiB each, in every task
 _ARCHIVE_HINT = " set includeDeleted=true to read what an archive has of them,"
@@ -97,6 +97,8 @@ class BatchReader(DataSourceReader):
                 "a query from the latest offset, or up to the earliest one, has no rows",
                 field="startingOffsets" if options.starting == "latest" else "endingOffsets",
             )
+        if not (isinstance(options.starting, str | None) or isinstance(options.ending, str)):
+            _check_written_order(options.starting, options.ending)
         self._options = options
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -105,7 +107,9 @@ class BatchReader(DataSourceReader):
         with options.client() as client:
             found = Topics(client, options)
             start = found.starts(default="earliest")
-            end = resolve(options.ending, found.bounds, "endingOffsets")
+            end = found.ends()
+            if options.ending_timestamp is not None:
+                check_order(start, end, "endingTimestamp")
             return found.tasks(start, end)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -117,10 +121,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads new messages in batches, of bounded size if the options say so."""
 
     def __init__(self, options: SourceOptions) -> None:
-        if options.ending != "latest":
+        if options.ending != "latest" or options.ending_timestamp is not None:
             raise InvalidInput("a stream has no end: leave it out", field="endingOffsets")
         self._options = options
+        self._limits = TriggerLimits(options)
         self._target: StreamOffsets | None = None
+        self._seen: StreamOffsets | None = None
 
     def initialOffset(self) -> dict[str, Any]:
         """Return the first offsets of a stream without a checkpoint."""
@@ -133,9 +139,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = self._ends()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return the bound of messages a batch."""
-        most = self._options.offsets_per_trigger_max
-        return ReadMaxRows(most) if most else ReadAllAvailable()
+        """Return the bound of a batch."""
+        return self._limits.default()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """Return the ends of the topics when the last batch was planned, for Spark's progress."""
+        return None if self._seen is None else to_json(self._seen)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Return the end of the next batch.
@@ -143,12 +152,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises ``Conflict`` if data of the stream is lost and the options say to fail.
         """
         begun, end = from_json(start), self._target or self._ends()
+        self._seen = end
         if self._options.fail_on_data_loss:
             check_offsets(begun, end)
-        if isinstance(limit, ReadMaxRows):
-            read = begun.without(begun.of_other_topics(end.ids)).offsets
-            end = end._replace(offsets=limited(read, end.offsets, limit.max_rows))
-        return to_json(end)
+        read = begun.without(begun.of_other_topics(end.ids)).offsets
+        if self._target is None and not self._limits.is_due(limit, read, end.offsets):
+            return start
+        bounded = self._limits.bounded(limit, read, end.offsets, self._message_bytes)
+        return to_json(end._replace(offsets=bounded))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the input partitions of a batch."""
@@ -164,6 +175,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Yield a task's messages."""
         return _read(self._options, partition)
 
+    def _message_bytes(self) -> Mapping[str, float]:
+        with self._options.client(STREAM_PATIENCE) as client:
+            return Topics(client, self._options).message_bytes()
+
     def _ends(self) -> StreamOffsets:
         options = replace(
             self._options, include_deleted=False
@@ -171,6 +186,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with options.client(STREAM_PATIENCE) as client:
             found = Topics(client, options)
             return StreamOffsets(resolve("latest", found.bounds, "endingOffsets"), found.ids)
+
+
+def _check_written_order(starting: Offsets, ending: Offsets) -> None:
+    """Raise ``InvalidInput`` if offsets that are numbers end before they start."""
+    written = {
+        topic: {p: offset for p, offset in partitions.items() if offset >= 0}
+        for topic, partitions in ending.items()
+    }
+    check_order(starting, written, "endingOffsets")
 
 
 def _schema(options: SourceOptions) -> pa.Schema:

@@ -12,7 +12,13 @@ from goq.client.messages import ReadBatch
 from goq.errors import InvalidInput
 from goq.pipeline.arrow.node_source import LogBounds, NodeSource
 from goq.pipeline.arrow.tables import TABLES
-from goq.pipeline.spark.offset_ranges import Offsets, Range, ranges_between, resolve
+from goq.pipeline.spark.offset_ranges import (
+    Offsets,
+    Range,
+    check_named,
+    ranges_between,
+    resolve,
+)
 from goq.pipeline.spark.source_options import SourceOptions
 from goq.pipeline.spark.transaction_topics import COMMITS_SUFFIX, STAGED_SUFFIX
 
@@ -56,13 +62,35 @@ class Topics:
         since = self._options.starting_timestamp
         if since is None:
             return resolve(self._options.starting or default, self.bounds, "startingOffsets")
+        return self._since(since, "startingOffsetsByTimestamp")
+
+    def ends(self) -> Offsets:
+        """Return the offsets up to which a query reads."""
+        until = self._options.ending_timestamp
+        if until is None:
+            return resolve(self._options.ending, self.bounds, "endingOffsets")
+        return self._since(until, "endingOffsetsByTimestamp")
+
+    def message_bytes(self) -> Mapping[str, float]:
+        """Return the mean size of the messages of each topic, by what its log has on the disk."""
+        means = {}
+        for topic in self.bounds:
+            partitions = self._client.describe_topic(topic).partitions
+            count = sum(p.end_offset - p.start_offset for p in partitions)
+            means[topic] = sum(p.bytes for p in partitions) / count if count else 1.0
+        return means
+
+    def _since(self, times: str | Offsets, field: str) -> Offsets:
+        """Return the offset of the first message at a time or later, or the end."""
+        if not isinstance(times, str):
+            check_named(times, self.bounds, field)
         return {
             topic: {
                 p: _first(
                     self._client.read(
                         topic,
                         partition=p,
-                        from_time=_time(since),
+                        from_time=_time(times) if isinstance(times, str) else times[topic][p],
                         limit=1,
                         include_deleted=self._options.include_deleted,
                     )
