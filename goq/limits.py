@@ -140,6 +140,7 @@ ARCHIVE_ROWS_MAX: Final = 10_000  # rows in one answer to another node
 RECEIVE_MESSAGES_MAX: Final = 10_000
 RECEIVE_BYTES_MAX: Final = 8 * MIB
 RECEIPTS_PER_REQUEST_MAX: Final = 10_000
+ACK_SEARCHES_MAX: Final = 32  # of a request and partition: messages looked for in the event log
 WAIT_MS_MAX: Final = 60_000
 VISIBILITY_MS_MAX: Final = 12 * 3_600_000
 NACK_DELAY_MS_MAX: Final = 365 * 86_400_000

@@ -5,5 +5,6 @@ live_index    indexes events as they are written, and wakes requests that wait f
 index         the sparse index over sealed and live segments of the event log
 index_blocks  builds the blocks of the index; the file format ``.spans``
 search        finds all events about one message through the index
+recorded_acks finds what an ended lease acknowledged
 replay        reads events in order and rebuilds the state of a partition from them
 """

@@ -91,6 +91,10 @@ class EventWriter:
         if len(self._deferred) >= _DEFERRED_MAX or self.live_index.is_watched(event):
             self.record(())
 
+    async def wait_for_commit(self) -> None:
+        """Wait until all events recorded so far are committed; raise if that is unknown."""
+        await self.commit.wait_for_commit(self._next_sequence)
+
     async def write_deferred(self) -> None:
         """Wait until all deferred events are durable."""
         if self._deferred:

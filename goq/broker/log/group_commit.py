@@ -368,6 +368,17 @@ class GroupCommit:
         self._wake()
         await done
 
+    async def wait_for_commit(self, end_offset: int) -> None:
+        """Wait until everything before an offset of this log is committed.
+
+        Raises the error of the log, or ``TimedOut`` if this node stops leading meanwhile.
+        """
+        if self._closed is not None:
+            raise self._closed
+        done: asyncio.Future[Appended] = self._loop.create_future()
+        self.pending.answer_repetition(Appended(end_offset - 1, 0), done)
+        await done
+
     def abort(self, error: GoqError) -> None:
         """Stop at once: accept and write nothing more; fail pending appends.
 

@@ -14,6 +14,8 @@ from functools import partial
 from typing import NamedTuple
 
 from goq import limits
+from goq.broker.events.recorded_acks import split_recorded
+from goq.broker.events.search import IndexedEventLog
 from goq.broker.events.writer import EventWriter
 from goq.broker.log.frame_cache import FrameFetch, PartitionFrames, UncachedMessages
 from goq.broker.log.pending_appends import Appended
@@ -100,6 +102,7 @@ class Leases:
         note_damage: Callable[[Damage], None],
     ) -> None:
         self._reader = loaded.messages.reader
+        self._events = loaded.events
         self._state = loaded.state
         self._context = context
         self._callbacks = callbacks
@@ -197,6 +200,34 @@ class Leases:
     def acknowledge(self, group: str, receipts: Iterable[Receipt]) -> Settling:
         """Mark leased messages as done."""
         return self._settle(group, acknowledge(self._state, group, receipts))
+
+    async def split_recorded(
+        self, group: str, void: Sequence[Receipt]
+    ) -> tuple[int, list[Receipt]]:
+        """Return how many messages of void receipts an earlier ack of theirs settled, and the rest.
+
+        Only a committed ack counts: a new leader may lack one that is on this disk alone.
+        """
+        start, end = self._state.start_offset, self._state.end_offset
+        next_token = self._writer.next_token
+        may_be = [
+            each
+            for each in void
+            if start <= each.start and each.end <= end and each.token < next_token
+        ]
+        if not may_be:
+            return 0, list(void)
+        await self._writer.wait_for_commit()
+        index = self._writer.live_index
+        log = IndexedEventLog(self._events.reader, index.index, index.live_blocks())
+        try:
+            settled, lost = await asyncio.get_running_loop().run_in_executor(
+                self._context.executor, split_recorded, log, group, may_be
+            )
+        except OSError:  # retention deletes the events meanwhile, or the disk fails
+            return 0, list(void)
+        never = set(void).difference(may_be)
+        return settled, [*lost, *never]
 
     def extend(self, group: str, receipts: Iterable[Receipt], deadline_ms: int) -> Settling:
         """Set a new deadline for leased messages."""

@@ -54,13 +54,46 @@ class TopicSettler:
     async def acknowledge(
         self, group: str, receipts: Sequence[Receipt]
     ) -> tuple[int, list[UnsettledReceipt]]:
-        """Mark leased messages as done; return how many, and the receipts that failed."""
+        """Mark leased messages as done; return how many, and the receipts that failed.
+
+        An ack sent again counts: its lease is over, but the log has the ack.
+        """
         count, failed = await self._settle(
             group, receipts, lambda leases, some: leases.acknowledge(group, some)
         )
         self._stats.begin(asyncio.get_running_loop().time())
         self._stats.acked_messages += count
+        if any(each.code == LeaseLost.code for each in failed):
+            again, failed = await self._split_recorded(group, failed)
+            count += again
         return count, failed
+
+    async def _split_recorded(
+        self, group: str, failed: Sequence[UnsettledReceipt]
+    ) -> tuple[int, list[UnsettledReceipt]]:
+        """Return how many messages earlier acks of these receipts settled, and the other receipts.
+
+        If a partition cannot tell now, its receipts fail with the code of its error.
+        """
+        by_partition: dict[int, list[Receipt]] = {}
+        others: list[UnsettledReceipt] = []
+        for each in failed:
+            receipt = each.receipt
+            is_lost = each.code == LeaseLost.code and receipt.fenced_id == self._fenced_id
+            if is_lost and receipt.partition < self._partitions.count:
+                by_partition.setdefault(receipt.partition, []).append(receipt)
+            else:
+                others.append(each)
+        count = 0
+        for number, void in by_partition.items():
+            try:
+                settled, lost = await self._partitions[number].leases.split_recorded(group, void)
+            except GoqError as error:
+                others.extend(UnsettledReceipt(receipt, error.code) for receipt in void)
+            else:
+                count += settled
+                others.extend(_lost(lost))
+        return count, others
 
     async def nack(
         self, group: str, receipts: Sequence[Receipt], delay_ms: int | None, reason: str

@@ -28,9 +28,10 @@ from goq.model import Header, MessageId, Receipt
 class Settler:
     """Sends the receipts of each partition to its leader.
 
-    A settlement whose answer was lost is sent again. If the first one was carried out, the node no
-    longer knows the lease. So what it calls ``lease_lost`` then fails as ``timed_out``: settled, or
-    lost. Leases survive a change of leader; while there is no leader, receipts are sent again.
+    A settlement whose answer was lost is sent again. An ack that was carried out is then settled;
+    of other verbs the node no longer knows the lease. So what it calls ``lease_lost`` then fails as
+    ``timed_out``: settled, or lost. Leases survive a change of leader; while there is no leader,
+    receipts are sent again.
     """
 
     def __init__(self, http: Http) -> None:

@@ -68,9 +68,11 @@ def test_what_is_acknowledged_is_done_and_can_be_settled_no_more(
     (message,) = receive(node, topic)
     assert settle(node, topic, "ack", message["receipt"]) == {"settled": 1, "failed": []}
     assert group_of(node, topic)["lag"] == 0
-    for verb in ("ack", "nack", "extend"):
+    for verb in ("nack", "reject", "release", "extend"):
         answer = settle(node, topic, verb, message["receipt"])
         assert answer == {"settled": 0, "failed": lost(message["receipt"])}
+    assert settle(node, topic, "ack", message["receipt"]) == {"settled": 1, "failed": []}
+    assert settle(node, topic, "ack", message["receipt"], group="other")["settled"] == 0
 
 
 def test_a_run_of_receipts_settles_at_once_and_in_parts(node: RunningNode, topic: str) -> None:
@@ -78,10 +80,10 @@ def test_a_run_of_receipts_settles_at_once_and_in_parts(node: RunningNode, topic
     first = receive(node, topic)[0]["receipt"]
     partition, token, _ = first.split(":")
     run = f"{partition}:{token}"
-    assert settle(node, topic, "ack", f"{run}:3+2") == {"settled": 2, "failed": []}
+    assert settle(node, topic, "reject", f"{run}:3+2") == {"settled": 2, "failed": []}
     answer = settle(node, topic, "ack", f"{run}:0+10")
     assert answer == {"settled": 8, "failed": lost(f"{run}:3+2")}
-    assert settle(node, topic, "ack", f"{run}:0+10")["failed"] == lost(f"{run}:0+10")
+    assert settle(node, topic, "nack", f"{run}:0+10")["failed"] == lost(f"{run}:0+10")
 
 
 def test_the_same_receipt_twice_counts_once(node: RunningNode, topic: str) -> None:

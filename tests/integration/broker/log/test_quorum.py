@@ -20,6 +20,7 @@ from goq.broker.topic.topic import Leadership, Topic
 from goq.clock import ManualClock
 from goq.delivery.dedup.dedup_window import DedupWindow
 from goq.delivery.dedup.producer_table import ProducerTable
+from goq.delivery.events.event import Reset
 from goq.errors import NotLeader, OutOfOrderSequence, TimedOut, TooManyRequests, Unavailable
 from goq.frame.encoder import ProducerMark
 from goq.model import Acks
@@ -27,7 +28,16 @@ from goq.storage.disk import RealDisk
 from goq.storage.log.log import Log
 from goq.storage.node_db import TopicManifest
 from tests.support.broker.harness import broker_on as broker_in
-from tests.support.broker.harness import frame, leased, options, publish, receipts, run, until
+from tests.support.broker.harness import (
+    frame,
+    leased,
+    options,
+    publish,
+    quiet,
+    receipts,
+    run,
+    until,
+)
 from tests.support.broker.held_quorum import HeldQuorum
 from tests.support.broker.partition_internals import event_writer
 
@@ -400,6 +410,38 @@ def test_an_ack_that_is_not_safe_when_the_leadership_ends_may_hold(tmp_path: Pat
         await led.topic.resign(0, LOST)
         with pytest.raises(TimedOut):
             await acking
+
+    _run_led(tmp_path, test)
+
+
+def test_an_ack_sent_again_is_done_once_the_first_is_safe(tmp_path: Path) -> None:
+    async def test(led: _Led) -> None:
+        publishing = asyncio.ensure_future(publish(led.topic, b"a", b"b"))
+        await until(lambda: led.messages.appended_to == 2)
+        led.messages.reach_end()
+        await publishing
+        receiving = asyncio.ensure_future(led.topic.receiver.receive("g", options()))
+        await until(lambda: led.events.appended_to > 0)
+        led.events.reach_end()
+        (whole,) = receipts(await receiving)
+        first, second = whole._replace(end=1), whole._replace(start=1)
+        before = led.events.appended_to
+        acks = [
+            asyncio.ensure_future(led.topic.settler.acknowledge("g", [receipt]))
+            for receipt in (first, second)
+        ]
+        await until(lambda: led.events.appended_to == before + 2)
+        again = asyncio.ensure_future(led.topic.settler.acknowledge("g", [first]))
+        await quiet(led.topic.partitions[0])
+        led.events.reach(before + 1)
+        assert not again.done(), "events behind it may matter"
+        led.events.reach(before + 2)
+        assert [await each for each in (*acks, again)] == [(1, [])] * 3
+        event_writer(led.topic.partitions[0]).record([Reset("other", 0)])
+        again = asyncio.ensure_future(led.topic.settler.acknowledge("g", [first]))
+        await quiet(led.topic.partitions[0])
+        await led.topic.resign(0, LOST)
+        assert await again == (0, [UnsettledReceipt(first, "timed_out")])
 
     _run_led(tmp_path, test)
 
