@@ -85,8 +85,8 @@ async def _collect_garbage(node: NodeServer) -> None:
 
     A start makes many objects and few cycles: collecting meanwhile cost a fifth of it. Later, a
     collection of all that is loaded would hold up requests. Requests make few cycles, too:
-    collecting every 700 objects (the default) costs 6 %. A collection of 200,000 objects, the second
-    generation at its most, takes 5 ms.
+    collecting every 700 objects (the default) costs 6 %. A collection of 200,000 objects, the
+    second generation at its most, takes 5 ms.
     """
     assert node.broker is not None
     await node.broker.start_queue.tried.wait()
