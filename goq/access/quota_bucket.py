@@ -103,17 +103,21 @@ class TenantBuckets:
 
 
 class InFlightRoom:
-    """How many messages a principal may still lease; ``count`` returns how many are leased.
+    """How many messages a principal may still lease: ``bound`` returns how many altogether, and
+    ``count`` how many are leased.
 
-    A count holds for ``KNOWN_S``, with what was leased since. So leases pass the bound only by
+    Both hold for ``KNOWN_S``, with what was leased since. So leases pass the bound only by
     those that others take meanwhile.
     """
 
     KNOWN_S: Final = 0.05
     _RECOUNT_S: Final = 0.005
 
-    def __init__(self, bound: int, count: Callable[[], int], now_s: Callable[[], float]) -> None:
-        self.bound = bound
+    def __init__(
+        self, bound: Callable[[], int], count: Callable[[], int], now_s: Callable[[], float]
+    ) -> None:
+        self.bound = 0
+        self._find_bound = bound
         self._count = count
         self._now_s = now_s
         self._leased = 0
@@ -123,7 +127,7 @@ class InFlightRoom:
         """Return how many messages may be leased now."""
         known_s = self._now_s() - self._at_s
         if known_s >= self.KNOWN_S or (self._leased >= self.bound and known_s >= self._RECOUNT_S):
-            self._leased = self._count()
+            self.bound, self._leased = self._find_bound(), self._count()
             self._at_s = self._now_s()
         return max(0, self.bound - self._leased)
 

@@ -104,18 +104,21 @@ class QuotaTable:
             self._count_refusal(self._usage(principal, now_s), Quota.IN_FLIGHT)
             raise TooManyRequests(
                 f"the groups of token {principal.id} have {room.bound} messages in flight on this"
-                " node, as many as its quota in_flight allows; settle some",
+                " node, its share of the quota in_flight; settle some",
                 retry_after_ms=_IN_FLIGHT_RETRY_MS,
             )
 
-    def check_stored(self, principal: Principal, stored_bytes: int, now_s: float) -> None:
-        """Raise ``QuotaExceeded`` if the topics of a principal hold as much as they may."""
-        bound = principal.quotas.get(Quota.STORED_BYTES)
-        if bound is not None and stored_bytes >= bound:
+    def check_stored(
+        self, principal: Principal, stored_bytes: int, bound: int, now_s: float
+    ) -> None:
+        """Raise ``QuotaExceeded`` if the topics of a principal hold ``bound``, this node's share of
+        what they may."""
+        if stored_bytes >= bound:
             self._count_refusal(self._usage(principal, now_s), Quota.STORED_BYTES)
             raise QuotaExceeded(
                 f"the topics of token {principal.id} hold {format_size_bytes(stored_bytes)} on this"
-                f" node, and may hold {format_size_bytes(bound)} (quota stored_bytes)"
+                f" node, and may hold {format_size_bytes(bound)} there (its share of the quota"
+                " stored_bytes)"
             )
 
     def _usage(self, principal: Principal, now_s: float) -> Usage:

@@ -122,6 +122,11 @@ class Principal:
                 return True
         return False
 
+    def may_consume(self, topic: str) -> bool:
+        """Return whether a rule allows to consume from a topic by any group, known or not."""
+        patterns = self._by_verb.get(Verb.CONSUME, ())
+        return self.is_admin or any(_matches(pattern, topic) for pattern, _ in patterns)
+
     def sees_group(self, topic: str, group: str) -> bool:
         """Return whether any rule concerns a group."""
         return any(self.allows(verb, topic, group) for verb in _OF_GROUPS)

@@ -1,6 +1,8 @@
 """The use of this node by a principal, where its quotas ask for it.
 
-A node counts what it leads itself. Publishes and receives without quotas never come here.
+A node counts what it leads itself. What principals hold, stored or in flight, is bounded for all
+nodes together: each has the share of a quota that it leads of the partitions in question. Publishes
+and receives without quotas never come here.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from goq.access.quota_table import QuotaTable
 from goq.access.rule import Principal, Verb
 from goq.broker.broker import Broker
 from goq.broker.topic.publisher import RoutedMessage
+from goq.broker.topic.topic import Topic
 from goq.frame.view import FrameView
 
 T = TypeVar("T")
@@ -30,7 +33,7 @@ class PrincipalUsage:
     def __init__(self, broker: Broker, quotas: QuotaTable) -> None:
         self._broker = broker
         self._quotas = quotas
-        self._stored: dict[str, tuple[float, int]] = {}
+        self._stored: dict[str, tuple[float, int, int]] = {}
         self._rooms: dict[str, tuple[Principal, InFlightRoom]] = {}
 
     async def admit_frames(self, principal: Principal, frames: Sequence[FrameView]) -> None:
@@ -49,7 +52,7 @@ class PrincipalUsage:
     ) -> None:
         self._quotas.take_messages(principal, count, monotonic())
         if Quota.STORED_BYTES in principal.quotas:
-            self._quotas.check_stored(principal, self._stored_bytes(principal), monotonic())
+            self._quotas.check_stored(principal, *self._stored_bytes(principal), monotonic())
         for some in _batches(tenants):
             self._quotas.check_tenants(principal, some, monotonic())
             if len(some) == _TENANTS_AT_ONCE:
@@ -59,18 +62,17 @@ class PrincipalUsage:
             if len(some) == _TENANTS_AT_ONCE:
                 await asyncio.sleep(0)
 
-    def _stored_bytes(self, principal: Principal) -> int:
+    def _stored_bytes(self, principal: Principal) -> tuple[int, int]:
+        """Return what the topics of a principal hold here, and what they may."""
         now_s = monotonic()
-        at_s, stored_bytes = self._stored.get(principal.id, (-_STORED_KNOWN_S, 0))
+        at_s, stored_bytes, bound = self._stored.get(principal.id, (-_STORED_KNOWN_S, 0, 0))
         if now_s - at_s >= _STORED_KNOWN_S:
-            stored_bytes = sum(
-                partition.size_bytes
-                for topic in self._broker.topics.values()
-                if principal.allows(Verb.PUBLISH, topic.name)
-                for partition in topic.partitions
-            )
-            self._stored[principal.id] = now_s, stored_bytes
-        return stored_bytes
+            all_topics = self._broker.topics.values()
+            topics = [t for t in all_topics if principal.allows(Verb.PUBLISH, t.name)]
+            stored_bytes = sum(p.size_bytes for topic in topics for p in topic.partitions)
+            bound = _share(principal.quotas[Quota.STORED_BYTES], topics)
+            self._stored[principal.id] = now_s, stored_bytes, bound
+        return stored_bytes, bound
 
     def in_flight_room(self, principal: Principal | None) -> InFlightRoom | None:
         """Return the room of a principal for messages in flight, None without a bound.
@@ -81,11 +83,18 @@ class PrincipalUsage:
             return None
         known, room = self._rooms.get(principal.id, (None, None))
         if room is None or known is not principal:
-            bound = principal.quotas[Quota.IN_FLIGHT]
-            room = InFlightRoom(bound, lambda: self._leased_count(principal), monotonic)
+            room = InFlightRoom(
+                lambda: self._leased_max(principal),
+                lambda: self._leased_count(principal),
+                monotonic,
+            )
             self._rooms[principal.id] = principal, room
         self._quotas.check_in_flight(principal, room, monotonic())
         return room
+
+    def _leased_max(self, principal: Principal) -> int:
+        topics = [t for t in self._broker.topics.values() if principal.may_consume(t.name)]
+        return _share(principal.quotas[Quota.IN_FLIGHT], topics)
 
     def _leased_count(self, principal: Principal) -> int:
         """Count what all groups that a principal may consume from have leased here."""
@@ -97,6 +106,16 @@ class PrincipalUsage:
             for partition in topic.partitions
             if group in partition.group_names
         )
+
+
+def _share(bound: int, topics: Sequence[Topic]) -> int:
+    """Return this node's share of a bound, rounded up.
+
+    It is at least 1: a node that leads nothing also checks what it relays, and refuses none of it.
+    """
+    count = sum(topic.partitions.count for topic in topics)
+    held = sum(topic.partitions.held_count() for topic in topics)
+    return max(1, -(-bound * held // count)) if count else bound
 
 
 def _batches(found: Iterable[T]) -> Iterable[list[T]]:

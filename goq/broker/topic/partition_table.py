@@ -46,6 +46,10 @@ class PartitionTable:
         """Return a partition, or None if it is not open on this node."""
         return self._here.get(number)
 
+    def held_count(self) -> int:
+        """Return the number of partitions that this node has, open or offline, and no other."""
+        return len(self._here) + len(self.offline)
+
     def in_turn(self, first: int) -> list[Partition]:
         """Return the partitions open on this node in cyclic order from number ``first`` on."""
         here = list(self._here.values())

@@ -62,6 +62,14 @@ def test_a_star_matches_no_name_that_belongs_to_goq() -> None:
     assert principal("read:__*").allows(Verb.READ, "__audit")
 
 
+def test_who_may_consume_by_one_group_may_consume_from_the_topic() -> None:
+    sender = Principal("id", "name", [parse_rule("consume:orders*/billing"), parse_rule("read:x")])
+    assert sender.may_consume("orders.eu")
+    assert not sender.may_consume("x")
+    assert not sender.may_consume("__audit")
+    assert Principal("id", "name", [parse_rule("admin:*")]).may_consume("x")
+
+
 def test_admin_allows_everything_and_operate_no_topic() -> None:
     assert all(principal("admin:*").allows(verb, "__audit", "g") for verb in Verb)
     operator = principal("operate:*")

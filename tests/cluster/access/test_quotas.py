@@ -1,0 +1,121 @@
+"""Quotas in a cluster: what is in flight and what is stored is bounded for all nodes together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from goq.units import format_size_bytes
+from tests.support.cluster.running_cluster import NAMES, RunningCluster, running_cluster
+from tests.support.eventually import eventually
+from tests.support.node.node_api import Answer
+
+PARTITIONS = 6
+
+
+class Place:
+    def __init__(self, cluster: RunningCluster) -> None:
+        self.cluster = cluster
+
+    def ask(
+        self, node: str, method: str, path: str, body: object = None, token: str | None = None
+    ) -> Answer:
+        admin = (self.cluster.folder / node / "admin.token").read_text().strip()
+        headers = {"Authorization": f"Bearer {token or admin}"}
+        return self.cluster.by_name[node].request(method, path, body, headers)
+
+    def create(self, rule: str, **quotas: str | int) -> str:
+        body = {"name": "team", "allow": [rule], "quotas": quotas}
+        return str(self.ask("n1", "POST", "/v1/tokens", body).json["token"])
+
+    def create_topic(self, name: str, partitions: int = PARTITIONS) -> None:
+        body = {"name": name, "partitions": partitions}
+        eventually(lambda: self.ask("n1", "POST", "/v1/topics", body).status in (201, 409))
+
+        def is_led() -> bool:
+            answers = [self.ask(node, "GET", f"/v1/topics/{name}") for node in NAMES]
+            return all(
+                answer.status == 200 and all(p["leader"] for p in answer.json["partitions"])
+                for answer in answers
+            )
+
+        eventually(is_led, seconds=60)
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[Place]:
+    with running_cluster(security={"auth": "tokens"}) as cluster:
+        yield Place(cluster)
+
+
+def test_the_messages_in_flight_of_all_nodes_are_bounded(place: Place) -> None:
+    place.create_topic("jobs")
+    messages = [{"value": "v", "partition": n % PARTITIONS} for n in range(120)]
+    path = "/v1/topics/jobs"
+
+    def is_published() -> bool:
+        return place.ask("n1", "POST", f"{path}/messages", {"messages": messages}).status == 200
+
+    eventually(is_published)
+    token = place.create("consume:jobs/g", in_flight=12)
+    receive, receipts = f"{path}/groups/g/receive", []
+
+    def lease(node: str) -> list[str]:
+        body = {"max_messages": 5, "visibility": "10m"}
+        answer = place.ask(node, "POST", receive, body, token)
+        return [m["receipt"] for m in answer.json["messages"]] if answer.status == 200 else []
+
+    def lease_of_all() -> int:
+        """Ask all nodes at once; return how many messages are in flight then."""
+        with ThreadPoolExecutor(2 * len(NAMES)) as threads:
+            for leased in threads.map(lease, NAMES * 2):
+                receipts.extend(leased)
+        return len(receipts)
+
+    eventually(lambda: lease_of_all() >= 12)
+    for _ in range(3):
+        assert lease_of_all() == 12
+    answer = place.ask("n2", "POST", receive, {"max_messages": 5}, token)
+    assert (answer.status, answer.json["code"]) == (429, "too_many_requests"), answer
+    assert "in_flight" in answer.json["detail"]
+    settled = place.ask("n3", "POST", f"{path}/groups/g/ack", {"receipts": receipts[:6]}, token)
+    assert settled.json["settled"] == 6, settled
+    del receipts[:6]
+    eventually(lambda: lease_of_all() >= 12)
+    assert lease_of_all() == 12
+
+
+def test_what_topics_hold_on_all_nodes_is_bounded(place: Place) -> None:
+    place.create_topic("stored")
+    token = place.create("publish:stored", stored_bytes="60kB")
+    full: dict[int, str] = {}
+
+    def publish(number: int) -> None:
+        body = {"messages": [{"value": "v" * 1000, "partition": number % PARTITIONS}]}
+        node = NAMES[number % len(NAMES)]
+        answer = place.ask(node, "POST", "/v1/topics/stored/messages", body, token)
+        if answer.status == 507:
+            full[number % PARTITIONS] = answer.json["detail"]
+
+    numbers = iter(range(1000))
+
+    def is_full() -> bool:
+        publish(next(numbers))
+        return len(full) == PARTITIONS
+
+    eventually(is_full, seconds=60)
+    shown = place.ask("n1", "GET", "/v1/topics/stored").json["partitions"]
+    assert sum(partition["bytes"] for partition in shown) >= 60_000
+    whole = f"may hold {format_size_bytes(60_000)} there"
+    assert any(whole not in detail for detail in full.values())  # but a share of it
+
+
+def test_a_node_that_leads_nothing_relays_publishes_with_a_quota(place: Place) -> None:
+    place.create_topic("single", partitions=1)
+    token = place.create("publish:single", stored_bytes="1MB")
+    body = {"messages": [{"value": "v"}]}
+    for node in NAMES:
+        answer = place.ask(node, "POST", "/v1/topics/single/messages", body, token)
+        assert answer.status == 200, answer
