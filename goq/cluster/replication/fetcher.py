@@ -64,7 +64,8 @@ class Fetcher:
         self._refused_timer: asyncio.TimerHandle | None = None
         self._session = 0
         self._storing = asyncio.Lock()
-        self._changed = asyncio.Event()
+        self._asking: asyncio.Task[tuple[FetchResponse, memoryview]] | None = None
+        self._is_changed = False
         self._task: asyncio.Task[None] | None = None
 
     def add(self, follower: FollowerReplica) -> None:
@@ -72,7 +73,7 @@ class Fetcher:
         self._followers[follower.key] = follower
         self._to_ask.add(follower.key)
         self._forgotten.discard(follower.key)
-        self._changed.set()
+        self._on_change()
         if self._task is None or self._task.done():
             self._task = asyncio.ensure_future(self._run())
 
@@ -86,7 +87,7 @@ class Fetcher:
         if self._followers.pop(key, None) is not None:
             self._to_ask.discard(key)
             self._forgotten.add(key)
-            self._changed.set()
+            self._on_change()
 
     async def stop(self) -> None:
         """Stop fetching; on return nothing more is stored."""
@@ -156,19 +157,24 @@ class Fetcher:
 
         The leader's knowledge of this node's positions is uncertain then, so the session ends.
         """
-        self._changed.clear()
-        asking = asyncio.ensure_future(self._fetch(request))
-        changed = asyncio.ensure_future(self._changed.wait())
+        self._is_changed = False
+        self._asking = asyncio.ensure_future(self._fetch(request))
         try:
-            await asyncio.wait([asking, changed], return_when=asyncio.FIRST_COMPLETED)
-            if asking.done():
-                return asking.result()
-            await asyncio.sleep(_GATHER_S)  # many partitions change together
-            return None
+            return await self._asking
+        except asyncio.CancelledError:
+            current = asyncio.current_task()
+            if not self._is_changed or (current is not None and current.cancelling()):
+                raise
         finally:
-            for each in (asking, changed):
-                each.cancel()
-            await asyncio.wait([asking, changed])
+            self._asking = None
+        await asyncio.sleep(_GATHER_S)  # many partitions change together
+        return None
+
+    def _on_change(self) -> None:
+        """End the request under way: the set of partitions has changed."""
+        self._is_changed = True
+        if self._asking is not None:
+            self._asking.cancel()
 
     async def _store(self, response: FetchResponse, frames: memoryview) -> None:
         """Store all updates, those of different partitions in parallel."""
@@ -183,7 +189,10 @@ class Fetcher:
                 self._refused.add(update.key)
                 continue
             stores.append(self._apply(follower, update, own))
-        await asyncio.gather(*stores)
+        if len(stores) == 1:
+            await stores[0]
+        else:
+            await asyncio.gather(*stores)
 
     async def _apply(
         self, follower: FollowerReplica, update: PartitionUpdate, frames: memoryview

@@ -1,22 +1,29 @@
-"""The fetch sessions of followers that have everything."""
+"""The fetch sessions of followers: at rest, and when their partitions change."""
 
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from msgspec.structs import replace
 
-from goq.cluster.replication.fetcher import _confirms
+from goq.cluster.replication.fetcher import Fetcher, _confirms
+from goq.cluster.replication.follower import FollowerReplica
 from goq.cluster.replication.progress import LogOffsets
 from goq.cluster.replication.protocol import (
     FetchRequest,
     FetchResponse,
     LogUpdate,
+    PartitionKey,
     PartitionUpdate,
     Position,
 )
+from goq.cluster.replication.segment_manifest import SegmentManifest
 from tests.support.cluster.replication.world import KEY, NAMES, World
+from tests.support.eventually import until
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -65,3 +72,80 @@ def test_only_an_empty_update_of_a_leader_that_has_no_more_confirms_a_position()
     assert not _confirms(replace(update, ends=None), position)  # an earlier version
     for other in (LogUpdate(0, 0, 9), LogUpdate(0, 0, 0, 3), LogUpdate(0, 0, 0, must_reset=True)):
         assert not _confirms(replace(update, events=other), position)
+
+
+class _Leader:
+    """A node that answers when told."""
+
+    def __init__(self) -> None:
+        self.requests: list[FetchRequest] = []
+        self.ended = 0
+        self.may_answer = asyncio.Event()
+
+    async def fetch(self, request: FetchRequest) -> tuple[FetchResponse, memoryview]:
+        self.requests.append(request)
+        try:
+            await self.may_answer.wait()
+        except asyncio.CancelledError:
+            self.ended += 1
+            raise
+        return FetchResponse([]), memoryview(b"")
+
+    def fetcher(self) -> Fetcher:
+        def fail(key: PartitionKey, error: Exception) -> None:
+            raise AssertionError(key, error)
+
+        return Fetcher(
+            "b",
+            "a",
+            self.fetch,
+            ThreadPoolExecutor(1),
+            cast(SegmentManifest, None),
+            on_failure=fail,
+            on_expired_segment=lambda _follower: None,
+        )
+
+
+def _follower(number: int) -> FollowerReplica:
+    key = PartitionKey("t", 1, number)
+    position = Position(key, 1, LogOffsets(0, 0), LogOffsets(-1, -1))
+    return cast(FollowerReplica, SimpleNamespace(key=key, position=position))
+
+
+def test_a_change_of_the_partitions_ends_the_request_under_way_and_its_session() -> None:
+    async def run() -> None:
+        leader = _Leader()
+        fetcher = leader.fetcher()
+        fetcher.add(_follower(0))
+        await until(lambda: len(leader.requests) == 1)
+        fetcher.add(_follower(1))
+        fetcher.add(_follower(2))
+        await until(lambda: len(leader.requests) == 2)
+        assert leader.ended == 1
+        first, second = leader.requests
+        assert second.is_new
+        assert second.session != first.session
+        assert {position.key.number for position in second.positions} == {0, 1, 2}
+        await fetcher.remove(_follower(1).key)
+        await until(lambda: len(leader.requests) == 3)
+        assert {position.key.number for position in leader.requests[2].positions} == {0, 2}
+        leader.may_answer.set()
+        await until(lambda: len(leader.requests) > 4)
+        assert not leader.requests[-1].is_new
+        await fetcher.stop()
+
+    asyncio.run(run())
+
+
+def test_a_fetcher_that_is_stopped_while_its_partitions_change_asks_no_more() -> None:
+    async def run() -> None:
+        leader = _Leader()
+        fetcher = leader.fetcher()
+        fetcher.add(_follower(0))
+        await until(lambda: len(leader.requests) == 1)
+        fetcher.add(_follower(1))
+        await fetcher.stop()
+        assert leader.ended == 1
+        assert len(leader.requests) == 1
+
+    asyncio.run(run())
