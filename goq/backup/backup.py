@@ -15,7 +15,7 @@ from goq.access.token_record import TokenRecord
 from goq.backup.data_dir_source import DataDirSource, locked_data_dir
 from goq.backup.manifest import BackupManifest, StoredPartition, StoredTopic
 from goq.backup.object_writer import ObjectWriter, known_files, stamp_of
-from goq.backup.place import BackupPlace
+from goq.backup.place import BackupPlace, open_place
 from goq.backup.planned_files import FileStamp, PlannedTopic
 from goq.errors import UsageError
 from goq.storage.disk import Disk
@@ -69,21 +69,23 @@ class BackupBuilder:
         )
 
 
-def check_apart(folder: Path, data_dir: Path) -> None:
+def check_apart(place: BackupPlace, data_dir: Path) -> None:
     """Raise ``UsageError`` for a place in the data folder, around it, or in that of a node."""
-    place, data = folder.resolve(), data_dir.resolve()
-    if place.is_relative_to(data) or data.is_relative_to(place):
+    if place.store is not None:
+        return
+    folder, data = place.folder.resolve(), data_dir.resolve()
+    if folder.is_relative_to(data) or data.is_relative_to(folder):
         raise UsageError(
-            f"{folder} and the data folder {data_dir} contain each other; choose another place"
+            f"{place.where} and the data folder {data_dir} contain each other; choose another place"
         )
-    if (place / DB_NAME).exists():
-        raise UsageError(f"{folder} is the data folder of a node; choose another place")
+    if (folder / DB_NAME).exists():
+        raise UsageError(f"{place.where} is the data folder of a node; choose another place")
 
 
 def back_up_folder(
     disk: Disk,
     data_dir: Path,
-    folder: Path,
+    where: Path | str,
     time_us: int,
     on_bytes: Callable[[int], object] = lambda _count: None,
 ) -> BackupResult:
@@ -92,10 +94,10 @@ def back_up_folder(
     Raises ``DataDirLocked`` if a node uses the folder, ``CorruptData``, ``Conflict`` for a place in
     use, ``UsageError``, and ``OSError``.
     """
-    check_apart(folder, data_dir)
+    place = open_place(disk, where)
+    check_apart(place, data_dir)
     with locked_data_dir(data_dir):
         source = DataDirSource(disk, data_dir)
-        place = BackupPlace(disk, folder)
         place.create()
         with place.locked(exclusive=True):
             builder = BackupBuilder(place, time_us)

@@ -6,6 +6,7 @@ each manifest that is left has all its objects, and the next removal finishes.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from hashlib import sha256
 from pathlib import Path
@@ -41,7 +42,7 @@ def verify_place(
     with place.locked(exclusive=False):
         found = [place.read(name)] if name is not None else place.all()
         if not found:
-            raise NotFound(f"{place.folder} has no backups")
+            raise NotFound(f"{place.where} has no backups")
         problems = [each.damage for each in found if each.manifest is None]
         users = dict[str, str]()
         for each in found:
@@ -52,7 +53,7 @@ def verify_place(
             problem, size_bytes = _check_object(place, digest, on_bytes)
             checked += size_bytes
             if problem:
-                problems.append(f"{place.objects / digest} {problem}: {user}")
+                problems.append(f"{place.told(place.objects / digest)} {problem}: {user}")
     return InspectionReport(len(found), len(users), checked, problems)
 
 
@@ -70,12 +71,18 @@ def _users(name: str, manifest: BackupManifest | None) -> Iterator[tuple[str, st
 def read_object(place: BackupPlace, digest: str) -> Iterator[memoryview]:
     """Yield the bytes of an object in pieces. Raises ``CorruptData`` at the end for wrong bytes."""
     path, found, position = place.objects / digest, sha256(), 0
-    while data := place.disk.read(path, position, PIECE_BYTES):
+    size_bytes = place.object_size(digest)
+    if size_bytes < 0:
+        raise FileNotFoundError(f"{place.told(path)} is missing")
+    while position < size_bytes:
+        data = place.disk.read(path, position, min(PIECE_BYTES, size_bytes - position))
+        if not data:
+            break  # it was cut meanwhile
         found.update(data)
         position += len(data)
         yield data
     if found.hexdigest() != digest:
-        raise CorruptData(f"{path} is damaged: its bytes do not match its name")
+        raise CorruptData(f"{place.told(path)} is damaged: its bytes do not match its name")
 
 
 def _check_object(
@@ -95,8 +102,10 @@ def _check_object(
     return "", size_bytes
 
 
-def prune_place(place: BackupPlace, before_us: int) -> PruneResult:
+def prune_place(place: BackupPlace, before_us: int, now_s: float | None = None) -> PruneResult:
     """Remove backups older than ``before_us``, never the newest; blocks on the disk.
+
+    ``now_s`` is the time by which objects of a store are young, that of the clock without it.
 
     Raises ``CorruptData`` or ``UnsupportedFormat``, with nothing removed, if a manifest cannot be
     read: its objects are unknown.
@@ -107,7 +116,8 @@ def prune_place(place: BackupPlace, before_us: int) -> PruneResult:
         for name in old:
             place.remove(name)
         kept = {file.digest for name, each in found if name not in old for file in each.files}
-        return _remove_unused(place, kept, len(old))
+        now_s = time.time() if now_s is None else now_s
+        return _remove_unused(place, place.removable_names(kept, now_s), len(old))
 
 
 def _manifest_of(found: FoundManifest) -> BackupManifest:
@@ -118,10 +128,10 @@ def _manifest_of(found: FoundManifest) -> BackupManifest:
     return found.manifest
 
 
-def _remove_unused(place: BackupPlace, kept: set[str], backups: int) -> PruneResult:
+def _remove_unused(place: BackupPlace, unused: list[str], backups: int) -> PruneResult:
     disk, objects, size_bytes = place.disk, 0, 0
     for folder, names in (
-        (place.objects, [n for n in place.object_names() if n not in kept]),
+        (place.objects, unused),
         (place.manifests, place.temporary_names()),
     ):
         for name in names:

@@ -18,7 +18,7 @@ from goq.backup.backup import BackupBuilder, BackupResult, check_apart
 from goq.backup.inspection import prune_place
 from goq.backup.manifest import StoredPartition
 from goq.backup.node_source import BackupSource, LocalSource
-from goq.backup.place import BackupPlace
+from goq.backup.place import is_url, open_place
 from goq.backup.planned_files import PlannedTopic
 from goq.broker.broker import Broker
 from goq.config.backup import BackupConfig
@@ -80,17 +80,17 @@ class NodeBackups:
 
     async def open(self) -> None:
         """Find the newest backup, and begin the schedule. Raises ``UsageError``."""
-        folder = self.config.to
-        if folder is None:
+        where = self.config.to
+        if where is None:
             return
-        check_apart(folder, self._data_dir)
-        await self._find_newest(folder)
+        check_apart(open_place(RealDisk(), where), self._data_dir)
+        await self._find_newest(where)
         if self.config.every_ms is not None:
             self._schedule = asyncio.ensure_future(self._run_schedule(self.config.every_ms / 1000))
 
-    async def _find_newest(self, folder: Path) -> None:
+    async def _find_newest(self, where: Path | str) -> None:
         with suppress(OSError):  # told by the next backup
-            newest = await asyncio.to_thread(BackupPlace(RealDisk(), folder).newest)
+            newest = await asyncio.to_thread(open_place(RealDisk(), where).newest)
             self.newest_us = None if newest is None else newest.time_us
 
     async def close(self) -> None:
@@ -105,16 +105,16 @@ class NodeBackups:
 
         Raises ``InvalidInput`` if the configuration names no folder, or another one than ``to``.
         """
-        folder = self.config.to
-        if folder is None:
+        where = self.config.to
+        if where is None:
             raise InvalidInput(
                 "this node has no folder for backups: name one as backup.to in its configuration,"
                 " or start it with --set backup.to=DIR",
                 field="to",
             )
-        if to is not None and Path(to).resolve() != folder.resolve():
+        if to is not None and _normal(to) != _normal(where):
             raise InvalidInput(
-                f"this node backs up to {folder}; another folder needs backup.to in its"
+                f"this node backs up to {where}; another place needs backup.to in its"
                 " configuration",
                 field="to",
             )
@@ -122,42 +122,42 @@ class NodeBackups:
         if running is not None:
             return running
         self._number += 1
-        self._running = asyncio.ensure_future(self._run(self._number, folder))
+        self._running = asyncio.ensure_future(self._run(self._number, where))
         return self._number
 
-    async def _run(self, number: int, folder: Path) -> None:
+    async def _run(self, number: int, where: Path | str) -> None:
         result, failure = None, None
         try:
-            result = await self._back_up(folder)
+            result = await self._back_up(where)
         except GoqError as error:
             failure = error
         except OSError as error:
-            failure = GoqError(f"the backup to {folder} failed: {error}")
+            failure = GoqError(f"the backup to {where} failed: {error}")
         except asyncio.CancelledError:
             raise
         except Exception as error:
-            _log.exception("backup to %s", folder)
+            _log.exception("backup to %s", where)
             failure = GoqError(f"the backup failed: {error!r}")
         self.last = NodeBackupOutcome(number, result, failure)
         if failure is not None:
             self.failures += 1
-            _log.error("no backup to %s: %s", folder, failure.detail)
+            _log.error("no backup to %s: %s", where, failure.detail)
         elif result is not None:
             _log.info("backup %s: %d new bytes", result.name, result.copied_bytes)
 
-    async def _back_up(self, folder: Path) -> BackupResult:
+    async def _back_up(self, where: Path | str) -> BackupResult:
         broker = self._broker
         await broker.start_queue.wait_for_all()
         began_us = broker.clock.wall_us()
-        place = BackupPlace(RealDisk(), folder)
+        place = open_place(RealDisk(), where)
         with ExitStack() as locked:
 
-            def open_place() -> BackupBuilder:
+            def begin() -> BackupBuilder:
                 place.create()
                 locked.enter_context(place.locked(exclusive=True))
                 return BackupBuilder(place, began_us)
 
-            opening = asyncio.ensure_future(asyncio.to_thread(open_place))
+            opening = asyncio.ensure_future(asyncio.to_thread(begin))
             try:
                 builder = await asyncio.shield(opening)
             except asyncio.CancelledError:
@@ -214,16 +214,20 @@ class NodeBackups:
                 await asyncio.sleep(min(every_s, _RETRY_S))
 
     async def _prune(self) -> None:
-        folder, keep_ms = self.config.to, self.config.keep_ms
-        if folder is None or keep_ms is None:
+        where, keep_ms = self.config.to, self.config.keep_ms
+        if where is None or keep_ms is None:
             return
         before_us = self._broker.clock.wall_us() - keep_ms * 1000
         try:
-            place = BackupPlace(RealDisk(), folder)
+            place = open_place(RealDisk(), where)
             done = await asyncio.to_thread(prune_place, place, before_us)
         except (GoqError, OSError) as error:
             self.failures += 1
-            _log.error("old backups stay in %s: %s", folder, error)
+            _log.error("old backups stay in %s: %s", where, error)
         else:
             if done.backups:
-                _log.info("%d old backups removed from %s", done.backups, folder)
+                _log.info("%d old backups removed from %s", done.backups, where)
+
+
+def _normal(where: Path | str) -> str:
+    return str(where).rstrip("/") if is_url(where) else str(Path(where).resolve())

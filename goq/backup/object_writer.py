@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from goq import limits
 from goq.backup.manifest import BackupManifest, StoredFile, StoredLog, StoredPartition
-from goq.backup.place import TEMPORARY_NAME, BackupPlace
+from goq.backup.place import BackupPlace
 from goq.backup.planned_files import FileStamp, PlannedFile, PlannedLog, PlannedPartition
 from goq.errors import CorruptData
 
@@ -119,11 +119,9 @@ class ObjectWriter:
 
     def _write(self, planned: PlannedFile) -> Generator[int, None, str]:
         """Copy a file to an object; return its digest."""
-        disk, digest, position = self._place.disk, sha256(), 0
-        temporary = self._place.objects / TEMPORARY_NAME
-        if self._place.object_size(TEMPORARY_NAME) >= 0:
-            disk.remove(temporary)
-        file = disk.open(temporary)
+        digest, position = sha256(), 0
+        unnamed = self._place.new_object()
+        file = self._place.disk.open(unnamed)
         try:
             while position < planned.size_bytes:
                 wanted = min(PIECE_BYTES, planned.size_bytes - position)
@@ -140,6 +138,5 @@ class ObjectWriter:
         finally:
             file.close()
         name = digest.hexdigest()
-        # also over an object of that name: it may be damaged, or not durable after a kill
-        disk.rename(temporary, self._place.objects / name)
+        self._place.name_object(unnamed, name, position)
         return name

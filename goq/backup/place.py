@@ -7,6 +7,10 @@
 An object gets its name when all its bytes are durable. A manifest is written last, atomically. So
 a backup that was cut short leaves no manifest, and the objects that it leaves serve the next one.
 A removal deletes manifests first: a removal that was cut short leaves no manifest without objects.
+
+In an object store there is no lock. Backups at the same time do no harm: uploads have names of
+their own, and the same bytes get the same name. A removal leaves objects that are younger than a
+day, which a backup under way may need, and a backup looks for all its objects before its manifest.
 """
 
 from __future__ import annotations
@@ -15,17 +19,21 @@ import errno
 import fcntl
 import os
 import re
-from collections.abc import Generator
+import secrets
+from collections.abc import Collection, Generator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from goq.backup.manifest import BackupManifest, decode_manifest, encode_manifest
+from goq.backup.object_store import SCHEME, StoreDisk
 from goq.errors import Conflict, CorruptData, NotFound, UnsupportedFormat, UsageError
 from goq.storage.disk import Disk
 
 TEMPORARY_NAME: Final = "object.new"
+YOUNG_S: Final = 24 * 3600.0
+_UPLOAD_NAME = re.compile(r"object\.new\.[0-9a-f]{16}", re.ASCII)
 _MANIFEST_NAME = re.compile(r"\d{8}T\d{6}\.\d{6}Z\.backup", re.ASCII)
 _OBJECT_NAME = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _SUFFIX: Final = ".backup"
@@ -41,21 +49,94 @@ class FoundManifest(NamedTuple):
     is_of_later_goq: bool = False
 
 
-def place_folder(text: str) -> Path:
-    """Return the folder of a place. Raises ``UsageError`` for a URI: only folders are supported."""
-    if "://" in text:
-        raise UsageError(f"{text[:80]!r} is not a folder: backups are written to folders only")
-    return Path(text)
+class UploadFile(Protocol):
+    """A file of a place that is being written."""
+
+    size_bytes: int
+
+    def append(self, buffers: Sequence[bytes | memoryview]) -> None:
+        """Append bytes."""
+
+    def sync(self) -> None:
+        """Make all bytes durable; nothing is appended afterwards."""
+
+    def close(self) -> None:
+        """Release the file."""
+
+
+class PlaceDisk(Protocol):
+    """The operations of :class:`Disk` that a place needs."""
+
+    def open(self, path: Path) -> UploadFile:
+        """Open a new file."""
+
+    def read(self, path: Path, position: int, size_bytes: int) -> memoryview:
+        """Return bytes of a file."""
+
+    def size(self, path: Path) -> int:
+        """Return the size of a file."""
+
+    def replace(self, path: Path, data: bytes) -> None:
+        """Give a file this content, durably and atomically."""
+
+    def rename(self, path: Path, target: Path) -> None:
+        """Rename a file; one with the target name is replaced."""
+
+    def remove(self, path: Path) -> None:
+        """Remove a file; a missing one is no error."""
+
+    def names(self, directory: Path) -> list[str]:
+        """Return the sorted names in a directory, none if it does not exist."""
+
+    def make_dir(self, directory: Path) -> None:
+        """Create a directory."""
+
+
+def is_url(text: Path | str) -> bool:
+    """Whether a place is in an object store. Raises ``UsageError`` for stores that are unknown."""
+    if not isinstance(text, str) or "://" not in text:
+        return False
+    if not text.startswith(SCHEME):
+        raise UsageError(f"{text[:80]!r} is not a folder, and not s3://bucket/prefix")
+    return True
+
+
+def open_place(disk: Disk, where: Path | str) -> BackupPlace:
+    """Return the place in a folder, or at a URL. Raises ``UsageError``."""
+    if not is_url(where):
+        return BackupPlace(disk, Path(where))
+    store = StoreDisk(str(where))
+    return BackupPlace(disk, Path(store.prefix), store)
 
 
 class BackupPlace:
-    """The backups in a folder. All calls block on the disk and raise ``OSError``."""
+    """The backups in a folder, or in a store. All calls block and raise ``OSError``.
 
-    def __init__(self, disk: Disk, folder: Path) -> None:
-        self.disk = disk
+    ``local_disk`` is the disk of this machine.
+    """
+
+    def __init__(self, disk: Disk, folder: Path, store: StoreDisk | None = None) -> None:
+        self.local_disk = disk
+        self.store = store
+        self.disk: PlaceDisk = disk if store is None else store
         self.folder = folder
+        self.where = str(folder) if store is None else store.url
+        self._sizes: dict[str, int] | None = None
         self.objects = folder / "objects"
         self.manifests = folder / "manifests"
+
+    def told(self, path: Path) -> str:
+        """Return a path as users know it."""
+        if self.store is None:
+            return str(path)
+        return f"{self.where}/{path.relative_to(self.folder)}"
+
+    @property
+    def is_there(self) -> bool:
+        """Whether there is a place, perhaps without backups."""
+        if self.store is not None:
+            return bool(self.store.names(self.manifests))
+        return self.manifests.is_dir()
 
     def create(self) -> None:
         """Create the folders of the place, unless they exist."""
@@ -70,17 +151,18 @@ class BackupPlace:
     def read(self, name: str) -> FoundManifest:
         """Return a manifest, or its damage. Raises ``NotFound``."""
         path = self._path_of(name)
+        where = self.told(path)
         try:
             data = bytes(self.disk.read(path, 0, self.disk.size(path)))
             return FoundManifest(name, decode_manifest(data))
         except FileNotFoundError:
-            raise NotFound(f"there is no backup {name} in {self.folder}") from None
+            raise NotFound(f"there is no backup {name} in {self.where}") from None
         except OSError as error:
-            return FoundManifest(name, None, f"{path} cannot be read: {error.strerror}")
+            return FoundManifest(name, None, f"{where} cannot be read: {error.strerror}")
         except CorruptData as error:
-            return FoundManifest(name, None, f"{path} is damaged: {error.detail}")
+            return FoundManifest(name, None, f"{where} is damaged: {error.detail}")
         except UnsupportedFormat as error:
-            return FoundManifest(name, None, f"{path} cannot be read: {error.detail}", True)
+            return FoundManifest(name, None, f"{where} cannot be read: {error.detail}", True)
 
     def all(self) -> list[FoundManifest]:
         """Return all manifests, oldest first."""
@@ -95,7 +177,16 @@ class BackupPlace:
         return None
 
     def add(self, manifest: BackupManifest) -> str:
-        """Write a manifest, durably and atomically; return its name."""
+        """Write a manifest, durably and atomically; return its name.
+
+        Raises ``Conflict`` if a store lacks an object of it.
+        """
+        if self.store is not None:
+            self._sizes = None
+            gone = [f for f in manifest.files if f.digest and self.object_size(f.digest) < 0]
+            if gone:
+                raise Conflict(f"{len(gone)} objects were removed from {self.where} meanwhile, as"
+                               " by a prune; back up again")  # fmt: skip
         known, time_us = set(self.names()), manifest.time_us
         while (name := _name_of(time_us)) in known:
             time_us += 1
@@ -106,10 +197,36 @@ class BackupPlace:
         """Remove a manifest."""
         self.disk.remove(self._path_of(name))
 
-    def object_names(self) -> list[str]:
-        """Return the names of objects, and of one that is being written; no foreign file."""
-        names = self.disk.names(self.objects)
-        return [n for n in names if n == TEMPORARY_NAME or _OBJECT_NAME.fullmatch(n)]
+    def removable_names(self, kept: Collection[str], now_s: float) -> list[str]:
+        """Return the names of objects that are not kept, and of unfinished ones; no foreign file.
+
+        In a store, only of those that no backup under way can need.
+        """
+        if self.store is None:
+            names = self.disk.names(self.objects)
+        else:
+            changes = self.store.changes(self.objects)
+            names = [n for n, (_, changed_s) in changes.items() if changed_s < now_s - YOUNG_S]
+        unfinished = (n for n in names if n == TEMPORARY_NAME or _UPLOAD_NAME.fullmatch(n))
+        return [*unfinished, *(n for n in names if _OBJECT_NAME.fullmatch(n) and n not in kept)]
+
+    def new_object(self) -> Path:
+        """Return the path for an object that is being written."""
+        if self.store is not None:
+            return self.objects / f"{TEMPORARY_NAME}.{secrets.token_hex(8)}"
+        path = self.objects / TEMPORARY_NAME
+        if self.object_size(TEMPORARY_NAME) >= 0:
+            self.disk.remove(path)
+        return path
+
+    def name_object(self, path: Path, digest: str, size_bytes: int) -> None:
+        """Give a finished object its name.
+
+        Also if there is one of that name: it may be damaged, or not durable after a kill.
+        """
+        self.disk.rename(path, self.objects / digest)
+        if self._sizes is not None:
+            self._sizes[digest] = size_bytes
 
     def temporary_names(self) -> list[str]:
         """Return the names of manifests that were being written."""
@@ -119,6 +236,11 @@ class BackupPlace:
 
     def object_size(self, digest: str) -> int:
         """Return the size of an object, -1 if there is none."""
+        if self.store is not None:
+            if self._sizes is None:
+                changes = self.store.changes(self.objects)
+                self._sizes = {name: size for name, (size, _) in changes.items()}
+            return self._sizes.get(digest, -1)
         try:
             return self.disk.size(self.objects / digest)
         except FileNotFoundError:
@@ -131,11 +253,13 @@ class BackupPlace:
 
     @contextmanager
     def locked(self, *, exclusive: bool) -> Generator[None]:
-        """Hold the lock of the place; readers need none on a read-only filesystem.
+        """Hold the lock of the place; there is none in a store, or on a read-only filesystem.
 
         Raises ``Conflict`` while another process holds it, and ``NotFound`` without a place.
         """
-        fd = self._open_lock(exclusive=exclusive)
+        if not self.is_there and not (exclusive and self.store is not None):
+            raise NotFound(f"{self.where} has no backups")  # and nothing is created there
+        fd = None if self.store is not None else self._open_lock(exclusive=exclusive)
         if fd is None:
             yield
             return
@@ -150,8 +274,6 @@ class BackupPlace:
             os.close(fd)
 
     def _open_lock(self, *, exclusive: bool) -> int | None:
-        if not self.manifests.is_dir():  # nothing is created in a folder of something else
-            raise NotFound(f"{self.folder} has no backups")
         try:
             return os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:

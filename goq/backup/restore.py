@@ -91,7 +91,7 @@ def choose_backup(place: BackupPlace, order: RestoreOrder) -> tuple[str, BackupM
         sound = [(each.name, each.manifest) for each in found if each.manifest is not None]
         if not sound:
             what = "no sound backup" if found else "no backups"
-            raise NotFound(f"{place.folder} has {what}")
+            raise NotFound(f"{place.where} has {what}")
         at_us = order.at_us
         if at_us is None and found[-1].manifest is None:
             raise CorruptData(
@@ -124,8 +124,8 @@ def restore(
     with place.locked(exclusive=False):
         name, manifest = choose_backup(place, order)
         topics = _chosen_topics(manifest, order.topics)
-        check_apart(place.folder, data_dir)
-        disk = place.disk
+        check_apart(place, data_dir)
+        disk = place.local_disk
         disk.make_dir(data_dir)
         if disk.names(data_dir):
             raise Conflict(f"{data_dir} is not empty; restore into a new folder")
@@ -179,7 +179,7 @@ class _Restore:
         self.bytes = 0
         self.aged: set[str] = set()
         self._place = place
-        self._disk: Disk = place.disk
+        self._disk: Disk = place.local_disk
         self._topics_dir = data_dir / TOPICS_DIR
         self._archive_dir = data_dir / ARCHIVE_DIR
         self._at_us = at_us
@@ -236,16 +236,16 @@ class _Restore:
             self._copy(stored, directory / f"{stored.base_offset:020d}{ARCHIVE_SUFFIX}")
 
     def _copy(self, stored: StoredFile, path: Path) -> None:
-        file = self._disk.open(path)
+        file, source = self._disk.open(path), self._place.told(self._place.objects / stored.digest)
         try:
             for data in read_object(self._place, stored.digest) if stored.digest else ():
                 file.append([data])
                 self._on_bytes(len(data))
             if file.size_bytes != stored.size_bytes:
-                raise CorruptData(f"{self._place.objects / stored.digest} has a wrong size")
+                raise CorruptData(f"{source} has a wrong size")
             file.sync()
         except FileNotFoundError as error:
-            raise CorruptData(f"{self._place.objects / stored.digest} is missing") from error
+            raise CorruptData(f"{source} is missing") from error
         finally:
             file.close()
         self.bytes += stored.size_bytes

@@ -12,7 +12,9 @@ from goq.units import parse_duration_ms
 
 
 class BackupConfig(BaseModel):
-    """Backups of the running node to the folder ``to``; without it there are none.
+    """Backups of the running node to ``to``, a folder or ``s3://bucket/prefix``.
+
+    Without it there are none.
 
     ``every`` is how often the node backs itself up, and ``keep`` how long backups stay; with
     ``None`` only commands do either.
@@ -20,21 +22,26 @@ class BackupConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    to: Path | None = None
+    to: Path | str | None = None
     every: str | None = None
     keep: str | None = None
 
-    @field_validator("to", "every", "keep", mode="before")
+    @field_validator("every", "keep", mode="before")
     @classmethod
     def _may_be_none(cls, value: Any) -> Any:
         return None if value == "none" else value
 
-    @field_validator("to")
+    @field_validator("to", mode="before")
     @classmethod
-    def _is_a_folder(cls, value: Path | None) -> Path | None:
-        if value is not None and (":/" in str(value) or value == Path()):
-            raise ValueError(f"{str(value)!r} is not a folder: backups are written to folders only")
-        return value
+    def _is_a_place(cls, value: Any) -> Any:
+        text = str(value)
+        if value is None or value == "none":
+            return None
+        if text.startswith("s3://"):
+            return text
+        if ":/" in text or Path(text) == Path():
+            raise ValueError(f"{text!r} is not a folder, and not s3://bucket/prefix")
+        return Path(text)
 
     @field_validator("every", "keep")
     @classmethod

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from goq.backup.place import BackupPlace
 
 app = typer.Typer(rich_markup_mode=None)
-Place = Annotated[str, typer.Argument(metavar="PLACE", help="The folder of the backups.")]
+Place = Annotated[
+    str, typer.Argument(metavar="PLACE", help="The folder of the backups, or s3://bucket/prefix.")
+]
 _COLUMNS = ("name", "time", "topics", "messages", "bytes", "damage")
 
 
@@ -36,7 +38,8 @@ class BackupDone(NamedTuple):
 def back_up(
     context: typer.Context,
     to: Annotated[
-        str | None, typer.Option(metavar="PLACE", help="The folder of the backups.")
+        str | None,
+        typer.Option(metavar="PLACE", help="The folder of the backups, or s3://bucket/prefix."),
     ] = None,
     data_dir: Annotated[
         Path | None, typer.Option(metavar="DIR", help="The data folder of a stopped node.")
@@ -49,15 +52,15 @@ def back_up(
     """
     if context.invoked_subcommand is not None:
         return
-    from goq.backup.place import place_folder
+    from goq.backup.place import is_url
     from goq.units import round_size_bytes
 
-    folder = None if to is None else place_folder(to).resolve()
+    where = to if to is None or is_url(to) else str(Path(to).resolve())
     if data_dir is not None:
-        done = _back_up_stopped(data_dir, folder)
+        done = _back_up_stopped(data_dir, where)
     else:
         with SESSION.long_client() as client:
-            found = client.create_backup(None if folder is None else str(folder))
+            found = client.create_backup(where)
         done = BackupDone(found.name, found.topics, found.messages, found.bytes, found.copied_bytes)
     text = (
         f"backup {done.name}: {done.topics} topics, {done.messages:,} messages,"
@@ -66,16 +69,16 @@ def back_up(
     print_answer(done._asdict(), text)
 
 
-def _back_up_stopped(data_dir: Path, folder: Path | None) -> BackupDone:
+def _back_up_stopped(data_dir: Path, where: str | None) -> BackupDone:
     from goq.backup.backup import back_up_folder
     from goq.errors import UsageError
     from goq.storage.disk import RealDisk
 
-    if folder is None:
+    if where is None:
         raise UsageError("goq backup --data-dir needs --to PLACE; see goq backup --help")
-    with disk_errors_told(folder), show_progress(unit="bytes") as advance:
+    with disk_errors_told(where), show_progress(unit="bytes") as advance:
         now_us = time.time_ns() // 1000
-        return BackupDone(*back_up_folder(RealDisk(), data_dir, folder, now_us, advance))
+        return BackupDone(*back_up_folder(RealDisk(), data_dir, where, now_us, advance))
 
 
 @app.command("list")
@@ -153,11 +156,11 @@ def prune(
 
 
 def _open(place: str) -> BackupPlace:
-    from goq.backup.place import BackupPlace, place_folder
+    from goq.backup.place import open_place
     from goq.errors import NotFound
     from goq.storage.disk import RealDisk
 
-    opened = BackupPlace(RealDisk(), place_folder(place))
-    if not opened.manifests.is_dir():
+    opened = open_place(RealDisk(), place)
+    if not opened.is_there:
         raise NotFound(f"{place} has no backups")
     return opened

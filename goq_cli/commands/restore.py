@@ -14,7 +14,10 @@ from goq_cli.output.progress import show_progress
 
 
 def command(
-    place: Annotated[str, typer.Argument(metavar="PLACE", help="The folder of the backups.")],
+    place: Annotated[
+        str,
+        typer.Argument(metavar="PLACE", help="The folder of the backups, or s3://bucket/prefix."),
+    ],
     data_dir: Annotated[
         Path, typer.Option(metavar="DIR", help="The new data folder: empty, or not there yet.")
     ],
@@ -33,7 +36,7 @@ def command(
 
     Leases of before are void. With --at, the default is the oldest backup that reaches that time.
     """
-    from goq.backup.place import BackupPlace, place_folder
+    from goq.backup.place import open_place
     from goq.backup.restore import RestoreOrder, restore
     from goq.storage.disk import RealDisk
     from goq.units import parse_time_us, round_size_bytes
@@ -43,7 +46,7 @@ def command(
     pairs = [name.partition("=") for name in topic]
     order = RestoreOrder(backup, at_us, {name: new or name for name, _, new in pairs})
     with disk_errors_told(data_dir), show_progress(unit="bytes") as advance:
-        opened = BackupPlace(RealDisk(), place_folder(place))
+        opened = open_place(RealDisk(), place)
         done = restore(opened, data_dir, order, now_us, advance)
     text = (
         f"backup {done.name} restored to {data_dir}: {done.topics} topics, {done.messages:,}"

@@ -53,7 +53,7 @@ def test_what_cannot_be_done_is_refused_with_a_reason(goq: Run, tmp_path: Path) 
     goq("backup", "--to", str(tmp_path / "place"), "--data-dir", none, code=3)
     goq("backup", "list", none, code=3)
     goq("restore", none, "--data-dir", str(tmp_path / "new"), code=3)
-    done = goq("backup", "--to", "s3://bucket/prefix", "--data-dir", none, code=2)
+    done = goq("backup", "--to", "gs://bucket/prefix", "--data-dir", none, code=2)
     assert b"is not a folder" in done.stderr
     (tmp_path / "data" / "cluster").mkdir(parents=True)
     done = goq("backup", "--to", none, "--data-dir", str(tmp_path / "data"), code=2)

@@ -59,7 +59,7 @@ def all_settings() -> set[str]:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("to", "s3://bucket/prefix"), ("every", "soon"), ("every", "1ms"), ("keep", "-1d")],
+    [("to", "gs://bucket/prefix"), ("every", "soon"), ("every", "1ms"), ("keep", "-1d")],
 )
 def test_a_setting_of_backups_that_cannot_be_is_named(name: str, value: str) -> None:
     with pytest.raises(UsageError, match=rf"backup\.{name}"):

@@ -1,0 +1,194 @@
+"""Backups in an object store: the same as in a folder, and what a store does differently."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import goq
+from goq.backup.backup import back_up_folder
+from goq.backup.inspection import prune_place, verify_place
+from goq.backup.place import YOUNG_S, BackupPlace, open_place
+from goq.backup.restore import RestoreOrder, restore
+from goq.errors import Conflict, CorruptData, NotFound, Unavailable, UsageError
+from goq.storage.disk import RealDisk
+from tests.support.cli.command import Run
+from tests.support.node.ports import HOST
+from tests.support.storage.backup_source import SETTINGS, fill, stopped_source, view, view_of
+from tests.support.storage.s3_server import BUCKET, PROGRAM, S3Server, s3_server
+
+pytestmark = pytest.mark.skipif(not PROGRAM.exists(), reason="there is no S3 server here")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    with s3_server(tmp_path_factory.mktemp("s3")) as running:
+        yield running
+
+
+@pytest.fixture
+def url(server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    for name, value in server.environment.items():
+        monkeypatch.setenv(name, value)
+    return f"s3://{BUCKET}/{tmp_path.name}"
+
+
+@pytest.fixture
+def place(url: str) -> BackupPlace:
+    return open_place(RealDisk(), url)
+
+
+def now_us() -> int:
+    return time.time_ns() // 1000
+
+
+def backed_up(data_dir: Path, url: str) -> int:
+    return back_up_folder(RealDisk(), data_dir, url, now_us()).copied_bytes
+
+
+def test_a_backup_in_a_store_restores_all_and_the_next_copies_what_is_new(
+    url: str, place: BackupPlace, tmp_path: Path, server: S3Server
+) -> None:
+    before = stopped_source(tmp_path / "data")
+    assert backed_up(tmp_path / "data", url) > 0
+    assert backed_up(tmp_path / "data", url) == 0
+    report = verify_place(open_place(RealDisk(), url))
+    assert (report.backups, report.problems) == (2, [])
+    restore(place, tmp_path / "new", RestoreOrder(), now_us())
+    assert view_of(tmp_path / "new") == before
+    assert not [key for key in server.keys(f"{tmp_path.name}/") if "object.new" in key]
+
+
+def test_a_running_node_backs_itself_up_to_a_store(url: str, tmp_path: Path) -> None:
+    settings = SETTINGS | {"backup.to": url}
+    with goq.Node(tmp_path / "data", settings=settings) as node, node.client() as q:
+        fill(q)
+        before = view(q)
+        done = q.create_backup(url + "/")
+        assert done.copied_bytes == done.bytes > 0
+        assert q.create_backup().copied_bytes == 0
+    restore(open_place(RealDisk(), url), tmp_path / "new", RestoreOrder(), now_us())
+    assert view_of(tmp_path / "new") == before
+
+
+def test_an_object_of_many_parts_arrives_whole(
+    url: str, place: BackupPlace, tmp_path: Path
+) -> None:
+    values = [os.urandom(1 << 20) for _ in range(20)]
+    with goq.Node(tmp_path / "data") as node, node.client() as q:
+        q.create_topic("big", partitions=1)
+        for value in values:
+            q.publish("big", value)
+    assert backed_up(tmp_path / "data", url) > 20 << 20
+    restore(place, tmp_path / "new", RestoreOrder(), now_us())
+    with goq.Node(tmp_path / "new") as node, node.client() as q:
+        assert [bytes(m.value or b"") for m in q.read_log("big")] == values
+
+
+def test_commands_take_the_url(url: str, goq: Run, tmp_path: Path) -> None:
+    stopped_source(tmp_path / "data")
+    goq("backup", "--data-dir", str(tmp_path / "data"), "--to", url)
+    assert goq("backup", "list", url).stdout.count(b"\n") >= 2
+    assert b"sound" in goq("backup", "verify", url).stdout
+    assert b"removed 0 backups" in goq("backup", "prune", url, "--keep", "1h").stdout
+    goq("restore", url, "--data-dir", str(tmp_path / "new"))
+    assert b"has no backups" in goq("backup", "list", url + "/none", code=3).stderr
+
+
+@pytest.mark.parametrize("is_gone", [True, False])
+def test_a_damaged_object_is_named(
+    is_gone: bool, url: str, place: BackupPlace, tmp_path: Path, server: S3Server
+) -> None:
+    stopped_source(tmp_path / "data")
+    backed_up(tmp_path / "data", url)
+    key = server.keys(f"{tmp_path.name}/objects/")[0]
+    if is_gone:
+        server.client.delete_object(Bucket=BUCKET, Key=key)
+    else:
+        data = server.client.get_object(Bucket=BUCKET, Key=key)["Body"].read()
+        data = bytes([data[0] ^ 1]) + data[1:]
+        server.client.put_object(Bucket=BUCKET, Key=key, Body=data)
+    problems = verify_place(place).problems
+    assert [f"s3://{BUCKET}/{key}" in problem for problem in problems] == [True]
+    with pytest.raises(CorruptData, match=key):
+        restore(open_place(RealDisk(), url), tmp_path / "new", RestoreOrder(), now_us())
+
+
+def test_a_prune_keeps_young_objects_and_removes_old_ones_that_no_backup_needs(
+    url: str, place: BackupPlace, tmp_path: Path, server: S3Server
+) -> None:
+    with goq.Node(tmp_path / "data") as node, node.client() as q:
+        q.create_topic("orders", partitions=1)
+        q.publish("orders", b"1")
+    backed_up(tmp_path / "data", url)
+    with goq.Node(tmp_path / "data") as node, node.client() as q:
+        q.publish("orders", b"2")
+    backed_up(tmp_path / "data", url)
+    foreign = f"{tmp_path.name}/objects/notes.txt"
+    server.client.put_object(Bucket=BUCKET, Key=foreign, Body=b"mine")
+    left = f"{tmp_path.name}/objects/object.new.0123456789abcdef"
+    server.client.put_object(Bucket=BUCKET, Key=left, Body=b"of a backup that was killed")
+    young = prune_place(place, now_us(), time.time() + YOUNG_S - 600)
+    assert (young.backups, young.objects) == (1, 0)
+    old = prune_place(place, now_us(), time.time() + YOUNG_S + 600)
+    assert old.objects >= 2
+    keys = server.keys(f"{tmp_path.name}/")
+    assert foreign in keys
+    assert left not in keys
+    assert verify_place(open_place(RealDisk(), url)).problems == []
+
+
+def test_objects_that_are_removed_before_the_manifest_is_written_are_missed(
+    url: str, place: BackupPlace, tmp_path: Path, server: S3Server
+) -> None:
+    stopped_source(tmp_path / "data")
+    backed_up(tmp_path / "data", url)
+    manifest = place.newest()
+    assert manifest is not None
+    place.add(manifest)
+    key = server.keys(f"{tmp_path.name}/objects/")[0]
+    server.client.delete_object(Bucket=BUCKET, Key=key)
+    with pytest.raises(Conflict, match="back up again"):
+        place.add(manifest)
+
+
+@pytest.mark.parametrize(
+    ("bucket", "more", "told"),
+    [
+        (BUCKET, {"AWS_ACCESS_KEY_ID": "nobody"}, b"InvalidAccessKeyId"),
+        ("no-such-bucket", {}, b"NoSuchBucket"),
+        (BUCKET, {"AWS_ENDPOINT_URL": f"http://{HOST}:1"}, b"error sending request"),
+    ],
+)
+def test_a_store_that_refuses_or_does_not_answer_is_told_in_one_line(
+    bucket: str, more: dict[str, str], told: bytes, url: str, goq: Run
+) -> None:
+    failed = goq("backup", "list", f"s3://{bucket}/prefix", code=7, **more)
+    assert f"s3://{bucket}/prefix/manifests".encode() in failed.stderr
+    assert told in failed.stderr
+    assert failed.stderr.count(b"\n") == 1
+
+
+def test_a_node_whose_store_refuses_it_tells_so_and_serves(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+    with goq.Node(tmp_path / "data", settings={"backup.to": url}) as node, node.client() as q:
+        with pytest.raises(Unavailable, match="no backup"):
+            q.create_backup()
+        q.publish("orders", b"1")
+
+
+@pytest.mark.parametrize("bad", ["s3://", "s3://b", "s3://BUCKET/x", "s3://bucket/a b", "gs://b/c"])
+def test_a_url_that_is_none_is_refused(bad: str) -> None:
+    with pytest.raises(UsageError, match="s3://bucket/prefix"):
+        open_place(RealDisk(), bad)
+
+
+def test_a_place_without_backups_cannot_be_restored(place: BackupPlace, tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match="has no backups"):
+        restore(place, tmp_path / "new", RestoreOrder(), now_us())
