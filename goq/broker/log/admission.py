@@ -65,8 +65,8 @@ class _Numbered(NamedTuple):
 class Admission:
     """Admits each frame before it is written, and learns the outcome of the write afterwards.
 
-    Ids that are being written are neither new nor known: a frame with such an id waits for the
-    outcome. So the original named to a duplicate is always durable.
+    Ids that are being written are neither new nor known: a frame with such an id, or one with the
+    same first half, waits for the outcome. So the original named to a duplicate is always durable.
 
     ``read_frame`` returns the stored frame at an offset. ``producers`` is the producer table of the
     partition's state. With ``is_ahead`` the state learns of frames only when other nodes have them,
@@ -89,7 +89,7 @@ class Admission:
         self._read_frame = read_frame
         self._stats = stats
         self._staged: list[_Staged] = []
-        self._under_way: set[tuple[int, int]] = set()
+        self._under_way: set[int] = set()  # first halves of ids
 
     def configure(self, settings: TopicSettings) -> None:
         """Apply a changed window."""
@@ -114,7 +114,7 @@ class Admission:
         if self._window.window_us is None or not header.attributes & Attribute.DEDUP_ID:
             return view
         rows, ids = _ids_of(view)
-        if self._under_way and not self._under_way.isdisjoint(map(tuple, ids.tolist())):
+        if self._under_way and not self._under_way.isdisjoint(ids[:, 0].tolist()):
             return None
         found = self._window.find(ids, now_us)
         left_out = _repetitions(rows, ids, found, next_offset, now_us)
@@ -132,7 +132,7 @@ class Admission:
             return
         rows, ids = _ids_of(view)
         self._staged.append(_Staged(ids, rows + offset, time_us))
-        self._under_way.update(map(tuple, ids.tolist()))
+        self._under_way.update(ids[:, 0].tolist())
 
     def settle(self, *, stored: bool) -> None:
         """Remember the staged ids if they are durable; drop them if the write failed."""

@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from goq.delivery.dedup.id_table import FEW, Ids, IdTable, Mixer, Words
+from goq.delivery.dedup.id_table import FEW, Ids, IdTable, Mixer, Words, filter_bits_of
 
 TABLE_IDS_MIN: Final = 800
 TABLE_IDS_MAX: Final = 850_000
@@ -118,15 +118,20 @@ class DedupWindow:
         if len(ids) < FEW:
             return self._find_each(ids, now_us)
         found: dict[int, Original] = {}
-        rows, mixed = np.arange(len(ids)), self._mixer.mix(ids)
+        mixed = self._mixer.mix(ids)
+        bits = filter_bits_of(mixed)
+        rows: NDArray[np.intp] | None = None  # all, until one is found
         for generation in reversed(self._generations):
-            numbers = generation.table.find(ids[rows], mixed[rows])
+            numbers = generation.table.find(ids, mixed, bits)
             hits = numbers.nonzero()[0]
             if len(hits):
+                rows = np.arange(len(ids)) if rows is None else rows
                 for row, number in zip(rows[hits].tolist(), numbers[hits].tolist(), strict=True):
                     if original := self._within(generation, number, now_us):
                         found[row] = original
-                rows = np.delete(rows, hits)  # an older message of the same id does not count
+                others = np.delete(np.arange(len(ids)), hits)
+                # an older message of the same id does not count
+                ids, mixed, bits, rows = ids[others], mixed[others], bits[others], rows[others]
         return found
 
     def _find_each(self, ids: Ids, now_us: int) -> dict[int, Original]:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from goq.delivery.dedup.dedup_window import DedupWindow, Original, StoredDedupIds
-from goq.delivery.dedup.id_table import IdTable, Mixer
+from goq.delivery.dedup.id_table import IdTable, Mixer, filter_bits_of
 
 WINDOW_US = 1_000
 FACTORS = (0x9E37_79B9_7F4A_7C15, 0xC2B2_AE3D_27D4_EB4F)
@@ -151,6 +151,19 @@ def test_a_table_finds_what_it_holds_and_nothing_else_when_it_is_full(at_once: i
     for row in (0, len(ids) - 1):
         first, second = ids[row].tolist()
         assert table.find_one(first, second, mixer.mix_one(first, second)) == row + 1
+
+
+@pytest.mark.parametrize("at_once", [1, 300])
+def test_the_filter_of_a_full_table_passes_what_it_holds_and_little_else(at_once: int) -> None:
+    rng = np.random.default_rng(8)
+    table, mixer = IdTable(5000), Mixer(FACTORS)
+    mixed = mixer.mix(rng.integers(0, 2**64, (table.capacity, 2), dtype=np.uint64))
+    for start in range(0, len(mixed), at_once):
+        some = mixed[start : start + at_once]
+        table.add(np.zeros((len(some), 2), np.uint64), some, np.ones(len(some), np.uint64))
+    assert len(table.possible_rows(mixed, filter_bits_of(mixed))) == table.capacity
+    others = mixer.mix(rng.integers(0, 2**64, (20_000, 2), dtype=np.uint64))
+    assert len(table.possible_rows(others, filter_bits_of(others))) < 200
 
 
 def test_ids_that_all_fall_into_one_bucket_are_still_told_apart() -> None:
