@@ -274,6 +274,16 @@ TRACE_COPIES_MAX: Final = 32
 TRACE_WATCHES_MAX: Final = 10_000
 HISTORY_DAYS_MAX: Final = 366
 
+# What goes on now
+LIVE_INTERVAL_S_MIN: Final = 0.5  # between two lines of GET /v1/live
+LIVE_INTERVAL_S_MAX: Final = 60.0
+LIVE_TOPICS_MAX: Final = 10_000  # that a line of GET /v1/live tells of
+LIVE_LINE_TOPICS_MAX: Final = 500  # more changed ones come in several lines
+LIVE_GROUPS_MAX: Final = 100  # of a topic
+LIVE_NAMED_MAX: Final = 20  # topics that a request names, with their lanes and tenants
+LIVE_TENANTS_MAX: Final = 10  # of a group, those that most wait
+LIVE_NODE_TIMEOUT_S: Final = 2.0  # for another node's part of a line
+
 # Raft: the metadata log of a cluster
 RAFT_COMMAND_BYTES_MAX: Final = MIB
 RAFT_COMMANDS_WAITING_MAX: Final = 1_000  # of one node; below RAFT_REQUESTS_REMEMBERED

@@ -31,6 +31,7 @@ from goq.api.routes.dead_letters import DeadLetterRoutes
 from goq.api.routes.events import EventRoutes
 from goq.api.routes.grep import GrepRoutes
 from goq.api.routes.groups import GroupRoutes
+from goq.api.routes.live import LiveRoutes
 from goq.api.routes.members import MemberRoutes
 from goq.api.routes.message import SingleMessageRoutes
 from goq.api.routes.messages import MessageRoutes
@@ -42,6 +43,7 @@ from goq.api.routes.search import SearchRoutes
 from goq.api.routes.tokens import TokenRoutes
 from goq.api.routes.topics import HistoryRoutes, TopicRoutes
 from goq.api.routes.trace import TraceRoutes
+from goq.api.views.live import LiveView
 from goq.api.views.principal_usage import PrincipalUsage
 from goq.backup.node_backups import NodeBackups
 from goq.broker.broker import Broker
@@ -118,6 +120,7 @@ class App:
             if token_table is None
             else AccessControl(token_table, tokens, now_ms, _node_proof(cluster), quotas)
         )
+        live = LiveView(broker, node_id, stats, self._connection_count, space)
         routes: list[Route] = [
             *_topic_routes(broker, node_id, cluster).routes(),
             *MessageRoutes(broker, usage, _acknowledged_copies(cluster)).routes(),
@@ -136,6 +139,7 @@ class App:
             *TokenRoutes(broker.metadata, tokens).routes(),
             *AuditRoutes(broker).routes(),
             *BackupRoutes(self.backups).routes(),
+            *LiveRoutes(live, view).routes(),
             *ClusterRoutes(view).routes(),
             *operations.routes(),
         ]
@@ -182,6 +186,10 @@ class App:
 
         self.router.opened = partial(_opened, queue)
         queue.on_empty = on_empty
+
+    def _connection_count(self) -> int:
+        server = self.metrics.server
+        return 0 if server is None else server.connection_count
 
     def check_head(self, request: Request) -> None:
         """Check the sender of a request before its body is read; raise ``GoqError``."""

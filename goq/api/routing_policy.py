@@ -109,6 +109,7 @@ class CustomRouting(Enum):
     RECEIVE = auto()
     SETTLE = auto()
     STREAM = auto()
+    LIVE = auto()
     DELETE_GROUP = auto()
     CHANGE_METADATA = auto()
     """Any node carries the request out; all nodes that are up have followed it when it answers."""

@@ -76,6 +76,14 @@ if TYPE_CHECKING:
         PartitionHandover,
         PartitionReset,
     )
+    from goq.client.results.live import (
+        LatencyCounts,
+        LiveGroup,
+        LiveNode,
+        LiveState,
+        LiveTopic,
+        WaitingMessages,
+    )
     from goq.client.results.message import (
         FoundMessagePage,
         MessageDescription,
@@ -136,8 +144,13 @@ __all__ = [
     "GroupResetResult",
     "Identity",
     "IncompleteProgress",
+    "LatencyCounts",
     "LeaderElection",
     "LeaseHolder",
+    "LiveGroup",
+    "LiveNode",
+    "LiveState",
+    "LiveTopic",
     "LogMessage",
     "MemberDescription",
     "MessageDescription",
@@ -172,6 +185,7 @@ __all__ = [
     "TraceEvent",
     "TracePage",
     "TracedMessage",
+    "WaitingMessages",
 ]
 
 _MODULES = {
@@ -217,6 +231,12 @@ _MODULES = {
     "MissingSteps": "results.trace",
     "NodeDescription": "results.cluster",
     "FinishedBackup": "results.node",
+    "LatencyCounts": "results.live",
+    "LiveGroup": "results.live",
+    "LiveNode": "results.live",
+    "LiveState": "results.live",
+    "LiveTopic": "results.live",
+    "WaitingMessages": "results.live",
     "NodeHealth": "results.node",
     "NodeProblem": "results.node",
     "NodeVersion": "results.node",

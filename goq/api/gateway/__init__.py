@@ -5,6 +5,7 @@ fanout      requests to the partition leaders, and retries while leaders change
 sequential  requests that take messages from one partition after another
 receive     receive from all leaders of a topic
 streams     one stream made of a stream of each leader
+live        what all nodes do now, in one stream of lines
 settle      receipts settled at the leaders of their partitions
 membership  heartbeat and leave of a group member at all leaders
 relayed     requests that another node relays over this one

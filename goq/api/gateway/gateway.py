@@ -22,6 +22,7 @@ from goq.api.gateway.fanout import (
     error_code,
     merge_context,
 )
+from goq.api.gateway.live import LiveGateway
 from goq.api.gateway.membership import heartbeat, leave
 from goq.api.gateway.miss_retry import Freshness
 from goq.api.gateway.receive import ReceiveGateway
@@ -64,6 +65,7 @@ class Gateway:
         self._special: dict[CustomRouting, _Answering] = {
             CustomRouting.RECEIVE: ReceiveGateway(self._fanout, release, streams).receive,
             CustomRouting.STREAM: streams.change,
+            CustomRouting.LIVE: LiveGateway(self._fanout).answer,
             CustomRouting.SETTLE: self._settle,
             CustomRouting.DELETE_GROUP: self._delete_group,
             CustomRouting.CHANGE_METADATA: self._change_metadata,

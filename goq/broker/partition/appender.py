@@ -171,6 +171,7 @@ class Appender:
             header = view.header
             end = appended.offset + header.message_count
             state.producers.add(header, appended.offset, appended.time_us)
+            stats.last_append_ms = appended.time_us // 1000
             stats.published_messages += header.message_count
             stats.published_bytes += header.frame_bytes
             committed_bytes += header.frame_bytes

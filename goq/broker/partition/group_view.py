@@ -13,6 +13,7 @@ from typing import NamedTuple
 from goq.delivery.events.transitions import MessageState
 from goq.delivery.group.attempt_ranges import AttemptRange
 from goq.delivery.partition_state import PartitionState
+from goq.delivery.queues.fair_scheduler import FairScheduler
 from goq.model import OffsetRange
 from goq.storage.column_index.rows import ColumnRows
 
@@ -138,6 +139,29 @@ class GroupView:
         fresh = next(iter(state.deliverable(group, state.start_offset, state.end_offset)), None)
         firsts = [part.start for part in group.outstanding()]
         return min(firsts if fresh is None else [fresh.start, *firsts], default=None)
+
+    def ready_since_ms(self, now_ms: int, queues_max: int) -> int | None:
+        """Return when the message that waits longest became ready, in the memory of this node.
+
+        None if no consumer has come since the partition was opened here, or if there are more
+        queues than ``queues_max``.
+        """
+        scheduler = self._group.scheduler
+        if not isinstance(scheduler, FairScheduler) or scheduler.queue_count > queues_max:
+            return None
+        fresh_ms = scheduler.oldest_ready_ms()
+        times_ms = [part.time_ms for part in self._group.retries if part.time_ms <= now_ms]
+        return min(times_ms if fresh_ms is None else [*times_ms, fresh_ms], default=None)
+
+    def waiting(self, queues_max: int) -> list[tuple[int, int, int]] | None:
+        """Return lane, tenant number and count of the messages that wait for a first delivery.
+
+        None as for :meth:`ready_since_ms`.
+        """
+        scheduler = self._group.scheduler
+        if not isinstance(scheduler, FairScheduler) or scheduler.queue_count > queues_max:
+            return None
+        return list(scheduler.waiting())
 
     def first_due_retry(self, now_ms: int) -> int | None:
         """Return the first offset whose retry is due, None without one."""

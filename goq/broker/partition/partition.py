@@ -305,6 +305,10 @@ class Partition:
         scheduled = self.delayed_count if scheduled_max is None else scheduled_max
         return GroupView(self._state, name).counts(scheduled, now_ms)
 
+    def tenant_name(self, number: int) -> str:
+        """Return the tenant of a number of :meth:`GroupView.waiting`; "" for none."""
+        return self.ready_manager.current.tenants.name(number)
+
     def check_exists(self, offset: int) -> None:
         """Raise ``MessageNotFound`` for an offset not yet assigned or already deleted."""
         name = f"{self.identity}:{offset}"

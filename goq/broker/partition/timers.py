@@ -101,7 +101,9 @@ class Timers:
             self._writer.record(events)
             for event in events:
                 assert isinstance(event, Expired | CopyQueued | Dropped)
-                self._stats.expired_messages += sum(end - start for start, end, _ in event.spans)
+                count = sum(end - start for start, end, _ in event.spans)
+                self._stats.expired_messages += count
+                self._stats.groups[event.group].expired_messages += count
             if time_slice.is_over:
                 break  # the timer is due at once again
         if self._state.advance_retries(now_ms) or has_freed:

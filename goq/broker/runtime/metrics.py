@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
+from collections import defaultdict, deque
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -78,9 +78,24 @@ class TopicCounts:
 
 
 @dataclass(slots=True)
-class TopicStats(TopicCounts):
-    """The counts of a topic, and its recent rates."""
+class GroupCounters:
+    """The counts of a group since the node started."""
 
+    delivered_messages: int = 0
+    acked_messages: int = 0
+    nacked_messages: int = 0
+    expired_messages: int = 0
+
+
+@dataclass(slots=True)
+class TopicStats(TopicCounts):
+    """The counts of a topic, those of its groups, and its recent rates."""
+
+    groups: defaultdict[str, GroupCounters] = field(
+        default_factory=lambda: defaultdict(GroupCounters), init=False
+    )
+    last_append_ms: int = field(default=0, init=False)
+    """When the last message was stored, 0 for none since the node started."""
     _recent: RecentTotals = field(default_factory=RecentTotals, init=False)
 
     def begin(self, now_s: float) -> None:

@@ -161,6 +161,7 @@ class Receiver:
             if not isinstance(result, BaseException):
                 durable.append(batch)
                 self._stats.delivered_messages += batch.message_count
+                self._stats.groups[group].delivered_messages += batch.message_count
         if not durable:
             raise_failures(results)
         return durable

@@ -63,6 +63,7 @@ class TopicSettler:
         )
         self._stats.begin(asyncio.get_running_loop().time())
         self._stats.acked_messages += count
+        self._stats.groups[group].acked_messages += count
         if any(each.code == LeaseLost.code for each in failed):
             again, failed = await self._split_recorded(group, failed)
             count += again
@@ -106,6 +107,7 @@ class TopicSettler:
             group, receipts, lambda leases, some: leases.nack(group, some, delay_ms, reason)
         )
         self._stats.nacked_messages += count
+        self._stats.groups[group].nacked_messages += count
         self._receiver.wake()
         return count, failed
 

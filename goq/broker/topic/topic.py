@@ -408,6 +408,7 @@ class Topic:
         """Remove a deleted group."""
         self.groups.pop(group, None)
         self._effective.pop(group, None)
+        self.stats.groups.pop(group, None)
         self.coordinator.forget(group)
         self.receiver.restart(group)
 

@@ -181,6 +181,17 @@ class AsyncAdmin(AsyncMessageAdmin, AsyncClusterAdmin, AsyncTokenAdmin):
         """Return the health of the node, also where it is not ``ok``."""
         return results.node.decode_health(await self._http.call("GET", routes.HEALTHZ))
 
+    async def get_live_state(self, *topics: str) -> results.live.LiveState:
+        """Return what the nodes and topics of the whole cluster do now.
+
+        The totals begin at 0 when a node starts; two answers give rates. With ``topics`` only
+        these, and how many messages of each lane and tenant wait in their groups.
+        """
+        names = results.live.names_of(topics)
+        target = routes.query(routes.LIVE, limit=1, topics=names)
+        answer = await self._http.request("GET", target, accept=routes.NDJSON, repeatable=True)
+        return results.live.decode_live(answer.body)
+
     async def create_backup(self, to: str | None = None) -> results.node.FinishedBackup:
         """Have the node back itself up to the folder of its setting ``backup.to``; wait for it.
 

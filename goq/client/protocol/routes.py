@@ -8,6 +8,7 @@ from goq.model import MessageId, check_name
 
 JSON = b"application/json"
 FRAMES = b"application/vnd.goq.frames"
+NDJSON = b"application/x-ndjson"
 
 TOPICS = "/v1/topics"
 CLUSTER = "/v1/cluster"
@@ -15,6 +16,7 @@ TOKENS = "/v1/tokens"
 WHOAMI = "/v1/whoami"
 AUDIT = "/v1/audit"
 BACKUPS = "/v1/backups"
+LIVE = "/v1/live"
 LIVEZ = "/livez"
 HEALTHZ = "/healthz"
 

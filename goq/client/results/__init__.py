@@ -9,6 +9,7 @@ trace         the life of a message, step by step
 cluster       nodes, replicas, reassignments, elections, configuration
 token         tokens, and the sender of a request
 audit         records of the audit trail
+live          what nodes, topics and groups do now
 node          version and health of one node
 
 Every value is a frozen dataclass. Fields have the names of the HTTP API (docs/http.md); those that
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
         cluster,
         dead_letter,
         group,
+        live,
         message,
         node,
         token,
@@ -36,7 +38,18 @@ if TYPE_CHECKING:
         trace,
     )
 
-__all__ = ["audit", "cluster", "dead_letter", "group", "message", "node", "token", "topic", "trace"]
+__all__ = [
+    "audit",
+    "cluster",
+    "dead_letter",
+    "group",
+    "live",
+    "message",
+    "node",
+    "token",
+    "topic",
+    "trace",
+]
 
 
 def __getattr__(name: str) -> ModuleType:

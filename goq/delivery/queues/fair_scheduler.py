@@ -156,6 +156,32 @@ class FairScheduler:
             self._cursors.flags[slot] &= ~IS_PARKED
             self._activate(slot)
 
+    def oldest_ready_ms(self) -> int | None:
+        """Return when the message that waited longest for its first offer became ready.
+
+        Looks at every queue: for views and metrics. None if there is no message.
+        """
+        self._read_arrivals()
+        heads = ((slot, self._cursors.head(slot)) for slot in range(len(self._cursors)))
+        times = (self._cursors.ready_ms(slot, head[0])[0] for slot, head in heads if head)
+        return min(times, default=None)
+
+    @property
+    def queue_count(self) -> int:
+        """The number of queues that :meth:`oldest_ready_ms` and :meth:`waiting` look at."""
+        return len(self._ready)
+
+    def waiting(self) -> Iterator[tuple[int, int, int]]:
+        """Yield lane, tenant and number of the messages of each queue, not offered yet.
+
+        Looks at every queue: for views.
+        """
+        self._read_arrivals()
+        for slot in range(len(self._cursors)):
+            queue, count = self._ready.slots[slot], self._cursors.waiting_count(slot)
+            if queue is not None and count:
+                yield queue.lane, queue.tenant, count
+
     def first_needed_run(self, slot: int) -> int:
         """Return the number of the first run of a queue that this group still needs."""
         return self._cursors.first_needed_run(slot)

@@ -324,6 +324,14 @@ class Cursors:
         self._runs[slot] = queue.first + index
         return None
 
+    def waiting_count(self, slot: int) -> int:
+        """Return how many messages of a queue are not offered yet; later runs count as a whole."""
+        head, queue = self.head(slot), self._ready.slots[slot]
+        if head is None or queue is None:
+            return 0
+        later = np.frombuffer(queue.runs, np.uint64)[self._runs[slot] - queue.first + 1 :]
+        return head[1] - head[0] + int((later & np.uint64(COUNT_MAX)).sum())
+
     def advance(self, slot: int, offset: int) -> bool:
         """Move to an offset in the run that :meth:`head` returned.
 

@@ -1,0 +1,128 @@
+"""Route of what goes on now: a line a second, for as long as the looker reads."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from goq import limits
+from goq.access.rule import Principal
+from goq.api.codec.request import duration_ms, query_int
+from goq.api.needs import TOKEN, principal_of
+from goq.api.router import NDJSON, Parameter, Route
+from goq.api.routes.cluster import ClusterInfo
+from goq.api.routing_policy import UNBUFFERED, CustomRouting
+from goq.api.schemas.live import LiveNodeOut, LiveOut, LiveTopicOut
+from goq.api.values import DURATION, integer
+from goq.api.views.cluster import status_of
+from goq.api.views.live import LiveView
+from goq.api.views.live_feed import LiveAsked, LiveSample, live_lines
+from goq.clock import TimeSlice
+from goq.errors import InvalidInput
+from goq.http.message import Item, LiveStream, Request, Response
+from goq.model import check_name
+
+LIVE: Final = "/v1/live"
+_INTERVAL_MS: Final = 1000
+_LONGEST_MS: Final = int(limits.LIVE_INTERVAL_S_MAX * 1000)
+
+
+class LiveRoutes:
+    """What this node does now, of the topics that the sender may see."""
+
+    def __init__(self, view: LiveView, cluster: ClusterInfo) -> None:
+        self._view = view
+        self._cluster = cluster
+
+    def routes(self) -> list[Route]:
+        """Return the declarations."""
+        longest_s = limits.LIVE_INTERVAL_S_MAX
+        return [
+            Route(
+                "GET",
+                LIVE,
+                self.live,
+                "What goes on now, a line a second",
+                answer=LiveOut,
+                parameters=(
+                    Parameter("topics", "only these, as a,b, with lanes and tenants"),
+                    Parameter(
+                        "interval", f"between lines, 500ms to {longest_s:g}s; default 1s", DURATION
+                    ),
+                    Parameter("limit", "so many lines, then end; default no end", integer(1)),
+                ),
+                gives_lines=True,
+                answer_type=NDJSON,
+                waits=True,
+                routing=CustomRouting.LIVE,
+                needs=TOKEN,
+            )
+        ]
+
+    async def live(self, request: Request) -> Response:
+        """Return lines of what this node does."""
+        names = asked_names(request)
+        sample = partial(self._sample, names, principal_of(request))
+        lines = live_lines(sample, self._view.node_id, self._view.clock, asked_lines(request))
+        return live_response(lines)
+
+    async def _sample(self, names: frozenset[str] | None, principal: Principal) -> LiveSample:
+        found: dict[str, LiveTopicOut] = {}
+        time_slice = TimeSlice()
+        for name, topic in (await self._view.topics(names)).items():
+            if principal.is_admin or principal.sees(name):
+                found[name] = topic if principal.is_admin else _visible(topic, principal)
+            if time_slice.is_over:
+                await time_slice.next()
+        return LiveSample(self._nodes(), found)
+
+    def _nodes(self) -> list[LiveNodeOut]:
+        own = self._view.node()
+        if not self._cluster.is_cluster:
+            return [own]
+        known = self._cluster.state.nodes
+        if own.node in known:
+            own.status = status_of(known[own.node])
+        return [
+            own if name == own.node else LiveNodeOut(name, status_of(node))
+            for name, node in sorted(known.items())
+        ]
+
+
+def live_response(lines: AsyncGenerator[Item, None]) -> Response:
+    """Return the streaming answer of lines."""
+    return Response(200, LiveStream(lines, b"\n"), NDJSON, {UNBUFFERED: "no"})
+
+
+def asked_names(request: Request) -> frozenset[str] | None:
+    """Return the topics that a request names, None for all; raises ``InvalidInput``."""
+    names = frozenset(filter(None, request.query.get("topics", "").split(",")))
+    if len(names) > limits.LIVE_NAMED_MAX:
+        raise InvalidInput(f"name at most {limits.LIVE_NAMED_MAX} topics, or none", field="topics")
+    for name in names:
+        check_name(name, "topics")
+    return names or None
+
+
+def asked_lines(request: Request) -> LiveAsked:
+    """Return how often a request asks for a line, and for how many; raises ``InvalidInput``."""
+    interval_ms = _INTERVAL_MS
+    if "interval" in request.query:
+        interval_ms = duration_ms(request.query["interval"], "interval", _LONGEST_MS)
+    low_s, high_s = limits.LIVE_INTERVAL_S_MIN, limits.LIVE_INTERVAL_S_MAX
+    if not low_s * 1000 <= interval_ms <= high_s * 1000:
+        raise InvalidInput(f"the interval is {low_s:g} to {high_s:g} s", field="interval")
+    is_bounded = "limit" in request.query
+    limit = query_int(request, "limit", 1, minimum=1) if is_bounded else None
+    return LiveAsked(interval_ms / 1000, limit)
+
+
+def _visible(topic: LiveTopicOut, principal: Principal) -> LiveTopicOut:
+    """Return a topic with the groups that a principal may know of."""
+    seen = [group for group in topic.groups if principal.sees_group(topic.name, group.group)]
+    if len(seen) == topic.group_count:
+        return topic
+    return msgspec.structs.replace(topic, groups=seen, group_count=len(seen))

@@ -1,0 +1,293 @@
+"""What a node does now, for lookers-on: totals of topics and groups, and the node's load.
+
+Nothing is kept while nobody looks. Several lookers share one sample of a moment. A topic in which
+nothing happened is not counted again, so a sample costs what happened, and little more for topics
+at rest. Work on the event loop is done in slices.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from goq import __version__, limits
+from goq.api.router import RequestStats
+from goq.api.schemas.live import (
+    LiveGroupOut,
+    LiveLatencyOut,
+    LiveNodeOut,
+    LiveQueueOut,
+    LiveTopicOut,
+)
+from goq.broker.broker import Broker
+from goq.broker.partition.group_view import GroupCounts
+from goq.broker.partition.partition import Partition
+from goq.broker.runtime.metrics import GroupCounters
+from goq.broker.topic.topic import Topic
+from goq.clock import TimeSlice
+from goq.errors import GoqError
+from goq.histogram import Histogram
+from goq.storage.disk_space import DiskSpace, SpaceState
+from goq.units import format_time_us
+
+_QUEUES_MAX: Final = 2_000
+"""A group with more queues, of lanes and tenants, is not looked through."""
+_SHARED_S: Final = 0.5
+"""A sample serves other lookers for so long."""
+_RECOUNTED_S: Final = 5.0
+"""A topic at rest is counted again after so long: retries and delays of it come due."""
+_KEPT_S: Final = 3 * limits.LIVE_INTERVAL_S_MAX
+"""The last sample is dropped when nobody has looked for so long."""
+_NO_COUNTS: Final = GroupCounts(0, 0, 0, 0, 0, 0, 0)
+_KINDS: Final = {
+    "publish": (("POST", "/v1/topics/{topic}/messages"),),
+    "receive": (("POST", "/v1/topics/{topic}/groups/{group}/receive"),),
+    "settle": tuple(
+        ("POST", f"/v1/topics/{{topic}}/groups/{{group}}/{verb}") for verb in ("ack", "nack")
+    ),
+}
+_STATM: Final = Path("/proc/self/statm")
+_STARTED_US: Final = time.time_ns() // 1000
+Signature = tuple[tuple[int, ...], ...]
+
+
+class _Counted(NamedTuple):
+    signature: Signature
+    out: LiveTopicOut
+    at_s: float
+
+
+class LiveView:
+    """Samples of this node's topics and of its load."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        node_id: str,
+        stats: RequestStats,
+        connections: Callable[[], int],
+        space: DiskSpace | None,
+    ) -> None:
+        self.node_id = node_id
+        self.clock = broker.clock
+        self._broker = broker
+        self._stats = stats
+        self._connections = connections
+        self._space = space
+        self._counted: dict[str, _Counted] = {}
+        self._first: dict[tuple[Partition, str], tuple[int, int]] = {}
+        self._sampled_s = float("-inf")
+        self._sampling = asyncio.Lock()
+        self._forgetting: asyncio.TimerHandle | None = None
+
+    async def topics(self, names: frozenset[str] | None = None) -> dict[str, LiveTopicOut]:
+        """Return all topics by name, in order; one that did not change is the same object.
+
+        With ``names`` only these, as they are now, with lanes and tenants of their groups.
+        """
+        loop = asyncio.get_running_loop()
+        if self._forgetting is not None:
+            self._forgetting.cancel()
+        self._forgetting = loop.call_later(_KEPT_S, self._forget)
+        if names is not None:
+            topics = self._broker.topics
+            return {name: await self._named(topics[name]) for name in sorted(names & topics.keys())}
+        async with self._sampling:
+            if loop.time() - self._sampled_s >= _SHARED_S:
+                await self._sample()
+                self._sampled_s = loop.time()
+            return {name: each.out for name, each in self._counted.items()}
+
+    def _forget(self) -> None:
+        self._counted = {}
+        self._first.clear()
+        self._sampled_s = float("-inf")
+
+    async def _sample(self) -> None:
+        found: dict[str, _Counted] = {}
+        time_slice, now_s = TimeSlice(), asyncio.get_running_loop().time()
+        for name, topic in sorted(self._broker.topics.items()):
+            known, signature = self._counted.get(name), _signature(topic)
+            if (
+                known is None
+                or known.signature != signature
+                or (known.out.groups and now_s - known.at_s >= _RECOUNTED_S)
+            ):
+                out = await self._count(topic)
+                if known is not None and known.out == out:
+                    out = known.out
+                known = _Counted(signature, out, now_s)
+            found[name] = known
+            if time_slice.is_over:
+                await time_slice.next()
+        self._counted = found
+
+    async def _count(self, topic: Topic) -> LiveTopicOut:
+        here, stats = topic.partitions.here(), topic.stats
+        names = sorted(topic.groups)
+        return LiveTopicOut(
+            name=topic.name,
+            partitions=topic.partitions.count,
+            offline=sum(not each.is_online for each in here)
+            + len(topic.partitions.offline.keys() - {each.identity.number for each in here}),
+            messages=sum(each.log_end_offset - each.log_start_offset for each in here),
+            bytes=sum(each.size_bytes for each in here),
+            published_messages=stats.published_messages,
+            published_bytes=stats.published_bytes,
+            delivered_messages=stats.delivered_messages,
+            acked_messages=stats.acked_messages,
+            nacked_messages=stats.nacked_messages,
+            expired_messages=stats.expired_messages,
+            last_append=stats.last_append_ms,
+            group_count=len(names),
+            groups=[
+                await self.count_group(topic, here, name)
+                for name in names[: limits.LIVE_GROUPS_MAX]
+            ],
+        )
+
+    async def count_group(
+        self, topic: Topic, partitions: Sequence[Partition], name: str
+    ) -> LiveGroupOut:
+        """Return a group without its lanes and tenants."""
+        now_ms, time_slice = self._broker.clock.wall_ms(), TimeSlice()
+        total, times_ms = _NO_COUNTS, []
+        for partition in partitions:
+            counts = partition.group_counts(name, now_ms)
+            total = GroupCounts(*map(sum, zip(total, counts, strict=True)))
+            if counts.ready:
+                times_ms.append(await self._ready_since_ms(partition, name, now_ms))
+            if time_slice.is_over:
+                await time_slice.next()
+        counters = topic.stats.groups.get(name) or GroupCounters()
+        return LiveGroupOut(
+            name,
+            counters.delivered_messages,
+            counters.acked_messages,
+            counters.nacked_messages,
+            counters.expired_messages,
+            total.dead,
+            total.lag,
+            total.ready,
+            total.leased,
+            total.retry,
+            total.blocked,
+            total.scheduled,
+            min(filter(None, times_ms), default=0),
+            topic.receiver.waiters.count(name),
+        )
+
+    async def _ready_since_ms(self, partition: Partition, name: str, now_ms: int) -> int:
+        """Return since when a group's oldest message is ready, 0 if that is not known.
+
+        A group without consumers stays where it is: the time of its first message is read once.
+        """
+        group = partition.group(name)
+        since_ms = group.ready_since_ms(now_ms, _QUEUES_MAX)
+        if since_ms is not None:
+            return since_ms
+        first = group.first_unfinished()
+        if first is None:
+            return 0
+        known = self._first.get((partition, name))
+        if known is not None and known[0] == first:
+            return known[1]
+        reader = partition.message_reader
+        try:
+            since_ms = await partition.in_thread(lambda: reader.append_time_us(first) // 1000)
+        except (GoqError, OSError):
+            since_ms = 0
+        self._first[partition, name] = first, since_ms
+        return since_ms
+
+    async def _named(self, topic: Topic) -> LiveTopicOut:
+        """Return a topic as it is now, with lanes and tenants."""
+        out = await self._count(topic)
+        for group in out.groups:
+            group.lanes, group.tenants = self._queues(topic, group.group)
+        return out
+
+    def _queues(self, topic: Topic, name: str) -> tuple[list[LiveQueueOut], list[LiveQueueOut]]:
+        """Return the lanes of a group, and the tenants that most wait."""
+        lanes: Counter[int] = Counter()
+        tenants: Counter[str] = Counter()
+        for partition in topic.partitions.here():
+            for lane, tenant, count in partition.group(name).waiting(_QUEUES_MAX) or ():
+                lanes[lane] += count
+                if tenant:
+                    tenants[partition.tenant_name(tenant)] += count
+        settings, most = topic.settings, tenants.most_common(limits.LIVE_TENANTS_MAX)
+        return (
+            [
+                LiveQueueOut(settings.lane_name(lane), count)
+                for lane, count in sorted(lanes.items())
+            ],
+            [LiveQueueOut(tenant, count) for tenant, count in most],
+        )
+
+    def node(self) -> LiveNodeOut:
+        """Return this node's load."""
+        return LiveNodeOut(
+            self.node_id,
+            version=__version__,
+            python=sys.version.split()[0],
+            started=format_time_us(_STARTED_US),
+            cpu_s=round(time.process_time(), 3),
+            rss_bytes=_resident_bytes(),
+            disk_free_bytes=None if self._space is None else self._space.free_bytes,
+            disk=_disk(self._space),
+            connections=self._connections(),
+            requests=sum(self._stats.requests.values()),
+            partitions=sum(len(each.partitions.here()) for each in self._broker.topics.values()),
+            commit=_latency([self._broker.write_seconds]),
+            publish=_latency(self._histograms("publish")),
+            receive=_latency(self._histograms("receive")),
+            settle=_latency(self._histograms("settle")),
+        )
+
+    def _histograms(self, kind: str) -> Iterator[Histogram]:
+        seconds = self._stats.seconds
+        return (seconds[key] for key in _KINDS[kind] if key in seconds)
+
+
+def _resident_bytes() -> int:
+    try:
+        return int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return 0
+
+
+def _disk(space: DiskSpace | None) -> str:
+    return "" if space is None or space.state is SpaceState.OK else str(space.state)
+
+
+def _latency(histograms: Sequence[Histogram] | Iterator[Histogram]) -> LiveLatencyOut:
+    total = Histogram()
+    for each in histograms:
+        total.counts = [a + b for a, b in zip(total.counts, each.counts, strict=True)]
+        total.sum_s += each.sum_s
+    return LiveLatencyOut(total.counts, round(total.sum_s, 6))
+
+
+def _signature(topic: Topic) -> Signature:
+    """Return what changes whenever something happens in a topic of this node."""
+    counts = (
+        len(topic.groups),
+        topic.partitions.count,
+        len(topic.partitions.offline),
+        topic.stats.delivered_messages,
+        topic.stats.acked_messages,
+    )
+    return (
+        counts,
+        *(
+            (each.log_start_offset, each.log_end_offset, each.event_end_offset, each.is_online)
+            for each in topic.partitions.here()
+        ),
+    )

@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from http.client import HTTPConnection
+from typing import Any
+
+import pytest
+
+import goq
+from goq import limits
+from tests.support.api.calls import publish, receive, settle
+from tests.support.node.running_node import RunningNode
+
+
+def now(node: RunningNode, query: str = "") -> dict[str, Any]:
+    lines = node.request("GET", f"/v1/live?limit=1{query}").body.splitlines()
+    found = [json.loads(line) for line in lines if line]
+    assert [line["more"] for line in found] == [True] * (len(found) - 1) + [False]
+    whole: dict[str, Any] = found[0]
+    for line in found[1:]:
+        whole["topics"] += line["topics"]
+    return whole
+
+
+def stream(node: RunningNode, query: str = "interval=500ms") -> Iterator[dict[str, Any]]:
+    connection = HTTPConnection(*node.address, timeout=30)
+    try:
+        connection.request("GET", f"/v1/live?{query}")
+        answer = connection.getresponse()
+        while line := answer.readline():
+            if line.strip():
+                yield json.loads(line)
+    finally:
+        connection.close()
+
+
+def test_totals_of_topics_and_groups_are_told(node: RunningNode) -> None:
+    topic = "one"
+    node.call("POST", "/v1/topics", {"name": topic, "partitions": 1})
+    publish(node, topic, "a", "b", "c", priority="high", tenant="acme")
+    publish(node, topic, "d", tenant="zen")
+    first, second = receive(node, topic, max_messages=2)
+    settle(node, topic, "ack", first["receipt"])
+    settle(node, topic, "nack", second["receipt"], delay="1h")
+    (told,) = now(node, f"&topics={topic}")["topics"]
+    assert told["published_messages"] == told["messages"] == 4
+    (group,) = told["groups"]
+    assert group["delivered_messages"] == 2
+    assert group["acked_messages"] == group["nacked_messages"] == group["retry"] == 1
+    assert group["ready"] == 2
+    assert 0 < group["oldest_ready"] <= time.time() * 1000
+    assert group["lanes"] == [{"name": "high", "waiting": 1}, {"name": "normal", "waiting": 1}]
+    assert {each["name"]: each["waiting"] for each in group["tenants"]} == {"acme": 1, "zen": 1}
+
+
+def test_a_group_without_consumers_waits_since_its_first_message(node: RunningNode) -> None:
+    node.call("POST", "/v1/topics", {"name": "left", "partitions": 1})
+    publish(node, "left", "a")
+    node.call("PUT", "/v1/topics/left/groups/nobody", {"settings": {}})
+    (told,) = now(node, "&topics=left")["topics"]
+    (group,) = told["groups"]
+    assert group["ready"] == 1
+    assert abs(group["oldest_ready"] - told["last_append"]) <= 1
+
+
+def test_a_line_has_only_what_changed_since_the_line_before(node: RunningNode, topic: str) -> None:
+    node.call("POST", "/v1/topics", {"name": "idle"})
+    lines = stream(node, f"interval=500ms&topics={topic},idle")
+    assert {each["name"] for each in next(lines)["topics"]} == {topic, "idle"}
+    assert next(lines)["topics"] == []
+    publish(node, topic, "a")
+    changed = next(line for line in lines if line["topics"])
+    assert [each["name"] for each in changed["topics"]] == [topic]
+    node.call("DELETE", "/v1/topics/idle")
+    assert next(line for line in lines if line["removed"])["removed"] == ["idle"]
+    lines.close()
+
+
+def test_many_topics_come_in_several_lines_of_one_moment(
+    node: RunningNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("b", "c", "d"):
+        node.call("POST", "/v1/topics", {"name": name, "partitions": 1})
+    monkeypatch.setattr(limits, "LIVE_LINE_TOPICS_MAX", 2)
+    whole = now(node, "&topics=b,c,d")
+    assert [each["name"] for each in whole["topics"]] == ["b", "c", "d"]
+    assert not whole["is_partial"]
+    monkeypatch.setattr(limits, "LIVE_TOPICS_MAX", 3)
+    assert not now(node, "&topics=b,c,d")["is_partial"]
+    monkeypatch.setattr(limits, "LIVE_TOPICS_MAX", 2)
+    whole = now(node, "&topics=b,c,d")
+    assert [each["name"] for each in whole["topics"]] == ["b", "c"]
+    assert whole["is_partial"]
+    assert whole["totals"]["topics"] == 3
+
+
+def test_the_node_tells_its_load(node: RunningNode, topic: str) -> None:
+    publish(node, topic, "a")
+    (told,) = now(node)["nodes"]
+    assert told["version"] == goq.__version__
+    assert told["cpu_s"] > 0
+    assert told["rss_bytes"] > limits.MIB
+    assert sum(told["publish"]["counts"]) >= 1
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        ("interval=499ms", "interval"),
+        ("interval=61s", "interval"),
+        ("limit=0", "limit"),
+        ("topics=a/b", "topics"),
+        ("topics=" + ",".join(f"t{n}" for n in range(limits.LIVE_NAMED_MAX + 1)), "topics"),
+        ("topic=a", "topic"),
+    ],
+)
+def test_what_cannot_be_shown_is_refused(node: RunningNode, query: str, field: str) -> None:
+    answer = node.request("GET", f"/v1/live?{query}")
+    assert (answer.status, answer.json["field"]) == (400, field)
+
+
+def test_the_bounds_themselves_are_allowed(node: RunningNode) -> None:
+    names = ",".join(f"t{n}" for n in range(limits.LIVE_NAMED_MAX))
+    for interval in ("500ms", "60s"):
+        path = f"/v1/live?limit=1&interval={interval}&topics={names}"
+        assert node.request("GET", path).status == 200
+
+
+def test_the_client_gets_the_state(node: RunningNode, topic: str) -> None:
+    publish(node, topic, "a")
+    with goq.Client(node.url) as client:
+        state = client.get_live_state(topic)
+        assert [each.name for each in state.topics] == [topic]
+        assert state.topics[0].published_messages == 1
+        assert state.nodes[0].node == state.node
