@@ -1,4 +1,4 @@
-"""What all nodes of a cluster do now, in one stream of lines.
+"""One stream of lines that tells the current work of all nodes of a cluster.
 
 For each line all nodes that are up are asked for one line of their own. A node that does not answer
 in time is told as a problem, and its topics are left out of that line's sums.

@@ -10,5 +10,6 @@ trace         the trace of a message
 audit         records of the audit trail
 tokens        tokens, and the sender of a request
 backups       begun and finished backups
+live          lines of what goes on now
 cluster       nodes, partitions, reassignments, elections, settings
 """

@@ -1,4 +1,4 @@
-"""What a node does now, for lookers-on: totals of topics and groups, and the node's load.
+"""The current work of a node, for lookers-on: totals of topics and groups, and the node's load.
 
 Nothing is kept while nobody looks. Several lookers share one sample of a moment. A topic in which
 nothing happened is not counted again, so a sample costs what happened, and little more for topics

@@ -1,4 +1,4 @@
-"""What a cluster does now: its nodes, its topics and their groups."""
+"""The current work of a cluster: its nodes, its topics and their groups."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from goq.errors import Unavailable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatencyCounts:
-    """How many durations of a kind of work lie below each bound; the last count has no bound."""
+    """The numbers of durations below each bound; the last count has no bound."""
 
     counts: tuple[int, ...]
     sum_s: float
@@ -48,7 +48,7 @@ class LiveNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingMessages:
-    """How many messages of a lane or a tenant wait for their first delivery."""
+    """The messages of a lane or a tenant that wait for their first delivery."""
 
     name: str
     waiting: int
@@ -102,7 +102,7 @@ class LiveTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveState(Result):
-    """What nodes and topics do at a ``time``. Rates are the differences of two of these.
+    """The work of nodes and topics at a ``time``. Rates are the differences of two of these.
 
     ``is_partial`` says that there are more topics than are told of. ``bounds_s`` are the bounds of
     the latencies.
