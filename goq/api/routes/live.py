@@ -31,7 +31,7 @@ _LONGEST_MS: Final = int(limits.LIVE_INTERVAL_S_MAX * 1000)
 
 
 class LiveRoutes:
-    """What this node does now, of the topics that the sender may see."""
+    """The current work of this node, on topics that the sender may see."""
 
     def __init__(self, view: LiveView, cluster: ClusterInfo) -> None:
         self._view = view

@@ -44,7 +44,7 @@ class LiveSample(NamedTuple):
 
 
 class LiveAsked(NamedTuple):
-    """What a looker asks for: a line each so many seconds, and how many, None for no end."""
+    """The wishes of a looker: a line each so many seconds, and how many, None for no end."""
 
     interval_s: float
     limit: int | None
