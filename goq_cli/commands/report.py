@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -26,62 +27,119 @@ REPORTS = {
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 
+_Topics = Annotated[list[str] | None, typer.Argument(metavar="[TOPIC…]", help="Default: all.")]
+_Source = Annotated[str, typer.Option("--from", metavar="DIR", help="What goq export wrote.")]
+_Master = Annotated[str, typer.Option(metavar="URL", help="The Spark master.")]
+_Html = Annotated[Path | None, typer.Option(metavar="FILE", help="Also write a page with charts.")]
+_OF_WAITS = ("latency", "lateness", "fairness")
+
+
+class _Order(NamedTuple):
+    """A report: of which topics, which export, and where to."""
+
+    name: str
+    topics: list[str]
+    source: str
+    master: str
+    html: Path | None
+
+
 def _register(name: str) -> None:
     def command(
-        topics: Annotated[
-            list[str] | None,
-            typer.Argument(metavar="[TOPIC…]", help="Default: all."),
+        topics: _Topics = None,
+        source: _Source = "",
+        master: _Master = "local[*]",
+        html: _Html = None,
+        since: Annotated[
+            str | None, typer.Option(metavar="TIME", help="Messages appended at TIME or later.")
         ] = None,
-        source: Annotated[
-            str, typer.Option("--from", metavar="DIR", help="What goq export wrote.")
-        ] = "",
-        master: Annotated[str, typer.Option(metavar="URL", help="The Spark master.")] = "local[*]",
-        html: Annotated[
-            Path | None, typer.Option(metavar="FILE", help="Also write a page with charts.")
+        until: Annotated[
+            str | None, typer.Option(metavar="TIME", help="Messages appended before TIME.")
+        ] = None,
+        group: Annotated[
+            str | None, typer.Option(metavar="GROUP", help="What happened in this group alone.")
+        ] = None,
+        slo: Annotated[
+            str | None,
+            typer.Option(metavar="DURATION", help="Of waits: the share that is longer, as 5s."),
         ] = None,
     ) -> None:
-        _report(name, topics or [], source, master, html)
+        from goq.errors import UsageError
+        from goq.units import parse_duration_ms, parse_time_us
+
+        if slo is not None and name not in _OF_WAITS:
+            raise UsageError(f"--slo goes with {', '.join(_OF_WAITS)}")
+        now_us = time.time_ns() // 1000
+        since_us, until_us = (
+            None if text is None else parse_time_us(text, now_us=now_us, field=field)
+            for field, text in (("--since", since), ("--until", until))
+        )
+        if since_us is not None and until_us is not None and until_us <= since_us:
+            raise UsageError("--until is not after --since: no message is between them")
+        slo_ms = None if slo is None else parse_duration_ms(slo, field="--slo")
+        order = _Order(name, topics or [], source, master, html)
+        _report(order, _Chosen(since_us, until_us, group, slo_ms))
 
     app.command(name, help=REPORTS[name])(command)
 
 
+class _Chosen(NamedTuple):
+    """The part of an export that a report is about, and the bound of its waits."""
+
+    since_us: int | None = None
+    until_us: int | None = None
+    group: str | None = None
+    slo_ms: int | None = None
+
+
+@app.command("audit", help=REPORTS["audit"])
+def _audit(
+    topics: _Topics = None, source: _Source = "", master: _Master = "local[*]", html: _Html = None
+) -> None:
+    _report(_Order("audit", topics or [], source, master, html), _Chosen())
+
+
 for _name in REPORTS:
-    _register(_name)
+    if _name != "audit":
+        _register(_name)
 
 
-def _report(name: str, topics: list[str], source: str, master: str, html: Path | None) -> None:
+def _report(order: _Order, chosen: _Chosen) -> None:
     """Analyse exported topics with Spark."""
     from goq.errors import UsageError
     from goq_cli.session import needs_extra
 
-    if not source:
+    if not order.source:
         raise UsageError("say what to analyse: --from DIR, where goq export wrote")
     with needs_extra("spark"):
         from goq.pipeline.reports.tables import ExportedTables
         from goq.pipeline.spark.session import spark_session
     notice("starting Spark…")
-    session = spark_session(master)
+    session = spark_session(order.master)
     try:
-        report = _run(name, ExportedTables(session, source, topics))
+        report = _run(order.name, ExportedTables(session, order.source, order.topics), chosen)
     finally:
         session.stop()
-    print_report(report, html)
+    print_report(report, order.html)
     if report.failed:
         raise typer.Exit(1)
 
 
-def _run(name: str, tables: ExportedTables) -> Report:
+def _run(name: str, tables: ExportedTables, chosen: _Chosen) -> Report:
     from goq.pipeline.reports import audit, skew, waits
     from goq.pipeline.reports import retries as failures
+    from goq.pipeline.reports.report_selection import ReportSelection
 
-    messages = tables.table("messages")
-    if name == "skew":
-        return skew.skew(messages, tables.table("groups"))
-    events = tables.table("events")
     if name == "audit":
         tables.check_whole()
-        return audit.audit(messages, events, tables.table("groups"), tables.changed_files())
+        messages, events, groups = map(tables.table, ("messages", "events", "groups"))
+        return audit.audit(messages, events, groups, tables.changed_files())
+    selection = ReportSelection(chosen.since_us, chosen.until_us, chosen.group)
+    messages = selection.messages(tables.table("messages"))
+    if name == "skew":
+        return skew.skew(messages, selection.groups(tables.table("groups")))
+    events = selection.events(tables.table("events"), messages)
     if name == "retries":
         return failures.retries(messages, events)
     jobs = {"latency": waits.latency, "lateness": waits.lateness, "fairness": waits.fairness}
-    return jobs[name](messages, events)
+    return jobs[name](messages, events, chosen.slo_ms)

@@ -3,6 +3,7 @@
 Each takes frames with the columns of :mod:`goq.pipeline.arrow.schema` and returns a ``Report``.
 
 tables        the tables of an export, or live from a node
+report_selection  the messages and the group that a report is about
 audit         every published message, accounted for
 contradictions  rows of an export that contradict each other
 waits         latency, lateness and fairness

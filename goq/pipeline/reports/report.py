@@ -141,12 +141,13 @@ def _plain(value: Any) -> Any:
 
 
 TEXT_MAX = 40
-_MINUTES = slice(5, 16)  # of a full time: the scope line has the year
+_MINUTES, _SECONDS = slice(5, 16), slice(5, 19)  # of a full time: the scope line has the year
 _NAMES = {
     "to_mean": "to mean",
     "percent": "share",
     "again_percent": "again",
     "dead_percent": "dead",
+    "over_slo_percent": "over SLO",
 }
 _NUMBERED = ("lane", "partition")
 
@@ -170,7 +171,8 @@ def shown(column: str, value: Any, text_max: int = TEXT_MAX) -> str:
     if value is None or value == "":
         return "-"
     if column == "time":
-        return str(value)[_MINUTES].replace("T", " ")
+        part = _MINUTES if str(value)[16:19] == ":00" else _SECONDS
+        return str(value)[part].replace("T", " ")
     if isinstance(value, str):
         return shortened(value, text_max)
     if column.endswith("_ms"):

@@ -17,7 +17,14 @@ from goq.pipeline.reports.retries import without_undone
 
 _ACCURACY = 10_000
 _QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
-_STEPS = ((60, "minute"), (600, "10 minutes"), (3_600, "hour"), (86_400, "day"))
+_STEPS = (
+    (1, "second"),
+    (10, "10 seconds"),
+    (60, "minute"),
+    (600, "10 minutes"),
+    (3_600, "hour"),
+    (86_400, "day"),
+)
 _POINTS_MAX = 120
 _NOTHING = "No message was handed out to a group."
 
@@ -75,8 +82,11 @@ def lives_of(messages: DataFrame, events: DataFrame) -> DataFrame:
     )
 
 
-def latency(messages: DataFrame, events: DataFrame) -> Report:
-    """Report the waits of messages, by topic, group and lane, and over time."""
+def latency(messages: DataFrame, events: DataFrame, slo_ms: float | None = None) -> Report:
+    """Report the waits of messages, by topic, group and lane, and over time.
+
+    With ``slo_ms`` also the share of the messages that waited longer.
+    """
     lives = lives_of(messages, events).cache()
     step_s, step = _step_of(lives)
     acked = lives.where("acked is not null")
@@ -87,9 +97,9 @@ def latency(messages: DataFrame, events: DataFrame) -> Report:
         ("Until first delivered", lives, "delivered", _NOTHING),
         ("Until acknowledged", acked, "acked", "No message was acknowledged."),
     ):
-        whole = _summary(some, by, until).orderBy(*by)
+        whole = _summary(some, by, until, slo_ms).orderBy(*by)
         wholes.append(section_of(title, whole, Spread(by, "wait"), nothing))
-        course = _summary(some, ["topic", "group", time], until).orderBy(*timed)
+        course = _summary(some, ["topic", "group", time], until, slo_ms).orderBy(*timed)
         chart = Course(timed[:2], "time", ("p50_ms", "p99_ms"), "wait")
         courses.append(section_of(f"{title}, every {step}", course, chart, nothing))
     lives.unpersist()
@@ -101,7 +111,7 @@ def latency(messages: DataFrame, events: DataFrame) -> Report:
     )
 
 
-def lateness(messages: DataFrame, events: DataFrame) -> Report:
+def lateness(messages: DataFrame, events: DataFrame, slo_ms: float | None = None) -> Report:
     """Report the lateness of delayed messages at their first delivery.
 
     ``early`` counts messages delivered before their time: 0, unless the node's clock was set back.
@@ -109,7 +119,7 @@ def lateness(messages: DataFrame, events: DataFrame) -> Report:
     late = lives_of(messages, events).where("is_delayed")
     by = ["topic", "group", "lane"]
     early = f.sum((f.col("delivered") < f.col("ready")).cast("bigint")).alias("early")
-    found = _summary(late, by, "delivered", early).orderBy(*by)
+    found = _summary(late, by, "delivered", slo_ms, early).orderBy(*by)
     section = section_of(
         "After their time", found, Spread(by, "lateness"), "No scheduled message was handed out."
     )
@@ -118,13 +128,13 @@ def lateness(messages: DataFrame, events: DataFrame) -> Report:
     )
 
 
-def fairness(messages: DataFrame, events: DataFrame) -> Report:
+def fairness(messages: DataFrame, events: DataFrame, slo_ms: float | None = None) -> Report:
     """Report the waits of each tenant and lane."""
     lives = lives_of(messages, events).cache()
     sections = [
         section_of(
             f"By {name}",
-            _summary(lives, by, "delivered").orderBy(*by),
+            _summary(lives, by, "delivered", slo_ms).orderBy(*by),
             Spread(by, "wait until first delivered"),
             _NOTHING,
         )
@@ -147,22 +157,37 @@ def _newest(name: str) -> Column:
 
 
 def _step_of(lives: DataFrame) -> tuple[int, str]:
-    """Return a step in seconds, and its name, that divides the messages' time into about ten."""
+    """Return a step in seconds, and its name, for a course of at most 120 points."""
     row = lives.agg(f.unix_seconds(f.max("ready")) - f.unix_seconds(f.min("ready"))).first()
     span_s = (row and row[0]) or 0
     return next((step for step in _STEPS if span_s <= step[0] * _POINTS_MAX), _STEPS[-1])
 
 
 def _summary(
-    lives: DataFrame, by: Sequence[str | Column], until: str, *others: Column
+    lives: DataFrame,
+    by: Sequence[str | Column],
+    until: str,
+    slo_ms: float | None,
+    *others: Column,
 ) -> DataFrame:
-    """Return count, quantiles and maximum of the wait in milliseconds, by some columns."""
+    """Return count, quantiles and maximum of the wait in milliseconds, by some columns.
+
+    With ``slo_ms`` also the share of longer waits.
+    """
     micros = f.unix_micros(until) - f.unix_micros("ready")
     waited = lives.withColumn("wait_ms", f.greatest(micros, f.lit(0)) / 1000)
     quantiles = [
         f.percentile_approx("wait_ms", share, _ACCURACY).alias(f"{name}_ms")
         for name, share in _QUANTILES.items()
     ]
+    over = []
+    if slo_ms is not None:
+        is_over = (f.col("wait_ms") > slo_ms).cast("double")
+        over = [(100 * f.avg(is_over)).alias("over_slo_percent")]
     return waited.groupBy(*by).agg(
-        f.count("*").alias("messages"), *quantiles, f.max("wait_ms").alias("max_ms"), *others
+        f.count("*").alias("messages"),
+        *quantiles,
+        f.max("wait_ms").alias("max_ms"),
+        *over,
+        *others,
     )

@@ -262,3 +262,6 @@ def test_times_that_are_told_from_now_hold_for_all_of_a_following_export(
 def test_a_report_needs_an_export(goq: Run, tmp_path: Path) -> None:
     goq("report", "audit", code=2)
     goq("report", "nope", "--from", str(tmp_path), code=2)
+    goq("report", "retries", "--slo", "5s", "--from", str(tmp_path), code=2)
+    goq("report", "audit", "--since", "-1h", "--from", str(tmp_path), code=2)
+    goq("report", "skew", "--since", "-1h", "--until", "-1h", "--from", str(tmp_path), code=2)

@@ -14,6 +14,7 @@ import pyarrow as pa
 from goq.pipeline.arrow.schema import EVENTS, GROUPS, MESSAGES, ddl_of
 from goq.pipeline.reports.audit import audit, missing_offsets
 from goq.pipeline.reports.report import Report
+from goq.pipeline.reports.report_selection import ReportSelection
 from goq.pipeline.reports.retries import retries
 from goq.pipeline.reports.skew import skew
 from goq.pipeline.reports.waits import fairness, latency, lateness
@@ -105,10 +106,59 @@ def test_latency_is_told_by_quantiles_of_each_lane_and_in_the_course_of_time(
     assert [(r["p50_ms"], r["max_ms"]) for r in first] == [(48.0, 98.0), (49.0, 99.0)]
     whole = rows(report, "Until acknowledged")
     assert [(r["p90_ms"], r["max_ms"]) for r in whole] == [(588.0, 598.0), (589.0, 599.0)]
-    (minute,) = rows(report, "Until first delivered, every minute")
-    assert (minute["time"], minute["max_ms"]) == ("2025-01-15T12:00:00.000000Z", 99.0)
+    (second,) = rows(report, "Until first delivered, every second")
+    assert (second["time"], second["max_ms"]) == ("2025-01-15T12:00:00.000000Z", 99.0)
     assert report.scope is not None
     assert report.scope[:2] == (["orders"], 100)
+
+
+@pytest.mark.parametrize(
+    ("span_s", "step"),
+    [(120, "second"), (121, "10 seconds"), (1200, "10 seconds"), (1201, "minute")],
+)
+def test_the_course_has_steps_that_fit_the_time(traffic: Traffic, span_s: int, step: str) -> None:
+    traffic.publish(0)
+    traffic.publish(1, span_s * 1000)
+    for offset in range(2):
+        traffic.event("DELIVERED", offset, span_s * 1000 + 1, attempt=1)
+    titles = [section.title for section in latency(*traffic.frames()[:2]).sections]
+    assert f"Until first delivered, every {step}" in titles
+
+
+def test_waits_over_a_bound_have_their_share(traffic: Traffic) -> None:
+    for offset, wait_ms in enumerate((10, 1000, 1001, 5000)):
+        traffic.publish(offset, deliver_at=NOON)
+        traffic.event("DELIVERED", offset, wait_ms, attempt=1)
+    messages, events, _ = traffic.frames()
+    for report in (latency, lateness, fairness):
+        assert report(messages, events, 1000).sections[0].rows[0][-2:].count(50.0) == 1
+        assert "over_slo_percent" not in report(messages, events).sections[0].columns
+
+
+def test_a_report_is_about_the_messages_of_a_time_and_about_one_group(traffic: Traffic) -> None:
+    for offset in range(4):
+        traffic.publish(offset, offset * 1000)
+        traffic.event("DELIVERED", offset, 9000, attempt=1)
+        traffic.event("DELIVERED", offset, 9000, attempt=1, group="other")
+        traffic.event("MOVED", offset, 8000, group=None, reason="lane 2")
+    traffic.stands(0, 4)
+    whole, happened, groups = traffic.frames()
+    noon_us = int(NOON.timestamp() * 1_000_000)
+    chosen = ReportSelection(noon_us + 1_000_000, noon_us + 3_000_000, "billing")
+    messages = chosen.messages(whole)
+    assert sorted(row.offset for row in messages.collect()) == [1, 2]
+    events = chosen.events(happened, messages).collect()
+    told = {(row.offset, row.event, row.group) for row in events}
+    assert told == {
+        (offset, *what) for offset in (1, 2) for what in (("DELIVERED", "billing"), ("MOVED", None))
+    }
+    assert len(events) == 4
+    every = ReportSelection()
+    assert every.events(happened, every.messages(whole)).count() == 12
+    assert (chosen.groups(groups).count(), ReportSelection(group="no").groups(groups).count()) == (
+        1,
+        0,
+    )
 
 
 def test_a_second_delivery_is_not_taken_for_the_first(traffic: Traffic) -> None:

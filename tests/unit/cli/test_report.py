@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("pyspark", minversion="4.2")
 
-from goq.pipeline.reports.report import Report, Scope, Section
+from goq.pipeline.reports.report import Report, Scope, Section, shown
 from goq_cli.output.report import print_report
 from goq_cli.session import SESSION
 
@@ -44,6 +44,11 @@ def test_a_terminal_of_80_columns_gets_units_and_no_broken_line(
         *["23m8s"] * 4,
     ]
     assert lines[-1] == "There are none."
+
+
+def test_a_time_has_its_seconds_if_it_has_any() -> None:
+    assert shown("time", TIME) == "01-15 15:10"
+    assert shown("time", TIME.replace(":00.", ":10.")) == "01-15 15:10:10"
 
 
 def test_a_pipe_gets_values_in_the_units_of_their_columns(

@@ -16,6 +16,7 @@ _LOG_STEPS = (
 )
 _HOURS = timedelta(hours=1)
 _TIME_STEPS = (
+    *(timedelta(seconds=n) for n in (1, 2, 5, 10, 20, 30)),
     *(timedelta(minutes=n) for n in (1, 2, 5, 10, 20, 30)),
     *(n * _HOURS for n in (1, 2, 3, 6, 12, 24, 48)),
     *(timedelta(days=n) for n in (5, 10, 30, 60, 180, 360)),
@@ -68,7 +69,7 @@ def logarithmic_ms(values: Sequence[float]) -> Axis:
 
 
 def time_ticks(first: datetime, last: datetime, ticks_max: int) -> list[datetime]:
-    """Return round times from ``first`` to ``last``: full minutes, hours or days."""
+    """Return round times from ``first`` to ``last``: full seconds, minutes, hours or days."""
     step = next((s for s in _TIME_STEPS if (last - first) / s < ticks_max), _TIME_STEPS[-1])
     midnight = first.replace(hour=0, minute=0, second=0, microsecond=0)
     at = midnight + math.ceil((first - midnight) / step) * step
@@ -81,8 +82,10 @@ def time_ticks(first: datetime, last: datetime, ticks_max: int) -> list[datetime
 
 def time_label(moment: datetime) -> str:
     """Return the label of a time: the day at midnight, else the time of day."""
-    if moment.hour == moment.minute == 0:
+    if moment.hour == moment.minute == moment.second == 0:
         return f"{moment.day} {moment:%b}"
+    if moment.second:
+        return f"{moment:%H:%M:%S}"
     return f"{moment:%H:%M}"
 
 

@@ -12,7 +12,7 @@ pytest.importorskip("pyspark", minversion="4.2")
 
 import itertools
 
-from goq.pipeline.reports.html.axes import WIDTH, linear, logarithmic_ms, time_ticks
+from goq.pipeline.reports.html.axes import WIDTH, linear, logarithmic_ms, time_label, time_ticks
 from goq.pipeline.reports.html.charts import ROWS_MAX, chart_of, note_of
 from goq.pipeline.reports.html.page import page_of, scope_line
 from goq.pipeline.reports.html.small_multiples import PANELS_MAX
@@ -143,11 +143,12 @@ def test_axes_have_round_ticks_that_reach_as_far_as_the_values() -> None:
     assert [axis.at(value) for value in (0.0, 1.0, 1_000.0)] == [0.0, 0.0, 1.0]
 
 
-def test_moments_on_an_axis_are_full_minutes_hours_or_days() -> None:
+def test_moments_on_an_axis_are_full_seconds_minutes_hours_or_days() -> None:
     first = datetime(2025, 1, 15, 8, 3, 20, tzinfo=UTC)
     for last, step in (
         (first + timedelta(minutes=7), timedelta(minutes=1)),
         (first + timedelta(hours=4), timedelta(minutes=30)),
+        (first + timedelta(minutes=4), timedelta(seconds=30)),
         (first + timedelta(days=9), timedelta(days=2)),
     ):
         found = time_ticks(first, last, 9)
@@ -156,6 +157,8 @@ def test_moments_on_an_axis_are_full_minutes_hours_or_days() -> None:
         assert first <= found[0]
         assert found[-1] <= last
     assert len(time_ticks(first, first, 9)) <= 1
+    moments = [datetime(2025, 1, 15, *at, tzinfo=UTC) for at in ((0,), (8, 3), (8, 3, 20))]
+    assert [time_label(at) for at in moments] == ["15 Jan", "08:03", "08:03:20"]
 
 
 @pytest.mark.parametrize(
