@@ -20,11 +20,13 @@ from goq_cli.session import SESSION
 if TYPE_CHECKING:
     from goq.client import Client
     from goq.pipeline.export.destination import Destination
-    from goq.pipeline.export.export import Decoding, ExportResult
+    from goq.pipeline.export.export import Decoding, Export, ExportResult
+    from goq.pipeline.export.export_gate import ExportGate
     from goq.pipeline.export.iceberg import IcebergCatalog
     from goq.pipeline.export.staged_files import Stager, TimeSpan
 
 _NAMED = 10
+_MAX_WAIT = "10m"
 _COLUMNS = ("topic", "table", "files", "rows", "bytes", "missing")
 
 
@@ -67,6 +69,16 @@ def command(
     every: Annotated[
         str, typer.Option(metavar="DURATION", help="With --follow: how often.")
     ] = "1m",
+    min_rows: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", min=1, help="With --follow: no files of a topic for fewer new rows."
+        ),
+    ] = None,
+    max_wait: Annotated[
+        str | None,
+        typer.Option(metavar="DURATION", help="With --min-rows: but after this time; default 10m."),
+    ] = None,
     retry_for: Annotated[
         str | None,
         typer.Option(
@@ -84,9 +96,13 @@ def command(
         raise UsageError("--decode takes json, and --schema goes with it")
     if engine not in ("local", "spark"):
         raise UsageError(f"there is no engine {engine!r}; there are local and spark")
+    if (min_rows is not None and not follow) or (max_wait is not None and min_rows is None):
+        raise UsageError("--min-rows goes with --follow, and --max-wait with --min-rows")
     pause_s = parse_duration_ms(every, field="--every") / 1000
+    wait_s = parse_duration_ms(max_wait or _MAX_WAIT, field="--max-wait") / 1000
     with needs_extra("parquet"):
         from goq.pipeline.export.destination import check_ours, open_target
+        from goq.pipeline.export.export_gate import ExportGate
     span = _span(from_time, to_time)
     target = open_target(to)
     check_ours(target, to)
@@ -95,8 +111,10 @@ def command(
         list(dict.fromkeys(topics)), target, span, _decoding(form, schema), include_deleted
     )
     nodes = Nodes(follow or retry_for is not None, retry_for)
+    gate = ExportGate(min_rows or 0, wait_s)
+    pause = Pause(pause_s, gate) if follow else None
     with noted_signals(nodes.is_over.set):
-        failed = _export(order, nodes, Engine(engine, master), catalog, pause_s if follow else None)
+        failed = _export(order, nodes, Engine(engine, master), catalog, pause)
     if failed:
         raise typer.Exit(1)
 
@@ -123,25 +141,33 @@ class Engine(NamedTuple):
     master: str
 
 
+class Pause(NamedTuple):
+    """The time between the runs of a following export, and the gate of each run."""
+
+    seconds: float
+    gate: ExportGate
+
+
 def _export(
     order: Order,
     nodes: Nodes,
     engine: Engine,
     catalog: IcebergCatalog | None,
-    pause_s: float | None,
+    pause: Pause | None,
 ) -> bool:
     """Export once, or after each pause; return whether anything was missing."""
     _check_topics(order.topics, nodes)
     failed = False
     with order.target.claimed(order.topics), _stager(engine, order.include_deleted) as stager:
         while True:
-            results = _export_all(order, nodes, stager)
-            registered = _register(order, catalog) if catalog is not None else None
-            _print(results, registered)
+            results = _export_all(order, nodes, stager, None if pause is None else pause.gate)
+            if results:
+                registered = _register(order, catalog) if catalog is not None else None
+                _print(results, registered)
             failed |= any(done.missing for done in results.values())
-            if pause_s is None:
+            if pause is None:
                 return failed
-            time.sleep(pause_s)
+            time.sleep(pause.seconds)
 
 
 class Order(NamedTuple):
@@ -221,9 +247,9 @@ def _stager(engine: Engine, include_deleted: bool) -> Generator[Stager | None, N
 
 
 def _export_all(
-    order: Order, nodes: Nodes, stager: Stager | None
+    order: Order, nodes: Nodes, stager: Stager | None, gate: ExportGate | None
 ) -> dict[tuple[str, str], ExportResult]:
-    """Export all topics to their current end; export none if one cannot be."""
+    """Export the topics that are due to their current end; export none if one cannot be."""
     from goq.pipeline.arrow.node_source import NodeSource
     from goq.pipeline.arrow.tables import MESSAGES_TABLE, TABLES
     from goq.pipeline.export.export import Export
@@ -249,13 +275,25 @@ def _export_all(
                     on_done=lambda count: counted[0](count),
                 )
                 export.check()
-        for topic in order.topics:
+        if gate is not None:
+            exports = _due(exports, gate)
+        for topic in dict.fromkeys(topic for topic, _ in exports):
             export_groups(client, target, topic, now_us)
         with show_progress(
             total=lambda: sum(export.outstanding() for export in exports.values())
         ) as advance:
             counted.append(advance)
             return {named: export.run() for named, export in exports.items()}
+
+
+def _due(exports: dict[tuple[str, str], Export], gate: ExportGate) -> dict[tuple[str, str], Export]:
+    """Return the exports of the topics that are due."""
+    rows: dict[str, int] = {}
+    for (topic, _), export in exports.items():
+        rows[topic] = rows.get(topic, 0) + export.outstanding()
+    now_s = time.monotonic()
+    due = {topic for topic, count in rows.items() if gate.is_due(topic, count, now_s)}
+    return {named: export for named, export in exports.items() if named[0] in due}
 
 
 def _register(order: Order, catalog: IcebergCatalog) -> dict[str, int]:

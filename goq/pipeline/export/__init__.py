@@ -11,5 +11,6 @@ remote_destination  an object store as a destination
 errors              filesystem errors as errors of goq
 groups_table        the state of consumer groups as a table
 iceberg             the exported files as an Iceberg table
+export_gate         when a following export has enough for its files
 export              one export: plan, stage, publish, register
 """

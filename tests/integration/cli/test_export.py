@@ -259,6 +259,46 @@ def test_times_that_are_told_from_now_hold_for_all_of_a_following_export(
     assert b"other bounds in time (--from-time 20" in done.stderr
 
 
+def test_a_following_export_waits_for_enough_rows_of_a_topic(
+    environment: dict[str, str], goq: Run, topic: str, tmp_path: Path
+) -> None:
+    other = f"{topic}-other"
+    goq("topic", "create", other, "--partitions", "1")
+    goq("produce", topic, stdin=b"a\n")
+    goq("produce", other, stdin=b"1\n2\n3\n")
+    words = ("export", topic, other, "--to", str(tmp_path / "out"), "--follow", "--every", "1ms")
+    gated = [*GOQ, *words, "--min-rows", "3", "--max-wait", "1h"]
+    process = subprocess.Popen(gated, env=environment, stdout=subprocess.DEVNULL)
+    try:
+        eventually(lambda: len(rows(tmp_path / "out", "messages")) == 3)
+        goq("produce", other, stdin=b"4\n5\n6\n")
+        eventually(lambda: len(rows(tmp_path / "out", "messages")) == 6)
+        assert {row["topic"] for row in rows(tmp_path / "out", "messages")} == {other}
+        goq("produce", topic, stdin=b"b\nc\n")
+        eventually(lambda: len(rows(tmp_path / "out", "messages")) == 9)
+    finally:
+        process.terminate()
+        process.wait()
+    process = subprocess.Popen(
+        [*GOQ, *words, "--min-rows", "100", "--max-wait", "1ms"],
+        env=environment,
+        stdout=subprocess.DEVNULL,
+    )
+    try:
+        goq("produce", topic, stdin=b"d\n")
+        eventually(lambda: len(rows(tmp_path / "out", "messages")) == 10)
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def test_a_least_number_of_rows_goes_with_following(goq: Run, topic: str, tmp_path: Path) -> None:
+    words = ("export", topic, "--to", str(tmp_path / "out"))
+    goq(*words, "--min-rows", "5", code=2)
+    goq(*words, "--follow", "--max-wait", "5s", code=2)
+    goq(*words, "--follow", "--min-rows", "0", code=2)
+
+
 def test_a_report_needs_an_export(goq: Run, tmp_path: Path) -> None:
     goq("report", "audit", code=2)
     goq("report", "nope", "--from", str(tmp_path), code=2)
