@@ -66,6 +66,10 @@ def command(
     master: Annotated[
         str, typer.Option(metavar="URL", help="With --engine spark: the Spark master.")
     ] = "local[*]",
+    conf: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="With --engine spark: a setting of Spark."),
+    ] = None,
     every: Annotated[
         str, typer.Option(metavar="DURATION", help="With --follow: how often.")
     ] = "1m",
@@ -96,6 +100,8 @@ def command(
         raise UsageError("--decode takes json, and --schema goes with it")
     if engine not in ("local", "spark"):
         raise UsageError(f"there is no engine {engine!r}; there are local and spark")
+    if conf and engine != "spark":
+        raise UsageError("--conf goes with --engine spark")
     if (min_rows is not None and not follow) or (max_wait is not None and min_rows is None):
         raise UsageError("--min-rows goes with --follow, and --max-wait with --min-rows")
     pause_s = parse_duration_ms(every, field="--every") / 1000
@@ -114,7 +120,7 @@ def command(
     gate = ExportGate(min_rows or 0, wait_s)
     pause = Pause(pause_s, gate) if follow else None
     with noted_signals(nodes.is_over.set):
-        failed = _export(order, nodes, Engine(engine, master), catalog, pause)
+        failed = _export(order, nodes, Engine(engine, master, conf or []), catalog, pause)
     if failed:
         raise typer.Exit(1)
 
@@ -135,10 +141,11 @@ class Nodes:
 
 
 class Engine(NamedTuple):
-    """The engine of an export: ``local``, or ``spark`` on a master."""
+    """The engine of an export: ``local``, or ``spark`` on a master with settings."""
 
     name: str
     master: str
+    settings: list[str]
 
 
 class Pause(NamedTuple):
@@ -236,10 +243,12 @@ def _stager(engine: Engine, include_deleted: bool) -> Generator[Stager | None, N
         return
     with needs_extra("spark"):
         from goq.pipeline.export.spark_tasks import NodeAccess, stage_in_spark
-        from goq.pipeline.spark.session import spark_session
+        from goq.pipeline.spark.session import await_executor, parse_settings, spark_session
+    settings = parse_settings(engine.settings)
     notice("starting Spark…")
-    session = spark_session(engine.master)
+    session = spark_session(engine.master, settings)
     try:
+        await_executor(session)
         node = NodeAccess(*SESSION.servers_and_token(), include_deleted)
         yield stage_in_spark(session, node)
     finally:

@@ -11,14 +11,17 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 
 from pyspark.sql import SparkSession
 
-from goq.errors import UsageError
+from goq.errors import Unavailable, UsageError
 
 _JAVA_MIN = 17
 LOCAL_MASTER = "local[*]"
+EXECUTOR_S_MAX = 60.0
+_POLL_S = 0.2
 _SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -44,6 +47,48 @@ def spark_session(
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     return session
+
+
+def parse_settings(given: Iterable[str]) -> dict[str, str]:
+    """Return settings of Spark from ``name=value``; raise ``UsageError`` for anything else."""
+    settings: dict[str, str] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not (equals and name.startswith("spark.")):
+            raise UsageError(f"--conf takes spark.NAME=VALUE, not {text[:100]!r}")
+        settings[name] = value
+    return settings
+
+
+def await_executor(session: SparkSession) -> None:
+    """Return once the session has an executor; a local one has it from the beginning.
+
+    Raises ``Unavailable`` if none comes in time. Spark itself would wait without an end.
+    """
+    context = session.sparkContext
+    if str(context.master).startswith("local"):
+        return
+    memory = context.getConf().get("spark.executor.memory", "1g")
+    spark = context._jsc.sc()
+    await_first(lambda: int(spark.getExecutorMemoryStatus().size()) - 1, memory)
+
+
+def await_first(
+    executors: Callable[[], int],
+    memory: str | None,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Return once ``executors`` gives one or more; raise ``Unavailable`` if it does not in time."""
+    until_s = clock() + EXECUTOR_S_MAX
+    while executors() < 1:  # the driver is not counted
+        if clock() >= until_s:
+            raise Unavailable(
+                f"no executor came within {EXECUTOR_S_MAX:.0f} s: the master has no worker with"
+                f" {memory} of memory and a core to spare; ask for less with"
+                " --conf spark.executor.memory=512m"
+            )
+        sleep(_POLL_S)
 
 
 def check_java() -> None:

@@ -292,9 +292,12 @@ def test_a_following_export_waits_for_enough_rows_of_a_topic(
         process.wait()
 
 
-def test_a_least_number_of_rows_goes_with_following(goq: Run, topic: str, tmp_path: Path) -> None:
+def test_options_that_need_another_are_refused_without_it(
+    goq: Run, topic: str, tmp_path: Path
+) -> None:
     words = ("export", topic, "--to", str(tmp_path / "out"))
     goq(*words, "--min-rows", "5", code=2)
+    goq(*words, "--conf", "spark.executor.memory=512m", code=2)
     goq(*words, "--follow", "--max-wait", "5s", code=2)
     goq(*words, "--follow", "--min-rows", "0", code=2)
 
