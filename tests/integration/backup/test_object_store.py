@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -16,7 +18,7 @@ from goq.backup.place import YOUNG_S, BackupPlace, open_place
 from goq.backup.restore import RestoreOrder, restore
 from goq.errors import Conflict, CorruptData, NotFound, Unavailable, UsageError
 from goq.storage.disk import RealDisk
-from tests.support.cli.command import Run
+from tests.support.cli.command import GOQ, Run
 from tests.support.node.ports import HOST
 from tests.support.storage.backup_source import SETTINGS, fill, stopped_source, view, view_of
 from tests.support.storage.s3_server import BUCKET, PROGRAM, S3Server, s3_server
@@ -97,6 +99,25 @@ def test_commands_take_the_url(url: str, goq: Run, tmp_path: Path) -> None:
     assert b"removed 0 backups" in goq("backup", "prune", url, "--keep", "1h").stdout
     goq("restore", url, "--data-dir", str(tmp_path / "new"))
     assert b"has no backups" in goq("backup", "list", url + "/none", code=3).stderr
+
+
+def test_a_backup_that_is_killed_leaves_the_earlier_one_and_the_next_is_whole(
+    url: str, environment: dict[str, str], tmp_path: Path
+) -> None:
+    before = stopped_source(tmp_path / "data")
+    command = [*GOQ, "backup", "--data-dir", str(tmp_path / "data"), "--to", url]
+    for wait_s in (0.3, 0.6, 0.9):
+        process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(wait_s)
+        process.kill()
+        process.wait()
+        place = open_place(RealDisk(), url)
+        assert not place.names() or verify_place(place).problems == []
+    backed_up(tmp_path / "data", url)
+    assert verify_place(open_place(RealDisk(), url)).problems == []
+    restore(open_place(RealDisk(), url), tmp_path / "new", RestoreOrder(), now_us())
+    assert view_of(tmp_path / "new") == before
 
 
 @pytest.mark.parametrize("is_gone", [True, False])
