@@ -166,6 +166,7 @@ def test_segments_cannot_be_changed_through_the_archive_and_what_lies_beside_the
         lambda: reading.rename(log, ROOT / "x"),
         lambda: reading.rename(ROOT / "x", log),
         lambda: reading.remove_dir(ROOT),
+        lambda: reading.move_dir(ROOT, ROOT.parent / "x"),
     ]
     for attempt in attempts:
         with pytest.raises(PermissionError):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from goq.storage.archive.loaded_indexes import LoadedIndexes
 from goq.storage.disk import RealDisk
 from goq.storage.log.segment import Segment
@@ -25,8 +27,9 @@ def stored_segment(folder: Path, number: int) -> Segment:
     return segment
 
 
-def test_indexes_beyond_the_bound_are_dropped_and_loaded_again(tmp_path: Path) -> None:
-    disk, loaded = RealDisk(), LoadedIndexes(3 * SIZE_BYTES + 200)
+@pytest.mark.parametrize("room", [0, 200])
+def test_indexes_beyond_the_bound_are_dropped_and_loaded_again(tmp_path: Path, room: int) -> None:
+    disk, loaded = RealDisk(), LoadedIndexes(3 * SIZE_BYTES + room)
     segments = [stored_segment(tmp_path, number) for number in range(6)]
     for segment in segments:
         segment.on_load = loaded.on_load
@@ -34,7 +37,7 @@ def test_indexes_beyond_the_bound_are_dropped_and_loaded_again(tmp_path: Path) -
         for number, segment in enumerate(segments):
             assert segment.load_index(disk).first().offset == 1000 * number
             assert segment.index is not None
-            assert loaded.size_bytes <= 3 * SIZE_BYTES + 200
+            assert loaded.size_bytes <= 3 * SIZE_BYTES + room
     assert [segment.index is None for segment in segments] == [True] * 3 + [False] * 3
     assert len(loaded) == 3
 
