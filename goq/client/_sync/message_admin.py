@@ -163,7 +163,7 @@ class MessageAdmin:
     def search_messages(
         self,
         topic: str,
-        text: str,
+        text: str | None = None,
         *,
         parts: Sequence[str] = ("value", "key", "header"),
         ignore_case: bool = False,
@@ -172,7 +172,7 @@ class MessageAdmin:
         limit: int = 100,
         cursor: str | None = None,
     ) -> results.message.FoundMessagePage:
-        """Return the messages that contain ``text``, the newest first.
+        """Return the messages that contain ``text``, or all, the newest first.
 
         ``parts`` are where to look; ``header`` means the values of headers. The node looks at all
         messages between the times, a bounded number for each page: ``next`` of the page, where it
@@ -180,7 +180,7 @@ class MessageAdmin:
         """
         target = routes.query(
             routes.search(topic),
-            **{"text": text, "in": ",".join(parts)},
+            **({} if text is None else {"text": text, "in": ",".join(parts)}),
             ignore_case="true" if ignore_case else None,
             from_time=_query_time(from_time),
             to_time=_query_time(to_time),

@@ -97,7 +97,11 @@ export async function lines(path, onLine, signal) {
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
-    const { value, done } = await reader.read();
+    const { value, done } = await reader.read().catch((error) => {
+      if (signal?.aborted) throw error;
+      setConnection({ isUp: false });
+      throw new NoAnswer();
+    });
     if (done) return;
     const found = (rest + value).split("\n");
     rest = found.pop();

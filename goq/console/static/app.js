@@ -9,6 +9,7 @@ import { DeadLetters } from "./pages/dead_letters.js";
 import { Group } from "./pages/group.js";
 import { Message } from "./pages/message.js";
 import { Messages } from "./pages/messages.js";
+import { Metrics } from "./pages/metrics.js";
 import { Overview } from "./pages/overview.js";
 import { Scheduled } from "./pages/scheduled.js";
 import { Topic } from "./pages/topic.js";
@@ -16,12 +17,13 @@ import { Topics } from "./pages/topics.js";
 
 const PAGES = {
   overview: Overview, topics: Topics, topic: Topic, messages: Messages, message: Message, group: Group,
-  dead: DeadLetters, scheduled: Scheduled, cluster: Cluster,
+  dead: DeadLetters, scheduled: Scheduled, cluster: Cluster, metrics: Metrics,
 };
 const NAV = [
   ["overview", "Overview", links.overview()],
   ["topics", "Topics", links.topics()],
   ["cluster", "Cluster", links.cluster()],
+  ["metrics", "Metrics", links.metrics()],
 ];
 const ID = /^[A-Za-z0-9_][A-Za-z0-9._-]*:\d+:\d+$/;
 

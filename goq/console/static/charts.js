@@ -6,6 +6,7 @@ import * as format from "./format.js";
 const WIDTH = 600;
 const HIGH = 140;
 const LABELS = 8;
+const SPARK_HIGH = 60;
 
 /** Bars of [name, number]; each says its number on hover, all are listed for screen readers. */
 export function BarChart({ label, bars }) {
@@ -24,4 +25,15 @@ export function BarChart({ label, bars }) {
       </g>`;
     })}
   </svg>`;
+}
+
+/** A line of the last values, from 0 up. */
+export function Sparkline({ label, values }) {
+  const most = Math.max(1, ...values);
+  const step = WIDTH / Math.max(1, values.length - 1);
+  const points = values.map((value, at) => `${(at * step).toFixed(1)},${(SPARK_HIGH - 4 - (value / most) * (SPARK_HIGH - 8)).toFixed(1)}`).join(" ");
+  const last = format.compact(values.at(-1));
+  return html`<svg class="spark" viewBox=${`0 0 ${WIDTH} ${SPARK_HIGH}`} preserveAspectRatio="none" role="img"
+    aria-label=${`${label}: now ${last}, at most ${format.compact(Math.max(0, ...values))}`}>
+    ${values.length > 1 && html`<polyline points=${points} />`}</svg>`;
 }

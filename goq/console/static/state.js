@@ -103,8 +103,8 @@ export function useData(load, dependencies, periodMs) {
   return { ...state, reload: () => again.current() };
 }
 
-/** Reads a live stream while the tab is visible, and begins again when it ends. */
-export function useLines(path, onLine) {
+/** Reads a live stream while the tab is visible, and begins again when it ends; onBegin is called then. */
+export function useLines(path, onLine, onBegin) {
   const [error, setError] = useState(null);
   const handler = useRef(onLine);
   handler.current = onLine;
@@ -116,6 +116,7 @@ export function useLines(path, onLine) {
       aborter?.abort();
       if (document.hidden) return;
       const mine = (aborter = new AbortController());
+      onBegin();
       try {
         await lines(path, (line) => {
           setError(null);

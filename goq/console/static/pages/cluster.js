@@ -4,7 +4,7 @@ import { html, useEffect, useState } from "../vendor/preact.js";
 import { call, get, health } from "../api.js";
 import * as format from "../format.js";
 import { Badge, Card, Confirm, Failure, Field, Loading, Page, Stats, Table, say, useAction } from "../parts.js";
-import { nodeProblems } from "../problems.js";
+import { clusterProblems, healthProblems } from "../problems.js";
 import { links, useData } from "../state.js";
 
 const tone = (node) => (node.status === "up" ? "good" : node.status === "leaving" ? "warn" : "bad");
@@ -43,7 +43,7 @@ export function Cluster() {
   const partitions = cluster.topics.flatMap((topic) => topic.partitions.map((one) => ({ ...one, topic: topic.name })));
   const leads = (node) => partitions.filter((one) => one.leader === node.id).length;
   const holds = (node) => partitions.filter((one) => one.replicas.includes(node.id)).length;
-  const found = nodeProblems(data.health, cluster);
+  const found = [...clusterProblems(cluster), ...healthProblems(data.health)];
   const shown = partitions.filter((one) => one.topic.includes(text.trim()));
   const isWell = (one) => !one.offline && one.in_sync.length >= one.replicas.length && !one.damaged?.length;
   return html`<${Page} title="Cluster" actions=${cluster.cluster && html`<button onClick=${() => setRebalancing(true)}>Rebalance</button>`}>

@@ -1,24 +1,16 @@
-// The first page: what is wrong, in words; then the topics with the most waiting.
+// The first page: what is wrong, in words; what goes on; the groups with the most waiting.
 
 import { html } from "../vendor/preact.js";
-import { get, health, topicPath } from "../api.js";
+import { health } from "../api.js";
+import { Sparkline } from "../charts.js";
 import * as format from "../format.js";
+import { useLive } from "../live.js";
 import { Badge, Card, Failure, Loading, Page, Stats, Table } from "../parts.js";
-import { groupProblems, nodeProblems } from "../problems.js";
+import { groupProblems, healthProblems, liveProblems } from "../problems.js";
 import { links, useData } from "../state.js";
 
-const NODE_MS = 3000;
-const TOPICS_MAX = 20; // whose groups are asked for
-
-async function load(signal) {
-  const [state, cluster, { topics }] = await Promise.all([
-    health(signal), get("/v1/cluster", signal), get("/v1/topics", signal),
-  ]);
-  const some = topics.slice(0, TOPICS_MAX);
-  const answers = await Promise.allSettled(some.map((topic) => get(`${topicPath(topic.name)}/groups`, signal)));
-  const groups = answers.flatMap((answer, at) => (answer.value?.groups ?? []).map((one) => ({ ...one, topic: some[at].name })));
-  return { health: state, cluster, topics, groups };
-}
+const HEALTH_MS = 5000;
+const SHOWN = 300; // moments of the small graph
 
 function Problems({ found }) {
   if (!found.length) return html`<p class="fine">Nothing is wrong.</p>`;
@@ -27,36 +19,46 @@ function Problems({ found }) {
 }
 
 export function Overview() {
-  const { data, error } = useData(load, [], NODE_MS);
-  if (!data) return html`<${Page} title="Overview"><${Loading} data=${data} error=${error} /></${Page}>`;
-  const { cluster, topics, groups } = data;
-  const waiting = [...groups].sort((a, b) => b.lag - a.lag);
-  const up = cluster.nodes.filter((node) => node.status === "up").length;
+  const { live, error } = useLive();
+  const state = useData((signal) => health(signal), [], HEALTH_MS);
+  if (!live.totals) return html`<${Page} title="Overview"><${Loading} data=${null} error=${error} /></${Page}>`;
+  const groups = live.groups().sort((a, b) => b.lag - a.lag);
+  const sum = (name) => groups.reduce((total, one) => total + one[name], 0);
+  const up = live.nodes.filter((node) => node.status === "up" && !node.problem).length;
+  const found = [...liveProblems(live), ...healthProblems(state.data), ...groupProblems(groups)];
   return html`<${Page} title="Overview">
     <${Failure} error=${error} />
-    <${Card} title="What is wrong"><${Problems} found=${[...nodeProblems(data.health, cluster), ...groupProblems(groups)]} /></${Card}>
+    <${Card} title="What is wrong"><${Problems} found=${found} /></${Card}>
     <${Stats} items=${[
-      ["Topics", html`<a href=${links.topics()}>${format.count(topics.length)}</a>`],
-      ["Lag", format.compact(groups.reduce((sum, one) => sum + one.lag, 0))],
-      ["In flight", format.compact(groups.reduce((sum, one) => sum + one.leased, 0))],
-      ["Dead letters", format.compact(groups.reduce((sum, one) => sum + one.dead, 0))],
-      ["Nodes up", `${up} of ${cluster.nodes.length}`, up < cluster.nodes.length ? "bad" : ""],
+      ["Topics", html`<a href=${links.topics()}>${format.count(live.totals.topics)}</a>`],
+      ["Published / s", format.compact(live.rates.published_messages)],
+      ["Delivered / s", format.compact(live.rates.delivered_messages)],
+      ["Lag", format.compact(sum("lag"))],
+      ["In flight", format.compact(sum("leased"))],
+      ["Scheduled", format.compact(sum("scheduled"))],
+      ["Nodes up", `${up} of ${live.nodes.length}`, up < live.nodes.length ? "bad" : ""],
     ]} />
     <div class="grid">
+      <${Card} wide title="Published a second" note="since this page was opened">
+        <${Sparkline} label="Published a second" values=${live.moments.slice(-SHOWN).map((one) => one.rates.published_messages ?? 0)} /></${Card}>
       <${Card} wide title="Groups" note="the most waiting first">
-        <${Table} label="Groups" rows=${waiting} empty="No group reads anything yet." keyOf=${(one) => `${one.topic}/${one.group}`} columns=${[
+        <${Table} label="Groups" rows=${groups} empty="No group reads anything yet." keyOf=${(one) => `${one.topic}/${one.group}`} columns=${[
           ["Topic", (one) => html`<a href=${links.topic(one.topic)}>${one.topic}</a>`, "any"],
           ["Group", (one) => html`<a href=${links.group(one.topic, one.group)}>${one.group}</a>`, "any"],
           ["Lag", (one) => format.count(one.lag), "num"],
           ["In flight", (one) => format.count(one.leased), "num"],
-          ["Dead", (one) => format.count(one.dead), "num"],
+          ["Acked / s", (one) => format.compact(one.rates.acked_messages), "num"],
           ["Oldest waits", (one) => format.duration(one.oldest_ready_age_ms), "num"],
-        ]} /></${Card}>
+        ]} />
+        ${live.isPartial && html`<p class="quiet">Of the first ${format.count(live.topics.size)} topics by name.</p>`}</${Card}>
       <${Card} wide title="Nodes">
-        <${Table} label="Nodes" rows=${cluster.nodes} columns=${[
-          ["Node", (node) => html`<a href=${links.cluster()}>${node.id}</a>`],
-          ["Status", (node) => html`<${Badge} tone=${node.status === "up" ? "good" : "bad"}>${node.status}</${Badge}>`],
-          ["Address", (node) => node.url, "any"],
+        <${Table} label="Nodes" rows=${live.nodes} keyOf=${(node) => node.node} columns=${[
+          ["Node", (node) => html`<a href=${links.cluster()}>${node.node}</a>`],
+          ["Status", (node) => html`<${Badge} tone=${node.status === "up" && !node.problem ? "good" : "bad"}>${node.status}</${Badge}>`],
+          ["Version", (node) => node.version ?? ""],
+          ["Memory", (node) => format.bytes(node.rss_bytes), "num"],
+          ["Disk free", (node) => format.bytes(node.disk_free_bytes), "num"],
+          ["Requests", (node) => format.count(node.requests ?? 0), "num"],
         ]} /></${Card}>
     </div>
   </${Page}>`;

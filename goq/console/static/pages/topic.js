@@ -2,27 +2,45 @@
 
 import { html } from "../vendor/preact.js";
 import { get, topicPath } from "../api.js";
-import { BarChart } from "../charts.js";
+import { BarChart, Sparkline } from "../charts.js";
 import * as format from "../format.js";
+import { useLive } from "../live.js";
 import { Badge, Card, Failure, Loading, Page, Stats, Table, Tabs } from "../parts.js";
 import { links, useData } from "../state.js";
 
-const GROUPS_MS = 2000;
+const TOPIC_MS = 5000;
 const HISTORY_MS = 10000; // it reads the disk
+const GROUPS_MAX = 10;
+const TENANTS_MAX = 10;
+const SHOWN = 300; // moments of the small graph
 
-function Groups({ topic }) {
-  const { data, error } = useData((signal) => get(`${topicPath(topic)}/groups`, signal), [topic], GROUPS_MS);
-  if (!data) return html`<${Loading} data=${data} error=${error} />`;
-  return html`<${Failure} error=${error} /><${Table} label="Groups" rows=${data.groups} empty="No group has read this topic."
+function Groups({ groups }) {
+  return html`<${Table} label="Groups" rows=${groups} empty="No group has read this topic."
     keyOf=${(one) => one.group} columns=${[
-      ["Group", (one) => html`<a href=${links.group(topic, one.group)}>${one.group}</a>`, "any"],
+      ["Group", (one) => html`<a href=${links.group(one.topic, one.group)}>${one.group}</a>`, "any"],
       ["Lag", (one) => format.count(one.lag), "num"],
       ["Ready", (one) => format.count(one.ready), "num"],
       ["In flight", (one) => format.count(one.leased), "num"],
       ["Retry", (one) => format.count(one.retry), "num"],
-      ["Dead", (one) => format.count(one.dead), "num"],
+      ["Delivered / s", (one) => format.compact(one.rates.delivered_messages), "num"],
+      ["Acked / s", (one) => format.compact(one.rates.acked_messages), "num"],
       ["Oldest waits", (one) => format.duration(one.oldest_ready_age_ms), "num"],
     ]} />`;
+}
+
+/** What waits, by lane as a bar and by tenant, for each group. */
+function Waiting({ groups }) {
+  const shown = groups.filter((one) => one.lanes?.some((lane) => lane.waiting)).slice(0, GROUPS_MAX);
+  if (!shown.length) return html`<p class="quiet">Nothing waits for its first delivery.</p>`;
+  const words = (queues) => queues.map((one) => `${one.name || "(none)"} ${format.count(one.waiting)}`).join(", ");
+  return shown.map((one) => {
+    const whole = one.lanes.reduce((sum, lane) => sum + lane.waiting, 0);
+    return html`<div key=${one.group}><h3>${one.group}</h3>
+      <div class="share" role="img" aria-label=${`Waiting by lane: ${words(one.lanes)}`}>${one.lanes.map((lane) => html`
+        <span style=${{ width: `${(100 * lane.waiting) / whole}%` }} title=${`${lane.name} ${format.count(lane.waiting)}`}></span>`)}</div>
+      <dl class="pairs"><div><dt>By lane</dt><dd>${words(one.lanes)}</dd></div>
+        ${one.tenants?.length > 0 && html`<div><dt>By tenant</dt><dd>${words(one.tenants.slice(0, TENANTS_MAX))}</dd></div>`}</dl></div>`;
+  });
 }
 
 function Partitions({ topic }) {
@@ -39,7 +57,10 @@ function Partitions({ topic }) {
 }
 
 export function Topic({ topic }) {
-  const shown = useData((signal) => get(topicPath(topic), signal), [topic], GROUPS_MS);
+  const shown = useData((signal) => get(topicPath(topic), signal), [topic], TOPIC_MS);
+  const { live, error } = useLive(topic);
+  const now = live.topics.get(topic);
+  const groups = live.groups();
   const history = useData((signal) => get(`${topicPath(topic)}/history`, signal), [topic], HISTORY_MS);
   const found = shown.data;
   const over = history.data;
@@ -53,13 +74,16 @@ export function Topic({ topic }) {
       <${Stats} items=${[
         ["Messages", format.compact(messages)],
         ["Size", format.bytes(size)],
-        ["Published / s", over ? format.compact(over.rates.published_per_s) : "–"],
-        ["Delivered / s", over ? format.compact(over.rates.delivered_per_s) : "–"],
+        ["Published / s", now ? format.compact(now.rates.published_messages) : "–"],
+        ["Delivered / s", now ? format.compact(now.rates.delivered_messages) : "–"],
         ["Scheduled", over ? html`<a href=${links.scheduled(topic)}>${format.compact(over.scheduled.count)}</a>` : "–"],
         ["Last message", over?.last_time ? format.since(over.last_time) : "–"],
       ]} />
       <div class="grid">
-        <${Card} wide title="Groups"><${Groups} topic=${topic} /></${Card}>
+        <${Card} wide title="Groups"><${Failure} error=${error} /><${Groups} groups=${groups} /></${Card}>
+        <${Card} title="Waiting" note="for a first delivery"><${Waiting} groups=${groups} /></${Card}>
+        <${Card} title="Published a second" note="since this page was opened">
+          <${Sparkline} label="Published a second" values=${live.moments.slice(-SHOWN).map((one) => one.rates.published_messages ?? 0)} /></${Card}>
         <${Card} title="Partitions" note=${format.count(found.partitions.length)}><${Partitions} topic=${found} /></${Card}>
         <${Card} title="Messages by day" note="UTC, still kept">
           ${over ? html`<${BarChart} label="Messages by day" bars=${over.days.map((day) => [day.date, day.messages])} />`

@@ -9,6 +9,7 @@ import pytest
 
 from goq import limits
 from goq.broker.search import finder
+from goq.client import Client
 from tests.support.api.calls import publish
 from tests.support.node.running_node import RunningNode
 
@@ -156,3 +157,11 @@ def test_without_a_text_all_messages_come_newest_first(node: RunningNode, topic:
     assert (future["messages"], future["next"]) == ([], None)
     for wrong in ("text=", "in=key", "ignore_case=true"):
         assert node.request("GET", f"{path}&{wrong}").status == 400
+
+
+def test_the_client_lists_the_newest_messages_without_a_text(node: RunningNode, topic: str) -> None:
+    wanted = [publish(node, topic, f"x{n}", partition=n % 3)[0]["id"] for n in range(4)]
+    with Client(node.url) as client:
+        page = client.search_messages(topic, limit=3)
+        rest = client.search_messages(topic, cursor=page.next)
+    assert [str(message.id) for message in (*page.messages, *rest.messages)] == wanted[::-1]

@@ -1,0 +1,76 @@
+// Graphs of what went on since the page was opened, at most an hour; the page keeps them, not the node.
+
+import { html, useEffect, useRef } from "../vendor/preact.js";
+import uPlot from "../vendor/uplot.js";
+import * as format from "../format.js";
+import { useLive } from "../live.js";
+import { Card, Failure, Loading, Page, Stats } from "../parts.js";
+
+const HIGH = 200;
+const COLORS = ["--bar", "--busy", "--warn"];
+const GRAPHS = [
+  ["Messages a second", format.compact, [
+    ["published", (one) => one.rates.published_messages], ["delivered", (one) => one.rates.delivered_messages],
+    ["acknowledged", (one) => one.rates.acked_messages]]],
+  ["Bytes published a second", format.bytes, [["bytes", (one) => one.rates.published_bytes]]],
+  ["Waiting", format.compact, [["lag", (one) => one.lag], ["in flight", (one) => one.leased]]],
+  ["Failed a second", format.compact, [
+    ["nacked", (one) => one.rates.nacked_messages], ["expired", (one) => one.rates.expired_messages]]],
+  ["99 % are done within", (seconds) => format.duration(seconds == null ? null : seconds * 1000), [
+    ["publish", (one) => finite(one.latencies.publish)], ["settle", (one) => finite(one.latencies.settle)],
+    ["commit to disk", (one) => finite(one.latencies.commit)]]],
+  ["Memory of the nodes", format.bytes, [["memory", (one) => one.rss]]],
+];
+
+const finite = (value) => (Number.isFinite(value) ? value : null);
+const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+function Graph({ title, words, lines, moments }) {
+  const place = useRef(null);
+  const plot = useRef(null);
+  const data = [moments.map((one) => one.timeS), ...lines.map(([, value]) => moments.map((one) => value(one) ?? null))];
+  useEffect(() => {
+    const dark = matchMedia("(prefers-color-scheme: dark)");
+    const build = () => {
+      plot.current?.destroy();
+      const axis = { stroke: color("--quiet"), grid: { stroke: color("--line"), width: 1 }, ticks: { stroke: color("--line") } };
+      plot.current = new uPlot({
+        width: place.current.clientWidth, height: HIGH, cursor: { drag: { x: false, y: false } }, legend: { live: false, show: lines.length > 1 },
+        scales: { y: { range: (_plot, low, high) => [Math.min(0, low ?? 0), (high ?? 0) * 1.1 || 1] } },
+        axes: [axis, { ...axis, size: 78, values: (_plot, ticks) => ticks.map(words) }],
+        series: [{}, ...lines.map(([label], at) => ({
+          label, stroke: color(COLORS[at]), width: 2, value: (_plot, value) => words(value), points: { show: false } }))],
+      }, plot.current?.data ?? data, place.current);
+    };
+    build();
+    const resized = new ResizeObserver(() => plot.current.setSize({ width: place.current.clientWidth, height: HIGH }));
+    resized.observe(place.current);
+    dark.addEventListener("change", build);
+    return () => {
+      resized.disconnect();
+      dark.removeEventListener("change", build);
+      plot.current.destroy();
+    };
+  }, []);
+  useEffect(() => plot.current.setData(data), [moments.length, moments.at(-1)?.timeS]);
+  const last = moments.at(-1);
+  const now = lines.map(([label, value]) => `${label} ${last ? words(value(last)) : "–"}`).join(", ");
+  return html`<${Card} title=${title} note=${now}><div class="graph" ref=${place} role="img" aria-label=${`${title}: ${now}`}></div></${Card}>`;
+}
+
+export function Metrics() {
+  const { live, error } = useLive();
+  if (!live.totals) return html`<${Page} title="Metrics"><${Loading} data=${null} error=${error} /></${Page}>`;
+  return html`<${Page} title="Metrics">
+    <${Failure} error=${error} />
+    <${Stats} items=${[
+      ["Messages", format.compact(live.totals.messages)],
+      ["Size", format.bytes(live.totals.bytes)],
+      ["Published / s", format.compact(live.rates.published_messages)],
+      ["Acknowledged / s", format.compact(live.rates.acked_messages)],
+    ]} />
+    <p class="quiet">Since this page was opened, at most an hour. For longer, let Prometheus read the node's /metrics.</p>
+    <div class="grid">${GRAPHS.map(([title, words, lines]) => html`
+      <${Graph} key=${title} title=${title} words=${words} lines=${lines} moments=${live.moments} />`)}</div>
+  </${Page}>`;
+}
