@@ -27,7 +27,7 @@ from goq.storage.disk import RealDisk
 
 _log = logging.getLogger("goq.backup")
 _RETRY_S: Final = 60.0
-_YIELD_S: Final = 30.0
+_YIELD_S: Final = 15.0
 
 
 class NodeBackupOutcome(NamedTuple):
@@ -198,8 +198,9 @@ class NodeBackups:
         while True:
             age_s = self.age_s
             await asyncio.sleep(0 if age_s is None else max(0.0, every_s - age_s))
-            if not self._goes_first():
-                await asyncio.sleep(min(every_s, _YIELD_S))
+            for _ in range(2):  # at the start of a cluster none goes first at once
+                if not self._goes_first():
+                    await asyncio.sleep(min(every_s, _YIELD_S))
             assert self.config.to is not None
             await self._find_newest(self.config.to)
             if self.age_s is not None and self.age_s < every_s:
