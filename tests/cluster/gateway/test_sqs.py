@@ -113,3 +113,31 @@ def test_a_move_task_of_one_node_is_shown_and_cancelled_by_others(clients: list[
     counts = ["ApproximateNumberOfMessages"]
     shown = clients[2].get_queue_attributes(QueueUrl="alive", AttributeNames=counts)["Attributes"]
     assert shown[counts[0]] == "60"
+
+
+def test_a_task_of_which_its_node_says_nothing_for_two_minutes_is_failed(
+    cluster: RunningCluster, clients: list[Any]
+) -> None:
+    source, target = (f"arn:aws:sqs:us-east-1:000000000000:{name}" for name in ("mute", "loud"))
+    clients[0].create_queue(QueueName="mute")
+    policy = json.dumps({"deadLetterTargetArn": source, "maxReceiveCount": 1})
+    clients[0].create_queue(QueueName="loud", Attributes={"RedrivePolicy": policy})
+    for number in range(100):
+        clients[0].send_message(QueueUrl="mute", MessageBody=str(number))
+    asked = {"SourceArn": source, "DestinationArn": target}
+    started = clients[0].start_message_move_task(**asked, MaxNumberOfMessagesPerSecond=1)
+
+    def seen() -> tuple[str, str]:
+        tasks = clients[2].list_message_move_tasks(SourceArn=source)["Results"]
+        return (tasks[0]["Status"], tasks[0].get("FailureReason", "")) if tasks else ("", "")
+
+    clock = cluster.by_name["n3"].clock
+    try:
+        eventually(lambda: seen() == ("RUNNING", ""), seconds=30, pause_s=0.05)
+        clock.ahead_ms = 60_000
+        assert seen() == ("RUNNING", "")
+        clock.ahead_ms = 130_000  # as if the first node had died then
+        eventually(lambda: seen() == ("FAILED", "NodeStopped"), seconds=30, pause_s=0.05)
+    finally:
+        clock.ahead_ms = 0
+    clients[0].cancel_message_move_task(TaskHandle=started["TaskHandle"])
