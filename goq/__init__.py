@@ -24,6 +24,7 @@ storage   logs, indexes, compaction and archive on the disk
 
 frame     the binary format of messages, on the wire and on the disk
 access    tokens and rules: who may do what
+schedules  periodic messages
 config    the configuration of a node and the settings of topics
 model     the values that every layer shares
 units     durations, sizes and times in the form that people write

@@ -137,7 +137,9 @@ class NodeServer:
         if self._certificate is not None:
             self._certificate_monitor = asyncio.ensure_future(self._watch_certificate())
         if self.cluster is not None:
+            self.cluster.on_change = self.app.schedules.wake
             self.cluster.start(self.url)
+        self.app.schedules.start()
 
     async def _watch_certificate(self) -> None:
         """Load the certificate again when its files have changed."""
@@ -320,6 +322,8 @@ class NodeServer:
         first take over this node's partitions, so that no client waits for a failure detector.
         """
         self._draining = True
+        if self.app is not None:
+            await self.app.schedules.stop()
         if self._sqs is not None:
             await self._sqs.stop()
         if self.cluster is not None:

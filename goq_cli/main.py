@@ -30,6 +30,7 @@ COMMANDS = {
     "trace": "tell the life of a message, step by step",
     "peek": "look at messages without touching them",
     "grep": "find the messages that contain a text",
+    "schedule": "add, list, show, pause, resume, remove periodic messages",
     "scheduled": "list scheduled messages",
     "message": "show, cancel, reschedule or re-prioritise single messages",
     "topic": "create, list, show, alter, delete topics",

@@ -39,12 +39,14 @@ from goq.api.routes.operations import NodeCallRoutes, OperationRoutes
 from goq.api.routes.producers import ProducerRoutes
 from goq.api.routes.receive import ReceiveRoutes
 from goq.api.routes.scheduled import ScheduledRoutes
+from goq.api.routes.schedules import ScheduleRoutes
 from goq.api.routes.search import SearchRoutes
 from goq.api.routes.tokens import TokenRoutes
 from goq.api.routes.topics import HistoryRoutes, TopicRoutes
 from goq.api.routes.trace import TraceRoutes
 from goq.api.views.live import LiveView
 from goq.api.views.principal_usage import PrincipalUsage
+from goq.api.views.schedule_publisher import SchedulePublisher
 from goq.backup.node_backups import NodeBackups
 from goq.broker.broker import Broker
 from goq.broker.topic.start_queue import StartQueue
@@ -55,6 +57,8 @@ from goq.http.failure_log import FailureLog
 from goq.http.message import Handler, Request, Response
 from goq.http.tls.server_certificate import ServerCertificate
 from goq.model import DEAD_LETTERS_SUFFIX
+from goq.schedules.schedule_manager import ScheduleManager
+from goq.schedules.schedule_runner import ScheduleRunner
 from goq.storage.disk_space import DiskSpace
 
 if TYPE_CHECKING:
@@ -115,6 +119,13 @@ class App:
         )
         now_ms = broker.clock.wall_ms
         tokens = TokenManager(broker.metadata, now_ms)
+        self.schedules = ScheduleRunner(
+            broker.metadata,
+            SchedulePublisher(lambda: self.handle, token_table).publish,
+            lambda: cluster is None or cluster.controller.is_active,
+            now_ms,
+        )
+        schedules = ScheduleManager(broker.metadata, now_ms, self.schedules.wake)
         self.access = (
             None
             if token_table is None
@@ -137,6 +148,7 @@ class App:
             *SearchRoutes(broker, traces.traced).routes(),
             *GrepRoutes(broker).routes(),
             *TokenRoutes(broker.metadata, tokens).routes(),
+            *ScheduleRoutes(broker, schedules).routes(),
             *AuditRoutes(broker).routes(),
             *BackupRoutes(self.backups).routes(),
             *LiveRoutes(live, view).routes(),

@@ -1,4 +1,4 @@
-"""Metadata of topics, groups, segments and tokens: the broker's interface to the node's database.
+"""Metadata of topics, groups, segments, tokens and schedules: the interface to the node's database.
 
 The broker gets a :class:`MetadataStore`. That of a standalone node keeps everything in ``node.db``,
 and topics in their folders too; one thread does the work, so the event loop never blocks.
@@ -14,7 +14,14 @@ from pathlib import Path
 from typing import NamedTuple, Protocol, TypeVar
 
 from goq.access.token_record import TokenRecord, check_change, with_token
-from goq.errors import InvalidInput
+from goq.errors import InvalidInput, NotFound
+from goq.schedules.schedule_record import (
+    ScheduleRecord,
+    ScheduleRun,
+    check_schedule_change,
+    with_runs,
+    with_schedule,
+)
 from goq.storage.catalog.topic_catalog import TopicCatalog
 from goq.storage.disk import Disk
 from goq.storage.disk_space import DiskSpace
@@ -135,6 +142,23 @@ class MetadataStore(Protocol):
         """Insert or replace a token; raise ``Conflict`` if it was changed meanwhile."""
         ...
 
+    @property
+    def schedules(self) -> Mapping[str, ScheduleRecord]:
+        """The schedules by name: another object after each change."""
+        ...
+
+    async def put_schedule(self, record: ScheduleRecord) -> None:
+        """Insert or replace a schedule; raise ``Conflict`` if it was changed meanwhile."""
+        ...
+
+    async def delete_schedule(self, name: str) -> None:
+        """Delete a schedule. Raises ``NotFound``."""
+        ...
+
+    async def record_runs(self, runs: Mapping[str, ScheduleRun]) -> None:
+        """Record the times that schedules have published for."""
+        ...
+
     async def close(self) -> None:
         """Finish pending changes."""
         ...
@@ -149,6 +173,9 @@ class LocalMetadata:
         self._catalog = TopicCatalog(self._db, disk, data_dir / "topics")
         self._tokens: Mapping[str, TokenRecord] = self._thread.submit(self._db.tokens).result()
         self._token_change = asyncio.Lock()
+        self._schedules: Mapping[str, ScheduleRecord]
+        self._schedules = self._thread.submit(self._db.schedules).result()
+        self._schedule_change = asyncio.Lock()
 
     async def _run(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
@@ -258,6 +285,36 @@ class LocalMetadata:
             tokens, removed = with_token(self._tokens, record)
             await self._run(lambda: self._db.put_token(record, removed))
             self._tokens = tokens
+
+    @property
+    def schedules(self) -> Mapping[str, ScheduleRecord]:
+        """The schedules by name: another object after each change."""
+        return self._schedules
+
+    async def put_schedule(self, record: ScheduleRecord) -> None:
+        """Insert or replace a schedule; raise ``Conflict`` if it was changed meanwhile."""
+        async with self._schedule_change:
+            check_schedule_change(self._schedules, record)
+            schedules = with_schedule(self._schedules, record)
+            await self._run(lambda: self._db.put_schedules([schedules[record.name]]))
+            self._schedules = schedules
+
+    async def delete_schedule(self, name: str) -> None:
+        """Delete a schedule. Raises ``NotFound``."""
+        async with self._schedule_change:
+            if name not in self._schedules:
+                raise NotFound(f"there is no schedule {name!r}")
+            await self._run(lambda: self._db.delete_schedule(name))
+            kept = {each: self._schedules[each] for each in self._schedules if each != name}
+            self._schedules = kept
+
+    async def record_runs(self, runs: Mapping[str, ScheduleRun]) -> None:
+        """Record the times that schedules have published for."""
+        async with self._schedule_change:
+            schedules = with_runs(self._schedules, runs)
+            changed = [schedules[name] for name in runs if name in schedules]
+            await self._run(lambda: self._db.put_schedules(changed))
+            self._schedules = schedules
 
     async def close(self) -> None:
         """Finish pending changes and close the database."""

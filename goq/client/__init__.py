@@ -92,6 +92,7 @@ if TYPE_CHECKING:
     )
     from goq.client.results.node import FinishedBackup, NodeHealth, NodeProblem, NodeVersion
     from goq.client.results.result import Result
+    from goq.client.results.schedule import ScheduleDescription
     from goq.client.results.token import CreatedToken, Identity, TokenDescription
     from goq.client.results.topic import (
         ArchiveSummary,
@@ -176,6 +177,7 @@ __all__ = [
     "Replay",
     "ReplicaEnd",
     "Result",
+    "ScheduleDescription",
     "ScheduledSummary",
     "Settled",
     "TokenDescription",
@@ -254,6 +256,7 @@ _MODULES = {
     "Replay": "replay_plan",
     "ReplicaEnd": "results.cluster",
     "Result": "results.result",
+    "ScheduleDescription": "results.schedule",
     "ScheduledSummary": "results.topic",
     "Settled": "messages",
     "TokenDescription": "results.token",

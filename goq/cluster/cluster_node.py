@@ -77,6 +77,8 @@ class ClusterNode:
     backup_files: LeaderFiles
     join: Callable[[], Coroutine[None, None, None]] | None = None
     """Asks to be admitted to the cluster, if this node is configured to join one."""
+    on_change: Callable[[], None] = field(default_factory=lambda: _nothing, init=False)
+    """Called when the metadata or the node that runs the controller has changed."""
     _changed: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _tasks: Tasks = field(default_factory=Tasks, init=False)
     _running: list[asyncio.Task[None]] = field(default_factory=list, init=False)
@@ -141,6 +143,7 @@ class ClusterNode:
         self.heartbeats.set_controller(status.leader)
         self.controller.on_leadership_change(status.is_leader and not status.has_diverged)
         self._changed.set()
+        self.on_change()
 
     def on_metadata_change(self) -> None:
         """Pass on a change of the metadata."""
@@ -149,6 +152,7 @@ class ClusterNode:
         self.leaders.on_metadata_change()
         self.routes.links.on_metadata_change()
         self.view.on_metadata_change()
+        self.on_change()
 
     def heartbeat(self) -> Heartbeat:
         """Return this node's current heartbeat."""
@@ -194,3 +198,7 @@ class ClusterNode:
         while True:
             await asyncio.sleep(limits.REPAIR_CHECK_MS / 1000)
             self.repairs.start_due_repairs()
+
+
+def _nothing() -> None:
+    """Nothing is called before the node runs schedules."""

@@ -1,4 +1,4 @@
-"""``node.db``: topics, groups, tokens, and the manifests of segments and archive, in SQLite.
+"""``node.db``: topics, groups, tokens, schedules, manifests of segments and archive, in SQLite.
 
 SQLite runs in WAL mode with ``synchronous=FULL``: a change is durable when its call returns. Calls
 block on the disk; the node makes them from one thread.
@@ -12,9 +12,12 @@ block on the disk; the node makes them from one thread.
             first_time_us, last_time_us, archived_at_us, crc32c)
     tokens(id, name, digest, rules, created_ms, expires_ms, previous_digest, previous_until_ms,
            revoked_ms, last_used_day, version)
+    schedules(name, topic, messages, cron, tz, every_ms, principal, created_ms, resumed_ms,
+              paused_ms, last_due_ms, problem, version)
 
 Each row has a CRC (``catalog/checked_tables.py``). A row that fails its check decides on nothing:
-only :meth:`NodeDb.damaged_rows` returns it. So the token of a damaged row is not valid.
+only :meth:`NodeDb.damaged_rows` returns it. So the token of a damaged row is not valid, and its
+schedule publishes nothing.
 
 The topic of a segment, live or archived, is the name of the topic's folder. So rows of a deleted
 topic are never taken for those of a new one.
@@ -35,6 +38,7 @@ import msgspec
 from goq.access.token_record import TokenRecord
 from goq.errors import CorruptData, GoqError, StorageFull, Unavailable
 from goq.model import NO_TOPIC_ID, topic_folder
+from goq.schedules.schedule_record import ScheduleRecord
 from goq.storage.catalog.checked_tables import CheckedTables, DamagedRow, TableSchema
 from goq.storage.disk_space import DiskSpace
 
@@ -180,6 +184,7 @@ _TABLES = {
     "segments": TableSchema(get_type_hints(SegmentRow), _MANIFEST_KEY),
     "archive": TableSchema(get_type_hints(ArchiveRow), _MANIFEST_KEY),
     "tokens": TableSchema({**get_type_hints(TokenRecord), "rules": str}, ["id"], added=True),
+    "schedules": TableSchema(get_type_hints(ScheduleRecord), ["name"], added=True),
 }
 
 
@@ -379,6 +384,21 @@ class NodeDb:
         row = msgspec.structs.asdict(token) | {"rules": msgspec.json.encode(token.rules).decode()}
         self._tables.put("tokens", [row])
         self._tables.delete("tokens", [{"id": token_id} for token_id in removed])
+
+    @_translated
+    def schedules(self) -> dict[str, ScheduleRecord]:
+        """Return the schedules by name, without those whose row is damaged."""
+        return {row["name"]: ScheduleRecord(**row) for row in self._tables.rows("schedules")}
+
+    @_translated
+    def put_schedules(self, schedules: Iterable[ScheduleRecord]) -> None:
+        """Insert or replace schedules, in one transaction."""
+        self._tables.put("schedules", [msgspec.structs.asdict(each) for each in schedules])
+
+    @_translated
+    def delete_schedule(self, name: str) -> None:
+        """Delete a schedule."""
+        self._tables.delete("schedules", [{"name": name}])
 
     def close(self) -> None:
         """Close the database."""

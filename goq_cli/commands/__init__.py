@@ -8,6 +8,7 @@ replay     replay the log: to stdout, into a topic, or to a group
 trace      the life of a message
 peek       look at messages without leasing them
 grep       the messages that contain a text
+schedule   periodic messages
 scheduled  list scheduled messages
 message    show, cancel, reschedule or re-prioritise single messages
 topic      create, list, show, alter, delete topics

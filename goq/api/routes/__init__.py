@@ -10,6 +10,7 @@ stream        streaming receive
 members       join, heartbeat and leave of group members
 dead_letters  list, redrive and purge of dead letters
 scheduled     list of delayed messages
+schedules     create, list, show, pause, resume and remove of schedules
 events        reads of a partition's event log
 trace         the trace of one message
 search        messages by key, dedup id or header

@@ -9,6 +9,7 @@ dead_letters  dead letters, redrive, purge
 trace         the trace of a message
 audit         records of the audit trail
 tokens        tokens, and the sender of a request
+schedules     schedules, and their messages
 backups       begun and finished backups
 live          lines of what goes on now
 cluster       nodes, partitions, reassignments, elections, settings

@@ -7,6 +7,7 @@ group_at_time  a group's progress at an earlier time
 cluster        the cluster metadata as clients see it
 live           what this node does now: totals of its topics and groups, its load
 live_feed      lines of what goes on, each with what changed since the line before
+schedule_publisher  the publishes of schedules
 merge          merges of topics, groups and members over nodes
 merge_pages    merges of pages of messages over nodes
 principal_usage  what a principal with quotas publishes, stores and has leased here

@@ -18,6 +18,7 @@ admin            topics, groups and the node
 message_admin    single messages, traces, dead letters
 cluster_admin    the cluster
 token_admin      tokens, and the sender of a request
+schedule_admin   schedules
 http             requests to nodes: leaders, retries, errors
 streamed_response  a streamed answer
 channel          a bounded queue between workers and one reader

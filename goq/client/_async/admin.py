@@ -10,6 +10,7 @@ from goq.client import results
 from goq.client._async.cluster_admin import AsyncClusterAdmin
 from goq.client._async.message_admin import AsyncMessageAdmin
 from goq.client._async.runtime import sleep
+from goq.client._async.schedule_admin import AsyncScheduleAdmin
 from goq.client._async.token_admin import AsyncTokenAdmin
 from goq.client.arguments import Time, as_time
 from goq.client.protocol import routes
@@ -17,7 +18,7 @@ from goq.client.protocol import routes
 _BACKUP_POLL_S = 0.1
 
 
-class AsyncAdmin(AsyncMessageAdmin, AsyncClusterAdmin, AsyncTokenAdmin):
+class AsyncAdmin(AsyncMessageAdmin, AsyncClusterAdmin, AsyncTokenAdmin, AsyncScheduleAdmin):
     """The calls about topics, groups and the node; base of the client."""
 
     async def create_topic(

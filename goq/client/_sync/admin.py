@@ -11,6 +11,7 @@ from goq.client import results
 from goq.client._sync.cluster_admin import ClusterAdmin
 from goq.client._sync.message_admin import MessageAdmin
 from goq.client._sync.runtime import sleep
+from goq.client._sync.schedule_admin import ScheduleAdmin
 from goq.client._sync.token_admin import TokenAdmin
 from goq.client.arguments import Time, as_time
 from goq.client.protocol import routes
@@ -18,7 +19,7 @@ from goq.client.protocol import routes
 _BACKUP_POLL_S = 0.1
 
 
-class Admin(MessageAdmin, ClusterAdmin, TokenAdmin):
+class Admin(MessageAdmin, ClusterAdmin, TokenAdmin, ScheduleAdmin):
     """The calls about topics, groups and the node; base of the client."""
 
     def create_topic(

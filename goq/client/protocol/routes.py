@@ -14,6 +14,7 @@ TOPICS = "/v1/topics"
 CLUSTER = "/v1/cluster"
 TOKENS = "/v1/tokens"
 WHOAMI = "/v1/whoami"
+SCHEDULES = "/v1/schedules"
 AUDIT = "/v1/audit"
 BACKUPS = "/v1/backups"
 LIVE = "/v1/live"
@@ -34,6 +35,11 @@ def reopen(name: str, partition: int) -> str:
 def history(name: str) -> str:
     """Return the path of a topic's history."""
     return f"{topic(name)}/history"
+
+
+def schedule(name: str) -> str:
+    """Return the path of a schedule."""
+    return f"{SCHEDULES}/{check_name(name, 'schedule')}"
 
 
 def messages(name: str) -> str:

@@ -8,6 +8,7 @@ dead_letter   dead letters, and the results of redriving and purging them
 trace         the life of a message, step by step
 cluster       nodes, replicas, reassignments, elections, configuration
 token         tokens, and the sender of a request
+schedule      schedules
 audit         records of the audit trail
 live          what nodes, topics and groups do now
 node          version and health of one node
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
         live,
         message,
         node,
+        schedule,
         token,
         topic,
         trace,
@@ -46,6 +48,7 @@ __all__ = [
     "live",
     "message",
     "node",
+    "schedule",
     "token",
     "topic",
     "trace",

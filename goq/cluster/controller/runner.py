@@ -71,6 +71,11 @@ class ControllerRunner:
         self._liveness: NodeLiveness | None = None
         self._changed = asyncio.Event()
 
+    @property
+    def is_active(self) -> bool:
+        """Whether this node runs the controller."""
+        return self._liveness is not None
+
     def on_leadership_change(self, is_leader: bool) -> None:
         """Start or stop to decide: this node gained or lost the leadership of the Raft group."""
         if is_leader != (self._liveness is not None):

@@ -12,7 +12,15 @@ from typing import Any
 from msgspec.structs import replace
 
 from goq.cluster.metadata import commands
-from goq.cluster.metadata.handlers import groups, nodes, partitions, reassignments, tokens, topics
+from goq.cluster.metadata.handlers import (
+    groups,
+    nodes,
+    partitions,
+    reassignments,
+    schedules,
+    tokens,
+    topics,
+)
 from goq.cluster.metadata.handlers.unsafe_recovery import force_new_cluster
 from goq.cluster.metadata.results import Applied, CommandRejected
 from goq.cluster.metadata.state import MetadataState
@@ -71,4 +79,7 @@ _HANDLERS: dict[type[commands.Command], Callable[[MetadataState, Any], Applied]]
     commands.FinishReassignment: reassignments.finish_reassignment,
     commands.AlterClusterSettings: groups.alter_cluster_settings,
     commands.PutToken: tokens.put_token,
+    commands.PutSchedule: schedules.put_schedule,
+    commands.DeleteSchedule: schedules.delete_schedule,
+    commands.RecordScheduleRuns: schedules.record_schedule_runs,
 }

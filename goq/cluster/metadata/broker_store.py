@@ -35,6 +35,7 @@ from goq.errors import (
     TopicNotFound,
     Unavailable,
 )
+from goq.schedules.schedule_record import ScheduleRecord, ScheduleRun
 from goq.storage.node_db import ArchiveRow, SegmentRow, TopicManifest, TopicRow
 
 _CONFLICT_TIMEOUT_S = 3.0
@@ -239,6 +240,23 @@ class ReplicatedMetadataStore:
     async def put_token(self, record: TokenRecord) -> None:
         """Insert or replace a token; raise ``Conflict`` if it was changed meanwhile."""
         await self._propose(commands.PutToken(record))
+
+    @property
+    def schedules(self) -> Mapping[str, ScheduleRecord]:
+        """The schedules of the cluster by name: another object after each change."""
+        return self._state.schedules
+
+    async def put_schedule(self, record: ScheduleRecord) -> None:
+        """Insert or replace a schedule; raise ``Conflict`` if it was changed meanwhile."""
+        await self._propose(commands.PutSchedule(record))
+
+    async def delete_schedule(self, name: str) -> None:
+        """Delete a schedule. Raises ``NotFound``."""
+        await self._propose(commands.DeleteSchedule(name))
+
+    async def record_runs(self, runs: Mapping[str, ScheduleRun]) -> None:
+        """Record the times that schedules have published for."""
+        await self._propose(commands.RecordScheduleRuns(dict(runs)))
 
     async def close(self) -> None:
         """Finish pending writes."""

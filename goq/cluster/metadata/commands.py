@@ -22,6 +22,7 @@ from goq import limits
 from goq.access.token_record import TokenRecord
 from goq.cluster.metadata.results import CommandRejected
 from goq.errors import TooLarge
+from goq.schedules.schedule_record import ScheduleRecord, ScheduleRun
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 Text = Annotated[str, msgspec.Meta(max_length=limits.METADATA_TEXT_CHARS_MAX)]
@@ -348,6 +349,27 @@ class PutToken(Command, frozen=True, tag="put_token/1"):
     token: TokenRecord
 
 
+class PutSchedule(Command, frozen=True, tag="put_schedule/1"):
+    """Create a schedule (``version`` 1), or replace its record by that of the next version."""
+
+    schedule: ScheduleRecord
+
+
+class DeleteSchedule(Command, frozen=True, tag="delete_schedule/1"):
+    """Delete a schedule."""
+
+    name: Text
+
+
+class RecordScheduleRuns(Command, frozen=True, tag="record_schedule_runs/1"):
+    """Schedules, by name, have published for their due times. It is never rejected: what is
+    outdated in it changes nothing."""
+
+    runs: Annotated[
+        dict[Text, ScheduleRun], msgspec.Meta(min_length=1, max_length=limits.SCHEDULE_RUNS_MAX)
+    ]
+
+
 AnyCommand = (
     RegisterNode
     | RegisterNodeWithLevel
@@ -383,6 +405,9 @@ AnyCommand = (
     | MarkReplicaRepaired
     | AlterClusterSettings
     | PutToken
+    | PutSchedule
+    | DeleteSchedule
+    | RecordScheduleRuns
 )
 
 

@@ -14,6 +14,7 @@ level 5   access tokens
 level 6   the topic of the audit trail
 level 7   topics may have the settings that only some have (``config.topic.OPTIONAL``)
 level 8   a leader whose disk failed leads on in another epoch
+level 9   schedules
 """
 
 from __future__ import annotations
@@ -26,15 +27,18 @@ from goq.cluster.metadata.commands import (
     ChangePartitions,
     CreateTopicWithId,
     CreateTopicWithMinInsync,
+    DeleteSchedule,
     DeleteTopicAtOnce,
+    PutSchedule,
     PutToken,
+    RecordScheduleRuns,
     RegisterNodeWithLevel,
     RenewLeadership,
     ResetReplicas,
 )
 from goq.cluster.metadata.state import MetadataState
 
-OWN_LEVEL: Final = 8
+OWN_LEVEL: Final = 9
 """The highest level that this version of goq knows."""
 
 DIGESTS_LEVEL: Final = 1
@@ -46,6 +50,7 @@ TOKENS_LEVEL: Final = 5
 AUDIT_LEVEL: Final = 6
 OPTIONAL_SETTINGS_LEVEL: Final = 7
 RENEWALS_LEVEL: Final = 8
+SCHEDULES_LEVEL: Final = 9
 
 _COMMAND_LEVELS: dict[type, int] = {
     RegisterNodeWithLevel: 1,
@@ -57,6 +62,9 @@ _COMMAND_LEVELS: dict[type, int] = {
     ChangePartitions: BATCHES_LEVEL,
     PutToken: TOKENS_LEVEL,
     RenewLeadership: RENEWALS_LEVEL,
+    PutSchedule: SCHEDULES_LEVEL,
+    DeleteSchedule: SCHEDULES_LEVEL,
+    RecordScheduleRuns: SCHEDULES_LEVEL,
 }
 
 

@@ -59,6 +59,8 @@ def changed_rows(before: MetadataState, after: MetadataState) -> Iterator[RowCha
         yield RowChange("deleted_topics", {"id": text}, *deleted)
     for token_id, *token in _changes(before.tokens, after.tokens):
         yield RowChange("tokens", {"id": token_id}, *token)
+    for name, *schedule in _changes(before.schedules, after.schedules):
+        yield RowChange("schedules", {"name": name}, *schedule)
     if after.settings is not before.settings:
         yield RowChange("cluster", {"id": 1}, before.settings, after.settings)
     if after.features is not before.features:

@@ -20,6 +20,7 @@ from typing import NamedTuple
 import msgspec
 
 from goq.access.token_record import TokenRecord
+from goq.schedules.schedule_record import ScheduleRecord
 
 
 class NodeStatus(StrEnum):
@@ -208,7 +209,7 @@ class MetadataState(msgspec.Struct, frozen=True):
     """The metadata of the whole cluster. ``version`` is the index of the last applied command.
 
     ``groups`` are by topic, then by group name. ``deleted_topics`` are by the text of their ids;
-    their names are free. ``tokens`` are by their ids.
+    their names are free. ``tokens`` are by their ids, ``schedules`` by their names.
     """
 
     version: int = 0
@@ -219,6 +220,7 @@ class MetadataState(msgspec.Struct, frozen=True):
     features: Features = Features()
     deleted_topics: Mapping[str, DeletedTopic] = {}
     tokens: Mapping[str, TokenRecord] = {}
+    schedules: Mapping[str, ScheduleRecord] = {}
 
 
 class PartitionRef(NamedTuple):

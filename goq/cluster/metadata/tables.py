@@ -11,6 +11,8 @@
     features(id, level)
     tokens(id, name, digest, rules, created_ms, expires_ms, previous_digest, previous_until_ms,
            revoked_ms, last_used_day, version)
+    schedules(name, topic, messages, cron, tz, every_ms, principal, created_ms, resumed_ms,
+              paused_ms, last_due_ms, problem, version)
     diverged(topic_id, partition)      of this node alone, see ``divergence.py``
 
 Settings and lists of nodes are JSON. Columns have the encoded names of the fields, see ``rename``
@@ -39,6 +41,7 @@ from goq.cluster.metadata.state import (
     PartitionMetadata,
     TopicMetadata,
 )
+from goq.schedules.schedule_record import ScheduleRecord
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS nodes (
@@ -77,6 +80,12 @@ CREATE TABLE IF NOT EXISTS tokens (
     created_ms INTEGER NOT NULL, expires_ms INTEGER NOT NULL, previous_digest TEXT NOT NULL,
     previous_until_ms INTEGER NOT NULL, revoked_ms INTEGER NOT NULL,
     last_used_day INTEGER NOT NULL, version INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS schedules (
+    name TEXT PRIMARY KEY, topic TEXT NOT NULL, messages TEXT NOT NULL, cron TEXT NOT NULL,
+    tz TEXT NOT NULL, every_ms INTEGER NOT NULL, principal TEXT NOT NULL,
+    created_ms INTEGER NOT NULL, resumed_ms INTEGER NOT NULL, paused_ms INTEGER NOT NULL,
+    last_due_ms INTEGER NOT NULL, problem TEXT NOT NULL, version INTEGER NOT NULL
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS diverged (
     topic_id INTEGER NOT NULL, partition INTEGER NOT NULL, PRIMARY KEY (topic_id, partition)
@@ -128,6 +137,9 @@ def load_state(db: sqlite3.Connection, version: int) -> MetadataState:
     tokens = {
         row["id"]: msgspec.convert(row, TokenRecord) for row in _rows(db, "tokens", "id", "rules")
     }
+    schedules = {
+        row["name"]: msgspec.convert(row, ScheduleRecord) for row in _rows(db, "schedules", "name")
+    }
     settings = [msgspec.convert(row, ClusterSettings) for row in _rows(db, "cluster", "id")]
     features = [msgspec.convert(row, Features) for row in _rows(db, "features", "id")]
     return MetadataState(
@@ -139,6 +151,7 @@ def load_state(db: sqlite3.Connection, version: int) -> MetadataState:
         features[0] if features else Features(),
         deleted,
         tokens,
+        schedules,
     )
 
 

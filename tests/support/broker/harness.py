@@ -33,6 +33,13 @@ from goq.delivery.snapshot import DEFAULT_SNAPSHOT_LIMITS, SnapshotLimits
 from goq.frame.encoder import Columns, ProducerMark, encode_frame
 from goq.frame.view import FrameView
 from goq.model import Message, Receipt, fenced_id_of
+from goq.schedules.schedule_record import (
+    ScheduleRecord,
+    ScheduleRun,
+    check_schedule_change,
+    with_runs,
+    with_schedule,
+)
 from goq.storage.disk import Disk, File, NotCached, RealDisk
 from goq.storage.node_db import ArchiveRow, SegmentRow, TopicManifest, TopicRow
 from tests.support.broker.partition_internals import event_writer
@@ -181,9 +188,20 @@ class MemoryMetadata:
         self.archive: dict[tuple[str, int, str, int], ArchiveRow] = {}
         self.before: Callable[[str], None] = lambda _change: None
         self.tokens: dict[str, TokenRecord] = {}
+        self.schedules: dict[str, ScheduleRecord] = {}
 
     async def put_token(self, record: TokenRecord) -> None:
         self.tokens = {**self.tokens, record.id: record}
+
+    async def put_schedule(self, record: ScheduleRecord) -> None:
+        check_schedule_change(self.schedules, record)
+        self.schedules = with_schedule(self.schedules, record)
+
+    async def delete_schedule(self, name: str) -> None:
+        self.schedules = {each: self.schedules[each] for each in self.schedules if each != name}
+
+    async def record_runs(self, runs: Mapping[str, ScheduleRun]) -> None:
+        self.schedules = with_runs(self.schedules, runs)
 
     async def next_epoch(self) -> int:
         self.epoch += 1

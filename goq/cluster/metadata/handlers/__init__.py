@@ -4,6 +4,7 @@ topics             create, alter, delete and remove topics; add partitions
 partitions         in-sync sets, leaders and damage of a partition
 nodes              register, fence, decommission and remove nodes
 tokens             access tokens
+schedules          schedules, and what they have published
 groups             consumer groups, and the settings of the cluster
 reassignments      plan, start, cancel and finish the reassignment of replicas
 unsafe_recovery    continue with one node after most nodes are lost

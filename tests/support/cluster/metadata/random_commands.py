@@ -15,6 +15,7 @@ from goq.cluster.metadata.state import (
     TopicMetadata,
 )
 from goq.model import draw_topic_id
+from goq.schedules.schedule_record import ScheduleRecord, ScheduleRun
 
 NODES = [f"n{number}" for number in range(1, 8)]
 RACKS = [None, "a", "b", "c"]
@@ -29,6 +30,7 @@ class Commands:
         self._topics = topics
         self.random = random.Random(str(seed))
         self._token_random = random.Random(f"tokens {seed}")
+        self._schedule_random = random.Random(f"schedules {seed}")
         self._states: list[MetadataState] = []
         self._made: list[c.AnyCommand] = []
 
@@ -37,6 +39,8 @@ class Commands:
         self._states = [*self._states[-20:], state]
         if self._token_random.random() < 0.03:
             return self._about_token(state)
+        if self._schedule_random.random() < 0.03:
+            return self._about_schedule(state)
         chance = self.random.random()
         if self._made and chance < 0.08:
             return self.random.choice(self._made[-30:])
@@ -71,6 +75,19 @@ class Commands:
                 version=version,
             )
         )
+
+    def _about_schedule(self, state: MetadataState) -> c.AnyCommand:
+        r = self._schedule_random
+        name = r.choice(["tick", "tock", "clean"])
+        known = state.schedules.get(name)
+        if r.random() < 0.2:
+            return c.DeleteSchedule(name)
+        if r.random() < 0.4:
+            return c.RecordScheduleRuns({name: ScheduleRun(r.randrange(9), r.choice(["", "why"]))})
+        version = (0 if known is None else known.version) + r.choice([0, 1, 1, 1])
+        times = (0, r.randrange(9), r.choice([0, 7]), r.randrange(9))
+        record = ScheduleRecord(name, "orders", "[]", "", "", 1000, "-", *times, version=version)
+        return c.PutSchedule(record)
 
     def _about_node(self, state: MetadataState) -> c.AnyCommand:
         r = self.random

@@ -177,4 +177,4 @@ def test_a_topic_whose_partitions_alone_change_has_no_changed_row() -> None:
     assert ("nodes", "n1") in found
     assert {table for table, *_ in found} == {"nodes", "partitions"}
     assert isinstance(before.nodes["n1"], NodeMetadata)
-    assert tables.SCHEMA.count("CREATE TABLE") == 9
+    assert tables.SCHEMA.count("CREATE TABLE") == 10

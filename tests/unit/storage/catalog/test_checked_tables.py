@@ -11,6 +11,7 @@ import pytest
 
 from goq.access.token_manager import new_token
 from goq.errors import CorruptData
+from goq.schedules.schedule_record import ScheduleRecord
 from goq.storage.catalog.checked_tables import CheckedTables
 from goq.storage.node_db import ArchiveRow, NodeDb, SegmentRow, TopicRow
 
@@ -186,13 +187,20 @@ def filled_with_many(path: Path) -> dict[str, Any]:
         db.put_topic(TopicRow(f"topic-{number}", 3, {}, id=number + 1))
         db.put_group("t", f"group-{number}", {})
         db.put_token(new_token(f"token-{number}", ["read:*"], now_ms=1).record, [])
+        name = f"schedule-{number}"
+        db.put_schedules([ScheduleRecord(name, "t", "[]", "", "", 1000, "-", 1, 1)])
     found = everything(db)
     db.close()
     return found
 
 
 def everything(db: NodeDb) -> dict[str, Any]:
-    return {"topics": db.topics(), "groups": db.groups("t"), "tokens": dict(db.tokens())}
+    return {
+        "topics": db.topics(),
+        "groups": db.groups("t"),
+        "tokens": dict(db.tokens()),
+        "schedules": db.schedules(),
+    }
 
 
 def test_an_index_without_entries_hides_no_rows(tmp_path: Path) -> None:
