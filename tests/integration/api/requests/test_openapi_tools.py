@@ -55,7 +55,7 @@ def paths(node: RunningNode, topic: str) -> dict[str, str]:
     eventually(lambda: node.call("GET", dead)["messages"])
     messages = [{"value": "v", "headers": {"a": "b"}}]
     yearly = {"topic": topic, "every": "366d", "messages": messages}
-    node.call("PUT", "/v1/schedules/yearly", yearly)
+    node.call("PUT", f"/v1/schedules/{topic}", yearly)
     return {
         "/v1/topics": "/v1/topics",
         "/v1/topics/{topic}": f"/v1/topics/{topic}",
@@ -71,7 +71,7 @@ def paths(node: RunningNode, topic: str) -> dict[str, str]:
         "/v1/topics/{topic}/groups/{group}/members": f"{ordered}/members",
         "/v1/topics/{topic}/groups/{group}/peek": f"{group}/peek?state=leased",
         "/v1/schedules": "/v1/schedules",
-        "/v1/schedules/{schedule}": "/v1/schedules/yearly",
+        "/v1/schedules/{schedule}": f"/v1/schedules/{topic}",
         "/v1/messages/{id}": f"/v1/messages/{bad['id']}",
         "/v1/messages/{id}/trace": f"/v1/messages/{bad['id']}/trace",
         "/v1/cluster": "/v1/cluster",
