@@ -28,7 +28,7 @@ expected-statuses = [400, 401, 403, 404, 405, 406, 409, 413, 415, 421, 422, 428,
 _ANSWER_S_MAX = "120"
 """By default Schemathesis waits 10 s: less than ``wait=30s``, and 1,000 new partitions may take."""
 
-_WAITING = "stream|/ready"
+_WAITING = "stream|/ready|/v1/live"
 """Routes that hold their answer: another test asks them."""
 
 
