@@ -42,6 +42,7 @@ COMMANDS = {
     "republish": "publish messages chosen by a SQL query again",
     "backup": "back up a node, list, verify and prune backups",
     "restore": "make a data folder of a backup",
+    "top": "show what nodes, topics and groups do now",
     "doctor": "check a node, or verify a data folder",
     "bench": "measure a node",
     "token": "create, list, rotate, revoke tokens; show whose token this is",

@@ -20,6 +20,7 @@ report     analyses of exported topics
 republish  messages chosen by SQL, published again
 backup     backups, listed, verified and pruned
 restore    a data folder of a backup
+top        what nodes, topics and groups do now
 doctor     the health of a node, or of a data folder
 bench      a quick measurement of a node
 audit      the audit trail

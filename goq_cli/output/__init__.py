@@ -8,6 +8,7 @@ message_format  how a message is printed: a format, raw, or JSON
 trace           the timeline of a message
 topic_history   a topic over time, as bars or fields
 cluster         a cluster: summary, nodes, topics, problems
+top             what ``goq top`` shows: rates, tables
 progress        count, share, rate and remaining time of a long command
 log_share       the share of a replay that was read
 disk_errors     errors of the disk, in one sentence
