@@ -560,7 +560,9 @@ def _check_life(deliveries: Sequence[Delivered], settlements: Sequence[Settlemen
             for later in deliveries
             if later.token > ack.token or later.asked_us > ack.answered_us
         ]
-    if len(done_acks) > 1:
+    # An ack that is sent again under its lease is settled again: its answer may have been lost.
+    ends = {(ack.verb, ack.token, ack.verb != "ack" and ack.asked_us) for ack in done_acks}
+    if len(ends) > 1:
         found.append(f"{done_acks[1].verb}ed more than once")
     for delivered in deliveries:
         found += _check_lease(delivered, by_token[delivered.token])
@@ -578,10 +580,10 @@ def _check_lease(delivered: Delivered, settlements: Sequence[Settlement]) -> lis
     """Return what is wrong in how the settlements under one lease were answered."""
     found: list[str] = []
     lease_until_us = delivered.lease_until_us
-    is_over = may_be_over = False
+    is_over = may_be_over = is_acked = False
     for settlement in sorted(settlements, key=lambda s: s.asked_us):
         is_done = settlement.outcome is Outcome.DONE
-        if is_done and is_over:
+        if is_done and is_over and not (is_acked and settlement.verb == "ack"):
             found.append(f"{settlement.verb} took effect after the message was settled")
         if settlement.outcome is Outcome.REFUSED:
             if not may_be_over and settlement.answered_us < lease_until_us - _TOLERANCE_US:
@@ -591,6 +593,7 @@ def _check_lease(delivered: Delivered, settlements: Sequence[Settlement]) -> lis
         else:
             may_be_over = True
             is_over |= is_done
+            is_acked |= is_done and settlement.verb == "ack"
     return found
 
 

@@ -99,11 +99,20 @@ def test_what_one_producer_was_told_out_of_its_order_is_refused() -> None:
         (FIRST, SECOND, ACK),
         (SECOND, ACK, FIRST),
         (FIRST, EARLY_ACK, replace(EARLY_ACK, outcome=Outcome.REFUSED, asked_us=1_400_000)),
+        (FIRST, EARLY_ACK, replace(EARLY_ACK, asked_us=1_400_000)),
         (FIRST, replace(EARLY_ACK, outcome=Outcome.UNKNOWN), SECOND, ACK),
         (FIRST, replace(EARLY_ACK, verb="nack"), replace(SECOND, answered_us=1_400_000)),
         (FIRST, replace(EARLY_ACK, asked_us=9_100_000, answered_us=9_150_000)),
     ],
-    ids=["expired", "answers-swapped", "acked-twice", "unknown-ack", "nacked", "late-ack-in-time"],
+    ids=[
+        "expired",
+        "answers-swapped",
+        "acked-twice",
+        "acked-again",
+        "unknown-ack",
+        "nacked",
+        "late-ack-in-time",
+    ],
 )
 def test_a_history_as_it_should_be_is_right(history: tuple[Any, ...]) -> None:
     check_deliveries(*history)
