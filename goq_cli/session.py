@@ -77,6 +77,12 @@ class Session:
         notice = RetryNotice(self.servers_and_token()[0], is_over, is_once=tells_once)
         return self._client(client_id, bound, bound, notice)
 
+    def patient_client(self, on_retry: OnRetry) -> Client:
+        """Return a client that waits for a node for as long as ``on_retry`` wants."""
+        from goq.client.arguments import FOREVER
+
+        return self._client(None, FOREVER, FOREVER, on_retry)
+
     def _client(
         self, client_id: str | None, retries: str, connect: str, on_retry: OnRetry | None = None
     ) -> Client:

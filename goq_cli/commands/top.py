@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from typing import Annotated
 
@@ -24,14 +26,15 @@ def command(
         str, typer.Option(metavar="D", help="How long rates are measured: 500ms to 1m.")
     ] = "1s",
 ) -> None:
-    """Print the work of nodes, topics and groups: rates, lag, trend, time to drain.
+    """Show the work of nodes, topics and groups: rates, lag, trend, time to drain.
 
-    With --json, a line an interval. Counters of a node that restarts begin anew: an interval has no
-    rates then.
+    Keys: s sorts, / filters, the arrows and enter open a topic, escape leads back, p pauses, q
+    quits. With --json, an object an interval. The interval in which a node restarts has no rates.
     """
     interval_s = _seconds(interval)
     if not (once or SESSION.json):
-        raise UsageError("say --once for one screen, or --json for a line each interval")
+        _show(interval_s)
+        return
     meter = RateMeter()
     with SESSION.client() if once else SESSION.lasting_client(None, None, lambda: False) as client:
         meter.moment(client.get_live_state())
@@ -46,6 +49,18 @@ def command(
                 return
 
 
+def _show(interval_s: float) -> None:
+    """Show the live screen, once a node has answered."""
+    is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    if not is_terminal or os.environ.get("TERM", "dumb") == "dumb":
+        raise UsageError("the live screen needs a terminal: say --once, or --json")
+    from goq_cli.output.top.screen import TopScreen
+
+    with SESSION.client() as client:
+        client.get_live_state()
+    TopScreen(interval_s).run()
+
+
 def _seconds(interval: str) -> float:
     from goq.units import parse_duration_ms
 
@@ -56,8 +71,6 @@ def _seconds(interval: str) -> float:
 
 
 def _print_json(moment: Moment) -> None:
-    import sys
-
     import msgspec
 
     print_json({**msgspec.to_builtins(moment), "time": format_time(moment.time)})

@@ -101,7 +101,7 @@ def test_json_lines_go_on_when_a_node_comes_back(
         (("--once", "--interval", "499ms"), b"between 500ms and 1m"),
         (("--once", "--interval", "60001ms"), b"between 500ms and 1m"),
         (("--once", "--interval", "soon"), b"not a duration"),
-        ((), b"--once"),
+        ((), b"needs a terminal: say --once, or --json"),
     ],
 )
 def test_wrong_usage_says_what_to_do(words: tuple[str, ...], told: bytes) -> None:
