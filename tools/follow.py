@@ -46,7 +46,7 @@ class Bounds(NamedTuple):
     crossings: int
 
 
-BOUNDS = {"publish": Bounds(48, 127), "receive": Bounds(57, 202), "ack": Bounds(42, 102)}
+BOUNDS = {"publish": Bounds(49, 127), "receive": Bounds(57, 206), "ack": Bounds(42, 102)}
 
 
 class Path_(NamedTuple):

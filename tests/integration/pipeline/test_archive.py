@@ -141,14 +141,14 @@ def test_an_archive_that_is_harmed_under_a_reader_costs_what_was_harmed(
 def test_retention_may_move_on_in_the_middle_of_a_reading(
     node: RunningNode, topic: str, client: Client
 ) -> None:
-    publish_segments(node, topic, range(60), each=10)  # too much for one answer
-    frame_batches = whole(client).read_messages(topic, 0, 0, 60)
+    publish_segments(node, topic, range(240), each=10)  # too much for one answer
+    frame_batches = whole(client).read_messages(topic, 0, 0, 240)
     first = next(frame_batches)
-    assert first.next_offset < 50
+    assert first.next_offset < 230
     retire(node, topic, archive=True)
-    assert NodeSource(client).bounds(topic)[0].start == 60
+    assert NodeSource(client).bounds(topic)[0].start == 240
     numbers, missing = numbers_of(itertools.chain([first], frame_batches))
-    assert (numbers, missing) == (list(range(60)), [])
+    assert (numbers, missing) == (list(range(240)), [])
 
 
 def export(

@@ -67,7 +67,13 @@ def s3_server(folder: Path) -> Iterator[S3Server]:
     names = [f"{part}.port{kind}" for part in _PARTS for kind in ("", ".grpc")]
     ports = dict(zip(names, free_ports(len(names)), strict=True))
     command = [str(PROGRAM), "server", f"-dir={folder}", f"-ip={HOST}", f"-ip.bind={HOST}"]
-    command += ["-filer", "-s3", f"-s3.config={folder / 'identities.json'}", "-s3.port.iceberg=0"]
+    command += [
+        "-filer",
+        "-s3",
+        f"-s3.config={folder / 'identities.json'}",
+        "-s3.port.iceberg=0",
+        "-s3.port.lance=0",
+    ]
     command += ["-master.telemetry=false", "-master.volumeSizeLimitMB=64", "-volume.max=20"]
     command += [f"-{name}={port}" for name, port in ports.items()]
     with (folder / "log").open("wb") as log:

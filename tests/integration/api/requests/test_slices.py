@@ -115,10 +115,15 @@ def _metrics(node: RunningNode, topic: str) -> Asked:
     return Asked("/metrics")
 
 
-def _topics(node: RunningNode, _topic: str) -> Asked:
+def _topics(node: RunningNode, topic: str) -> Asked:
     for number in range(10):
-        node.call("POST", "/v1/topics", {"name": f"other-{number}", "partitions": 1})
+        node.call("POST", "/v1/topics", {"name": f"{topic}-{number}", "partitions": 1})
     return Asked("/v1/topics")
+
+
+def _live(node: RunningNode, topic: str) -> Asked:
+    _topics(node, topic)
+    return Asked("/v1/live?limit=1")
 
 
 _TOPIC = "/v1/topics/{topic}"
@@ -137,6 +142,7 @@ SLICED = {
     ("GET", f"{_TOPIC}/groups"): Case(_listing_groups, CHUNK),
     ("GET", "/metrics"): Case(_metrics, CHUNK),
     ("GET", "/v1/topics"): Case(_topics, 10),
+    ("GET", "/v1/live"): Case(_live, 10),
 }
 IN_THREADS = {
     ("GET", f"{_TOPIC}/dead"),
@@ -173,6 +179,9 @@ SMALL = {
     ("POST", "/v1/tokens/{token}/rotate"),
     ("DELETE", "/v1/tokens/{token}"),
     ("GET", "/v1/audit"),
+    ("GET", "/v1/schedules"),
+    *((method, "/v1/schedules/{schedule}") for method in ("GET", "PUT", "DELETE")),
+    *(("POST", f"/v1/schedules/{{schedule}}/{verb}") for verb in ("pause", "resume")),
     ("GET", "/v1/backups"),
     ("POST", "/v1/backups"),
     ("GET", "/v1/whoami"),
