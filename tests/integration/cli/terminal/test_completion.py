@@ -41,7 +41,7 @@ def completed(environment: Environment, *words: str) -> list[str]:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["to"], ["topic", "token"]),
+        (["to"], ["topic", "top", "token"]),
         (["topic", "sh"], ["show"]),
         (["topic", "show", "--d"], ["--days"]),
         (["produce", "t", "--acks", ""], ["quorum", "leader"]),
