@@ -82,7 +82,7 @@ def test_consume_exits_with_5_when_it_cannot_say_that_a_topic_is_empty(tmp_path:
     with with_dead(tmp_path, 1) as node:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("GOQ_")}
         done = subprocess.run(
-            [*GOQ, "consume", "t", "--group", "g", "--until-empty"],
+            [*GOQ, "consume", "t", "--group", "g", "--until-empty", "--retry-for", "2s"],
             capture_output=True,
             env=kept | {"GOQ_SERVER": node.url, "XDG_CONFIG_HOME": str(tmp_path)},
             timeout=60,
