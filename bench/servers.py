@@ -69,8 +69,13 @@ class GoqNode(Server):
         self.port = int(self.url.rpartition(":")[2])
 
     def environment(self) -> dict[str, str]:
-        """Return an environment in which ``goq`` commands talk to this node."""
-        return {**os.environ, "GOQ_SERVER": self.url}
+        """Return an environment in which ``goq`` commands talk to this node.
+
+        Python keeps its bytecode there, as that of an installed program is kept.
+        """
+        environment = {**os.environ, "GOQ_SERVER": self.url}
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
+        return environment
 
 
 class RedisServer(Server):

@@ -6,13 +6,12 @@ import time
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from itertools import repeat
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
 from goq import limits
 from goq.client.arguments import Duration, Time, as_time
-from goq.config.topic import TopicSettings
 from goq.errors import InvalidInput
 from goq.frame.hashes import dedup_hash
 from goq.frame.header import Attribute
@@ -20,12 +19,17 @@ from goq.frame.view import DELIVERY_COLUMNS, FrameView
 from goq.model import Message, check_dedup_text, check_message
 from goq.units import format_duration_ms, is_relative_time, parse_duration_ms, parse_time_us
 
+if TYPE_CHECKING:
+    from goq.config.topic import TopicSettings
+
 DEFAULT_LANES: Final = "high,normal,low"
 
 
 @lru_cache(maxsize=256)
 def lanes_of(written: str) -> TopicSettings:
     """Return the settings of a topic that has lanes of these names; the rest are defaults."""
+    from goq.config.topic import TopicSettings  # 4 ms, which plain messages need not cost
+
     return TopicSettings().changed({"priority.lanes": written})
 
 

@@ -10,7 +10,6 @@ dedup id goes to the partition of the id, so that sending it again finds the fir
 from __future__ import annotations
 
 from collections.abc import Sequence
-from hashlib import blake2b
 from itertools import pairwise
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
@@ -238,5 +237,7 @@ def producer_id_of(identity: object) -> int:
     The same description gives the same id, so work that runs again has the same producer. It is
     made of JSON values, whose fields never change their order.
     """
+    from hashlib import blake2b  # loads OpenSSL, for replays alone
+
     digest = blake2b(msgspec.msgpack.encode(identity), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> (64 - _ID_BITS) or 1

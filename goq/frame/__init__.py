@@ -5,6 +5,7 @@
 encoder         a frame written from columns
 one_value       the frame of a message with only a value, without columns
 header          the fixed 64 bytes of a frame
+checksum        CRC32C
 hashes          hashes of keys, dedup ids and producer names; the partition of a key
 validation      the check of frames from outside
 relative_times  delays and times to live, counted from the leader's time

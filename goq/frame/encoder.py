@@ -14,10 +14,9 @@ from functools import reduce
 from itertools import accumulate, chain
 from typing import Any, NamedTuple
 
-from crc32c import crc32c
-
 from goq import limits
 from goq.errors import TooLarge
+from goq.frame.checksum import crc32c
 from goq.frame.hashes import key_hash, name_hash
 from goq.frame.header import (
     HEADER_BYTES,

@@ -28,10 +28,9 @@ from __future__ import annotations
 import struct
 from typing import Final, NamedTuple
 
-from crc32c import crc32c
-
 from goq import limits
 from goq.errors import InvalidFrame, UnsupportedFormat
+from goq.frame.checksum import crc32c
 
 MAGIC: Final = b"goq\x01"
 HEADER_BYTES: Final = 64

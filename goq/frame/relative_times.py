@@ -9,8 +9,8 @@ frame: a log has absolute times only.
 from __future__ import annotations
 
 import numpy as np
-from crc32c import crc32c
 
+from goq.frame.checksum import crc32c
 from goq.frame.header import Attribute
 from goq.frame.view import FrameView
 

@@ -12,12 +12,12 @@ import itertools
 
 import mmh3
 import numpy as np
-from crc32c import crc32c
 
 from goq import limits
 from goq.config.topic import TopicSettings
 from goq.errors import InvalidFrame, TooLarge
 from goq.frame.body import BytesColumn, Payload, apply_nulls
+from goq.frame.checksum import crc32c
 from goq.frame.encoder import NO_TENANT
 from goq.frame.header import Attribute, FrameHeader
 from goq.frame.one_value import value_of

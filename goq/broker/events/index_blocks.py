@@ -20,7 +20,6 @@ from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from crc32c import crc32c
 
 from goq import limits
 from goq.delivery.events.affected import NO_MESSAGES, WITH_OFFSETS, PendingCopies
@@ -34,6 +33,7 @@ from goq.delivery.events.event import (
 )
 from goq.delivery.events.frame_codec import StoredEvent, decode_event_frame
 from goq.errors import InvalidFrame
+from goq.frame.checksum import crc32c
 from goq.storage.log.reader import LogReader
 from goq.storage.log.segment import Segment
 

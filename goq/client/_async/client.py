@@ -1,4 +1,7 @@
-"""The client: every call of goq on one object."""
+"""The client: every call of goq on one object.
+
+A command may make one call and end. So what only some calls need is imported by them.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,14 @@ import os
 import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from goq import limits
 from goq.client._async.admin import AsyncAdmin
-from goq.client._async.consumer import ConsumeOptions, Consumer
 from goq.client._async.http import Http
 from goq.client._async.log_client import AsyncLogClient
 from goq.client._async.producer import AsyncProducer, ProducerOptions
 from goq.client._async.publisher import DirectPublisher, Publisher
-from goq.client._async.receive import AsyncDeliveryBatch, ReceiveOptions, receive
 from goq.client._async.settlement import AsyncReceivedMessage, Settler
 from goq.client._async.settlement_client import AsyncSettlementClient
 from goq.client.arguments import (
@@ -40,6 +42,10 @@ from goq.http.client.process_fork import renew_in_children
 from goq.http.client.trust import ClientTls
 from goq.model import check_client_id
 from goq.units import parse_duration_ms, parse_size_bytes
+
+if TYPE_CHECKING:
+    from goq.client._async.consumer import Consumer
+    from goq.client._async.receive import AsyncDeliveryBatch, ReceiveOptions
 
 
 class AsyncClient(AsyncLogClient, AsyncSettlementClient, AsyncAdmin):
@@ -269,6 +275,8 @@ class AsyncClient(AsyncLogClient, AsyncSettlementClient, AsyncAdmin):
         The loop waits for topics to be created. With ``until_empty``, or without
         ``wait_for_topics``, it raises ``TopicNotFound``. Raises ``InvalidInput``.
         """
+        from goq.client._async.consumer import ConsumeOptions, Consumer
+
         names = [topics] if isinstance(topics, str) else list(topics)
         if not names:
             raise InvalidInput("consuming needs at least one topic", field="topics")
@@ -325,6 +333,8 @@ class AsyncClient(AsyncLogClient, AsyncSettlementClient, AsyncAdmin):
         consumer: str | None = None,
     ) -> AsyncDeliveryBatch:
         """Return up to ``max_messages`` ready messages as frames, unlike :meth:`receive`."""
+        from goq.client._async.receive import receive
+
         options = self._receive_options(max_messages, wait, visibility, consumer)
         return await receive(self._http, self._settler, topic, group, options)
 
@@ -342,6 +352,8 @@ class AsyncClient(AsyncLogClient, AsyncSettlementClient, AsyncAdmin):
         visibility: Duration | None,
         consumer: str | None,
     ) -> ReceiveOptions:
+        from goq.client._async.receive import ReceiveOptions
+
         return ReceiveOptions(
             max_messages,
             wait_ms(wait),

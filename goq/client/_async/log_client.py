@@ -1,20 +1,25 @@
-"""The calls that read the log of a topic: batches, merged reads, and replays."""
+"""The calls that read the log of a topic: batches, merged reads, and replays.
+
+The readers are imported by the first call that needs them: not every command reads a log.
+"""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from goq import limits
 from goq.client._async.http import Http
-from goq.client._async.replay_reader import read_replay, resolve_replay
-from goq.client._async.topic_copy import BATCH_MESSAGES, CopyOptions, TopicCopy
-from goq.client._async.topic_reader import LogRange, OnDamage, TopicReader, read, read_events
 from goq.client.arguments import Duration, Time, as_time, wait_ms
 from goq.client.messages import CopyResult, LogMessage, ReadBatch
-from goq.client.replay_plan import Replay
 from goq.clock import Clock
 from goq.units import format_time_us, parse_time_us
+
+if TYPE_CHECKING:
+    from goq.client._async.topic_reader import LogRange, OnDamage
+    from goq.client.replay_plan import Replay
+
 
 _TIME_US_MIN, _TIME_US_MAX = -30_610_224_000_000_000, limits.TIME_MS_MAX * 1000
 """The years 1000 to 9999, which the text of a time can name. No message is from outside of them."""
@@ -54,6 +59,8 @@ class AsyncLogClient:
 
         Raises ``TopicNotFound``, ``PartitionNotFound``.
         """
+        from goq.client._async.topic_reader import read
+
         log_range = self._log_range(offset, from_time, to_time, background)
         log_range = replace(log_range, include_deleted=include_deleted)
         if limit is None and bytes_max is None:
@@ -82,6 +89,8 @@ class AsyncLogClient:
         Offsets of the batch are sequences of events. ``background`` and ``include_deleted`` are as
         in :meth:`read`.
         """
+        from goq.client._async.topic_reader import LogRange, read_events
+
         log_range = LogRange(sequence, background=background, include_deleted=include_deleted)
         return await read_events(self._http, topic, partition, log_range)
 
@@ -117,6 +126,8 @@ class AsyncLogClient:
         Damaged messages are passed to ``on_damage`` and skipped; without it they raise
         ``CorruptData``. Raises ``TopicNotFound``, ``PartitionNotFound``.
         """
+        from goq.client._async.topic_reader import TopicReader
+
         reader = TopicReader(
             self._http,
             topic,
@@ -153,6 +164,8 @@ class AsyncLogClient:
         Pass it to :meth:`read_replay` or :meth:`replay_into`. Raises ``TopicNotFound``,
         ``InvalidInput``.
         """
+        from goq.client._async.replay_reader import resolve_replay
+
         return await resolve_replay(
             self._http,
             topic,
@@ -178,6 +191,8 @@ class AsyncLogClient:
         Damaged messages are passed to ``on_damage`` and skipped; without it they raise
         ``CorruptData``.
         """
+        from goq.client._async.replay_reader import read_replay
+
         return read_replay(self._http, replay, on_damage=on_damage, before_wait=before_wait)
 
     async def replay_into(
@@ -185,7 +200,7 @@ class AsyncLogClient:
         replay: Replay,
         topic: str,
         *,
-        batch: int = BATCH_MESSAGES,
+        batch: int = 1000,
         before_send: Callable[[int], Awaitable[None]] | None = None,
         on_stored: Callable[[int], None] | None = None,
         on_reached: Callable[[int, int], None] | None = None,
@@ -201,6 +216,8 @@ class AsyncLogClient:
         Raises ``TopicNotFound`` for either topic; ``Conflict`` if the progress of an earlier call
         cannot be determined.
         """
+        from goq.client._async.topic_copy import CopyOptions, TopicCopy
+
         copy = TopicCopy(
             self._http,
             replay,
@@ -213,6 +230,8 @@ class AsyncLogClient:
     def _log_range(
         self, offset: int | None, from_time: Time | None, to_time: Time | None, background: bool
     ) -> LogRange:
+        from goq.client._async.topic_reader import LogRange
+
         return LogRange(
             offset,
             self._wire_time(from_time, "from_time"),

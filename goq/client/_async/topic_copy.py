@@ -29,7 +29,6 @@ from goq.errors import Conflict, InvalidInput, OutOfOrderSequence, TimedOut
 from goq.frame.encoder import ProducerMark, encode_frame
 from goq.model import check_message
 
-BATCH_MESSAGES: Final = 1000
 BATCH_BYTES: Final = limits.MIB
 OVERTAKEN_MAX: Final = 20
 
@@ -45,7 +44,7 @@ class _CopyProgress(NamedTuple):
 class CopyOptions:
     """Messages of a request, and callbacks; ``before_send`` is awaited before each request."""
 
-    batch: int = BATCH_MESSAGES
+    batch: int = 1000
     before_send: Callable[[int], Awaitable[None]] | None = None
     on_stored: Callable[[int], None] | None = None
     on_reached: Callable[[int, int], None] | None = None

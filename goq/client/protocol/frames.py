@@ -12,11 +12,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
 import msgspec
-from crc32c import crc32c
 
 from goq.client.delivery_options import DEFAULT_LANES
 from goq.client.messages import DamagedRange, FailedReceipt, ReadBatch, Settled
 from goq.errors import CorruptData, InvalidFrame
+from goq.frame.checksum import crc32c
 from goq.frame.view import FrameView
 from goq.model import Receipt
 from goq.units import parse_time_us

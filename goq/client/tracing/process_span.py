@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from goq import __version__
-from goq.client.tracing.spans import message_attributes
 from goq.client.tracing.trace_context import (
     OPENTELEMETRY,
     parse_traceparent,
@@ -59,6 +58,8 @@ def is_traced() -> bool:
 def process_span(message: HandledMessage) -> Generator[None]:
     """Open the span of a message's handling; an exception makes it failed."""
     from opentelemetry import context, trace
+
+    from goq.client.tracing.spans import message_attributes
 
     attributes = message_attributes(str(message.id), "process", "process")
     attributes["messaging.consumer.group.name"] = message.group

@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from crc32c import crc32c
 from pyarrow import fs
 
+from goq.frame.checksum import crc32c
 from goq.pipeline.export.errors import explained
 
 _DAY_US = 86_400_000_000

@@ -26,10 +26,10 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 import zstandard
-from crc32c import crc32c
 
 from goq import limits
 from goq.errors import CorruptData
+from goq.frame.checksum import crc32c
 from goq.storage.disk import Disk, File
 from goq.storage.log.segment import SUFFIX as LOG_SUFFIX
 from goq.storage.scanner import BadPages

@@ -17,7 +17,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
-from crc32c import crc32c
+
+from goq.frame.checksum import crc32c
 
 _VERSION = 1
 _CRC = "crc"

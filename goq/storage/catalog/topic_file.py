@@ -18,9 +18,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
-from crc32c import crc32c
 
 from goq.errors import CorruptData
+from goq.frame.checksum import crc32c
 from goq.model import topic_folder
 from goq.storage.disk import Disk
 

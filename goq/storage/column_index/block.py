@@ -34,8 +34,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from crc32c import crc32c
 
+from goq.frame.checksum import crc32c
 from goq.frame.header import HEADER_BYTES as FRAME_HEADER_BYTES
 from goq.frame.header import padding_bytes
 from goq.storage.column_index.rows import ColumnRows, ColumnsBuilder, DedupIdRows, expand_runs

@@ -19,8 +19,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
 
-from crc32c import crc32c
-
+from goq.frame.checksum import crc32c
 from goq.frame.header import Attribute
 from goq.frame.view import FrameView
 from goq.storage.disk import Disk

@@ -15,9 +15,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from crc32c import crc32c
-
 from goq import limits
+from goq.frame.checksum import crc32c
 from goq.storage.disk import Disk, File
 from goq.storage.journal.record import MAGIC, JournalRecord, parse_record
 from goq.storage.log.recovery_point import JournalMark

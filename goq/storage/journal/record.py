@@ -18,7 +18,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from crc32c import crc32c
+from goq.frame.checksum import crc32c
 
 MAGIC = b"GOQR"
 _HEADER = struct.Struct("<4sIIIQQ")

@@ -40,8 +40,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from crc32c import crc32c
 
+from goq.frame.checksum import crc32c
 from goq.storage.column_index.block import LastFrame, SegmentPosition
 
 MAGIC: Final = b"gok\x02"

@@ -26,8 +26,7 @@ import struct
 from pathlib import Path
 from typing import NamedTuple
 
-from crc32c import crc32c
-
+from goq.frame.checksum import crc32c
 from goq.storage.disk import Disk, File
 
 FILE_NAME = "watermark"

@@ -24,9 +24,9 @@ from bisect import bisect_left, bisect_right
 from typing import NamedTuple
 
 import numpy as np
-from crc32c import crc32c
 
 from goq import limits
+from goq.frame.checksum import crc32c
 from goq.storage.column_index.rows import Int64s
 
 TIME_US_MIN = -(2**63)

@@ -193,7 +193,7 @@ def test_short_commands_import_little(
     )
     modules = set(done.stderr.decode().split())
     assert modules & HEAVY == set()
-    assert len(modules) < (480 if arguments[0] == "produce" else 300), len(modules)
+    assert len(modules) < (420 if arguments[0] == "produce" else 300), len(modules)
 
 
 def test_every_command_and_option_has_help() -> None:

@@ -80,6 +80,8 @@ with Client() as q:
     q.producer("t")
 heavy = {"numpy", "asyncio", "rich", "pydantic", "pygments", "zstandard", "click", "anyio"}
 heavy |= {"httpx", "httptools", "uvloop", "certifi", "ssl", "http.client"}
+heavy |= {"importlib.metadata", "email", "argparse", "hashlib", "goq.config.topic"}
+heavy |= {f"goq.client._sync.{name}" for name in ("consumer", "receive", "topic_reader")}
 results = {name for name in sys.modules if name.startswith("goq.client.results.")}
 print(sorted(heavy & set(sys.modules) | results))
 """

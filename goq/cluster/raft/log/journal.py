@@ -21,8 +21,6 @@ import struct
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from crc32c import crc32c
-
 from goq import limits
 from goq.cluster.raft import codec
 from goq.cluster.raft.log.records import (
@@ -38,6 +36,7 @@ from goq.cluster.raft.log.records import (
 )
 from goq.cluster.raft.member import members_after
 from goq.errors import CorruptData, StorageFailed, StorageFull
+from goq.frame.checksum import crc32c
 from goq.storage.disk import Disk, is_temporary
 
 FILE_NAME = "journal"

@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from typing import Annotated, NamedTuple
 
 import msgspec
-from crc32c import crc32c
 
 from goq import limits
+from goq.frame.checksum import crc32c
 
 FORMAT = 1
 BASE, TERM, ENTRY = 1, 2, 3

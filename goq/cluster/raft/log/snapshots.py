@@ -14,11 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from crc32c import crc32c
-
 from goq import limits
 from goq.cluster.raft.state_machine.state_machine import StateMachine, StateMachineFailed
 from goq.errors import CorruptData, StorageFull
+from goq.frame.checksum import crc32c
 from goq.storage.disk import Disk, File, is_temporary
 
 OUT_NAME = "snapshot.out"
