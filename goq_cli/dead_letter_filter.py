@@ -16,7 +16,7 @@ PORTION = 1_000
 """How many dead letters one request is about, at most."""
 
 Topic = Annotated[
-    str, typer.Argument(metavar="TOPIC", help="The topic they died in, or its TOPIC.dlq.")
+    str, typer.Argument(metavar="TOPIC", help="The topic they died in, or that they are in.")
 ]
 Group = Annotated[str | None, typer.Option("--group", metavar="G", help="Given up by this group.")]
 Reason = Annotated[

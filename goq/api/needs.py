@@ -100,18 +100,7 @@ class TopicVerbs:
 
     def check(self, principal: Principal, request: Request, values: Sequence[str]) -> None:
         """Check every topic."""
-        for topic, group in self.ends(request, values):
-            for verb in self.verbs:
-                if principal.allows(verb, topic, group):
-                    break
-            else:
-                if topic != AUDIT_TOPIC:  # everybody knows that there is one
-                    check_sees(principal, topic)
-                where = topic if group is None else f"{topic}/{group}"
-                raise NotAllowed(
-                    f"token {principal.id} may not do this: it needs the rule"
-                    f" {' or '.join(self.verbs)}:{where[:450]}"
-                )
+        check_ends(principal, self.verbs, self.ends(request, values))
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +136,25 @@ class ServerVerb:
         if not principal.may(self.verb):
             raise NotAllowed(
                 f"token {principal.id} may not do this: it needs the rule {self.verb}:*"
+            )
+
+
+def check_ends(principal: Principal, verbs: Sequence[Verb], ends: Iterable[End]) -> None:
+    """Raise ``NotAllowed`` unless each end is allowed by one of the verbs.
+
+    Raises ``TopicNotFound`` for a topic that no rule of a principal concerns.
+    """
+    for topic, group in ends:
+        for verb in verbs:
+            if principal.allows(verb, topic, group):
+                break
+        else:
+            if topic != AUDIT_TOPIC:  # everybody knows that there is one
+                check_sees(principal, topic)
+            where = topic if group is None else f"{topic}/{group}"
+            raise NotAllowed(
+                f"token {principal.id} may not do this: it needs the rule"
+                f" {' or '.join(verbs)}:{where[:450]}"
             )
 
 

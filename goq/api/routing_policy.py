@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from goq.errors import GoqError
 from goq.http.message import Request
-from goq.model import DEAD_LETTERS_SUFFIX, MessageId
+from goq.model import MessageId
 
 STREAM_ID: Final = "Goq-Stream"
 """Response header with the id of a stream."""
@@ -57,11 +57,6 @@ def topic_of_path(values: Sequence[str]) -> str | None:
     return values[0] if values else None
 
 
-def dead_letter_topic_of_path(values: Sequence[str]) -> str | None:
-    """Return the dead-letter topic of the topic in the path."""
-    return values[0].removesuffix(DEAD_LETTERS_SUFFIX) + DEAD_LETTERS_SUFFIX
-
-
 @dataclass(frozen=True, slots=True)
 class ToAllLeaders:
     """All leaders of the topic's partitions answer, and ``merge`` makes one answer.
@@ -100,7 +95,7 @@ class Sequential:
     sums: Sequence[str]
     counts: str
     max_default: int
-    topic_of: TopicOf = dead_letter_topic_of_path
+    topic_of: TopicOf
 
 
 class CustomRouting(Enum):

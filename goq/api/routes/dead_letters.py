@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import Final, cast
 
 import msgspec
@@ -18,10 +17,12 @@ from goq.api.needs import (
     READ_DEAD_LETTERS,
     End,
     TopicVerbs,
+    check_ends,
     dead_letters_of_path,
+    principal_of,
 )
 from goq.api.router import Parameter, Route
-from goq.api.routing_policy import Sequential, ToAllLeaders, dead_letter_topic_of_path
+from goq.api.routing_policy import Sequential, ToAllLeaders
 from goq.api.schemas.dead_letters import (
     DeadLetterOut,
     DeadLettersOut,
@@ -32,13 +33,14 @@ from goq.api.schemas.dead_letters import (
 from goq.api.values import FLAG, MESSAGE_ID, TIME, integer, one_of
 from goq.api.views.merge_pages import PAGE_MESSAGES, merge_by_offset
 from goq.broker.broker import Broker
+from goq.broker.dlq.place import DeadLetterPlace, dead_letter_place
 from goq.broker.dlq.redrive import RemovalRequest, purge, redrive
 from goq.broker.dlq.search import DeadLetterQuery, DeadLetterSearch, FoundDeadLetter
 from goq.broker.topic.topic import Topic
 from goq.delivery.events.event import Cause
 from goq.errors import InvalidInput, TooLarge, TopicNotFound
 from goq.http.message import Request, Response
-from goq.model import DEAD_LETTERS_SUFFIX, MessageId, check_not_internal
+from goq.model import MessageId, check_not_internal
 from goq.units import format_time_us
 
 _CAUSES = (Cause.NACKED, Cause.EXPIRED, Cause.REJECTED, Cause.TTL)
@@ -69,14 +71,6 @@ def _redriven(request: Request, values: Sequence[str]) -> list[End]:
 REDRIVE: Final = TopicVerbs((Verb.MANAGE,), _redriven)
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """A topic and its dead-letter topic; ``dead`` is ``None`` while it has no dead letter."""
-
-    origin: str
-    dead: Topic | None
-
-
 class DeadLetterRoutes:
     """List, redrive and purge of dead letters."""
 
@@ -102,7 +96,7 @@ class DeadLetterRoutes:
                     ),
                 ),
                 errors=_MISSING,
-                routing=ToAllLeaders(_merge, dead_letter_topic_of_path),
+                routing=ToAllLeaders(_merge, self._topic_of_path),
                 needs=READ_DEAD_LETTERS,
             ),
             Route(
@@ -121,7 +115,12 @@ class DeadLetterRoutes:
                     Parameter("dry_run", "only count", FLAG),
                 ),
                 errors=_MISSING,
-                routing=Sequential(("matched", "purged"), "purged", limits.REDRIVE_MESSAGES_MAX),
+                routing=Sequential(
+                    ("matched", "purged"),
+                    "purged",
+                    limits.REDRIVE_MESSAGES_MAX,
+                    self._topic_of_path,
+                ),
                 needs=MANAGE_DEAD_LETTERS,
             ),
             Route(
@@ -132,7 +131,9 @@ class DeadLetterRoutes:
                 body=Redrive,
                 answer=RedriveOut,
                 errors=(*_MISSING, "partition_offline", "too_many_requests"),
-                routing=Sequential(_REDRIVEN, "redriven", Redrive().max_messages),
+                routing=Sequential(
+                    _REDRIVEN, "redriven", Redrive().max_messages, self._topic_of_path
+                ),
                 needs=REDRIVE,
             ),
         ]
@@ -142,17 +143,17 @@ class DeadLetterRoutes:
         limit = query_int(
             request, "limit", PAGE_MESSAGES, minimum=1, maximum=limits.READ_MESSAGES_MAX
         )
-        wanted = self._wanted(request.query, _ids(request), _partition(request))
-        place = self._place(name)
-        if place.dead is None:
+        place, dead = await self._find(request, name, READ_DEAD_LETTERS)
+        wanted = self._wanted(request.query, _ids(request), _partition(request), place)
+        if dead is None:
             return json_response(DeadLettersOut([]))
-        topic = place.dead.name
-        _check_partition(place.dead, wanted)
-        search = DeadLetterSearch(place.dead, wanted, _position(request.query.get("after"), topic))
+        topic = dead.name
+        _check_partition(dead, wanted)
+        search = DeadLetterSearch(dead, wanted, _position(request.query.get("after"), topic))
         out = JsonMessages(limits.READ_BYTES_MAX)
         async with aclosing(search.run()) as letters:
             async for found in letters:
-                if not out.add(_letter(place.dead, found)):
+                if not out.add(_letter(dead, found)):
                     break
                 search.next = (found.partition, found.offset)
                 if len(out) >= limit:
@@ -164,15 +165,22 @@ class DeadLetterRoutes:
         """Redrive dead letters to their origin or to another topic."""
         asked = json_body(request, Redrive)
         fields = {n: v for n in asked.__struct_fields__ if isinstance(v := getattr(asked, n), str)}
-        wanted = self._wanted(fields, asked.ids, asked.partition)
+        place, dead = await self._find(request, name, MANAGE_DEAD_LETTERS)
+        wanted = self._wanted(fields, asked.ids, asked.partition, place)
         _check_max(asked.max_messages)
         check_not_internal(asked.to or name)
-        place = self._place(name)
-        if place.dead is None:
+        if dead is None:
             return json_response(RedriveOut(asked.dry_run, 0, 0, 0, 0))
-        _check_partition(place.dead, wanted)
-        target = self._target(asked.to or place.origin, place.dead)
-        after = _position(asked.after, place.dead.name)
+        _check_partition(dead, wanted)
+        to = asked.to or place.origin
+        if to is None:
+            raise InvalidInput(
+                f"letters of several topics may be in {dead.name}: name the topic that they died"
+                " in, or the one to put them into",
+                field="to",
+            )
+        target = self._target(to, dead)
+        after = _position(asked.after, dead.name)
         taking = RemovalRequest(
             wanted,
             after,
@@ -181,7 +189,7 @@ class DeadLetterRoutes:
             asked.force,
             to_origin=asked.to is None,
         )
-        took = await redrive(place.dead, target, self._broker.clock.wall_ms(), taking)
+        took = await redrive(dead, target, self._broker.clock.wall_ms(), taking)
         return json_response(
             RedriveOut(
                 asked.dry_run,
@@ -189,7 +197,7 @@ class DeadLetterRoutes:
                 took.removed,
                 took.looped,
                 took.lost,
-                _id(place.dead.name, took.next),
+                _id(dead.name, took.next),
                 took.without_origin,
             )
         )
@@ -197,28 +205,44 @@ class DeadLetterRoutes:
     async def purge(self, request: Request, name: str) -> Response:
         """Delete dead letters for good."""
         query = request.query
-        wanted = self._wanted(query, _ids(request), _partition(request))
+        place, dead = await self._find(request, name, MANAGE_DEAD_LETTERS)
+        wanted = self._wanted(query, _ids(request), _partition(request), place)
         messages_max = query_int(request, "max_messages", limits.REDRIVE_MESSAGES_MAX)
         _check_max(messages_max)
         dry_run = _TRUE.get(query.get("dry_run", "false"))
         if dry_run is None:
             raise InvalidInput("dry_run is true or false", field="dry_run")
-        place = self._place(name)
-        if place.dead is None:
+        if dead is None:
             return json_response(PurgeOut(dry_run, 0, 0))
-        _check_partition(place.dead, wanted)
-        after = _position(query.get("after"), place.dead.name)
-        took = await purge(place.dead, RemovalRequest(wanted, after, messages_max, dry_run))
-        at = _id(place.dead.name, took.next)
+        _check_partition(dead, wanted)
+        after = _position(query.get("after"), dead.name)
+        took = await purge(dead, RemovalRequest(wanted, after, messages_max, dry_run))
+        at = _id(dead.name, took.next)
         return json_response(PurgeOut(dry_run, took.matched, took.removed, at))
 
-    def _place(self, name: str) -> _Place:
-        """Return the dead-letter topic of ``name``, or the topic itself if it is one."""
-        origin = name.removesuffix(DEAD_LETTERS_SUFFIX)
-        dead = self._broker.topics.get(origin + DEAD_LETTERS_SUFFIX)
+    def _topic_of_path(self, values: Sequence[str]) -> str | None:
+        """Return the dead-letter topic of the topic in the path."""
+        return self._place(values[0]).dead
+
+    def _place(self, name: str) -> DeadLetterPlace:
+        return dead_letter_place(name, self._broker.topics, self._broker.start_queue.rows)
+
+    async def _find(
+        self, request: Request, name: str, needs: TopicVerbs
+    ) -> tuple[DeadLetterPlace, Topic | None]:
+        """Return the place of the dead letters of ``name``, and their topic, ``None`` while it has
+        none.
+
+        The router has checked the sender for the topic and its own dead-letter topic only: raises
+        as it does for another one.
+        """
+        place = self._place(name)
+        check_ends(principal_of(request), needs.verbs, [(place.dead, None)])
+        await self._broker.start_queue.wait_for(place.dead)
+        dead = self._broker.topics.get(place.dead)
         if dead is None:
-            self._broker.topic(origin)
-        return _Place(origin, dead)
+            self._broker.topic(place.origin or name)
+        return place, dead
 
     def _target(self, name: str, dead: Topic) -> Topic:
         if name == dead.name:
@@ -230,7 +254,11 @@ class DeadLetterRoutes:
             raise
 
     def _wanted(
-        self, fields: Mapping[str, str], ids: Sequence[str], partition: int | None
+        self,
+        fields: Mapping[str, str],
+        ids: Sequence[str],
+        partition: int | None,
+        place: DeadLetterPlace,
     ) -> DeadLetterQuery:
         now_us = self._broker.clock.wall_us()
         times = {
@@ -255,6 +283,7 @@ class DeadLetterRoutes:
             to_us=times["to_time"],
             ids=frozenset(ids),
             partition=partition,
+            origin_topic=place.origin if place.is_shared else None,
         )
 
 

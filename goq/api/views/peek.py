@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 from goq import limits
 from goq.api.codec.messages import JsonMessages, messages_json, put_current_lane
 from goq.api.schemas.messages import MessagesOut
 from goq.api.views.log_read import RecentFrames
 from goq.broker.broker import Broker
+from goq.broker.dlq.place import DeadLetterPlace, dead_letter_place
 from goq.broker.group.messages_by_state import runs_of
+from goq.broker.outbox.dead_letter_headers import read_dead_letter
 from goq.broker.partition.partition import Partition
 from goq.broker.topic.topic import Topic
 from goq.clock import TimeSlice
@@ -19,10 +21,9 @@ from goq.delivery.group.attempt_ranges import AttemptRange
 from goq.errors import InvalidInput
 from goq.frame.header import Attribute
 from goq.frame.view import FrameView
-from goq.model import MessageId
+from goq.model import Header, MessageId
 from goq.units import format_time_us
 
-DEAD_LETTERS_SUFFIX = ".dlq"
 DEAD_GROUP_HEADER = "goq-dead-group"
 _BATCH = 1_000
 _TIMES = {MessageState.LEASED: "lease_until", MessageState.RETRY: "due"}
@@ -76,11 +77,14 @@ class Peek:
         """Return messages in one state, and the id to continue after if there may be more."""
         page = Page(limit)
         if state is MessageState.DEAD:
-            own = topic.name + DEAD_LETTERS_SUFFIX
-            dead = self._broker.topics.get(topic.settings.dead_letter_topic or own)
+            place = dead_letter_place(
+                topic.name, self._broker.topics, self._broker.start_queue.rows
+            )
+            await self._broker.start_queue.wait_for(place.dead)
+            dead = self._broker.topics.get(place.dead)
             if dead is None:
                 return page.answer(is_last=True)
-            return await self._dead(page, dead, group, after)
+            return await self._dead(page, dead, place, group, after)
         now_ms = self._broker.clock.wall_ms()
         first, behind = position_of(after, topic.name)
         for partition in topic.partitions:
@@ -136,10 +140,17 @@ class Peek:
                     return False
         return True
 
-    async def _dead(self, page: Page, dead: Topic, group: str, after: str | None) -> MessagesOut:
-        """Return dead letters of a group that were neither redriven nor purged."""
+    async def _dead(
+        self, page: Page, dead: Topic, place: DeadLetterPlace, group: str, after: str | None
+    ) -> MessagesOut:
+        """Return dead letters of a group that were neither redriven nor purged.
+
+        In a topic that others share, letters of others are left out: they may have such a group
+        too.
+        """
         first, behind = position_of(after, dead.name)
         name = group.encode()
+        origin_topic = place.origin if place.is_shared else None
         for partition in dead.partitions:
             if partition.identity.number < first:
                 continue
@@ -150,7 +161,11 @@ class Peek:
                 for offset in range(begin, end):
                     if page.is_full:
                         return page.answer(is_last=False)
-                    if _header(views, offset) == name and not partition.marks.is_cancelled(offset):
+                    headers = _headers(views, offset)
+                    is_own = (DEAD_GROUP_HEADER, name) in headers and (
+                        origin_topic is None or _died_in(headers) == origin_topic
+                    )
+                    if is_own and not partition.marks.is_cancelled(offset):
                         for out in messages_json(dead, number, views, offset, offset + 1):
                             out.state = str(MessageState.DEAD)
                             if not page.found.add(out):
@@ -190,14 +205,20 @@ def _expired(views: list[FrameView], start: int, end: int, now_ms: int) -> set[i
     return found
 
 
-def _header(views: list[FrameView], offset: int) -> bytes | None:
-    """Return the group that a dead letter belongs to."""
+def _headers(views: list[FrameView], offset: int) -> Sequence[Header]:
+    """Return the headers of a message."""
     for view in views:
         index = offset - view.header.base_offset
         if 0 <= index < view.header.message_count:
             (headers,) = view.headers(index, index + 1)
-            return next((value for known, value in headers if known == DEAD_GROUP_HEADER), None)
-    return None
+            return headers
+    return ()
+
+
+def _died_in(headers: Sequence[Header]) -> str | None:
+    """Return the topic that a dead letter died in."""
+    origin = read_dead_letter(headers).origin
+    return None if origin is None else origin.topic
 
 
 def position_of(after: str | None, topic: str) -> tuple[int, int]:

@@ -27,6 +27,7 @@ class DeadLetterQuery:
 
     ``reason`` matches a substring. Times are when the message was dead-lettered, in microseconds;
     ``to_us`` is exclusive. An id is that of the dead letter or of its original message.
+    ``origin_topic`` is the topic that the message died in.
     """
 
     group: str | None = None
@@ -37,6 +38,7 @@ class DeadLetterQuery:
     to_us: int | None = None
     ids: frozenset[str] = frozenset()
     partition: int | None = None
+    origin_topic: str | None = None
 
     def matches(self, message_id: str, key: bytes | None, letter: DeadLetter) -> bool:
         """Return whether a dead letter matches."""
@@ -50,7 +52,10 @@ class DeadLetterQuery:
         ):
             return False
         if origin is None:
-            return (self.group, self.reason, self.cause, self.from_us, self.to_us) == (None,) * 5
+            asked = self.group, self.reason, self.cause, self.from_us, self.to_us
+            return asked == (None,) * 5 and self.origin_topic is None
+        if self.origin_topic is not None and origin.topic != self.origin_topic:
+            return False
         return (
             (self.group is None or origin.group == self.group)
             and (self.reason is None or self.reason in origin.reason)

@@ -26,7 +26,7 @@ from goq.errors import GoqError
 from goq.frame.encoder import Columns, ProducerMark, encode_frame
 from goq.frame.header import HEADER_BYTES, Attribute, parse_header
 from goq.frame.view import FrameView
-from goq.model import DEAD_LETTERS_SUFFIX, Header, MessageId
+from goq.model import Header, MessageId
 from goq.storage.log.reader import LogReader
 from goq.units import format_time_us
 
@@ -160,8 +160,7 @@ class RecordCopier:
                 origin = self._origin(entry, start + index, attempt, published)
                 chosen = dead_letter_headers_of(headers, origin)
             else:
-                is_origin = entry.event.topic + DEAD_LETTERS_SUFFIX == self._source.topic
-                chosen = redriven_headers(headers, is_origin=is_origin)
+                chosen = redriven_headers(headers, entry.event.topic)
             yield _RecordCopy(
                 value,
                 found.keys[index] if found.keys is not None else None,

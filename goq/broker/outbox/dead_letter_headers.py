@@ -58,6 +58,11 @@ class DeadLetterOrigin(msgspec.Struct, omit_defaults=True):
     published: str = ""
     failures: list[FailedAttempt] = []
 
+    @property
+    def topic(self) -> str:
+        """The topic that it died in."""
+        return self.id.rsplit(":", 2)[0]
+
 
 class _History(msgspec.Struct, omit_defaults=True):
     failures: list[FailedAttempt] = []
@@ -144,8 +149,8 @@ def dead_letter_headers_of(
     return found
 
 
-def redriven_headers(headers: Sequence[Header], *, is_origin: bool) -> list[Header]:
-    """Return the headers of a dead letter that is redriven.
+def redriven_headers(headers: Sequence[Header], target: str) -> list[Header]:
+    """Return the headers of a dead letter that is redriven to the topic ``target``.
 
     In its original topic it is delivered only to the group that gave it up.
     """
@@ -154,7 +159,7 @@ def redriven_headers(headers: Sequence[Header], *, is_origin: bool) -> list[Head
     found.append((_REDRIVES, b"%d" % (letter.redrives + 1)))
     if letter.lost:
         found.append((REDRIVE_GROUP_HEADER, b""))
-    elif is_origin and letter.origin is not None:
+    elif letter.origin is not None and letter.origin.topic == target:
         found.append((REDRIVE_GROUP_HEADER, letter.origin.group.encode()))
     return found
 

@@ -33,7 +33,8 @@ class StartQueue:
     ) -> None:
         self._open_topic = open_topic
         self._partitions_max = partitions_max
-        self._rows: dict[str, TopicRow] = {}
+        self.rows: dict[str, TopicRow] = {}
+        """The queued topics by name."""
         self._opening: dict[str, asyncio.Task[GoqError | None]] = {}
         self._worker: asyncio.Task[None] | None = None
         self._is_stopped = False
@@ -43,15 +44,15 @@ class StartQueue:
         """Set once each topic was opened, or could not be."""
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self.rows)
 
     def __contains__(self, name: str) -> bool:
-        return name in self._rows
+        return name in self.rows
 
     @property
     def partition_count(self) -> int:
         """The number of partitions of these topics."""
-        return sum(row.partitions for row in self._rows.values())
+        return sum(row.partitions for row in self.rows.values())
 
     def take(self, rows: Iterable[TopicRow]) -> list[TopicRow]:
         """Queue all topics but the first ones, which are returned: the start opens them itself."""
@@ -59,7 +60,7 @@ class StartQueue:
         partitions = 0
         for row in rows:
             if first and partitions + row.partitions > self._partitions_max:
-                self._rows[row.name] = row
+                self.rows[row.name] = row
             else:
                 first.append(row)
                 partitions += row.partitions
@@ -67,23 +68,23 @@ class StartQueue:
 
     def start(self) -> None:
         """Open the queued topics in the background."""
-        if self._rows:
-            _log.info("opening %d more topics while the node is ready", len(self._rows))
+        if self.rows:
+            _log.info("opening %d more topics while the node is ready", len(self.rows))
             self._worker = asyncio.create_task(self._run())
         else:
             self.tried.set()
 
     async def _run(self) -> None:
-        while self._rows:
-            names = iter(list(self._rows))
+        while self.rows:
+            names = iter(list(self.rows))
             await asyncio.gather(*(self._open_each(names) for _ in range(_OPENED_AT_ONCE)))
             self.tried.set()
-            if self._rows:
+            if self.rows:
                 await asyncio.sleep(_RETRY_PAUSE_S)
 
     async def _open_each(self, names: Iterator[str]) -> None:
         for name in names:
-            if name in self._rows and not self._is_stopped:
+            if name in self.rows and not self._is_stopped:
                 await asyncio.shield(self._task(name))
 
     def _task(self, name: str) -> asyncio.Task[GoqError | None]:
@@ -95,7 +96,7 @@ class StartQueue:
     async def _open(self, name: str) -> GoqError | None:
         """Open a topic; return why it could not be opened."""
         try:
-            await self._open_topic(self._rows[name])
+            await self._open_topic(self.rows[name])
         except Exception as error:  # whatever keeps it from opening, others go on
             _log.error("topic %s cannot be opened: %s", name, error)
             if isinstance(error, GoqError):
@@ -103,8 +104,8 @@ class StartQueue:
             reason = f"topic {name} cannot be opened: {type(error).__name__}: {error}"
             return PartitionOffline(reason, retry_after_ms=int(1000 * _RETRY_PAUSE_S))
         else:
-            del self._rows[name]
-            if not self._rows:
+            del self.rows[name]
+            if not self.rows:
                 self.on_empty()
             return None
         finally:
@@ -112,7 +113,7 @@ class StartQueue:
 
     def check(self, name: str) -> None:
         """Raise ``PartitionOffline`` for a topic that is not open yet."""
-        if name in self._rows:
+        if name in self.rows:
             raise PartitionOffline(
                 f"topic {name} is being opened: the node has just started", retry_after_ms=1000
             )
@@ -123,7 +124,7 @@ class StartQueue:
         Raises the error of one that cannot be opened, and ``ShuttingDown``.
         """
         for name in names:
-            if name not in self._rows:
+            if name not in self.rows:
                 continue
             if self._is_stopped:
                 raise ShuttingDown("the node is stopping; try another or later")
@@ -133,7 +134,7 @@ class StartQueue:
 
     async def wait_for_all(self) -> None:
         """Wait until all topics are open; raises as :meth:`wait_for`."""
-        await self.wait_for(*list(self._rows))
+        await self.wait_for(*list(self.rows))
 
     def stop(self) -> None:
         """Open no further topic; requests that wait for one get ``ShuttingDown``."""

@@ -24,6 +24,7 @@ _CUT = "there are more copies than a trace follows"
 class MessageHistory(NamedTuple):
     """The history of one message of a trace. ``message`` is None if the message cannot be read.
 
+    ``is_copy`` means that the outbox of the origin in its headers published it.
     ``retained_until_us`` is the time before which retention by age does not delete it.
     """
 
@@ -33,6 +34,7 @@ class MessageHistory(NamedTuple):
     published_us: int | None
     producer: str | None
     is_redriven: bool
+    is_copy: bool
     retained_until_us: int | None
     timeline: Timeline
 
@@ -188,6 +190,8 @@ def _claimed_origin(history: MessageHistory) -> MessageId | None:
     claimed = read_dead_letter(history.message.headers).origin
     with suppress(InvalidInput):
         origin = MessageId.parse(claimed.id) if claimed is not None else None
-        if origin is not None and origin.topic + DEAD_LETTERS_SUFFIX == history.id.topic:
+        if origin is None:
+            return None
+        if history.is_copy or origin.topic + DEAD_LETTERS_SUFFIX == history.id.topic:
             return origin
     return None

@@ -148,7 +148,7 @@ class Tracer:
             if not is_there:
                 _check_known(partition, logs, message_id, timeline)
             state = _DAMAGED if is_there else _DELETED
-            return MessageHistory(message_id, state, None, None, None, False, None, timeline)
+            return MessageHistory(message_id, state, None, None, None, False, False, None, timeline)
         header, index = view.header, offset - view.header.base_offset
         if view.removed_rows is not None and view.removed_rows.has(index):
             time_us = None if _may_be_merged(view) else header.append_time_us
@@ -157,12 +157,14 @@ class Tracer:
             timeline = build(published)
             timeline.add_compacted()
             return MessageHistory(
-                message_id, _COMPACTED, None, time_us, producer, False, None, timeline
+                message_id, _COMPACTED, None, time_us, producer, False, False, None, timeline
             )
         (message,) = view.messages(index, index + 1)
         is_delayed = message.deliver_at_ms > header.append_time_us // 1000
         due_ms = message.deliver_at_ms if is_delayed else 0
         published = PublishRecord(offset, header.append_time_us, due_ms)
+        is_redriven = bool(header.attributes & Attribute.REDRIVEN)
+        is_copy = not is_redriven and self._is_copy(header, message)
         timeline, until_us = build(published), None
         if age_ms is not None and archived_us is None:
             until_us = last_time_us(source.messages, offset, header.append_time_us) + age_ms * 1000
@@ -171,23 +173,22 @@ class Tracer:
             LIVE if archived_us is None else _ARCHIVED,
             message,
             header.append_time_us,
-            self._producer_name(partition, source, header, message),
-            bool(header.attributes & Attribute.REDRIVEN),
+            f"{header.producer_id:016x}"
+            if is_redriven or is_copy
+            else partition.producers.name(header, source.events.reader),
+            is_redriven,
+            is_copy,
             until_us,
             timeline,
         )
 
-    def _producer_name(
-        self, partition: Partition, source: TraceSource, header: FrameHeader, message: Message
-    ) -> str | None:
-        """Return the name of a message's producer. That of a copy is an outbox, and has none."""
-        is_copy = bool(header.attributes & Attribute.REDRIVEN)
-        for origin in () if is_copy else _origins_of(message):
+    def _is_copy(self, header: FrameHeader, message: Message) -> bool:
+        """Return whether the outbox of one of a message's origins published it."""
+        for origin in _origins_of(message) if header.producer_id else ():
             with suppress(GoqError):
-                is_copy |= self._partition(origin).outbox_producer_id == header.producer_id
-        if is_copy:
-            return f"{header.producer_id:016x}"
-        return partition.producers.name(header, source.events.reader)
+                if self._partition(origin).outbox_producer_id == header.producer_id:
+                    return True
+        return False
 
     async def _copies_of(self, history: MessageHistory) -> dict[int, MessageId]:
         """Return the copies of a message, by the number of the step that made each copy."""

@@ -217,10 +217,8 @@ def test_lists_show_what_the_sender_may_see(place: Place, method: str) -> None:
     assert "process_cpu_seconds_total" in metrics
 
 
-def dead_letter(place: Place) -> str:
+def dead_letter(place: Place, topic: str = "crossing") -> str:
     """Publish to a topic, reject the message, and return its id."""
-    topic = "crossing"
-    place.admin("POST", "/v1/topics", {"name": topic, "partitions": 1})
     body = {"messages": [{"value": "v", "key": "k"}]}
     place.admin("POST", f"/v1/topics/{topic}/messages", body)
     group = f"/v1/topics/{topic}/groups/g"
@@ -230,6 +228,7 @@ def dead_letter(place: Place) -> str:
 
 
 def test_what_crosses_topics_is_checked_at_both_ends(place: Place) -> None:
+    place.admin("POST", "/v1/topics", {"name": "crossing", "partitions": 1})
     message = dead_letter(place)
     origin = create(place, "origin", "read:crossing", "manage:crossing")
     both = create(place, "both", "read:crossing*", "manage:crossing*")
@@ -257,6 +256,31 @@ def test_what_crosses_topics_is_checked_at_both_ends(place: Place) -> None:
     assert answer.status == 404
     assert ask(both, "GET", "/v1/topics/crossing/dead").status == 200
     assert ask(both, "POST", "/v1/topics/crossing/redrive", {}).json["redriven"] == 1
+
+
+def test_dead_letters_in_a_topic_of_choice_need_a_rule_for_it(place: Place) -> None:
+    for topic in ("shared", "mine"):
+        place.admin("POST", "/v1/topics", {"name": topic, "partitions": 1})
+    settings = {"settings": {"dead_letters.topic": "shared"}}
+    place.admin("PATCH", "/v1/topics/mine", settings)
+    message = dead_letter(place, "mine")
+    without = create(place, "without", "read:mine*", "manage:mine*")
+    seeing = create(place, "seeing", "read:mine*", "manage:mine*", "publish:shared")
+    both = create(place, "with", "read:mine*", "manage:mine*", "read:shared", "manage:shared")
+
+    def ask(token: str, method: str, path: str) -> Answer:
+        headers = {"Authorization": f"Bearer {token}"}
+        body = {} if method == "POST" else None
+        return place.node.request(method, f"/v1/topics/mine/{path}", body, headers)
+
+    eventually(lambda: bool(ask(both, "GET", "dead").json["messages"]))
+    for method, path in (("GET", "dead"), ("DELETE", "dead"), ("POST", "redrive")):
+        answer = ask(without, method, path)
+        assert (answer.status, "shared" in answer.body.decode()) == (404, True)
+        assert ask(seeing, method, path).status == 403
+    (letter,) = ask(both, "GET", "dead").json["messages"]
+    assert letter["origin"] == message
+    assert ask(both, "POST", "redrive").json["redriven"] == 1
 
 
 def test_a_request_that_claims_to_be_relayed_is_refused(place: Place, spy: Spy) -> None:

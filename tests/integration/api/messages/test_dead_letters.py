@@ -373,6 +373,87 @@ def test_dead_letters_may_go_to_a_topic_of_choice_and_back_by_its_group(
     assert len(peeked["messages"]) == 30
 
 
+def sharing(node: RunningNode, topic: str) -> tuple[str, str, str]:
+    """Return two topics with a dead letter each, in a topic that both share."""
+    chosen = f"{topic}-failed"
+    sources = topic, f"{topic}-too"
+    node.call("POST", "/v1/topics", {"name": chosen, "partitions": 1})
+    node.call("POST", "/v1/topics", {"name": sources[1], "partitions": 1})
+    for source in sources:
+        node.call("PATCH", f"/v1/topics/{source}", {"settings": {"dead_letters.topic": chosen}})
+        publish(node, source, f"of {source}")
+        assert reject_all(node, source, reason="broken") == 1
+    eventually(lambda: len(dead(node, chosen)) == 2)
+    return *sources, chosen
+
+
+def test_each_topic_has_its_own_of_the_dead_letters_in_a_topic_that_several_share(
+    node: RunningNode, topic: str
+) -> None:
+    first, second, chosen = sharing(node, topic)
+    for source in (first, second):
+        (letter,) = dead(node, source)
+        assert letter["id"].startswith(f"{chosen}:0:")
+        assert (letter["value"], letter["reason"]) == (f"of {source}", "broken")
+        peeked = node.call("GET", f"/v1/topics/{source}/groups/g/peek?state=dead")["messages"]
+        assert [message["value"] for message in peeked] == [f"of {source}"]
+    assert redrive(node, first)["redriven"] == 1
+    assert [message["value"] for message in arrived(node, first, 1)] == [f"of {first}"]
+    assert len(take(node, first, "other")) == 1  # the message, not its copy
+    assert dead(node, first) == []
+    assert len(dead(node, second)) == len(dead(node, chosen)) == 1
+    assert purge(node, first)["purged"] == 0
+    assert purge(node, second)["purged"] == 1
+    assert dead(node, chosen) == []
+
+
+def test_letters_of_several_topics_are_put_back_by_the_topic_that_they_died_in(
+    node: RunningNode, topic: str
+) -> None:
+    _, second, chosen = sharing(node, topic)
+    answer = node.request("POST", f"/v1/topics/{chosen}/redrive", {})
+    assert (answer.status, answer.json["field"]) == (400, "to")
+    assert second not in answer.json["detail"]
+    assert redrive(node, chosen, to=second)["redriven"] == 2
+    assert {message["value"] for message in arrived(node, second, 2)} == {
+        f"of {topic}",
+        f"of {second}",
+    }
+
+
+def test_a_dead_letter_in_a_topic_of_choice_tells_its_origin_that_retention_deleted(
+    node: RunningNode, topic: str
+) -> None:
+    first, _, chosen = sharing(node, topic)
+    (letter,) = dead(node, first)
+    path = f"/v1/messages/{letter['id']}/trace"
+    told = [(step["event"], step["id"]) for step in node.call("GET", path)["events"]]
+    assert ("DEAD_LETTERED", letter["origin"]) in told
+    node.clock.ahead_ms += 3_600_000
+    try:
+        settings = {"retention.age": "1m", "segment.age": "1m"}
+        node.call("PATCH", f"/v1/topics/{first}", {"settings": settings})
+        eventually(
+            lambda: node.request("GET", f"/v1/messages/{letter['origin']}").status == 404,
+            seconds=30,
+        )
+        steps = node.call("GET", path)["events"]
+    finally:
+        node.clock.ahead_ms -= 3_600_000
+    (published,) = [step for step in steps if step["id"] == letter["id"]]
+    assert published["from"] == letter["origin"]
+    assert chosen in published["id"]
+
+
+def test_a_message_that_only_claims_to_have_died_elsewhere_has_no_origin(
+    node: RunningNode, topic: str
+) -> None:
+    first, _, chosen = sharing(node, topic)
+    (forged,) = publish(node, chosen, "forged", headers={"goq-dead-id": f"{first}:0:0"})
+    steps = node.call("GET", f"/v1/messages/{forged['id']}/trace")["events"]
+    assert all("from" not in step for step in steps)
+
+
 @pytest.mark.parametrize("target", ["{topic}", "__audit", "a b", 5])
 def test_dead_letters_go_to_another_topic_that_may_be_published_to(
     node: RunningNode, topic: str, target: object
