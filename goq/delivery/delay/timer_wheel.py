@@ -37,6 +37,8 @@ _GROUP_BITS = 16  # amendments are grouped by due time, about a minute each
 _CHECK_EVERY = 256
 _REMOVED_SHARE = 16  # a removed entry costs about 200 bytes more than before
 _REMOVED_MIN = 1024
+_SCANNED_AT_ONCE = 65_536  # rows: about 1 ms, or 5 if they must be sorted
+_RUNS_MAX = 4  # of so many rows
 _Group = dict[tuple[int, int], int | None]
 _NONE: _Group = {}
 
@@ -104,7 +106,6 @@ class TimerWheel:
         "_count",
         "_levels",
         "_removed_count",
-        "_sorted_slot",
         "position_ms",
     )
 
@@ -118,7 +119,6 @@ class TimerWheel:
         self._amended: dict[int, _Group] = {}
         """The differences from the slots by due time and offset: removed (None) or another tag."""
         self._removed_count = 0
-        self._sorted_slot = (-1, 0)  # a slot of 1 ms in order of offset, and its length
 
     def __len__(self) -> int:
         return self._count - self._removed_count
@@ -187,8 +187,8 @@ class TimerWheel:
     def pop_slice(self, now_ms: int, entries_max: int) -> TimerSlice:
         """Remove and return the earliest part of what is due: about ``entries_max`` entries.
 
-        A large slot takes several calls to cascade, which return nothing. All that is due is popped
-        when ``up_to_ms`` is ``now_ms`` and there is no ``end_offset``.
+        A large slot takes several calls to cascade, or to find its order, which return nothing. All
+        that is due is popped when ``up_to_ms`` is ``now_ms`` and there is no ``end_offset``.
         """
         due = sorted(
             (number << level.shift, -level.shift, number)
@@ -211,12 +211,10 @@ class TimerWheel:
             self.position_ms = first_ms
             self._place(level.take_some(number, entries_max))
             return TimerSlice(self._entries(np.empty((0, 3), np.int64)), first_ms - 1)
-        if self._sorted_slot != (number, level.row_count(number)):
-            level.sort(number)
-        rows = level.take_some(number, entries_max)
-        left = level.row_count(number)
-        self._sorted_slot = number, left
-        end_offset = int(rows[-1, _OFFSET]) + 1 if left else None
+        rows = level.take_lowest(number, entries_max)
+        if rows is None:
+            return TimerSlice(self._entries(np.empty((0, 3), np.int64)), first_ms - 1)
+        end_offset = int(rows[-1, _OFFSET]) + 1 if level.row_count(number) else None
         return TimerSlice(self._entries(rows), first_ms, end_offset)
 
     def _entries(self, rows: Int64s) -> TimerEntries:
@@ -328,21 +326,26 @@ class _SlotLevel:
     stay in the array until all are: moving the rest up each time would cost more the larger it is.
     """
 
-    __slots__ = ("_taken", "order", "shift", "slots")
+    __slots__ = ("_merges", "_taken", "order", "shift", "slots")
 
     def __init__(self, shift: int) -> None:
         self.shift = shift
         self.slots: dict[int, array[int]] = {}
         self.order: list[int] = []
-        self._taken: dict[int, int] = {}  # values of the array
+        self._taken: dict[int, int] = {}  # rows from the beginning of the array
+        self._merges: dict[int, _Merge] = {}
 
     def row_count(self, number: int) -> int:
         """Return the number of rows of a slot; 0 if there is none."""
-        return (len(self.slots.get(number, ())) - self._taken.get(number, 0)) // 3
+        count = len(self.slots.get(number, ())) // 3 - self._taken.get(number, 0)
+        merge = self._merges.get(number)
+        return count if merge is None else count - merge.taken
 
     def rows(self, number: int) -> Int64s:
-        """Return the rows of a slot, without copying."""
-        return _rows_of(self.slots[number])[self._taken.get(number, 0) // 3 :]
+        """Return the rows of a slot, without copying if none was taken from its middle."""
+        rows = _rows_of(self.slots[number])[self._taken.get(number, 0) :]
+        merge = self._merges.get(number)
+        return rows if merge is None else merge.left_of(rows)
 
     def slot(self, number: int) -> array[int]:
         """Return a slot, a new one if there is none."""
@@ -358,33 +361,95 @@ class _SlotLevel:
 
     def take_first(self) -> Int64s:
         """Remove the earliest slot and return its rows."""
+        rows = self.rows(self.order[0])
         number = heapq.heappop(self.order)
-        return _rows_of(self.slots.pop(number))[self._taken.pop(number, 0) // 3 :]
+        del self.slots[number]
+        self._taken.pop(number, None)
+        self._merges.pop(number, None)
+        return rows
 
     def take_some(self, number: int, rows_max: int) -> Int64s:
         """Remove and return the first rows of a slot, which is the earliest."""
         if self.row_count(number) <= rows_max:
             return self.take_first()
         start = self._taken.get(number, 0)
-        self._taken[number] = start + 3 * rows_max
-        return _rows_of(self.slots[number][start : start + 3 * rows_max])
+        self._taken[number] = start + rows_max
+        return _rows_of(self.slots[number][3 * start : 3 * (start + rows_max)])
 
-    def sort(self, number: int) -> None:
-        """Put the rows of a slot in order of offset."""
-        rows = self.rows(number)
-        offsets = rows[:, _OFFSET]
-        if (offsets[1:] < offsets[:-1]).any():
-            self.replace(number, rows[np.argsort(offsets, kind="stable")])
+    def take_lowest(self, number: int, rows_max: int) -> Int64s | None:
+        """Remove and return the rows with the lowest offsets of a slot, which is the earliest.
+
+        They are in order. Returns None if it has only looked at the order of some rows.
+        """
+        rows = _rows_of(self.slots[number])
+        merge = self._merges.setdefault(number, _Merge())
+        if not merge.has_scanned(rows):
+            return None
+        return (
+            self.take_first() if self.row_count(number) <= rows_max else merge.take(rows, rows_max)
+        )
 
     def replace(self, number: int, rows: Int64s) -> None:
         """Set the rows of a slot; an empty slot is removed."""
         self._taken.pop(number, None)
+        self._merges.pop(number, None)
         if len(rows):
             slot = self.slots[number] = array("q")
             slot.frombytes(np.ascontiguousarray(rows).data.cast("B"))
         else:
             del self.slots[number]
             self.order = sorted(self.slots)
+
+
+class _Merge:
+    """The runs of rising offsets in a slot, and what was taken from them.
+
+    Rows that come from one wider slot are in order, so most slots have few runs. To sort a million
+    rows at once would take 40 ms; to merge the heads of their runs costs what is taken.
+    """
+
+    __slots__ = ("_scanned", "runs", "taken")
+
+    def __init__(self) -> None:
+        self.runs: list[tuple[int, int]] = []
+        """Where in the slot the rest of each run begins, and ends."""
+        self.taken = 0
+        self._scanned = 0
+
+    def has_scanned(self, rows: Int64s) -> bool:
+        """Find the runs of some more rows of a slot, or sort them; return whether it has all."""
+        start, end = self._scanned, min(self._scanned + _SCANNED_AT_ONCE, len(rows))
+        if start < end:
+            offsets = rows[start:end, _OFFSET]
+            breaks = (np.flatnonzero(offsets[1:] < offsets[:-1]) + start + 1).tolist()
+            if len(breaks) >= _RUNS_MAX:
+                rows[start:end] = rows[start:end][np.argsort(offsets)]
+                breaks = []
+            first = start
+            if self.runs and self.runs[-1][1] == start and rows[start - 1, _OFFSET] < offsets[0]:
+                first = self.runs.pop()[0]
+            self.runs += zip([first, *breaks], [*breaks, end], strict=True)
+            self._scanned = end
+        return end == len(rows)
+
+    def left_of(self, rows: Int64s) -> Int64s:
+        """Return the rows that were not taken."""
+        left = [rows[start:end] for start, end in self.runs]
+        return np.concatenate([*left, rows[self._scanned :]])
+
+    def take(self, rows: Int64s, rows_max: int) -> Int64s:
+        """Return the lowest rows, in order."""
+        heads = [rows[start : min(end, start + rows_max), _OFFSET] for start, end in self.runs]
+        offsets = np.concatenate(heads)
+        last = np.partition(offsets, rows_max - 1)[rows_max - 1]
+        counts = [int(np.searchsorted(head, last, "right")) for head in heads]
+        found = np.concatenate(
+            [rows[start : start + n] for (start, _), n in zip(self.runs, counts, strict=True)]
+        )
+        rest = ((start + n, end) for (start, end), n in zip(self.runs, counts, strict=True))
+        self.runs = [(start, end) for start, end in rest if start < end]
+        self.taken += len(found)
+        return found[np.argsort(found[:, _OFFSET])]
 
 
 def _rows_of(slot: array[int]) -> Int64s:

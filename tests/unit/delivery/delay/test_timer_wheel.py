@@ -5,7 +5,8 @@ from __future__ import annotations
 import heapq
 import random
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from tests.support.paths import DOCS
 
 NOW_MS = 1_760_000_000_000
 DOC = DOCS / "internals" / "timers.md"
+_SMALL = {"_CHECK_EVERY": 2, "_REMOVED_MIN": 3, "_SCANNED_AT_ONCE": 4, "_RUNS_MAX": 2}
 DISTANCES_MS = st.one_of(
     st.integers(-3, 3),
     st.integers(-600, 600),
@@ -60,12 +62,13 @@ def placed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 class Wheels(RuleBasedStateMachine):
-    """A wheel and a heap; both sizes at which slots are cleaned are made small."""
+    """A wheel and a heap; the sizes at which slots are cleaned, scanned and sorted are small."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.sizes = wheel_module._CHECK_EVERY, wheel_module._REMOVED_MIN
-        wheel_module._CHECK_EVERY, wheel_module._REMOVED_MIN = 2, 3
+        self.sizes = {name: getattr(wheel_module, name) for name in _SMALL}
+        for name, size in _SMALL.items():
+            setattr(wheel_module, name, size)
         self.now_ms = NOW_MS
         self.wheel, self.twin = TimerWheel(NOW_MS), HeapTwin()
         self.offset = 0
@@ -168,13 +171,14 @@ class Wheels(RuleBasedStateMachine):
         for level in self.wheel._levels:
             assert sorted(level.order) == sorted(level.slots)
             assert all(map(level.row_count, level.slots))
-            assert set(level._taken) <= set(level.slots)
+            assert set(level._taken) | set(level._merges) <= set(level.slots)
 
     def teardown(self) -> None:
         self.now_ms += 10**14
         self.pop()
         assert len(self.wheel) == self.wheel._removed_count == _slot_count(self.wheel) == 0
-        wheel_module._CHECK_EVERY, wheel_module._REMOVED_MIN = self.sizes
+        for name, size in self.sizes.items():
+            setattr(wheel_module, name, size)
 
 
 TestWheels = Wheels.TestCase
@@ -197,6 +201,34 @@ def test_a_large_slot_cascades_in_the_order_of_its_offsets() -> None:
             offsets = wheel._levels[0].rows(number)[:, 1].tolist()
             assert offsets == sorted(offsets)
     assert found == list(range(1_000))
+
+
+@pytest.mark.parametrize("is_shuffled", [False, True])
+def test_many_due_at_one_millisecond_are_never_sorted_at_once(
+    is_shuffled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sorted_counts: list[int] = []
+    argsort: Callable[..., Int64s] = np.argsort
+
+    def counting(values: Int64s, **how: Any) -> Int64s:
+        sorted_counts.append(len(values))
+        return argsort(values, **how)
+
+    due_ms = NOW_MS + 8 * 3_600_000
+    wheel = TimerWheel(NOW_MS)
+    rng = np.random.default_rng(1)
+    for number in range(40):
+        wheel.position_ms = NOW_MS + number * 12 * 60_000
+        offsets = np.arange(number * 10_000, (number + 1) * 10_000)
+        if is_shuffled:
+            rng.shuffle(offsets)
+        wheel.add_many(np.full(10_000, due_ms), offsets, offsets)
+    monkeypatch.setattr(np, "argsort", counting)
+    found: list[int] = []
+    while len(wheel):
+        found += wheel.pop_slice(due_ms, 1_000).entries.offsets.tolist()
+    assert found == list(range(400_000))
+    assert max(sorted_counts) <= wheel_module._SCANNED_AT_ONCE
 
 
 @pytest.mark.parametrize("due_ms", [0, 1, NOW_MS - 1, NOW_MS, NOW_MS + 1, 2**62, 2**63 - 1])
