@@ -29,7 +29,7 @@ from goq.api.schemas.messages import NewMessage, Publish
 from goq.clock import TimeSlice
 from goq.errors import InvalidInput, TooLarge
 
-LARGE_BYTES = 2 * limits.MIB
+LARGE_BYTES = 256 * limits.KIB
 """Bodies over this size are decoded in slices."""
 _WINDOW_BYTES = 128 * limits.KIB
 _PIECE_BYTES = 128 * limits.KIB

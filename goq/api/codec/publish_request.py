@@ -17,7 +17,6 @@ from goq.api.codec.request import (
     json_body,
     time_us,
 )
-from goq.api.schemas.base import Input
 from goq.api.schemas.messages import HeaderIn, HeadersIn, NewMessage, Publish
 from goq.broker.topic.publisher import RoutedMessage
 from goq.clock import TimeSlice
@@ -42,30 +41,6 @@ _HEADER_MARGIN_BYTES = 16
 _HEADERS_JSON_BYTES_MAX = 8 * limits.HEADERS_BYTES_MAX
 
 
-class _CountedMessage(NewMessage):
-    """A message that is counted as it is decoded."""
-
-    def __post_init__(self) -> None:
-        """Stop at one message too many: millions of empty messages fit into a small body."""
-        _messages_left[0] -= 1
-        if _messages_left[0] < 0:
-            raise TooLarge(
-                f"there are more than {limits.JSON_MESSAGES_PER_REQUEST_MAX} messages, the limit"
-                " of a request",
-                field="messages",
-            )
-
-
-class _CountedPublish(Input):
-    """A publish whose body may have more messages than the limit."""
-
-    messages: list[_CountedMessage]
-    acks: str | None = None
-
-
-_messages_left = [0]
-
-
 def parse_acks(request: Request, in_body: str | None = None) -> Acks:
     """Return the ``acks`` of a request, from its query or its body; ``quorum`` by default."""
     text = request.query.get("acks", in_body) if request.query_string else in_body
@@ -86,13 +61,12 @@ async def decode_messages(
     message.
     """
     time_slice = TimeSlice()
-    publish: Publish | _CountedPublish
     long_values: dict[int, bytes] = {}
-    if len(request.body) > LARGE_BYTES:
+    if _is_large(request.body):
         check_json(request, limits.BODY_BYTES_MAX)
         publish, long_values = await decode_large_publish(request.body)
     else:
-        publish = _decode_at_once(request)
+        publish = json_body(request, Publish, bytes_max=LARGE_BYTES, keys_bytes_max=KEYS_BYTES_MAX)
     if not publish.messages:
         raise InvalidInput("there is no message to publish", field="messages")
     count = len(publish.messages)
@@ -113,13 +87,9 @@ async def decode_messages(
     return placed, parse_acks(request, publish.acks)
 
 
-def _decode_at_once(request: Request) -> Publish | _CountedPublish:
-    shape: type[Publish | _CountedPublish] = Publish
-    if request.body.count(b"{") > limits.JSON_MESSAGES_PER_REQUEST_MAX:
-        # Only such a body can have too many messages: each begins with a brace.
-        shape = _CountedPublish
-        _messages_left[0] = limits.JSON_MESSAGES_PER_REQUEST_MAX
-    return json_body(request, shape, bytes_max=LARGE_BYTES, keys_bytes_max=KEYS_BYTES_MAX)
+def _is_large(body: bytes) -> bool:
+    """Return whether a body takes long to decode: each message begins with a brace."""
+    return len(body) > LARGE_BYTES or body.count(b"{") > limits.JSON_MESSAGES_PER_REQUEST_MAX
 
 
 def _size_bytes(message: Message) -> int:

@@ -18,7 +18,7 @@ from concurrent.futures import Executor
 from typing import Protocol
 
 from goq import limits
-from goq.clock import Clock, SystemClock
+from goq.clock import Clock, SystemClock, TimeSlice
 from goq.errors import GoqError
 from goq.storage.journal.journal import NodeJournal, PathEntry
 from goq.storage.log.log import Log
@@ -172,13 +172,18 @@ class CommitTurn:
         self._executor.submit(job)
 
     def _finish(self, writes: Sequence[JournalWrite]) -> None:
-        self._is_writing = False
+        """Finish writes, in several turns of the loop if they have many messages."""
         loop = asyncio.get_running_loop()
-        for write in writes:
+        time_slice = TimeSlice()
+        for number, write in enumerate(writes):
+            if number and time_slice.is_over:
+                loop.call_soon(self._finish, writes[number:])
+                return
             try:
                 write.finish(write.error)
             except Exception as error:  # a bug in one log must not hold up others
                 loop.call_exception_handler({"message": "a commit failed", "exception": error})
+        self._is_writing = False
         self._schedule()
 
 

@@ -7,7 +7,7 @@ index entry and an acknowledgement each.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from goq import limits
@@ -109,20 +109,14 @@ def frame_of(messages: Sequence[Message], producer: ProducerMark, default_lane: 
     return FrameView.parse(encode_frame(columns, producer=producer))
 
 
-def positions(frame: Appended, count: int) -> list[Appended]:
-    """Return the positions of the ``count`` messages of a frame, as if each had one of its own."""
-    if not frame.left_out:
-        return [
-            Appended(offset, frame.time_us) for offset in range(frame.offset, frame.offset + count)
-        ]
+def positions(frame: Appended, count: int) -> Iterator[Appended]:
+    """Yield the positions of the ``count`` messages of a frame, as if each had one of its own."""
     originals = {row: (offset, time_us) for row, offset, time_us in frame.left_out}
-    found: list[Appended] = []
     offset = frame.offset
     for row in range(count):
-        if row in originals:
-            original = originals[row]
-            found.append(Appended(*original, left_out=(DuplicateRow(0, *original),)))
+        original = originals.get(row) if originals else None
+        if original is not None:
+            yield Appended(*original, left_out=(DuplicateRow(0, *original),))
         else:
-            found.append(Appended(offset, frame.time_us))
+            yield Appended(offset, frame.time_us)
             offset += 1
-    return found

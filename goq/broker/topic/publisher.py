@@ -43,8 +43,7 @@ class RoutedMessage(NamedTuple):
     content: Message
 
 
-@dataclass(frozen=True, slots=True)
-class PublishedMessage:
+class PublishedMessage(NamedTuple):
     """The position of a published message; ``is_repetition`` if its dedup id was stored before."""
 
     partition: int
@@ -143,9 +142,13 @@ class TopicPublisher:
         pending = self._publish(frames, client_id, acks)
         results: dict[int, PublishedMessage] = {}
         appends = await wait_for_all(pending)
+        time_slice = TimeSlice()
         for (partition, numbers), appended in zip(chosen.items(), appends, strict=True):
-            each = [_published(partition, one) for one in positions(appended, len(numbers))]
-            results.update(zip(numbers, each, strict=True))
+            stored = positions(appended, len(numbers))
+            for number, one in zip(numbers, stored, strict=True):
+                results[number] = _published(partition, one)
+                if time_slice.is_over:
+                    await time_slice.next()
         return [results[number] for number in range(len(placed))]
 
     def _frames(

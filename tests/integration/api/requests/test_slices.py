@@ -129,7 +129,7 @@ def _live(node: RunningNode, topic: str) -> Asked:
 _TOPIC = "/v1/topics/{topic}"
 _GROUP = _TOPIC + "/groups/{group}"
 SLICED = {
-    ("POST", f"{_TOPIC}/messages"): Case(_publishing, 2 * UNITS),  # decoded, and answered
+    ("POST", f"{_TOPIC}/messages"): Case(_publishing, 4 * UNITS - 4),  # read, placed, answered
     ("GET", f"{_TOPIC}/messages"): Case(_reading, UNITS - 1),
     ("POST", f"{_GROUP}/receive"): Case(_receiving, UNITS // 16 + UNITS // CHUNK),
     **{

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from goq import limits
+from goq import clock, limits
 from goq.broker.log import commit_turn
 from goq.broker.log.commit_turn import CommitTurn
 from goq.broker.log.group_commit import GroupCommit
@@ -99,6 +99,26 @@ def test_logs_that_append_in_one_turn_share_one_record_and_one_sync(tmp_path: Pa
         assert node.numbers() == 1
         assert node.disk.count("sync", "") == before + 1
         assert node.disk.count("sync", ".journal") > 0
+
+    _run(tmp_path, test)
+
+
+def test_others_get_a_turn_between_the_commits_of_large_frames(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(node: _Node) -> None:
+        monkeypatch.setattr(clock, "SLICE_S", 0.0)
+        before = node.numbers()
+        appends = [asyncio.ensure_future(each.append(frame(b"x"))) for each in node.commits]
+        turns: list[int] = []
+        while not all(append.done() for append in appends):
+            turns.append(len(node.committed))
+            await asyncio.sleep(0)
+        assert {1, 2} <= set(turns)
+        assert node.committed == ["t0:0", "t1:0", "t2:0"]
+        assert node.numbers() == before + 1
+        await node.commits[0].append(frame(b"y"))
+        assert node.committed[3:] == ["t0:1"]
 
     _run(tmp_path, test)
 
