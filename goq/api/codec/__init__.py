@@ -4,5 +4,6 @@ request          JSON bodies, headers and query parameters of any request, check
 publish_request  published messages, from JSON or from frames, checked
 large_publish    published messages from a large JSON body, in slices
 messages         messages of an answer, as JSON or as frames
+long_value       the JSON text of a long value, in parts
 leased           the leases of a receive answer, read back from its bytes
 """

@@ -6,10 +6,11 @@ import base64
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import compress
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
+from goq.api.codec.long_value import LONG_BYTES, LongValue, encode_long_value, message_parts
 from goq.api.router import FRAMES
 from goq.api.schemas.groups import ReceivedOut
 from goq.api.schemas.messages import MessageOut
@@ -30,7 +31,7 @@ _PICK_SAVES_BYTES_MIN = 100  # a kept message; sending so much costs both sides 
 _CUT_SAVES_BYTES_MIN = 2048  # a kept message; about the cost of rebuilding it
 _CUT_BYTES = 32 * 1024  # a cut that saves more is made, however many messages are kept
 _DECODED_AT_ONCE = 256
-_CHECKED_EVERY = 16  # messages
+_NO_MESSAGES = b'{"messages":[]'
 _encoder = msgspec.json.Encoder()
 
 
@@ -141,30 +142,56 @@ class JsonMessages:
 
     def __init__(self, bytes_max: int) -> None:
         self.last_id: str | None = None
-        self._encoded: list[msgspec.Raw] = []
+        self._messages: list[list[bytes]] = []
         self._bytes_left = bytes_max
+        self._time_slice = TimeSlice()
 
     def __len__(self) -> int:
-        return len(self._encoded)
+        return len(self._messages)
 
-    def add(self, out: MessageOut) -> bool:
-        """Add a message if there is room; the first always has room."""
-        encoded = _encoder.encode(out)
-        if len(encoded) > self._bytes_left and self._encoded:
+    async def add(self, out: MessageOut) -> bool:
+        """Add a message if there is room; the first always has room. Let others go meanwhile."""
+        if self._time_slice.is_over:
+            await self._time_slice.next()
+        await encode_long_value(out, self._time_slice)
+        return self.add_at_once(out)
+
+    def add_at_once(self, out: MessageOut) -> bool:
+        """Add a message as :meth:`add` does, in a thread."""
+        parts = message_parts(out)
+        size_bytes = sum(map(len, parts))
+        if size_bytes > self._bytes_left and self._messages:
             return False
-        self._bytes_left -= len(encoded)
-        self._encoded.append(msgspec.Raw(encoded))
+        self._bytes_left -= size_bytes
+        self._messages.append(parts)
         self.last_id = out.id
         return True
 
-    @property
-    def messages(self) -> list[MessageOut]:
-        """The encoded messages, in the type that an answer declares."""
-        return cast(list[MessageOut], self._encoded)
+    def body(self, answer: object) -> bytes | list[BytesLike]:
+        """Return the JSON of an answer whose first field is ``messages``, empty, with these."""
+        encoded = _encoder.encode(answer)
+        assert encoded.startswith(_NO_MESSAGES)
+        parts: list[BytesLike] = []
+        short = [_NO_MESSAGES[:-1]]
+        for number, message in enumerate(self._messages):
+            short.append(b"," + message[0] if number else message[0])
+            if len(message) > 1:
+                parts += [b"".join(short), *message[1:-1]]
+                short = [message[-1]]
+        short.append(encoded[len(_NO_MESSAGES) - 1 :])
+        last = b"".join(short)
+        return [*parts, last] if parts else last
+
+    def response(self, answer: object) -> Response:
+        """Return the answer of :meth:`body` as a response."""
+        return Response(200, self.body(answer), "application/json")
 
 
 def put_message(out: MessageOut, message: Message) -> None:
-    """Add value, key and headers of a message: as text if they are UTF-8, else in base64."""
+    """Add value, key and headers of a message: as text if they are UTF-8, else in base64.
+
+    A long value is encoded later, by :func:`message_parts`.
+    """
     _put_value(out, message.value)
     if message.key is not None:
         _put_key(out, message.key)
@@ -173,6 +200,9 @@ def put_message(out: MessageOut, message: Message) -> None:
 
 
 def _put_value(out: MessageOut, value: bytes | None) -> None:
+    if value is not None and len(value) > LONG_BYTES:
+        out.value = LongValue.in_place_of(value)
+        return
     try:
         out.value = None if value is None else value.decode()
     except UnicodeDecodeError:
@@ -221,21 +251,19 @@ def delivery_json(topic: Topic, delivery: LeasedBatch) -> Iterator[MessageOut]:
 
 async def encode_deliveries(
     topic: Topic, deliveries: Sequence[LeasedBatch], bytes_max: int
-) -> tuple[bytes, list[tuple[LeasedBatch, Sequence[Span]]]]:
+) -> tuple[bytes | list[BytesLike], list[tuple[LeasedBatch, Sequence[Span]]]]:
     """Return the JSON body of a receive, and the leases that have no room in it."""
-    found, time_slice = JsonMessages(bytes_max), TimeSlice()
+    found = JsonMessages(bytes_max)
     unsent: list[tuple[LeasedBatch, Sequence[Span]]] = []
     for delivery in deliveries:
         if unsent:
             unsent.append((delivery, delivery.spans))
             continue
         for out in delivery_json(topic, delivery):
-            if not found.add(out):
+            if not await found.add(out):
                 unsent.append((delivery, _spans_from(delivery.spans, out.offset)))
                 break
-            if len(found) % _CHECKED_EVERY == 0 and time_slice.is_over:
-                await time_slice.next()
-    return _encoder.encode(ReceivedOut(found.messages)), unsent
+    return found.body(ReceivedOut([])), unsent
 
 
 def _spans_from(spans: Sequence[Span], offset: int) -> list[Span]:

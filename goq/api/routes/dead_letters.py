@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
-from typing import Final, cast
+from typing import Final
 
 import msgspec
 
@@ -153,13 +153,12 @@ class DeadLetterRoutes:
         out = JsonMessages(limits.READ_BYTES_MAX)
         async with aclosing(search.run()) as letters:
             async for found in letters:
-                if not out.add(_letter(dead, found)):
+                if not await out.add(_letter(dead, found)):
                     break
                 search.next = (found.partition, found.offset)
                 if len(out) >= limit:
                     break
-        messages = cast("Sequence[DeadLetterOut]", out.messages)
-        return json_response(DeadLettersOut([*messages], _id(topic, search.next)))
+        return out.response(DeadLettersOut([], _id(topic, search.next)))
 
     async def redrive(self, request: Request, name: str) -> Response:
         """Redrive dead letters to their origin or to another topic."""

@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from goq import limits
-from goq.api.codec.messages import JsonMessages, json_response, messages_json
+from goq.api.codec.messages import JsonMessages, messages_json
 from goq.api.codec.request import query_flag, query_int
 from goq.api.needs import READ
 from goq.api.router import Parameter, Route
 from goq.api.routes.search import range_parameters, searched_times
 from goq.api.routing_policy import Document, MergeContext, ToAllLeaders
-from goq.api.schemas.messages import FoundMessagesOut, MessageOut
+from goq.api.schemas.messages import FoundMessagesOut
 from goq.api.values import FLAG
 from goq.api.views.merge_pages import merge_found_messages, next_cursor
 from goq.broker.broker import Broker
 from goq.broker.search.partition_search import FoundMessage, MessageQuery, TextQuery
 from goq.broker.topic.topic import Topic
-from goq.clock import TimeSlice
 from goq.errors import InvalidInput
 from goq.frame.match import MessagePart
 from goq.frame.view import FrameView
@@ -61,16 +60,16 @@ class GrepRoutes:
         limit = query_int(request, "limit", _LIMIT, minimum=1, maximum=limits.SEARCH_MESSAGES_MAX)
         topic = self._broker.topic(name)
         page = await self._broker.finder.find(topic, wanted, limit, request.query.get("cursor"))
-        messages, taken = await self._read(topic, page.found)
+        messages = JsonMessages(limits.READ_BYTES_MAX)
+        taken = await self._read(topic, page.found, messages)
         left = [{"partition": f.partition, "offset": f.offset} for f in page.found[taken:]]
         cursor = next_cursor([{"next": page.next}], left)
-        return json_response(FoundMessagesOut(messages, cursor, page.scanned))
+        return messages.response(FoundMessagesOut([], cursor, page.scanned))
 
     async def _read(
-        self, topic: Topic, found: Sequence[FoundMessage]
-    ) -> tuple[list[MessageOut], int]:
-        """Return the first messages that fit into an answer, and how many were taken for that."""
-        messages, time_slice = JsonMessages(limits.READ_BYTES_MAX), TimeSlice()
+        self, topic: Topic, found: Sequence[FoundMessage], messages: JsonMessages
+    ) -> int:
+        """Add the first messages that fit into an answer; return how many were taken for that."""
         frames: dict[int, FrameView] = {}
         for taken, one in enumerate(found):
             view = frames.get(one.partition)
@@ -80,11 +79,9 @@ class GrepRoutes:
                     continue
                 frames = {one.partition: view}
             for out in messages_json(topic, one.partition, [view], one.offset, one.offset + 1):
-                if not messages.add(out):
-                    return messages.messages, taken
-            if time_slice.is_over:
-                await time_slice.next()
-        return messages.messages, len(found)
+                if not await messages.add(out):
+                    return taken
+        return len(found)
 
     def _wanted(self, request: Request) -> MessageQuery:
         query = request.query

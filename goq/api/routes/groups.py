@@ -259,7 +259,7 @@ class GroupRoutes:
         topic = known_group(self._broker, name, group)
         limit = query_int(request, "limit", _PEEKED, minimum=1, maximum=limits.READ_MESSAGES_MAX)
         state, after = state_of(request.query.get("state", "ready")), request.query.get("after")
-        return json_response(await self._peek.page(topic, group, state, limit, after))
+        return await self._peek.page(topic, group, state, limit, after)
 
 
 def _settling(name: str, handler: RouteHandler, summary: str, body: type[Any]) -> Route:

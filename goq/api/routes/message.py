@@ -6,7 +6,8 @@ import asyncio
 from typing import Any
 
 from goq import limits
-from goq.api.codec.messages import is_compacted_away, json_response, messages_json, put_current_lane
+from goq.api.codec.long_value import encode_long_value, message_parts
+from goq.api.codec.messages import is_compacted_away, messages_json, put_current_lane
 from goq.api.codec.request import json_body, time_us
 from goq.api.needs import MANAGE_MESSAGE, READ_MESSAGE
 from goq.api.router import Parameter, Route
@@ -18,12 +19,13 @@ from goq.broker.group.message_changes import MessageChanges, message_status
 from goq.broker.partition.group_view import GroupMessageStatus
 from goq.broker.partition.partition import Partition
 from goq.broker.topic.topic import Topic
+from goq.clock import TimeSlice
 from goq.config.topic import TopicSettings
 from goq.delivery.events.transitions import MessageState
 from goq.errors import CorruptData, InvalidInput, MessageCompacted, MessageNotFound, TooLarge
 from goq.frame.header import Attribute
 from goq.frame.view import FrameView
-from goq.http.message import Request, Response
+from goq.http.message import BytesLike, Request, Response
 from goq.model import MessageId, check_not_internal
 from goq.storage.log.reader import ReadResult
 from goq.units import format_duration_ms, format_time_us
@@ -167,7 +169,9 @@ class SingleMessageRoutes:
             out.groups.append(_group_out(name, each))
             if count % _GROUPS_AT_ONCE == 0:
                 await asyncio.sleep(0)
-        return json_response(out)
+        await encode_long_value(out, TimeSlice())
+        parts: list[BytesLike] = [*message_parts(out)]
+        return Response(200, parts, "application/json")
 
 
 def _check_not_gone(text: str, reading: ReadResult, offset: int) -> None:

@@ -218,14 +218,12 @@ class MessageRoutes:
                 "lanes": lanes_of(topic),
             }
             return frames_response(preface, parts)
-        found, time_slice = JsonMessages(limits.READ_BYTES_MAX), TimeSlice()
+        found = JsonMessages(limits.READ_BYTES_MAX)
         for out in messages_json(topic, number, reading.frames, start, stop):
-            if not found.add(out):
+            if not await found.add(out):
                 stop = out.offset
                 break
-            if time_slice.is_over:
-                await time_slice.next()
-        return json_response(MessagesOut(found.messages, stop, damaged_json(number, reading, stop)))
+        return found.response(MessagesOut([], stop, damaged_json(number, reading, stop)))
 
     def _archive_view(self, request: Request) -> ArchiveView | None:
         """Return the archive to read with the live log; None to read the live log only."""

@@ -7,7 +7,7 @@ from functools import partial
 from typing import NamedTuple
 
 from goq import limits
-from goq.api.codec.messages import JsonMessages, json_response, messages_json, put_current_lane
+from goq.api.codec.messages import JsonMessages, messages_json, put_current_lane
 from goq.api.codec.request import query_int, time_us
 from goq.api.needs import READ
 from goq.api.router import Parameter, Route
@@ -112,10 +112,10 @@ class ScheduledRoutes:
             out = await reader.message(due)
             if time_slice.is_over:
                 await time_slice.next()
-            if out is not None and not page.add(out):
-                return json_response(ScheduledOut(page.messages, str(last)))
+            if out is not None and not await page.add(out):
+                return page.response(ScheduledOut([], str(last)))
             last = due
-        return json_response(ScheduledOut(page.messages, str(last) if found[limit:] else None))
+        return page.response(ScheduledOut([], str(last) if found[limit:] else None))
 
     async def _due(
         self, topic: Topic, after: ScheduledCursor, until_ms: int, count: int

@@ -7,10 +7,10 @@ from collections.abc import AsyncGenerator, Iterator
 from typing import Final
 
 from goq import limits
+from goq.api.codec.long_value import LongValue, message_parts
 from goq.api.codec.messages import (
     deliveries_parts,
     delivery_json,
-    encode_json,
     frames_parts,
     json_response,
     lanes_of,
@@ -101,7 +101,8 @@ class StreamRoutes:
             while deliveries := await stream.next():
                 for delivery in deliveries:
                     for piece in _pieces(stream.topic, delivery):
-                        yield piece
+                        if piece:
+                            yield piece
                         await asyncio.sleep(0)  # there may be megabytes: yield to other requests
         finally:
             self._broker.streams.close(stream)
@@ -116,16 +117,19 @@ def _framed(parts: list[BytesLike]) -> list[BytesLike]:
     return [size.to_bytes(4, "little"), *parts]
 
 
-def _pieces(topic: Topic, delivery: LeasedBatch) -> Iterator[bytes]:
-    """Yield messages, one a line, in pieces of bounded size."""
+def _pieces(topic: Topic, delivery: LeasedBatch) -> Iterator[Item]:
+    """Yield messages, one a line, in pieces; empty ones while a long value is encoded."""
     lines: list[bytes] = []
     size_bytes = 0
     for out in delivery_json(topic, delivery):
-        line = encode_json(out)
-        lines += (line, b"\n")
-        size_bytes += len(line)
+        long_value = LongValue.of(out)
+        if long_value is not None:
+            yield from (b"" for _ in long_value.steps())
+        parts = message_parts(out)
+        lines += (*parts, b"\n")
+        size_bytes += sum(map(len, parts))
         if size_bytes >= _PIECE_BYTES:
-            yield b"".join(lines)
+            yield lines if long_value is not None else b"".join(lines)
             lines, size_bytes = [], 0
     if lines:
         yield b"".join(lines)

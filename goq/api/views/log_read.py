@@ -12,7 +12,6 @@ from goq import limits
 from goq.api.codec.messages import (
     JsonMessages,
     frames_response,
-    json_response,
     lanes_of,
     messages_json,
 )
@@ -184,11 +183,11 @@ class _Piece:
     def _json(self) -> Response:
         found, stop = JsonMessages(limits.READ_BYTES_MAX), self._next
         for out in self._messages():
-            if not found.add(out):
+            if not found.add_at_once(out):
                 stop = out.offset
                 break
         damaged = damaged_json(self._asked.partition, self.reading, stop)
-        return json_response(MessagesOut(found.messages, stop, damaged, self.end))
+        return found.response(MessagesOut([], stop, damaged, self.end))
 
     def _messages(self) -> Iterator[MessageOut]:
         number, topic = self._asked.partition, self._asked.topic

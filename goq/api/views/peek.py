@@ -21,6 +21,7 @@ from goq.delivery.group.attempt_ranges import AttemptRange
 from goq.errors import InvalidInput
 from goq.frame.header import Attribute
 from goq.frame.view import FrameView
+from goq.http.message import Response
 from goq.model import Header, MessageId
 from goq.units import format_time_us
 
@@ -60,9 +61,9 @@ class Page:
         self.last_id = str(MessageId(topic.name, number, offset))
         self.scans_left -= count
 
-    def answer(self, *, is_last: bool) -> MessagesOut:
+    def answer(self, *, is_last: bool) -> Response:
         """Return the page with the id to continue after, unless it is the last page."""
-        return MessagesOut(self.found.messages, None if is_last else self.last_id)
+        return self.found.response(MessagesOut([], None if is_last else self.last_id))
 
 
 class Peek:
@@ -73,7 +74,7 @@ class Peek:
 
     async def page(
         self, topic: Topic, group: str, state: MessageState, limit: int, after: str | None
-    ) -> MessagesOut:
+    ) -> Response:
         """Return messages in one state, and the id to continue after if there may be more."""
         page = Page(limit)
         if state is MessageState.DEAD:
@@ -131,7 +132,7 @@ class Peek:
                 put_current_lane(out, topic, partition)
                 if state in _TIMES:
                     setattr(out, _TIMES[state], format_time_us(run.time_ms * 1000))
-                if not page.found.add(out):
+                if not await page.found.add(out):
                     return False
                 page.passed(topic, number, out.offset)
             if unseen:  # compacted away, or damaged
@@ -142,7 +143,7 @@ class Peek:
 
     async def _dead(
         self, page: Page, dead: Topic, place: DeadLetterPlace, group: str, after: str | None
-    ) -> MessagesOut:
+    ) -> Response:
         """Return dead letters of a group that were neither redriven nor purged.
 
         In a topic that others share, letters of others are left out: they may have such a group
@@ -168,7 +169,7 @@ class Peek:
                     if is_own and not partition.marks.is_cancelled(offset):
                         for out in messages_json(dead, number, views, offset, offset + 1):
                             out.state = str(MessageState.DEAD)
-                            if not page.found.add(out):
+                            if not await page.found.add(out):
                                 return page.answer(is_last=False)
                     page.passed(dead, number, offset)
                     if page.time_slice.is_over:
