@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo cluster test test-long chaos sim mutants check bench docs clean
+.PHONY: demo cluster test test-long chaos sim mutants check bench audit-100m docs clean
 
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -53,6 +53,9 @@ docs: $(VENV)/installed-dev        ## make the generated files anew
 bench: $(VENV)/installed           ## measure this machine; see docs/benchmarks.md
 	$(BIN)/pip install --quiet --editable '.[bench]'
 	$(BIN)/python -m bench
+
+audit-100m: $(VENV)/installed-dev  ## publish, consume, export and audit 100 million messages; 60 GB of disk
+	$(BIN)/python -m bench.audit --messages 100000000
 
 clean:
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -126,14 +126,15 @@ def _report(order: _Order, chosen: _Chosen) -> None:
 
 
 def _run(name: str, tables: ExportedTables, chosen: _Chosen) -> Report:
-    from goq.pipeline.reports import audit, skew, waits
     from goq.pipeline.reports import retries as failures
+    from goq.pipeline.reports import skew, waits
+    from goq.pipeline.reports.audit.audit import audit
     from goq.pipeline.reports.report_selection import ReportSelection
 
     if name == "audit":
         tables.check_whole()
         messages, events, groups = map(tables.table, ("messages", "events", "groups"))
-        return audit.audit(messages, events, groups, tables.changed_files())
+        return audit(messages, events, groups, tables.changed_files())
     selection = ReportSelection(chosen.since_us, chosen.until_us, chosen.group)
     messages = selection.messages(tables.table("messages"))
     if name == "skew":

@@ -14,7 +14,7 @@ from tests.support.paths import REPOSITORY
 pytest.importorskip("pyspark", minversion="4.2")
 
 from goq.client import Client
-from goq.pipeline.reports.audit import audit
+from goq.pipeline.reports.audit.audit import audit
 from goq.pipeline.reports.tables import ExportedTables
 from tests.support.node.running_node import RunningNode
 

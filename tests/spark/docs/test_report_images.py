@@ -15,7 +15,7 @@ from tests.support.paths import REPOSITORY
 
 pytest.importorskip("pyspark", minversion="4.2")
 
-from goq.pipeline.reports.audit import audit
+from goq.pipeline.reports.audit.audit import audit
 from goq.pipeline.reports.tables import ExportedTables
 
 if TYPE_CHECKING:

@@ -21,13 +21,14 @@ from goq.pipeline.arrow.schema import EVENTS, GROUPS, MESSAGES, ddl_of
 from goq.pipeline.arrow.tables import MESSAGES_TABLE
 from goq.pipeline.export.destination import LocalDestination
 from goq.pipeline.export.export import Export
-from goq.pipeline.reports.audit import audit
+from goq.pipeline.reports.audit import slices
+from goq.pipeline.reports.audit.audit import audit
 from goq.pipeline.reports.tables import ExportedTables
 from tests.support.paths import DOCS
 from tests.support.pipeline.logged_frames import LoggedFrames
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 NOON = datetime(2025, 1, 15, 12, tzinfo=UTC)
 COUNT = 6
@@ -157,19 +158,24 @@ FAULTS: dict[str, tuple[Callable[[Topic], None], str]] = {
 }
 
 
-def test_each_planted_fault_is_found_and_nothing_in_the_sound_topic(spark: SparkSession) -> None:
-    topics = [Topic(f"topic-{number}") for number in range(len(FAULTS))]
-    for topic, (plant, _) in zip(topics, FAULTS.values(), strict=True):
-        plant(topic)
-    topics.append(Topic("sound"))
-    frames = [
+def frames_of(spark: SparkSession, topics: list[Topic]) -> tuple[DataFrame, DataFrame, DataFrame]:
+    """Return the three tables of topics."""
+    made = [
         spark.createDataFrame(
             pa.Table.from_pylist([r for t in topics for r in getattr(t, name)], schema=schema),
             ddl_of(schema),
         )
         for name, schema in (("messages", MESSAGES), ("events", EVENTS), ("groups", GROUPS))
     ]
-    report = audit(frames[0], frames[1], frames[2])
+    return made[0], made[1], made[2]
+
+
+def test_each_planted_fault_is_found_and_nothing_in_the_sound_topic(spark: SparkSession) -> None:
+    topics = [Topic(f"topic-{number}") for number in range(len(FAULTS))]
+    for topic, (plant, _) in zip(topics, FAULTS.values(), strict=True):
+        plant(topic)
+    topics.append(Topic("sound"))
+    report = audit(*frames_of(spark, topics))
     assert report.failed
     found: dict[str, set[str]] = {topic.name: set() for topic in topics}
     for section in report.sections[1:]:
@@ -181,6 +187,19 @@ def test_each_planted_fault_is_found_and_nothing_in_the_sound_topic(spark: Spark
     assert found.pop("sound") == set()
     for (fault, (_, wanted)), said in zip(FAULTS.items(), found.values(), strict=True):
         assert any(each.startswith(wanted) for each in said), (fault, said)
+
+
+def test_an_audit_of_many_small_slices_says_the_same(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slices, "_SLICE_ROWS", 4)
+    monkeypatch.setattr(slices, "_SLICE_OFFSETS_MIN", 2)
+    topics = [Topic("one"), Topic("two")]
+    lost_message(topics[1])
+    report = audit(*frames_of(spark, topics))
+    told = [(row[0], row[3]) for row in report.sections[0].rows]
+    assert told == [("one", COUNT), ("one", COUNT), ("two", COUNT - 1), ("two", COUNT - 1)]
+    assert [section.rows for section in report.sections[1:3]] == [[], [("two", 0, 2, 3)]]
 
 
 def remove(path: Path) -> None:

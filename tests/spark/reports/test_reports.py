@@ -12,7 +12,7 @@ pytest.importorskip("pyspark", minversion="4.2")
 import pyarrow as pa
 
 from goq.pipeline.arrow.schema import EVENTS, GROUPS, MESSAGES, ddl_of
-from goq.pipeline.reports.audit import audit, missing_offsets
+from goq.pipeline.reports.audit.audit import Audit, audit
 from goq.pipeline.reports.report import Report
 from goq.pipeline.reports.report_selection import ReportSelection
 from goq.pipeline.reports.retries import retries
@@ -283,8 +283,8 @@ def test_offsets_that_compaction_took_are_not_missing(traffic: Traffic) -> None:
     traffic.event("COMPACTED", 0, 1, group=None, reason="7")
     traffic.event("COMPACTED", 7, 1, group=None, reason="10")
     messages, events, groups = traffic.frames()
-    (gap,) = missing_offsets(messages, events, groups).collect()
-    assert (gap.start_offset, gap.end_offset) == (10, 12)
+    (gap,) = Audit.of(messages, events, groups).gaps
+    assert gap[2:] == (10, 12)
 
 
 def test_what_a_reset_passed_over_and_retention_deleted_is_accounted_for(traffic: Traffic) -> None:
@@ -307,8 +307,8 @@ def test_the_end_of_a_log_that_is_in_no_file_is_missing_and_so_is_its_beginning(
         traffic.publish(offset)
     traffic.stands(cursor=0, end=7, start=1)
     messages, events, groups = traffic.frames()
-    gaps = missing_offsets(messages, events, groups).collect()
-    assert [(gap.start_offset, gap.end_offset) for gap in gaps] == [(1, 3), (5, 7)]
+    gaps = Audit.of(messages, events, groups).gaps
+    assert [gap[2:] for gap in gaps] == [(1, 3), (5, 7)]
 
 
 def test_what_retention_deleted_before_it_was_exported_is_not_missing(traffic: Traffic) -> None:
@@ -317,8 +317,8 @@ def test_what_retention_deleted_before_it_was_exported_is_not_missing(traffic: T
         traffic.publish(offset)
     traffic.event("TRIMMED", 3, 1, group=None)
     messages, events, groups = traffic.frames()
-    (gap,) = missing_offsets(messages, events, groups).collect()
-    assert (gap.start_offset, gap.end_offset) == (3, 4)
+    (gap,) = Audit.of(messages, events, groups).gaps
+    assert gap[2:] == (3, 4)
 
 
 def test_a_receive_that_was_taken_back_is_neither_a_delivery_nor_a_failure(

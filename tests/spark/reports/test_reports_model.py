@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("pyspark", minversion="4.2")
 
 from goq.pipeline.arrow.schema import EVENTS, GROUPS, MESSAGES, ddl_of
-from goq.pipeline.reports.audit import audit, fates_of
+from goq.pipeline.reports.audit.audit import audit, fates_of
 from goq.pipeline.reports.report import Report
 from goq.pipeline.reports.retries import retries
 from goq.pipeline.reports.skew import skew
@@ -138,7 +138,7 @@ def test_skew_counts_every_partition_and_key(made: Made) -> None:
 
 
 def test_the_fate_of_every_message_is_what_really_became_of_it(made: Made) -> None:
-    found = {(row.message_id, row.group): row.fate for row in fates_of(*made.frames()).collect()}
+    found = {(row.message_id, row.group): row.fate for row in fates_of(*made.frames())}
     wanted = {named: fate for h in made.histories for named, fate in h.fates().items()}
     assert {n: (found.get(n), wanted[n]) for n in wanted if found.get(n) != wanted[n]} == {}
     assert len(set(wanted.values())) == 10, "a kind of fate is not in any history"

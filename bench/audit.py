@@ -1,0 +1,114 @@
+"""The cost of an audit of many messages: they are published, consumed, exported and audited once.
+
+One topic of 100-byte values, one group that acknowledges each message. The audit must find
+every message acknowledged, and nothing wrong. Run it as
+
+    python -m bench.audit --messages 10000000 --folder DIR
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import json
+import random
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from bench import frames
+from bench.export import documents
+from bench.loader import http_answer_length, load
+from bench.servers import GOQ, GoqNode
+from goq.client import AsyncClient, Client
+
+TOPIC, GROUP = "audited", "billing"
+BATCH, SIZE_BYTES, PARTITIONS = 1000, 100, 6
+AUDIT_S_MAX = 900.0
+_BODIES = 20  # of each partition
+_CONSUMERS = 4
+_NO_RETENTION = {"retention.age": "none", "retention.bytes": "none"}
+
+
+def main() -> int:
+    """Measure once, print a line of JSON for each step; return 1 if the audit is wrong or slow."""
+    given = argparse.ArgumentParser(prog="python -m bench.audit", description=__doc__)
+    given.add_argument("--messages", type=int, default=10_000_000)
+    given.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()))
+    options = given.parse_args()
+    with tempfile.TemporaryDirectory(dir=options.folder, prefix="audit-") as made:
+        folder = Path(made)
+        with GoqNode(folder / "node") as node:
+            with _timed("publish"):
+                _publish(node, options.messages // BATCH)
+            with _timed("consume"):
+                asyncio.run(_consume(node))
+            with _timed("export"):
+                command = [GOQ, "export", TOPIC, "--to", str(folder / "lake")]
+                subprocess.run(command, env=node.environment(), check=True)
+        shutil.rmtree(folder / "node")
+        with _timed("audit") as took:
+            code, report = _audit(folder / "lake")
+        counts = report["sections"][0]["rows"]
+        print(json.dumps({"counts": counts, "failed": report["failed"]}), flush=True)
+        told = {(row["fate"], row["messages"]) for row in counts}
+        is_whole = not code and told == {("acknowledged", options.messages // BATCH * BATCH)}
+        return 0 if is_whole and took[0] <= AUDIT_S_MAX else 1
+
+
+@contextmanager
+def _timed(step: str) -> Iterator[list[float]]:
+    took: list[float] = []
+    began_s, used_s = time.perf_counter(), _cpu_s()
+    yield took
+    took.append(time.perf_counter() - began_s)
+    told = {"step": step, "seconds": round(took[0], 1), "cpu_s": round(_cpu_s() - used_s, 1)}
+    print(json.dumps(told), flush=True)
+
+
+def _cpu_s() -> float:
+    """Return the CPU time of this process, and of its children that have ended."""
+    kinds = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    return sum(sum(resource.getrusage(kind)[:2]) for kind in kinds)
+
+
+def _publish(node: GoqNode, requests: int) -> None:
+    draw, callers = random.Random(20_261_123), []
+    for partition in range(PARTITIONS):
+        bodies = [
+            frames.anonymous_body(documents(draw, BATCH, SIZE_BYTES), partition)
+            for _ in range(_BODIES)
+        ]
+        callers.append(
+            itertools.cycle([(frames.request_head(TOPIC, len(body)), body) for body in bodies])
+        )
+    with Client(node.url) as client:
+        client.create_topic(TOPIC, PARTITIONS, settings=_NO_RETENTION)
+    load(node.port, callers, requests, http_answer_length)
+
+
+async def _consume(node: GoqNode) -> None:
+    async with AsyncClient(node.url) as client:
+
+        async def consume() -> None:
+            while len(batch := await client.receive_batch(TOPIC, GROUP, max_messages=BATCH)):
+                await batch.ack()
+
+        await asyncio.gather(*(consume() for _ in range(_CONSUMERS)))
+
+
+def _audit(lake: Path) -> tuple[int, dict]:
+    command = [GOQ, "--json", "report", "audit", "--from", str(lake)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=False)
+    return done.returncode, json.loads(done.stdout)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
