@@ -25,6 +25,7 @@
     │   └── DataDirLocked
     ├── Unavailable             503  try again, perhaps later
     │   ├── TooManyRequests     429
+    │   ├── ArchiveUnreachable
     │   ├── StorageFull         507
     │   ├── NotLeader           421
     │   ├── NotEnoughReplicas
@@ -282,6 +283,12 @@ class Unavailable(GoqError):
     http_status = 503
     exit_code = 5
     retryable = True
+
+
+class ArchiveUnreachable(Unavailable):
+    """The archived messages are in an object store that does not answer; nothing is lost."""
+
+    code = "archive_unreachable"
 
 
 class TooManyRequests(Unavailable):

@@ -229,6 +229,8 @@ class NodeServer:
             remote_target=None if self._bootstrap is None else self._bootstrap.remote_partition,
             journal_dir=config.data_dir / JOURNAL_DIR if self._has_format() else None,
             start_partitions=self._start_partitions,
+            archive_config=self.config.archive,
+            node_id=config.node_id,
         )
 
     def _has_format(self) -> bool:

@@ -1,7 +1,6 @@
 """Backups of a node: content-addressed objects and manifests in a folder, and the way back.
 
 manifest          what one backup has
-object_store      an object store as the disk of a place
 place             the folder of backups, or the prefix in a store: objects, manifests, its lock
 planned_files     the files of a partition, as one moment has them
 data_dir_source   the plan for the data folder of a stopped node

@@ -101,7 +101,12 @@ class ObjectWriter:
         known = self._known.get(key)
         if planned.can_be_reused and known is not None and self._is_same(known, planned, stamp):
             return known
-        digest = (yield from self._write(planned)) if planned.size_bytes else ""
+        if planned.digest and self._place.object_size(planned.digest) == planned.size_bytes:
+            digest = planned.digest
+        else:
+            digest = (yield from self._write(planned)) if planned.size_bytes else ""
+        if planned.digest not in ("", digest):
+            raise CorruptData(f"the object of {planned.path} is damaged in its store")
         stored = StoredFile(
             planned.base_offset, planned.size_bytes, digest, *stamp, planned.generation
         )

@@ -27,8 +27,8 @@ from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
 from goq.backup.manifest import BackupManifest, decode_manifest, encode_manifest
-from goq.backup.object_store import SCHEME, StoreDisk
 from goq.errors import Conflict, CorruptData, NotFound, UnsupportedFormat, UsageError
+from goq.storage.archive.object_store import SCHEME, StoreDisk
 from goq.storage.disk import Disk
 
 TEMPORARY_NAME: Final = "object.new"

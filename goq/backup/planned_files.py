@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from goq.model import topic_folder
 from goq.storage.archive.file import SUFFIX as ARCHIVE_SUFFIX
+from goq.storage.archive.object_store import StoreDisk
+from goq.storage.archive.store_cache import open_store
+from goq.storage.archive.stored_entry import SUFFIX as STORED_SUFFIX
+from goq.storage.archive.stored_entry import StoredEntry, read_entry
 from goq.storage.disk import Disk
 
 
@@ -39,6 +44,8 @@ class PlannedFile(NamedTuple):
     can_be_reused: bool = True
     """Whether the object of an earlier backup serves, if the file is unchanged since."""
     stamp: FileStamp | None = None
+    digest: str = ""
+    """The SHA-256 of the file in hexadecimal digits, if it is known."""
 
 
 class PlannedLog(NamedTuple):
@@ -79,14 +86,41 @@ class PlannedTopic(NamedTuple):
 
 
 def list_archived_files(disk: Disk, directory: Path) -> list[PlannedFile]:
-    """Return the archived segments of a log; blocks on the disk."""
-    found = []
+    """Return the archived segments of a log, here or in their store; blocks on the disk."""
+    found: list[PlannedFile] = []
     for name in disk.names(directory):
+        if name.endswith(STORED_SUFFIX):
+            with suppress(FileNotFoundError):  # deleted with its topic
+                found.append(_stored_file(read_entry(disk, directory / name), directory / name))
+            continue
         offset, path = name.removesuffix(ARCHIVE_SUFFIX), directory / name
         if not (name.endswith(ARCHIVE_SUFFIX) and offset.isdecimal()):
             continue
         try:
             found.append(PlannedFile(path, int(offset), disk.size(path), disk))
         except FileNotFoundError:
-            continue  # deleted with its topic
-    return found
+            continue  # deleted with its topic, or moved to the store
+    is_new = {file.base_offset: file for file in found}  # once, if it is here and in the store
+    return [is_new[offset] for offset in sorted(is_new)]
+
+
+def _stored_file(entry: StoredEntry, path: Path) -> PlannedFile:
+    stored, footer = entry.archive, entry.footer
+    return PlannedFile(
+        path,
+        footer.base_offset,
+        stored.size_bytes,
+        _StoredReader(open_store(entry.url), Path(stored.key)),
+        stamp=FileStamp(0, footer.archived_at_us),
+        digest=stored.sha256,
+    )
+
+
+class _StoredReader(NamedTuple):
+    """Reads an archived segment in its store."""
+
+    store: StoreDisk
+    key: Path
+
+    def read(self, _path: Path, position: int, size_bytes: int) -> memoryview:
+        return self.store.read(self.key, position, size_bytes)

@@ -36,6 +36,7 @@ from goq.broker.topic.start_queue import StartQueue
 from goq.broker.topic.topic import DEFAULT_PARAMETERS, Topic, TopicParameters
 from goq.broker.topic.topic_loader import TopicLoader
 from goq.clock import Clock
+from goq.config.archive import ArchiveConfig
 from goq.config.topic import TopicSettings, flatten
 from goq.delivery.snapshot import DEFAULT_SNAPSHOT_LIMITS, SnapshotLimits
 from goq.errors import (
@@ -86,6 +87,8 @@ class Broker:
         snapshot_limits: SnapshotLimits = DEFAULT_SNAPSHOT_LIMITS,
         journal_dir: Path | None = None,
         start_partitions: int = limits.START_PARTITIONS,
+        archive_config: ArchiveConfig | None = None,
+        node_id: str = "",
     ) -> None:
         """``is_member`` is true in a cluster: the cluster metadata define the topics, and the
         replica manager opens the partitions that this node leads. ``remote_target`` finds
@@ -119,7 +122,14 @@ class Broker:
         self._commit_executor = ThreadPoolExecutor(1, thread_name_prefix="goq-commit")
         self.journal: NodeJournal | None = None
         self._tasks = Tasks()
-        self.archive = Archiver(topics_dir.with_name(ARCHIVE_DIR), disk, metadata, clock)
+        self.archive = Archiver(
+            topics_dir.with_name(ARCHIVE_DIR),
+            disk,
+            metadata,
+            clock,
+            config=archive_config,
+            node_id=node_id,
+        )
         self.indexes = IndexCache()
         self.finder = Finder(self.archive, self.executor, self.indexes)
         self._keys = KeyIndexBuilder(self.finder, self.executor, self._tasks, self._partition_of)
@@ -187,6 +197,7 @@ class Broker:
         self.start_queue.start()
         self.capacity.tell()
         self._started.set()
+        self.archive.start(self._tasks)
         self._retention_task = self._tasks.start(self.retention_manager.run())
         self.compaction_manager.start(self._tasks)
 
@@ -500,6 +511,7 @@ class Broker:
         await self.start_queue.close()
         if self._retention_task is not None:
             self._retention_task.cancel()
+        self.archive.stop_uploads()
         self.finder.stop()
         await self.compaction_manager.stop()
         await asyncio.gather(*(topic.stop_outbox() for topic in self.topics.values()))

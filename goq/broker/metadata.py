@@ -129,6 +129,10 @@ class MetadataStore(Protocol):
         """Add segments to the manifest of the archive, or replace them there."""
         ...
 
+    async def delete_archived(self, keys: Sequence[SegmentKey]) -> None:
+        """Take expired segments out of the manifest of the archive."""
+        ...
+
     async def archived(self) -> list[ArchiveRow]:
         """Return the manifest of the archive."""
         ...
@@ -268,6 +272,10 @@ class LocalMetadata:
     async def put_archived(self, rows: Sequence[ArchiveRow]) -> None:
         """Add segments to the manifest of the archive, or replace them there."""
         await self._run(lambda: self._db.put_archived(rows))
+
+    async def delete_archived(self, keys: Sequence[SegmentKey]) -> None:
+        """Take expired segments out of the manifest of the archive."""
+        await self._run(lambda: self._db.delete_archived(keys))
 
     async def archived(self) -> list[ArchiveRow]:
         """Return the manifest of the archive."""

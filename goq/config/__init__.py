@@ -5,6 +5,7 @@ sources    where it comes from: a file, the environment, flags
 yaml_file  the file
 exposure   checks before a start: machines that reach a node, users that read its secrets
 backup     the section of backups
+archive    the section of the archive
 sqs        the section of the SQS-compatible endpoint
 addresses  addresses and host names, checked
 topic      a topic's settings: names, defaults, bounds

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from goq import limits
 from goq.config.addresses import host_and_port, host_names, listed
+from goq.config.archive import ArchiveConfig
 from goq.config.backup import BackupConfig
 from goq.config.sqs import SqsConfig
 from goq.config.topic import TopicSettings
@@ -17,7 +18,7 @@ from goq.errors import InvalidInput
 from goq.model import check_name
 
 DEFAULT_PARTITIONS = 6
-SECTIONS = "broker, cluster, defaults, logging, metrics, security, sqs and backup"
+SECTIONS = "archive, broker, cluster, defaults, logging, metrics, security, sqs and backup"
 _STRICT = ConfigDict(extra="forbid", frozen=True)
 _ALL_ADDRESSES = ("0.0.0.0", "::")
 
@@ -333,6 +334,7 @@ class Config(BaseModel):
     metrics: MetricsConfig = MetricsConfig()
     sqs: SqsConfig = SqsConfig()
     backup: BackupConfig = BackupConfig()
+    archive: ArchiveConfig = ArchiveConfig()
 
     @property
     def speaks_https(self) -> bool:

@@ -115,7 +115,16 @@ def _setting_names() -> Iterator[str]:
     own = DefaultsConfig.model_fields
     for name in (*TopicSettings().written(), "partitions"):
         yield f"defaults.{'' if name.partition('.')[0] in own else 'topic.'}{name}"
-    for section in ("broker", "cluster", "logging", "metrics", "security", "sqs", "backup"):
+    for section in (
+        "broker",
+        "cluster",
+        "logging",
+        "metrics",
+        "security",
+        "sqs",
+        "backup",
+        "archive",
+    ):
         kind = Config.model_fields[section].annotation
         assert isinstance(kind, type)
         assert issubclass(kind, BaseModel)

@@ -65,6 +65,10 @@ class TopicSettings:
     retention_age_ms: int | None = 7 * 86_400_000
     retention_bytes: int | None = 10 * limits.GIB
     archive: bool = False
+    total_age_ms: int | None = None
+    """How long archived messages are kept, from when they were published."""
+    total_bytes: int | None = None
+    """How many bytes of a partition are kept, live and archived, as they are uncompressed."""
     cleanup: Cleanup = Cleanup.DELETE
     tombstone_age_ms: int = 86_400_000
     segment_bytes: int = 64 * limits.MIB
@@ -201,6 +205,10 @@ _SETTINGS: dict[str, _Setting] = {
     "retention.age": _Setting("retention_age_ms", optional(duration(1000, 100 * _YEAR_MS))),
     "retention.bytes": _Setting("retention_bytes", optional(size(limits.SEGMENT_BYTES_MIN, 2**60))),
     "retention.protect_unread": _Setting("protect_unread", truth),
+    "retention.total_age": _Setting("total_age_ms", optional(duration(1000, 100 * _YEAR_MS))),
+    "retention.total_bytes": _Setting(
+        "total_bytes", optional(size(limits.SEGMENT_BYTES_MIN, 2**60))
+    ),
     "archive": _Setting("archive", truth),
     "cleanup": _Setting("cleanup", choice(Cleanup)),
     "compaction.tombstone_retention": _Setting("tombstone_age_ms", duration(0, _YEAR_MS)),
@@ -233,7 +241,9 @@ _SETTINGS: dict[str, _Setting] = {
     ),
     "sqs": _Setting("sqs", optional(text(limits.SQS_RECORD_CHARS_MAX))),
 }
-OPTIONAL = frozenset({"dead_letters.topic", "sqs"})
+TOTAL_RETENTION = frozenset({"retention.total_age", "retention.total_bytes"})
+"""Settings of how much is kept in all, live and archived."""
+OPTIONAL = frozenset({"dead_letters.topic", "sqs"}) | TOTAL_RETENTION
 """Settings that a topic need not have."""
 
 _GROUP_SETTINGS: dict[str, str] = {

@@ -368,6 +368,12 @@ class NodeDb:
         self._tables.put("archive", [row._asdict() for row in rows])
 
     @_translated
+    def delete_archived(self, keys: Iterable[tuple[str, int, str, int]]) -> None:
+        """Remove archived segments from the manifest; see :meth:`delete_segments`."""
+        rows = [dict(zip(_MANIFEST_KEY, key, strict=True)) for key in keys]
+        self._tables.delete("archive", rows)
+
+    @_translated
     def archived(self) -> list[ArchiveRow]:
         """Return the manifest of the archive; empty if there is no such table."""
         return [ArchiveRow(**row) for row in self._tables.rows("archive")]

@@ -126,6 +126,7 @@ class Metrics:
         if self._has_partitions:
             yield from self._partition_gauges(topics)
         yield self._archive_gauge(topics)
+        yield from self._archive_store()
         yield from self._doubts(topics)
         yield from self._group_gauges(topics)
         yield from self._cluster.collect()
@@ -203,6 +204,31 @@ class Metrics:
             archived = self._broker.archive.topic_totals(topic.folder)
             size.add_metric([topic.name], archived.bytes if archived else 0)
         return size
+
+    def _archive_store(self) -> Iterator[Metric]:
+        archive = self._broker.archive
+        if archive.uploader.url is None and not archive.store_cache.was_used:
+            return
+        yield GaugeMetricFamily(
+            "goq_archive_waiting_bytes",
+            "Bytes of archived segments that are not in the object store yet",
+            value=archive.uploader.waiting_bytes,
+        )
+        yield GaugeMetricFamily(
+            "goq_archive_cached_bytes",
+            "Bytes of objects that are on the disk because they were read",
+            value=archive.store_cache.size_bytes,
+        )
+        yield CounterMetricFamily(
+            "goq_archive_store_failures",
+            "Times that the object store of the archive did not do what was asked",
+            value=archive.uploader.failures + archive.store_cache.failures,
+        )
+        yield CounterMetricFamily(
+            "goq_archive_store_damaged",
+            "Objects of the archive with other bytes than were stored",
+            value=archive.store_cache.damaged,
+        )
 
     def _group_gauges(self, topics: list[Topic]) -> Iterator[Metric | None]:
         labels = ["topic", "group"]

@@ -3,6 +3,7 @@
 retention_manager   seals and deletes segments when they are due
 retention_clock     the time for retention, which does not follow a clock that jumps ahead
 archiver            writes compressed segments to the archive before retention deletes them
+archive_uploader    moves archived segments to an object store, and deletes them there
 tiered_log          reads the archive and the live log as one log
 compaction_manager  starts compaction passes of topics with ``cleanup: compact``
 daily_counts        counts messages and bytes per UTC day

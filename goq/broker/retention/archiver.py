@@ -24,7 +24,11 @@ import msgspec
 from goq import limits
 from goq.broker.metadata import MetadataStore
 from goq.broker.partition_context import PartitionId
+from goq.broker.retention.archive_uploader import SIDECARS, ArchiveUploader
+from goq.broker.runtime.tasks import Tasks
 from goq.clock import Clock
+from goq.config.archive import ArchiveConfig
+from goq.config.topic import TopicSettings
 from goq.errors import CorruptData
 from goq.storage.archive.disk import ArchiveDisk
 from goq.storage.archive.file import (
@@ -40,14 +44,14 @@ from goq.storage.archive.file import (
 )
 from goq.storage.archive.loaded_indexes import LoadedIndexes
 from goq.storage.archive.manifest import archive_row, find_unlisted
-from goq.storage.column_index.file import SUFFIX as COLUMNS_SUFFIX
+from goq.storage.archive.store_cache import CACHE_DIR, StoreCache
+from goq.storage.archive.tiered_disk import TieredDisk
 from goq.storage.disk import Disk
-from goq.storage.log.segment import INDEX_SUFFIX, KEYS_SUFFIX, SPANS_SUFFIX, Segment
+from goq.storage.log.segment import Segment
 from goq.storage.node_db import ArchiveRow
 from goq.storage.scanner import Damage
 
 T = TypeVar("T")
-_SIDECARS = (INDEX_SUFFIX, COLUMNS_SUFFIX, KEYS_SUFFIX, SPANS_SUFFIX)
 _NICENESS = 10
 _LogKey = tuple[int, str]
 _NO_ROWS: Mapping[_LogKey, Sequence[ArchiveRow]] = {}
@@ -76,10 +80,15 @@ class Archiver:
         clock: Clock,
         *,
         executor: Executor | None = None,
+        config: ArchiveConfig | None = None,
+        node_id: str = "",
     ) -> None:
+        """``config`` and ``node_id`` say where in an object store the segments go, if anywhere."""
+        config = config or ArchiveConfig()
         self.root = root
-        self.disk = ArchiveDisk(disk, root)
-        self._disk = disk
+        self.store_cache = StoreCache(disk, root.with_name(CACHE_DIR), config.cache_bytes)
+        self._disk = TieredDisk(disk, self.store_cache)
+        self.disk = ArchiveDisk(self._disk, root)
         self._metadata = metadata
         self._clock = clock
         self.indexes = LoadedIndexes()
@@ -88,8 +97,11 @@ class Archiver:
         self._damage: dict[tuple[PartitionId, str], list[Damage]] = {}
         self._lock = asyncio.Lock()
         self._closing = threading.Event()
+        self._mover = executor or ThreadPoolExecutor(1, "goq-store", initializer=_lower_priority)
+        self.uploader = ArchiveUploader(root, self._disk, config.url_of(node_id), self._mover)
+        self._uploading: asyncio.Task[None] | None = None
         self._writer = executor or ThreadPoolExecutor(1, "goq-archive", initializer=_lower_priority)
-        self._readers = executor or ThreadPoolExecutor(
+        self.readers = executor or ThreadPoolExecutor(
             limits.ARCHIVE_READ_THREADS, "goq-archive-read"
         )
 
@@ -99,13 +111,26 @@ class Archiver:
         ``folders`` are those of all topics.
         """
         known = {row[:4]: row for row in await self._metadata.archived()}
+        local = self._disk.local
+        await self._run_in(self._writer, self.store_cache.open)
         found = await self._run_in(
-            self._writer, lambda: list(find_unlisted(self._disk, self.root, folders, known))
+            self._writer, lambda: list(find_unlisted(local, self.root, folders, known))
         )
         if found:
             await self._metadata.put_archived(found)
-        for row in [*known.values(), *found]:
+        known |= {row[:4]: row for row in found}
+        here = await self._run_in(
+            self._writer,
+            lambda: [row for row in known.values() if _is_here(local, self.file_of(row))],
+        )
+        for row in known.values():
             self._add_row(row)
+        for row in here:
+            self.uploader.add(row, self.file_of(row))
+
+    def start(self, tasks: Tasks) -> None:
+        """Begin to move segments to the store, and to delete what has expired there."""
+        self._uploading = tasks.start(self.uploader.run())
 
     def directory(self, identity: PartitionId, log: str) -> Path:
         """Return the directory of the archived segments of a log."""
@@ -188,6 +213,7 @@ class Archiver:
             await self._metadata.put_archived([row])
             self.disk.invalidate(path.with_name(path.name.removesuffix(".zst")))
             self._add_row(row)
+            self.uploader.add(row, path)
             return row
 
     async def read_chunk(self, row: ArchiveRow, position: int, size_bytes: int) -> bytes:
@@ -216,6 +242,7 @@ class Archiver:
             await self._metadata.put_archived([row])
             self.disk.invalidate(path.with_name(path.name.removesuffix(".zst")))
             self._add_row(row)
+            self.uploader.add(row, path)
 
     def _begin_copy(self, part: Path) -> None:
         self._disk.make_dir(part.parent)
@@ -243,12 +270,50 @@ class Archiver:
             )
         self._disk.rename(part, path)
 
+    async def expire(
+        self, folder: str, settings: TopicSettings, now_us: int, live_bytes: Mapping[int, int]
+    ) -> int:
+        """Delete archived segments beyond the total retention of a topic; return how many.
+
+        ``live_bytes`` are the bytes of the messages that are not archived, by partition.
+        """
+        expired = [
+            row
+            for number in {number for number, _ in self._rows.get(folder, _NO_ROWS)}
+            for row in find_expired(
+                self._rows[folder].get((number, "messages"), ()),
+                self._rows[folder].get((number, "events"), ()),
+                settings,
+                now_us,
+                live_bytes.get(number, 0),
+            )
+        ]
+        if not expired:
+            return 0
+        async with self._lock:
+            logs = self._rows.get(folder, {})
+            gone = set(expired)
+            for key, rows in logs.items():
+                logs[key] = [row for row in rows if row not in gone]
+            await self._metadata.delete_archived([row[:4] for row in expired])
+            for row in expired:
+                path = self.file_of(row)
+                self.uploader.expire(row, path)
+                self.disk.invalidate(path.with_name(path.name.removesuffix(".zst")))
+                segment = self._segments.pop(row, None)
+                if segment is not None:
+                    self.indexes.forget(segment)
+        return len(expired)
+
     async def delete_topic(self, folder: str) -> None:
         """Delete the archive of a topic, except its rows in the manifest."""
         async with self._lock:
             directory = self.root / folder
+            self.uploader.forget(folder)
+            await self._run_in(self._writer, lambda: self.uploader.begin_deletion(folder))
             await self._run_in(self._writer, lambda: self._disk.remove_dir(directory))
             self.disk.invalidate(directory)
+            self.uploader.forget(folder)
             self._rows.pop(folder, None)
             for row in [row for row in list(self._segments) if row.topic == folder]:
                 self.indexes.forget(self._segments.pop(row))
@@ -257,13 +322,20 @@ class Archiver:
 
     async def in_thread(self, work: Callable[[], T]) -> T:
         """Run work that reads the archive in a thread that no commit uses."""
-        return await self._run_in(self._readers, work)
+        return await self._run_in(self.readers, work)
+
+    def stop_uploads(self) -> None:
+        """Interrupt the move of segments to the store; the next start goes on."""
+        self.uploader.close()
+        if self._uploading is not None:
+            self._uploading.cancel()
 
     def close(self) -> None:
         """Stop the threads. Archiving in progress is interrupted."""
         self._closing.set()
+        self._mover.shutdown()
         self._writer.shutdown()
-        self._readers.shutdown()
+        self.readers.shutdown()
 
     async def _run_in(self, executor: Executor, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(executor, work)
@@ -290,7 +362,7 @@ class Archiver:
             chunks=[],
         )
         names = set(disk.names(segment.path.parent))
-        for source in (segment.path.with_suffix(suffix) for suffix in _SIDECARS):
+        for source in (segment.path.with_suffix(suffix) for suffix in SIDECARS):
             if source.name in names:
                 with contextlib.suppress(OSError, CorruptData):  # it can be rebuilt
                     copy_file(disk, source, archive_path(directory, source))
@@ -314,6 +386,48 @@ class Archiver:
         logs = self._rows.setdefault(row.topic, {})
         others = [known for known in logs.get(key, ()) if known[:4] != row[:4]]
         logs[key] = sorted([*others, row], key=lambda known: known.base_offset)
+
+
+def find_expired(
+    messages: Sequence[ArchiveRow],
+    events: Sequence[ArchiveRow],
+    settings: TopicSettings,
+    now_us: int,
+    live_bytes: int,
+) -> list[ArchiveRow]:
+    """Return the archived segments of a partition that are beyond the total retention.
+
+    They go oldest first, like live segments. Events go once they are older than all messages that
+    stay.
+    """
+    horizon_us = 0
+    if settings.total_age_ms is not None:
+        horizon_us = now_us - settings.total_age_ms * 1000
+    kept_bytes = live_bytes + sum(row.size_bytes for row in messages)
+    expired: list[ArchiveRow] = []
+    for row in messages:
+        is_too_much = settings.total_bytes is not None and kept_bytes > settings.total_bytes
+        if not is_too_much and row.last_time_us >= horizon_us:
+            break
+        expired.append(row)
+        kept_bytes -= row.size_bytes
+    if len(expired) < len(messages):
+        horizon_us = messages[len(expired)].first_time_us
+    elif expired:
+        horizon_us = max(horizon_us, expired[-1].last_time_us)
+    for row in events:
+        if row.last_time_us >= horizon_us:
+            break
+        expired.append(row)
+    return expired
+
+
+def _is_here(disk: Disk, path: Path) -> bool:
+    try:
+        disk.size(path)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _lower_priority() -> None:

@@ -29,7 +29,7 @@ from goq.broker.retention.archiver import Archiver
 from goq.broker.retention.retention_clock import RetentionClock
 from goq.broker.topic.topic import Topic
 from goq.config.topic import Cleanup, TopicSettings
-from goq.errors import StorageFull, TopicNotFound
+from goq.errors import GoqError, StorageFull, TopicNotFound
 from goq.storage.disk import is_full
 from goq.storage.log.segment import Segment
 
@@ -145,6 +145,7 @@ class RetentionManager:
             while True:
                 self._woken.clear()
                 await self._run_due()
+                await self._expire_archives()
                 await self._wait(self._woken, self._pause_s())
         finally:
             for task in self._archiving.values():
@@ -158,6 +159,7 @@ class RetentionManager:
         while self._archiving:
             await asyncio.wait(self._archiving.values())
             await self._run_due()
+        await self._expire_archives()
 
     def _pause_s(self) -> float:
         dues_us = (due for each, due in self._due_us.items() if each not in self._archiving)
@@ -224,6 +226,19 @@ class RetentionManager:
         if partition.log_start_offset < keep or self.clock.is_held:
             return None
         return seal_us if due_us is None else min(seal_us, due_us)
+
+    async def _expire_archives(self) -> None:
+        """Delete what is beyond the total retention of its topic."""
+        for topic in list(self._topics.values()):
+            settings = topic.settings
+            if (settings.total_age_ms is None and settings.total_bytes is None) or topic.is_closed:
+                continue
+            live_bytes = {each.identity.number: each.size_bytes for each in topic.partitions}
+            try:
+                now_us = await self.clock.now_us()
+                await self._archive.expire(topic.folder, settings, now_us, live_bytes)
+            except (GoqError, OSError):
+                _log.exception("the archive of %s keeps what has expired", topic.name)
 
     async def _has_expired(self, partition: Partition, keep: int) -> bool:
         return keep > partition.log_start_offset or bool(await partition.trimmer.old_events())

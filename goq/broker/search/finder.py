@@ -164,9 +164,10 @@ class Finder:
             searches = [_partition_search(one, query, pause, chunk) for one in ranges]
             return TopicSearch(searches, limit, budget)
 
+        executor = self._executor_of(partitions)
         try:
-            search = await loop.run_in_executor(self._executor, begin)
-            while not await loop.run_in_executor(self._executor, search.run, _STEPS_PER_CALL):
+            search = await loop.run_in_executor(executor, begin)
+            while not await loop.run_in_executor(executor, search.run, _STEPS_PER_CALL):
                 pass
         finally:
             is_over.set()  # stops the thread if the request was cancelled
@@ -196,8 +197,15 @@ class Finder:
             return None
         reader, offset = self.index_of(partition).reader, found.offset
         read = partial(reader.read, offset, offset + 1, messages_max=1)
-        reading = await asyncio.get_running_loop().run_in_executor(self._executor, read)
+        reading = await asyncio.get_running_loop().run_in_executor(
+            self._executor_of([partition]), read
+        )
         return reading.frames[0] if reading.frames else None
+
+    def _executor_of(self, partitions: Sequence[Partition]) -> Executor:
+        """Return the threads for a search: an archive may wait for its store."""
+        rows = (self._archive.rows(each.identity, "messages") for each in partitions)
+        return self._archive.readers if any(rows) else self._executor
 
     def index_of(self, partition: Partition) -> KeyIndex:
         """Return the key index of an open partition, archive included."""

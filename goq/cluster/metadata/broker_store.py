@@ -22,10 +22,11 @@ from goq.cluster.metadata.features import (
     has_audit_topic,
     has_optional_settings,
     has_topic_ids,
+    has_total_retention,
 )
 from goq.cluster.metadata.results import Accepted
 from goq.cluster.metadata.state import GroupMetadata, MetadataState, TopicMetadata
-from goq.config.topic import OPTIONAL
+from goq.config.topic import OPTIONAL, TOTAL_RETENTION
 from goq.errors import (
     Conflict,
     GoqError,
@@ -228,6 +229,10 @@ class ReplicatedMetadataStore:
         """Add segments to the manifest of this node's archive, or replace them there."""
         await self._local.put_archived(rows)
 
+    async def delete_archived(self, keys: Sequence[SegmentKey]) -> None:
+        """Take expired segments out of the manifest of this node's archive."""
+        await self._local.delete_archived(keys)
+
     async def archived(self) -> list[ArchiveRow]:
         """Return the manifest of this node's archive."""
         return await self._local.archived()
@@ -280,8 +285,9 @@ def group_settings(state: MetadataState, topic: str) -> dict[str, dict[str, str]
 
 def check_optional(state: MetadataState, settings: Mapping[str, str]) -> None:
     """Raise ``Unavailable`` for a setting that some node does not know."""
-    unknown = OPTIONAL.intersection(settings)
-    if unknown and not has_optional_settings(state):
+    newest = TOTAL_RETENTION if has_optional_settings(state) else OPTIONAL
+    unknown = newest.intersection(settings)
+    if unknown and not has_total_retention(state):
         raise Unavailable(
             f"a node of the cluster runs an earlier goq and does not know {min(unknown)}:"
             " upgrade all nodes first",

@@ -15,6 +15,7 @@ level 6   the topic of the audit trail
 level 7   topics may have the settings that only some have (``config.topic.OPTIONAL``)
 level 8   a leader whose disk failed leads on in another epoch
 level 9   schedules
+level 10  topics may have a total retention (``config.topic.TOTAL_RETENTION``)
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from goq.cluster.metadata.commands import (
 )
 from goq.cluster.metadata.state import MetadataState
 
-OWN_LEVEL: Final = 9
+OWN_LEVEL: Final = 10
 """The highest level that this version of goq knows."""
 
 DIGESTS_LEVEL: Final = 1
@@ -51,6 +52,7 @@ AUDIT_LEVEL: Final = 6
 OPTIONAL_SETTINGS_LEVEL: Final = 7
 RENEWALS_LEVEL: Final = 8
 SCHEDULES_LEVEL: Final = 9
+TOTAL_RETENTION_LEVEL: Final = 10
 
 _COMMAND_LEVELS: dict[type, int] = {
     RegisterNodeWithLevel: 1,
@@ -106,6 +108,11 @@ def has_audit_topic(state: MetadataState) -> bool:
 def has_optional_settings(state: MetadataState) -> bool:
     """Whether all nodes know the settings that only some topics have."""
     return state.features.level >= OPTIONAL_SETTINGS_LEVEL
+
+
+def has_total_retention(state: MetadataState) -> bool:
+    """Whether all nodes know the settings of total retention."""
+    return state.features.level >= TOTAL_RETENTION_LEVEL
 
 
 def has_renewals(state: MetadataState) -> bool:

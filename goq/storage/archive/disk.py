@@ -17,7 +17,8 @@ from pathlib import Path
 
 from goq import limits
 from goq.errors import CorruptData
-from goq.storage.archive.file import SUFFIX, Footer, read_chunk, read_footer
+from goq.storage.archive.file import SUFFIX, Footer, read_chunk
+from goq.storage.archive.tiered_disk import footer_of
 from goq.storage.disk import Disk, File, NotCached
 from goq.storage.log.segment import SUFFIX as LOG_SUFFIX
 
@@ -128,7 +129,7 @@ class ArchiveDisk:
             footer = self._footers.get(path)
         if footer is None:
             try:
-                footer = read_footer(self._disk, path.with_suffix(SUFFIX))
+                footer = footer_of(self._disk, path.with_suffix(SUFFIX))
             except CorruptData as error:
                 raise OSError(errno.EIO, error.detail, str(path)) from None
             with self._lock:
@@ -157,7 +158,7 @@ class ArchiveDisk:
     def _decompressed(self, path: Path, number: int) -> memoryview:
         stored = path.with_suffix(SUFFIX)
         try:
-            footer = read_footer(self._disk, stored)
+            footer = footer_of(self._disk, stored)
         except CorruptData:
             return memoryview(b"")
         if number >= len(footer.chunks):

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterator, Mapping
+from hashlib import sha256
 from pathlib import Path
 
-from goq.errors import CorruptData
+from goq.errors import CorruptData, GoqError
 from goq.storage.archive.file import PART_SUFFIX, SUFFIX, Footer, check_archive, read_footer
+from goq.storage.archive.store_cache import open_store, read_object
+from goq.storage.archive.stored_entry import SUFFIX as STORED_SUFFIX
+from goq.storage.archive.stored_entry import read_entry
 from goq.storage.disk import Disk
 from goq.storage.node_db import FILE_NAME, LOG_NAMES, ArchiveRow, NodeDb
 
@@ -62,24 +66,35 @@ def _unlisted(
 ) -> Iterator[ArchiveRow]:
     directory = root / partition[0] / str(partition[1]) / log
     for name in disk.names(directory):
-        path, base = directory / name, name.removesuffix(SUFFIX)
+        path = directory / name
         if name.endswith(PART_SUFFIX):
             disk.remove(path)
-        elif name.endswith(SUFFIX) and base.isascii() and base.isdecimal():
-            row, size_bytes = known.get((*partition, log, int(base))), disk.size(path)
-            if row is not None and row.archived_bytes == size_bytes:
+            continue
+        is_stored = name.endswith(STORED_SUFFIX)
+        base = name.removesuffix(STORED_SUFFIX if is_stored else SUFFIX)
+        if base == name or not (base.isascii() and base.isdecimal()):
+            continue
+        row = known.get((*partition, log, int(base)))
+        try:
+            if is_stored and row is not None:
                 continue
-            try:
-                yield archive_row(partition, log, read_footer(disk, path), size_bytes)
-            except CorruptData as error:
-                _log.warning("%s", error.detail)
+            size_bytes, footer = _stored(disk, path) if is_stored else (disk.size(path), None)
+            if row is None or row.archived_bytes != size_bytes:
+                yield archive_row(partition, log, footer or read_footer(disk, path), size_bytes)
+        except CorruptData as error:
+            _log.warning("%s", error.detail)
+
+
+def _stored(disk: Disk, path: Path) -> tuple[int, Footer]:
+    entry = read_entry(disk, path)
+    return entry.archive.size_bytes, entry.footer
 
 
 def verify_archive(disk: Disk, data_dir: Path) -> list[str]:
     """Decompress every archived segment and compare its CRC; return the problems found.
 
-    Files that ``node.db`` lists and that are missing are problems too. Changes nothing, and may run
-    beside a node.
+    Segments in an object store are read there and compared by their digests. Files that ``node.db``
+    lists and that are missing are problems too. Changes nothing, and may run beside a node.
     """
     rows, root = _listed_rows(data_dir), data_dir / ARCHIVE_DIR
     problems: list[str] = []
@@ -91,7 +106,10 @@ def verify_archive(disk: Disk, data_dir: Path) -> list[str]:
         except CorruptData as error:
             problems.append(error.detail)
         except FileNotFoundError:
-            found.remove(path)  # deleted with its topic, unless node.db still lists it
+            found.remove(path)  # deleted or moved, unless node.db still lists it
+    for path in _archive_files(disk, root, _DEPTH, STORED_SUFFIX):
+        found.add(path.with_name(path.name.removesuffix(STORED_SUFFIX) + SUFFIX))
+        problems += _problems_of_entry(disk, path)
     paths = {row: _archive_path(root, row) for row in rows}
     missing = [row for row in rows if paths[row] not in found]
     still = set(_listed_rows(data_dir)) if missing else set()
@@ -104,15 +122,39 @@ def verify_archive(disk: Disk, data_dir: Path) -> list[str]:
     return problems
 
 
-def _archive_files(disk: Disk, directory: Path, depth: int) -> Iterator[Path]:
+def _problems_of_entry(disk: Disk, path: Path) -> list[str]:
+    try:
+        entry = read_entry(disk, path)
+        store = open_store(entry.url)
+    except FileNotFoundError:
+        return []  # deleted with its topic
+    except GoqError as error:
+        return [error.detail]
+    problems = []
+    for stored in entry.objects:
+        where, digest = store.told(stored.key), sha256()
+        try:
+            for data in read_object(store, stored):
+                digest.update(data)
+        except FileNotFoundError:
+            problems.append(f"{where} is missing; {path} lists it")
+        except OSError as error:
+            problems.append(f"{where} cannot be read: {error.strerror}")
+        else:
+            if digest.hexdigest() != stored.sha256:
+                problems.append(f"{where} is damaged: its bytes are not those of {path}")
+    return problems
+
+
+def _archive_files(disk: Disk, directory: Path, depth: int, suffix: str = SUFFIX) -> Iterator[Path]:
     try:
         names = disk.names(directory)
     except NotADirectoryError:
         return
     for name in names:
         if depth:
-            yield from _archive_files(disk, directory / name, depth - 1)
-        elif name.endswith(SUFFIX):
+            yield from _archive_files(disk, directory / name, depth - 1, suffix)
+        elif name.endswith(suffix):
             yield directory / name
 
 

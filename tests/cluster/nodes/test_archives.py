@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
+
 from goq.broker.partition_context import PartitionId
 from goq.client import Client
 from goq.storage.disk import RealDisk
@@ -10,6 +14,7 @@ from tests.support.cluster.running_cluster import RunningCluster, running_cluste
 from tests.support.eventually import eventually
 from tests.support.node.archive import publish_segments, retire, value_of
 from tests.support.node.running_node import RunningNode
+from tests.support.storage.s3_server import BUCKET, PROGRAM, s3_server
 
 MESSAGES = 6
 
@@ -39,6 +44,40 @@ def led_by(cluster: RunningCluster, *, other_than: str = "") -> str:
     eventually(leads)
     assert found[0] is not None
     return found[0]
+
+
+@pytest.mark.skipif(not PROGRAM.exists(), reason="there is no S3 server here")
+def test_the_next_leader_reads_what_nodes_have_moved_to_a_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with s3_server(tmp_path) as server:
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        with running_cluster(archive={"to": f"s3://{BUCKET}/a"}) as cluster:
+            cluster.create("t", 1, archive=True)
+            first = led_by(cluster)
+            publish_segments(cluster.by_name[first], "t", range(MESSAGES))
+
+            def retired() -> int:
+                retire(cluster.by_name[first], "t", archive=True)
+                return archived_to(cluster.by_name[first])
+
+            eventually(lambda: retired() > 1)
+            least = archived_to(cluster.by_name[first])
+            eventually(lambda: all(archived_to(node) == least for node in cluster.nodes))
+            eventually(lambda: not any(archived_files(node) for node in cluster.nodes), seconds=60)
+            owners = {key.split("/")[1] for key in server.keys("a/")}
+            assert owners == {node.node.config.broker.node_id for node in cluster.nodes}
+            cluster.stop(first)
+            second = led_by(cluster, other_than=first)
+            with Client(cluster.by_name[second].url) as client:
+                found = client.read("t", partition=0, offset=0, include_deleted=True).messages
+                assert [m.value for m in found] == [value_of(number) for number in range(MESSAGES)]
+                assert not client.get_trace("t:0:0").incomplete
+
+
+def archived_files(node: RunningNode) -> list[Path]:
+    return list((node.data_dir / "archive").rglob("*.zst"))
 
 
 def test_the_next_leader_reads_what_another_has_archived_and_every_folder_is_sound() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import threading
+import time
 from pathlib import Path
 
 import httpx
@@ -16,6 +17,7 @@ from goq.storage.disk import RealDisk
 from goq.storage.verification import verify_data_dir
 from tests.support.eventually import eventually
 from tests.support.node.node_process import NodeProcess
+from tests.support.storage.s3_server import BUCKET, PROGRAM, s3_server
 
 SEED = int(os.environ.get("GOQ_KILL_SEED") or random.SystemRandom().getrandbits(32))
 VALUE_BYTES = 30_000
@@ -72,6 +74,46 @@ def test_a_node_killed_while_it_archives_loses_nothing(rounds: int, tmp_path: Pa
     assert not lost, f"seed {SEED}: {lost[:10]} of {len(found)}"
     report = verify_data_dir(RealDisk(), node.folder)
     assert report.is_sound, (SEED, report.problems, [log.report.damage for log in report.logs])
+
+
+@pytest.mark.skipif(not PROGRAM.exists(), reason="there is no S3 server here")
+@pytest.mark.parametrize("rounds", [6, pytest.param(60, marks=pytest.mark.long)])
+def test_a_node_killed_while_it_moves_segments_to_a_store_loses_nothing(
+    rounds: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chance = random.Random(SEED)
+    (tmp_path / "s3").mkdir()
+    with s3_server(tmp_path / "s3") as server:
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        settings = [f"archive.to=s3://{BUCKET}/a"]
+        with NodeProcess(
+            tmp_path / "data", settings=settings, environment=server.environment
+        ) as node:
+            with Client(node.url) as client:
+                client.create_topic("t", 1, settings=KEEP_LITTLE)
+            producer = Producer(node.url)
+            producer.start()
+            try:
+                for _ in range(rounds):
+                    enough = len(producer.confirmed) + chance.randint(3, 25)
+                    eventually(lambda least=enough: len(producer.confirmed) > least, "it publishes")
+                    time.sleep(chance.random())  # at any moment of the moves
+                    node.kill()
+                    node.start()
+            finally:
+                producer.is_ended.set()
+                producer.join()
+            eventually(lambda: not list((tmp_path / "data/archive").rglob("*.zst")), seconds=60)
+            found = read_everything(node.url)
+            assert node.stop() == 0
+        lost = [
+            offset for offset, value in producer.confirmed.items() if found.get(offset) != value
+        ]
+        assert not lost, f"seed {SEED}: {lost[:10]} of {len(found)}"
+        assert len(list((tmp_path / "data/archive").rglob("*.stored"))) > rounds
+        report = verify_data_dir(RealDisk(), node.folder)
+        assert report.is_sound, (SEED, report.problems)
 
 
 def read_everything(url: str) -> dict[int, str]:

@@ -273,6 +273,10 @@ class MemoryMetadata:
         self.before("put_archived")
         self.archive |= {row[:4]: row for row in rows}
 
+    async def delete_archived(self, keys: Sequence[tuple[str, int, str, int]]) -> None:
+        for key in keys:
+            self.archive.pop(key, None)
+
     async def archived(self) -> list[ArchiveRow]:
         return list(self.archive.values())
 

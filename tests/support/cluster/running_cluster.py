@@ -41,6 +41,7 @@ class RunningCluster:
         self.tls: dict[str, dict[str, Path]] = {}
         self.security: dict[str, Any] = {}
         self.sqs: dict[str, Any] = {}
+        self.archive: dict[str, Any] = {}
         self.backup: dict[str, Any] = {}
         self.more: dict[str, dict[str, Any]] = {}
         self.client_tls: ssl.SSLContext | None = None
@@ -100,6 +101,7 @@ class RunningCluster:
             "cluster": cluster,
             "security": self.security,
             "sqs": self.sqs,
+            "archive": self.archive,
             "backup": self.backup,
         }
         node = RunningNode(self.folder / name, settings)
@@ -182,11 +184,13 @@ def new_cluster(folder: Path) -> Iterator[RunningCluster]:
 
 @contextmanager
 def running_cluster(
-    security: dict[str, Any] | None = None, sqs: dict[str, Any] | None = None
+    security: dict[str, Any] | None = None,
+    sqs: dict[str, Any] | None = None,
+    archive: dict[str, Any] | None = None,
 ) -> Iterator[RunningCluster]:
     """Run three nodes until the block ends; they have found each other when it begins.
 
-    ``security`` and ``sqs`` are the settings of these sections.
+    ``security``, ``sqs`` and ``archive`` are the settings of these sections.
     """
     with (
         tempfile.TemporaryDirectory(prefix="goq-test-") as folder,
@@ -194,6 +198,7 @@ def running_cluster(
     ):
         cluster.security = security or {}
         cluster.sqs = sqs or {}
+        cluster.archive = archive or {}
         cluster.start_three()
         yield cluster
 

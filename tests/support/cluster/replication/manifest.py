@@ -42,5 +42,10 @@ class SimManifest:
         for row in rows:
             self.archive[row[:4]] = row
 
+    async def delete_archived(self, keys: Sequence[Key]) -> None:
+        await asyncio.sleep(_COMMIT_S)
+        for key in keys:
+            self.archive.pop(key, None)
+
     async def archived(self) -> list[ArchiveRow]:
         return sorted(self.archive.values())

@@ -1,8 +1,6 @@
-"""An object store that keeps backups: ``s3://bucket/prefix``, as a disk with two folders.
+"""An object store, ``s3://bucket/prefix``, as a disk: of backups, and of archived segments.
 
-Keys are ``<prefix>/objects/<name>`` and ``<prefix>/manifests/<name>``. An object is uploaded under
-a name of its own, then copied by the store to that of its digest: whatever is at a final name is
-whole. A put of a store is atomic and durable once it is answered.
+The path of an object is its key. A put of a store is atomic and durable once it is answered.
 
 Credentials, region and endpoint are those that other tools use, in the environment:
 ``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_ACCESS_KEY``, ``AWS_REGION``, ``AWS_ENDPOINT_URL`` and so on.
@@ -30,7 +28,13 @@ SCHEME: Final = "s3://"
 _URL = re.compile(r"s3://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(/[!-~]*)?", re.ASCII)
 _UPLOAD_BYTES: Final = 8 * limits.MIB
 _TIMEOUT_S: Final = 30
-_RETRY_S: Final = 20
+RETRY_S: Final = 20.0
+
+
+def check_url(url: str) -> None:
+    """Raise ``UsageError`` for what is no ``s3://bucket/prefix``."""
+    if _URL.fullmatch(url) is None:
+        raise UsageError(f"{url[:80]!r} is not s3://bucket/prefix")
 
 
 class StoreUpload:
@@ -70,16 +74,16 @@ class StoreDisk:
     The path of an object is its key.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, retry_s: float = RETRY_S) -> None:
+        check_url(url)
         found = _URL.fullmatch(url)
-        if found is None:
-            raise UsageError(f"{url[:80]!r} is not s3://bucket/prefix")
+        assert found is not None
         try:
             from obstore.store import S3Store
         except ImportError:
             raise UsageError(f"{url} needs the package obstore: pip install 'goq[s3]'") from None
         self.url = url.rstrip("/")
-        self._bucket = found[1]
+        self.bucket = found[1]
         self.prefix = (found[2] or "").strip("/")
         endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL", "")
         options: dict[str, Any] = {"endpoint": endpoint} if endpoint else {}
@@ -91,15 +95,19 @@ class StoreDisk:
                     "timeout": timedelta(seconds=_TIMEOUT_S),
                     "connect_timeout": timedelta(seconds=5),
                 },
-                retry_config={"max_retries": 5, "retry_timeout": timedelta(seconds=_RETRY_S)},
+                retry_config={"max_retries": 5, "retry_timeout": timedelta(seconds=retry_s)},
                 **options,
             )
         except Exception as error:
             raise UsageError(f"{url} cannot be used: {_first_sentence(error)}") from None
 
+    def told(self, path: Path | str) -> str:
+        """Return the URL of an object."""
+        return f"{SCHEME}{self.bucket}/{path}"
+
     def open(self, path: Path) -> StoreUpload:
         """Begin an upload."""
-        return StoreUpload(self._store, self._bucket, str(path))
+        return StoreUpload(self._store, self.bucket, str(path))
 
     def read(self, path: Path, position: int, size_bytes: int) -> memoryview:
         """Return bytes of an object that has so many. Raises ``FileNotFoundError``."""
@@ -147,11 +155,19 @@ class StoreDisk:
         """Return the sorted names in a folder."""
         return sorted(self.changes(directory))
 
+    def remove_all(self, directory: Path) -> None:
+        """Delete all objects below a folder."""
+        with self._errors_told(directory):
+            for batch in self._store.list(f"{directory}/"):
+                keys = [each["path"] for each in batch]
+                if keys:
+                    self._store.delete(keys)
+
     def make_dir(self, directory: Path) -> None:
         """Do nothing: a store has no folders."""
 
     def _errors_told(self, path: Path) -> AbstractContextManager[None]:
-        return store_errors_told(f"{SCHEME}{self._bucket}/{path}")
+        return store_errors_told(self.told(path))
 
 
 def _first_sentence(error: Exception) -> str:

@@ -1,0 +1,114 @@
+"""The cache of objects: its bound, its checks, and a store that does not answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from goq.errors import ArchiveUnreachable
+from goq.storage.archive.store_cache import StoreCache
+from goq.storage.archive.stored_entry import StoredObject
+from goq.storage.disk import RealDisk
+
+URL = "s3://bucket/prefix"
+SIZE_BYTES = 1000
+
+
+class MemoryStore:
+    url = URL
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+        self.reads = 0
+        self.is_down = False
+
+    def read(self, path: Path, position: int, size_bytes: int) -> memoryview:
+        self.reads += 1
+        if self.is_down:
+            raise OSError(5, "no answer", str(path))
+        if str(path) not in self.objects:
+            raise FileNotFoundError(2, "none", str(path))
+        return memoryview(self.objects[str(path)][position : position + size_bytes])
+
+    def size(self, path: Path) -> int:
+        if self.is_down:
+            raise OSError(5, "no answer", str(path))
+        return len(self.objects[str(path)])
+
+    def told(self, path: str) -> str:
+        return f"s3://bucket/{path}"
+
+    def put(self, number: int) -> StoredObject:
+        data = bytes([number]) * SIZE_BYTES
+        self.objects[f"k{number}"] = data
+        return StoredObject(".log.zst", f"k{number}", SIZE_BYTES, sha256(data).hexdigest())
+
+
+def opened(store: MemoryStore) -> Callable[[str], Any]:
+    return lambda _url: store
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+def cache_in(folder: Path, store: MemoryStore, objects: int = 3) -> StoreCache:
+    return StoreCache(RealDisk(), folder / "cache", objects * SIZE_BYTES, stores=opened(store))
+
+
+def test_the_files_never_exceed_the_bound_and_the_least_lately_read_goes(
+    tmp_path: Path, store: MemoryStore
+) -> None:
+    cache, stored = cache_in(tmp_path, store), [store.put(number) for number in range(6)]
+    for number in (0, 1, 2, 0, 3):
+        path = cache.fetch(URL, stored[number])
+        assert path.read_bytes() == bytes([number]) * SIZE_BYTES
+    held = [number for number in range(6) if cache.has(stored[number])]
+    assert (held, cache.size_bytes, store.reads) == ([0, 2, 3], 3 * SIZE_BYTES, 4)
+    for number in range(6):
+        cache.fetch(URL, stored[number])
+        files = list((tmp_path / "cache").iterdir())
+        assert sum(file.stat().st_size for file in files) <= 3 * SIZE_BYTES
+
+
+def test_a_start_empties_the_cache(tmp_path: Path, store: MemoryStore) -> None:
+    cache_in(tmp_path, store).fetch(URL, store.put(1))
+    cache = cache_in(tmp_path, store)
+    cache.open()
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+def test_a_store_that_does_not_answer_is_not_asked_by_each_reader(
+    tmp_path: Path, store: MemoryStore
+) -> None:
+    cache, stored, other = cache_in(tmp_path, store), store.put(1), store.put(2)
+    store.is_down = True
+    for each in (stored, other, stored):
+        with pytest.raises(ArchiveUnreachable, match="no answer"):
+            cache.fetch(URL, each)
+    assert (store.reads, cache.failures, cache.size_bytes) == (1, 1, 0)
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+@pytest.mark.parametrize("bad", [b"\x01" * (SIZE_BYTES - 1) + b"\x02", b"\x01" * 10, b""])
+def test_wrong_bytes_are_fetched_once_more_then_told_and_kept_as_they_are(
+    bad: bytes, tmp_path: Path, store: MemoryStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache, stored = cache_in(tmp_path, store), store.put(1)
+    store.objects["k1"] = bad
+    assert cache.fetch(URL, stored).read_bytes() == bad
+    assert (cache.damaged, store.reads) == (1, 2)
+    assert "s3://bucket/k1 is damaged" in caplog.text
+
+
+def test_a_missing_object_is_missing_and_takes_no_room(tmp_path: Path, store: MemoryStore) -> None:
+    cache, stored = cache_in(tmp_path, store), store.put(1)
+    del store.objects["k1"]
+    with pytest.raises(FileNotFoundError):
+        cache.fetch(URL, stored)
+    assert cache.size_bytes == 0
