@@ -10,7 +10,7 @@ import yaml
 
 from goq.config.node import Config
 from goq.config.sources import load_config
-from goq.config.topic import TopicSettings
+from goq.config.topic import TOTAL_RETENTION, TopicSettings
 from goq.errors import UsageError
 from tests.support.paths import REPOSITORY
 
@@ -46,13 +46,14 @@ def all_settings() -> set[str]:
     own = set(type(Config().defaults).model_fields)
     topic = {
         f"defaults.{'' if name.partition('.')[0] in own else 'topic.'}{name}"
-        for name in TopicSettings().written()
+        for name in TopicSettings().written().keys() | TOTAL_RETENTION
     }
     cluster = {f"cluster.{name}" for name in type(Config().cluster).model_fields}
     security = {f"security.{name}" for name in type(Config().security).model_fields}
     security |= {f"logging.{name}" for name in type(Config().logging).model_fields}
     security |= {f"metrics.{name}" for name in type(Config().metrics).model_fields}
     security |= {f"backup.{name}" for name in type(Config().backup).model_fields}
+    security |= {f"archive.{name}" for name in type(Config().archive).model_fields}
     security |= {f"sqs.{name}" for name in type(Config().sqs).model_fields}
     return broker | cluster | security | topic | {"defaults.topic.partitions"}
 
@@ -64,6 +65,15 @@ def all_settings() -> set[str]:
 def test_a_setting_of_backups_that_cannot_be_is_named(name: str, value: str) -> None:
     with pytest.raises(UsageError, match=rf"backup\.{name}"):
         load_config(None, {"backup.to": "/backups", f"backup.{name}": value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("to", "gs://bucket/prefix"), ("to", "/a/folder"), ("cache", "1KiB"), ("cache", "much")],
+)
+def test_a_setting_of_the_archive_that_cannot_be_is_named(name: str, value: str) -> None:
+    with pytest.raises(UsageError, match=rf"archive\.{name}"):
+        load_config(None, {f"archive.{name}": value})
 
 
 def test_without_anything_a_node_has_the_defaults() -> None:
@@ -82,6 +92,7 @@ def test_the_example_says_the_defaults_and_names_every_setting() -> None:
     assert example.metrics == default.metrics
     assert example.sqs == default.sqs
     assert example.backup == default.backup
+    assert example.archive == default.archive
     assert example.defaults.settings == default.defaults.settings
     assert example.defaults.partitions == default.defaults.partitions
     assert names_in(yaml.safe_load(EXAMPLE.read_text())) == all_settings()

@@ -20,6 +20,7 @@ from goq.cluster.metadata.features import (
     OPTIONAL_SETTINGS_LEVEL,
     OWN_LEVEL,
     RENEWALS_LEVEL,
+    TOTAL_RETENTION_LEVEL,
     has_digests,
     has_renewals,
     level_of,
@@ -158,3 +159,10 @@ def test_a_setting_that_only_some_topics_have_waits_for_the_last_node_to_know_it
     with pytest.raises(Unavailable, match="upgrade all nodes"):
         check_optional(below, queue)
     check_optional(raised(nodes(3), OPTIONAL_SETTINGS_LEVEL), queue)
+
+
+def test_a_total_retention_waits_until_all_nodes_know_it() -> None:
+    settings = {"retention.total_age": "7d"}
+    with pytest.raises(Unavailable, match=r"retention\.total_age"):
+        check_optional(raised(nodes(3), TOTAL_RETENTION_LEVEL - 1), settings)
+    check_optional(raised(nodes(3), TOTAL_RETENTION_LEVEL), settings)
