@@ -36,6 +36,7 @@ LEFT_OUT_BYTES_MAX: Final = 64  # bytes that a note of duplicates adds beyond th
 # Topics
 PARTITIONS_PER_TOPIC_MAX: Final = 1000
 TOPICS_MAX: Final = 10_000
+PATTERN_TOPICS_MAX: Final = 100  # that one loop of a client reads; each has its connections
 GROUPS_PER_TOPIC_MAX: Final = 10_000
 STATE_BYTES_MAX: Final = GIB  # of all partitions and groups of a node, as they count below
 PARTITION_BYTES: Final = 40 * KIB  # the memory of a partition without groups

@@ -1,7 +1,7 @@
-"""Write docs/cli.md from the help of every command, so that the two cannot differ.
+"""Write docs/cli.md and docs/man from the help of every command, so that they cannot differ.
 
-python tools/cli_docs.py           write docs/cli.md
-python tools/cli_docs.py --check   exit with 1 if it is not what would be written
+python tools/cli_docs.py           write both
+python tools/cli_docs.py --check   exit with 1 if a page is not what would be written
 """
 
 from __future__ import annotations
@@ -15,10 +15,15 @@ from pathlib import Path
 import typer
 from typer.testing import CliRunner
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from tools.man_pages import man_pages
+
+MAN = Path(__file__).resolve().parent.parent / "docs" / "man"
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "cli.md"
 INTRODUCTION = """# The command line
 
 Written from `goq … --help` by `tools/cli_docs.py`. In a usage line `{…}` is required.
+The same as [manual pages](#manual-pages): `man goq`, `man goq-produce`.
 
 | everywhere | |
 |---|---|
@@ -35,7 +40,13 @@ Written from `goq … --help` by `tools/cli_docs.py`. In a usage line `{…}` is
 | durations | `250ms`, `30s`, `5m`, `1h30m`, `7d` |
 | sizes | `64KiB`, `10MB`, `1GiB` |
 | times | RFC 3339 with a zone, a date, `now`, or relative to now as `-15m` |
+
+## Manual pages
+
+`pip install goq` puts them into `share/man` of its environment. man-db finds those of programs in the `PATH`; elsewhere:
+`man -M "$(python -c 'import sys; print(sys.prefix)')/share/man" goq`.
 """  # noqa: E501
+EVERYWHERE = re.findall(r"^\| (\S.*?) \| (\S.*) \|$", INTRODUCTION, re.MULTILINE)
 # What the introduction says once: -h, the epilog, and arguments that only the usage names.
 _SAID_ONCE = re.compile(
     r"  -h, --help +Show this message and exit\.|  [^-\s]\S*(?: +\[required\])?"
@@ -92,14 +103,24 @@ def main() -> int:
     os.environ["COLUMNS"] = "80"  # help is wrapped to the terminal it is printed on
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--check", action="store_true", help="compare only, and write nothing")
-    page = render()
+    pages = {PAGE: render()}
+    pages |= {MAN / name: text for name, text in man_pages(EVERYWHERE).items()}
+    others = set(MAN.glob("*")) - pages.keys()
+    stale = [path for path, text in pages.items() if _read(path) != text]
     if parser.parse_args().check:
-        if not PAGE.exists() or PAGE.read_text("utf-8") != page:
-            print(f"{PAGE} is out of date: run tools/cli_docs.py", file=sys.stderr)
-            return 1
-        return 0
-    PAGE.write_text(page, "utf-8")
+        for path in sorted({*stale, *others}):
+            print(f"{path} is out of date: run tools/cli_docs.py", file=sys.stderr)
+        return 1 if stale or others else 0
+    MAN.mkdir(exist_ok=True)
+    for path in stale:
+        path.write_text(pages[path], "utf-8")
+    for path in others:
+        path.unlink()
     return 0
+
+
+def _read(path: Path) -> str | None:
+    return path.read_text("utf-8") if path.exists() else None
 
 
 if __name__ == "__main__":

@@ -43,7 +43,9 @@ class Where:
 
 
 def command(
-    topics: Annotated[list[str], typer.Argument(metavar="TOPIC...")],
+    topics: Annotated[
+        list[str], typer.Argument(metavar="TOPIC...", help="Names, or patterns as 'orders.*'.")
+    ],
     group: Annotated[
         str | None, typer.Option(metavar="G", help="Consume as this group: lease, print, ack.")
     ] = None,
@@ -135,7 +137,7 @@ def command(
     """Print messages, or run a command for each.
 
     With --group, messages are leased, printed and acknowledged. Without, the log is read from
-    --from-… to its end and nothing is acknowledged.
+    --from-… to its end and nothing is acknowledged. Several topics are merged by time.
     """
     where = Where(
         from_beginning, from_offset, last, from_time, to_time, partition, follow, background
@@ -234,27 +236,24 @@ def _log(
     timeout: str | None,
     wait_for_topic: bool,
 ) -> Iterator[LogMessage]:
-    if where.follow and len(topics) > 1:
-        raise UsageError("--follow reads one topic; give several to a --group")
     if timeout is not None:
         raise UsageError("--timeout needs a --group")
     from_time = where.from_time
     if where.follow and not where.from_beginning and where.from_offset is where.last is None:
         from_time = from_time or "now"
-    for topic in topics:
-        yield from client.read_log(
-            topic,
-            partition=where.partition,
-            from_offset=where.from_offset,
-            from_time=from_time,
-            to_time=where.to_time,
-            follow=where.follow,
-            on_damage=_tell_damage,
-            before_wait=writer.flush,
-            background=where.background,
-            wait_for_topic=wait_for_topic,
-            last=where.last,
-        )
+    return client.read_log(
+        topics,
+        partition=where.partition,
+        from_offset=where.from_offset,
+        from_time=from_time,
+        to_time=where.to_time,
+        follow=where.follow,
+        on_damage=_tell_damage,
+        before_wait=writer.flush,
+        background=where.background,
+        wait_for_topic=wait_for_topic,
+        last=where.last,
+    )
 
 
 def _tell_damage(damaged: DamagedRange) -> None:

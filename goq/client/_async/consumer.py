@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
 from math import inf
 from typing import Final
@@ -21,6 +21,7 @@ from goq.client._async.settlement import (
 from goq.client.leases.lease_keeper import LeaseKeeper
 from goq.client.leases.message_buffer import MessageBuffer
 from goq.client.leases.prefetch import PrefetchWindow
+from goq.client.protocol.topic_selection import TopicSelection
 from goq.client.tracing.process_span import is_traced, process_span
 from goq.http.client.process_fork import Owner
 
@@ -66,7 +67,7 @@ class Consumer:
         self,
         http: Http,
         settler: Settler,
-        topics: Sequence[str],
+        topics: TopicSelection,
         group: str,
         options: ConsumeOptions,
     ) -> None:
@@ -152,7 +153,7 @@ class Consumer:
         if wait_ms is None:
             return False
         if not self._workers.has_started:
-            self._workers.start()
+            await self._workers.start()
             self._keeper.start()
         wait_s = None if self._until_empty else wait_ms / 1000
         if await self._workers.grant(was_silent=self._was_silent):

@@ -5,7 +5,7 @@ The readers are imported by the first call that needs them: not every command re
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,8 @@ from goq.clock import Clock
 from goq.units import format_time_us, parse_time_us
 
 if TYPE_CHECKING:
-    from goq.client._async.topic_reader import LogRange, OnDamage
+    from goq.client._async.partition_reader import LogRange
+    from goq.client._async.topic_reader import OnDamage
     from goq.client.replay_plan import Replay
 
 
@@ -59,7 +60,7 @@ class AsyncLogClient:
 
         Raises ``TopicNotFound``, ``PartitionNotFound``.
         """
-        from goq.client._async.topic_reader import read
+        from goq.client._async.partition_reader import read
 
         log_range = self._log_range(offset, from_time, to_time, background)
         log_range = replace(log_range, include_deleted=include_deleted)
@@ -89,14 +90,14 @@ class AsyncLogClient:
         Offsets of the batch are sequences of events. ``background`` and ``include_deleted`` are as
         in :meth:`read`.
         """
-        from goq.client._async.topic_reader import LogRange, read_events
+        from goq.client._async.partition_reader import LogRange, read_events
 
         log_range = LogRange(sequence, background=background, include_deleted=include_deleted)
         return await read_events(self._http, topic, partition, log_range)
 
     def read_log(
         self,
-        topic: str,
+        topics: str | Sequence[str],
         *,
         partition: int | None = None,
         from_offset: int | None = None,
@@ -111,6 +112,9 @@ class AsyncLogClient:
     ) -> AsyncIterator[LogMessage]:
         """Yield the messages of all partitions, or of one, merged by append time.
 
+        ``topics`` are names, or patterns as ``"orders.*"``: ``*``, ``?`` and ``[…]`` as in a shell,
+        of 100 topics at most. Dead-letter topics match only a pattern that ends in ``.dlq``.
+
         Without bounds these are all from the beginning of the log to its end at the time of the
         call. With times, exactly those appended at or after ``from_time`` and before ``to_time``.
         ``from_offset`` is where to begin in each partition; a negative one counts from its end.
@@ -120,7 +124,8 @@ class AsyncLogClient:
         With ``follow`` the iterator goes on at the end and waits for new messages. These come as
         they arrive: what arrives together is merged, but no message waits for an older one of
         another partition. ``before_wait`` is called before each wait. A topic that is not there
-        yet is waited for, unless ``wait_for_topic`` is False.
+        yet is waited for, unless ``wait_for_topic`` is False; one that is created later and matches
+        a pattern is followed from its beginning.
 
         In the ``background`` the node reads only as fast as its live traffic leaves room for.
         Damaged messages are passed to ``on_damage`` and skipped; without it they raise
@@ -130,7 +135,7 @@ class AsyncLogClient:
 
         reader = TopicReader(
             self._http,
-            topic,
+            topics,
             partition,
             self._log_range(from_offset, from_time, to_time, background),
             follow=follow,
@@ -230,7 +235,7 @@ class AsyncLogClient:
     def _log_range(
         self, offset: int | None, from_time: Time | None, to_time: Time | None, background: bool
     ) -> LogRange:
-        from goq.client._async.topic_reader import LogRange
+        from goq.client._async.partition_reader import LogRange
 
         return LogRange(
             offset,

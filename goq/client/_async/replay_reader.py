@@ -6,7 +6,8 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 
 from goq.client._async.http import Http
-from goq.client._async.topic_reader import LogRange, OnDamage, TopicReader
+from goq.client._async.partition_reader import LogRange
+from goq.client._async.topic_reader import OnDamage, TopicReader
 from goq.client.arguments import Time, as_time
 from goq.client.messages import LogMessage
 from goq.client.protocol import routes

@@ -16,8 +16,9 @@ from typing import Final, NamedTuple
 from goq import limits
 from goq.client._async.frame_publisher import post_frames
 from goq.client._async.http import Http
+from goq.client._async.partition_reader import LogRange, read
 from goq.client._async.replay_reader import read_replay
-from goq.client._async.topic_reader import LogRange, OnDamage, read
+from goq.client._async.topic_reader import OnDamage
 from goq.client.arguments import message_bytes
 from goq.client.delivery_options import TopicPublishSettings, lanes_of
 from goq.client.message_batch import MessageBatch

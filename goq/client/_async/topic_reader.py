@@ -1,4 +1,4 @@
-"""The log of a topic: one batch of a partition, or all partitions merged by append time."""
+"""The log of topics: all partitions, merged by append time."""
 
 from __future__ import annotations
 
@@ -12,27 +12,23 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
-
-import msgspec
+from dataclasses import replace
+from typing import Final
 
 from goq import limits
 from goq.client._async.channel import Channel
 from goq.client._async.http import Http
+from goq.client._async.partition_reader import FoundFrame, LogRange, PartitionReader, in_order
 from goq.client._async.runtime import Worker
+from goq.client._async.topic_discovery import TopicDiscovery
 from goq.client._async.topic_wait import pause_for_topic
-from goq.client.cluster_map import TopicPartition
-from goq.client.delivery_options import DEFAULT_LANES
-from goq.client.errors import unreadable
-from goq.client.messages import DamagedRange, LogMessage, ReadBatch, messages_of
-from goq.client.protocol import frames as wire
+from goq.client.messages import DamagedRange, LogMessage
 from goq.client.protocol import routes
 from goq.client.protocol.answers import TopicAnswer, read_answer
-from goq.errors import CorruptData, InvalidFrame, InvalidInput, PartitionNotFound, TopicNotFound
+from goq.client.protocol.topic_selection import TopicSelection
+from goq.errors import CorruptData, InvalidInput, PartitionNotFound, TopicNotFound
 from goq.frame.view import FrameView
 from goq.http.client.process_fork import Owner
-from goq.units import format_duration_ms
 
 FOLLOW_WAIT_MS: Final = 20_000
 READ_MESSAGES_MIN: Final = 100
@@ -40,151 +36,16 @@ READ_MESSAGES_MIN: Final = 100
 OnDamage = Callable[[DamagedRange], None]
 
 
-@dataclass(frozen=True, slots=True)
-class LogRange:
-    """The part of each partition to read: from an offset on, messages of a range of times.
-
-    In the ``background`` the node reads only as fast as its live traffic leaves room for. What
-    retention has deleted is read from the archive with ``include_deleted``, or from what it held at
-    the time ``as_of``.
-    """
-
-    from_offset: int | None = None
-    from_time: str | None = None
-    to_time: str | None = None
-    background: bool = False
-    to_offset: int | None = None
-    include_deleted: bool = False
-    as_of: str | None = None
-
-
-async def read(
-    http: Http,
-    topic: str,
-    partition: int,
-    span: LogRange,
-    *,
-    limit: int | None,
-    wait_ms: int,
-    bytes_max: int | None = None,
-) -> ReadBatch:
-    """Return the next piece of one partition's log; one of the two bounds is given."""
-    target = routes.query(
-        routes.messages(topic),
-        partition=partition,
-        offset=span.from_offset,
-        from_time=span.from_time,
-        to_time=span.to_time,
-        limit=limit,
-        bytes=bytes_max,
-        background="true" if span.background else None,
-        include_deleted="true" if span.include_deleted else None,
-        as_of=span.as_of,
-        wait=format_duration_ms(wait_ms) if wait_ms else None,
-    )
-    answer = await http.request(
-        "GET",
-        target,
-        accept=routes.FRAMES,
-        repeatable=True,
-        wait_ms=wait_ms,
-        partition=TopicPartition(topic, partition),
-    )
-    try:
-        return wire.decode_read(answer.body, topic, partition)
-    except (msgspec.DecodeError, InvalidFrame) as error:
-        raise unreadable(target, error) from None
-
-
-async def read_events(http: Http, topic: str, partition: int, span: LogRange) -> ReadBatch:
-    """Return the next piece of one partition's events, as frames; offsets are their sequences."""
-    target = routes.query(
-        routes.events(topic),
-        partition=partition,
-        offset=span.from_offset,
-        background="true" if span.background else None,
-        include_deleted="true" if span.include_deleted else None,
-    )
-    answer = await http.request(
-        "GET",
-        target,
-        accept=routes.FRAMES,
-        repeatable=True,
-        partition=TopicPartition(topic, partition),
-    )
-    try:
-        return wire.decode_read(answer.body, topic, partition)
-    except (msgspec.DecodeError, InvalidFrame) as error:
-        raise unreadable(target, error) from None
-
-
-class _Found(NamedTuple):
-    """A frame and its position in the merge."""
-
-    timestamp: int
-    partition: int
-    offset: int
-    frame: FrameView
-
-
-class _PartitionReader:
-    """One partition, read batch by batch."""
-
-    def __init__(self, log: TopicReader, partition: int, span: LogRange) -> None:
-        self.partition = partition
-        self.position = span.from_offset
-        self._log = log
-        self._span = span
-        self._end: int | None = None
-        self._waiting: deque[FrameView | DamagedRange] = deque()
-
-    async def next_frame(self) -> _Found | None:
-        """Return the next frame before the end at the first read, or None; report damage."""
-        while True:
-            while self._waiting:
-                item = self._waiting.popleft()
-                if isinstance(item, DamagedRange):
-                    self._log.report(item)
-                else:
-                    return _found(self.partition, item)
-            if self._end is not None and (self.position or 0) >= self._end:
-                return None
-            before = self.position
-            piece = await self._read(replace(self._span, from_offset=before), self._log.http, 0)
-            if self._end is None:
-                self._end = piece.end
-                if self._span.to_offset is not None:
-                    self._end = min(piece.end, self._span.to_offset)
-            items = _in_order(piece)
-            if not self._log.follow:
-                items = [item for item in items if _start_of(item) < self._end]
-            self._waiting.extend(items)
-            if not self._waiting and self.position == before:
-                return None
-
-    async def read_on(self, http: Http, wait_ms: int) -> ReadBatch:
-        """Return new messages, of any time, perhaps none; move behind them."""
-        return await self._read(LogRange(self.position), http, wait_ms)
-
-    async def _read(self, span: LogRange, http: Http, wait_ms: int) -> ReadBatch:
-        limit = self._log.limit
-        piece = await read(
-            http, self._log.topic, self.partition, span, limit=limit, wait_ms=wait_ms
-        )
-        self.position = piece.next
-        self._log.lanes = piece.lanes
-        return piece
-
-
 class TopicReader:
-    """All messages of a topic or of one partition, in the order of their append times.
+    """All messages of topics, or of one partition of each, in the order of their append times.
 
-    Messages are merged by append time, then partition, then offset; within a partition the order
-    is always that of the offsets. A range of times leaves out exactly the messages outside of it,
-    also where a clock was set back; messages that come later, when following, are not compared.
+    Messages are merged by append time, then topic, partition and offset; within a partition the
+    order is always that of the offsets. A range of times leaves out exactly the messages outside of
+    it, also where a clock was set back; messages that come later, when following, are not compared.
     Up to the end that each partition had at first, the order is complete. After it, when following,
     messages come as they arrive: those that arrive together are merged, but no message waits for an
-    older one of another partition.
+    older one of another partition. Topics that are created meanwhile are followed from their
+    beginning, if they match a pattern or are named.
 
     Memory holds one batch of each partition at a time. The partitions share ``messages_max``
     messages, with at least ``messages_min`` a batch. ``starts`` are offsets at which to begin in
@@ -195,7 +56,7 @@ class TopicReader:
     def __init__(
         self,
         http: Http,
-        topic: str,
+        topics: str | Sequence[str],
         partition: int | None,
         span: LogRange,
         *,
@@ -217,9 +78,8 @@ class TopicReader:
         if follow and span.to_time is not None:
             raise InvalidInput("following has no end: leave out to_time", field="to_time")
         self.http = http
-        self.topic = topic
+        self.topics = TopicSelection(topics)
         self.limit = messages_max
-        self.lanes = DEFAULT_LANES
         self._partition = partition
         self._span = span
         self.follow = follow
@@ -233,14 +93,15 @@ class TopicReader:
 
     async def messages(self) -> AsyncGenerator[LogMessage, None]:
         """Yield messages, to the end or without end."""
-        readers = await self._open()
-        self.limit = max(self._messages_min, self._messages_max // len(readers))
-        heads: list[tuple[_Found, _PartitionReader]] = []
+        discovery = TopicDiscovery(self.http, self.topics)
+        readers = await self._open_all(discovery)
+        self.limit = max(self._messages_min, self._messages_max // max(1, len(readers)))
+        heads: list[tuple[FoundFrame, PartitionReader]] = []
         for reader in readers:
             await _push(heads, reader)
         while heads:
             found, reader = heapq.heappop(heads)
-            for message in messages_of(self.topic, found.partition, found.frame, self.lanes):
+            for message in reader.messages(found.frame):
                 if self._newest is None:
                     yield message
                 else:
@@ -249,7 +110,7 @@ class TopicReader:
         for message in self._newest or ():
             yield message
         if self.follow:
-            arriving = self._arriving(readers)
+            arriving = self._arriving(readers, discovery)
             try:
                 async for message in arriving:
                     yield message
@@ -261,28 +122,39 @@ class TopicReader:
         if self._on_damage is None:
             raise CorruptData(
                 f"messages {damaged.start_offset} to {damaged.end_offset - 1} of"
-                f" {self.topic}, partition {damaged.partition}, are damaged on the node;"
+                f" {damaged.topic}, partition {damaged.partition}, are damaged on the node;"
                 " run goq doctor there, or read on without them by passing on_damage"
             )
         self._on_damage(damaged)
 
-    async def _ask_topic(self) -> object:
+    async def _open_all(self, discovery: TopicDiscovery) -> list[PartitionReader]:
+        """Open the topics that are there, and wait for a single one."""
+        if self.topics.is_one_name:
+            (name,) = self.topics.names
+            return await self._open(name)
+        found = await discovery.new_topics()
+        error = discovery.missing()
+        if error is not None and not self._waits_for_topic:
+            raise error
+        return [reader for name in found for reader in await self._open(name)]
+
+    async def _ask_topic(self, topic: str) -> object:
         began_s = time.monotonic()
         while True:
             try:
-                return await self.http.call("GET", routes.topic(self.topic))
+                return await self.http.call("GET", routes.topic(topic))
             except TopicNotFound as error:
                 if not self._waits_for_topic:
                     raise
                 await pause_for_topic(self.http, error, began_s)
 
-    async def _open(self) -> list[_PartitionReader]:
-        found = read_answer(TopicAnswer, await self._ask_topic())
+    async def _open(self, topic: str) -> list[PartitionReader]:
+        found = read_answer(TopicAnswer, await self._ask_topic(topic))
         starts: dict[int, int | None] = {p.partition: p.start_offset for p in found.partitions}
         if self._partition is not None:
             if self._partition not in starts:
                 raise PartitionNotFound(
-                    f"{self.topic} has {len(starts)} partitions, and none is {self._partition}",
+                    f"{topic} has {len(starts)} partitions, and none is {self._partition}",
                     field="partition",
                 )
             starts = {self._partition: starts[self._partition]}
@@ -295,77 +167,111 @@ class TopicReader:
             starts = dict.fromkeys(starts, span.from_offset)
         starts.update({p: offset for p, offset in self._starts.items() if p in starts})
         return [
-            _PartitionReader(self, partition, replace(span, from_offset=start))
+            PartitionReader(self, topic, partition, replace(span, from_offset=start))
             for partition, start in starts.items()
         ]
 
+    async def open_new(self, topic: str) -> list[PartitionReader]:
+        """Return readers of a topic that was just created, from its beginning."""
+        readers = await self._open(topic)
+        for reader in readers:
+            reader.position = None
+        return readers
+
     async def _arriving(
-        self, readers: Sequence[_PartitionReader]
+        self, readers: Sequence[PartitionReader], discovery: TopicDiscovery
     ) -> AsyncGenerator[LogMessage, None]:
         owner = Owner("loop")
-        http = self.http.fork(len(readers))
-        channel = Channel[Sequence[_Found | DamagedRange]](len(readers))
-        workers = [Worker(_watch, reader, http, channel) for reader in readers]
+        feed = _Feed(self, discovery, max(1, len(readers)))
+        feed.watch_all(readers)
+        if not self.topics.is_one_name:
+            feed.look_for_topics()
         try:
             while True:
-                frames: list[_Found] = []
+                frames: list[tuple[FoundFrame, PartitionReader]] = []
                 if self._before_wait is not None:
                     await self._before_wait()
-                for items in await channel.take():
+                for reader, items in await feed.channel.take():
                     for item in items:
                         if isinstance(item, DamagedRange):
                             self.report(item)
                         else:
-                            frames.append(item)
-                for found in sorted(frames, key=_place):
-                    for message in messages_of(
-                        self.topic, found.partition, found.frame, self.lanes
-                    ):
+                            frames.append((reader.found(item), reader))
+                for found, reader in sorted(frames, key=_place):
+                    for message in reader.messages(found.frame):
                         yield message
                         owner.check()
         finally:
             if owner.is_here:
-                channel.close()
-                await http.aclose()
-                for worker in workers:
-                    await worker.stop()
+                await feed.aclose()
 
 
-async def _watch(
-    reader: _PartitionReader, http: Http, channel: Channel[Sequence[_Found | DamagedRange]]
-) -> None:
-    """Pass on new messages of one partition, until the channel is closed."""
-    try:
-        while not channel.closed:
-            piece = await reader.read_on(http, FOLLOW_WAIT_MS)
-            items = [
-                item if isinstance(item, DamagedRange) else _found(reader.partition, item)
-                for item in _in_order(piece)
-            ]
-            if items and not await channel.put(items):
-                return
-    except Exception as error:
-        channel.fail(error)
+class _Feed:
+    """Workers that wait for new messages, one for each partition, and one for new topics."""
+
+    def __init__(self, log: TopicReader, discovery: TopicDiscovery, room: int) -> None:
+        self.channel = Channel[tuple[PartitionReader, Sequence[FrameView | DamagedRange]]](room)
+        self._log = log
+        self._discovery = discovery
+        self._connections: list[Http] = []
+        self._workers: list[Worker] = []
+
+    def watch_all(self, readers: Sequence[PartitionReader]) -> None:
+        """Pass on new messages of partitions, on connections of their own."""
+        if not readers:
+            return
+        http = self._log.http.fork(len(readers))
+        self._connections.append(http)
+        self._workers += [Worker(self._watch, reader, http) for reader in readers]
+
+    def look_for_topics(self) -> None:
+        """Follow the topics that are created from now on."""
+        self._workers.append(Worker(self._look))
+
+    async def aclose(self) -> None:
+        """Stop all workers."""
+        self.channel.close()
+        for http in list(self._connections):
+            await http.aclose()
+        for worker in list(self._workers):
+            await worker.stop()
+
+    async def _watch(self, reader: PartitionReader, http: Http) -> None:
+        """Pass on new messages of one partition, until the channel is closed."""
+        try:
+            while not self.channel.closed:
+                piece = await reader.read_on(http, FOLLOW_WAIT_MS)
+                items = in_order(piece)
+                if items and not await self.channel.put((reader, items)):
+                    return
+        except TopicNotFound as error:
+            if reader.topic in self._log.topics.names:
+                self.channel.fail(error)
+            else:
+                self._discovery.forget(reader.topic)  # it was deleted, and may come back
+        except Exception as error:
+            self.channel.fail(error)
+
+    async def _look(self) -> None:
+        began_s = time.monotonic()
+        try:
+            while not self.channel.closed:
+                for topic in await self._discovery.new_topics():
+                    self.watch_all(await self._log.open_new(topic))
+                error = self._discovery.missing()
+                if error is not None:
+                    await pause_for_topic(self._log.http, error, began_s)
+                if await self.channel.is_closed_within(self._discovery.pause_s):
+                    return
+        except Exception as error:
+            self.channel.fail(error)
 
 
-async def _push(heads: list[tuple[_Found, _PartitionReader]], reader: _PartitionReader) -> None:
+async def _push(heads: list[tuple[FoundFrame, PartitionReader]], reader: PartitionReader) -> None:
     found = await reader.next_frame()
     if found is not None:
         heapq.heappush(heads, (found, reader))
 
 
-def _found(partition: int, frame: FrameView) -> _Found:
-    return _Found(frame.header.append_time_us, partition, frame.header.base_offset, frame)
-
-
-def _place(found: _Found) -> tuple[int, int, int]:
-    return found[:3]
-
-
-def _in_order(piece: ReadBatch) -> list[FrameView | DamagedRange]:
-    """Return frames and damaged ranges as they follow each other."""
-    return sorted([*piece.frames, *piece.damaged], key=_start_of)
-
-
-def _start_of(item: FrameView | DamagedRange) -> int:
-    return item.start_offset if isinstance(item, DamagedRange) else item.header.base_offset
+def _place(item: tuple[FoundFrame, PartitionReader]) -> tuple[int, str, int, int]:
+    return item[0][:4]

@@ -11,7 +11,9 @@ settlement_client  the calls that settle messages by receipt
 settlement       receipts to leaders, received messages, lease extension and release
 log_client       the calls that read the log
 topic_wait       the wait for a topic that is not created yet
-topic_reader     all partitions of a topic, merged by append time
+partition_reader  one partition, batch by batch
+topic_reader     all partitions of topics, merged by append time
+topic_discovery  the topics of a pattern, as they are created
 replay_reader    a replay with absolute bounds, and its messages
 topic_copy       a replay copied into another topic, exactly once
 admin            topics, groups and the node

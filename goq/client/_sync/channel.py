@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from typing import Generic, TypeVar
 
@@ -71,6 +72,14 @@ class Channel(Generic[Item]):
                 entry.taken_in = self._takes
             self._monitor.notify_all()
             return [entry.item for entry in entries]
+
+    def is_closed_within(self, timeout: float) -> bool:
+        """Wait until the channel is closed, or for ``timeout`` seconds; return whether it is."""
+        end_s = time.monotonic() + timeout
+        with self._monitor:
+            while not self.closed and (left_s := end_s - time.monotonic()) > 0:
+                self._monitor.wait(left_s)
+            return self.closed
 
     def fail(self, error: Exception) -> None:
         """End the channel with a worker's error."""

@@ -273,14 +273,17 @@ class Client(LogClient, SettlementClient, Admin):
         If the program uses OpenTelemetry, a span is active while the caller has a message, below
         the publisher's; without ``open_spans`` none is, as for a caller that hands messages on.
 
+        ``topics`` are names, or patterns as ``"orders.*"``: ``*``, ``?`` and ``[…]`` as in a shell.
+        Topics that are created later and match are consumed as well, 100 at most. Dead-letter
+        topics match only a pattern that ends in ``.dlq``.
+
         The loop waits for topics to be created. With ``until_empty``, or without
         ``wait_for_topics``, it raises ``TopicNotFound``. Raises ``InvalidInput``.
         """
         from goq.client._sync.consumer import ConsumeOptions, Consumer
+        from goq.client.protocol.topic_selection import TopicSelection
 
-        names = [topics] if isinstance(topics, str) else list(topics)
-        if not names:
-            raise InvalidInput("consuming needs at least one topic", field="topics")
+        selection = TopicSelection(topics)
         options = ConsumeOptions(
             self._receive_options(prefetch, wait, visibility, consumer),
             max_messages,
@@ -295,7 +298,7 @@ class Client(LogClient, SettlementClient, Admin):
         )
         if options.receive.wait_ms == 0 and not until_empty:
             raise InvalidInput("a loop that does not wait asks without pause", field="wait")
-        loop = Consumer(self._http, self._settler, names, group, options)
+        loop = Consumer(self._http, self._settler, selection, group, options)
         return loop.messages(self._consumers)
 
     def receive(

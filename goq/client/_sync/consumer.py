@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Callable, Sequence
+from collections.abc import Generator, Callable
 from dataclasses import dataclass
 from math import inf
 from typing import Final
@@ -22,6 +22,7 @@ from goq.client._sync.settlement import (
 from goq.client.leases.lease_keeper import LeaseKeeper
 from goq.client.leases.message_buffer import MessageBuffer
 from goq.client.leases.prefetch import PrefetchWindow
+from goq.client.protocol.topic_selection import TopicSelection
 from goq.client.tracing.process_span import is_traced, process_span
 from goq.http.client.process_fork import Owner
 
@@ -67,7 +68,7 @@ class Consumer:
         self,
         http: Http,
         settler: Settler,
-        topics: Sequence[str],
+        topics: TopicSelection,
         group: str,
         options: ConsumeOptions,
     ) -> None:

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from math import inf
 from typing import Final
@@ -18,6 +18,7 @@ from goq.client._sync.http import Http
 from goq.client._sync.receive import DeliveryBatch, DeliveryStream, ReceiveOptions, receive
 from goq.client._sync.runtime import ArrivalClock, Worker, sleep
 from goq.client._sync.settlement import ReceivedMessage, Settler, give_back
+from goq.client._sync.topic_discovery import TopicDiscovery
 from goq.client._sync.topic_wait import pause_for_topic
 from goq.client.errors import SilentStream
 from goq.client.leases.message_buffer import LeaseTime, MessageBuffer
@@ -25,6 +26,7 @@ from goq.client.leases.prefetch import PrefetchWindow
 from goq.client.protocol import routes
 from goq.client.protocol.frames import PartitionDelivery
 from goq.client.protocol.request_builder import session_header
+from goq.client.protocol.topic_selection import TopicSelection
 from goq.client.retry import RequestFailure
 from goq.errors import GoqError, TopicNotFound, Unavailable
 
@@ -61,7 +63,7 @@ class ReceiveWorkers:
         self,
         http: Http,
         settler: Settler,
-        topics: Sequence[str],
+        topics: TopicSelection,
         group: str,
         options: ReceiveOptions,
         buffer: MessageBuffer[ReceivedMessage],
@@ -74,6 +76,7 @@ class ReceiveWorkers:
         self._http = http
         self._settler = settler
         self._topics = topics
+        self._discovery = TopicDiscovery(http, topics)
         self._group = group
         self._options = replace(options, session_id=None)  # the loop has its own
         self._buffer = buffer
@@ -82,7 +85,8 @@ class ReceiveWorkers:
         self._until_empty = until_empty
         self._waits_for_topics = wait_for_topics and not until_empty
         # a worker puts True when there are more messages, False when there will be none
-        self.channel = Channel[bool](len(topics))
+        self._topics_max = len(topics.names) + bool(topics.patterns) * limits.PATTERN_TOPICS_MAX
+        self.channel = Channel[bool](self._topics_max)
         self.running = 0
         """How many workers may still bring messages."""
         self._workers: list[Worker] = []
@@ -102,18 +106,36 @@ class ReceiveWorkers:
         return list(self._streams)
 
     def start(self) -> None:
-        """Start to receive."""
-        self.running = len(self._topics)
+        """Start to receive. Raises ``TopicNotFound`` if no topic is there, nor waited for."""
+        topics = list(self._topics.names)
+        if self._topics.patterns and not self._waits_for_topics:
+            topics += [name for name in self._discovery.new_topics() if name not in topics]
+            if not topics and (error := self._discovery.missing()):
+                raise error
+        self.running = len(topics)
         self._arrivals = ArrivalClock()
-        if self._until_empty or (self._left() is not None and len(self._topics) > 1):
-            self._receiving = http = self._http.fork(len(self._topics), self._session_id)
-            self._workers = [Worker(self._fetch, http, topic) for topic in self._topics]
-            return
+        polls = self._until_empty or (self._left() is not None and not self._topics.is_one_name)
         # one for each stream, and one to grant credit and to end streams
-        connections_max = len(self._topics) * limits.CLUSTER_NODES_MAX + 1
+        connections_max = self._topics_max * (1 if polls else limits.CLUSTER_NODES_MAX) + 1
         self._receiving = http = self._http.fork(connections_max, self._session_id)
-        for topic in self._topics:
-            self._start_stream(http, topic)
+        begin = self._start_polling if polls else self._start_stream
+        for topic in topics:
+            begin(http, topic)
+        if self._topics.patterns and not self._until_empty:
+            self.running += 1
+            self._workers.append(Worker(self._discover, http, begin))
+
+    def _discover(self, http: Http, begin: Callable[[Http, str], None]) -> None:
+        """Receive from topics of a pattern as they are created, until the loop ends."""
+        try:
+            while not self.channel.closed:
+                for topic in self._discovery.new_topics():
+                    if topic not in self._topics.names:
+                        begin(http, topic)
+                if self.channel.is_closed_within(self._discovery.pause_s):
+                    return
+        except Exception as error:
+            self.channel.fail(error)
 
     def close(self) -> None:
         """Stop receiving. Messages that the node had sent are in the buffer then."""
@@ -206,6 +228,9 @@ class ReceiveWorkers:
         by_clocks_s = delivery.lease_until / 1_000_000 - time.time()
         return min(max(by_clocks_s, _LEASE_S_MIN), _LEASE_S_MAX)
 
+    def _start_polling(self, http: Http, topic: str) -> None:
+        self._workers.append(Worker(self._fetch, http, topic))
+
     def _start_stream(self, http: Http, topic: str, server: str | None = None) -> None:
         stream = DeliveryStream(http, topic, self._group, self._options, server)
         self._streams.append(stream)
@@ -249,6 +274,9 @@ class ReceiveWorkers:
                             self._poll_instead(http, stream)
                             return
                     elif is_first and opened_s == inf:
+                        if self._is_gone(error, stream.topic):
+                            stream.is_wanted = False
+                            return
                         self._await_topic(http, caught, began_s)
                         continue
                     if time.monotonic() - opened_s > _SOUND_STREAM_S:
@@ -266,6 +294,13 @@ class ReceiveWorkers:
         finally:
             if not stream.is_wanted:
                 self._forget(stream)
+
+    def _is_gone(self, error: GoqError, topic: str) -> bool:
+        """Return whether a topic of a pattern was deleted; it begins anew if it comes back."""
+        if not isinstance(error, TopicNotFound) or topic in self._topics.names:
+            return False
+        self._discovery.forget(topic)
+        return True
 
     def _await_topic(self, http: Http, error: GoqError, since_s: float) -> None:
         """Pause, if the topic is still to be created; raise ``error`` if it is another one."""
@@ -346,6 +381,10 @@ class ReceiveWorkers:
                 try:
                     found = self._receive(http, topic)
                 except TopicNotFound as error:
+                    if self._is_gone(error, topic):
+                        if self._until_empty:
+                            self.channel.put(False)
+                        return
                     self._await_topic(http, error, began_s)
                     continue
                 if found:

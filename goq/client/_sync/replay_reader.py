@@ -7,7 +7,8 @@ import time
 from collections.abc import Generator, Callable, Mapping
 
 from goq.client._sync.http import Http
-from goq.client._sync.topic_reader import LogRange, OnDamage, TopicReader
+from goq.client._sync.partition_reader import LogRange
+from goq.client._sync.topic_reader import OnDamage, TopicReader
 from goq.client.arguments import Time, as_time
 from goq.client.messages import LogMessage
 from goq.client.protocol import routes

@@ -17,8 +17,9 @@ from typing import Final, NamedTuple
 from goq import limits
 from goq.client._sync.frame_publisher import post_frames
 from goq.client._sync.http import Http
+from goq.client._sync.partition_reader import LogRange, read
 from goq.client._sync.replay_reader import read_replay
-from goq.client._sync.topic_reader import LogRange, OnDamage, read
+from goq.client._sync.topic_reader import OnDamage
 from goq.client.arguments import message_bytes
 from goq.client.delivery_options import TopicPublishSettings, lanes_of
 from goq.client.message_batch import MessageBatch

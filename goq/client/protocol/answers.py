@@ -31,6 +31,18 @@ class TopicAnswer(msgspec.Struct):
     id: str = ""
 
 
+class TopicNameAnswer(msgspec.Struct):
+    """A topic in a list, by its name."""
+
+    name: str
+
+
+class TopicsAnswer(msgspec.Struct):
+    """The topics that there are."""
+
+    topics: list[TopicNameAnswer]
+
+
 class MessagesAnswer(msgspec.Struct):
     """Messages as JSON objects, which are decoded for the user."""
 

@@ -1,0 +1,189 @@
+"""The log of one partition: one batch of it, or frame by frame."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+from goq.client._async.http import Http
+from goq.client.cluster_map import TopicPartition
+from goq.client.delivery_options import DEFAULT_LANES
+from goq.client.errors import unreadable
+from goq.client.messages import DamagedRange, LogMessage, ReadBatch, messages_of
+from goq.client.protocol import frames as wire
+from goq.client.protocol import routes
+from goq.errors import InvalidFrame
+from goq.frame.view import FrameView
+from goq.units import format_duration_ms
+
+
+@dataclass(frozen=True, slots=True)
+class LogRange:
+    """The part of each partition to read: from an offset on, messages of a range of times.
+
+    In the ``background`` the node reads only as fast as its live traffic leaves room for. What
+    retention has deleted is read from the archive with ``include_deleted``, or from what it held at
+    the time ``as_of``.
+    """
+
+    from_offset: int | None = None
+    from_time: str | None = None
+    to_time: str | None = None
+    background: bool = False
+    to_offset: int | None = None
+    include_deleted: bool = False
+    as_of: str | None = None
+
+
+async def read(
+    http: Http,
+    topic: str,
+    partition: int,
+    span: LogRange,
+    *,
+    limit: int | None,
+    wait_ms: int,
+    bytes_max: int | None = None,
+) -> ReadBatch:
+    """Return the next piece of one partition's log; one of the two bounds is given."""
+    target = routes.query(
+        routes.messages(topic),
+        partition=partition,
+        offset=span.from_offset,
+        from_time=span.from_time,
+        to_time=span.to_time,
+        limit=limit,
+        bytes=bytes_max,
+        background="true" if span.background else None,
+        include_deleted="true" if span.include_deleted else None,
+        as_of=span.as_of,
+        wait=format_duration_ms(wait_ms) if wait_ms else None,
+    )
+    answer = await http.request(
+        "GET",
+        target,
+        accept=routes.FRAMES,
+        repeatable=True,
+        wait_ms=wait_ms,
+        partition=TopicPartition(topic, partition),
+    )
+    try:
+        return wire.decode_read(answer.body, topic, partition)
+    except (msgspec.DecodeError, InvalidFrame) as error:
+        raise unreadable(target, error) from None
+
+
+async def read_events(http: Http, topic: str, partition: int, span: LogRange) -> ReadBatch:
+    """Return the next piece of one partition's events, as frames; offsets are their sequences."""
+    target = routes.query(
+        routes.events(topic),
+        partition=partition,
+        offset=span.from_offset,
+        background="true" if span.background else None,
+        include_deleted="true" if span.include_deleted else None,
+    )
+    answer = await http.request(
+        "GET",
+        target,
+        accept=routes.FRAMES,
+        repeatable=True,
+        partition=TopicPartition(topic, partition),
+    )
+    try:
+        return wire.decode_read(answer.body, topic, partition)
+    except (msgspec.DecodeError, InvalidFrame) as error:
+        raise unreadable(target, error) from None
+
+
+class FoundFrame(NamedTuple):
+    """A frame and its position in the merge."""
+
+    timestamp: int
+    topic: str
+    partition: int
+    offset: int
+    frame: FrameView
+
+
+class PartitionsOwner(Protocol):
+    """The owner of partition readers: has their connection, their bound, and hears of damage."""
+
+    http: Http
+    follow: bool
+    limit: int
+
+    def report(self, damaged: DamagedRange) -> None:
+        """Tell that messages cannot be read."""
+
+
+class PartitionReader:
+    """One partition, read batch by batch."""
+
+    def __init__(self, log: PartitionsOwner, topic: str, partition: int, span: LogRange) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.lanes = DEFAULT_LANES
+        self.position = span.from_offset
+        self._log = log
+        self._span = span
+        self._end: int | None = None
+        self._waiting: deque[FrameView | DamagedRange] = deque()
+
+    async def next_frame(self) -> FoundFrame | None:
+        """Return the next frame before the end at the first read, or None; report damage."""
+        while True:
+            while self._waiting:
+                item = self._waiting.popleft()
+                if isinstance(item, DamagedRange):
+                    self._log.report(item)
+                else:
+                    return self.found(item)
+            if self._end is not None and (self.position or 0) >= self._end:
+                return None
+            before = self.position
+            piece = await self._read(replace(self._span, from_offset=before), self._log.http, 0)
+            if self._end is None:
+                self._end = piece.end
+                if self._span.to_offset is not None:
+                    self._end = min(piece.end, self._span.to_offset)
+            items = in_order(piece)
+            if not self._log.follow:
+                items = [item for item in items if _start_of(item) < self._end]
+            self._waiting.extend(items)
+            if not self._waiting and self.position == before:
+                return None
+
+    def found(self, frame: FrameView) -> FoundFrame:
+        """Return a frame of this partition with its position."""
+        header = frame.header
+        return FoundFrame(
+            header.append_time_us, self.topic, self.partition, header.base_offset, frame
+        )
+
+    def messages(self, frame: FrameView) -> Iterable[LogMessage]:
+        """Return the messages of a frame of this partition."""
+        return messages_of(self.topic, self.partition, frame, self.lanes)
+
+    async def read_on(self, http: Http, wait_ms: int) -> ReadBatch:
+        """Return new messages, of any time, perhaps none; move behind them."""
+        return await self._read(LogRange(self.position), http, wait_ms)
+
+    async def _read(self, span: LogRange, http: Http, wait_ms: int) -> ReadBatch:
+        limit = self._log.limit
+        piece = await read(http, self.topic, self.partition, span, limit=limit, wait_ms=wait_ms)
+        self.position = piece.next
+        self.lanes = piece.lanes
+        return piece
+
+
+def in_order(piece: ReadBatch) -> list[FrameView | DamagedRange]:
+    """Return frames and damaged ranges as they follow each other."""
+    return sorted([*piece.frames, *piece.damaged], key=_start_of)
+
+
+def _start_of(item: FrameView | DamagedRange) -> int:
+    return item.start_offset if isinstance(item, DamagedRange) else item.header.base_offset
