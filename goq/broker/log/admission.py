@@ -89,7 +89,8 @@ class Admission:
         self._read_frame = read_frame
         self._stats = stats
         self._staged: list[_Staged] = []
-        self._under_way: set[int] = set()  # first halves of ids
+        self._first_halves: set[int] = set()  # of the ids of the first staged frames
+        self._halves_of = 0  # so many staged frames
 
     def configure(self, settings: TopicSettings) -> None:
         """Apply a changed window."""
@@ -114,7 +115,7 @@ class Admission:
         if self._window.window_us is None or not header.attributes & Attribute.DEDUP_ID:
             return view
         rows, ids = _ids_of(view)
-        if self._under_way and not self._under_way.isdisjoint(ids[:, 0].tolist()):
+        if self._staged and not self._under_way().isdisjoint(ids[:, 0].tolist()):
             return None
         found = self._window.find(ids, now_us)
         left_out = _repetitions(rows, ids, found, next_offset, now_us)
@@ -132,7 +133,13 @@ class Admission:
             return
         rows, ids = _ids_of(view)
         self._staged.append(_Staged(ids, rows + offset, time_us))
-        self._under_way.update(ids[:, 0].tolist())
+
+    def _under_way(self) -> set[int]:
+        """Return the first halves of all staged ids."""
+        for staged in self._staged[self._halves_of :]:
+            self._first_halves.update(staged.ids[:, 0].tolist())
+        self._halves_of = len(self._staged)
+        return self._first_halves
 
     def settle(self, *, stored: bool) -> None:
         """Remember the staged ids if they are durable; drop them if the write failed."""
@@ -143,7 +150,8 @@ class Admission:
                 self._window.add(ids, offsets, time_us)
         self._numbered.clear()
         self._staged.clear()
-        self._under_way.clear()
+        self._first_halves.clear()
+        self._halves_of = 0
 
 
 def _ids_of(view: FrameView) -> tuple[Offsets, Ids]:
@@ -151,8 +159,9 @@ def _ids_of(view: FrameView) -> tuple[Offsets, Ids]:
     column = view.column(Attribute.DEDUP_ID)
     assert column is not None
     ids = np.frombuffer(column, np.uint64).reshape(-1, 2)
-    rows = np.flatnonzero(ids.any(axis=1))
-    return rows, ids[rows]
+    has_id = (ids[:, 0] | ids[:, 1]) != 0
+    rows = np.flatnonzero(has_id)
+    return rows, ids if len(rows) == len(ids) else ids[rows]
 
 
 def _repetitions(

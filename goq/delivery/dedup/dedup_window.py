@@ -122,6 +122,8 @@ class DedupWindow:
         bits = filter_bits_of(mixed)
         rows: NDArray[np.intp] | None = None  # all, until one is found
         for generation in reversed(self._generations):
+            if not len(generation.table.possible_rows(mixed, bits)):
+                continue
             numbers = generation.table.find(ids, mixed, bits)
             hits = numbers.nonzero()[0]
             if len(hits):

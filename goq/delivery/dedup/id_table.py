@@ -1,4 +1,4 @@
-"""A hash table of 128-bit ids in flat arrays: 27 bytes a slot, and no objects to garbage-collect.
+"""A hash table of 128-bit ids in flat arrays: 29 bytes a slot, and no objects to garbage-collect.
 
 Buckets have eight slots, filled from the first; an id whose bucket is full goes to the next one.
 Each bucket has a word of eight one-byte tags, 0 for a free slot, as in Swiss tables. Many ids are
@@ -6,8 +6,8 @@ looked up and added at a time, all first buckets in one vector operation, then a
 few ids are walked in Python, which is faster for them.
 
 Nearly every id is new. So many ids are first looked up in a blocked Bloom filter (Putze et al.,
-2007): three bits of one word for each id, and two words for each bucket. Of absent ids it passes
-about one in 200, and it needs one vector operation however many buckets are full.
+2007): five bits of one word for each id, and four words for each bucket. Of absent ids it passes
+about one in 5,000, and it needs one vector operation however many buckets are full.
 
 Multiply-add-shift with odd secret factors decides an id's bucket (Dietzfelbinger et al., 1997). So
 no client can choose ids that all fall into one bucket.
@@ -31,7 +31,8 @@ _ONES = 0x0101_0101_0101_0101
 _HIGHS = _ONES << 7
 _LAST = 56  # where the last slot's tag begins
 _TAG = 32  # which byte of the mixed id is its tag
-_FILTER_BITS = (14, 20, 26)  # where the mixed id names a bit of its filter word, with six bits each
+_FILTER_BITS = (14, 20, 26, 32, 38)  # where six bits of the mixed id name a bit of its filter word
+_FILTER_WORD_BITS = 2  # log2 of the words of a bucket
 
 _LEAST_TAGS = np.uint64(1) << np.arange(0, 64, 8, dtype=np.uint64)
 """The least word of tags of a bucket with one filled slot, two, and so on."""
@@ -73,7 +74,7 @@ class IdTable:
         self._tags = np.zeros(1 << self._bits, np.uint64)
         self._tag_words = self._tags.data
         self._tag_bytes = self._tags.view(np.uint8)
-        self._filter = np.zeros(2 << self._bits, np.uint64)
+        self._filter = np.zeros(1 << self._bits + _FILTER_WORD_BITS, np.uint64)
         self._firsts, self._seconds, self._numbers = np.zeros((3, SLOTS << self._bits), np.uint64)
 
     def find(self, ids: Ids, mixed: Words, bits: Words | None = None) -> Words:
@@ -107,8 +108,9 @@ class IdTable:
 
     def possible_rows(self, mixed: Words, bits: Words) -> NDArray[np.intp]:
         """Return the rows of all ids that are in the table, and of few others."""
-        words = self._filter[self._filter_words_of(mixed)]
-        rows: NDArray[np.intp] = ((words & bits) == bits).nonzero()[0]
+        words = self._filter.take(self._filter_words_of(mixed))
+        words &= bits
+        rows: NDArray[np.intp] = (words == bits).nonzero()[0]
         return rows
 
     def find_one(self, first: int, second: int, mixed: int) -> int:
@@ -151,22 +153,18 @@ class IdTable:
         """Add ids, each with its number."""
         self.count += len(ids)
         np.bitwise_or.at(self._filter, self._filter_words_of(mixed), filter_bits_of(mixed))
-        if len(ids) < FEW:
-            for (first, second), word, number in zip(
-                ids.tolist(), mixed.tolist(), numbers.tolist(), strict=True
-            ):
-                self._add_one(first, second, word, number)
-            return
         buckets = self._buckets_of(mixed)
         tags = _tags_of(mixed)
         rows = np.argsort(buckets, kind="stable")
-        while len(rows):
+        while len(rows) >= FEW:
             at = buckets[rows]
             taken = np.searchsorted(_LEAST_TAGS, self._tags[at], side="right")
             starts = np.concatenate(([True], at[1:] != at[:-1])).nonzero()[0]
-            nth = np.arange(len(at)) - np.repeat(starts, np.diff(starts, append=len(at)))
-            fits = taken + nth < SLOTS
-            some, slots = rows[fits], (at * SLOTS + taken + nth)[fits]
+            ends = np.concatenate((starts[1:], [len(at)]))
+            nth = np.arange(len(at)) - np.repeat(starts, ends - starts)
+            nth += taken
+            fits = nth < SLOTS
+            some, slots = rows[fits], (at * SLOTS + nth)[fits]
             self._firsts[slots] = ids[some, 0]
             self._seconds[slots] = ids[some, 1]
             self._numbers[slots] = numbers[some]
@@ -174,22 +172,29 @@ class IdTable:
             rows = rows[~fits]
             buckets[rows] = (buckets[rows] + 1) & self._mask
             rows = rows[np.argsort(buckets[rows], kind="stable")]
+        for (first, second), bucket, tag, number in zip(
+            ids[rows].tolist(),
+            buckets[rows].tolist(),
+            tags[rows].tolist(),
+            numbers[rows].tolist(),
+            strict=True,
+        ):
+            self._add_one(first, second, bucket, tag, number)
 
-    def _add_one(self, first: int, second: int, mixed: int, number: int) -> None:
-        bucket = mixed >> (64 - self._bits)
+    def _add_one(self, first: int, second: int, bucket: int, tag: int, number: int) -> None:
         while (tags := self._tag_words[bucket]) >> _LAST:
             bucket = (bucket + 1) & self._mask
         slot = bucket * SLOTS + (tags.bit_length() + 7) // 8
         self._firsts[slot] = first
         self._seconds[slot] = second
         self._numbers[slot] = number
-        self._tag_bytes[slot] = (mixed >> _TAG & 0xFF) or 1
+        self._tag_bytes[slot] = tag
 
     def _filter_words_of(self, mixed: Words) -> NDArray[Any]:
-        return (mixed >> np.uint64(63 - self._bits)).astype(np.int64)
+        return (mixed >> np.uint64(64 - _FILTER_WORD_BITS - self._bits)).view(np.int64)
 
     def _buckets_of(self, mixed: Words) -> NDArray[Any]:
-        return (mixed >> np.uint64(64 - self._bits)).astype(np.int64)
+        return (mixed >> np.uint64(64 - self._bits)).view(np.int64)
 
 
 def filter_bits_of(mixed: Words) -> Words:
