@@ -19,14 +19,16 @@ from goq_cli.session import SESSION
 
 if TYPE_CHECKING:
     from goq.client import Client
+    from goq.pipeline.export.compaction import MergedFiles
     from goq.pipeline.export.destination import Destination
     from goq.pipeline.export.export import Decoding, Export, ExportResult
-    from goq.pipeline.export.export_gate import ExportGate
     from goq.pipeline.export.iceberg import IcebergCatalog
+    from goq.pipeline.export.plan import ExportGate
     from goq.pipeline.export.staged_files import Stager, TimeSpan
 
 _NAMED = 10
 _MAX_WAIT = "10m"
+_TARGET_SIZE = "128MiB"
 _COLUMNS = ("topic", "table", "files", "rows", "bytes", "missing")
 
 
@@ -83,6 +85,14 @@ def command(
         str | None,
         typer.Option(metavar="DURATION", help="With --min-rows: but after this time; default 10m."),
     ] = None,
+    compact: Annotated[
+        bool,
+        typer.Option("--compact", help="Then merge small files of hours that are over."),
+    ] = False,
+    target_size: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="With --compact: of merged files; default 128MiB."),
+    ] = None,
     retry_for: Annotated[
         str | None,
         typer.Option(
@@ -93,7 +103,7 @@ def command(
 ) -> None:
     """Export topics as Parquet tables for Spark; run again, it adds what is new."""
     from goq.errors import UsageError
-    from goq.units import parse_duration_ms
+    from goq.units import parse_duration_ms, parse_size_bytes
     from goq_cli.session import needs_extra
 
     if form not in (None, "json") or (schema is not None and form is None):
@@ -104,17 +114,27 @@ def command(
         raise UsageError("--conf goes with --engine spark")
     if (min_rows is not None and not follow) or (max_wait is not None and min_rows is None):
         raise UsageError("--min-rows goes with --follow, and --max-wait with --min-rows")
+    if target_size is not None and not compact:
+        raise UsageError("--target-size goes with --compact")
+    size_bytes = parse_size_bytes(target_size or _TARGET_SIZE, field="--target-size")
+    if not size_bytes:
+        raise UsageError("--target-size is at least 1 byte")
     pause_s = parse_duration_ms(every, field="--every") / 1000
     wait_s = parse_duration_ms(max_wait or _MAX_WAIT, field="--max-wait") / 1000
     with needs_extra("parquet"):
         from goq.pipeline.export.destination import check_ours, open_target
-        from goq.pipeline.export.export_gate import ExportGate
+        from goq.pipeline.export.plan import ExportGate
     span = _span(from_time, to_time)
     target = open_target(to)
     check_ours(target, to)
     catalog = _catalog(register)
     order = Order(
-        list(dict.fromkeys(topics)), target, span, _decoding(form, schema), include_deleted
+        list(dict.fromkeys(topics)),
+        target,
+        span,
+        _decoding(form, schema),
+        include_deleted,
+        size_bytes if compact else 0,
     )
     nodes = Nodes(follow or retry_for is not None, retry_for)
     gate = ExportGate(min_rows or 0, wait_s)
@@ -168,9 +188,10 @@ def _export(
     with order.target.claimed(order.topics), _stager(engine, order.include_deleted) as stager:
         while True:
             results = _export_all(order, nodes, stager, None if pause is None else pause.gate)
-            if results:
-                registered = _register(order, catalog) if catalog is not None else None
-                _print(results, registered)
+            registered = _register(order, catalog) if catalog is not None and results else None
+            merged = _compact(order, catalog) if order.target_bytes else None
+            if results or merged:
+                _print(results, registered, merged)
             failed |= any(done.missing for done in results.values())
             if pause is None:
                 return failed
@@ -185,6 +206,8 @@ class Order(NamedTuple):
     span: TimeSpan
     decoding: Decoding | None
     include_deleted: bool
+    target_bytes: int
+    """The size of merged files; 0 if none are merged."""
 
 
 def _decoding(form: str | None, schema: str | None) -> Decoding | None:
@@ -314,10 +337,42 @@ def _register(order: Order, catalog: IcebergCatalog) -> dict[str, int]:
     return counts
 
 
-def _print(results: dict[tuple[str, str], ExportResult], registered: dict[str, int] | None) -> None:
+def _compact(order: Order, catalog: IcebergCatalog | None) -> list[tuple[str, MergedFiles]]:
+    """Merge files of each topic, tell the catalog, and return what was merged."""
+    from goq.pipeline.export.compaction import compact
+
+    now_us = time.time_ns() // 1000
+    done = [
+        (topic, each)
+        for topic in order.topics
+        for each in compact(
+            order.target,
+            topic,
+            now_us,
+            target_bytes=order.target_bytes,
+            keeps_registered=catalog is not None,
+        )
+        if each.files
+    ]
+    if done and catalog is not None:
+        _register(order, catalog)
+    return done
+
+
+def _print(
+    results: dict[tuple[str, str], ExportResult],
+    registered: dict[str, int] | None,
+    merged: list[tuple[str, MergedFiles]] | None,
+) -> None:
     if SESSION.json:
-        found = {"exports": [_row(*named, done) for named, done in results.items()]}
-        print_json(found if registered is None else found | {"registered": registered})
+        found: dict[str, object] = {
+            "exports": [_row(*named, done) for named, done in results.items()]
+        }
+        if registered is not None:
+            found["registered"] = registered
+        if merged is not None:
+            found["compacted"] = [{"topic": topic, **done._asdict()} for topic, done in merged]
+        print_json(found)
         return
     print_table(_COLUMNS, [(*named, *done[:4]) for named, done in results.items()])
     for (topic, table), done in results.items():
@@ -331,6 +386,8 @@ def _print(results: dict[tuple[str, str], ExportResult], registered: dict[str, i
     if registered is not None:
         counts = ", ".join(f"{table} {files}" for table, files in registered.items())
         notice(f"files registered: {counts}")
+    for topic, each in merged or ():
+        notice(f"{topic}: {each.files} files of {each.table} merged into {each.into}")
 
 
 def _row(topic: str, table: str, done: ExportResult) -> dict[str, object]:

@@ -76,6 +76,13 @@ GROUPS = pa.schema(
 """The position of each group at the time of an export. All messages before ``cursor`` were
 delivered to the group: they are done, leased or in retry."""
 
+EXPORTED = {
+    "messages": (MESSAGES, "timestamp"),
+    "events": (EVENTS, "time"),
+    "groups": (GROUPS, "time"),
+}
+"""The tables of an export: their columns, and the one whose date has a folder."""
+
 _SPARK_TYPES = {
     pa.binary(): "BINARY",
     pa.string(): "STRING",

@@ -1,6 +1,6 @@
 """The incremental export of topics to Parquet.
 
-plan                which offsets are exported next, in pieces
+plan                which offsets are exported next, in pieces, and when
 staged_files        the files of one piece, written aside
 parquet             a Parquet file of each date
 spark_tasks         pieces staged by Spark tasks
@@ -11,6 +11,6 @@ remote_destination  an object store as a destination
 errors              filesystem errors as errors of goq
 groups_table        the state of consumer groups as a table
 iceberg             the exported files as an Iceberg table
-export_gate         when a following export has enough for its files
 export              one export: plan, stage, publish, register
+compaction          small files of closed hours merged into large ones
 """

@@ -6,6 +6,7 @@ when it is complete and durable. Spark ignores names that begin with ``_``.
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import os
 from collections.abc import Generator, Sequence
@@ -143,6 +144,15 @@ class LocalDestination:
             os.replace(made, place)
             _sync(place.parent)
 
+    def exchange(self, made: Path, path: str) -> None:
+        """Give a finished folder the name of another, and the reverse, in one durable step."""
+        place = self.root / path
+        with explained(place):
+            _sync(made)
+            _exchange(made, place)
+            _sync(place.parent)
+            _sync(made.parent)
+
     def remove(self, path: str) -> None:
         """Remove a file."""
         with explained(self.root / path):
@@ -204,6 +214,19 @@ def _make_folder(folder: Path) -> None:
     _make_folder(folder.parent)
     folder.mkdir(exist_ok=True)
     _sync(folder.parent)
+
+
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+
+
+def _exchange(one: Path, other: Path) -> None:
+    """Exchange the names of two folders: ``renameat2`` of Linux, which Python has no call for."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    names = (_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other))
+    if libc.renameat2(*names, _RENAME_EXCHANGE):
+        code = ctypes.get_errno()
+        raise OSError(code, f"folders cannot be exchanged in one step: {os.strerror(code)}")
 
 
 def _sync(path: Path) -> None:

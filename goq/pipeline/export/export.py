@@ -17,6 +17,7 @@ from goq.pipeline.arrow.json_columns import Columns
 from goq.pipeline.arrow.json_inference import counted, evolved, left_out, merged, stated
 from goq.pipeline.arrow.node_source import LogSource
 from goq.pipeline.arrow.tables import Table
+from goq.pipeline.export.compaction import finish_merges
 from goq.pipeline.export.destination import Destination
 from goq.pipeline.export.ledger import ExportLedger, ExportState, Manifest, MissingRange, Plan
 from goq.pipeline.export.plan import (
@@ -130,6 +131,7 @@ class Export:
 
     def run(self) -> ExportResult:
         """Finish an interrupted plan, then export what is new."""
+        finish_merges(self._target, self._table.name, self._topic)
         state = self.check() or self._begin()
         known = msgspec.structs.replace(
             state,

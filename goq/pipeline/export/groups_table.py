@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from goq.client import Client, GroupDescription, TopicDescription
 from goq.pipeline.arrow.schema import GROUPS
+from goq.pipeline.export.compaction import finish_merges
 from goq.pipeline.export.destination import Destination
 from goq.pipeline.export.ledger import ExportLedger, ExportState, FileEntry, Manifest, Plan
 from goq.pipeline.export.parquet import DatedWriter
@@ -47,6 +48,7 @@ def export_groups(client: Client, target: Destination, topic: str, now_us: int) 
 
     It is written before the other tables, so it never refers to messages that they lack.
     """
+    finish_merges(target, TABLE, topic)
     ledger = ExportLedger(target, TABLE, topic)
     state = _state(ledger, target, topic)
     batch = groups_batch(client.describe_topic(topic), client.list_groups(topic), now_us)

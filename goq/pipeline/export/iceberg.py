@@ -6,35 +6,34 @@ Each table of an export is an Iceberg table, partitioned by topic and day:
 
 A table property holds the last registered manifest of each topic. It is committed together with
 the files, so an interrupted run has registered both or neither. The property counts, not the
-table's list of files: compaction by other programs may replace the files.
+table's list of files: compaction by other programs may replace the files. Files that goq merged
+take the place of their sources in the same commit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
+import msgspec
 import pyarrow as pa
 from pyiceberg import exceptions
 from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.io.pyarrow import parquet_files_to_data_files
+from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table, Transaction
 from pyiceberg.transforms import DayTransform, IdentityTransform
 
 from goq.errors import Conflict, GoqError, NotAllowed, NotFound, Unavailable, UsageError
 from goq.pipeline.arrow.json_columns import decoded_schema
-from goq.pipeline.arrow.schema import EVENTS, GROUPS, MESSAGES
+from goq.pipeline.arrow.schema import EXPORTED
 from goq.pipeline.export.destination import Destination
-from goq.pipeline.export.ledger import ExportLedger, ExportState
+from goq.pipeline.export.ledger import ExportLedger, ExportState, changed_files
 
 NAMESPACE = "goq"
 _KIND = "goq.table"
 _REACHED = "goq.registered."
-_TABLES = {
-    "messages": (MESSAGES, "timestamp"),
-    "events": (EVENTS, "time"),
-    "groups": (GROUPS, "time"),
-}
 
 
 class Registered(NamedTuple):
@@ -56,7 +55,7 @@ class IcebergCatalog:
 
         Raises ``Conflict`` for a table that is not of this export.
         """
-        return [Registered(name, self._register(target, name, topic)) for name in _TABLES]
+        return [Registered(name, self._register(target, name, topic)) for name in EXPORTED]
 
     def _register(self, target: Destination, name: str, topic: str) -> int:
         ledger = ExportLedger(target, name, topic)
@@ -66,17 +65,24 @@ class IcebergCatalog:
         with _explained(f"{self._catalog.name}.{self._namespace}.{name}"):
             table = self._table(name)
             reached = self._reached(table, name, topic, state)
-            manifests = ledger.manifests(after=reached)
+            manifests = ledger.all_manifests(after=reached)
             if not manifests:
                 return 0
-            files = [target.uri(e.path) for manifest in manifests for e in manifest.files]
+            if not state.is_registered:  # before a catalog names a file
+                ledger.put_state(msgspec.structs.replace(state, is_registered=True))
+            added, merged = changed_files(manifests)
+            files = [target.uri(path) for path in added]
+            named = {target.uri(path): [*map(target.uri, some)] for path, some in merged.items()}
+            replaced = _replaced(table, named)
             with table.transaction() as change:
                 _add_columns(change, _schema(name, state))
                 if files:
                     change.add_files(files)
+                if replaced:
+                    _replace(change, table, replaced)
                 mark = f"{state.id}:{manifests[-1].number}"
                 change.set_properties({f"{_REACHED}{topic}": mark})
-            return len(files)
+            return len(files) + len(replaced)
 
     def _table(self, name: str) -> Table:
         """Return a table, created if it does not exist."""
@@ -85,7 +91,7 @@ class IcebergCatalog:
             return self._catalog.load_table(full_name)
         except exceptions.NoSuchTableError:
             pass
-        schema, time = _TABLES[name]
+        schema, time = EXPORTED[name]
         self._catalog.create_namespace_if_not_exists(self._namespace)
         try:
             with self._catalog.create_table_transaction(full_name, schema) as change:
@@ -128,7 +134,7 @@ def open_catalog(name: str) -> IcebergCatalog:
 
 
 def _schema(name: str, state: ExportState) -> pa.Schema:
-    schema, _ = _TABLES[name]
+    schema, _ = EXPORTED[name]
     return schema if state.decoded is None else decoded_schema(schema, state.decoded)
 
 
@@ -139,6 +145,39 @@ def _add_columns(change: Transaction, schema: pa.Schema) -> None:
     if new:
         with change.update_schema() as update:
             update.union_by_name(pa.schema(new))
+
+
+def _replaced(table: Table, merged: Mapping[str, Sequence[str]]) -> dict[str, list[DataFile]]:
+    """Return the merged files, each with its sources in the table.
+
+    Without those whose sources another program has rewritten: their rows are in the table.
+    """
+    if not merged:
+        return {}
+    there = {task.file.file_path: task.file for task in table.scan().plan_files()}
+    found: dict[str, list[DataFile]] = {}
+    for path, sources in merged.items():
+        known = [there[source] for source in sources if source in there]
+        if len(known) == len(sources):
+            found[path] = known
+        elif known:
+            raise Conflict(
+                f"{path} was merged from {len(sources)} files, of which another program has"
+                f" rewritten {len(sources) - len(known)} in the table: register into a namespace"
+                " of its own"
+            )
+    return found
+
+
+def _replace(change: Transaction, table: Table, merged: Mapping[str, Sequence[DataFile]]) -> None:
+    """Put merged files into the table in the place of their sources."""
+    made = parquet_files_to_data_files(table.io, change.table_metadata, iter(merged))
+    with change.update_snapshot().overwrite() as snapshot:
+        for file in made:
+            snapshot.append_data_file(file)
+        for sources in merged.values():
+            for source in sources:
+                snapshot.delete_data_file(source)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
     _goq/TABLE/TOPIC/state.json           the end of each partition, and the bounds in time
     _goq/TABLE/TOPIC/plan.json            the pieces being written now
+    _goq/TABLE/TOPIC/compaction.json      the files being merged now
     _goq/TABLE/TOPIC/manifest-NNNNNN.json the files of each finished plan
 
 The order of steps: store the plan, publish its files, write its manifest, write the new state,
@@ -12,6 +13,7 @@ progress.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -36,7 +38,7 @@ class ExportState(msgspec.Struct, kw_only=True):
     whether archives are read. ``id`` is unique to one export of one table of one topic.
     ``topic_id`` is that of the topic on its node; "" before the first run of a version that knows
     ids. ``missing`` are the offsets that no file has; None before the first run of a version that
-    keeps them here.
+    keeps them here. ``is_registered``: a catalog has been told of the files.
     """
 
     version: int = VERSION
@@ -52,6 +54,7 @@ class ExportState(msgspec.Struct, kw_only=True):
     plans: int = 0
     topic_id: str = ""
     missing: list[MissingRange] | None = None
+    is_registered: bool = False
 
 
 class FileEntry(msgspec.Struct, kw_only=True):
@@ -94,6 +97,7 @@ class Manifest(msgspec.Struct, kw_only=True):
     """The files of one plan, and the offsets that could not be exported.
 
     ``again`` are missing offsets of earlier manifests; those not in ``missing`` are in ``files``.
+    ``merged`` names the earlier files whose rows a file has now, by its path; they are gone.
     """
 
     version: int = VERSION
@@ -101,9 +105,26 @@ class Manifest(msgspec.Struct, kw_only=True):
     files: list[FileEntry]
     missing: list[MissingRange] = []
     again: list[MissingRange] = []
+    merged: dict[str, list[str]] = {}
 
 
-_Shape = TypeVar("_Shape", ExportState, Plan, Manifest)
+class Merge(msgspec.Struct, kw_only=True):
+    """Files of one partition and date, and the path of the file that gets their rows."""
+
+    path: str
+    sources: list[FileEntry]
+
+
+class MergePlan(msgspec.Struct, kw_only=True):
+    """The merges under way, all in one folder of a date; ``number`` is that of their manifest."""
+
+    version: int = VERSION
+    number: int
+    folder: str
+    merges: list[Merge]
+
+
+_Shape = TypeVar("_Shape", ExportState, Plan, Manifest, MergePlan)
 
 
 class ExportLedger:
@@ -121,8 +142,21 @@ class ExportLedger:
         """Return the unfinished plan, if any."""
         return self._load("plan.json", Plan)
 
+    def merge_plan(self) -> MergePlan | None:
+        """Return the unfinished merges, if any."""
+        return self._load("compaction.json", MergePlan)
+
     def manifests(self, after: int = 0) -> list[Manifest]:
-        """Return the manifests with numbers above ``after``, in order."""
+        """Return the manifests with numbers above ``after``, in order, without merged files."""
+        found = self.all_manifests(after)
+        gone = {path for each in found for some in each.merged.values() for path in some}
+        return [
+            msgspec.structs.replace(each, files=[e for e in each.files if e.path not in gone])
+            for each in found
+        ]
+
+    def all_manifests(self, after: int = 0) -> list[Manifest]:
+        """Return the manifests with numbers above ``after``, in order, as they were written."""
         numbers = [
             int(found[1])
             for found in map(_MANIFEST.fullmatch, self._target.names(self._folder))
@@ -131,15 +165,27 @@ class ExportLedger:
         found = [self._load(_name(n), Manifest) for n in sorted(numbers) if n > after]
         return [manifest for manifest in found if manifest is not None]
 
+    def note_merges(self, plan: MergePlan) -> None:
+        """Store merges before their first file is written."""
+        self._store("compaction.json", plan)
+
+    def drop_merges(self) -> None:
+        """Remove the merges, which are finished or given up."""
+        self._target.remove(f"{self._folder}/compaction.json")
+
     def note(self, plan: Plan) -> None:
         """Store a plan: before its first file is written, and with its progress."""
         self._store("plan.json", plan)
 
     def finish(self, manifest: Manifest, state: ExportState) -> None:
         """Store the manifest and the new state of a finished plan."""
-        self._store(_name(manifest.number), manifest)
+        self.put_manifest(manifest)
         self.put_state(state)
         self._target.remove(f"{self._folder}/plan.json")
+
+    def put_manifest(self, manifest: Manifest) -> None:
+        """Store a manifest."""
+        self._store(_name(manifest.number), manifest)
 
     def put_state(self, state: ExportState) -> None:
         """Store the state."""
@@ -163,6 +209,34 @@ class ExportLedger:
     def _store(self, name: str, value: msgspec.Struct) -> None:
         data = msgspec.json.format(msgspec.json.encode(value), indent=1)
         self._target.write(f"{self._folder}/{name}", data)
+
+
+def changed_files(manifests: Sequence[Manifest]) -> tuple[list[str], dict[str, list[str]]]:
+    """Return the files that consecutive manifests add, and those that take the place of earlier.
+
+    The latter by their path, with the files of manifests before these whose rows they have.
+    """
+    made = {entry.path for manifest in manifests for entry in manifest.files}
+    sources = {path: some for manifest in manifests for path, some in manifest.merged.items()}
+    gone = {path for some in sources.values() for path in some}
+    added, merged = [], {}
+    for path in sorted(made - gone):
+        first = list(_first_sources(path, sources))
+        before = [each for each in first if each not in made]
+        if not before:
+            added.append(path)
+        elif len(before) == len(first):
+            merged[path] = before
+        else:
+            raise Conflict(f"{path} was merged from files of which only some are registered")
+    return added, merged
+
+
+def _first_sources(path: str, sources: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    if path not in sources:
+        yield path
+    for each in sources.get(path, ()):
+        yield from _first_sources(each, sources)
 
 
 def _name(number: int) -> str:

@@ -1,4 +1,4 @@
-"""The next pieces of an export, cut so that a file name always means the same rows.
+"""The next pieces of an export, cut so that a file name always means the same rows, and when.
 
 A plan covers the offsets from the end of the last plan to the current end of the logs, cut at
 multiples of a fixed number. It is stored before anything is written and finished before the next
@@ -66,3 +66,30 @@ def reached_after(reached: Mapping[int, int], done: Iterable[Piece]) -> dict[int
 def file_name(piece: Piece) -> str:
     """Return the name of a piece's file in the folder of a date."""
     return f"{piece.partition:05d}-{piece.start}-{piece.end}.parquet"
+
+
+class ExportGate:
+    """When a following export writes files: enough rows for a useful size, or long enough.
+
+    Decides by topic. All times are seconds of a monotonic clock.
+
+    A topic is due with ``rows_min`` new rows, or ``wait_s_max`` after its first new row was seen.
+    Without a minimum every topic is always due, also without rows.
+    """
+
+    def __init__(self, rows_min: int = 0, wait_s_max: float = 0.0) -> None:
+        self._rows_min = rows_min
+        self._wait_s_max = wait_s_max
+        self._seen_s: dict[str, float] = {}
+
+    def is_due(self, topic: str, rows: int, now_s: float) -> bool:
+        """Whether to export a topic that has so many new rows now; if so, its wait begins anew."""
+        if not self._rows_min:
+            return True
+        if not rows:
+            return False
+        seen_s = self._seen_s.setdefault(topic, now_s)
+        if rows < self._rows_min and now_s - seen_s < self._wait_s_max:
+            return False
+        del self._seen_s[topic]
+        return True

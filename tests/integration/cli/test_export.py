@@ -308,3 +308,44 @@ def test_a_report_needs_an_export(goq: Run, tmp_path: Path) -> None:
     goq("report", "retries", "--slo", "5s", "--from", str(tmp_path), code=2)
     goq("report", "audit", "--since", "-1h", "--from", str(tmp_path), code=2)
     goq("report", "skew", "--since", "-1h", "--until", "-1h", "--from", str(tmp_path), code=2)
+
+
+def an_hour_later(to: Path) -> None:
+    """Make the manifests say that all rows are two hours older."""
+    for path in to.glob("_goq/*/*/manifest-*.json"):
+        manifest = json.loads(path.read_text())
+        for entry in manifest["files"]:
+            entry["first_time_us"] -= 7_200_000_000
+            entry["last_time_us"] -= 7_200_000_000
+        path.write_text(json.dumps(manifest))
+
+
+def test_small_files_of_hours_that_are_over_are_merged(
+    goq: Run, topic: str, tmp_path: Path
+) -> None:
+    to = tmp_path / "out"
+    for value in (b"a\n", b"b\n", b"c\n"):
+        goq("produce", topic, "--partition", "0", stdin=value)
+        goq("export", topic, "--to", str(to))
+    before = len(list(to.rglob("*.parquet")))
+    an_hour_later(to)
+    told = json.loads(goq("export", topic, "--to", str(to), "--compact", "--json").stdout)
+    assert [(e["table"], e["files"], e["into"]) for e in told["compacted"]] == [("messages", 3, 1)]
+    assert len(list(to.rglob("*.parquet"))) == before - 2
+    assert sorted(bytes(row["value"]) for row in rows(to, "messages")) == [b"a", b"b", b"c"]  # type: ignore[arg-type]
+    again = json.loads(goq("export", topic, "--to", str(to), "--compact", "--json").stdout)
+    assert again["compacted"] == []
+    goq("produce", topic, "--partition", "0", stdin=b"d\n")
+    goq("export", topic, "--to", str(to))
+    an_hour_later(to)
+    small = goq("export", topic, "--to", str(to), "--compact", "--target-size", "1KiB", "--json")
+    assert json.loads(small.stdout)["compacted"] == []
+    assert len(rows(to, "messages")) == 4
+
+
+def test_what_cannot_be_compacted_is_refused(goq: Run, topic: str, tmp_path: Path) -> None:
+    goq("produce", topic, stdin=b"a\n")
+    to = ("--to", str(tmp_path / "out"))
+    assert b"--compact" in goq("export", topic, *to, "--target-size", "1MiB", code=2).stderr
+    goq("export", topic, *to, "--compact", "--target-size", "0", code=2)
+    goq("export", topic, *to, "--compact", "--target-size", "big", code=7)

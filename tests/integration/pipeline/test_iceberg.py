@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,14 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.io.pyarrow import parquet_files_to_data_files
+from pyiceberg.table import Table
 
 from goq.client import Client
 from goq.errors import Conflict, NotFound, Unavailable
 from goq.pipeline.arrow.node_source import NodeSource
 from goq.pipeline.arrow.tables import MESSAGES_TABLE, TABLES
+from goq.pipeline.export.compaction import compact
 from goq.pipeline.export.destination import LocalDestination
 from goq.pipeline.export.export import Decoding, Export
 from goq.pipeline.export.groups_table import export_groups
@@ -118,6 +122,83 @@ def test_two_topics_are_partitions_of_one_table(
     of_other = table.scan(row_filter=f"topic = '{other}'")
     assert len(list(of_other.plan_files())) == 1
     assert of_other.to_arrow().num_rows == 3
+
+
+def merge(root: Path, topic: str) -> int:
+    """Merge files as if their hours were over; return how many."""
+    later_us = time.time_ns() // 1000 + 7_200_000_000
+    done = compact(LocalDestination(root), topic, later_us, keeps_registered=True)
+    return sum(each.files for each in done)
+
+
+def test_merged_files_take_the_place_of_their_sources(
+    node: RunningNode, topic: str, tmp_path: Path, catalog: SqlCatalog
+) -> None:
+    root = tmp_path / "lake"
+    tables = IcebergCatalog(catalog, "goq")
+    for run in range(3):
+        publish(node, topic, [f"v{n}" for n in range(30)])
+        export(node, topic, root, 1_000_000 + run)
+        if run != 1:  # the files of a run without it are made up for
+            tables.register(LocalDestination(root), topic)
+    assert merge(root, topic) > 6
+    with pytest.raises(FileNotFoundError):  # not other rows, and not fewer
+        in_iceberg(catalog, "messages")
+    assert sum(files for _, files in tables.register(LocalDestination(root), topic))
+    check_same(catalog, root)
+    named = set(root.rglob("*.parquet"))
+    for table in ("messages", "events", "groups"):
+        tasks = catalog.load_table(("goq", table)).scan().plan_files()
+        named -= {Path(task.file.file_path.removeprefix("file://")) for task in tasks}
+    assert not named
+    assert not any(files for _, files in tables.register(LocalDestination(root), topic))
+    publish(node, topic, [f"w{n}" for n in range(30)])
+    export(node, topic, root, 1_000_009)
+    tables.register(LocalDestination(root), topic)
+    assert merge(root, topic)
+    tables.register(LocalDestination(root), topic)
+    check_same(catalog, root)
+
+
+def test_files_that_were_merged_before_a_table_had_them_are_added_once(
+    node: RunningNode, topic: str, tmp_path: Path, catalog: SqlCatalog
+) -> None:
+    root = tmp_path / "lake"
+    for run in range(4):
+        publish(node, topic, [f"v{n}" for n in range(10)])
+        export(node, topic, root, 1_000_000 + run)
+        assert merge(root, topic) or not run
+    IcebergCatalog(catalog, "goq").register(LocalDestination(root), topic)
+    check_same(catalog, root)
+
+
+def rewrite(table: Table, folder: Path) -> None:
+    """Replace the files of a table by others with the same rows."""
+    folder.mkdir()
+    with table.transaction() as change, change.update_snapshot().overwrite() as snapshot:
+        for number, task in enumerate(table.scan().plan_files()):
+            copy = folder / f"{number}.parquet"
+            copy.write_bytes(Path(task.file.file_path.removeprefix("file://")).read_bytes())
+            snapshot.delete_data_file(task.file)
+            for file in parquet_files_to_data_files(
+                table.io, change.table_metadata, iter([f"file://{copy}"])
+            ):
+                snapshot.append_data_file(file)
+
+
+def test_rows_that_another_program_rewrote_are_not_added_again(
+    node: RunningNode, topic: str, tmp_path: Path, catalog: SqlCatalog
+) -> None:
+    root = tmp_path / "lake"
+    tables = IcebergCatalog(catalog, "goq")
+    for run in range(2):
+        publish(node, topic, [f"v{n}" for n in range(10)])
+        export(node, topic, root, 1_000_000 + run)
+    tables.register(LocalDestination(root), topic)
+    rewrite(catalog.load_table(("goq", "messages")), tmp_path / "rewritten")
+    assert merge(root, topic)
+    tables.register(LocalDestination(root), topic)
+    check_same(catalog, root)
 
 
 @pytest.mark.parametrize("is_committed", [False, True])

@@ -1,114 +1,106 @@
-"""A node that compacts and is killed at any moment keeps the newest of every key.
-
-One producer writes keys over and over and notes what was confirmed. After each kill the log is
-read whole: of each key nothing older than what was confirmed counts, every message without a key
-is there, and offsets are where they were.
-"""
+"""Whenever a compaction is killed, readers see each row once, and the next export goes on."""
 
 from __future__ import annotations
 
 import os
 import random
+import subprocess
+import sys
 import threading
+import time
+from collections import Counter
 from pathlib import Path
 
-from goq.client import Client
-from goq.errors import GoqError
-from goq.storage.disk import RealDisk
-from goq.storage.verification import verify_data_dir
-from tests.support.eventually import eventually
-from tests.support.node.node_process import NodeProcess
+import pytest
 
-ROUNDS = 4
+pytest.importorskip("pyarrow")
+
+import pyarrow.dataset as ds
+
+from goq.model import Message
+from goq.pipeline.arrow.tables import MESSAGES_TABLE
+from goq.pipeline.export.destination import LocalDestination
+from goq.pipeline.export.export import Export
+from goq.pipeline.export.ledger import ExportLedger
+from tests.support.pipeline.logged_frames import LoggedFrames
+
 SEED = int(os.environ.get("GOQ_KILL_SEED") or random.SystemRandom().getrandbits(32))
-_KEYS = 60
-_SETTINGS = {"cleanup": "compact", "segment.bytes": "64KiB", "compaction.tombstone_retention": "0s"}
 
 
-class Writer:
-    """Publishes until it is told to end; what was confirmed, by key and by offset."""
+class Reader(threading.Thread):
+    """Reads the folder again and again; notes what no reader may see."""
 
-    def __init__(self, client: Client, chance: random.Random) -> None:
-        self.newest: dict[bytes, tuple[int, bytes | None]] = {}
-        self.keyless: dict[int, bytes] = {}
-        self.count = 0
-        self._client = client
-        self._chance = chance
-        self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
+    def __init__(self, folder: Path, rows: int) -> None:
+        super().__init__()
+        self.is_ended = threading.Event()
+        self.wrong: list[str] = []
+        self.whole = 0
+        self.vanished = 0
+        self._folder = folder
+        self._rows = rows
 
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._is_over.set()
-        self._thread.join(30)
-        assert not self._thread.is_alive()
-
-    def _run(self) -> None:
-        chance = self._chance
-        while not self._is_over.is_set():
-            key = b"key-%d" % chance.randrange(_KEYS) if chance.random() < 0.97 else None
-            value: bytes | None = b"%d " % self.count + b"x" * chance.choice([10, 3000])
-            if key is not None and chance.random() < 0.1:
-                value = None
+    def run(self) -> None:
+        while not self.is_ended.is_set():
             try:
-                stored = self._client.publish("t", value, key=key)
-            except GoqError:
-                if key is not None:  # whether it was stored is not known
-                    self.newest.pop(key, None)
+                found = offsets(self._folder)
+            except FileNotFoundError:  # it had listed the folder before
+                self.vanished += 1
                 continue
-            self.count += 1
-            if key is None:
-                assert value is not None
-                self.keyless[stored.id.offset] = value
-            else:
-                self.newest[key] = (stored.id.offset, value)
-
-    def check(self, client: Client) -> None:
-        found = list(client.read_log("t"))
-        offsets = [message.offset for message in found]
-        assert offsets == sorted(set(offsets))
-        keyless = {m.offset: m.value for m in found if m.key is None}
-        assert self.keyless.items() <= keyless.items()
-        last = {m.key: m for m in found if m.key is not None}
-        for key, (offset, value) in list(self.newest.items()):
-            message = last.get(key)
-            if value is None and message is None:
-                continue  # its tombstone is gone, and all that was before it
-            assert message is not None, key
-            assert (message.offset, message.value) == (offset, value), key
+            self.whole += 1
+            if len(found) != self._rows or max(Counter(found).values()) > 1:
+                self.wrong.append(f"{len(found)} rows of {self._rows}, {len(set(found))} different")
 
 
-def generations(folder: Path) -> int:
-    return len(list(folder.glob("topics/t~*/0/messages/*.*.log")))
+def offsets(folder: Path) -> list[tuple[int, int]]:
+    table = ds.dataset(folder, format="parquet").to_table(columns=["partition", "offset"])
+    return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
 
 
-def test_the_newest_of_every_key_outlives_kills_in_the_middle_of_compaction(
-    tmp_path: Path,
-) -> None:
-    chance = random.Random(SEED)
-    with (
-        NodeProcess(tmp_path / "data") as node,
-        Client(node.url, timeout="5s", retries="20s") as client,
-    ):
-        client.create_topic("t", 1, _SETTINGS)
-        writer = Writer(client, chance)
-        writer.start()
-        for _ in range(ROUNDS):
-            count = writer.count
-            eventually(lambda count=count: writer.count > count + 150, "messages are published")
-            eventually(lambda: generations(node.folder), "segments are compacted")
-            threading.Event().wait(chance.random() * 0.2)
-            node.kill()
-            node.start()
-        writer.stop()
+def grow(log: LoggedFrames, root: Path, rng: random.Random, files: int) -> int:
+    """Export so many small files; return the number of rows of the folder."""
+    for _ in range(files):
+        count = rng.randrange(1, 400)
+        messages = [Message(rng.randbytes(50)) for _ in range(count)]
+        log.publish(rng.randrange(2), messages, 1_700_000_000_000_000)
+        Export(log, LocalDestination(root), MESSAGES_TABLE, "t").run()
+    return sum(each.end for each in log.bounds("t").values())
+
+
+@pytest.mark.parametrize("kills", [6, pytest.param(100, marks=pytest.mark.long)])
+def test_killed_at_any_moment_a_compaction_shows_each_row_once(kills: int, tmp_path: Path) -> None:
+    rng, root, log = random.Random(SEED), tmp_path / "lake", LoggedFrames(2)
+    took_s = 0.3
+    for number in range(kills):
+        rows = grow(log, root, rng, 8)
+        reader = Reader(root / "messages", rows)
+        reader.start()
         try:
-            writer.check(client)
-        except AssertionError as error:
-            error.add_note(f"to repeat: GOQ_KILL_SEED={SEED}")
-            raise
-        assert node.stop() == 0
-    assert verify_data_dir(RealDisk(), tmp_path / "data").is_sound
-    left = [p.name for p in (tmp_path / "data").glob("topics/t~*/0/messages/*.log*")]
-    assert len({name[:20] for name in left}) == len(left)
+            command = [sys.executable, "-m", "tests.support.pipeline.compacting", str(root), "t"]
+            with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+                assert process.stdout is not None
+                assert process.stdout.readline() == b"compacting\n"
+                began_s = time.perf_counter()
+                if number % 6 == 5:
+                    assert process.wait(120) == 0
+                    took_s = time.perf_counter() - began_s
+                else:
+                    try:
+                        process.wait(rng.random() * took_s)
+                    except subprocess.TimeoutExpired:
+                        process.kill()
+        finally:
+            reader.is_ended.set()
+            reader.join()
+        assert not reader.wrong, (SEED, reader.wrong)
+        assert reader.whole + reader.vanished, SEED
+        assert len(set(offsets(root / "messages"))) == len(offsets(root / "messages")) == rows
+        Export(log, LocalDestination(root), MESSAGES_TABLE, "t").run()
+        named = [
+            entry
+            for manifest in ExportLedger(LocalDestination(root), "messages", "t").manifests()
+            for entry in manifest.files
+        ]
+        there = [str(path.relative_to(root)) for path in root.glob("messages/*/*/*")]
+        assert sorted(entry.path for entry in named) == sorted(there), SEED
+        assert sum(entry.rows for entry in named) == rows, SEED
+        assert not list((root / "_goq" / "tmp").rglob("*.parquet")), SEED

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from goq.pipeline.export.export_gate import ExportGate
+from goq.pipeline.export.plan import ExportGate
 
 
 def test_without_a_minimum_a_topic_is_always_due() -> None:
