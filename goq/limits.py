@@ -295,7 +295,15 @@ LIVE_LINE_TOPICS_MAX: Final = 500  # more changed ones come in several lines
 LIVE_GROUPS_MAX: Final = 100  # of a topic
 LIVE_NAMED_MAX: Final = 20  # topics that a request names, with their lanes and tenants
 LIVE_TENANTS_MAX: Final = 10  # of a group, those that most wait
+FIRST_READY_TIMES_MAX: Final = (
+    200_000  # groups of partitions whose first message's time is remembered
+)
 LIVE_NODE_TIMEOUT_S: Final = 2.0  # for another node's part of a line
+
+# Metrics
+METRICS_GROUPS_MAX: Final = 10_000  # with series of their own, the first by topic and name
+METRICS_QUEUES_MAX: Final = 1_000  # series of lanes, and of tenants: those that most wait
+METRICS_READ_S_MAX: Final = 1.0  # of an answer, to read how old ready messages are
 
 # Raft: the metadata log of a cluster
 RAFT_COMMAND_BYTES_MAX: Final = MIB

@@ -44,6 +44,7 @@ from goq.api.routes.search import SearchRoutes
 from goq.api.routes.tokens import TokenRoutes
 from goq.api.routes.topics import HistoryRoutes, TopicRoutes
 from goq.api.routes.trace import TraceRoutes
+from goq.api.views.group_backlog import ReadyAges
 from goq.api.views.live import LiveView
 from goq.api.views.principal_usage import PrincipalUsage
 from goq.api.views.schedule_publisher import SchedulePublisher
@@ -100,7 +101,8 @@ class App:
         stats = RequestStats()
         self.failures = FailureLog()
         view = StandaloneView(broker, node_id, own_url) if cluster is None else cluster.view
-        self.metrics = Metrics(broker, stats, view, space, partitions=partition_metrics)
+        ready_ages = ReadyAges()
+        self.metrics = Metrics(broker, stats, view, space, ready_ages, partitions=partition_metrics)
         self.metrics.certificate = certificate
         self.backups = _backups(broker, backup or BackupConfig(), cluster)
         self.metrics.backups = self.backups
@@ -131,7 +133,7 @@ class App:
             if token_table is None
             else AccessControl(token_table, tokens, now_ms, _node_proof(cluster), quotas)
         )
-        live = LiveView(broker, node_id, stats, self._connection_count, space)
+        live = LiveView(broker, node_id, stats, self._connection_count, space, ready_ages)
         routes: list[Route] = [
             *_topic_routes(broker, node_id, cluster).routes(),
             *MessageRoutes(broker, usage, _acknowledged_copies(cluster)).routes(),

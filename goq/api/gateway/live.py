@@ -1,6 +1,7 @@
 """One stream of lines that tells the current work of all nodes of a cluster.
 
-For each line all nodes that are up are asked for one line of their own. A node that does not answer
+For each line all nodes that are up are asked for one line of their own, once for all lookers of one
+audience. A node that does not answer
 in time is told as a problem, and its topics are left out of that line's sums.
 """
 
@@ -14,9 +15,11 @@ import msgspec
 
 from goq import limits
 from goq.api.gateway.fanout import Fanout, copy_request, error_code
+from goq.api.needs import principal_of
 from goq.api.routes.live import asked_lines, asked_names, live_response
 from goq.api.schemas.live import LiveNodeOut, LiveOut
-from goq.api.views.live_feed import LiveSample, live_lines, merge_live
+from goq.api.views.live_board import LiveBoard, LiveBoards, LiveSample
+from goq.api.views.live_merge import merge_live
 from goq.clock import SystemClock
 from goq.errors import GoqError, Unavailable
 from goq.http.message import BytesLike, Request, Response
@@ -27,14 +30,22 @@ class LiveGateway:
 
     def __init__(self, fanout: Fanout) -> None:
         self._fanout = fanout
+        self._boards = LiveBoards()
 
     async def answer(self, request: Request, _values: Sequence[str]) -> Response:
         """Return the lines of all nodes, as one."""
         names, asked = asked_names(request), asked_lines(request)
         query = "limit=1" + ("" if names is None else "&topics=" + ",".join(sorted(names)))
         first = await _decoded(await self._fanout.ask(None, copy_request(request, query=query)))
+        principal = principal_of(request)
         sample = partial(self._sample, copy_request(request, query=query))
-        return live_response(live_lines(sample, first[0].node, SystemClock(), asked))
+        lines = self._boards.lines(
+            (principal.id, principal.rules, request.headers.get("authorization"), names),
+            lambda: LiveBoard(sample, first[0].node, SystemClock()),
+            asked,
+            is_new=names is not None,
+        )
+        return live_response(lines)
 
     async def _sample(self, request: Request) -> LiveSample:
         urls = self._fanout.partition_leaders.leader_urls(None)

@@ -71,6 +71,7 @@ class ClusterMetrics:
         yield from self._sums(state)
         yield self._clocks()
         yield self._links()
+        yield self._worst_lags()
         if self._has_partitions:
             yield self._in_sync(state)
             yield from self._lags()
@@ -151,6 +152,21 @@ class ClusterMetrics:
         for place, _, partition in active_partitions(state):
             if partition.leader == self._counts.node:
                 metric.add_metric([place.topic, str(place.partition)], len(partition.in_sync))
+        return metric
+
+    def _worst_lags(self) -> Metric:
+        """Return a bounded number of series, also where there are none of single partitions."""
+        worst: dict[str, int] = {}
+        for report in self._counts.local_leaders():
+            for node, follower in report.followers.items():
+                worst[node] = max(worst.get(node, 0), follower.behind_ms or 0)
+        metric = GaugeMetricFamily(
+            "goq_replica_lag_max_seconds",
+            "For how long the replica that lags most lacks messages, of partitions led here",
+            labels=["node"],
+        )
+        for node, behind_ms in sorted(worst.items()):
+            metric.add_metric([node], behind_ms / _MS_PER_S)
         return metric
 
     def _lags(self) -> Iterator[Metric]:

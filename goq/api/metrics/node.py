@@ -25,7 +25,9 @@ from prometheus_client.registry import Collector
 from goq import __version__
 from goq.access.quota_table import QuotaTable
 from goq.api.metrics.cluster import ClusterCounts, ClusterMetrics
+from goq.api.metrics.groups import GroupMetrics
 from goq.api.router import RequestStats
+from goq.api.views.group_backlog import ReadyAges
 from goq.backup.node_backups import NodeBackups
 from goq.broker.broker import Broker
 from goq.broker.runtime.metrics import TopicCounts
@@ -34,6 +36,7 @@ from goq.clock import TimeSlice
 from goq.histogram import Histogram
 from goq.http.loop_watch import Holder
 from goq.http.tls.server_certificate import ServerCertificate
+from goq.model import DEAD_LETTERS_SUFFIX
 from goq.storage.disk_space import DiskSpace, SpaceState
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -86,7 +89,8 @@ class Metrics:
         broker: Broker,
         http: RequestStats,
         cluster: ClusterCounts,
-        space: DiskSpace | None = None,
+        space: DiskSpace | None,
+        ready_ages: ReadyAges,
         *,
         partitions: bool = True,
     ) -> None:
@@ -94,6 +98,7 @@ class Metrics:
         self._has_partitions = partitions
         self._space = space
         self._broker = broker
+        self._groups = GroupMetrics(broker, ready_ages)
         self._cluster = ClusterMetrics(cluster, partitions=partitions)
         self._http = http
         self.server: ServerCounts | None = None
@@ -109,8 +114,10 @@ class Metrics:
     async def render(self) -> bytes:
         """Return the metrics as text."""
         found = list(self._process.collect())
+        topics = sorted(self._broker.topics.values(), key=lambda topic: topic.name)
+        found += await self._groups.collect(topics)
         time_slice = TimeSlice()
-        for metric in self._collect():
+        for metric in self._collect(topics):
             if metric is not None:
                 found.append(metric)
             if time_slice.is_over:
@@ -119,16 +126,15 @@ class Metrics:
         registry.register(_Collected(found))
         return await asyncio.to_thread(generate_latest, registry)
 
-    def _collect(self) -> Iterator[Metric | None]:
+    def _collect(self, topics: list[Topic]) -> Iterator[Metric | None]:
         """Yield every metric, and ``None`` wherever the event loop may do other work."""
-        topics = sorted(self._broker.topics.values(), key=lambda topic: topic.name)
         yield from self._topic_counters(topics)
         if self._has_partitions:
             yield from self._partition_gauges(topics)
         yield self._archive_gauge(topics)
         yield from self._archive_store()
         yield from self._doubts(topics)
-        yield from self._group_gauges(topics)
+        yield self._dead_letters(topics)
         yield from self._cluster.collect()
         yield from self._disk()
         yield _build_info()
@@ -230,26 +236,16 @@ class Metrics:
             value=archive.store_cache.damaged,
         )
 
-    def _group_gauges(self, topics: list[Topic]) -> Iterator[Metric | None]:
-        labels = ["topic", "group"]
-        lag = GaugeMetricFamily("goq_group_lag_messages", "Not done yet", labels=labels)
-        leased = GaugeMetricFamily("goq_group_leased_messages", "With consumers", labels=labels)
-        retry = GaugeMetricFamily("goq_group_retry_messages", "To be tried again", labels=labels)
-        scheduled = GaugeMetricFamily("goq_group_scheduled_messages", "Not due yet", labels=labels)
-        waiting = GaugeMetricFamily("goq_group_waiting_receives", "Idle consumers", labels=labels)
-        now_ms = self._broker.clock.wall_ms()
+    def _dead_letters(self, topics: list[Topic]) -> Metric:
+        """Count what waits in dead-letter topics for a decision, by the topic that it is from."""
+        dead = GaugeMetricFamily(
+            "goq_dead_letters", "Dead letters neither redriven nor purged", labels=["topic"]
+        )
         for topic in topics:
-            for name in sorted(topic.groups):
-                yield None
-                if not self._is_here(topic):
-                    break
-                counts = [p.group_counts(name, now_ms) for p in topic.partitions]
-                lag.add_metric([topic.name, name], sum(c.lag for c in counts))
-                leased.add_metric([topic.name, name], sum(c.leased for c in counts))
-                retry.add_metric([topic.name, name], sum(c.retry for c in counts))
-                scheduled.add_metric([topic.name, name], sum(c.scheduled for c in counts))
-                waiting.add_metric([topic.name, name], topic.receiver.waiters.count(name))
-        yield from (lag, leased, retry, scheduled, waiting)
+            if topic.name.endswith(DEAD_LETTERS_SUFFIX):
+                count = sum(each.marks.uncancelled_count() for each in topic.partitions.here())
+                dead.add_metric([topic.name.removesuffix(DEAD_LETTERS_SUFFIX)], count)
+        return dead
 
     def _disk(self) -> Iterator[Metric]:
         if self._space is not None:

@@ -19,7 +19,7 @@ from goq.api.schemas.live import LiveNodeOut, LiveOut, LiveTopicOut
 from goq.api.values import DURATION, integer
 from goq.api.views.cluster import status_of
 from goq.api.views.live import LiveView
-from goq.api.views.live_feed import LiveAsked, LiveSample, live_lines
+from goq.api.views.live_board import LiveAsked, LiveBoard, LiveBoards, LiveSample
 from goq.clock import TimeSlice
 from goq.errors import InvalidInput
 from goq.http.message import Item, LiveStream, Request, Response
@@ -36,6 +36,7 @@ class LiveRoutes:
     def __init__(self, view: LiveView, cluster: ClusterInfo) -> None:
         self._view = view
         self._cluster = cluster
+        self._boards = LiveBoards()
 
     def routes(self) -> list[Route]:
         """Return the declarations."""
@@ -64,9 +65,15 @@ class LiveRoutes:
 
     async def live(self, request: Request) -> Response:
         """Return lines of what this node does."""
-        names = asked_names(request)
-        sample = partial(self._sample, names, principal_of(request))
-        lines = live_lines(sample, self._view.node_id, self._view.clock, asked_lines(request))
+        names, principal = asked_names(request), principal_of(request)
+        lines = self._boards.lines(
+            (principal.id, principal.rules, names),
+            lambda: LiveBoard(
+                partial(self._sample, names, principal), self._view.node_id, self._view.clock
+            ),
+            asked_lines(request),
+            is_new=names is not None,
+        )
         return live_response(lines)
 
     async def _sample(self, names: frozenset[str] | None, principal: Principal) -> LiveSample:

@@ -201,7 +201,7 @@ def _visible_series(text: bytes, principal: Principal) -> bytes:
     and those of other principals."""
     seen: dict[tuple[str, str | None], bool] = {}
     kept = []
-    for line in text.splitlines(keepends=True):
+    for line in text.split(b"\n"):  # a tenant may have other line ends in its name
         if (topic := _TOPIC_LABEL.search(line)) is not None:
             group = _GROUP_LABEL.search(line)
             key = topic[1].decode(), None if group is None else group[1].decode()
@@ -217,7 +217,7 @@ def _visible_series(text: bytes, principal: Principal) -> bytes:
         if label is not None and label[1].decode() != principal.id:
             continue
         kept.append(line)
-    return b"".join(kept)
+    return b"\n".join(kept)
 
 
 def _problems(broker: Broker) -> list[ProblemOut]:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -22,26 +22,25 @@ from goq.api.schemas.live import (
     LiveGroupOut,
     LiveLatencyOut,
     LiveNodeOut,
-    LiveQueueOut,
     LiveTopicOut,
 )
+from goq.api.views.group_backlog import ReadyAges, waiting_queues
 from goq.broker.broker import Broker
 from goq.broker.partition.group_view import GroupCounts
 from goq.broker.partition.partition import Partition
 from goq.broker.runtime.metrics import GroupCounters
 from goq.broker.topic.topic import Topic
 from goq.clock import TimeSlice
-from goq.errors import GoqError
 from goq.histogram import Histogram
 from goq.storage.disk_space import DiskSpace, SpaceState
 from goq.units import format_time_us
 
-_QUEUES_MAX: Final = 2_000
-"""A group with more queues, of lanes and tenants, is not looked through."""
-_SHARED_S: Final = 0.5
-"""A sample serves other lookers for so long."""
-_RECOUNTED_S: Final = 5.0
-"""A topic at rest is counted again after so long: retries and delays of it come due."""
+_SHARED_S: Final = limits.LIVE_INTERVAL_S_MIN / 2
+"""A sample serves other audiences for so long."""
+_DUE_S: Final = 5.0
+"""A topic at rest is counted again after so long where retries or delays come due."""
+_AT_REST_S: Final = 60.0
+"""Any other is counted again after half to all of this: compaction may have made it smaller."""
 _KEPT_S: Final = 3 * limits.LIVE_INTERVAL_S_MAX
 """The last sample is dropped when nobody has looked for so long."""
 _NO_COUNTS: Final = GroupCounts(0, 0, 0, 0, 0, 0, 0)
@@ -54,13 +53,13 @@ _KINDS: Final = {
 }
 _STATM: Final = Path("/proc/self/statm")
 _STARTED_US: Final = time.time_ns() // 1000
-Signature = tuple[tuple[int, ...], ...]
+Signature = tuple[int, ...]
 
 
 class _Counted(NamedTuple):
     signature: Signature
     out: LiveTopicOut
-    at_s: float
+    until_s: float
 
 
 class LiveView:
@@ -73,6 +72,7 @@ class LiveView:
         stats: RequestStats,
         connections: Callable[[], int],
         space: DiskSpace | None,
+        ready_ages: ReadyAges,
     ) -> None:
         self.node_id = node_id
         self.clock = broker.clock
@@ -81,7 +81,7 @@ class LiveView:
         self._connections = connections
         self._space = space
         self._counted: dict[str, _Counted] = {}
-        self._first: dict[tuple[Partition, str], tuple[int, int]] = {}
+        self._ready_ages = ready_ages
         self._sampled_s = float("-inf")
         self._sampling = asyncio.Lock()
         self._forgetting: asyncio.TimerHandle | None = None
@@ -100,13 +100,12 @@ class LiveView:
             return {name: await self._named(topics[name]) for name in sorted(names & topics.keys())}
         async with self._sampling:
             if loop.time() - self._sampled_s >= _SHARED_S:
-                await self._sample()
                 self._sampled_s = loop.time()
+                await self._sample()
             return {name: each.out for name, each in self._counted.items()}
 
     def _forget(self) -> None:
         self._counted = {}
-        self._first.clear()
         self._sampled_s = float("-inf")
 
     async def _sample(self) -> None:
@@ -114,15 +113,11 @@ class LiveView:
         time_slice, now_s = TimeSlice(), asyncio.get_running_loop().time()
         for name, topic in sorted(self._broker.topics.items()):
             known, signature = self._counted.get(name), _signature(topic)
-            if (
-                known is None
-                or known.signature != signature
-                or (known.out.groups and now_s - known.at_s >= _RECOUNTED_S)
-            ):
+            if known is None or known.signature != signature or now_s >= known.until_s:
                 out = await self._count(topic)
                 if known is not None and known.out == out:
                     out = known.out
-                known = _Counted(signature, out, now_s)
+                known = _Counted(signature, out, now_s + _rest_s(out))
             found[name] = known
             if time_slice.is_over:
                 await time_slice.next()
@@ -162,7 +157,7 @@ class LiveView:
             counts = partition.group_counts(name, now_ms)
             total = GroupCounts(*map(sum, zip(total, counts, strict=True)))
             if counts.ready:
-                times_ms.append(await self._ready_since_ms(partition, name, now_ms))
+                times_ms.append(await self._ready_ages.since_ms(partition, name, now_ms))
             if time_slice.is_over:
                 await time_slice.next()
         counters = topic.stats.groups.get(name) or GroupCounters()
@@ -183,53 +178,12 @@ class LiveView:
             topic.receiver.waiters.count(name),
         )
 
-    async def _ready_since_ms(self, partition: Partition, name: str, now_ms: int) -> int:
-        """Return since when a group's oldest message is ready, 0 if that is not known.
-
-        A group without consumers stays where it is: the time of its first message is read once.
-        """
-        group = partition.group(name)
-        since_ms = group.ready_since_ms(now_ms, _QUEUES_MAX)
-        if since_ms is not None:
-            return since_ms
-        first = group.first_unfinished()
-        if first is None:
-            return 0
-        known = self._first.get((partition, name))
-        if known is not None and known[0] == first:
-            return known[1]
-        reader = partition.message_reader
-        try:
-            since_ms = await partition.in_thread(lambda: reader.append_time_us(first) // 1000)
-        except (GoqError, OSError):
-            since_ms = 0
-        self._first[partition, name] = first, since_ms
-        return since_ms
-
     async def _named(self, topic: Topic) -> LiveTopicOut:
         """Return a topic as it is now, with lanes and tenants."""
         out = await self._count(topic)
         for group in out.groups:
-            group.lanes, group.tenants = self._queues(topic, group.group)
+            group.lanes, group.tenants = waiting_queues(topic, group.group)
         return out
-
-    def _queues(self, topic: Topic, name: str) -> tuple[list[LiveQueueOut], list[LiveQueueOut]]:
-        """Return the lanes of a group, and the tenants that most wait."""
-        lanes: Counter[int] = Counter()
-        tenants: Counter[str] = Counter()
-        for partition in topic.partitions.here():
-            for lane, tenant, count in partition.group(name).waiting(_QUEUES_MAX) or ():
-                lanes[lane] += count
-                if tenant:
-                    tenants[partition.tenant_name(tenant)] += count
-        settings, most = topic.settings, tenants.most_common(limits.LIVE_TENANTS_MAX)
-        return (
-            [
-                LiveQueueOut(settings.lane_name(lane), count)
-                for lane, count in sorted(lanes.items())
-            ],
-            [LiveQueueOut(tenant, count) for tenant, count in most],
-        )
 
     def node(self) -> LiveNodeOut:
         """Return this node's load."""
@@ -275,19 +229,24 @@ def _latency(histograms: Sequence[Histogram] | Iterator[Histogram]) -> LiveLaten
     return LiveLatencyOut(total.counts, round(total.sum_s, 6))
 
 
+def _rest_s(topic: LiveTopicOut) -> float:
+    """Return when to count a topic again in which nothing happens."""
+    if any(group.retry or group.scheduled for group in topic.groups):
+        return _DUE_S
+    return _AT_REST_S * random.uniform(0.5, 1)  # not all at once
+
+
 def _signature(topic: Topic) -> Signature:
     """Return what changes whenever something happens in a topic of this node."""
-    counts = (
+    stats, partitions = topic.stats, topic.partitions
+    found = [
         len(topic.groups),
-        topic.partitions.count,
-        len(topic.partitions.offline),
-        topic.stats.delivered_messages,
-        topic.stats.acked_messages,
-    )
-    return (
-        counts,
-        *(
-            (each.log_start_offset, each.log_end_offset, each.event_end_offset, each.is_online)
-            for each in topic.partitions.here()
-        ),
-    )
+        partitions.count,
+        len(partitions.offline),
+        stats.delivered_messages,
+        stats.acked_messages,
+        sum(map(len, topic.receiver.waiters.queues.values())),
+    ]
+    for each in partitions.here():
+        found += (each.log_start_offset, each.log_end_offset, each.event_end_offset, each.is_online)
+    return tuple(found)

@@ -140,6 +140,16 @@ class GroupView:
         firsts = [part.start for part in group.outstanding()]
         return min(firsts if fresh is None else [fresh.start, *firsts], default=None)
 
+    def unfinished_count(self, start: int, end: int) -> int:
+        """Return how many messages from ``start`` up to ``end`` are not done, without damage."""
+        fresh = self._state.deliverable(self._group, start, end)
+        held = (
+            min(part.end, end) - max(part.start, start)
+            for part in self._group.outstanding()
+            if part.start < end and part.end > start
+        )
+        return sum(run.end - run.start for run in fresh) + sum(held)
+
     def ready_since_ms(self, now_ms: int, queues_max: int) -> int | None:
         """Return when the message that waits longest became ready, in the memory of this node.
 

@@ -77,6 +77,11 @@ class MessageMarks:
         """Whether a message was cancelled."""
         return offset in self._state.cancelled
 
+    def uncancelled_count(self) -> int:
+        """Return how many messages were not cancelled."""
+        start, end = self._state.start_offset, self._state.end_offset
+        return end - start - self._state.cancelled.count(start, end)
+
     def next_uncancelled(self, start: int) -> Range | None:
         """Return the next run of uncancelled messages from ``start`` on."""
         state = self._state

@@ -54,10 +54,14 @@ class Trimmer:
         """The current segments of the message log in order; the last one is active."""
         return self._messages.log.segments
 
+    def trimmed_end(self, offset: int) -> int:
+        """Return the offset before which :meth:`trim` would delete everything."""
+        return _last_sealed_end(self._messages.log, offset)
+
     async def trim(self, offset: int, forget: Forget = _forget_nothing) -> list[Segment]:
         """Delete the message segments that end at or before ``offset``; return them."""
         messages = self._messages.log
-        end = _last_sealed_end(messages, offset)
+        end = self.trimmed_end(offset)
         if end <= messages.start_offset:
             return []
         await self._events.record([Trimmed(end)])

@@ -28,6 +28,7 @@ from goq.broker.partition_context import PartitionContext, PartitionId
 from goq.broker.retention.archiver import Archiver
 from goq.broker.retention.retention_clock import RetentionClock
 from goq.broker.topic.topic import Topic
+from goq.clock import TimeSlice
 from goq.config.topic import Cleanup, TopicSettings
 from goq.errors import GoqError, StorageFull, TopicNotFound
 from goq.storage.disk import is_full
@@ -55,6 +56,18 @@ def first_protected_offset(topic: Topic, partition: Partition) -> int | None:
     protected = [name for name in names if topic.settings_of(name).protect_unread]
     firsts = (partition.group(name).first_unfinished() for name in protected)
     return min((offset for offset in firsts if offset is not None), default=None)
+
+
+async def _unread_counts(topic: Topic, partition: Partition, end: int) -> dict[str, int]:
+    """Return how many messages before ``end`` each group has not finished, where there are any."""
+    counts, start, time_slice = {}, partition.log_start_offset, TimeSlice()
+    for name in {*topic.groups, *partition.group_names} if start < end else ():
+        count = partition.group(name).unfinished_count(start, end)
+        if count:
+            counts[name] = count
+        if time_slice.is_over:
+            await time_slice.next()
+    return counts
 
 
 def retained_from(
@@ -330,10 +343,13 @@ class RetentionManager:
             await self._archive.archive_segment(partition.identity, log, segment)
 
     async def _trim(self, topic: Topic, partition: Partition, offset: int) -> None:
+        unread = await _unread_counts(topic, partition, partition.trimmer.trimmed_end(offset))
         deleted = await partition.trimmer.trim(
             offset, partial(self._forget_segments, partition.identity, "messages")
         )
         topic.stats.deleted_messages += sum(segment.message_count for segment in deleted)
+        for name, count in unread.items() if deleted else ():
+            topic.stats.groups[name].deleted_unread_messages += count
 
     async def _trim_events(self, topic: Topic, partition: Partition) -> None:
         """Delete the events of deleted messages, archived first if the topic has an archive."""

@@ -85,6 +85,7 @@ class GroupCounters:
     acked_messages: int = 0
     nacked_messages: int = 0
     expired_messages: int = 0
+    deleted_unread_messages: int = 0
 
 
 @dataclass(slots=True)

@@ -75,6 +75,8 @@ def test_a_node_that_is_away_shows_in_the_metrics_of_the_others(
         eventually(lambda: (metric(first, "goq_replica_lag_seconds", **behind) or 0) > 1)
         eventually(lambda: metric(first, "goq_replica_lag_messages", **up_to_date) == 0)
         assert metric(first, "goq_replica_lag_seconds", **up_to_date) == 0
+        assert (metric(first, "goq_replica_lag_max_seconds", node=gone) or 0) > 1
+        eventually(lambda: metric(first, "goq_replica_lag_max_seconds", node="n2") == 0)
 
         until_shown(cluster, 0, "goq_cluster_diverged")
         monkeypatch.setattr(ClusterView, "has_diverged", True)

@@ -17,7 +17,7 @@ from contextlib import closing
 
 import pytest
 
-from goq import __version__
+from goq import __version__, limits
 from goq.broker.retention.archiver import Archiver
 from goq.frame.encoder import ProducerMark
 from tests.support.api import frames as f
@@ -30,6 +30,8 @@ from tests.support.paths import REPOSITORY
 
 TESTS = REPOSITORY / "tests"
 SECOND_MS = 1_000
+OBJECT_STORE = ("goq_archive_store", "goq_archive_waiting", "goq_archive_cached")
+"""Metrics of nodes that have one, see the tests of those."""
 
 
 @pytest.fixture
@@ -65,6 +67,22 @@ def test_every_metric_is_named_in_a_test(node: RunningNode) -> None:
     assert found == set()
 
 
+def test_what_alerts_dashboard_and_docs_name_is_told_by_a_node(node: RunningNode) -> None:
+    found = families(node, "")
+    assert found >= {"goq_group_lag_messages", "process_open_fds"}
+    for path in ("deploy/prometheus/alerts.yaml", "deploy/grafana/goq.json", "docs/metrics.md"):
+        text = (REPOSITORY / path).read_text()
+        named = set(re.findall(r"\b(?:goq|process)_[a-z_]+", text))
+        named = {name for name in named if not name.startswith(OBJECT_STORE)}
+        suffixes = ("_total", "_bucket", "_sum", "_count")
+        unknown = {
+            name
+            for name in named
+            if not {name, *(name.removesuffix(each) for each in suffixes)} & found
+        }
+        assert unknown == set(), path
+
+
 def test_what_is_published_and_settled_is_counted(node: RunningNode) -> None:
     publish(node, "t", *"abcdef")
     assert of_topic(node, "goq_published_messages_total") == 6
@@ -86,6 +104,93 @@ def test_what_is_published_and_settled_is_counted(node: RunningNode) -> None:
     node.clock.ahead_ms = 90 * SECOND_MS
     eventually(lambda: of_topic(node, "goq_expired_messages_total") == 1)
     assert of_group(node, "goq_group_leased_messages") == 0
+
+
+def test_the_work_of_each_group_is_counted(node: RunningNode) -> None:
+    publish(node, "t", *"abcde", priority="high", tenant="acme")
+    publish(node, "t", "f", tenant="zen")
+    settings = {"settings": {"max_attempts": 1, "ordering": "none"}}
+    node.call("PUT", "/v1/topics/t/groups/g", settings)
+    first, second, third = receive(node, "t", max_messages=3, visibility="1m")
+    settle(node, "t", "ack", first["receipt"])
+    settle(node, "t", "nack", second["receipt"], delay="1h")
+    assert of_group(node, "goq_group_delivered_messages_total") == 3
+    assert of_group(node, "goq_group_acked_messages_total") == 1
+    assert of_group(node, "goq_group_nacked_messages_total") == 1
+    assert of_group(node, "goq_group_ready_messages") == 3
+    assert of_group(node, "goq_group_blocked_messages") == 0
+    assert of_group(node, "goq_group_waiting_receives") == 0
+    eventually(lambda: metric(node, "goq_dead_letters", topic="t") == 1)
+    assert of_group(node, "goq_group_dead_messages_total") == 1
+    waiting = "goq_group_lane_waiting_messages"
+    assert metric(node, waiting, topic="t", group="g", lane="high") == 2
+    assert metric(node, waiting, topic="t", group="g", lane="normal") == 1
+    waiting = "goq_group_tenant_waiting_messages"
+    assert metric(node, waiting, topic="t", group="g", tenant="acme") == 2
+    assert metric(node, waiting, topic="t", group="g", tenant="zen") == 1
+    assert third["attempt"] == 1
+    node.clock.ahead_ms = 90 * SECOND_MS
+    eventually(lambda: of_group(node, "goq_group_expired_messages_total") == 1)
+    eventually(lambda: metric(node, "goq_dead_letters", topic="t") == 2)
+    node.call("DELETE", "/v1/topics/t/dead")
+    assert metric(node, "goq_dead_letters", topic="t") == 0
+    assert of_group(node, "goq_group_dead_messages_total") == 2
+
+
+@pytest.mark.parametrize("has_consumer", [True, False])
+def test_the_age_of_the_oldest_ready_message_grows_until_it_is_taken(
+    node: RunningNode, has_consumer: bool
+) -> None:
+    name = "goq_group_oldest_ready_seconds"
+    node.call("PUT", "/v1/topics/t/groups/g", {"settings": {"ordering": "none"}})
+    if has_consumer:
+        assert receive(node, "t", wait="0s") == []
+    assert of_group(node, name) == 0
+    publish(node, "t", "a")
+    node.clock.ahead_ms = 100 * SECOND_MS
+    publish(node, "t", "b")
+    age_s = of_group(node, name)
+    assert age_s is not None
+    assert 100 <= age_s < 190
+    receive(node, "t", max_messages=1, visibility="1h")
+    age_s = of_group(node, name)
+    assert age_s is not None
+    assert 0 <= age_s < 90
+    receive(node, "t", max_messages=1, visibility="1h")
+    assert of_group(node, name) == 0
+
+
+def test_what_retention_deletes_before_a_group_has_done_it_is_counted(node: RunningNode) -> None:
+    name = "goq_group_deleted_unread_messages_total"
+    node.call("PUT", "/v1/topics/t/groups/g", {"settings": {"ordering": "none"}})
+    publish_segments(node, "t", range(6))
+    first, second = receive(node, "t", max_messages=2, visibility="1h")
+    settle(node, "t", "ack", first["receipt"])
+    settle(node, "t", "nack", second["receipt"], delay="1h")
+    assert of_group(node, name) == 0
+    retire(node, "t", archive=False)
+    assert of_topic(node, "goq_deleted_messages_total") == 5
+    assert of_group(node, name) == 4
+
+
+def test_groups_lanes_and_tenants_without_series_are_counted_or_wait_least(
+    node: RunningNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for group in ("g", "h", "i"):
+        node.call("PUT", f"/v1/topics/t/groups/{group}", {"settings": {"ordering": "none"}})
+    publish(node, "t", *"abc", priority="low", tenant="many")
+    publish(node, "t", "d", tenant="few")
+    receive(node, "t", max_messages=1, visibility="1h")
+    assert metric(node, "goq_metrics_omitted_groups") == 0
+    monkeypatch.setattr(limits, "METRICS_GROUPS_MAX", 2)
+    monkeypatch.setattr(limits, "METRICS_QUEUES_MAX", 1)
+    assert metric(node, "goq_metrics_omitted_groups") == 1
+    assert metric(node, "goq_group_lag_messages", topic="t", group="h") == 4
+    assert metric(node, "goq_group_lag_messages", topic="t", group="i") is None
+    tenants = "goq_group_tenant_waiting_messages"
+    publish(node, "t", "e", tenant="few")
+    assert metric(node, tenants, topic="t", group="g", tenant="many") == 3
+    assert metric(node, tenants, topic="t", group="g", tenant="few") is None
 
 
 def test_a_frame_that_is_sent_again_is_counted_once(node: RunningNode) -> None:

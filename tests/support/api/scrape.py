@@ -7,10 +7,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.support.node.node_api import NodeApi
 
 
-def families(node: NodeApi) -> set[str]:
+def families(node: NodeApi, prefix: str = "goq_") -> set[str]:
     """Return the names of the metrics of goq that a node has, without the suffixes of samples."""
     found = text_string_to_metric_families(node.request("GET", "/metrics").body.decode())
-    return {family.name for family in found if family.name.startswith("goq_")}
+    return {family.name for family in found if family.name.startswith(prefix)}
 
 
 def metric(node: NodeApi, name: str, /, **labels: str) -> float | None:

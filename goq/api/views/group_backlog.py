@@ -1,0 +1,73 @@
+"""The messages that wait in a group: since when, and by lane and tenant.
+
+A group that consumers have read since the node started knows its times. Of any other the time of
+its first message is read from the log, once: without consumers it stays where it is.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from typing import Final
+
+from goq import limits
+from goq.api.schemas.live import LiveQueueOut
+from goq.broker.partition.partition import Partition
+from goq.broker.partition_context import PartitionId
+from goq.broker.topic.topic import Topic
+from goq.errors import GoqError
+
+_QUEUES_MAX: Final = 2_000
+"""A group with more queues, of lanes and tenants, is not looked through."""
+
+
+class ReadyAges:
+    """Since when the oldest ready messages of groups are ready, shared by all who ask."""
+
+    def __init__(self) -> None:
+        self._first: OrderedDict[tuple[PartitionId, str], tuple[int, int]] = OrderedDict()
+
+    async def since_ms(
+        self, partition: Partition, name: str, now_ms: int, *, may_read: bool = True
+    ) -> int:
+        """Return since when a group's oldest message is ready, 0 if that is not known.
+
+        Without ``may_read`` the log is not read.
+        """
+        group = partition.group(name)
+        since_ms = group.ready_since_ms(now_ms, _QUEUES_MAX)
+        if since_ms is not None:
+            return since_ms
+        first = group.first_unfinished()
+        if first is None:
+            return 0
+        key = partition.identity, name
+        known = self._first.get(key)
+        if known is not None and known[0] == first:
+            return known[1]
+        if not may_read:
+            return 0
+        reader = partition.message_reader
+        try:
+            since_ms = await partition.in_thread(lambda: reader.append_time_us(first) // 1000)
+        except (GoqError, OSError):
+            since_ms = 0
+        self._first[key] = first, since_ms
+        if len(self._first) > limits.FIRST_READY_TIMES_MAX:
+            self._first.popitem(last=False)
+        return since_ms
+
+
+def waiting_queues(topic: Topic, name: str) -> tuple[list[LiveQueueOut], list[LiveQueueOut]]:
+    """Return the lanes of a group by number, and the tenants that most wait."""
+    lanes: Counter[int] = Counter()
+    tenants: Counter[str] = Counter()
+    for partition in topic.partitions.here():
+        for lane, tenant, count in partition.group(name).waiting(_QUEUES_MAX) or ():
+            lanes[lane] += count
+            if tenant:
+                tenants[partition.tenant_name(tenant)] += count
+    settings, most = topic.settings, tenants.most_common(limits.LIVE_TENANTS_MAX)
+    return (
+        [LiveQueueOut(settings.lane_name(lane), count) for lane, count in sorted(lanes.items())],
+        [LiveQueueOut(tenant, count) for tenant, count in most],
+    )

@@ -1,0 +1,79 @@
+"""The samples of several nodes as one sample: sums of topics and of groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import msgspec
+
+from goq import limits
+from goq.api.schemas.live import (
+    LiveGroupOut,
+    LiveNodeOut,
+    LiveQueueOut,
+    LiveTopicOut,
+    LiveTotalsOut,
+)
+from goq.api.views.live_board import LiveSample
+from goq.clock import TimeSlice
+
+_SUMS: Final = LiveTotalsOut.__struct_fields__[1:]
+_TOPIC_SUMS: Final = (*_SUMS, "offline")
+_GROUP_SUMS: Final = tuple(
+    name
+    for name in LiveGroupOut.__struct_fields__
+    if name not in ("group", "oldest_ready", "lanes", "tenants")
+)
+
+
+async def merge_live(samples: Sequence[LiveSample], nodes: list[LiveNodeOut]) -> LiveSample:
+    """Return one sample of those of several nodes; ``nodes`` are all nodes, told once."""
+    topics: dict[str, LiveTopicOut] = {}
+    time_slice = TimeSlice()
+    for sample in samples:
+        for name, topic in sample.topics.items():
+            known = topics.get(name)
+            topics[name] = topic if known is None else _merge_topic(known, topic)
+            if time_slice.is_over:
+                await time_slice.next()
+    return LiveSample(nodes, dict(sorted(topics.items())))
+
+
+def _merge_topic(first: LiveTopicOut, second: LiveTopicOut) -> LiveTopicOut:
+    groups = {group.group: group for group in first.groups}
+    for group in second.groups:
+        known = groups.get(group.group)
+        groups[group.group] = group if known is None else _merge_group(known, group)
+    return msgspec.structs.replace(
+        first,
+        **_summed(first, second, _TOPIC_SUMS[1:]),
+        messages=first.messages + second.messages,
+        last_append=max(first.last_append, second.last_append),
+        partitions=max(first.partitions, second.partitions),
+        group_count=max(first.group_count, second.group_count),
+        groups=[groups[name] for name in sorted(groups)][: limits.LIVE_GROUPS_MAX],
+    )
+
+
+def _merge_group(first: LiveGroupOut, second: LiveGroupOut) -> LiveGroupOut:
+    return msgspec.structs.replace(
+        first,
+        **_summed(first, second, _GROUP_SUMS),
+        oldest_ready=min(filter(None, (first.oldest_ready, second.oldest_ready)), default=0),
+        lanes=_merge_queues([*first.lanes, *second.lanes]),
+        tenants=sorted(
+            _merge_queues([*first.tenants, *second.tenants]), key=lambda each: -each.waiting
+        )[: limits.LIVE_TENANTS_MAX],
+    )
+
+
+def _summed(first: object, second: object, fields: Iterable[str]) -> dict[str, int]:
+    return {name: getattr(first, name) + getattr(second, name) for name in fields}
+
+
+def _merge_queues(queues: Iterable[LiveQueueOut]) -> list[LiveQueueOut]:
+    counts: dict[str, int] = {}
+    for queue in queues:
+        counts[queue.name] = counts.get(queue.name, 0) + queue.waiting
+    return [LiveQueueOut(name, waiting) for name, waiting in counts.items()]

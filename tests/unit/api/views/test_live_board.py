@@ -1,0 +1,175 @@
+"""Lookers of one audience share samples, and each gets what changed since its line before."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import msgspec
+import pytest
+
+from goq import limits
+from goq.api.schemas.live import LiveTopicOut
+from goq.api.views.live_board import (
+    LiveAsked,
+    LiveBoard,
+    LiveBoards,
+    LiveSample,
+    next_line_s,
+)
+from goq.clock import ManualClock
+
+Lines = AsyncGenerator[bytes, None]
+
+
+def topic(name: str, published: int = 0) -> LiveTopicOut:
+    return LiveTopicOut(name, 1, 0, published, 0, published, 0, 0, 0, 0, 0, 0, 0, [])
+
+
+class Node:
+    """A node whose samples are counted."""
+
+    def __init__(self, *names: str) -> None:
+        self.topics = {name: topic(name) for name in names}
+        self.samples = 0
+
+    async def sample(self) -> LiveSample:
+        self.samples += 1
+        await asyncio.sleep(0)
+        return LiveSample([], dict(sorted(self.topics.items())))
+
+    def board(self) -> LiveBoard:
+        return LiveBoard(self.sample, "n1", ManualClock())
+
+    def publish(self, name: str) -> None:
+        before = self.topics.get(name)
+        self.topics[name] = topic(name, 1 + (before.published_messages if before else 0))
+
+
+async def seen(board: LiveBoard, since: int = 0) -> tuple[int, dict[str, Any]]:
+    await board.refresh(0)
+    number, parts = await board.line(since, 1.0)
+    found = [msgspec.json.decode(part) for part in parts]
+    found[0]["topics"] = [each["name"] for line in found for each in line["topics"]]
+    return number, found[0]
+
+
+def test_a_line_has_what_changed_since_the_line_of_that_looker() -> None:
+    async def run() -> None:
+        node = Node("a", "b", "c")
+        board = node.board()
+        first, line = await seen(board)
+        assert line["topics"] == ["a", "b", "c"]
+        node.publish("b")
+        second, line = await seen(board, first)
+        assert line["topics"] == ["b"]
+        node.publish("c")
+        del node.topics["a"]
+        _, line = await seen(board, second)
+        assert (line["topics"], line["removed"]) == (["c"], ["a"])
+        third, line = await seen(board, first)
+        assert (line["topics"], line["removed"]) == (["b", "c"], ["a"])
+        node.publish("a")
+        _, line = await seen(board, third)
+        assert (line["topics"], line["removed"]) == (["a"], [])
+        _, line = await seen(board)
+        assert (line["topics"], line["removed"]) == (["a", "b", "c"], [])
+
+    asyncio.run(run())
+
+
+def test_totals_follow_all_topics_also_those_that_are_not_listed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "LIVE_TOPICS_MAX", 2)
+
+    async def run() -> None:
+        node = Node("a", "b", "c", "d")
+        board = node.board()
+        number, line = await seen(board)
+        assert (line["topics"], line["is_partial"]) == (["a", "b"], True)
+        for _ in range(3):
+            node.publish("d")
+        number, line = await seen(board, number)
+        assert line["topics"] == []
+        assert (line["totals"]["topics"], line["totals"]["published_messages"]) == (4, 3)
+        del node.topics["a"]
+        number, line = await seen(board, number)
+        assert (line["topics"], line["removed"]) == (["c"], ["a"])
+        del node.topics["d"]
+        _, line = await seen(board, number)
+        assert (line["totals"]["published_messages"], line["is_partial"]) == (0, False)
+
+    asyncio.run(run())
+
+
+def test_lookers_share_samples_and_the_board_goes_with_the_last_of_them() -> None:
+    async def run() -> None:
+        node, boards = Node("a"), LiveBoards()
+        asked = LiveAsked(0.05, 5)
+
+        async def look() -> int:
+            lines = boards.lines("all", node.board, asked)
+            return len([line async for line in lines])
+
+        assert await asyncio.gather(*(look() for _ in range(10))) == [5] * 10
+        assert node.samples <= 5
+        made = node.samples
+        assert await look() == 5
+        assert node.samples > made  # of a new board: nothing was kept
+
+    asyncio.run(run())
+
+
+def test_a_looker_that_leaves_in_the_middle_leaves_nothing_behind() -> None:
+    async def run() -> None:
+        node, boards = Node("a"), LiveBoards()
+        kept: list[LiveBoard] = []
+
+        def make() -> LiveBoard:
+            kept.append(node.board())
+            return kept[-1]
+
+        lines = boards.lines("all", make, LiveAsked(1.0, None))
+        await anext(lines)
+        assert kept[0].looker_count == 1
+        await lines.aclose()
+        assert kept[0].looker_count == 0
+        assert boards._boards == {}
+
+    asyncio.run(run())
+
+
+def test_who_missed_the_end_of_too_many_topics_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "LIVE_TOPICS_MAX", 3)
+
+    async def run() -> None:
+        node = Node("a", "b")
+        board = node.board()
+        first, _ = await seen(board)
+        for number in range(5):
+            node.topics = {f"t{number}": topic(f"t{number}")}
+            last, _ = await seen(board)
+        assert board.has_forgotten(first)
+        assert not board.has_forgotten(last)
+        assert not board.has_forgotten(0)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("now_s", "interval_s", "took_s", "expected_s"),
+    [
+        (100.0, 1.0, 0.001, 101.0),
+        (100.4, 1.0, 0.001, 101.0),
+        (100.6, 1.0, 0.001, 102.0),
+        (99.9999, 1.0, 0.001, 101.0),
+        (100.0, 1.0, 0.35, 104.0),
+        (100.0, 60.0, 30.0, 180.0),
+    ],
+)
+def test_lines_come_at_multiples_of_the_interval(
+    now_s: float, interval_s: float, took_s: float, expected_s: float
+) -> None:
+    assert next_line_s(now_s, interval_s, took_s) == expected_s
