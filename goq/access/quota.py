@@ -18,8 +18,8 @@ _PREFIX: Final = "quota:"
 
 
 class Quota(StrEnum):
-    """The kinds of quotas. Rates count on each node by itself; what is in flight or stored is
-    bounded for all nodes together. Those of tenants bound each tenant of a token's messages."""
+    """The kinds of quotas, which bound all nodes together. Those of tenants bound each tenant of a
+    token's messages."""
 
     IN_FLIGHT = "in_flight"
     PUBLISH_BYTES = "publish_bytes_per_s"

@@ -48,8 +48,8 @@ class TenantAmount(NamedTuple):
     """The messages and bytes of one tenant in a publish."""
 
     tenant: str
-    messages: int
-    size_bytes: int
+    messages: float
+    size_bytes: float
 
 
 class TenantBuckets:

@@ -10,6 +10,7 @@ from goq import limits
 from goq.access.quota import RATES, Quota, format_quota
 from goq.access.quota_bucket import DebtBucket, InFlightRoom, TenantAmount, TenantBuckets
 from goq.access.rule import Principal
+from goq.access.spent_amounts import SpentAmount, SpentAmounts
 from goq.errors import QuotaExceeded, TooManyRequests
 from goq.units import format_size_bytes
 
@@ -53,6 +54,8 @@ class QuotaTable:
 
     def __init__(self) -> None:
         self.usages: dict[str, Usage] = {}
+        self.spent: SpentAmounts | None = None
+        """The use of rates that other nodes are told; None without other nodes."""
 
     def check(self, principal: Principal, now_s: float) -> None:
         """Raise ``TooManyRequests`` if a rate of a principal is used up; count nothing."""
@@ -64,20 +67,17 @@ class QuotaTable:
         if publish_bytes is not None:
             self._check(principal, usage.of_publishes, now_s)
             usage.publish_bytes += publish_bytes
-            bucket = usage.buckets.get(Quota.PUBLISH_BYTES)
-            if bucket is not None:
-                bucket.take(publish_bytes)
+            self._take(principal, usage, Quota.PUBLISH_BYTES, publish_bytes)
         else:
             self._check(principal, usage.of_requests, now_s)
-        for bucket in usage.of_requests:
-            bucket.take(1)
+        if usage.of_requests:
+            self._take(principal, usage, Quota.REQUESTS, 1)
         usage.requests += 1
 
     def take_messages(self, principal: Principal, count: int, now_s: float) -> None:
         """Count the messages of a publish that was admitted."""
-        bucket = self._usage(principal, now_s).buckets.get(Quota.PUBLISH_MESSAGES)
-        if bucket is not None:
-            bucket.take(count)
+        usage = self._usage(principal, now_s)
+        self._take(principal, usage, Quota.PUBLISH_MESSAGES, count)
 
     def check_tenants(
         self, principal: Principal, amounts: Iterable[TenantAmount], now_s: float
@@ -97,6 +97,37 @@ class QuotaTable:
         tenants = self._usage(principal, now_s).tenants
         for amount in amounts:
             tenants.take(amount, now_s)
+            if self.spent is None:
+                continue
+            if Quota.TENANT_MESSAGES in principal.quotas:
+                part = (principal.id, Quota.TENANT_MESSAGES, amount.tenant, amount.messages)
+                self.spent.add(SpentAmount(*part))
+            if Quota.TENANT_BYTES in principal.quotas and amount.size_bytes:
+                part = (principal.id, Quota.TENANT_BYTES, amount.tenant, amount.size_bytes)
+                self.spent.add(SpentAmount(*part))
+
+    def take_remote(self, principal: Principal, spent: SpentAmount, now_s: float) -> None:
+        """Count what a principal used on another node, as if it had been used here."""
+        usage = self._usage(principal, now_s)
+        if spent.tenant:
+            is_bytes = spent.quota == Quota.TENANT_BYTES
+            parts = (0, spent.amount) if is_bytes else (spent.amount, 0)
+            amount = TenantAmount(spent.tenant, *parts)
+            usage.tenants.wait(amount, now_s)
+            usage.tenants.take(amount, now_s)
+            return
+        for rate, bucket in usage.buckets.items():
+            if rate == spent.quota:
+                bucket.wait_s(now_s)
+                bucket.take(spent.amount)
+
+    def _take(self, principal: Principal, usage: Usage, rate: Quota, amount: int) -> None:
+        """Take an amount from the bucket of a rate, if the principal has that quota."""
+        bucket = usage.buckets.get(rate)
+        if bucket is not None:
+            bucket.take(amount)
+            if self.spent is not None and amount:
+                self.spent.add(SpentAmount(principal.id, rate, "", amount))
 
     def check_in_flight(self, principal: Principal, room: InFlightRoom, now_s: float) -> None:
         """Raise ``TooManyRequests`` if a principal may lease no more."""

@@ -133,6 +133,8 @@ class App:
             if token_table is None
             else AccessControl(token_table, tokens, now_ms, _node_proof(cluster), quotas)
         )
+        if cluster is not None and token_table is not None:
+            cluster.quotas.attach(quotas, token_table.named)
         live = LiveView(broker, node_id, stats, self._connection_count, space, ready_ages)
         routes: list[Route] = [
             *_topic_routes(broker, node_id, cluster).routes(),

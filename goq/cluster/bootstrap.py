@@ -26,6 +26,7 @@ from goq.cluster.forwarding.lease_return import RETURN_LEASES, LeaseReturn
 from goq.cluster.forwarding.metadata_freshness import RECONCILED, MetadataFreshness
 from goq.cluster.forwarding.node_routes import NodeRoutes
 from goq.cluster.forwarding.partition_leaders import PartitionLeaders
+from goq.cluster.forwarding.quota_exchange import QuotaExchange
 from goq.cluster.forwarding.remote_partition import (
     PRODUCERS,
     PUBLISH,
@@ -247,6 +248,7 @@ class ClusterBootstrap:
         operations = ClusterOperations(metadata, replica_status, admission.add_member)
         lease_return = LeaseReturn(broker, base.leaders.call_leader)
         replica_server = ReplicaServer(replicas.fetch_server, repairs, archives, state)
+        quotas = QuotaExchange(name, state, base.nodes.call)
         node = self._node = ClusterNode(
             name=name,
             incarnation=broker.epoch,
@@ -266,12 +268,14 @@ class ClusterBootstrap:
                     HEARTBEAT: partial(_handle_heartbeat, controller),
                     REPORTS: replica_status.handle_reports,
                     **BackupFileServer(broker, replicas).handlers(),
+                    **quotas.handlers(),
                 },
                 open_calls=OPEN_CALLS,
                 is_known_disk=admission.is_known_disk,
             ),
             leaders=base.leaders,
             routes=base.routes,
+            quotas=quotas,
             lease_return=lease_return,
             replicas=replicas,
             repairs=repairs,

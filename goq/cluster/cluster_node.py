@@ -23,6 +23,7 @@ from goq.cluster.forwarding.lease_return import LeaseReturn
 from goq.cluster.forwarding.metadata_freshness import MetadataFreshness
 from goq.cluster.forwarding.node_routes import NodeRoutes
 from goq.cluster.forwarding.partition_leaders import PartitionLeaders
+from goq.cluster.forwarding.quota_exchange import QuotaExchange
 from goq.cluster.liveness.disk_health import DiskHealth
 from goq.cluster.liveness.heartbeat import HeartbeatSender
 from goq.cluster.liveness.leadership_handoff import LeadershipHandoff
@@ -60,6 +61,7 @@ class ClusterNode:
     rpc_server: RpcServer
     leaders: PartitionLeaders
     routes: NodeRoutes
+    quotas: QuotaExchange
     lease_return: LeaseReturn
     replicas: ReplicaManager
     repairs: RepairManager
@@ -104,6 +106,7 @@ class ClusterNode:
             self._follow_metadata(),
             self.heartbeats.run(),
             self.routes.links.run(),
+            self.quotas.run(),
             self._check_replicas(),
             self._repair_replicas(),
             self.repairs.scrub(),

@@ -6,5 +6,6 @@ http_proxy          a client's request, forwarded to the node that can answer it
 node_routes         the ways from this node to others, built in one place
 relay               requests over a third node, where a node does not reach the leader
 remote_partition    publishing to a partition that another node leads
+quota_exchange      what principals used of their rates, told to the other nodes
 lease_return        release of leases whose messages never reached their client
 """

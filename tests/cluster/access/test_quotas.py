@@ -119,3 +119,25 @@ def test_a_node_that_leads_nothing_relays_publishes_with_a_quota(place: Place) -
     for node in NAMES:
         answer = place.ask(node, "POST", "/v1/topics/single/messages", body, token)
         assert answer.status == 200, answer
+
+
+def test_a_rate_that_is_used_up_at_one_node_is_used_up_at_all(place: Place) -> None:
+    place.create_topic("rates")
+    token = place.create("publish:rates", publish_messages_per_s=100)
+    path = "/v1/topics/rates/messages"
+
+    def publish(node: str, count: int) -> Answer:
+        messages = [{"value": "v", "partition": n % PARTITIONS} for n in range(count)]
+        return place.ask(node, "POST", path, {"messages": messages}, token)
+
+    eventually(lambda: publish("n1", 10_000).status == 200)
+    for node in NAMES:  # 10 messages a second would not use up the rate of a node by themselves
+
+        def is_used_up(node: str = node) -> bool:
+            answer = publish(node, 1)
+            return answer.status == 429 and answer.json["retry_after_ms"] > 20_000
+
+        eventually(is_used_up, f"{node} heard of it", seconds=30, pause_s=0.1)
+    other = place.create("publish:rates", publish_messages_per_s=100)
+    body = {"messages": [{"value": "v"}]}
+    assert all(place.ask(node, "POST", path, body, other).status == 200 for node in NAMES)

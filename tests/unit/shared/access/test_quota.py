@@ -13,6 +13,7 @@ from goq.access.quota import Quota, format_quota, is_quota, parse_quotas, quota_
 from goq.access.quota_bucket import DebtBucket, InFlightRoom, TenantAmount
 from goq.access.quota_table import QuotaTable
 from goq.access.rule import Principal, parse_rule
+from goq.access.spent_amounts import SpentAmount, SpentAmounts
 from goq.errors import InvalidInput, QuotaExceeded, TooManyRequests
 
 
@@ -178,3 +179,77 @@ def test_a_sender_without_room_is_told_to_settle() -> None:
     with pytest.raises(TooManyRequests, match="in_flight"):
         table.check_in_flight(sender, room, now_s=0)
     assert table.usages[sender.id].refused == {Quota.IN_FLIGHT: 1}
+
+
+NODES, RATE = 3, 10
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, NODES - 1), st.integers(1, 30), st.floats(0, 0.05)),
+        min_size=100,
+        max_size=300,
+    )
+)
+def test_nodes_that_tell_each_other_give_a_rate_once_and_a_burst_each(
+    asked: list[tuple[int, int, float]],
+) -> None:
+    team, now_s, given_ = principal(requests_per_s=RATE), 0.0, 0
+    tables = [QuotaTable() for _ in range(NODES)]
+    for table in tables:
+        table.spent = SpentAmounts()
+    for node, times, pause_s in asked:
+        for _ in range(times):
+            try:
+                tables[node].admit(team, None, now_s)
+                given_ += 1
+            except TooManyRequests:
+                break
+        for table in tables:
+            assert table.spent is not None
+            for spent in table.spent.take(limits.SPENT_AMOUNTS_MAX):
+                for other in tables:
+                    if other is not table:
+                        other.take_remote(team, spent, now_s)
+        now_s += pause_s
+    assert given_ <= RATE * now_s + NODES * (RATE + 1)
+
+
+def test_a_use_on_another_node_counts_for_the_quota_and_the_tenant_that_it_was_of() -> None:
+    team = principal(
+        publish_bytes_per_s=10, tenant_publish_bytes_per_s=10, tenant_publish_messages_per_s=10
+    )
+    table, other = QuotaTable(), QuotaTable()
+    table.spent = SpentAmounts()
+    table.admit(team, 50, 0)
+    table.take_tenants(team, [TenantAmount("t", 50, 70)], 0)
+    told = table.spent.take(10)
+    assert told == [
+        SpentAmount(team.id, Quota.PUBLISH_BYTES, "", 50),
+        SpentAmount(team.id, Quota.TENANT_MESSAGES, "t", 50),
+        SpentAmount(team.id, Quota.TENANT_BYTES, "t", 70),
+    ]
+    assert not table.spent
+    for spent in told:
+        other.take_remote(team, spent, 0)
+    with pytest.raises(TooManyRequests) as bytes_used:
+        other.check(team, 0)
+    assert bytes_used.value.retry_after_ms == pytest.approx(4_000, abs=5)
+    with pytest.raises(TooManyRequests) as tenant_used:
+        other.check_tenants(team, [TenantAmount("t", 1, 1)], 0)
+    assert tenant_used.value.retry_after_ms == pytest.approx(6_000, abs=5)
+    other.check_tenants(team, [TenantAmount("u", 1, 1)], 0)
+    other.admit(team, None, 0)
+
+
+def test_amounts_are_summed_until_they_are_taken_and_have_a_bound() -> None:
+    called: list[int] = []
+    amounts = SpentAmounts(lambda: called.append(1))
+    for number in range(limits.SPENT_AMOUNTS_MAX + 10):
+        amounts.add(SpentAmount("p", "q", str(number), 1))
+    amounts.add(SpentAmount("p", "q", "0", 2))
+    assert called == [1]
+    assert amounts.take(1) == [SpentAmount("p", "q", "0", 3)]
+    assert len(amounts.take(10**6)) == limits.SPENT_AMOUNTS_MAX - 1
+    amounts.add(SpentAmount("p", "q", "0", 1))
+    assert called == [1, 1]
