@@ -7,7 +7,7 @@ next one uses.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,13 +23,17 @@ from goq.storage.node_db import FILE_NAME as DB_NAME
 
 
 class BackupResult(NamedTuple):
-    """A finished backup: its name, and the bytes that it copied and found there already."""
+    """A finished backup: its name, and the bytes that it copied and found there already.
+
+    ``missing`` are partitions that were offline: the backup lacks them.
+    """
 
     name: str
     topics: int
     messages: int
     bytes: int
     copied_bytes: int
+    missing: Sequence[str] = ()
 
 
 class BackupBuilder:
@@ -66,6 +70,7 @@ class BackupBuilder:
             manifest.message_count,
             manifest.size_bytes,
             self.writer.copied_bytes,
+            manifest.missing,
         )
 
 

@@ -29,7 +29,7 @@ from goq.backup.planned_files import (
     PlannedPartition,
     PlannedTopic,
 )
-from goq.errors import NotFound, TooManyRequests, Unavailable
+from goq.errors import GoqError, NotFound, TooManyRequests, Unavailable
 
 T = TypeVar("T")
 LOG_NAMES: Final = ("messages", "events")
@@ -93,11 +93,15 @@ class ClusterSource:
         """A number that no leader epoch exceeds."""
         return self._cluster.epoch
 
-    async def plan(self) -> Sequence[TopicPlan]:
-        """Return all topics, the events of all of them planned before the messages."""
+    async def plan(self, *, is_partial: bool = False) -> Sequence[TopicPlan]:
+        """Return all topics, the events of all of them planned before the messages.
+
+        With ``is_partial``, without partitions that no leader plans; raises ``GoqError`` if none
+        is left.
+        """
         topics = await self._cluster.topics()
-        events = await self._plan_logs(topics, 1)
-        messages = await self._plan_logs(topics, 0)
+        events = await self._plan_logs(topics, 1, is_partial=is_partial)
+        messages = await self._plan_logs(topics, 0, is_partial=is_partial)
         return [
             TopicPlan(
                 topic,
@@ -109,13 +113,14 @@ class ClusterSource:
                         events[topic.name, number],
                     )
                     for number in topic.numbers
+                    if (topic.name, number) in messages and (topic.name, number) in events
                 ],
             )
             for topic in topics
         ]
 
     async def _plan_logs(
-        self, topics: Sequence[PlannedTopic], which: int
+        self, topics: Sequence[PlannedTopic], which: int, *, is_partial: bool
     ) -> dict[tuple[str, int], PlannedLog]:
         loop, turns = asyncio.get_running_loop(), asyncio.Semaphore(_PLANS_AT_ONCE)
 
@@ -135,13 +140,22 @@ class ClusterSource:
         places = [(topic, number) for topic in topics for number in topic.numbers]
         plans = [asyncio.ensure_future(plan(*place)) for place in places]
         try:
-            logs = await asyncio.gather(*plans)
+            found = await asyncio.gather(*plans, return_exceptions=is_partial)
         finally:
             for each in plans:
                 each.cancel()
-        return {
-            (topic.name, number): log for (topic, number), log in zip(places, logs, strict=True)
-        }
+        logs: dict[tuple[str, int], PlannedLog] = {}
+        failure: BaseException | None = None
+        for (topic, number), log in zip(places, found, strict=True):
+            if isinstance(log, PlannedLog):
+                logs[topic.name, number] = log
+            else:
+                failure = log
+                if not isinstance(log, GoqError):
+                    raise log
+        if failure is not None and not logs:
+            raise failure
+        return logs
 
     async def copy(self, copying: Copying) -> StoredPartition:
         """Run the steps of a copy in a thread: they wait for other nodes."""

@@ -103,7 +103,9 @@ def _check_object(
 
 
 def prune_place(place: BackupPlace, before_us: int, now_s: float | None = None) -> PruneResult:
-    """Remove backups older than ``before_us``, never the newest; blocks on the disk.
+    """Remove backups older than ``before_us``; blocks on the disk.
+
+    Never the newest, nor the newest that lacks no partition.
 
     ``now_s`` is the time by which objects of a store are young, that of the clock without it.
 
@@ -112,7 +114,9 @@ def prune_place(place: BackupPlace, before_us: int, now_s: float | None = None) 
     """
     with place.locked(exclusive=True):
         found = [(each.name, _manifest_of(each)) for each in place.all()]
-        old = [name for name, each in found[:-1] if each.time_us < before_us]
+        stay = {name for name, _ in found[-1:]}
+        stay |= set([name for name, each in found if not each.missing][-1:])
+        old = [n for n, each in found if n not in stay and each.time_us < before_us]
         for name in old:
             place.remove(name)
         kept = {file.digest for name, each in found if name not in old for file in each.files}

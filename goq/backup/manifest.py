@@ -82,6 +82,12 @@ class StoredTopic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return topic_folder(self.name, self.id)
 
     @property
+    def missing(self) -> list[str]:
+        """The partitions that the backup lacks, because they were offline: ``orders:2``."""
+        there = {partition.number for partition in self.logs}
+        return [f"{self.name}:{n}" for n in range(self.partitions) if n not in there]
+
+    @property
     def files(self) -> Iterator[StoredFile]:
         """All files of the topic."""
         for partition in self.logs:
@@ -105,6 +111,11 @@ class BackupManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """All files of the backup."""
         for topic in self.topics:
             yield from topic.files
+
+    @property
+    def missing(self) -> list[str]:
+        """The partitions that the backup lacks; none in a complete one."""
+        return [name for topic in self.topics for name in topic.missing]
 
     @property
     def size_bytes(self) -> int:

@@ -22,7 +22,7 @@ from goq.backup.place import is_url, open_place
 from goq.backup.planned_files import PlannedTopic
 from goq.broker.broker import Broker
 from goq.config.backup import BackupConfig
-from goq.errors import GoqError, InvalidInput
+from goq.errors import GoqError, InvalidInput, Unavailable
 from goq.storage.disk import RealDisk
 
 _log = logging.getLogger("goq.backup")
@@ -144,6 +144,10 @@ class NodeBackups:
             _log.error("no backup to %s: %s", where, failure.detail)
         elif result is not None:
             _log.info("backup %s: %d new bytes", result.name, result.copied_bytes)
+            if result.missing:
+                self.failures += 1
+                _log.error("backup %s lacks what is offline: %s", result.name,
+                           ", ".join(result.missing[:20]))  # fmt: skip
 
     async def _back_up(self, where: Path | str) -> BackupResult:
         broker = self._broker
@@ -173,10 +177,16 @@ class NodeBackups:
     async def _copy_all(
         self, builder: BackupBuilder
     ) -> list[tuple[PlannedTopic, list[StoredPartition]]]:
-        """Copy all topics as one plan has them, a later one if files of it are gone."""
-        tries = 0
+        """Copy all topics as one plan has them, a later one if files of it are gone.
+
+        If waiting for a partition does not help, the others are backed up.
+        """
+        tries, is_partial, is_planned = 0, False, False
         while True:
             try:
+                is_planned = False
+                plans = await self._source.plan(is_partial=is_partial)
+                is_planned = True
                 return [
                     (
                         plan.topic,
@@ -185,13 +195,16 @@ class NodeBackups:
                             for partition in plan.partitions
                         ],
                     )
-                    for plan in await self._source.plan()
+                    for plan in plans
                 ]
             except (GoqError, OSError) as error:
                 tries += 1
                 pause_s = self._source.retry_pause_s(error, tries)
                 if pause_s is None:
-                    raise
+                    if is_partial or is_planned or not isinstance(error, Unavailable):
+                        raise
+                    tries, is_partial = 0, True
+                    continue
                 await asyncio.sleep(pause_s)
 
     async def _run_schedule(self, every_s: float) -> None:
@@ -211,7 +224,7 @@ class NodeBackups:
             await asyncio.wait([self._running])
             if self.failures == failures:
                 await self._prune()
-            else:
+            elif self.age_s is None or self.age_s >= every_s:
                 await asyncio.sleep(min(every_s, _RETRY_S))
 
     async def _prune(self) -> None:

@@ -57,8 +57,11 @@ class BackupSource(Protocol):
     def epoch(self) -> int:
         """A number that no epoch in a planned log exceeds."""
 
-    async def plan(self) -> Sequence[TopicPlan]:
-        """Return all topics with their files. Raises ``GoqError``."""
+    async def plan(self, *, is_partial: bool = False) -> Sequence[TopicPlan]:
+        """Return all topics with their files. Raises ``GoqError``.
+
+        With ``is_partial`` those partitions are left out that cannot be planned.
+        """
 
     async def copy(self, copying: Copying) -> StoredPartition:
         """Run the steps of a copy in a thread."""
@@ -85,19 +88,23 @@ class LocalSource:
         """The number of starts of the node."""
         return self._broker.epoch
 
-    async def plan(self) -> Sequence[TopicPlan]:
-        """Return all topics as they are now. Raises ``PartitionOffline``."""
+    async def plan(self, *, is_partial: bool = False) -> Sequence[TopicPlan]:
+        """Return all topics as they are now, without offline partitions.
+
+        Raises ``PartitionOffline`` if all are.
+        """
         self._topics = list(self._broker.topics.values())
         archive = self._broker.topics_dir.parent / ARCHIVE_DIR
+        planned = [plan_topic(topic) for topic in self._topics]
+        if planned and not any(each.numbers for each in planned):
+            raise PartitionOffline("all partitions are offline, so there is nothing to back up;"
+                                   " see goq doctor")  # fmt: skip
         return [
             TopicPlan(
-                plan_topic(topic),
-                [
-                    plan_partition(self._disk, archive, topic, number)
-                    for number in range(topic.partitions.count)
-                ],
+                each,
+                [plan_partition(self._disk, archive, topic, number) for number in each.numbers],
             )
-            for topic in self._topics
+            for topic, each in zip(self._topics, planned, strict=True)
         ]
 
     async def copy(self, copying: Copying) -> StoredPartition:
@@ -135,17 +142,15 @@ def _advance(copying: Copying) -> StoredPartition | None:
 
 
 def plan_topic(topic: Topic) -> PlannedTopic:
-    """Return the settings of a topic and its groups. Raises ``PartitionOffline``."""
+    """Return the settings of a topic and its groups, and the partitions that are online."""
     partitions = topic.partitions
-    for number in range(partitions.count):
-        partition = partitions.get(number)
-        if partition is None or not partition.is_online:
-            raise PartitionOffline(
-                f"{topic.name}:{number} is offline, so no backup would be complete; see goq doctor"
-            )
     groups = {name: dict(own) for name, own in topic.groups.items()}
     settings = topic.settings.written()
-    numbers = range(partitions.count)
+    numbers = [
+        number
+        for number in range(partitions.count)
+        if (partition := partitions.get(number)) is not None and partition.is_online
+    ]
     return PlannedTopic(topic.name, topic.id, partitions.count, settings, groups, numbers)
 
 

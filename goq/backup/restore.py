@@ -56,8 +56,8 @@ from goq.units import format_time_us
 class RestoreResult(NamedTuple):
     """The restored backup, and how many topics, messages and bytes it gave.
 
-    ``aged`` are topics of which the first start deletes messages: they are older than
-    ``retention.age``.
+    ``missing`` are partitions that the backup lacks: they are empty now. ``aged`` are topics of
+    which the first start deletes messages: they are older than ``retention.age``.
     """
 
     name: str
@@ -65,6 +65,7 @@ class RestoreResult(NamedTuple):
     messages: int
     bytes: int
     aged: tuple[str, ...]
+    missing: tuple[str, ...] = ()
 
 
 class RestoreOrder(NamedTuple):
@@ -146,7 +147,8 @@ def restore(
         finally:
             db.close()
         disk.replace(data_dir / FORMAT_NAME, b"%d\n" % DATA_FORMAT)
-    return RestoreResult(name, len(topics), work.messages, work.bytes, tuple(sorted(work.aged)))
+    return RestoreResult(name, len(topics), work.messages, work.bytes, tuple(sorted(work.aged)),
+                         tuple(name for topic, _ in topics for name in topic.missing))  # fmt: skip
 
 
 def _chosen_topics(
@@ -202,6 +204,11 @@ class _Restore:
             if self._is_aged(logs.messages, settings.retention_age_ms):
                 self.aged.add(name)
             self._finish_logs(logs, partition.messages, partition.events, row)
+        there = {partition.number for partition in stored.logs}
+        for number in set(range(stored.partitions)) - there:  # it was offline: it begins anew
+            empty = open_logs(self._topics_dir / row.folder / str(number), self._disk, settings)
+            empty.messages.close()
+            empty.events.close()
         write_topic_file(self._disk, self._topics_dir, topic_record(row, stored.groups))
         self.rows.append((row, stored.groups))
 

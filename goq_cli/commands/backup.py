@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -21,7 +22,7 @@ app = typer.Typer(rich_markup_mode=None)
 Place = Annotated[
     str, typer.Argument(metavar="PLACE", help="The folder of the backups, or s3://bucket/prefix.")
 ]
-_COLUMNS = ("name", "time", "topics", "messages", "bytes", "damage")
+_COLUMNS = ("name", "time", "topics", "messages", "bytes", "missing", "damage")
 
 
 class BackupDone(NamedTuple):
@@ -32,6 +33,7 @@ class BackupDone(NamedTuple):
     messages: int
     bytes: int
     copied_bytes: int
+    missing: Sequence[str] = ()
 
 
 @app.callback(invoke_without_command=True)
@@ -48,7 +50,7 @@ def back_up(
     """Back up a node; list, verify and prune backups.
 
     A running node backs itself up to the folder of its setting backup.to. What an earlier backup
-    has in PLACE already is not copied again.
+    has in PLACE already is not copied again. Offline partitions are named; exit 1 then.
     """
     if context.invoked_subcommand is not None:
         return
@@ -61,12 +63,23 @@ def back_up(
     else:
         with SESSION.long_client() as client:
             found = client.create_backup(where)
-        done = BackupDone(found.name, found.topics, found.messages, found.bytes, found.copied_bytes)
+        done = BackupDone(
+            found.name,
+            found.topics,
+            found.messages,
+            found.bytes,
+            found.copied_bytes,
+            found.missing,
+        )
     text = (
         f"backup {done.name}: {done.topics} topics, {done.messages:,} messages,"
         f" {round_size_bytes(done.bytes)}, of which {round_size_bytes(done.copied_bytes)} are new"
     )
+    if done.missing:
+        text += f"\nnot in it, because they are offline: {', '.join(done.missing)}"
     print_answer(done._asdict(), text)
+    if done.missing:
+        raise typer.Exit(1)
 
 
 def _back_up_stopped(data_dir: Path, where: str | None) -> BackupDone:
@@ -98,6 +111,7 @@ def list_backups(place: Place) -> None:
                 "topics": None if manifest is None else len(manifest.topics),
                 "messages": None if manifest is None else manifest.message_count,
                 "bytes": None if manifest is None else manifest.size_bytes,
+                "missing": None if manifest is None else ", ".join(manifest.missing) or None,
                 "damage": found.damage or None,
             }
         )

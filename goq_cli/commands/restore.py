@@ -54,4 +54,9 @@ def command(
     )
     for name in done.aged:
         notice(f"{name} has messages older than its retention.age: the first start deletes them")
+    if done.missing:
+        names = ", ".join(done.missing)
+        text += f"\nempty, because the backup lacks it: {names}; see goq backup list {place}"
     print_answer({**done._asdict(), "data_dir": str(data_dir)}, text)
+    if done.missing:
+        raise typer.Exit(1)

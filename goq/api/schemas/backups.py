@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from goq.api.schemas.base import Input, Output
@@ -21,7 +23,10 @@ class BackupBegunOut(msgspec.Struct):
 
 
 class BackupOut(Output, kw_only=True):
-    """A finished backup; ``failure`` says why there is none. ``copied_bytes`` are new."""
+    """A finished backup; ``failure`` says why there is none. ``copied_bytes`` are new.
+
+    ``missing`` are the partitions that were offline: the backup lacks them.
+    """
 
     number: int
     name: str = ""
@@ -29,6 +34,7 @@ class BackupOut(Output, kw_only=True):
     messages: int = 0
     bytes: int = 0
     copied_bytes: int = 0
+    missing: Sequence[str] = ()
     failure: str = ""
 
 

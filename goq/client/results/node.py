@@ -52,13 +52,17 @@ class NodeHealth(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedBackup(Result):
-    """A backup: its name, what it has, and how many of its bytes were new."""
+    """A backup: its name, what it has, and how many of its bytes were new.
+
+    ``missing`` are partitions that were offline, as ``orders:2``: the backup lacks them.
+    """
 
     name: str = ""
     topics: int = 0
     messages: int = 0
     bytes: int = 0
     copied_bytes: int = 0
+    missing: tuple[str, ...] = ()
 
 
 def decode_begun(answer: object) -> int:

@@ -228,10 +228,7 @@ class LeaderFiles:
             raise NotFound(f"topic {topic.name} was deleted meanwhile")
         leader, epoch = known.partitions[number].leader, known.partitions[number].leader_epoch
         if leader is None:
-            raise NotLeader(
-                f"{topic.name}:{number} has no leader, so no backup would be complete; see goq"
-                " cluster status"
-            )
+            raise NotLeader(f"{topic.name}:{number} has no leader; see goq cluster status")
         request = PlanRequest(key, epoch, which)
         answer = await self._call(leader, PLAN, msgspec.msgpack.encode(request), _WAIT_MS)
         try:

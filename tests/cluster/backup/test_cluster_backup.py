@@ -12,7 +12,7 @@ import pytest
 
 import goq
 from goq.backup import cluster_source
-from goq.backup.cluster_source import ClusterSource
+from goq.backup.cluster_source import ClusterSource, RemoteLog
 from goq.backup.inspection import verify_place
 from goq.backup.node_source import Copying
 from goq.backup.place import BackupPlace
@@ -135,14 +135,16 @@ def test_a_dead_letter_that_is_copied_between_the_plans_of_both_logs_hides_no_la
     leased = q.receive("jobs", "g", visibility="1h")
     real, rejected = ClusterSource._plan_logs, list[bool]()
 
-    async def plan(source: ClusterSource, topics: Sequence[PlannedTopic], which: int) -> object:
+    async def plan(
+        source: ClusterSource, topics: Sequence[PlannedTopic], which: int, *, is_partial: bool
+    ) -> object:
         if which == 0 and not rejected:
             rejected.append(True)
             await asyncio.to_thread(leased[0].reject, "broken")
             await asyncio.to_thread(
                 eventually, lambda: dead_letter_count(q, "jobs") == 1, seconds=WAIT_S
             )
-        return await real(source, topics, which)
+        return await real(source, topics, which, is_partial=is_partial)
 
     monkeypatch.setattr(ClusterSource, "_plan_logs", plan)
     q.create_backup()
@@ -212,3 +214,30 @@ def test_without_a_leader_it_fails_and_says_which_partition(
     with pytest.raises(GoqError, match="orders:0 has no leader"):
         q.create_backup()
     assert BackupPlace(RealDisk(), folder).names() == []
+
+
+def test_without_the_leader_of_one_partition_the_others_are_backed_up(
+    three: RunningCluster,
+    q: Client,
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    q.create_topic("orders", partitions=2)
+    for number in range(2):
+        q.publish("orders", b"in %d" % number, partition=number)
+    monkeypatch.setattr(cluster_source, "_TRIES", 2)
+    monkeypatch.setattr(cluster_source, "_PAUSE_S", 0.01)
+    files = three.cluster_node("n2").backup_files
+    plan_log = files.plan_log
+
+    async def plan(topic: PlannedTopic, number: int, which: int) -> RemoteLog:
+        if number == 1:
+            raise Unavailable("orders:1 has no leader")
+        return await plan_log(topic, number, which)
+
+    monkeypatch.setattr(files, "plan_log", plan)
+    assert q.create_backup().missing == ("orders:1",)
+    restored(folder, tmp_path / "new")
+    with goq.Node(tmp_path / "new") as node, node.client() as again:
+        assert [bytes(m.value or b"") for m in again.read_log("orders")] == [b"in 0"]
