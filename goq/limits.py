@@ -55,6 +55,7 @@ COLUMNS_BLOCK_BYTES: Final = MIB
 CHECKPOINT_INTERVAL_BYTES: Final = 16 * MIB
 JOURNAL_ENTRY_BYTES_MAX: Final = 128 * KIB  # a larger batch is synced in its segment
 JOURNAL_INLINE_BYTES_MAX: Final = 64 * KIB  # a larger record is written by a thread
+JOURNAL_STAGED_BYTES_MAX: Final = 32 * KIB  # of more, leases wait for the messages' record
 JOURNAL_RECORD_BYTES_MAX: Final = 512 * KIB
 JOURNAL_PIECE_BYTES_MIN: Final = MIB  # the first; each further one is twice as large
 JOURNAL_PIECE_BYTES_MAX: Final = 16 * MIB

@@ -86,6 +86,10 @@ class PartitionCallbacks:
 
     on_ready: Callable[[str | None], None]
     """Messages may be ready: for one group, or with None for all groups."""
+    on_staged: Callable[[], None]
+    """Messages are ready, and the event loop is about to write them."""
+    is_awaited: Callable[[], bool]
+    """Returns whether any consumer waits for messages."""
     on_failure: Callable[[], None]
     """The partition went offline: a disk fault lost its latest events."""
     on_outbox_entry: Callable[[], None]

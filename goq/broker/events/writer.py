@@ -30,7 +30,10 @@ _EVENTS_PER_ENTRY = 4  # a snapshot that does not start a segment needs so many
 
 
 class EventWriter:
-    """Writes the events of a partition. ``on_event`` is called for each event that was applied."""
+    """Writes the events of a partition, of what ``messages`` has or is about to have.
+
+    ``on_event`` is called for each event that was applied.
+    """
 
     def __init__(
         self,
@@ -39,6 +42,7 @@ class EventWriter:
         state: PartitionState,
         context: PartitionContext,
         *,
+        messages: Log,
         rebuilds_from: int,
         quorum: Quorum | None,
         on_event: Callable[[AnyEvent], None],
@@ -71,6 +75,7 @@ class EventWriter:
             on_commit=lambda _committed: None,
             on_seal=lambda segment: self._on_seal(identity, segment, context),
             on_failure=on_failure,
+            follows=messages,
             quorum=quorum,
             write_seconds=context.write_seconds,
             turn=context.turn,

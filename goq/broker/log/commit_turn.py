@@ -8,6 +8,10 @@ A turn ends when the sockets have nothing more, but looks only while more comes:
 never waits for others. The event loop itself writes a small record while the disk is fast, which
 saves two changes of threads. After a slow write a thread does it, for longer each time, so that a
 stalled disk stalls no heartbeat.
+
+Message logs come first. While the event loop itself will write the record, nothing else can look at
+what is in it before it is synced. So a log may stage its batch: waiting consumers lease its
+messages at once, and their leases join the record.
 """
 
 from __future__ import annotations
@@ -32,22 +36,42 @@ _THREAD_S_MAX = 10.0
 
 
 class JournalWrite:
-    """A batch that is written with those of other logs; ``finish`` gets the error, if any."""
+    """A batch that is written with those of other logs; ``finish`` gets the error, if any.
 
-    __slots__ = ("batch", "error", "finish", "is_durable", "log")
+    ``stage`` has other logs act on the batch as if it were written already. A batch of a log that
+    ``follows`` another fails with the staged batch of that one.
+    """
+
+    __slots__ = ("batch", "error", "finish", "follows", "is_durable", "is_staged", "log", "stage")
 
     def __init__(
-        self, log: Log, batch: WriteBatch, finish: Callable[[Exception | None], None]
+        self,
+        log: Log,
+        batch: WriteBatch,
+        finish: Callable[[Exception | None], None],
+        stage: Callable[[], None] | None = None,
+        follows: Log | None = None,
     ) -> None:
         self.log = log
         self.batch = batch
         self.finish = finish
+        self.stage = stage
+        self.follows = follows
+        self.is_staged = False
         self.error: Exception | None = None
         self.is_durable = False
 
 
 class TurnMember(Protocol):
     """The writer of a log."""
+
+    @property
+    def stages(self) -> bool:
+        """Whether others wait for what it will write, and may follow it in the same record."""
+
+    @property
+    def queued_bytes(self) -> int:
+        """The bytes that wait to be written."""
 
     def start(self) -> JournalWrite | None:
         """Start the next work. Return a batch that the turn is to write."""
@@ -102,9 +126,10 @@ class CommitTurn:
     def _begin(self) -> None:
         self._last_count = self.append_count - self._begun_count
         self._begun_count = self.append_count
-        joined, self._joined = self._joined, []
         writes: list[JournalWrite] = []
-        size_bytes = 0
+        has_staged = self._stage(writes)
+        size_bytes = sum([write.batch.size_bytes for write in writes])
+        joined, self._joined = self._joined, []
         for number, member in enumerate(joined):
             if size_bytes >= limits.JOURNAL_RECORD_BYTES_MAX - limits.JOURNAL_ENTRY_BYTES_MAX:
                 self._joined += joined[number:]
@@ -113,10 +138,52 @@ class CommitTurn:
             if write is not None:
                 writes.append(write)
                 size_bytes += write.batch.size_bytes
-        if writes:
+        if has_staged:
+            self._write_inline(writes, has_staged=True)
+        elif writes:
             self._write(writes, size_bytes)
         elif self._joined:
             self._schedule()
+
+    def _stage(self, writes: list[JournalWrite]) -> bool:
+        """Start the logs that others wait for, and stage what they write; return whether any is.
+
+        What follows them joins this turn. It is small enough for the event loop to write.
+        """
+        staging = [member for member in self._joined if member.stages]
+        if not staging or self._journal is None or not self._may_write_inline:
+            return False
+        logs = len(self._joined) + len(staging)
+        queued_bytes = sum([member.queued_bytes for member in self._joined])
+        if logs > _INLINE_LOGS_MAX or queued_bytes > limits.JOURNAL_STAGED_BYTES_MAX:
+            return False
+        if not self._journal.has_room_for(limits.JOURNAL_INLINE_BYTES_MAX):
+            return False
+        self._joined = [member for member in self._joined if member not in staging]
+        for member in staging:
+            write = member.start()
+            if write is not None:
+                writes.append(write)
+        self._is_scheduled = True  # what follows is a part of this turn
+        for write in writes:
+            if write.stage is not None:
+                write.is_staged = True
+                try:
+                    write.stage()
+                except Exception as error:  # a bug in one log must not hold up others
+                    _report(error)
+        self._is_scheduled = False
+        self._begun_count = self._seen_count = self.append_count
+        return bool(writes)
+
+    @property
+    def _may_write_inline(self) -> bool:
+        """Whether the event loop may write a record now, because the disk is fast."""
+        return (
+            self._journal is not None
+            and asyncio.get_running_loop().time() >= self._thread_until_s
+            and not self._journal.is_busy
+        )
 
     def _schedule(self) -> None:
         if self._joined and not self._is_scheduled:
@@ -124,26 +191,33 @@ class CommitTurn:
             asyncio.get_running_loop().call_soon(self._look)
 
     def _write(self, writes: Sequence[JournalWrite], size_bytes: int) -> None:
-        loop = asyncio.get_running_loop()
         assert self._journal is not None
         is_inline = (
             len(writes) <= _INLINE_LOGS_MAX
             and size_bytes <= limits.JOURNAL_INLINE_BYTES_MAX
-            and loop.time() >= self._thread_until_s
-            and not self._journal.is_busy
+            and self._may_write_inline
         )
-        self._is_writing = True
         if is_inline:
-            began_us = self._clock.uptime_us()
-            write_together(self._journal, writes)
-            self._note_time((self._clock.uptime_us() - began_us) / 1e6)
-            if all(write.is_durable or write.error for write in writes):
-                self._finish(writes)
-                return
-            self._in_thread(lambda: finish_alone(writes), writes)
+            self._write_inline(writes, has_staged=False)
         else:
             journal = self._journal
+            self._is_writing = True
             self._in_thread(lambda: write_in_thread(journal, writes), writes)
+
+    def _write_inline(self, writes: Sequence[JournalWrite], *, has_staged: bool) -> None:
+        assert self._journal is not None
+        self._is_writing = True
+        began_us = self._clock.uptime_us()
+        write_together(self._journal, writes)
+        is_done = all(write.is_durable or write.error for write in writes)
+        if has_staged and not is_done:
+            finish_alone(writes)  # nobody may see what is staged before it is durable
+            is_done = True
+        self._note_time((self._clock.uptime_us() - began_us) / 1e6)
+        if is_done:
+            self._finish(writes)
+        else:
+            self._in_thread(lambda: finish_alone(writes), writes)
 
     def _note_time(self, write_s: float) -> None:
         """Leave the next writes to a thread if the event loop was held for long."""
@@ -182,9 +256,14 @@ class CommitTurn:
             try:
                 write.finish(write.error)
             except Exception as error:  # a bug in one log must not hold up others
-                loop.call_exception_handler({"message": "a commit failed", "exception": error})
+                _report(error)
         self._is_writing = False
         self._schedule()
+
+
+def _report(error: Exception) -> None:
+    loop = asyncio.get_running_loop()
+    loop.call_exception_handler({"message": "a commit failed", "exception": error})
 
 
 def write_in_thread(journal: NodeJournal, writes: Sequence[JournalWrite]) -> None:
@@ -202,6 +281,7 @@ def write_together(journal: NodeJournal, writes: Sequence[JournalWrite]) -> None
     appended: list[JournalWrite] = []
     for write in writes:
         try:
+            _check_followed(write, writes)
             entries.append(write.log.append(write.batch))
         except Exception as error:
             write.error = error
@@ -226,7 +306,15 @@ def finish_alone(writes: Sequence[JournalWrite]) -> None:
     for write in writes:
         if not write.is_durable and write.error is None:
             try:
+                _check_followed(write, writes)
                 write.log.finish_write(write.batch)
                 write.is_durable = True
             except Exception as error:
                 write.error = error
+
+
+def _check_followed(write: JournalWrite, writes: Sequence[JournalWrite]) -> None:
+    """Raise the error of a staged batch that this one depends on."""
+    for each in writes:
+        if each.is_staged and each.error is not None and each.log is write.follows:
+            raise each.error

@@ -15,10 +15,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from goq import limits
 from goq.broker.log.admission import AppendAdmission
@@ -65,12 +65,24 @@ class _Exclusive(NamedTuple):
     done: asyncio.Future[None]
 
 
+class Stager(Protocol):
+    """Acts on batches that the event loop is about to write, before anyone else can see them."""
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether anyone waits for the next batch."""
+
+    def stage(self, batch: WriteBatch, written: Sequence[WrittenFrame]) -> None:
+        """Act as if a batch were committed. It is, or the log's ``on_failure`` is called."""
+
+
 class GroupCommit:
     """The one writer of a log.
 
     ``admission`` filters frames; None takes all. ``quorum`` gives the high watermark. ``on_commit``
     gets the frames below it, in order; ``on_seal`` every sealed segment; ``on_failure`` every
-    failure of an append or of the log.
+    failure of an append or of the log. ``stager`` acts on small batches before they are written;
+    the log ``follows`` another if what it gets depends on what that one stages.
     """
 
     def __init__(
@@ -83,6 +95,8 @@ class GroupCommit:
         on_commit: Callable[[CommittedFrames], None],
         on_seal: Callable[[Segment], None],
         on_failure: Callable[[GoqError], None] = lambda _error: None,
+        stager: Stager | None = None,
+        follows: Log | None = None,
         admission: AppendAdmission | None = None,
         quorum: Quorum | None = None,
         write_seconds: WriteTimes,
@@ -97,6 +111,8 @@ class GroupCommit:
         self._epoch = epoch
         self._on_seal = on_seal
         self._on_failure = on_failure
+        self._stager = stager
+        self._follows = follows
         self._admission = admission
         self._write_seconds = write_seconds
         self._queue_bytes_max = queue_bytes_max
@@ -118,6 +134,16 @@ class GroupCommit:
     def high_watermark(self) -> int:
         """The high watermark: everything before it is committed."""
         return self.pending.high_watermark
+
+    @property
+    def stages(self) -> bool:
+        """Whether consumers wait for what is queued; see :class:`Stager`."""
+        return self._stager is not None and self._stager.is_awaited
+
+    @property
+    def queued_bytes(self) -> int:
+        """The bytes that wait to be written."""
+        return self._queued_bytes
 
     @property
     def is_quiet(self) -> bool:
@@ -191,7 +217,9 @@ class GroupCommit:
             began_us = self._clock.uptime_us()  # the loop has the time of its turn alone
             finish = partial(self._finish, batch, written, began_us)
             if self.log.can_journal(batch):
-                return JournalWrite(self.log, batch, finish)
+                stager = self._stager
+                stage = None if stager is None else partial(stager.stage, batch, written)
+                return JournalWrite(self.log, batch, finish, stage, self._follows)
             self._run(partial(self.log.write, batch), finish)
         elif self._sync_wanted:
             self._sync_wanted = False

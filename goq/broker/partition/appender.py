@@ -3,6 +3,10 @@
 The appender owns the writer of the message log and the admission of frames. A frame enters the
 state and the ready queues when it is committed: durable on this node and on the quorum. All methods
 run on the event loop; only the writes run in threads.
+
+Where consumers wait, and no other node has to have a frame, a small one enters just before the
+event loop itself writes it: then the leases of its messages are written with it. Nobody can tell,
+since nothing else runs in between. If the write fails, the partition is loaded again.
 """
 
 from __future__ import annotations
@@ -14,8 +18,9 @@ from functools import partial
 from goq import limits
 from goq.broker.events.writer import EventWriter
 from goq.broker.log.admission import Admission
+from goq.broker.log.frame_cache import PartitionFrames
 from goq.broker.log.group_commit import GroupCommit
-from goq.broker.log.pending_appends import Appended, CommittedFrames
+from goq.broker.log.pending_appends import Appended, CommittedFrames, WrittenFrame
 from goq.broker.log.quorum import Quorum
 from goq.broker.log.shared_frame import SharedBy, message_bytes
 from goq.broker.partition.loader import LoadedPartition
@@ -28,6 +33,7 @@ from goq.errors import GoqError, TooManyRequests
 from goq.frame.view import FrameView
 from goq.model import Acks, Message
 from goq.storage.column_index.rows import ROW_ATTRIBUTES, rows_of
+from goq.storage.log.segment import WriteBatch
 
 
 class Appender:
@@ -47,6 +53,7 @@ class Appender:
         writer: EventWriter,
         stats: TopicStats,
         quorum: Quorum | None,
+        frames: PartitionFrames,
         *,
         on_delayed: Callable[[], None],
         on_failure: Callable[[GoqError], None],
@@ -60,6 +67,8 @@ class Appender:
         self._stats = stats
         self._on_delayed = on_delayed
         self._on_failure = on_failure
+        self._frames = frames
+        self._is_staged = False  # what is being written has entered
         self._loop = asyncio.get_running_loop()
         self.admission = Admission(
             loaded.state.producers,
@@ -76,6 +85,7 @@ class Appender:
             on_commit=self._on_commit,
             on_seal=partial(context.on_seal, availability.identity, "messages"),
             on_failure=self._on_commit_failure,
+            stager=self if quorum is None else None,
             admission=self.admission,
             quorum=quorum,
             write_seconds=context.write_seconds,
@@ -163,10 +173,38 @@ class Appender:
         frames = self._log.reader.read(offset, offset + 1, messages_max=1).frames
         return frames[0] if frames and frames[0].header.base_offset == offset else None
 
+    @property
+    def is_awaited(self) -> bool:
+        """Whether consumers wait for messages, and can lease what is about to be written."""
+        return (
+            self._callbacks.is_awaited()
+            and self._availability.error is None
+            and not self._ready.is_rebuilding
+        )
+
+    def stage(self, batch: WriteBatch, written: Sequence[WrittenFrame]) -> None:
+        """Enter frames that the event loop is about to write, and serve waiting consumers."""
+        self._is_staged = True
+        self._frames.add(batch.frames())
+        self._enter([(each.view, each.appended) for each in written])
+        self._callbacks.on_staged()
+
     def _on_commit(self, committed: CommittedFrames) -> None:
+        if self._is_staged:
+            self._is_staged = False
+        else:
+            self._enter(committed)
+            self._callbacks.on_ready(None)
+        committed_bytes = sum([view.header.frame_bytes for view, _ in committed])
+        is_snapshot_due = self._writer.count_published(committed_bytes)
+        if is_snapshot_due and self._availability.error is None:
+            self._writer.record_snapshot()
+
+    def _enter(self, committed: CommittedFrames) -> None:
+        """Enter frames into the state and the ready queues."""
         stats, state, ready = self._stats, self._state, self._ready.current
         stats.begin(self._loop.time())
-        committed_bytes = rows_entered = 0
+        rows_entered = 0
         for view, appended in committed:
             header = view.header
             end = appended.offset + header.message_count
@@ -174,7 +212,6 @@ class Appender:
             stats.last_append_ms = appended.time_us // 1000
             stats.published_messages += header.message_count
             stats.published_bytes += header.frame_bytes
-            committed_bytes += header.frame_bytes
             state.extend_to(end)
             rows = None
             has_rows = bool(header.attributes & ROW_ATTRIBUTES)
@@ -188,14 +225,10 @@ class Appender:
             if rows is not None:
                 self._on_delayed()
         ready.release()
-        self._callbacks.on_ready(None)
-        is_snapshot_due = self._writer.count_published(committed_bytes)
-        if is_snapshot_due and self._availability.error is None:
-            self._writer.record_snapshot()
 
     def _on_commit_failure(self, error: GoqError) -> None:
         self._callbacks.on_disk_failure(error)
-        if self._log.failed:
+        if self._log.failed or self._is_staged:
             self._on_failure(error)
 
 

@@ -100,6 +100,7 @@ class Partition:
             loaded.events,
             loaded.state,
             context,
+            messages=loaded.messages,
             rebuilds_from=loaded.snapshot_sequence,
             quorum=quorums and quorums.events,
             on_event=self._on_event,
@@ -113,6 +114,7 @@ class Partition:
             *parts,
             stats,
             quorums and quorums.messages,
+            frames,
             on_delayed=self._timers.arm_for_delayed,
             on_failure=self._take_offline,
         )

@@ -1,6 +1,7 @@
 """The receives of a topic: messages of all partitions, or a wait in the queue of the group.
 
-Messages leave the node only when their leases are durable.
+Messages leave the node only when their leases are durable. A receive that waits is served while its
+messages are about to be written: then their leases are in the same record of the journal.
 
 The queue depends on the ordering of the group and on the membership. When either changes, or the
 group is deleted, the waiting receives begin from the top (:meth:`Receiver.restart`).
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from goq.broker.group.coordinator import Coordinator
@@ -28,6 +29,7 @@ from goq.errors import GoqError, raise_failures
 
 _PASS_ON_S = 0.2
 _ROOM_CHECK_S = 0.1
+_SERVED_MAX = 4  # groups, before a write of their messages: the others' leases follow it
 _SEPARATOR = "/"  # not allowed in a group's name
 
 
@@ -97,7 +99,19 @@ class Receiver:
                         self.waiters.wake(queue)  # another sender may have room
                         await asyncio.sleep(min(left_s, _ROOM_CHECK_S))
                         continue
-                    await self.waiters.wait(queue, left_s, in_front=has_waited, consumer=consumer)
+                    serving = _Serving(self._leases, group, request)
+                    try:
+                        await self.waiters.wait(
+                            queue, left_s, in_front=has_waited, consumer=consumer, serve=serving
+                        )
+                    except asyncio.CancelledError:
+                        self._leases.undo(group, serving.leased)
+                        raise
+                    if serving.leased:
+                        with suppress(GoqError):  # neither message nor lease is stored: go on
+                            return await self._received(
+                                group, request, serving.leased, serving.is_paused
+                            )
                     has_waited = True
 
     def has_members(self, group: str) -> bool:
@@ -198,7 +212,15 @@ class Receiver:
         else:
             self._ready_counts[group] = self._ready_counts.get(group, 0) + 1
 
-    def on_ready(self, number: int, group: str | None) -> None:
+    def is_awaited(self) -> bool:
+        """Return whether any consumer waits for messages."""
+        return bool(self.waiters.queues)
+
+    def on_staged(self, number: int) -> None:
+        """Serve the consumers that wait for what a partition is about to write, and wake them."""
+        self.on_ready(number, None, served_max=_SERVED_MAX)
+
+    def on_ready(self, number: int, group: str | None, *, served_max: int = 0) -> None:
         """Wake a consumer that may receive from a partition: one in each group, or in ``group``."""
         self._count_ready(group)
         for queue in list(self.waiters.queues):
@@ -206,7 +228,8 @@ class Receiver:
             if group in (None, name) and (
                 not consumer or self._coordinator.owner(name, number) == consumer
             ):
-                self.waiters.wake(queue)
+                self.waiters.wake(queue, serves=served_max > 0)
+                served_max -= 1
         if group is None and self.log_readers.waiters.queues:
             self.log_readers.wake(number)
 
@@ -253,6 +276,23 @@ class Receiver:
         self._closed = reason
         self.waiters.wake_all()
         self.log_readers.close()
+
+
+class _Serving:
+    """Leases ready messages to a receive that waits, when it is called."""
+
+    __slots__ = ("_group", "_leases", "_request", "is_paused", "leased")
+
+    def __init__(self, leases: TopicLeases, group: str, request: ReceiveRequest) -> None:
+        self._leases = leases
+        self._group = group
+        self._request = request
+        self.leased: Leased = []
+        self.is_paused = False
+        """Whether the turn ended before the receive was full."""
+
+    def __call__(self) -> None:
+        self.leased, self.is_paused = self._leases.lease_at_once(self._group, self._request)
 
 
 async def _outcomes(recording: Sequence[asyncio.Future[Appended]]) -> Sequence[object]:

@@ -277,6 +277,8 @@ class Topic:
         context = context or self._context
         callbacks = PartitionCallbacks(
             on_ready=partial(self.receiver.on_ready, number),
+            on_staged=partial(self.receiver.on_staged, number),
+            is_awaited=self.receiver.is_awaited,
             on_failure=(
                 leadership.on_failure if leadership is not None else partial(self._reopen, number)
             ),

@@ -144,7 +144,9 @@ class TopicLeases:
         has_passed_over = False
         is_silent = request.is_silent
         rule = RetryRule(
-            request.consumer, is_silent, lambda: self._others_wait(group, request.consumer)
+            request.consumer,
+            is_silent,
+            lambda: self._waiters.other_takes_retries(group, request.consumer),
         )
         has_members = self._has_members(group)
         for partition in self._candidates(group, request, warmed):
@@ -195,13 +197,6 @@ class TopicLeases:
         if leased and (is_cut or messages <= 0):
             self._wake_group(group)  # there may be more; a receive without messages waits again
         return leased, is_paused
-
-    def _others_wait(self, group: str, consumer: str) -> bool:
-        """Return whether another consumer waits that takes retries."""
-        queue = self._waiters.queues.get(group)
-        return queue is not None and any(
-            name is not None and name != consumer for name in queue.values()
-        )
 
     def _candidates(
         self, group: str, request: ReceiveRequest, warmed: int | None

@@ -2,20 +2,28 @@
 
 One message wakes one waiter. A woken receive that leaves ready messages wakes the next waiter. A
 cancelled waiter passes its wake-up on. A waiter that got no messages returns to the front. One that
-may not take a due retry wakes one that may.
+may not take a due retry wakes one that may. A waiter that was served has its messages already when
+it wakes up.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Callable
+from typing import NamedTuple
 
 from goq import limits
 from goq.broker.topic.partition_table import PartitionTable
 from goq.errors import TooManyRequests
 
-_Queue = OrderedDict[asyncio.Future[None], str | None]
 
+class _Waiter(NamedTuple):
+    consumer: str | None
+    serve: Callable[[], None] | None
+
+
+_Queue = OrderedDict[asyncio.Future[None], _Waiter]
 
 _NOBODY: _Queue = OrderedDict()
 
@@ -26,9 +34,7 @@ class Waiters:
     def __init__(self, count_max: int = limits.WAITERS_PER_GROUP_MAX) -> None:
         self.count_max = count_max
         self.queues: dict[str, _Queue] = {}
-        """The queues by name, with the consumer of each waiter, None for one that takes no retries;
-        empty queues are removed.
-        """
+        """The queues by name; empty ones are removed."""
 
     def count(self, group: str) -> int:
         """Return the number of waiters in a group."""
@@ -41,8 +47,13 @@ class Waiters:
         *,
         in_front: bool = False,
         consumer: str | None = "",
+        serve: Callable[[], None] | None = None,
     ) -> None:
-        """Wait for a wake-up, at most ``timeout_s``; ``in_front`` if the receive waited before."""
+        """Wait for a wake-up, at most ``timeout_s``; ``in_front`` if the receive waited before.
+
+        A ``consumer`` of None takes no retries. ``serve`` leases messages at once, if there are
+        any; it is called before the wake-up where the messages are about to be written.
+        """
         if self.count(group) >= self.count_max:
             raise TooManyRequests(
                 f"{self.count(group)} receives already wait in group {group}", retry_after_ms=1000
@@ -50,7 +61,7 @@ class Waiters:
         loop = asyncio.get_running_loop()
         woken: asyncio.Future[None] = loop.create_future()
         queue = self.queues.setdefault(group, OrderedDict())
-        queue[woken] = consumer
+        queue[woken] = _Waiter(consumer, serve)
         if in_front:
             queue.move_to_end(woken, last=False)
         timer = loop.call_later(timeout_s, _finish, woken)
@@ -64,18 +75,26 @@ class Waiters:
             timer.cancel()
             self._leave(group, woken)
 
-    def wake(self, group: str) -> None:
-        """Wake the waiter of a group that has waited longest."""
-        queue = self.queues.get(group, ())
-        for woken in queue:
+    def wake(self, group: str, *, serves: bool = False) -> None:
+        """Wake the waiter of a group that has waited longest; ``serves`` it before."""
+        for woken, waiter in self.queues.get(group, _NOBODY).items():
             if not woken.done():
                 self._leave(group, woken)
-                woken.set_result(None)
+                if serves and waiter.serve is not None:
+                    waiter.serve()
+                _finish(woken)
                 return
+
+    def other_takes_retries(self, group: str, consumer: str) -> bool:
+        """Return whether another consumer waits that takes retries."""
+        return any(
+            waiter.consumer is not None and waiter.consumer != consumer
+            for waiter in self.queues.get(group, _NOBODY).values()
+        )
 
     def wake_other(self, group: str, consumer: str | None) -> None:
         """Wake the waiter that has waited longest of those that take retries, except this one."""
-        for woken, name in self.queues.get(group, _NOBODY).items():
+        for woken, (name, _) in self.queues.get(group, _NOBODY).items():
             if name is not None and name != consumer and not woken.done():
                 self._leave(group, woken)
                 woken.set_result(None)
@@ -83,7 +102,7 @@ class Waiters:
 
     def wake_silent(self, group: str) -> None:
         """Wake the waiters that take no retries: one of them may from now on."""
-        for woken, name in list(self.queues.get(group, _NOBODY).items()):
+        for woken, (name, _) in list(self.queues.get(group, _NOBODY).items()):
             if name is None:
                 self._leave(group, woken)
                 _finish(woken)

@@ -356,6 +356,13 @@ class WriteBatch:
         )
         return offset
 
+    def frames(self) -> list[FrameView]:
+        """Return copies of the frames, as they will be read from the log."""
+        return [
+            FrameView.parse(b"".join(self.buffers[place : place + 2]))
+            for place in range(0, len(self.buffers), 2)
+        ]
+
     def read_columns(self) -> None:
         """Read the columns of the frames that have any; runs on the writing thread."""
         self.rows = read_frames(

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from goq import limits
 from goq.access.token_record import TokenRecord
 from goq.broker.broker import Broker
 from goq.broker.log.frame_cache import FrameCache
@@ -41,6 +42,7 @@ from goq.schedules.schedule_record import (
     with_schedule,
 )
 from goq.storage.disk import Disk, File, NotCached, RealDisk
+from goq.storage.journal.journal import JOURNAL_DIR
 from goq.storage.node_db import ArchiveRow, SegmentRow, TopicManifest, TopicRow
 from tests.support.broker.partition_internals import event_writer
 from tests.support.eventually import until
@@ -300,9 +302,13 @@ async def broker_on(
     partitions: int = 1,
     topic_parameters: TopicParameters = DEFAULT_PARAMETERS,
     snapshot_limits: SnapshotLimits = DEFAULT_SNAPSHOT_LIMITS,
+    journaled: bool = False,
     **settings: str | int,
 ) -> AsyncIterator[Broker]:
-    """Run a broker whose topics lie under ``path``; settings as people write them."""
+    """Run a broker whose topics lie under ``path``; settings as people write them.
+
+    It commits through a journal if ``journaled``, as a node does.
+    """
     broker = Broker(
         path / "topics",
         metadata or MemoryMetadata(),
@@ -319,8 +325,11 @@ async def broker_on(
         auto_create=True,
         topic_parameters=topic_parameters,
         snapshot_limits=snapshot_limits,
+        journal_dir=path / JOURNAL_DIR if journaled else None,
     )
     await broker.start()
+    if broker.journal is not None:
+        await until(partial(broker.journal.has_room_for, limits.JOURNAL_INLINE_BYTES_MAX))
     try:
         yield broker
     finally:
