@@ -236,6 +236,29 @@ def test_a_full_disk_leaves_no_lease_of_what_it_did_not_take(tmp_path: Path) -> 
     run(main())
 
 
+def test_a_full_disk_leaves_no_message_that_it_did_not_take(tmp_path: Path) -> None:
+    """Nobody can lease a delayed message now, so no lease fails with it."""
+
+    async def main() -> None:
+        disk = BrokenDisk()
+        async with quick_broker_on(tmp_path, disk=disk, journaled=True) as broker:
+            topic = await broker.create_topic("t", 2)
+            receive = await waiting(topic, "g")
+            await settled(topic)
+            disk.fail("append", "messages")
+            with pytest.raises(StorageFull):
+                await topic.publisher.publish_messages(
+                    [RoutedMessage(0, Message(b"refused", deliver_at_ms=2**42))]
+                )
+            disk.heal()
+            await until(lambda: topic.partitions.failures() == {})
+            assert (topic.partitions[0].end_offset, topic.partitions[0].delayed_count) == (0, 0)
+            await publish(topic, b"after")
+            assert await receive == [(0, 1, b"after")]
+
+    run(main())
+
+
 def test_a_message_outlives_the_failure_of_its_lease(tmp_path: Path) -> None:
     async def main() -> None:
         disk = BrokenDisk()
