@@ -28,18 +28,25 @@ class Table:
     schema: pa.Schema
     time: str
     position: str
-    batch: Callable[[str, int, Sequence[FrameView], int], pa.RecordBatch]
-    """Returns rows from a topic, a partition, its frames, and the default lane."""
+    batch: Callable[[str, int, Sequence[FrameView], int, Sequence[str]], pa.RecordBatch]
+    """Returns these columns of rows from a topic, a partition, its frames, and the default lane."""
     bounds: Callable[[LogSource, str], Mapping[int, LogBounds]]
     read: Callable[[LogSource, str, int, int, int], Iterator[FrameBatch]]
 
     def batches(
-        self, topic: str, partition: int, frames: list[FrameView], default_lane: int
+        self,
+        topic: str,
+        partition: int,
+        frames: list[FrameView],
+        default_lane: int,
+        columns: Sequence[str] | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of frames; each frame leaves the list as it is converted, to free memory.
 
-        A batch holds few enough frames that their decompressed size is bounded.
+        A batch holds few enough frames that their decompressed size is bounded. Without ``columns``
+        it has all.
         """
+        names = self.schema.names if columns is None else columns
         frames.reverse()
         while frames:
             some = [frames.pop()]
@@ -49,7 +56,7 @@ class Table:
                 if size_bytes > limits.ROWS_UNPACKED_BYTES:
                     break
                 some.append(frames.pop())
-            yield self.batch(topic, partition, some, default_lane)
+            yield self.batch(topic, partition, some, default_lane, names)
 
 
 def _unpacked_bytes(view: FrameView) -> int:
@@ -82,15 +89,19 @@ def rows_between(
 
 
 def _messages_batch(
-    topic: str, partition: int, frames: Sequence[FrameView], default_lane: int
+    topic: str,
+    partition: int,
+    frames: Sequence[FrameView],
+    default_lane: int,
+    columns: Sequence[str],
 ) -> pa.RecordBatch:
-    return messages_batch(topic, partition, frames, default_lane=default_lane)
+    return messages_batch(topic, partition, frames, default_lane=default_lane, columns=columns)
 
 
 def _events_batch(
-    topic: str, partition: int, frames: Sequence[FrameView], _: int
+    topic: str, partition: int, frames: Sequence[FrameView], _: int, columns: Sequence[str]
 ) -> pa.RecordBatch:
-    return events_batch(topic, partition, frames)
+    return events_batch(topic, partition, frames).select(list(columns))
 
 
 MESSAGES_TABLE = Table(

@@ -208,6 +208,7 @@ def _read(options: SourceOptions, task: InputPartition) -> Iterator[pa.RecordBat
     if task.piece is None:
         return
     topic, partition, start, end = task.piece
+    columns = list(dict.fromkeys([*schema.names, table.position]))
     with options.client(TASK_PATIENCE) as client:
         source = NodeSource(client, include_deleted=options.include_deleted)
         frame_batches = table.read(source, topic, partition, start, end)
@@ -220,5 +221,7 @@ def _read(options: SourceOptions, task: InputPartition) -> Iterator[pa.RecordBat
                         f"{'' if options.include_deleted else _ARCHIVE_HINT}"
                         " set failOnDataLoss=false to go on without them"
                     )
-                for batch in table.batches(topic, partition, frame_batch.frames, task.default_lane):
+                for batch in table.batches(
+                    topic, partition, frame_batch.frames, task.default_lane, columns
+                ):
                     yield rows_between(batch, table.position, start, end).select(schema.names)

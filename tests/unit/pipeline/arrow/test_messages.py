@@ -92,3 +92,29 @@ def test_a_batch_has_a_row_for_each_message_with_all_that_it_says(frames: list[F
         for row, at, due in zip(rows, times["timestamp"], times["deliver_at"], strict=True)
     ]
     assert found == expected
+
+
+@settings(max_examples=100, deadline=None)
+@given(_frames(), st.lists(st.sampled_from(MESSAGES.names), unique=True, min_size=1))
+def test_some_columns_are_those_of_the_whole_batch(
+    frames: list[FrameView], columns: list[str]
+) -> None:
+    whole = messages_batch("or.ders", 3, frames, default_lane=5)
+    some = messages_batch("or.ders", 3, frames, default_lane=5, columns=columns)
+    assert some.equals(whole.select(columns), check_metadata=True)
+
+
+def test_a_payload_is_not_unpacked_for_columns_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = encode_frame(Columns([b"x" * 1000] * 10), compress=True)
+    header = stamp(parse_header(data), base_offset=7, append_time_us=1, leader_epoch=1)
+    frames = [FrameView.parse(header.pack() + data[HEADER_BYTES:])]
+
+    def refuse(*_: object) -> bytes:
+        raise AssertionError("unpacked")
+
+    monkeypatch.setattr("goq.frame.view.decompress", refuse)
+    names = ["offset", "partition", "timestamp", "lane", "message_id", "producer"]
+    batch = messages_batch("t", 0, frames, default_lane=1, columns=names)
+    assert batch.column("offset").to_pylist() == list(range(7, 17))
+    with pytest.raises(AssertionError, match="unpacked"):
+        messages_batch("t", 0, frames, default_lane=1, columns=["value"])
