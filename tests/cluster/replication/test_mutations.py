@@ -39,10 +39,6 @@ def _lets_anybody_into_the_in_sync_set(patch: Patch) -> None:
     patch.setattr(ReplicaProgress, "begin_change", counts)
 
 
-def _opens_before_all_in_sync_have_it(patch: Patch) -> None:
-    patch.setattr(LeaderReplica, "is_caught_up", property(lambda _self: True))
-
-
 def _never_looks_where_logs_part(patch: Patch) -> None:
     original = LeaderReplica.read_update
 
@@ -101,7 +97,6 @@ def _name(mutate: Callable[[Patch], None]) -> str:
     [
         _found_by(5, _shows_what_the_leader_alone_has),
         _long(_lets_anybody_into_the_in_sync_set),
-        _long(_opens_before_all_in_sync_have_it),
         _found_by(8, _never_looks_where_logs_part),
         _long(_follows_whatever_the_epoch),
         _long(_does_not_sync),
