@@ -12,7 +12,7 @@ $(VENV)/installed: pyproject.toml
 	touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed
-	$(BIN)/pip install --quiet --editable '.[dev,spark,iceberg]'
+	$(BIN)/pip install --quiet --editable '.[dev,spark,iceberg,delta]'
 	touch $@
 
 demo: $(VENV)/installed            ## run a node, publish, consume, kill it, show nothing is lost

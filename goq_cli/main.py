@@ -84,7 +84,9 @@ def build_app(names: list[str]) -> typer.Typer:
         if hasattr(module, "app"):
             app.add_typer(module.app, name=name, help=COMMANDS[name], epilog=_EPILOG)
         else:
-            app.command(name, help=module.command.__doc__, epilog=_EPILOG)(module.command)
+            kind = getattr(module, "COMMAND", None)
+            told = {"help": module.command.__doc__, "epilog": _EPILOG}
+            app.command(name, cls=kind, **told)(module.command)
     return app
 
 

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -19,10 +19,10 @@ from goq_cli.session import SESSION
 
 if TYPE_CHECKING:
     from goq.client import Client
+    from goq.pipeline.export.catalogs.catalog import TableCatalog
     from goq.pipeline.export.compaction import MergedFiles
     from goq.pipeline.export.destination import Destination
     from goq.pipeline.export.export import Decoding, Export, ExportResult
-    from goq.pipeline.export.iceberg import IcebergCatalog
     from goq.pipeline.export.plan import ExportGate
     from goq.pipeline.export.staged_files import Stager, TimeSpan
 
@@ -30,6 +30,21 @@ _NAMED = 10
 _MAX_WAIT = "10m"
 _TARGET_SIZE = "128MiB"
 _COLUMNS = ("topic", "table", "files", "rows", "bytes", "missing")
+
+
+class ExportCommand(typer.core.TyperCommand):
+    """The command, whose ``--register delta`` takes no catalog."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the words of the command line."""
+        words: list[str] = []
+        for word in args:
+            is_delta = word == "delta" and words[-1:] == ["--register"]
+            words += [word, ""] if is_delta else [word]
+        return super().parse_args(ctx, words)
+
+
+COMMAND = ExportCommand
 
 
 def command(
@@ -46,7 +61,9 @@ def command(
     ] = False,
     register: Annotated[
         tuple[str, str] | None,
-        typer.Option(metavar="iceberg CATALOG", help="Also add the files to a catalog's tables."),
+        typer.Option(
+            metavar="iceberg CATALOG|delta", help="Also add the files to tables of this format."
+        ),
     ] = None,
     follow: Annotated[
         bool, typer.Option("--follow", help="Export new messages until interrupted.")
@@ -179,7 +196,7 @@ def _export(
     order: Order,
     nodes: Nodes,
     engine: Engine,
-    catalog: IcebergCatalog | None,
+    catalog: TableCatalog | None,
     pause: Pause | None,
 ) -> bool:
     """Export once, or after each pause; return whether anything was missing."""
@@ -234,17 +251,21 @@ def _span(from_time: str | None, to_time: str | None) -> TimeSpan:
     )
 
 
-def _catalog(register: tuple[str, str] | None) -> IcebergCatalog | None:
+def _catalog(register: tuple[str, str] | None) -> TableCatalog | None:
     from goq.errors import UsageError
     from goq_cli.session import needs_extra
 
     if register is None:
         return None
     kind, name = register
+    if kind == "delta":
+        with needs_extra("delta"):
+            from goq.pipeline.export.catalogs.delta import DeltaTables
+        return DeltaTables()
     if kind != "iceberg":
-        raise UsageError(f"--register takes iceberg and a catalog, not {kind!r}")
+        raise UsageError(f"--register takes iceberg and a catalog, or delta, not {kind!r}")
     with needs_extra("iceberg"):
-        from goq.pipeline.export.iceberg import open_catalog
+        from goq.pipeline.export.catalogs.iceberg import open_catalog
     logging.getLogger("pyiceberg").setLevel(logging.ERROR)  # it logs a line for each column
     return open_catalog(name)
 
@@ -328,7 +349,7 @@ def _due(exports: dict[tuple[str, str], Export], gate: ExportGate) -> dict[tuple
     return {named: export for named, export in exports.items() if named[0] in due}
 
 
-def _register(order: Order, catalog: IcebergCatalog) -> dict[str, int]:
+def _register(order: Order, catalog: TableCatalog) -> dict[str, int]:
     """Return the number of files registered in each table of the catalog."""
     counts: dict[str, int] = {}
     for topic in order.topics:
@@ -337,7 +358,7 @@ def _register(order: Order, catalog: IcebergCatalog) -> dict[str, int]:
     return counts
 
 
-def _compact(order: Order, catalog: IcebergCatalog | None) -> list[tuple[str, MergedFiles]]:
+def _compact(order: Order, catalog: TableCatalog | None) -> list[tuple[str, MergedFiles]]:
     """Merge files of each topic, tell the catalog, and return what was merged."""
     from goq.pipeline.export.compaction import compact
 

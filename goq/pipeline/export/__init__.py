@@ -10,7 +10,7 @@ destination         a folder, or a filesystem that pyarrow reaches
 remote_destination  an object store as a destination
 errors              filesystem errors as errors of goq
 groups_table        the state of consumer groups as a table
-iceberg             the exported files as an Iceberg table
+catalogs            the exported files as Iceberg and Delta tables
 export              one export: plan, stage, publish, register
 compaction          small files of closed hours merged into large ones
 """

@@ -50,6 +50,20 @@ def test_a_namespace_may_be_chosen(goq: Run, topic: str, tmp_path: Path) -> None
     assert catalog.load_table(("raw", "messages")).scan().to_arrow().num_rows == 1
 
 
+def test_delta_tables_are_in_the_folder_of_the_export(goq: Run, topic: str, tmp_path: Path) -> None:
+    polars = pytest.importorskip("polars")
+    pytest.importorskip("deltalake")
+    words = ("export", topic, "--register", "delta", "--to", str(tmp_path / "out"))
+    goq("produce", topic, stdin=b"a\nb\n")
+    goq("consume", topic, "--group", "g", "--max", "1")
+    first = json.loads(goq(*words, "--json").stdout)["registered"]
+    assert all(first[table] > 0 for table in ("messages", "events", "groups"))
+    goq("produce", topic, stdin=b"c\n")
+    assert json.loads(goq(*words, "--json").stdout)["registered"]["messages"] == 1
+    rows = polars.read_delta(str(tmp_path / "out" / "messages")).to_dicts()
+    assert sorted(row["value"] for row in rows) == [b"a", b"b", b"c"]
+
+
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
@@ -68,13 +82,18 @@ def test_what_cannot_be_registered_is_said_before_anything_is_written(
     assert not (tmp_path / "out").exists()
 
 
-def test_without_pyiceberg_it_is_said_what_to_install(goq: Run, topic: str, tmp_path: Path) -> None:
-    hidden = tmp_path / "hidden" / "pyiceberg"
+@pytest.mark.parametrize(
+    ("words", "package"), [(("iceberg", "lake"), "pyiceberg"), (("delta",), "deltalake")]
+)
+def test_without_its_library_it_is_said_what_to_install(
+    goq: Run, topic: str, tmp_path: Path, words: tuple[str, ...], package: str
+) -> None:
+    hidden = tmp_path / "hidden" / package
     hidden.mkdir(parents=True)
-    (hidden / "__init__.py").write_text("raise ModuleNotFoundError('no', name='pyiceberg')")
+    (hidden / "__init__.py").write_text(f"raise ModuleNotFoundError('no', name='{package}')")
     goq("produce", topic, stdin=b"a\n")
     path = os.pathsep.join((str(hidden.parent), os.environ.get("PYTHONPATH", "")))
-    words = ("export", topic, "--to", str(tmp_path / "out"), "--register", "iceberg", "lake")
-    done = goq(*words, code=2, PYTHONPATH=path)
+    line = ("export", topic, "--to", str(tmp_path / "out"), "--register", *words)
+    done = goq(*line, code=2, PYTHONPATH=path)
     assert done.stderr.count(b"\n") == 1
-    assert b"pip install 'goq[iceberg]'" in done.stderr
+    assert f"pip install 'goq[{words[0]}]'".encode() in done.stderr

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.io.pyarrow import parquet_files_to_data_files
 from pyiceberg.table import Table
 
@@ -23,11 +24,11 @@ from goq.client import Client
 from goq.errors import Conflict, NotFound, Unavailable
 from goq.pipeline.arrow.node_source import NodeSource
 from goq.pipeline.arrow.tables import MESSAGES_TABLE, TABLES
+from goq.pipeline.export.catalogs.iceberg import IcebergCatalog
 from goq.pipeline.export.compaction import compact
 from goq.pipeline.export.destination import LocalDestination
 from goq.pipeline.export.export import Decoding, Export
 from goq.pipeline.export.groups_table import export_groups
-from goq.pipeline.export.iceberg import IcebergCatalog
 from tests.support.node.running_node import RunningNode
 from tests.support.pipeline.lake_changes import CHANGES, cells, export_change
 
@@ -260,6 +261,39 @@ def test_columns_of_decoded_values_are_added_when_they_come(
     with pytest.raises(Conflict, match="not registered"):
         tables.register(LocalDestination(tmp_path / "out"), third)
     assert in_iceberg(catalog, "messages") == rows
+
+
+@pytest.mark.parametrize("is_committed", [False, True])
+def test_a_commit_that_another_overtook_is_tried_again_and_never_done_twice(
+    node: RunningNode,
+    topic: str,
+    tmp_path: Path,
+    catalog: SqlCatalog,
+    monkeypatch: pytest.MonkeyPatch,
+    is_committed: bool,
+) -> None:
+    publish(node, topic, [f"v{n}" for n in range(50)])
+    export(node, topic, tmp_path / "out", 1_000_000)
+    tables = IcebergCatalog(catalog, "goq")
+    tables.register(LocalDestination(tmp_path / "out"), topic)
+    publish(node, topic, ["more"])
+    export(node, topic, tmp_path / "out", 90_000_000_000)
+    commit: Callable[..., Any] = catalog.commit_table
+    failures = 0
+
+    def overtaken(*arguments: Any) -> Any:
+        nonlocal failures
+        failures += 1
+        if failures == 1:
+            if is_committed:  # and the answer was lost
+                commit(*arguments)
+            raise CommitFailedException("the table has changed")
+        return commit(*arguments)
+
+    monkeypatch.setattr(catalog, "commit_table", overtaken)
+    tables.register(LocalDestination(tmp_path / "out"), topic)
+    assert failures > 1
+    check_same(catalog, tmp_path / "out")
 
 
 @pytest.mark.parametrize("change", CHANGES)

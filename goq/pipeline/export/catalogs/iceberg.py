@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -28,19 +27,13 @@ from pyiceberg.transforms import DayTransform, IdentityTransform
 from goq.errors import Conflict, GoqError, NotAllowed, NotFound, Unavailable, UsageError
 from goq.pipeline.arrow.json_columns import decoded_schema
 from goq.pipeline.arrow.schema import EXPORTED
+from goq.pipeline.export.catalogs.catalog import ATTEMPTS, Registered, line_of
 from goq.pipeline.export.destination import Destination
 from goq.pipeline.export.ledger import ExportLedger, ExportState, changed_files
 
 NAMESPACE = "goq"
 _KIND = "goq.table"
 _REACHED = "goq.registered."
-
-
-class Registered(NamedTuple):
-    """The number of files that a run added to a table."""
-
-    table: str
-    files: int
 
 
 class IcebergCatalog:
@@ -63,26 +56,37 @@ class IcebergCatalog:
         if state is None or not state.plans:
             return 0
         with _explained(f"{self._catalog.name}.{self._namespace}.{name}"):
-            table = self._table(name)
-            reached = self._reached(table, name, topic, state)
-            manifests = ledger.all_manifests(after=reached)
-            if not manifests:
-                return 0
-            if not state.is_registered:  # before a catalog names a file
-                ledger.put_state(msgspec.structs.replace(state, is_registered=True))
-            added, merged = changed_files(manifests)
-            files = [target.uri(path) for path in added]
-            named = {target.uri(path): [*map(target.uri, some)] for path, some in merged.items()}
-            replaced = _replaced(table, named)
-            with table.transaction() as change:
-                _add_columns(change, _schema(name, state))
-                if files:
-                    change.add_files(files)
-                if replaced:
-                    _replace(change, table, replaced)
-                mark = f"{state.id}:{manifests[-1].number}"
-                change.set_properties({f"{_REACHED}{topic}": mark})
-            return len(files) + len(replaced)
+            for attempt in range(1, ATTEMPTS + 1):
+                try:
+                    return self._commit(target, name, topic, state)
+                except exceptions.CommitFailedException:  # another commit was faster
+                    if attempt == ATTEMPTS:
+                        raise
+        raise AssertionError(attempt)
+
+    def _commit(self, target: Destination, name: str, topic: str, state: ExportState) -> int:
+        """Add what the table lacks now."""
+        table = self._table(name)
+        reached = self._reached(table, name, topic, state)
+        ledger = ExportLedger(target, name, topic)
+        manifests = ledger.all_manifests(after=reached)
+        if not manifests:
+            return 0
+        if not state.is_registered:  # before a catalog names a file
+            ledger.put_state(msgspec.structs.replace(state, is_registered=True))
+        added, merged = changed_files(manifests)
+        files = [target.uri(path) for path in added]
+        named = {target.uri(path): [*map(target.uri, some)] for path, some in merged.items()}
+        replaced = _replaced(table, named)
+        with table.transaction() as change:
+            _add_columns(change, _schema(name, state))
+            if files:
+                change.add_files(files)
+            if replaced:
+                _replace(change, table, replaced)
+            mark = f"{state.id}:{manifests[-1].number}"
+            change.set_properties({f"{_REACHED}{topic}": mark})
+        return len(files) + len(replaced)
 
     def _table(self, name: str) -> Table:
         """Return a table, created if it does not exist."""
@@ -128,7 +132,7 @@ def open_catalog(name: str) -> IcebergCatalog:
             return IcebergCatalog(load_catalog(catalog), namespace or NAMESPACE)
         except (ValueError, exceptions.NotInstalledError) as error:
             raise UsageError(
-                f"pyiceberg cannot open the catalog {catalog!r} ({_line(error)}); describe it in"
+                f"pyiceberg cannot open the catalog {catalog!r} ({line_of(error)}); describe it in"
                 f" ~/.pyiceberg.yaml, or as PYICEBERG_CATALOG__{catalog.upper()}__URI"
             ) from None
 
@@ -188,18 +192,14 @@ def _explained(where: str) -> Generator[None, None, None]:
     except GoqError:
         raise
     except (exceptions.UnauthorizedError, exceptions.ForbiddenError, PermissionError) as error:
-        raise NotAllowed(f"Iceberg, {where}: {_line(error)}; check your credentials") from error
+        raise NotAllowed(f"Iceberg, {where}: {line_of(error)}; check your credentials") from error
     except FileNotFoundError as error:
-        raise NotFound(f"Iceberg, {where}: {_line(error)}; an exported file is gone") from error
+        raise NotFound(f"Iceberg, {where}: {line_of(error)}; an exported file is gone") from error
     except (ValueError, exceptions.ValidationException) as error:
         raise Conflict(
-            f"Iceberg, {where}: {_line(error)}; the files are exported, and not registered"
+            f"Iceberg, {where}: {line_of(error)}; the files are exported, and not registered"
         ) from error
     except Exception as error:  # each kind of catalog has its own errors
         raise Unavailable(
-            f"Iceberg, {where}: {_line(error)}; the next run registers what is missing"
+            f"Iceberg, {where}: {line_of(error)}; the next run registers what is missing"
         ) from error
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())[:300] or type(error).__name__
