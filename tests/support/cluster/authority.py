@@ -37,11 +37,16 @@ class Authority:
         certificate, key = self.sign(id_)
         return tls_credentials(SECRET, (trusts or self).certificate, certificate, key)
 
+    def verifies(self, certificate: Path) -> bool:
+        """Return whether a certificate of this authority is valid now."""
+        command = ["openssl", "verify", "-CAfile", str(self.certificate), str(certificate)]
+        return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
     @property
     def certificate(self) -> Path:
         return self.folder / "ca.pem"
 
-    def sign(self, id_: str, names: str | None = None) -> tuple[Path, Path]:
+    def sign(self, id_: str, names: str | None = None, days: int = 2) -> tuple[Path, Path]:
         """Return a certificate for an id, and its key.
 
         ``names`` are its alternative names as openssl writes them, by default the id.
@@ -53,6 +58,6 @@ class Authority:
         (self.folder / "san").write_text(f"subjectAltName={names or f'DNS:{id_}'}\n")
         openssl(
             self.folder, "x509", "-req", "-in", f"{id_}.csr", "-CA", "ca.pem", "-CAkey", "ca.key",
-            "-CAcreateserial", "-days", "2", "-extfile", "san", "-out", f"{id_}.pem",
+            "-CAcreateserial", "-days", str(days), "-extfile", "san", "-out", f"{id_}.pem",
         )  # fmt: skip
         return self.folder / f"{id_}.pem", self.folder / f"{id_}.key"
