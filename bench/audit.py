@@ -13,7 +13,6 @@ import asyncio
 import itertools
 import json
 import random
-import resource
 import shutil
 import subprocess
 import sys
@@ -66,17 +65,10 @@ def main() -> int:
 @contextmanager
 def _timed(step: str) -> Iterator[list[float]]:
     took: list[float] = []
-    began_s, used_s = time.perf_counter(), _cpu_s()
+    began_s = time.perf_counter()
     yield took
     took.append(time.perf_counter() - began_s)
-    told = {"step": step, "seconds": round(took[0], 1), "cpu_s": round(_cpu_s() - used_s, 1)}
-    print(json.dumps(told), flush=True)
-
-
-def _cpu_s() -> float:
-    """Return the CPU time of this process, and of its children that have ended."""
-    kinds = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-    return sum(sum(resource.getrusage(kind)[:2]) for kind in kinds)
+    print(json.dumps({"step": step, "seconds": round(took[0], 1)}), flush=True)
 
 
 def _publish(node: GoqNode, requests: int) -> None:
