@@ -24,6 +24,7 @@ from goq.config.exposure import check_exposure, check_secret_files
 from goq.config.node import Config
 from goq.errors import StorageFull, UsageError
 from goq.http.context import HttpLimits
+from goq.http.message import CreateProtocol
 from goq.http.server import HttpServer, check_bindable
 from goq.http.tls.server_certificate import ServerCertificate
 from goq.storage.data_dir_lock import DataDirLock
@@ -246,12 +247,21 @@ class NodeServer:
             self.config.host_names,
             app.failures,
             app.check_head if self._tokens is not None else None,
+            self._upgrades(),
         )
         app.metrics.server = server
         assert self.broker is not None
         self.broker.commit_turn.on_inline_write = server.note_journal_write
         await self._start_server(server, config.host, config.port, "broker")
         return server
+
+    def _upgrades(self) -> dict[str, CreateProtocol]:
+        """Return what connections may change to: the streams of other nodes."""
+        if self.cluster is None:
+            return {}
+        from goq.cluster.rpc.peer_streams import PROTOCOL  # a standalone node starts faster
+
+        return {PROTOCOL: self.cluster.streams.accept}
 
     async def _listen_for_sqs(self, app: App) -> HttpServer:
         from goq.sqs.app import SqsApp  # most nodes have no such endpoint

@@ -67,6 +67,7 @@ from goq.cluster.raft.log.journal import FILE_NAME as JOURNAL
 from goq.cluster.raft.node import RaftNode
 from goq.cluster.raft.state_machine.state_machine import AppliedEntry
 from goq.cluster.raft.transport.link import Credentials
+from goq.cluster.raft.transport.peer_identity import PeerIdentity
 from goq.cluster.raft.transport.tls import tls_credentials
 from goq.cluster.reconciler import InSyncProposer, Reconciler, RenewalProposer
 from goq.cluster.replication.archive_sync import ArchiveSync
@@ -75,6 +76,7 @@ from goq.cluster.replication.replica import Replica
 from goq.cluster.replication.replica_manager import BrokerTopics, ReplicaManager
 from goq.cluster.replication.segment_manifest import SegmentManifest
 from goq.cluster.rpc.client import NodeClient, NodeConnections, PeerTls, RpcClient
+from goq.cluster.rpc.peer_streams import Dial, PeerStreams, StreamDialer
 from goq.cluster.rpc.replica_client import ReplicaClient
 from goq.cluster.rpc.replica_server import ReplicaServer
 from goq.cluster.rpc.server import ResponseBody, RpcServer
@@ -110,7 +112,7 @@ class ClusterBootstrap:
 
     The Raft log is on ``raft_disk``, which may use the reserve of a full disk, and the database of
     the metadata calls ``give_up_reserve``.
-    ``create_raft`` and ``create_connections`` are replaced in simulations.
+    ``create_raft``, ``create_connections`` and ``dial_stream`` are replaced in simulations.
     """
 
     def __init__(
@@ -123,6 +125,7 @@ class ClusterBootstrap:
         give_up_reserve: Callable[[], bool] = lambda: False,
         create_raft: Callable[..., RaftNode] = RaftNode,
         create_connections: Callable[[int], NodeConnections] | None = None,
+        dial_stream: Dial | None = None,
     ) -> None:
         self._config = config
         self._disk = disk
@@ -132,6 +135,7 @@ class ClusterBootstrap:
         self._create_raft = create_raft
         self._tls = _peer_tls(config)
         self._create_connections = create_connections or partial(NodeConnections, tls=self._tls)
+        self._dial_stream = dial_stream or StreamDialer(self._tls).dial
         self._name = config.broker.node_id
         self._secret = _read_secret(config.cluster.secret_file)
         self._machine: MetadataStateMachine | None = None
@@ -273,6 +277,15 @@ class ClusterBootstrap:
                 open_calls=OPEN_CALLS,
                 is_known_disk=admission.is_known_disk,
             ),
+            streams=PeerStreams(
+                name,
+                base.disk_id.id,
+                self._secret,
+                PeerIdentity(base.disk_id.id, lambda node: registered_disk(state(), node)),
+                state,
+                replicas,
+                self._dial_stream,
+            ),
             leaders=base.leaders,
             routes=base.routes,
             quotas=quotas,
@@ -327,6 +340,7 @@ class ClusterBootstrap:
             InSyncProposer(self._name, base.metadata).propose,
             RenewalProposer(self._name, base.metadata).propose,
             journal=broker.journal,
+            turn=broker.commit_turn,
             on_failure=lambda _key, error: disk_health.on_error(error),
             has_session=heartbeats.has_session,
             may_record_clocks=lambda: has_clock_events(base.state()),

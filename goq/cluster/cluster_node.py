@@ -40,6 +40,7 @@ from goq.cluster.reconciler import Reconciler
 from goq.cluster.replication.archive_sync import ArchiveSync
 from goq.cluster.replication.repair.manager import RepairManager
 from goq.cluster.replication.replica_manager import ReplicaManager
+from goq.cluster.rpc.peer_streams import PeerStreams
 from goq.cluster.rpc.server import RpcServer
 from goq.errors import GoqError
 
@@ -59,6 +60,7 @@ class ClusterNode:
     raft: RaftNode
     controller: ControllerRunner
     rpc_server: RpcServer
+    streams: PeerStreams
     leaders: PartitionLeaders
     routes: NodeRoutes
     quotas: QuotaExchange
@@ -107,6 +109,7 @@ class ClusterNode:
             self.heartbeats.run(),
             self.routes.links.run(),
             self.quotas.run(),
+            self.streams.run(),
             self._check_replicas(),
             self._repair_replicas(),
             self.repairs.scrub(),

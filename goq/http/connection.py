@@ -13,9 +13,15 @@ from typing import Any, cast
 from goq import limits
 from goq.errors import GoqError, Unavailable
 from goq.http.context import ServerContext
-from goq.http.message import BriefAnswer, LiveStream, Request, Response
+from goq.http.message import BriefAnswer, CreateProtocol, LiveStream, Request, Response
 from goq.http.request_parser import Phase, RequestParser
-from goq.http.response_writer import CLOSE, CONTINUE, KEEP_ALIVE, ResponseWriter
+from goq.http.response_writer import (
+    CLOSE,
+    CONTINUE,
+    KEEP_ALIVE,
+    SWITCHING_PROTOCOLS,
+    ResponseWriter,
+)
 from goq.http.timeouts import LINGER_MS, Timeouts
 from goq.http.unsent_answers import STALLED_S
 
@@ -119,10 +125,14 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel the request in progress and release what the connection held."""
+        self._cancel()
+        self._release()
+
+    def _release(self) -> None:
+        """Give back what the connection holds of the server."""
         self._closing = True
         self._shared.unsent.note(self, 0)
         self._timeouts.stop()
-        self._cancel()
         self._reader.close()
         if self._admitted:
             self._shared.connection_count -= 1
@@ -197,6 +207,9 @@ class Connection(asyncio.Protocol):
         """Call the handler with a request; write its answer, or start a task for it."""
         shared = self._shared
         shared.requests_total += 1
+        if request.upgrade is not None:
+            self._become(request.upgrade, request.headers["upgrade"])
+            return
         self._current = request
         request.certificate = self.certificate
         answer: Response | Awaitable[Response]
@@ -221,6 +234,15 @@ class Connection(asyncio.Protocol):
         if self._eof and not request.outlives_eof:
             self._cancel()
             self._close()
+
+    def _become(self, create_protocol: CreateProtocol, name: str) -> None:
+        """Leave the connection to another protocol; it is none of the server's any more."""
+        transport = self._transport
+        transport.write(SWITCHING_PROTOCOLS % name.encode("ascii"))
+        self._release()
+        protocol = create_protocol()
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
 
     def _answer_briefly(self, answer: Coroutine[Any, Any, Response], request: Request) -> None:
         """Run a handler without a task."""

@@ -14,7 +14,7 @@ from goq.errors import GoqError
 from goq.http.allowed_hosts import AllowedHosts
 from goq.http.failure_log import REQUEST_ID, FailureLog
 from goq.http.loop_watch import LoopWatch
-from goq.http.message import Handler, Request, Response
+from goq.http.message import CreateProtocol, Handler, Request, Response
 from goq.http.stream_heartbeat import StreamHeartbeat
 from goq.http.unsent_answers import UnsentAnswers
 
@@ -137,6 +137,7 @@ class ServerContext:
         "pulse",
         "requests_total",
         "unsent",
+        "upgrades",
     )
 
     def __init__(
@@ -150,6 +151,8 @@ class ServerContext:
         self.handler = handler
         self.on_error = on_error
         self.on_large_body: OnLargeBody | None = None
+        self.upgrades: dict[str, CreateProtocol] = {}
+        """By name, what connections may upgrade to."""
         self.limits = limits
         self.allowed_hosts = allowed_hosts
         self.failures = failures

@@ -30,6 +30,10 @@ PRINCIPAL: Final = "goq-internal-principal"
 """Header of a request that a cluster node relays: the id of the principal that sent it."""
 
 
+CreateProtocol: TypeAlias = Callable[[], asyncio.Protocol]
+"""Creates the protocol that a connection changes to."""
+
+
 class LiveStream(AsyncIterator[Item]):
     """A stream that may be idle for a long time and then sends ``heartbeat``.
 
@@ -82,6 +86,7 @@ class Request:
         "query_string",
         "refusal",
         "route",
+        "upgrade",
     )
 
     def __init__(
@@ -111,6 +116,8 @@ class Request:
         self.certificate: tuple[str, ...] = ()
         self.refusal: GoqError | None = None
         self.route = ""
+        self.upgrade: CreateProtocol | None = None
+        """Creates the protocol that the client asks the connection to change to."""
         self._query: dict[str, str] | None = None
 
     @property

@@ -172,7 +172,7 @@ class RequestParser:
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            pass  # on_headers_complete has refused it
+            pass  # on_headers_complete has refused it, or the connection changes its protocol
         except httptools.HttpParserError as error:
             if not self.ended:
                 if isinstance(error, httptools.HttpParserCallbackError):
@@ -253,8 +253,11 @@ class RequestParser:
         """Accept or refuse the request before any of its body is read."""
         parser = self._parser
         headers = self._headers
+        upgrade = None
         if parser.should_upgrade():
-            self._refuse(BadHttp("goq speaks only HTTP/1.1; send the request without Upgrade"))
+            upgrade = self._shared.upgrades.get(headers.get("upgrade", ""))
+            if upgrade is None or parser.get_method() != b"GET" or "content-length" in headers:
+                self._refuse(BadHttp("goq speaks only HTTP/1.1; send the request without Upgrade"))
         version = parser.get_http_version()
         if version != "1.1" and version != "1.0":
             self._refuse(BadHttp(f"HTTP/{version} is not spoken here; use HTTP/1.1"))
@@ -285,6 +288,7 @@ class RequestParser:
             keep_alive=parser.should_keep_alive(),
             is_http_10=version == "1.0",
         )
+        self._request.upgrade = upgrade
         self.phase = Phase.BODY
         check = self._shared.on_large_body
         if check is not None and (content_bytes > HEAD_CHECK_BYTES or coding is not None):

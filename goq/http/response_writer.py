@@ -17,6 +17,9 @@ from goq.http.message import BytesLike, Item, LiveStream, Request, Response
 from goq.http.unsent_answers import LARGE_BYTES
 
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+SWITCHING_PROTOCOLS: Final = (
+    b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %b\r\n\r\n"
+)
 LAST_CHUNK: Final = b"0\r\n\r\n"
 CLOSE: Final = b"Connection: close\r\n"
 KEEP_ALIVE: Final = b"Connection: keep-alive\r\n"

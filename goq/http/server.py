@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from goq.errors import GoqError
@@ -15,7 +15,7 @@ from goq.http.connection import Connection
 from goq.http.context import HttpLimits, OnLargeBody, ServerContext
 from goq.http.failure_log import FailureLog
 from goq.http.loop_watch import Holder
-from goq.http.message import Handler, Response
+from goq.http.message import CreateProtocol, Handler, Response
 from goq.http.tls.handshake import TlsHandshake
 
 BACKLOG: Final = 1024
@@ -31,7 +31,8 @@ class HttpServer:
     ``goq.http`` and answered as an internal error. ``hosts`` are the names by which requests may
     call the server; by default every name is allowed. ``on_large_body`` gets a request before a
     body over ``limits.HEAD_CHECK_BYTES``, or of unknown size, is read, and raises ``GoqError`` to
-    refuse it.
+    refuse it. ``upgrades`` create, by name, the protocols that a connection may change to; they
+    authenticate the other side by themselves.
     """
 
     def __init__(
@@ -42,11 +43,13 @@ class HttpServer:
         hosts: Iterable[str] | None = None,
         failures: FailureLog | None = None,
         on_large_body: OnLargeBody | None = None,
+        upgrades: Mapping[str, CreateProtocol] | None = None,
     ) -> None:
         self._shared = ServerContext(
             handler, on_error, limits, AllowedHosts(hosts), failures or FailureLog()
         )
         self._shared.on_large_body = on_large_body
+        self._shared.upgrades.update(upgrades or {})
         self._server: asyncio.Server | None = None
 
     async def start(

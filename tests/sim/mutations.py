@@ -14,7 +14,7 @@ from goq.cluster.liveness.heartbeat import HeartbeatSender
 from goq.cluster.metadata.handlers import partitions
 from goq.cluster.metadata.state import MetadataState, TopicMetadata
 from goq.cluster.raft.log.journal import FILE_NAME
-from goq.cluster.replication.fetch_server import FetchServer
+from goq.cluster.replication.fetch.server import FetchServer
 from goq.cluster.replication.follower import FollowerReplica
 from goq.cluster.replication.leader import LeaderReplica
 from goq.cluster.replication.progress import LogOffsets, ReplicaProgress

@@ -12,8 +12,10 @@ from goq.broker.partition.partition import Partition
 from goq.cluster.bootstrap import ClusterBootstrap
 from goq.cluster.cluster_node import ClusterNode
 from goq.cluster.raft.node import RaftNode
+from goq.cluster.raft.transport.link import Link
 from goq.config.node import Config
 from goq.errors import GoqError, ShuttingDown, Unavailable
+from goq.http.client.http1 import parse_url
 from goq.storage.journal.journal import JOURNAL_DIR
 from tests.sim.environment.loop import Home
 from tests.sim.environment.machine import Machine
@@ -61,6 +63,7 @@ class Process(Home):
                 machine.clock,
                 create_raft=LoopRaftNode,
                 create_connections=SimulatedConnections,  # type: ignore[arg-type]
+                dial_stream=self._dial_stream,
             )
             metadata = await bootstrap.open(machine.local)  # type: ignore[arg-type]
             broker = self.broker = Broker(
@@ -78,13 +81,23 @@ class Process(Home):
             )
             await broker.start()
             self.cluster_node = bootstrap.build(broker)
-            await self._world.loop.create_server(asyncio.Protocol, self.name, HTTP_PORT)
+            await self._world.loop.create_server(self._accept_stream, self.name, HTTP_PORT)
             self._network.http[self.name] = (self, self)
             self.cluster_node.start(f"http://{self.name}:{HTTP_PORT}")
         except Exception as error:
             self.failure = error
             return
         self.is_ready = True
+
+    def _accept_stream(self) -> asyncio.Protocol:
+        """Take a connection as one that has been upgraded."""
+        return self.cluster_node.streams.accept()
+
+    async def _dial_stream(self, url: str, create_link: Callable[[], Link]) -> Link:
+        host = parse_url(url).host
+        _, link = await self._world.loop.create_connection(create_link, host, HTTP_PORT)
+        self._world.counts["streams between nodes"] += 1
+        return link
 
     def _replica_start_offset(self, partition: Partition) -> int | None:
         cluster_node = getattr(self, "cluster_node", None)

@@ -44,6 +44,7 @@ _COVERED = (
     "publishes sent again",
     "redeliveries",
     "snapshots taken over",
+    "streams between nodes",
     "calls that arrived late",
     "fault: cut one port of a link",
     "fault: cut one port of a node",

@@ -16,6 +16,7 @@ level 7   topics may have the settings that only some have (``config.topic.OPTIO
 level 8   a leader whose disk failed leads on in another epoch
 level 9   schedules
 level 10  topics may have a total retention (``config.topic.TOTAL_RETENTION``)
+level 11  leaders push what they append over streams between nodes
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from goq.cluster.metadata.commands import (
 )
 from goq.cluster.metadata.state import MetadataState
 
-OWN_LEVEL: Final = 10
+OWN_LEVEL: Final = 11
 """The highest level that this version of goq knows."""
 
 DIGESTS_LEVEL: Final = 1
@@ -53,6 +54,7 @@ OPTIONAL_SETTINGS_LEVEL: Final = 7
 RENEWALS_LEVEL: Final = 8
 SCHEDULES_LEVEL: Final = 9
 TOTAL_RETENTION_LEVEL: Final = 10
+PUSH_STREAMS_LEVEL: Final = 11
 
 _COMMAND_LEVELS: dict[type, int] = {
     RegisterNodeWithLevel: 1,
@@ -118,3 +120,8 @@ def has_total_retention(state: MetadataState) -> bool:
 def has_renewals(state: MetadataState) -> bool:
     """Whether all nodes know the command by which a leader gets another epoch."""
     return state.features.level >= RENEWALS_LEVEL
+
+
+def has_push_streams(state: MetadataState) -> bool:
+    """Whether all nodes know the streams over which leaders push."""
+    return state.features.level >= PUSH_STREAMS_LEVEL

@@ -4,9 +4,9 @@ replica_manager     all replicas of a node, and the services they share
 replica             one replica: opens its logs, leads or follows
 leader              a leading replica: what it serves, and what is safe
 progress            the positions of all replicas, the in-sync set, the high watermark
-fetch_server        the sessions of followers, and the responses to their fetches
 protocol            fetch requests and responses on the wire
-fetcher             the fetch loop of a follower, one for each leader's node
+fetch               the sessions of followers, their fetches and the responses
+push                what a leader sends by itself to followers that keep up
 follower            a following replica: what it appends and truncates
 leader_clocks       the clocks of the nodes that this node follows, compared with its own
 segment_manifest    the segments that a node holds or has archived

@@ -1,15 +1,14 @@
 """A replica that follows: it appends what its leader has and truncates what its leader never had.
 
-Its methods block on the disk and run in threads. Anything else that changes a log holds
-``log_lock`` meanwhile.
+Its methods block on the disk and run in threads. Whatever changes a log holds ``log_lock``
+meanwhile.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -41,6 +40,35 @@ class SealedSegment(NamedTuple):
     segment: Segment
 
 
+class LogLock:
+    """Held by the one that changes the logs of a replica; for the event loop alone."""
+
+    def __init__(self) -> None:
+        self._released: asyncio.Future[None] | None = None
+
+    def try_acquire(self) -> bool:
+        """Hold the lock and return True, unless something else does."""
+        if self._released is not None:
+            return False
+        self._released = asyncio.get_running_loop().create_future()
+        return True
+
+    def release(self) -> None:
+        """Release the lock, which wakes those that wait."""
+        released, self._released = self._released, None
+        assert released is not None
+        released.set_result(None)
+
+    async def run(self, work: Callable[[], Awaitable[object]]) -> None:
+        """Do some work with the lock held, to its end even if the caller is cancelled."""
+        while not self.try_acquire():
+            assert self._released is not None
+            await asyncio.wait([self._released])
+        working = asyncio.ensure_future(work())
+        working.add_done_callback(lambda _done: self.release())
+        await asyncio.shield(working)
+
+
 class FollowerReplica:
     """The two logs of a partition that another node leads in ``leader_epoch``."""
 
@@ -58,7 +86,7 @@ class FollowerReplica:
         self.high_watermark = LogOffsets(0, 0)
         self.sealed_segments: list[SealedSegment] = []
         """Segments sealed by :meth:`apply`; the caller records them in the manifest."""
-        self.log_lock = threading.Lock()
+        self.log_lock = LogLock()
         self.manifest_lock = asyncio.Lock()
         """Held while the manifest is ahead of the log, until both agree."""
         self._logs = [logs.messages, logs.events]
@@ -132,10 +160,9 @@ class FollowerReplica:
 
     def delete_segment(self, which: int, segment: Segment) -> None:
         """Delete the oldest segment, unless another one has taken its place."""
-        with self.log_lock:
-            log = self._logs[which]
-            if log.segments[0] is segment and segment is not log.active:
-                log.remove(log.detach_before(segment.end_offset))
+        log = self._logs[which]
+        if log.segments[0] is segment and segment is not log.active:
+            log.remove(log.detach_before(segment.end_offset))
 
     def apply(self, update: PartitionUpdate, frames: memoryview) -> None:
         """Store an update; ``frames`` are those of both logs, the messages first.
@@ -146,11 +173,26 @@ class FollowerReplica:
         """
         if update.leader_epoch != self.leader_epoch:
             return
-        with self.log_lock:
-            for which, log_update in enumerate((update.messages, update.events)):
-                if log_update is not None:
-                    self._apply(which, log_update, frames[: log_update.frame_bytes])
-                    frames = frames[log_update.frame_bytes :]
+        for which, log_update in enumerate((update.messages, update.events)):
+            if log_update is not None:
+                self._apply(which, log_update, frames[: log_update.frame_bytes])
+                frames = frames[log_update.frame_bytes :]
+        self._note_rewrites_and_safe(update)
+
+    def note_bounds(self, update: PartitionUpdate) -> None:
+        """Note the bounds of the leader's logs in an update whose frames are stored."""
+        for which, log_update in enumerate((update.messages, update.events)):
+            if log_update is not None:
+                self._leader_starts[which] = log_update.start_offset
+        self._note_rewrites_and_safe(update)
+
+    def on_appended(self, which: int, leader_epoch: int, sealed: Segment | None) -> None:
+        """Note frames that were appended to a log while :attr:`log_lock` was held."""
+        if sealed is not None:
+            self.sealed_segments.append(SealedSegment(which, sealed))
+        self._epochs[which] = leader_epoch
+
+    def _note_rewrites_and_safe(self, update: PartitionUpdate) -> None:
         if update.messages is not None and update.messages.diverges_at is None:
             self._rewrites = update.messages.rewrites
         self.high_watermark = LogOffsets(*map(max, self.high_watermark, update.high_watermark))
@@ -180,9 +222,7 @@ class FollowerReplica:
                 if log.end_offset < first:
                     return
             sealed = append_replicated(log, views, update.segment_base)
-            if sealed is not None:
-                self.sealed_segments.append(SealedSegment(which, sealed))
-            self._epochs[which] = views[-1].header.leader_epoch
+            self.on_appended(which, views[-1].header.leader_epoch, sealed)
 
     def _skip(self, which: int, gap: Gap) -> None:
         """Continue behind a gap that no replica can fill: it is damage here, too."""

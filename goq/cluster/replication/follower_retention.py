@@ -105,7 +105,8 @@ class FollowerRetention:
         key, log = self._follower.key, LOGS[which]
         async with self._follower.manifest_lock:
             await self._manifest.remove(key, log, [segment])
-            await self._in_thread(partial(self._follower.delete_segment, which, segment))
+            delete = partial(self._follower.delete_segment, which, segment)
+            await self._follower.log_lock.run(partial(self._in_thread, delete))
 
     async def _pause(self, seconds: float) -> None:
         with suppress(TimeoutError):

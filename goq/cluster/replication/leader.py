@@ -183,6 +183,16 @@ class LeaderReplica:
         if self.progress.on_fetch(node, ends, now_ms):
             self._announce_high_watermark()
 
+    def on_stored(self, node: str, ends: LogOffsets, now_ms: int, caught_up_ms: int | None) -> None:
+        """Update the ends up to which a follower has stored what was pushed to it.
+
+        These were all that there was at ``caught_up_ms``, None if there was more. Under load there
+        is always more by now.
+        """
+        self.on_fetch(node, ends, now_ms)
+        if caught_up_ms is not None:
+            self.progress.note_caught_up(node, caught_up_ms)
+
     @property
     def is_confirming(self) -> bool:
         """Whether requests of followers are waited for."""
@@ -198,6 +208,10 @@ class LeaderReplica:
         )
         self.on_bounds_change(self.key)
         self._settle_confirmations()
+
+    def is_waiting_for(self, node: str) -> bool:
+        """Whether the next request of a node is waited for."""
+        return any(node in confirmation.waiting for confirmation in self._confirmations)
 
     def on_follower_request(self, node: str, session: int) -> None:
         """Note that a node follows. Each request of a session was sent after the last response."""

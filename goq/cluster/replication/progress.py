@@ -82,6 +82,10 @@ class FollowerProgress:
         if is_caught_up:
             self._caught_up_ms = now_ms
 
+    def note_caught_up(self, at_ms: int) -> None:
+        """Note that the replica has everything that the leader had at a time."""
+        self._caught_up_ms = max(at_ms, self.caught_up_ms or 0)
+
     def assume_caught_up(self, now_ms: int) -> None:
         """Count a replica that is in sync, and has not asked yet, as caught up until now."""
         self._caught_up_ms = now_ms
@@ -183,6 +187,12 @@ class ReplicaProgress:
             follower.moved_ms = now_ms
             self._advance()
         return has_moved
+
+    def note_caught_up(self, node: str, at_ms: int) -> None:
+        """Note that a replica has everything that this node had at a time."""
+        follower = self._followers.get(node)
+        if follower is not None:
+            follower.note_caught_up(at_ms)
 
     def follower(self, node: str) -> FollowerProgress | None:
         """Return what is known of a follower; another object after its restart."""

@@ -126,7 +126,7 @@ def decode_request(data: bytes | memoryview) -> FetchRequest:
     """Return a request; raise ``InvalidFrame`` if the bytes are not one."""
     try:
         return msgspec.msgpack.decode(data, type=FetchRequest)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise InvalidFrame(f"not a fetch request: {error}") from None
 
 
@@ -134,5 +134,5 @@ def decode_response(data: bytes | memoryview) -> FetchResponse:
     """Return the head of a response; raise ``InvalidFrame`` if the bytes are not one."""
     try:
         return msgspec.msgpack.decode(data, type=FetchResponse)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise InvalidFrame(f"not a fetch response: {error}") from None

@@ -13,17 +13,19 @@ from typing import Protocol
 
 from goq import limits
 from goq.broker.broker import Broker
+from goq.broker.log.commit_turn import CommitTurn
 from goq.broker.partition.loader import PartitionLogs
 from goq.broker.partition_context import PartitionId
 from goq.broker.topic.topic import Leadership
 from goq.clock import Clock
-from goq.cluster.replication.fetch_server import FetchServer
-from goq.cluster.replication.fetcher import Fetcher
+from goq.cluster.replication.fetch.fetcher import Fetcher
+from goq.cluster.replication.fetch.server import FetchServer
 from goq.cluster.replication.follower import FollowerReplica, SealedSegment
 from goq.cluster.replication.follower_retention import FollowerRetention
 from goq.cluster.replication.leader import LeaderReplica
 from goq.cluster.replication.leader_clocks import LeaderClocks
 from goq.cluster.replication.protocol import FetchRequest, FetchResponse, PartitionKey
+from goq.cluster.replication.push.protocol import Begin, PeerStream, Stored, decode_message
 from goq.cluster.replication.replica import Replica, ReplicaAssignment
 from goq.cluster.replication.segment_manifest import LOGS, SegmentManifest
 from goq.config.topic import Cleanup, TopicSettings
@@ -90,6 +92,7 @@ class ReplicaManager:
         propose_renewal: RenewLeadership,
         *,
         journal: NodeJournal | None = None,
+        turn: CommitTurn | None = None,
         on_failure: Callable[[PartitionKey, Exception], None],
         has_session: Callable[[], bool] = lambda: True,
         may_record_clocks: Callable[[], bool] = lambda: True,
@@ -101,6 +104,8 @@ class ReplicaManager:
         self.may_renew_leaderships = may_renew_leaderships
         self.disk = disk
         self.journal = journal
+        self._turn = turn
+        self._streams: dict[str, PeerStream] = {}
         self.fetch_server = FetchServer(executor, clock)
         self._topics = topics
         self._manifest = manifest
@@ -259,8 +264,43 @@ class ReplicaManager:
                 self._manifest,
                 on_failure=self._on_fetch_failed,
                 on_expired_segment=self._start_retention,
+                turn=self._turn,
             )
+            fetcher.set_stream(self._streams.get(leader))
         fetcher.add(follower)
+
+    # Push streams
+
+    def on_stream_open(self, node: str, stream: PeerStream) -> None:
+        """Push and be pushed over a stream with another node, instead of one before."""
+        self._streams[node] = stream
+        self.fetch_server.add_stream(node, stream)
+        fetcher = self._fetchers.get(node)
+        if fetcher is not None:
+            fetcher.set_stream(stream)
+
+    def on_stream_close(self, node: str) -> None:
+        """End what the stream with a node carried: fetches go on."""
+        self._streams.pop(node, None)
+        self.fetch_server.remove_stream(node)
+        fetcher = self._fetchers.get(node)
+        if fetcher is not None:
+            fetcher.set_stream(None)
+
+    def on_stream_message(self, node: str, data: bytes) -> None:
+        """Take a message of another node; raise ``InvalidFrame`` if it is not one."""
+        message = decode_message(data)
+        if isinstance(message, Stored):
+            self.fetch_server.on_stored(node, *message)
+        elif isinstance(message, Begin):
+            self.fetch_server.attach(node, message.session)
+        else:
+            fetcher = self._fetchers.get(node)
+            if fetcher is not None:
+                updates = message.head.updates
+                with_events = [each.key for each in updates if each.events is not None]
+                self.leader_clocks.note(node, message.head.clock_ms, with_events)
+                fetcher.receive(message)
 
     def _on_fetch_failed(self, key: PartitionKey, error: Exception) -> None:
         self.on_storage_error(key, error)

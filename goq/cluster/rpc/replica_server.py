@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from goq.cluster.metadata.state import MetadataState
 from goq.cluster.replication.archive_sync import ArchiveSync, decode_archive_request
-from goq.cluster.replication.fetch_server import FetchServer
+from goq.cluster.replication.fetch.server import FetchServer
 from goq.cluster.replication.protocol import decode_request, encode
 from goq.cluster.replication.repair.manager import RepairManager
 from goq.cluster.replication.repair.protocol import decode_repair_request, encode_repair

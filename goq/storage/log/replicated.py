@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from goq.errors import InvalidFrame
 from goq.frame.view import FrameView
 from goq.storage.log.log import Log
-from goq.storage.log.segment import Segment
+from goq.storage.log.segment import Segment, WriteBatch
 
 
 def append_replicated(log: Log, frames: Sequence[FrameView], segment_base: int) -> Segment | None:
@@ -19,6 +19,13 @@ def append_replicated(log: Log, frames: Sequence[FrameView], segment_base: int) 
     any. Raises ``InvalidFrame``, with the log unchanged, unless the frames follow the log and each
     other; otherwise as :meth:`Log.write`.
     """
+    batch = begin_replicated(log, frames, segment_base)
+    log.write(batch)
+    return log.commit(batch)
+
+
+def begin_replicated(log: Log, frames: Sequence[FrameView], segment_base: int) -> WriteBatch:
+    """Return the batch of :func:`append_replicated`, which the caller writes and commits."""
     begins_segment = segment_base == log.end_offset and log.active.base_offset != segment_base
     batch = log.begin(0, roll=begins_segment)
     for view in frames:
@@ -33,5 +40,4 @@ def append_replicated(log: Log, frames: Sequence[FrameView], segment_base: int) 
             append_time_us=header.append_time_us,
             leader_epoch=header.leader_epoch,
         )
-    log.write(batch)
-    return log.commit(batch)
+    return batch

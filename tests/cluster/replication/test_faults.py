@@ -13,6 +13,7 @@ def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "EVENT_SEGMENT_BYTES", 2000)
     monkeypatch.setattr(limits, "SNAPSHOT_EVENTS_MIN", 10)
     monkeypatch.setattr(limits, "REPLICA_LAG_MS_MAX", 300)
+    monkeypatch.setattr(limits, "PUSH_IN_FLIGHT_BYTES_MAX", 3000)
 
 
 @pytest.mark.parametrize("seed", range(15))
@@ -21,3 +22,4 @@ def test_nothing_acknowledged_is_lost_and_replicas_are_equal(seed: int) -> None:
     world.run(world.live(10))
     assert not world.loop.unexpected
     assert len(world.books.acknowledged) > 50
+    assert sum(node.pushes_stored for node in world.lives) > 50

@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 from msgspec.structs import replace
 
-from goq.cluster.replication.fetcher import Fetcher, _confirms
+from goq.cluster.replication.fetch.fetcher import Fetcher, _confirms
 from goq.cluster.replication.follower import FollowerReplica
 from goq.cluster.replication.progress import LogOffsets
 from goq.cluster.replication.protocol import (

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -13,6 +15,7 @@ from goq.cluster.replication.follower import FollowerReplica
 from goq.cluster.replication.leader import LeaderReplica
 from goq.cluster.replication.progress import LogOffsets, ReplicaProgress
 from goq.cluster.replication.protocol import PartitionUpdate
+from goq.cluster.replication.push.sender import PushSender
 from tests.support.cluster.replication.world import World
 from tests.support.storage.disk import _SimulatedFile
 
@@ -79,6 +82,24 @@ def _refuses_though_it_may_be_deposed(patch: Patch) -> None:
     patch.setattr(LeaderReplica, "confirm", lambda _self, then: then())
 
 
+def _counts_a_push_before_it_is_stored(patch: Patch) -> None:
+    original = PushSender._send
+
+    def send(self: PushSender, updates: Any, pushed: Any, size_bytes: int) -> None:
+        original(self, updates, pushed, size_bytes)
+        if self._session.pushes is self:
+            number = self._number
+            asyncio.get_running_loop().call_soon(lambda: _stored(self, number))
+
+    def _stored(sender: PushSender, number: int) -> None:
+        if sender._in_flight and sender._in_flight[0].number <= number:
+            original_stored(sender, number)
+
+    original_stored = PushSender.on_stored
+    patch.setattr(PushSender, "_send", send)
+    patch.setattr(PushSender, "on_stored", _stored)
+
+
 def _long(mutate: Callable[[Patch], None]) -> object:
     return pytest.param(mutate, 0, marks=pytest.mark.long, id=_name(mutate))
 
@@ -102,6 +123,7 @@ def _name(mutate: Callable[[Patch], None]) -> str:
         _long(_does_not_sync),
         _found_by(20, _forgets_numbers_that_are_not_safe_yet),
         _long(_refuses_though_it_may_be_deposed),
+        _found_by(2, _counts_a_push_before_it_is_stored),
     ],
 )
 def test_without_this_rule_a_fault_is_found(
@@ -110,6 +132,7 @@ def test_without_this_rule_a_fault_is_found(
     monkeypatch.setattr(limits, "EVENT_SEGMENT_BYTES", 2000)
     monkeypatch.setattr(limits, "SNAPSHOT_EVENTS_MIN", 10)
     monkeypatch.setattr(limits, "REPLICA_LAG_MS_MAX", 300)
+    monkeypatch.setattr(limits, "PUSH_IN_FLIGHT_BYTES_MAX", 3000)
     mutate(monkeypatch)
     for seed in (likely, *range(SEEDS)):
         world = World(seed)

@@ -8,7 +8,7 @@ import os
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, cast
 
 from goq import limits
 from goq.cluster.raft.transport import handshake
@@ -119,7 +119,7 @@ class Link(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Send the first frame, if this side dialed."""
-        assert isinstance(transport, asyncio.Transport)
+        transport = cast(asyncio.Transport, transport)  # uvloop's is not one by class
         self._transport = transport
         self._handshake_timer = self.ended.get_loop().call_later(
             limits.RAFT_HANDSHAKE_TIMEOUT_S, self.abort, "the handshake took too long"

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from contextlib import nullcontext
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -255,7 +255,7 @@ class RepairManager:
                 open_logs = replica.open_logs
                 if open_logs is None or open_logs.logs[which] is not log:
                     raise RepairDeferred("its assignment changed meanwhile")
-                await self._in_thread(partial(_write, replica, which, log, segment, found))
+                await self._change(replica, partial(_write, replica, which, log, segment, found))
                 await self._replicas.record_segments(replica.key, open_logs.logs)
             self._on_repaired(replica, which, found)
             if lost:  # the registry of damage has no part of what the new file lacks
@@ -282,7 +282,7 @@ class RepairManager:
         end_offset = max(end_offset, segment.end_offset, log.rewrites.end_offset_since(-1))
         if end_offset > log.active.base_offset:
             async with replica.logs_lock:
-                await self._in_thread(partial(_seal, replica, log, log.active))
+                await self._change(replica, partial(_seal, replica, log, log.active))
         segments = log.segments
         others = [s for s in segments[:-1] if s is not segment and s.base_offset < end_offset]
         whole = [Gap(s.base_offset, s.end_offset) for s in (*others, segment)]
@@ -306,9 +306,17 @@ class RepairManager:
             open_logs = replica.open_logs
             if segment is None or open_logs is None or open_logs.logs[0] is not log:
                 raise RepairDeferred("its assignment changed meanwhile")
-            await self._in_thread(partial(_write, replica, 0, log, segment, {gap: frames}))
+            write = partial(_write, replica, 0, log, segment, {gap: frames})
+            await self._change(replica, write)
             await self._replicas.record_segments(replica.key, open_logs.logs)
         self._on_repaired(replica, 0, {gap: frames})
+
+    async def _change(self, replica: Replica, work: Callable[[], object]) -> None:
+        """Run work that changes a log in a thread, while nothing else changes it."""
+        if replica.as_follower is None:
+            await self._in_thread(work)
+        else:
+            await replica.as_follower.log_lock.run(partial(self._in_thread, work))
 
     async def _find_frames(
         self, replica: Replica, which: int, log: Log, segment: Segment
@@ -365,20 +373,18 @@ def _write(
     if follower is None:
         _write_locked(log, segment, found)
         return
-    with follower.log_lock:
-        if follower.logs[which] is not log:
-            raise InvalidFrame("the log was reset meanwhile")
-        if which == 0:
-            follower.on_messages_repaired()
-        _write_locked(log, segment, found)
+    if follower.logs[which] is not log:
+        raise InvalidFrame("the log was reset meanwhile")
+    if which == 0:
+        follower.on_messages_repaired()
+    _write_locked(log, segment, found)
 
 
 def _seal(replica: Replica, log: Log, segment: Segment) -> None:
     """Roll to a new segment if the given one is active."""
     follower = replica.as_follower
-    with follower.log_lock if follower is not None else nullcontext():
-        if segment is log.active and (follower is None or follower.logs.messages is log):
-            log.roll()
+    if segment is log.active and (follower is None or follower.logs.messages is log):
+        log.roll()
 
 
 def _write_locked(log: Log, segment: Segment, found: dict[Gap, list[FrameView]]) -> None:

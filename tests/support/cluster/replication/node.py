@@ -23,6 +23,7 @@ from goq.clock import ManualClock
 from goq.cluster.liveness.disk_health import DiskHealth
 from goq.cluster.replication.archive_sync import ArchiveRequest, ArchiveSync
 from goq.cluster.replication.protocol import FetchRequest, FetchResponse, PartitionKey
+from goq.cluster.replication.push.protocol import Stored, decode_message
 from goq.cluster.replication.repair.manager import RepairManager
 from goq.cluster.replication.repair.protocol import RepairRequest, RepairResponse
 from goq.cluster.replication.replica import ReplicaAssignment
@@ -35,7 +36,7 @@ from goq.storage.node_db import SegmentRow, TopicManifest
 from tests.support.cluster.replication.agreement import Agreement
 from tests.support.cluster.replication.loop import HOME, SimExecutor, SimLoop
 from tests.support.cluster.replication.manifest import SimManifest
-from tests.support.cluster.replication.network import SimNetwork
+from tests.support.cluster.replication.network import SimNetwork, SimStream
 from tests.support.storage.disk import SimulatedDisk
 
 T = TypeVar("T")
@@ -125,6 +126,8 @@ class SimNode:
             self._propose_renewal,
             on_failure=self._failed,
         )
+        self.streams: dict[str, SimStream] = {}
+        self.pushes_stored = 0
         self.fitness = DiskHealth(disk, Path("/data"), self.replicas.in_thread)
         self.repairs = RepairManager(self.replicas, self._ask_for_frames)
         self.archives = ArchiveSync(
@@ -146,6 +149,7 @@ class SimNode:
         self.spawn(self._check())
         self.spawn(self.repairs.scrub())
         self.spawn(self.fitness.run())
+        self.spawn(self._keep_streams())
 
     def spawn(self, work: Awaitable[T]) -> asyncio.Task[T]:
         """Run something that ends with this life of the node."""
@@ -206,6 +210,36 @@ class SimNode:
             self.repairs.start_due_repairs()
             self._agreement.hear_of_fitness(self.name, self.fitness.reason)
             self._agreement.hear_of_damage(self.name, self.repairs.damaged, self.repairs.repaired)
+
+    # Streams
+
+    async def _keep_streams(self) -> None:
+        while True:
+            await asyncio.sleep(self._random.uniform(0.05, 0.5))
+            for name, peer in self._peers.items():
+                if name > self.name and name not in self.streams:
+                    self._network.connect(self, peer)
+
+    def on_stream_open(self, peer: str, stream: SimStream) -> None:
+        before = self.streams.get(peer)
+        if before is not None:
+            before.abort("another one")
+        self.streams[peer] = stream
+        self._home.copy().run(self.replicas.on_stream_open, peer, stream)
+
+    def on_stream_close(self, peer: str, stream: SimStream) -> None:
+        if self.streams.get(peer) is stream:
+            del self.streams[peer]
+            self._home.copy().run(self.replicas.on_stream_close, peer)
+
+    def on_stream_message(self, peer: str, stream: SimStream, data: bytes) -> None:
+        if self.streams.get(peer) is not stream:
+            return
+        self.pushes_stored += isinstance(decode_message(data), Stored)
+        try:
+            self._home.copy().run(self.replicas.on_stream_message, peer, data)
+        except GoqError as error:
+            stream.abort(error.detail)
 
     async def _fetch_from(
         self, leader: str, request: FetchRequest

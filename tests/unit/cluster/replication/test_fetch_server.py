@@ -13,7 +13,7 @@ import pytest
 from goq import limits
 from goq.broker.partition.loader import PartitionLogs, open_logs
 from goq.clock import ManualClock
-from goq.cluster.replication.fetch_server import FetchServer
+from goq.cluster.replication.fetch.server import FetchServer
 from goq.cluster.replication.leader import LeaderReplica, ReplicaBounds
 from goq.cluster.replication.progress import LogOffsets, ReplicaProgress
 from goq.cluster.replication.protocol import FetchRequest, FetchResponse, PartitionKey, Position

@@ -12,7 +12,7 @@ import pytest
 from goq import limits
 from goq.broker.log.recent_batches import RecentBatchPool
 from goq.clock import ManualClock
-from goq.cluster.replication.fetch_server import FetchServer, Throttle
+from goq.cluster.replication.fetch.server import FetchServer, Throttle
 from goq.cluster.replication.leader import FramedUpdate, LeaderReplica
 from goq.cluster.replication.progress import LogOffsets, ReplicaProgress
 from goq.cluster.replication.protocol import FetchRequest, PartitionKey, PartitionUpdate, Position

@@ -3,6 +3,10 @@
 A session reports only positions that changed, so the server keeps the others. A position counts for
 the in-sync set only when the follower's log is known to be a prefix of the leader's. Replicas that
 a reassignment adds are throttled to a rate per sending node.
+
+A follower with a push stream attaches its session to it. Partitions that are pushed are then left
+out of the responses. A stream and its session end together, so that a position never depends on
+what was lost with a stream.
 """
 
 from __future__ import annotations
@@ -17,144 +21,13 @@ from itertools import islice
 from goq import limits
 from goq.broker.log.recent_batches import RecentBatchPool
 from goq.clock import Clock
+from goq.cluster.replication.fetch.session import FetchSession
+from goq.cluster.replication.fetch.throttle import Throttle
 from goq.cluster.replication.leader import FramedUpdate, LeaderReplica, ReplicaBounds, refusal_of
-from goq.cluster.replication.progress import FollowerProgress, LatestRequest, LogOffsets
 from goq.cluster.replication.protocol import FetchRequest, FetchResponse, PartitionKey, Position
-
-_PIECES_PER_S = 4
-
-
-class Throttle:
-    """The rate at which added replicas are sent data; ``bytes_per_s`` 0 is no limit.
-
-    Pure: times come in as arguments. What was sent is paid for by waiting afterwards, so there are
-    no bursts. A piece may be as large as the rate of a fraction of a second.
-    """
-
-    def __init__(self, bytes_per_s: int = 0) -> None:
-        self.bytes_per_s = bytes_per_s
-        self._free_ms = 0.0
-
-    def wait_ms(self, now_ms: int) -> float:
-        """Return how long to wait before anything may be sent."""
-        return max(self._free_ms - now_ms, 0.0) if self.bytes_per_s else 0.0
-
-    @property
-    def piece_bytes(self) -> int:
-        """How much to send at once; a larger frame is still sent whole."""
-        if not self.bytes_per_s:
-            return limits.FETCH_LOG_BYTES_MAX
-        piece = max(self.bytes_per_s // _PIECES_PER_S, limits.REASSIGNMENT_CHUNK_BYTES_MIN)
-        return min(piece, limits.FETCH_LOG_BYTES_MAX)
-
-    def on_sent(self, size_bytes: int, now_ms: int) -> None:
-        """Note that bytes were sent."""
-        if self.bytes_per_s:
-            self._free_ms = max(self._free_ms, now_ms) + size_bytes * 1000 / self.bytes_per_s
-
-
-class _Rest:
-    """A follower that has everything and was told all bounds, and the logs as they were then.
-
-    A node at rest has hundreds of them in each session. What ends a rest is reported, but for
-    segments that retention removes: those are looked for once in ``limits.REST_CHECK_MS``.
-    """
-
-    __slots__ = ("_events", "_follower", "_leader", "_messages")
-
-    def __init__(self, leader: LeaderReplica, follower: FollowerProgress) -> None:
-        self._leader, self._follower = leader, follower
-        self._messages, self._events = leader.logs.messages.segments, leader.logs.events.segments
-
-    def has_other_segments(self) -> bool:
-        """Whether the leader's logs have other segments by now: a change replaces the lists."""
-        logs = self._leader.logs
-        return (
-            logs.messages.segments is not self._messages or logs.events.segments is not self._events
-        )
-
-    def end(self) -> None:
-        """Count later requests no more."""
-        self._follower.end_rest()
-
-
-class _Session:
-    """The last known positions of a follower, and where the last response leads it."""
-
-    def __init__(self, node: str, number: int) -> None:
-        self.node = node
-        self.number = number
-        self.positions: dict[PartitionKey, Position] = {}
-        self.expected: dict[PartitionKey, LogOffsets] = {}
-        self.sent_bounds: dict[PartitionKey, ReplicaBounds] = {}
-        """The bounds of the leader's logs in the last response."""
-        self.stale: set[PartitionKey] = set()
-        """Partitions whose bounds have changed since, while the follower had everything."""
-        self.verified: dict[PartitionKey, Position] = {}
-        """Positions up to which the follower's logs are known to be prefixes of the leader's.
-
-        Other positions do not count: what a follower has there may be of another leader.
-        """
-        self.rests: dict[PartitionKey, _Rest] = {}
-        self.active: dict[PartitionKey, None] = {}
-        """The partitions that are not at rest."""
-        self.latest = LatestRequest(0)
-        self.checked_ms = 0
-        self.pending: dict[PartitionKey, None] = {}
-        """Partitions to examine, in the order of their turn."""
-        self.updated = asyncio.Event()
-
-    def set_position(self, position: Position) -> None:
-        self.positions[position.key] = position
-        self.verified.pop(position.key, None)
-        if self.expected.get(position.key) == position.ends:
-            self.verified[position.key] = position
-        self.enqueue(position.key)
-
-    def forget_leadership(self, key: PartitionKey) -> None:
-        """Forget where the follower is, because another leadership begins."""
-        self.end_rest(key)
-        for known in (self.expected, self.sent_bounds, self.verified):
-            known.pop(key, None)
-        self.stale.discard(key)
-
-    def forget(self, key: PartitionKey) -> None:
-        self.positions.pop(key, None)
-        self.forget_leadership(key)
-        self.active.pop(key, None)
-        self.pending.pop(key, None)
-
-    def expect(self, key: PartitionKey, ends: LogOffsets | None) -> None:
-        if ends is None:
-            self.expected.pop(key, None)
-        elif key in self.positions:
-            self.expected[key] = ends
-
-    def begin_rest(self, key: PartitionKey, leader: LeaderReplica) -> None:
-        follower = leader.progress.follower(self.node)
-        if follower is not None:
-            self.rests[key] = _Rest(leader, follower)
-            follower.begin_rest(self.latest)
-            self.active.pop(key, None)
-
-    def end_rest(self, key: PartitionKey) -> None:
-        if key in self.positions:
-            self.active.setdefault(key)
-        rest = self.rests.pop(key, None)
-        if rest is not None:
-            rest.end()
-
-    def end_rests_with_other_segments(self, now_ms: int) -> None:
-        """End the rests whose leader has removed or rolled segments; only now and then."""
-        if now_ms - self.checked_ms >= limits.REST_CHECK_MS:
-            self.checked_ms = now_ms
-            for key in [key for key, rest in self.rests.items() if rest.has_other_segments()]:
-                self.end_rest(key)
-
-    def enqueue(self, key: PartitionKey) -> None:
-        self.end_rest(key)
-        self.pending.setdefault(key)
-        self.updated.set()
+from goq.cluster.replication.push.protocol import PeerStream
+from goq.cluster.replication.push.sender import PushSender
+from goq.errors import InvalidFrame
 
 
 class FetchServer:
@@ -164,7 +37,8 @@ class FetchServer:
         self._executor = executor
         self._clock = clock
         self._leaders: dict[PartitionKey, LeaderReplica] = {}
-        self._sessions: dict[str, _Session] = {}
+        self._sessions: dict[str, FetchSession] = {}
+        self._streams: dict[str, PeerStream] = {}
         self._recent = RecentBatchPool()
         self._throttle = Throttle()
         self._adding: Mapping[PartitionKey, frozenset[str]] = {}
@@ -202,9 +76,65 @@ class FetchServer:
 
     def on_bounds_change(self, key: PartitionKey) -> None:
         """Look at the followers of a partition with their next requests."""
+        leader = self._leaders.get(key)
+        is_confirming = leader is not None and leader.is_confirming
         for session in self._sessions.values():
             if key in session.rests:
                 session.end_rest(key)
+            if is_confirming and session.pushes is not None and key in session.positions:
+                session.must_answer = True
+                session.updated.set()
+
+    # Push streams
+
+    def add_stream(self, node: str, stream: PeerStream) -> None:
+        """Push over a stream to a node, in the sessions that it attaches."""
+        self.remove_stream(node)
+        self._streams[node] = stream
+
+    def remove_stream(self, node: str) -> None:
+        """End the session that is attached to the stream of a node: its pushes may be lost."""
+        self._streams.pop(node, None)
+        session = self._sessions.get(node)
+        if session is not None and session.pushes is not None:
+            self._end_session(session)
+
+    def attach(self, node: str, number: int) -> None:
+        """Push to the session of a node from now on, if it is still under way."""
+        session, stream = self._sessions.get(node), self._streams.get(node)
+        if session is None or stream is None or session.number != number:
+            return
+        session.pushes = PushSender(
+            stream,
+            session,
+            self._leaders,
+            self._clock,
+            may_push=lambda key: not self._is_throttled_replica(session, key),
+            on_failure=lambda: self._end_session(session),
+        )
+        for key in session.positions:
+            session.pushes.enqueue(key)
+
+    def on_stored(self, node: str, number: int, push: int) -> None:
+        """Count what a node has stored of the pushes of a session.
+
+        Raises ``InvalidFrame`` for a push that is not under way.
+        """
+        session = self._sessions.get(node)
+        if session is None or session.pushes is None or session.number != number:
+            return
+        try:
+            session.pushes.on_stored(push)
+        except InvalidFrame:
+            self._end_session(session)
+            raise
+
+    def _end_session(self, session: FetchSession) -> None:
+        if self._sessions.get(session.node) is session:
+            del self._sessions[session.node]
+        for key in list(session.rests):
+            session.end_rest(key)
+        session.end()
 
     async def fetch(self, request: FetchRequest) -> tuple[FetchResponse, list[memoryview]]:
         """Return what is new for a follower, when there is something or its wait time is over."""
@@ -215,6 +145,9 @@ class FetchServer:
         for key in request.forgotten:
             session.forget(key)
         for position in request.positions:
+            if session.pushes is not None and session.pushes.covers(position.key):
+                self._end_session(session)  # the follower has not stored what was pushed
+                return FetchResponse([], True, self._clock.wall_ms()), []
             session.set_position(position)
             leader = self._leaders.get(position.key)
             if leader is not None:
@@ -222,17 +155,19 @@ class FetchServer:
         self._refresh(request, session, now_ms)
         if not session.pending or not any(map(partial(self._has_update, session), session.pending)):
             await self._wait(session, request.wait_ms)
+        if session.is_over:
+            return FetchResponse([], True, self._clock.wall_ms()), []
         return await self._answer(session)
 
-    def _session_of(self, request: FetchRequest) -> _Session | None:
+    def _session_of(self, request: FetchRequest) -> FetchSession | None:
         session = self._sessions.get(request.node)
         if request.is_new:
             if session is not None:
-                session.updated.set()
-            session = self._sessions[request.node] = _Session(request.node, request.session)
+                session.end()
+            session = self._sessions[request.node] = FetchSession(request.node, request.session)
         return session if session is not None and session.number == request.session else None
 
-    def _refresh(self, request: FetchRequest, session: _Session, now_ms: int) -> None:
+    def _refresh(self, request: FetchRequest, session: FetchSession, now_ms: int) -> None:
         """Count a follower that asks again from the same position as caught up until now there.
 
         It is then also told of bounds that have changed. Under load they come with the data. A
@@ -259,20 +194,25 @@ class FetchServer:
                 ):
                     session.begin_rest(key, leader)
             leader.on_follower_request(request.node, request.session)
+            if session.pushes is not None and leader.is_waiting_for(request.node):
+                session.must_answer = True
 
     def _record_position(
-        self, leader: LeaderReplica, session: _Session, position: Position, now_ms: int
+        self, leader: LeaderReplica, session: FetchSession, position: Position, now_ms: int
     ) -> None:
         is_verified = session.verified.get(position.key) is position
         if is_verified and leader.leader_epoch == position.leader_epoch:
             leader.on_fetch(session.node, position.ends, now_ms)
 
-    async def _wait(self, session: _Session, wait_ms: int) -> None:
+    async def _wait(self, session: FetchSession, wait_ms: int) -> None:
         loop = asyncio.get_running_loop()
         until = loop.time() + min(wait_ms, limits.FETCH_WAIT_MS) / 1000
         while not any(map(partial(self._has_update, session), session.pending)):
             session.pending = {key: None for key in session.pending if self._has_more(session, key)}
             session.updated.clear()
+            if session.must_answer or session.is_over:
+                session.must_answer = False
+                return
             left_s = until - loop.time()
             if left_s <= 0:
                 return
@@ -282,28 +222,31 @@ class FetchServer:
                 async with asyncio.timeout(left_s):  # wait_for may lose a cancellation
                     await session.updated.wait()
 
-    def _has_update(self, session: _Session, key: PartitionKey) -> bool:
+    def _has_update(self, session: FetchSession, key: PartitionKey) -> bool:
         """Whether there is anything to send to a follower now."""
+        is_pushed = session.pushes is not None and session.pushes.covers(key)
         if key not in self._leaders:
-            return True
+            return not is_pushed
         return self._has_more(session, key) and not self._must_wait(session, key)
 
-    def _has_more(self, session: _Session, key: PartitionKey) -> bool:
+    def _has_more(self, session: FetchSession, key: PartitionKey) -> bool:
         """Whether there is anything to send to a follower, now or when the throttle lets it."""
+        if session.pushes is not None and session.pushes.covers(key):
+            return False
         leader = self._leaders.get(key)
         position = session.positions[key]
         if leader is None or session.verified.get(key) is not position:
             return True
         return key in session.stale or leader.has_update(position)
 
-    def _is_throttled_replica(self, session: _Session, key: PartitionKey) -> bool:
+    def _is_throttled_replica(self, session: FetchSession, key: PartitionKey) -> bool:
         return session.node in self._adding.get(key, ())
 
-    def _must_wait(self, session: _Session, key: PartitionKey) -> bool:
+    def _must_wait(self, session: FetchSession, key: PartitionKey) -> bool:
         """Whether an added replica must wait to keep to the rate."""
         return self._is_throttled_replica(session, key) and self._throttle.wait_ms(_now_ms()) > 0
 
-    async def _answer(self, session: _Session) -> tuple[FetchResponse, list[memoryview]]:
+    async def _answer(self, session: FetchSession) -> tuple[FetchResponse, list[memoryview]]:
         pending = [key for key in session.pending if self._has_update(session, key)]
         waiting = [key for key in session.pending if self._has_more(session, key)]
         session.pending = dict.fromkeys([*pending, *waiting])
@@ -312,6 +255,7 @@ class FetchServer:
         is_in_memory = True
         for key in islice(pending, limits.FETCH_PARTITIONS_MAX):
             del session.pending[key]  # what is appended during the read puts it back
+            session.reading.add(key)
             position, leader = session.positions[key], self._leaders.get(key)
             asked.append((leader, position))
             if leader is None:
@@ -326,11 +270,14 @@ class FetchServer:
             is_in_memory = False
             piece_bytes = self._throttle.piece_bytes if is_throttled else None
             reads.append(partial(_read, leader, position, is_checked, piece_bytes))
-        if is_in_memory:
-            updates = _read_all(reads)
-        else:
-            loop = asyncio.get_running_loop()
-            updates = await loop.run_in_executor(self._executor, _read_all, reads)
+        try:
+            if is_in_memory:
+                updates = _read_all(reads)
+            else:
+                loop = asyncio.get_running_loop()
+                updates = await loop.run_in_executor(self._executor, _read_all, reads)
+        finally:
+            session.reading.difference_update(position.key for _, position in asked)
         for (leader, position), update in zip(asked, updates, strict=False):
             key = position.key
             if self._is_throttled_replica(session, key):
@@ -344,7 +291,7 @@ class FetchServer:
         return head, [b for n in updates for b in n.buffers]
 
     def _on_sent(
-        self, leader: LeaderReplica, session: _Session, position: Position, update: FramedUpdate
+        self, leader: LeaderReplica, session: FetchSession, position: Position, update: FramedUpdate
     ) -> None:
         """Record what a follower was sent, and what that says about its position."""
         if session.positions.get(position.key) is not position:

@@ -1,4 +1,9 @@
-"""The follower's side of fetching: one fetch loop for each node that leads followed partitions."""
+"""The follower's side of fetching: one fetch loop for each node that leads followed partitions.
+
+With a push stream to that node, each session is attached to the stream once its first response is
+here. From then on the leader pushes what it appends, and the fetches bring the rest. A push that
+does not continue the logs, and the end of the stream, begin another session.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +15,7 @@ from concurrent.futures import Executor
 from functools import partial
 
 from goq import limits
+from goq.broker.log.commit_turn import CommitTurn
 from goq.cluster.replication.follower import FollowerReplica
 from goq.cluster.replication.protocol import (
     FetchRequest,
@@ -18,6 +24,8 @@ from goq.cluster.replication.protocol import (
     PartitionUpdate,
     Position,
 )
+from goq.cluster.replication.push.protocol import PeerStream, Push, encode_begin
+from goq.cluster.replication.push.receiver import PushReceiver
 from goq.cluster.replication.segment_manifest import LOGS, SegmentManifest
 from goq.errors import GoqError, InvalidFrame
 
@@ -48,6 +56,7 @@ class Fetcher:
         *,
         on_failure: Callable[[PartitionKey, Exception], None],
         on_expired_segment: Callable[[FollowerReplica], None],
+        turn: CommitTurn | None = None,
     ) -> None:
         self._name = name
         self._leader = leader
@@ -63,6 +72,10 @@ class Fetcher:
         self._refused_pause_s = _PAUSE_S_MIN
         self._refused_timer: asyncio.TimerHandle | None = None
         self._session = 0
+        self._stream: PeerStream | None = None
+        self._attach_s = 0.0
+        """When pushes may begin again."""
+        self._pushes = PushReceiver(self._followers, turn or CommitTurn(), executor, self)
         self._storing = asyncio.Lock()
         self._asking: asyncio.Task[tuple[FetchResponse, memoryview]] | None = None
         self._is_changed = False
@@ -80,6 +93,7 @@ class Fetcher:
     async def remove(self, key: PartitionKey) -> None:
         """Stop fetching a partition; on return nothing more is stored in it."""
         self._remove(key)
+        await self._pushes.idle()
         async with self._storing:
             return
 
@@ -92,13 +106,59 @@ class Fetcher:
     async def stop(self) -> None:
         """Stop fetching; on return nothing more is stored."""
         self._followers.clear()
+        self._pushes.detach()
         if self._refused_timer is not None:
             self._refused_timer.cancel()
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
+        await self._pushes.idle()
         async with self._storing:
             return
+
+    # Push streams
+
+    def set_stream(self, stream: PeerStream | None) -> None:
+        """Take pushes over another stream, None if there is none any more."""
+        self._stream = stream
+        if self._pushes.session:
+            self._on_change()
+
+    def receive(self, push: Push) -> None:
+        """Store a push of the leader."""
+        self._pushes.receive(push)
+
+    def on_pushed(self, follower: FollowerReplica) -> None:
+        """Note that a push is stored, which the leader need not be told by a fetch."""
+        self._to_ask.discard(follower.key)
+        self._refused.discard(follower.key)
+        if follower.expired_segment() is not None:
+            self._on_expired_segment(follower)
+
+    def on_mismatch(self, reason: str) -> None:
+        """Begin another session: the pushes do not continue the logs."""
+        _log.info("the pushes of %s end, and it is fetched from: %s", self._leader, reason)
+        self._attach_s = asyncio.get_running_loop().time() + _PAUSE_S_MAX
+        self._on_change()
+
+    def on_write_failure(self, key: PartitionKey, error: Exception) -> None:
+        """Stop fetching a partition that cannot be stored here."""
+        self._remove(key)
+        self._on_failure(key, error)
+
+    async def record_sealed(self, follower: FollowerReplica) -> None:
+        """Record the segments that a push has sealed."""
+        async with follower.manifest_lock:
+            await self._record_segments(follower, [])
+
+    def _attach(self) -> None:
+        """Have the leader push in a session that has begun."""
+        stream = self._stream
+        if stream is None or not self._session or self._pushes.session == self._session:
+            return
+        if asyncio.get_running_loop().time() >= self._attach_s:
+            self._pushes.attach(self._session, stream)
+            stream.send(encode_begin(self._session))
 
     async def _run(self) -> None:
         pause_s = _PAUSE_S_MIN
@@ -114,12 +174,16 @@ class Fetcher:
 
     async def _round(self) -> None:
         """Fetch once, and store the response."""
+        if not self._session:
+            self._pushes.detach()
+            await self._pushes.idle()
         fetched = await self._fetch_unless_changed(self._request())
         if fetched is None or fetched[0].is_unknown_session:
             self._session = 0
             return
         async with self._storing:
             await asyncio.shield(self._store(*fetched))
+        self._attach()
         if not self._refused:
             self._refused_pause_s = _PAUSE_S_MIN
         elif self._refused_timer is None:
@@ -171,8 +235,11 @@ class Fetcher:
         return None
 
     def _on_change(self) -> None:
-        """End the request under way: the set of partitions has changed."""
+        """End the request under way and its session: the set of partitions has changed."""
         self._is_changed = True
+        if self._pushes.session:
+            self._pushes.detach()
+            self._session = 0
         if self._asking is not None:
             self._asking.cancel()
 
@@ -217,9 +284,11 @@ class Fetcher:
             self._on_failure(update.key, error)
             return
         if self._followers.get(update.key) is follower:
-            if follower.position != before:
+            if _confirms(update, before):
+                pass  # what was pushed meanwhile is reported by itself
+            elif follower.position != before:
                 self._to_ask.add(update.key)
-            elif not _confirms(update, before):  # stuck at something on the leader: ask again later
+            else:  # stuck at something on the leader: ask again later
                 self._refused.add(update.key)
             if follower.expired_segment() is not None:
                 self._on_expired_segment(follower)
@@ -239,8 +308,12 @@ class Fetcher:
     async def _store_in_thread(
         self, follower: FollowerReplica, update: PartitionUpdate, frames: memoryview
     ) -> None:
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._executor, partial(follower.apply, update, frames))
+        apply = partial(follower.apply, update, frames)
+
+        async def store() -> None:
+            await asyncio.get_running_loop().run_in_executor(self._executor, apply)
+
+        await follower.log_lock.run(store)
 
     async def _record_segments(self, follower: FollowerReplica, truncated: list[int]) -> None:
         """Record in the manifest what was sealed, and what is left of truncated logs."""
@@ -257,7 +330,7 @@ class Fetcher:
 
 def _confirms(update: PartitionUpdate, position: Position) -> bool:
     """Whether an update only tells that a follower has all that the leader has."""
-    return position.ends == update.ends and all(
+    return (update.ends is not None and position.ends.reaches(update.ends)) and all(
         log is None or not (log.frame_bytes or log.must_reset or log.diverges_at is not None)
         for log in (update.messages, update.events)
     )

@@ -1,0 +1,117 @@
+"""The messages of a push stream between two nodes. Each is one frame of the stream.
+
+    begin    1 · session u64                                    follower to leader
+    stored   2 · session u64 · number u64                       follower to leader
+    push     3 · size u32 of the head · head in msgpack · frames    leader to follower
+
+All integers are little-endian. A push belongs to a fetch session, and the pushes of a session are
+numbered from 1 on. ``begin`` asks for the pushes of a session. ``stored`` says that the follower
+has everything up to a push on its disk. The head of a push is a :class:`PushHead`; the frames of
+its updates follow in their order, as in a fetch response.
+
+Each direction of a stream keeps its order. A stream that ends takes its session with it: the
+follower begins another one by a fetch.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Final, NamedTuple, Protocol
+
+import msgspec
+
+from goq.cluster.replication.protocol import PartitionUpdate
+from goq.errors import InvalidFrame
+
+_BEGIN: Final = 1
+_STORED: Final = 2
+_PUSH: Final = 3
+_BEGIN_MESSAGE = struct.Struct("<BQ")
+_STORED_MESSAGE = struct.Struct("<BQQ")
+_PUSH_PREFIX = struct.Struct("<BI")
+
+
+class PeerStream(Protocol):
+    """An authenticated connection with another node."""
+
+    def send(self, data: bytes) -> bool:
+        """Send a message; return False if the stream is closed or its send buffer is full."""
+
+    def abort(self, reason: str) -> None:
+        """Close the stream at once, and log the reason."""
+
+
+class PushHead(msgspec.Struct, frozen=True, array_like=True):
+    """The head of a push; ``clock_ms`` is the leader's wall time when it was sent."""
+
+    session: int
+    number: int
+    clock_ms: int
+    updates: list[PartitionUpdate]
+
+
+class Begin(NamedTuple):
+    """Asks for the pushes of a session."""
+
+    session: int
+
+
+class Stored(NamedTuple):
+    """Says that everything up to the push ``number`` of a session is on the follower's disk."""
+
+    session: int
+    number: int
+
+
+class Push(NamedTuple):
+    """The frames that a leader has appended: ``frames`` are those of all updates."""
+
+    head: PushHead
+    frames: memoryview
+
+
+_decoder = msgspec.msgpack.Decoder(PushHead)
+_encoder = msgspec.msgpack.Encoder()
+
+
+def encode_begin(session: int) -> bytes:
+    """Return the message that asks for the pushes of a session."""
+    return _BEGIN_MESSAGE.pack(_BEGIN, session)
+
+
+def encode_stored(session: int, number: int) -> bytes:
+    """Return the message that reports what is stored."""
+    return _STORED_MESSAGE.pack(_STORED, session, number)
+
+
+def encode_push(head: PushHead, frames: Sequence[memoryview]) -> bytes:
+    """Return a push as one message."""
+    encoded = _encoder.encode(head)
+    return b"".join((_PUSH_PREFIX.pack(_PUSH, len(encoded)), encoded, *frames))
+
+
+def decode_message(data: bytes) -> Begin | Stored | Push:
+    """Return a message; raise ``InvalidFrame`` if the bytes are not one."""
+    kind, size_bytes = data[:1], len(data)
+    if kind == b"\x02" and size_bytes == _STORED_MESSAGE.size:
+        return Stored(*_STORED_MESSAGE.unpack(data)[1:])
+    if kind == b"\x01" and size_bytes == _BEGIN_MESSAGE.size:
+        return Begin(_BEGIN_MESSAGE.unpack(data)[1])
+    if kind != b"\x03" or size_bytes < _PUSH_PREFIX.size:
+        raise InvalidFrame("not a message of a push stream")
+    end = _PUSH_PREFIX.size + _PUSH_PREFIX.unpack_from(data)[1]
+    whole = memoryview(data)
+    try:
+        head = _decoder.decode(whole[_PUSH_PREFIX.size : end])
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise InvalidFrame(f"not the head of a push: {error}") from None
+    frames = whole[end:]
+    if sum(_frame_bytes(update) for update in head.updates) != len(frames):
+        raise InvalidFrame("a push has other frames than its head says")
+    return Push(head, frames)
+
+
+def _frame_bytes(update: PartitionUpdate) -> int:
+    messages, events = update.messages, update.events
+    return (messages.frame_bytes if messages else 0) + (events.frame_bytes if events else 0)

@@ -1,0 +1,160 @@
+"""Streams between nodes: who may open one, what goes over it, and what goes on without."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from goq import limits
+from goq.cluster import cluster_node
+from goq.cluster.cluster_node import ClusterNode
+from goq.cluster.metadata.features import PUSH_STREAMS_LEVEL
+from goq.cluster.raft.transport import handshake
+from goq.cluster.replication.push.sender import PushSender
+from goq.cluster.rpc.peer_streams import PROTOCOL, STREAM_PATH
+from tests.support.cluster.running_cluster import NAMES, RunningCluster, running_cluster
+from tests.support.eventually import eventually
+
+UPGRADE = (
+    f"GET {STREAM_PATH} HTTP/1.1\r\nHost: localhost\r\n"
+    f"Connection: Upgrade\r\nUpgrade: {PROTOCOL}\r\n\r\n"
+).encode()
+
+
+@pytest.fixture
+def stored() -> Iterator[Counter[str]]:
+    """Count what followers report of pushes, by follower."""
+    counts: Counter[str] = Counter()
+    original = PushSender.on_stored
+
+    def on_stored(self: PushSender, number: int) -> None:
+        original(self, number)
+        counts[self._session.node] += 1
+
+    with patch.object(PushSender, "on_stored", on_stored):
+        yield counts
+
+
+def streams_of(cluster: RunningCluster) -> dict[str, frozenset[str]]:
+    return {name: cluster.cluster_node(name).streams.nodes for name in cluster.running}
+
+
+def are_all_connected(cluster: RunningCluster) -> bool:
+    running = frozenset(cluster.running)
+    return all(nodes == running - {name} for name, nodes in streams_of(cluster).items())
+
+
+def publish(cluster: RunningCluster, count: int, **options: Any) -> None:
+    for number in range(count):
+        body = {"messages": [{"value": f"value {number}", **options}]}
+        name = sorted(cluster.running)[number % len(cluster.running)]
+        cluster.by_name[name].call("POST", "/v1/topics/orders/messages", body)
+
+
+def abort_all(node: ClusterNode) -> None:
+    for link in list(node.streams._streams.values()):
+        link.abort("the test cuts it")
+
+
+def test_leaders_push_over_one_stream_between_each_two_nodes(stored: Counter[str]) -> None:
+    with running_cluster() as cluster:
+        cluster.create("orders", partitions=3)
+        eventually(lambda: are_all_connected(cluster))
+        eventually(lambda: publish(cluster, 6) or stored.keys() == set(NAMES))
+        assert len({id(each) for each in cluster.cluster_node("n1").streams._streams.values()}) == 2
+
+
+def test_a_stream_that_ends_is_opened_again_and_pushes_go_on(stored: Counter[str]) -> None:
+    with running_cluster() as cluster:
+        cluster.create("orders", partitions=3)
+        for _ in range(3):
+            eventually(lambda: are_all_connected(cluster))
+            before = stored.total()
+            eventually(lambda before=before: publish(cluster, 3) or stored.total() > before)
+            cluster.on_loop("n2", abort_all)
+            publish(cluster, 10)
+        eventually(lambda: are_all_connected(cluster))
+        cluster.stop("n3")
+        eventually(lambda: are_all_connected(cluster))
+        cluster.restart("n3")
+        eventually(lambda: are_all_connected(cluster))
+
+
+def test_below_its_feature_level_there_are_no_streams_and_followers_fetch(
+    stored: Counter[str],
+) -> None:
+    with (
+        patch.object(cluster_node, "OWN_LEVEL", PUSH_STREAMS_LEVEL - 1),
+        running_cluster() as cluster,
+    ):
+        cluster.create("orders", partitions=3)
+        eventually(lambda: cluster.state("n1").features.level == PUSH_STREAMS_LEVEL - 1)
+        publish(cluster, 20)
+        time.sleep(3 * limits.PUSH_STREAM_CHECK_S)  # in which they would be dialed
+        publish(cluster, 20)
+        assert set(streams_of(cluster).values()) == {frozenset()}
+        assert not stored
+
+
+def upgraded(address: tuple[str, int]) -> socket.socket:
+    connection = socket.create_connection(address, 10)
+    connection.sendall(UPGRADE)
+    answer = b""
+    while not answer.endswith(b"\r\n\r\n"):
+        answer += connection.recv(1)
+    assert answer.startswith(b"HTTP/1.1 101 Switching Protocols\r\n"), answer
+    return connection
+
+
+def is_closed(connection: socket.socket) -> bool:
+    with contextlib.suppress(ConnectionError):
+        while connection.recv(4096):
+            pass
+    return True
+
+
+def test_a_stranger_gets_no_stream_and_disturbs_none(stored: Counter[str]) -> None:
+    with running_cluster() as cluster:
+        cluster.create("orders", partitions=3)
+        eventually(lambda: are_all_connected(cluster))
+        node = cluster.by_name["n2"]
+        host, _, port = node.url.removeprefix("http://").rpartition(":")
+        address = host, int(port)
+        before = dict(cluster.cluster_node("n2").streams._streams)
+        hello = handshake.pack_hello(os.urandom(32), "n1", "n2", "a disk")
+        unknown = handshake.pack_hello(os.urandom(32), "n9", "n2", "a disk")
+        for opening in (
+            os.urandom(64),
+            b"\xff" * 64,
+            handshake.plain_frame(unknown),
+            handshake.plain_frame(hello) + handshake.plain_frame(os.urandom(32)),
+            handshake.plain_frame(hello) + handshake.plain_frame(b""),
+        ):
+            with upgraded(address) as connection:
+                connection.sendall(opening)
+                assert is_closed(connection), opening
+        with upgraded(address) as silent:
+            assert is_closed(silent)  # after limits.RAFT_HANDSHAKE_TIMEOUT_S
+        assert cluster.cluster_node("n2").streams._streams == before
+        eventually(lambda: publish(cluster, 3) or stored)
+
+
+def test_only_the_protocol_of_streams_may_be_upgraded_to() -> None:
+    with running_cluster() as cluster:
+        host, _, port = cluster.by_name["n1"].url.removeprefix("http://").rpartition(":")
+        for request in (
+            UPGRADE.replace(PROTOCOL.encode(), b"websocket"),
+            UPGRADE.replace(b"GET", b"POST"),
+            UPGRADE.replace(b"Upgrade: goq", b"Content-Length: 3\r\nUpgrade: goq") + b"abc",
+        ):
+            with socket.create_connection((host, int(port)), 10) as connection:
+                connection.sendall(request)
+                assert connection.recv(4096).startswith(b"HTTP/1.1 400 "), request
