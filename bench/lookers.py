@@ -20,7 +20,7 @@ LOOKERS = 10
 BUSY_TOPICS = 50
 _AT_ONCE = 50
 _SETTLE_S = 7.0
-_HEALTH_PERIOD_S = 5.0
+_HEALTH_PERIOD_S = 15.0
 
 
 class _Looker(asyncio.Protocol):

@@ -181,12 +181,11 @@ class OperationRoutes:
         offline: list[str] = []
         damaged: list[str] = []
         for topic in self._broker.topics.values():
-            for partition in topic.partitions:
-                name = str(partition.identity)
+            for partition in topic.partitions.here():
                 if not partition.is_online:
-                    offline.append(name)
+                    offline.append(str(partition.identity))
                 if partition.message_damage or partition.event_damage:
-                    damaged.append(name)
+                    damaged.append(str(partition.identity))
             offline += [f"{topic.name}:{number}" for number in topic.partitions.offline]
         return sorted(set(offline)), damaged
 

@@ -248,5 +248,5 @@ def _signature(topic: Topic) -> Signature:
         sum(map(len, topic.receiver.waiters.queues.values())),
     ]
     for each in partitions.here():
-        found += (each.log_start_offset, each.log_end_offset, each.event_end_offset, each.is_online)
+        found += each.change_mark()
     return tuple(found)

@@ -201,6 +201,16 @@ class Partition:
         """The offset before which everything is committed: the high watermark."""
         return self._state.end_offset
 
+    def change_mark(self) -> tuple[int, int, int, bool]:
+        """Return what differs whenever something has happened in the partition."""
+        messages = self._messages.segments
+        return (
+            messages[0].base_offset,
+            messages[-1].end_offset,
+            self._events.segments[-1].end_offset,
+            self.availability.error is None,
+        )
+
     @property
     def log_start_offset(self) -> int:
         """The first offset in the message log."""

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from goq.errors import GoqError, NotLeader, PartitionNotFound
 
 if TYPE_CHECKING:
     from goq.broker.partition.partition import Partition
+
+
+_is_online = attrgetter("is_online")
 
 
 class PartitionTable:
@@ -92,6 +96,8 @@ class PartitionTable:
 
     def failures(self) -> dict[int, GoqError]:
         """Return why partitions of this node are offline, by number."""
+        if not self.offline and all(map(_is_online, self._here.values())):
+            return {}
         opened = {number: each.availability.error for number, each in self._here.items()}
         failed = {number: error for number, error in opened.items() if error is not None}
         return dict(sorted({**failed, **self.offline}.items()))

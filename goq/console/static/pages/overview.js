@@ -9,7 +9,7 @@ import { Badge, Card, Failure, Loading, Page, Stats, Table } from "../parts.js";
 import { groupProblems, healthProblems, liveProblems } from "../problems.js";
 import { links, useData } from "../state.js";
 
-const HEALTH_MS = 5000;
+const HEALTH_MS = 15000; // the live lines tell of nodes and topics at once
 const SHOWN = 300; // moments of the small graph
 
 function Problems({ found }) {
