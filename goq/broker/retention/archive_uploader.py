@@ -19,6 +19,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
+from contextlib import suppress
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -92,7 +93,10 @@ class ArchiveUploader:
 
     def begin_deletion(self, folder: str) -> None:
         """Remember the objects of a topic that is being deleted; blocks on the disk."""
-        urls = {self._disk.entry(path).url for path in self._entries_of(folder)}
+        urls = set()
+        for path in self._entries_of(folder):
+            with suppress(CorruptData, FileNotFoundError):  # others name the same store
+                urls.add(self._disk.entry(path).url)
         if self.url is not None:
             urls.add(self.url)
         if urls:
@@ -168,13 +172,28 @@ class ArchiveUploader:
         local = self._disk.local
         names = set(local.names(path.parent))
         entry_at = entry_path(path)
-        if entry_at.name not in names:
+        is_stored = entry_at.name in names and (
+            path.name not in names or self._is_stored(entry_at, path)
+        )
+        if not is_stored:
             if path.name not in names:
                 return
             assert self.url is not None
             write_entry(local, entry_at, self._uploaded(self.url, path, names))
+            self._disk.forget(entry_at)  # of a segment that was archived before in another way
         for stored in self._disk.entry(entry_at).objects:
             local.remove(_beside(path, stored.suffix))
+
+    def _is_stored(self, entry_at: Path, path: Path) -> bool:
+        """Whether an entry is of the file that is here."""
+        try:
+            stored = self._disk.entry(entry_at).archive
+        except CorruptData:
+            return False
+        digest = sha256()
+        for data in self._pieces(path):
+            digest.update(data)
+        return digest.hexdigest() == stored.sha256
 
     def _uploaded(self, url: str, path: Path, names: set[str]) -> StoredEntry:
         """Upload the files of a segment, read them back, and return the entry."""
@@ -222,10 +241,14 @@ class ArchiveUploader:
         local = self._disk.local
         names = local.names(path.parent)
         if entry_path(path).name in names:
-            entry = self._disk.entry(entry_path(path))
-            store = self._store(entry.url)
-            for stored in entry.objects:
-                store.remove(Path(stored.key))
+            try:
+                entry = self._disk.entry(entry_path(path))
+            except CorruptData as error:
+                _log.error("objects stay in the store until their topic goes: %s", error.detail)
+            else:
+                store = self._store(entry.url)
+                for stored in entry.objects:
+                    store.remove(Path(stored.key))
             local.remove(entry_path(path))
             self._disk.forget(entry_path(path))
         for suffix in (SUFFIX, *SIDECARS):

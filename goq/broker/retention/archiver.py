@@ -58,7 +58,7 @@ _NO_ROWS: Mapping[_LogKey, Sequence[ArchiveRow]] = {}
 
 
 class ArchiveTotals(NamedTuple):
-    """The archived messages of a topic. ``bytes`` is the disk usage of all its archive files."""
+    """The archived messages of a topic. ``bytes`` are those of all its files, here or stored."""
 
     segments: int
     messages: int

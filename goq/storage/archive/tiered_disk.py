@@ -11,6 +11,8 @@ from pathlib import Path
 from threading import Lock
 from typing import Final
 
+from goq.errors import CorruptData
+from goq.storage.archive.file import SUFFIX as ARCHIVE_SUFFIX
 from goq.storage.archive.file import Footer, read_footer
 from goq.storage.archive.store_cache import StoreCache
 from goq.storage.archive.stored_entry import (
@@ -100,8 +102,13 @@ class TieredDisk:
                 del self._entries[path]
 
     def _stored(self, path: Path) -> tuple[StoredEntry, StoredObject]:
-        entry = self.entry(entry_path(path))
-        stored = entry.object_of(path)
+        try:
+            entry = self.entry(entry_path(path))
+            stored = entry.object_of(path)
+        except CorruptData:
+            if path.name.endswith(ARCHIVE_SUFFIX):
+                raise
+            stored = None  # what lies beside a segment can be made anew
         if stored is None:
             raise FileNotFoundError(2, "there is no such file", str(path))
         return entry, stored

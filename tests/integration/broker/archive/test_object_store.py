@@ -258,6 +258,30 @@ def test_a_deleted_topic_takes_its_objects_with_it_even_if_the_store_comes_back_
         assert kept
 
 
+def test_a_damaged_entry_keeps_no_topic_from_being_deleted_and_no_segment_from_expiring(
+    url: str, proxy: StoreProxy, server: S3Server, tmp_path: Path
+) -> None:
+    prefix = f"{tmp_path.name}/node-1/"
+    with stored_node(tmp_path / "data", url) as node:
+        fill(node)
+        wait_until_moved(node)
+    entries = sorted((tmp_path / "data" / "archive").rglob("*/messages/*.stored"))
+    for path in entries[:2]:
+        path.write_bytes(flipped(path.read_bytes(), 40))
+    with stored_node(tmp_path / "data", url) as node:
+        found = read(node)
+        assert numbers(found) == [2, 3, 4, 5]
+        assert found["damaged"]
+        settings = {"retention.total_bytes": "130KiB"}
+        node.call("PATCH", f"/v1/topics/{TOPIC}", {"settings": settings})
+        broker = node.node.broker
+        assert broker is not None
+        node.on_loop(broker.retention_manager.apply)
+        eventually(lambda: not any(path.exists() for path in entries[:3]), seconds=WAIT_S)
+        node.call("DELETE", f"/v1/topics/{TOPIC}")
+        eventually(lambda: server.keys(prefix) == [], seconds=WAIT_S)
+
+
 def test_total_retention_deletes_archived_segments_everywhere(
     url: str, proxy: StoreProxy, server: S3Server, tmp_path: Path
 ) -> None:
