@@ -25,6 +25,7 @@ from bench import (
     partitions,
     past,
     rolling,
+    security,
     singles,
     sqs,
     trace,
@@ -55,6 +56,7 @@ WORKS: list[Work] = [
     *cluster.WORKS,
     *partitions.WORKS,
     *rolling.WORKS,
+    *security.WORKS,
     *sqs.WORKS,
 ]
 QUICK_SCALE = 0.1
