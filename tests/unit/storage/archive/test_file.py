@@ -132,6 +132,22 @@ def test_what_is_in_memory_is_bounded_and_one_stretch_is_always_held() -> None:
         assert disk.bytes_read - before < disk.size(ROOT / f"{NAME}.log.zst") + 5000
 
 
+def test_the_stretch_that_was_read_longest_ago_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "ARCHIVE_CHUNK_BYTES", 1000)
+    disk, data = SimulatedDisk(), Random(2).randbytes(5000)
+    disk.make_dir(ROOT)
+    disk.make_dir(SOURCE)
+    segment = Segment(SOURCE, 0)
+    disk.put(segment.path, data)
+    path = archive_path(ROOT, segment.path)
+    write_archive(disk, segment.path, path, footer_of(segment, len(data)), never)
+    reading = ArchiveDisk(disk, ROOT, cache_bytes_max=2000)
+    log = ROOT / f"{NAME}.log"
+    for number, held in ((0, [0]), (1, [0, 1]), (0, [1, 0]), (2, [0, 2]), (1, [2, 1])):
+        assert bytes(reading.read(log, 1000 * number, 1000)) == data[1000 * number :][:1000]
+        assert [each for _, each in reading._chunks] == held
+
+
 def test_what_files_say_of_themselves_is_remembered_of_so_many() -> None:
     disk = SimulatedDisk()
     data = disk.read_all(archived(disk, filled(disk)))

@@ -11,7 +11,7 @@ import pytest
 
 from goq import limits
 from goq.config.topic import Fsync
-from goq.errors import StorageFailed
+from goq.errors import InvalidFrame, StorageFailed
 from goq.frame.encoder import Columns, encode_frame
 from goq.frame.view import FrameView
 from goq.storage.column_index.rows import ColumnsBuilder, read_frames, rows_of
@@ -57,6 +57,20 @@ def test_a_name_that_a_frame_has_twice_is_one_tenant() -> None:
     rows = rows_of(FrameView.parse(frame))
     assert rows is not None
     assert (rows.tenants.tolist(), rows.tenant_names) == ([0, 0, -1], ["ab"])
+
+
+def test_a_tenant_that_its_frame_does_not_name_is_an_error() -> None:
+    frame = encode_frame(Columns([b""] * 3, tenants=["ab", "cd", None]))
+    numbers = bytes([0, 0, 1, 0, 0xFF, 0xFF])
+    assert frame.count(numbers) == 1
+    for number, is_named in ((1, True), (2, False), (3, False), (0xFFFE, False)):
+        changed = numbers[:2] + number.to_bytes(2, "little") + numbers[4:]
+        view = FrameView.parse(frame.replace(numbers, changed))
+        if is_named:
+            assert rows_of(view) is not None
+        else:
+            with pytest.raises(InvalidFrame):
+                rows_of(view)
 
 
 def test_a_message_whose_time_has_come_when_it_is_appended_is_not_delayed() -> None:

@@ -311,6 +311,21 @@ def test_damaged_bytes_stay_as_they_are_and_are_still_reported() -> None:
     assert bytes(data[places[4] : places[5]]) in kept
 
 
+def test_others_may_go_on_between_the_frames_of_a_pass() -> None:
+    case = filled(3)
+    segment = case.log.segments[0]
+    frames = len(list(case.log.reader.read(0, segment.end_offset, messages_max=10**6).frames))
+    newest = OffsetMap(0, secret=SECRET, keys_max=1000)
+    pauses: list[None] = []
+    build_offset_map(case.log.reader, newest, case.log.end_offset, nothing)
+    terms = CleanerParameters(newest, case.now_us, 0, lambda: pauses.append(None))
+    plan = plan_rewrite(case.disk, segment, terms)
+    assert plan.removed_count
+    assert len(pauses) == frames > 3
+    rewrite_segment(case.disk, segment, plan, terms, time_before_us=0)
+    assert len(pauses) > frames
+
+
 def test_the_last_batches_of_a_producer_keep_their_headers() -> None:
     disk = SimulatedDisk()
     log = Log.open(DIRECTORY, disk, LogConfig(segment_bytes=1 << 20, columns=True))
