@@ -23,6 +23,7 @@ REASON_CHARS_MAX: Final = 1000
 TENANT_NAME_BYTES_MAX: Final = 200
 DEDUP_ID_BYTES_MAX: Final = 1000
 TXN_ID_BYTES_MAX: Final = 500
+SINK_TOPICS_MAX: Final = 100  # that the rows of one task of Spark's sink name
 
 # Messages and frames
 KEY_BYTES_MAX: Final = 64 * KIB

@@ -76,14 +76,14 @@ def test_a_batch_without_rows_finishes_one_that_was_interrupted(
     options = SinkOptions.parse({"server": node.url, "topic": topic, "txnId": "x"})
     rows = pa.RecordBatch.from_pydict({"value": ["v0", "v1"]})
     with Client(node.url) as client:
-        ranges = stage(client, options, iter([rows]), 0)
+        ranges = stage(client, options, iter([rows]), 0)[topic]
         first = {each.partition: 0 for each in ranges}
         TopicLedger(client, topic).begin("x", LedgerEntry(0, "query", ranges, first))
     assert logged(node, topic) == []
     writer = StreamWriter(options, StructType().add("value", StringType()), overwrite=False)
     writer.commit([None], 1)
     assert logged(node, topic) == []
-    writer.commit([WrittenBatch([], "query")], 1)
+    writer.commit([WrittenBatch({}, "query")], 1)
     assert logged(node, topic) == expected(2)
 
 
@@ -129,6 +129,51 @@ def test_what_cannot_be_written_is_refused_before_anything_is_staged(
         save(spark.range(1).selectExpr(column), node, topic, **options)
     with Client(node.url) as client:
         assert f"{topic}.staged" not in {found.name for found in client.list_topics()}
+
+
+def test_rows_may_name_their_topics(spark: SparkSession, node: RunningNode, topic: str) -> None:
+    other = f"{topic}-other"
+    with Client(node.url) as client:
+        client.create_topic(other, 2)
+    frame = spark.range(40, numPartitions=2).selectExpr(
+        f"IF(id % 4 = 0, '{other}', '{topic}') AS topic", "CONCAT('v', id) AS value"
+    )
+    for _ in range(2):  # once, under its name
+        frame.write.format("goq").options(server=node.url, txnId="load").mode("append").save()
+    assert logged(node, topic) == sorted(f"v{n}" for n in range(40) if n % 4)
+    assert logged(node, other) == sorted(f"v{n}" for n in range(0, 40, 4))
+    save(frame, node, other)  # the option goes first
+    assert logged(node, other) == sorted([*expected(40), *(f"v{n}" for n in range(0, 40, 4))])
+    nowhere = "CAST(NULL AS STRING) AS topic", "'a' AS value"
+    with pytest.raises(Exception, match="a row has no topic"):
+        spark.range(1).selectExpr(*nowhere).write.format("goq").options(server=node.url).mode(
+            "append"
+        ).save()
+    with pytest.raises(Exception, match="give the topic to write to"):
+        numbers(spark, 1).write.format("goq").options(server=node.url).mode("append").save()
+
+
+def test_a_batch_for_two_topics_that_was_cut_between_them_is_finished_once(
+    node: RunningNode, topic: str
+) -> None:
+    from pyspark.sql.types import StructType
+
+    other = f"{topic}-other"
+    options = SinkOptions.parse({"server": node.url})
+    rows = pa.RecordBatch.from_pydict({"value": expected(6), "topic": [topic, other] * 3})
+    schema = StructType().add("value", "string").add("topic", "string")
+    writer = StreamWriter(options, schema, overwrite=False)
+    with Client(node.url) as client:
+        client.create_topic(other, 2)
+        first = WrittenBatch(stage(client, options, iter([rows]), 0), "query-1")
+        again = WrittenBatch(stage(client, options, iter([rows]), 0), "query-1")
+    only_one = WrittenBatch({topic: first.ranges[topic]}, "query-1")
+    writer.commit([only_one], 0)  # the driver died after the first topic
+    assert (logged(node, topic), logged(node, other)) == (["v0", "v2", "v4"], [])
+    for _ in range(2):
+        writer.commit([again], 0)
+    assert logged(node, topic) == ["v0", "v2", "v4"]
+    assert logged(node, other) == ["v1", "v3", "v5"]
 
 
 def test_nothing_is_overwritten(spark: SparkSession, node: RunningNode, topic: str) -> None:

@@ -46,6 +46,8 @@ def republish(rows: DataFrame, options: SinkOptions) -> Republished:
     An interrupted transaction is finished with its original rows. Raises ``InvalidInput`` for
     columns that no message has, and the errors of the sink.
     """
+    if not options.topic:
+        raise InvalidInput("give the topic to write to", field="topic")
     if options.transaction is None:
         raise InvalidInput("give the name by which it happens once", field="txnId")
     transaction = Transaction(options.topic, options.transaction)

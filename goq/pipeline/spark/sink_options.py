@@ -45,6 +45,7 @@ COLUMNS: Final = {
 class SinkOptions:
     """The options of a writing query; pickled into tasks.
 
+    ``topic`` is empty if each row names its own.
     ``patience`` is how long a request is retried while a node is busy or does not answer.
     """
 
@@ -67,21 +68,12 @@ class SinkOptions:
                     field=name[:80],
                 )
         options = {**_KNOWN, **given}
-        if not options["topic"]:
-            raise InvalidInput("give the topic to write to", field="topic")
         if len(options["txnid"].encode()) > limits.TXN_ID_BYTES_MAX:
             raise InvalidInput(
                 f"a txnId has at most {limits.TXN_ID_BYTES_MAX} bytes", field="txnId"
             )
-        topic = check_name(options["topic"], "topic")
-        if len(topic) > NAME_CHARS_MAX:
-            raise InvalidInput(
-                f"the name of a topic that Spark writes to has at most {NAME_CHARS_MAX} characters:"
-                f" beside it are others that add {STAGED_SUFFIX} and {COMMITS_SUFFIX}",
-                field="topic",
-            )
         return cls(
-            topic=topic,
+            topic=check_target(options["topic"]) if options["topic"] else "",
             servers=tuple(option_list(options["server"])),
             token=options["token"] or None,
             transaction=options["txnid"] or None,
@@ -102,19 +94,35 @@ class SinkOptions:
                 ) from error
 
 
-def check_columns(columns: Iterable[tuple[str, str]]) -> None:
-    """Raise ``InvalidInput`` unless rows with these columns and types can be messages."""
+def check_target(name: str) -> str:
+    """Return the name of a topic to write to; raise ``InvalidInput`` for an invalid one."""
+    topic = check_name(name, "topic")
+    if len(topic) > NAME_CHARS_MAX:
+        raise InvalidInput(
+            f"the name of a topic that Spark writes to has at most {NAME_CHARS_MAX} characters:"
+            f" beside it are others that add {STAGED_SUFFIX} and {COMMITS_SUFFIX}",
+            field="topic",
+        )
+    return topic
+
+
+def check_columns(columns: Iterable[tuple[str, str]], *, with_topic: bool = False) -> None:
+    """Raise ``InvalidInput`` unless rows with these columns and types can be messages.
+
+    ``with_topic``: each row names its topic.
+    """
+    known = {**COLUMNS, "topic": ("string",)} if with_topic else COLUMNS
     names = set()
     for name, kind in columns:
-        if name not in COLUMNS:
+        if name not in known:
             raise InvalidInput(
-                f"goq has no column {name[:80]!r} to write; there are {', '.join(COLUMNS)}:"
+                f"goq has no column {name[:80]!r} to write; there are {', '.join(known)}:"
                 " select those alone",
                 field=name[:80],
             )
-        if kind not in COLUMNS[name]:
+        if kind not in known[name]:
             raise InvalidInput(
-                f"column {name} is {kind[:200]}; it can be {' or '.join(COLUMNS[name])}: cast it",
+                f"column {name} is {kind[:200]}; it can be {' or '.join(known[name])}: cast it",
                 field=name,
             )
         if name in names:
@@ -122,6 +130,8 @@ def check_columns(columns: Iterable[tuple[str, str]]) -> None:
         names.add(name)
     if "value" not in names:
         raise InvalidInput("there is no column value: what are the messages?", field="value")
+    if with_topic and "topic" not in names:
+        raise InvalidInput("give the topic to write to, as an option or a column", field="topic")
     if {"lane", "priority"} <= names:
         raise InvalidInput("give lane or priority, not both", field="priority")
 

@@ -184,7 +184,7 @@ def test_a_run_whose_driver_died_while_publishing_is_finished_by_the_next_one(
     fill(slice_, 60)
     options = slice_.options()
     batches = as_messages(slice_.rows("SELECT * FROM messages"), 3).toArrow().to_batches()
-    ranges = stage(slice_.client, options, iter(batches), 0)
+    ranges = stage(slice_.client, options, iter(batches), 0)[slice_.into]
     topic = DyingTopic(slice_.client, slice_.into)
     topic.calls_left = published
     ledger = TopicLedger(slice_.client, slice_.into)

@@ -193,10 +193,17 @@ def test_every_column_with_every_type_that_it_may_have_is_taken() -> None:
             check_columns({"value": "binary", name: kind}.items())
 
 
+def test_rows_have_a_topic_unless_the_options_do() -> None:
+    with pytest.raises(InvalidInput, match="give the topic to write to, as an option or a column"):
+        check_columns([("value", "binary")], with_topic=True)
+    check_columns([("value", "binary"), ("topic", "string")], with_topic=True)
+    with pytest.raises(InvalidInput, match="no column 'topic'"):
+        check_columns([("value", "binary"), ("topic", "string")])
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({}, "give the topic"),
         ({"topic": "a b"}, "not allowed"),
         ({"topic": "x" * (NAME_CHARS_MAX + 1)}, "at most 192 characters: beside it"),
         ({"topic": "t", "table": "events"}, "unknown option 'table'"),
