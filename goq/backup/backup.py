@@ -18,6 +18,7 @@ from goq.backup.object_writer import ObjectWriter, known_files, stamp_of
 from goq.backup.place import BackupPlace, open_place
 from goq.backup.planned_files import FileStamp, PlannedTopic
 from goq.errors import UsageError
+from goq.schedules.schedule_record import ScheduleRecord
 from goq.storage.disk import Disk
 from goq.storage.node_db import FILE_NAME as DB_NAME
 
@@ -58,11 +59,17 @@ class BackupBuilder:
             )
         )
 
-    def finish(self, epoch: int, tokens: Mapping[str, TokenRecord]) -> BackupResult:
+    def finish(
+        self,
+        epoch: int,
+        tokens: Mapping[str, TokenRecord],
+        schedules: Mapping[str, ScheduleRecord],
+    ) -> BackupResult:
         """Write the manifest; return what the backup has."""
         topics = sorted(self._topics, key=lambda topic: topic.name)
         by_id = tuple(tokens[name] for name in sorted(tokens))
-        manifest = BackupManifest(self._time_us, epoch, tuple(topics), by_id)
+        by_name = tuple(schedules[name] for name in sorted(schedules))
+        manifest = BackupManifest(self._time_us, epoch, tuple(topics), by_id, by_name)
         name = self._place.add(manifest)
         return BackupResult(
             name,
@@ -117,4 +124,4 @@ def back_up_folder(
                             logs.append(done.value)
                             break
                 builder.add_topic(topic, logs)
-            return builder.finish(source.epoch, source.tokens)
+            return builder.finish(source.epoch, source.tokens, source.schedules)

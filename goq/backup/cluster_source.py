@@ -30,6 +30,7 @@ from goq.backup.planned_files import (
     PlannedTopic,
 )
 from goq.errors import GoqError, NotFound, TooManyRequests, Unavailable
+from goq.schedules.schedule_record import ScheduleRecord
 
 T = TypeVar("T")
 LOG_NAMES: Final = ("messages", "events")
@@ -66,6 +67,10 @@ class ClusterTopics(Protocol):
         """The access tokens by name."""
 
     @property
+    def schedules(self) -> Mapping[str, ScheduleRecord]:
+        """The schedules by name."""
+
+    @property
     def epoch(self) -> int:
         """The highest leader epoch of all partitions, or the node's own number of starts."""
 
@@ -87,6 +92,11 @@ class ClusterSource:
     def tokens(self) -> Mapping[str, TokenRecord]:
         """The access tokens by name."""
         return self._cluster.tokens
+
+    @property
+    def schedules(self) -> Mapping[str, ScheduleRecord]:
+        """The schedules by name."""
+        return self._cluster.schedules
 
     @property
     def epoch(self) -> int:

@@ -28,6 +28,7 @@ from goq.backup.planned_files import (
     list_archived_files,
 )
 from goq.errors import CorruptData, DataDirLocked, NotFound, UsageError
+from goq.schedules.schedule_record import ScheduleRecord
 from goq.storage.archive.manifest import ARCHIVE_DIR
 from goq.storage.catalog.topic_file import read_topic_file
 from goq.storage.data_dir_lock import FILE_NAME as LOCK_NAME
@@ -130,6 +131,7 @@ class DataDirSource:
         try:
             self.epoch = db.current_epoch()
             self.tokens: Mapping[str, TokenRecord] = db.tokens()
+            self.schedules: Mapping[str, ScheduleRecord] = db.schedules()
             for bad in db.damaged_rows():
                 raise CorruptData(f"{db.path} has {bad}; {_START}")
             rows = [row for row in db.topics() if not row.deleting]

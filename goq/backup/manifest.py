@@ -1,12 +1,12 @@
-"""The manifest of a backup: topics, settings, tokens, and the objects that hold the files.
+"""The manifest of a backup: topics, settings, tokens, schedules, and the objects with the files.
 
-    goq-backup 1 <SHA-256 of the rest, 64 hexadecimal digits>
+    goq-backup 2 <SHA-256 of the rest, 64 hexadecimal digits>
     <one line of JSON: the fields of BackupManifest>
 
 Each manifest is complete: a restore needs no other. Objects are named by the SHA-256 of their
 bytes, so the manifest vouches for every byte of the backup. A manifest holds names of topics and
 numbers, never paths. :func:`decode_manifest` checks all of them, because a restore makes folders of
-them.
+them. Format 1 had no schedules.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ import msgspec
 from goq.access.token_record import TokenRecord
 from goq.errors import CorruptData, GoqError, InvalidInput, UnsupportedFormat
 from goq.model import check_name, check_partitions, topic_folder
+from goq.schedules.schedule_record import ScheduleRecord
 
-_HEAD: Final = b"goq-backup 1 "
+_FORMAT: Final = 2
 _ANY_HEAD = re.compile(rb"goq-backup (\d{1,9}) ", re.ASCII)
 _DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _OFFSET_MAX: Final = 2**63 - 1
@@ -105,6 +106,7 @@ class BackupManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     epoch: int
     topics: tuple[StoredTopic, ...]
     tokens: tuple[TokenRecord, ...]
+    schedules: tuple[ScheduleRecord, ...] = ()
 
     @property
     def files(self) -> Iterator[StoredFile]:
@@ -132,7 +134,7 @@ class BackupManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def encode_manifest(manifest: BackupManifest) -> bytes:
     """Return the bytes of a manifest."""
     body = msgspec.json.encode(manifest) + b"\n"
-    return _first_line(body) + body
+    return _first_line(_FORMAT, body) + body
 
 
 def decode_manifest(data: bytes) -> BackupManifest:
@@ -142,10 +144,11 @@ def decode_manifest(data: bytes) -> BackupManifest:
     manifest of a later goq.
     """
     head = _ANY_HEAD.match(data)
-    if head and int(head[1]) > 1:
-        raise UnsupportedFormat(f"it has format {int(head[1])}, of a later goq: use that one")
+    number = int(head[1]) if head else _FORMAT
+    if number > _FORMAT:
+        raise UnsupportedFormat(f"it has format {number}, of a later goq: use that one")
     first, _, body = data.partition(b"\n")
-    if first + b"\n" != _first_line(body):
+    if first + b"\n" != _first_line(number, body):
         raise CorruptData("its bytes do not match its checksum")
     try:
         manifest = msgspec.json.decode(body, type=BackupManifest)
@@ -155,12 +158,16 @@ def decode_manifest(data: bytes) -> BackupManifest:
     return manifest
 
 
-def _first_line(body: bytes) -> bytes:
-    return _HEAD + sha256(body).hexdigest().encode() + b"\n"
+def _first_line(number: int, body: bytes) -> bytes:
+    return b"goq-backup %d %s\n" % (number, sha256(body).hexdigest().encode())
 
 
 def _check(manifest: BackupManifest) -> None:
     _check_rising([topic.name for topic in manifest.topics], "topics")
+    _check_rising([schedule.name for schedule in manifest.schedules], "schedules")
+    for schedule in manifest.schedules:
+        check_name(schedule.name, "schedule")
+        check_name(schedule.topic, "topic")
     for topic in manifest.topics:
         check_name(topic.name, "topic")
         check_partitions(topic.partitions)

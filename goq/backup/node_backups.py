@@ -167,10 +167,12 @@ class NodeBackups:
             except asyncio.CancelledError:
                 await asyncio.wait([opening])  # it may take the lock only now
                 raise
+            source = self._source
+            # Before the logs: a run that is known then has its messages in them.
+            schedules = source.schedules
             for planned, logs in await self._copy_all(builder):
                 builder.add_topic(planned, logs)
-            source = self._source
-            result = await asyncio.to_thread(builder.finish, source.epoch, source.tokens)
+            result = await asyncio.to_thread(builder.finish, source.epoch, source.tokens, schedules)
         self.newest_us = began_us
         return result
 

@@ -29,6 +29,7 @@ from goq.backup.planned_files import (
 from goq.broker.broker import Broker
 from goq.broker.topic.topic import Topic
 from goq.errors import PartitionOffline, TooManyRequests
+from goq.schedules.schedule_record import ScheduleRecord
 from goq.storage.archive.manifest import ARCHIVE_DIR
 from goq.storage.disk import Disk
 from goq.storage.log.reader import LogReader
@@ -52,6 +53,10 @@ class BackupSource(Protocol):
     @property
     def tokens(self) -> Mapping[str, TokenRecord]:
         """The access tokens by name."""
+
+    @property
+    def schedules(self) -> Mapping[str, ScheduleRecord]:
+        """The schedules by name."""
 
     @property
     def epoch(self) -> int:
@@ -82,6 +87,11 @@ class LocalSource:
     def tokens(self) -> Mapping[str, TokenRecord]:
         """The access tokens by name."""
         return dict(self._broker.metadata.tokens)
+
+    @property
+    def schedules(self) -> Mapping[str, ScheduleRecord]:
+        """The schedules by name."""
+        return dict(self._broker.metadata.schedules)
 
     @property
     def epoch(self) -> int:

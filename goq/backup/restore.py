@@ -19,6 +19,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
+
 from goq import limits
 from goq.backup.backup import check_apart
 from goq.backup.inspection import read_object
@@ -38,6 +40,7 @@ from goq.errors import (
     TopicNotFound,
 )
 from goq.model import check_name, draw_topic_id
+from goq.schedules.schedule_record import ScheduleRecord
 from goq.storage.archive.file import SUFFIX as ARCHIVE_SUFFIX
 from goq.storage.archive.manifest import ARCHIVE_DIR
 from goq.storage.catalog.topic_catalog import topic_record
@@ -54,7 +57,7 @@ from goq.units import format_time_us
 
 
 class RestoreResult(NamedTuple):
-    """The restored backup, and how many topics, messages and bytes it gave.
+    """The restored backup, and how many topics, messages, bytes and schedules it gave.
 
     ``missing`` are partitions that the backup lacks: they are empty now. ``aged`` are topics of
     which the first start deletes messages: they are older than ``retention.age``.
@@ -66,6 +69,7 @@ class RestoreResult(NamedTuple):
     bytes: int
     aged: tuple[str, ...]
     missing: tuple[str, ...] = ()
+    schedules: int = 0
 
 
 class RestoreOrder(NamedTuple):
@@ -144,11 +148,38 @@ def restore(
                     db.put_group(row.name, group, settings)
             for token in manifest.tokens:
                 db.put_token(token)
+            names = {stored.name: name for stored, name in topics}
+            schedules = _restored_schedules(manifest.schedules, names, order.at_us)
+            db.put_schedules(schedules)
         finally:
             db.close()
         disk.replace(data_dir / FORMAT_NAME, b"%d\n" % DATA_FORMAT)
-    return RestoreResult(name, len(topics), work.messages, work.bytes, tuple(sorted(work.aged)),
-                         tuple(name for topic, _ in topics for name in topic.missing))  # fmt: skip
+    aged = tuple(sorted(work.aged))
+    missing = tuple(name for topic, _ in topics for name in topic.missing)
+    count = len(schedules)
+    return RestoreResult(name, len(topics), work.messages, work.bytes, aged, missing, count)
+
+
+def _restored_schedules(
+    schedules: Sequence[ScheduleRecord], names: Mapping[str, str], at_us: int | None
+) -> list[ScheduleRecord]:
+    """Return the schedules of restored topics, under the topics' new names.
+
+    As of a moment, those created later are left out, and the runs of later times are not known.
+    """
+    kept = [each for each in schedules if each.topic in names]
+    if at_us is not None:
+        at_ms = at_us // 1000
+        kept = [
+            msgspec.structs.replace(
+                each,
+                last_due_ms=min(each.last_due_ms, at_ms),
+                paused_ms=each.paused_ms if each.paused_ms <= at_ms else 0,
+            )
+            for each in kept
+            if each.created_ms <= at_ms
+        ]
+    return [msgspec.structs.replace(each, topic=names[each.topic]) for each in kept]
 
 
 def _chosen_topics(

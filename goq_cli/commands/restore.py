@@ -52,6 +52,8 @@ def command(
         f"backup {done.name} restored to {data_dir}: {done.topics} topics, {done.messages:,}"
         f" messages, {round_size_bytes(done.bytes)}"
     )
+    if done.schedules:
+        notice(f"{done.schedules} schedules: the node runs them once it is started")
     for name in done.aged:
         notice(f"{name} has messages older than its retention.age: the first start deletes them")
     if done.missing:

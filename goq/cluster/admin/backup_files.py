@@ -28,6 +28,7 @@ from goq.cluster.replication.replica_manager import ReplicaManager
 from goq.cluster.replication.segment_manifest import LOGS
 from goq.cluster.rpc.server import CALL_PREFIX, RpcHandler
 from goq.errors import CorruptData, InvalidFrame, NotFound, NotLeader
+from goq.schedules.schedule_record import ScheduleRecord
 from goq.storage.log.reader import LogReader
 from goq.storage.log.segment import Segment
 
@@ -193,6 +194,11 @@ class LeaderFiles:
     def tokens(self) -> Mapping[str, TokenRecord]:
         """The access tokens by name."""
         return self._state().tokens
+
+    @property
+    def schedules(self) -> Mapping[str, ScheduleRecord]:
+        """The schedules by name."""
+        return self._state().schedules
 
     @property
     def epoch(self) -> int:
