@@ -43,15 +43,20 @@ complete -o default -F _goq goq
 _goq() {
     local -a found
     found=("${(@f)$(_GOQ_COMPLETE=1 goq "${(@)words[2,CURRENT]}" 2>/dev/null \
-        | sed -e 's/:/\\:/g' -e $'s/\t/:/')}")
+        | sed -e 's/:/\\:/g' -e $'s/\t$//' -e $'s/\t/:/')}")
     if [[ -n "${found[*]}" ]]; then _describe goq found; else _files; fi
 }
 compdef _goq goq
 """,
     "fish": r"""function __goq_complete
-    _GOQ_COMPLETE=1 goq (commandline -opc)[2..] (commandline -ct) 2>/dev/null
+    set -l found (_GOQ_COMPLETE=1 goq (commandline -opc)[2..] (commandline -ct) 2>/dev/null)
+    if test (count $found) -gt 0
+        printf '%s\n' $found
+    else
+        __fish_complete_path (commandline -ct)
+    end
 end
-complete -c goq -a '(__goq_complete)'
+complete -c goq -f -a '(__goq_complete)'
 """,
 }
 

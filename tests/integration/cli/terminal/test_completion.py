@@ -1,8 +1,13 @@
-"""Completion in a real bash, against a real node."""
+"""Completion in a real bash, zsh and fish, against a real node."""
 
 from __future__ import annotations
 
+import os
+import pty
+import re
+import select
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -70,6 +75,92 @@ def test_topics_groups_and_contexts_are_those_that_there_are(
     assert completed(with_goq, "consume", name, "--group", "") == ["billing"]
     assert completed(with_goq, "group", "show", "--topic", name, "bil") == ["billing"]
     assert completed(with_goq, "--context", "h") == ["here"]
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed")
+def test_fish_offers_names_with_their_help_or_files(
+    goq: Run, topic: str, with_goq: Environment, tmp_path: Path
+) -> None:
+    (tmp_path / "a-file").touch()
+    goq("topic", "create", f"{topic}-fish")
+
+    def offered(line: str) -> list[str]:
+        script = f"goq completion fish | source; complete -C {shlex.quote(line)}"
+        done = subprocess.run(
+            ["fish", "--no-config", "-c", script],
+            env=with_goq | {"HOME": str(tmp_path)},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        return done.stdout.splitlines()
+
+    assert offered("goq topic sh") == [
+        "show\tShow a topic: partitions, messages a day, current rates, settings."
+    ]
+    assert [text.strip() for text in offered(f"goq consume {topic}-f")] == [f"{topic}-fish"]
+    assert sorted(text.split("\t")[0] for text in offered("goq produce t --acks ")) == [
+        "leader",
+        "quorum",
+    ]
+    assert [text.split("\t")[0] for text in offered("goq produce t a-f")] == ["a-file"]
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed")
+def test_zsh_completes_at_its_prompt(goq: Run, topic: str, with_goq: Environment) -> None:
+    goq("topic", "create", f"{topic}-zsh1")
+    goq("topic", "create", f"{topic}-zsh2")
+    with Zsh(with_goq) as zsh:
+        assert "goq topic show" in zsh.after_tab("goq topic sh", "show")
+        shown = zsh.after_tab("goq to", "delete topics")
+        assert "topic  -- create, list, show, alter, delete topics" in shown
+        assert "--" not in zsh.after_tab(f"goq consume {topic}-zsh", "zsh2")
+
+
+class Zsh:
+    """An interactive zsh at a terminal, with the completion of goq."""
+
+    def __init__(self, environment: Environment) -> None:
+        process, self._terminal = pty.fork()
+        if process == 0:
+            os.execvpe("zsh", ["zsh", "-f", "-i"], environment | {"TERM": "xterm"})
+        self._process = process
+        self._seen = ""
+
+    def __enter__(self) -> Zsh:
+        self._type(
+            "autoload -Uz compinit; compinit -u -D; source <(goq completion zsh);"
+            " bindkey '^I' expand-or-complete; PS1='> '; print REA''DY\n"
+        )
+        self._until("READY\n")
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        os.close(self._terminal)  # SIGHUP ends it
+        os.waitpid(self._process, 0)
+
+    def after_tab(self, line: str, awaited: str) -> str:
+        """Return what a tab behind ``line`` shows, up to ``awaited``; then clear the line."""
+        self._type(f"\x15{line}")
+        self._until(line)
+        self._type("\t")
+        shown = self._until(awaited)
+        self._type("\x15print DO''NE\n")
+        self._until("DONE\n")
+        return line + shown
+
+    def _type(self, text: str) -> None:
+        os.write(self._terminal, text.encode())
+
+    def _until(self, awaited: str) -> str:
+        while awaited not in self._seen:
+            assert select.select([self._terminal], [], [], 30)[0], f"no {awaited!r}: {self._seen!r}"
+            piece = os.read(self._terminal, 65_536).decode(errors="replace")
+            self._seen = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]|\r", "", self._seen + piece)
+        before, found, self._seen = self._seen.partition(awaited)
+        return before + found
 
 
 def test_a_node_that_is_away_leaves_the_line_as_it_is(with_goq: Environment) -> None:
