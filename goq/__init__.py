@@ -74,9 +74,19 @@ _HOMES = {
 }
 
 
+# What a client imports for some calls only. Programs have it all from the beginning: a fork while
+# another thread imports would lock the import in the child.
+_PARTS = ("consumer", "receive", "replay_reader", "topic_copy", "topic_reader")
+_PARTS_OF = {"AsyncClient": "goq.client._async", "Client": "goq.client._sync"}
+
+
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used: a node never imports the client."""
     if name not in _HOMES:
         raise AttributeError(f"module 'goq' has no attribute {name!r}")
+    if name in _PARTS_OF:
+        for part in _PARTS:
+            importlib.import_module(f"{_PARTS_OF[name]}.{part}")
+        importlib.import_module("goq.config.topic")
     module, attribute = _HOMES[name]
     return getattr(importlib.import_module(module), attribute)

@@ -46,7 +46,7 @@ class Bounds(NamedTuple):
     crossings: int
 
 
-BOUNDS = {"publish": Bounds(49, 127), "receive": Bounds(57, 206), "ack": Bounds(42, 102)}
+BOUNDS = {"publish": Bounds(49, 130), "receive": Bounds(58, 211), "ack": Bounds(42, 102)}
 
 
 class Path_(NamedTuple):

@@ -36,7 +36,7 @@ def place(tmp_path: Path) -> BackupPlace:
 
 def add_manifest_of_later_goq(place: BackupPlace) -> None:
     (written,) = place.manifests.iterdir()
-    later = written.read_bytes().replace(b"goq-backup 1 ", b"goq-backup 2 ", 1)
+    later = written.read_bytes().replace(b"goq-backup 2 ", b"goq-backup 3 ", 1)
     (place.manifests / f"{LATER}.backup").write_bytes(later)
 
 
@@ -45,9 +45,9 @@ def test_a_manifest_of_a_later_goq_is_told_and_never_removed(
 ) -> None:
     add_manifest_of_later_goq(place)
     listed = goq("backup", "list", str(place.folder), code=7).stdout.decode()
-    assert "format 2, of a later goq" in listed
+    assert "format 3, of a later goq" in listed
     pruned = goq("backup", "prune", str(place.folder), "--keep", "0s", code=7).stderr.decode()
-    assert "format 2, of a later goq" in pruned
+    assert "format 3, of a later goq" in pruned
     assert "remove it" not in pruned
     with pytest.raises(UnsupportedFormat):
         prune_place(place, now_us())

@@ -53,8 +53,11 @@ def test_no_request_leaves_a_cycle_of_references(
     gc.collect()
     gc.disable()
     try:
-        for _ in range(REPETITIONS):
-            work(node)
-        assert gc.collect() < REPETITIONS  # the node's own work makes a few
+        left = []
+        for _ in range(3):  # the node's own work leaves some now and then, requests each time
+            for _ in range(REPETITIONS):
+                work(node)
+            left.append(gc.collect())
+        assert min(left) < REPETITIONS
     finally:
         gc.enable()

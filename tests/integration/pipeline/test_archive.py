@@ -104,7 +104,7 @@ def test_archived_events_are_read_like_messages(
         found = set()
         for frame_batch in source.read_events(topic, 0, start, end):
             assert not frame_batch.missing
-            batch = EVENTS_TABLE.batch(topic, 0, frame_batch.frames, 1)
+            batch = EVENTS_TABLE.batch(topic, 0, frame_batch.frames, 1, EVENTS_TABLE.schema.names)
             batch = rows_between(batch, "sequence", start, end)
             found |= {(row["message_id"], row["event"]) for row in batch.to_pylist()}
         return found

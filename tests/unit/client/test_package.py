@@ -75,7 +75,7 @@ asyncio.run(ask())
 def test_a_synchronous_client_imports_nothing_heavy() -> None:
     script = """
 import sys
-from goq import Client
+from goq.client import Client  # as commands do
 with Client() as q:
     q.producer("t")
 heavy = {"numpy", "asyncio", "rich", "pydantic", "pygments", "zstandard", "click", "anyio"}

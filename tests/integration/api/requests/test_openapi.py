@@ -127,6 +127,14 @@ def test_a_route_that_is_not_there_yet_is_not_there(
     assert (answer.status, answer.json["code"]) == (404, "route_not_found")
 
 
+ONLY_WITH_A_STORE = (
+    "goq_archive_cached_bytes",
+    "goq_archive_store_damaged_total",
+    "goq_archive_store_failures_total",
+    "goq_archive_waiting_bytes",
+)
+
+
 def test_every_metric_is_documented_and_every_documented_one_is_there(
     node: RunningNode, topic: str
 ) -> None:
@@ -135,8 +143,11 @@ def test_every_metric_is_documented_and_every_documented_one_is_there(
     text = node.request("GET", "/metrics").body.decode()
     exposed = {line.split()[2]: line.split()[3] for line in text.splitlines() if "# TYPE" in line}
     rows = re.findall(r"^\| `(\w+)` \| (\w+) \|", (DOCS / "metrics.md").read_text(), re.MULTILINE)
-    assert dict(rows) == exposed
-    assert len(rows) == len(exposed)
+    documented = dict(rows)
+    assert len(documented) == len(rows)
+    for name in ONLY_WITH_A_STORE:
+        del documented[name]
+    assert documented == exposed
 
 
 def test_the_metrics_count_what_happened(node: RunningNode, topic: str) -> None:

@@ -127,6 +127,8 @@ class Zsh:
         if process == 0:
             os.execvpe("zsh", ["zsh", "-f", "-i"], environment | {"TERM": "xterm"})
         self._process = process
+        self._poll = select.poll()  # select() takes no file above 1,023
+        self._poll.register(self._terminal, select.POLLIN)
         self._seen = ""
 
     def __enter__(self) -> Zsh:
@@ -156,7 +158,7 @@ class Zsh:
 
     def _until(self, awaited: str) -> str:
         while awaited not in self._seen:
-            assert select.select([self._terminal], [], [], 30)[0], f"no {awaited!r}: {self._seen!r}"
+            assert self._poll.poll(30_000), f"no {awaited!r}: {self._seen!r}"
             piece = os.read(self._terminal, 65_536).decode(errors="replace")
             self._seen = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]|\r", "", self._seen + piece)
         before, found, self._seen = self._seen.partition(awaited)
