@@ -147,11 +147,12 @@ class Zsh:
         """Return what a tab behind ``line`` shows, up to ``awaited``; then clear the line."""
         self._type(f"\x15{line}")
         self._until(line)
+        self._seen = line + self._seen  # what is completed may be typed on, or drawn anew
         self._type("\t")
         shown = self._until(awaited)
         self._type("\x15print DO''NE\n")
         self._until("DONE\n")
-        return line + shown
+        return shown
 
     def _type(self, text: str) -> None:
         os.write(self._terminal, text.encode())
