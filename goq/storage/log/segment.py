@@ -307,6 +307,8 @@ class WriteBatch:
         self.start_position = segment.size_bytes
         self.start_offset = segment.end_offset
         self.end_position = segment.size_bytes
+        self.size_bytes = 0
+        """Bytes that the batch adds to the log."""
         self.end_offset = segment.end_offset
         self.time_us = segment.time_us
         self.first_time_us: int | None = None
@@ -317,11 +319,6 @@ class WriteBatch:
         self._with_columns: list[tuple[FrameHeader, int]] = []  # with the index in the buffers
         room = segment_bytes - segment.size_bytes
         self._bytes_max = min(max(room, 0), limits.COMMIT_BATCH_BYTES_MAX)
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes that the batch adds to the log."""
-        return self.end_position - self.start_position
 
     @property
     def durable_end(self) -> DurableEnd:
@@ -344,7 +341,9 @@ class WriteBatch:
             self._with_columns.append((stamped, len(self.buffers)))
         self.buffers += (stamped.pack(), body)
         self.end_offset = offset + header.message_count
-        self.end_position += HEADER_BYTES + len(body)
+        frame_bytes = HEADER_BYTES + len(body)
+        self.end_position += frame_bytes
+        self.size_bytes += frame_bytes
         if append_time_us > self.time_us:
             self.time_us = append_time_us
         if self.first_time_us is None:
