@@ -60,14 +60,15 @@ class PartitionTable:
         split = next((n for n, p in enumerate(here) if p.identity.number >= first), 0)
         return here[split:] + here[:split]
 
-    def put(self, partition: Partition) -> None:
-        """Add a partition, or replace the one with its number."""
-        number = partition.identity.number
-        self.count = max(self.count, number + 1)
-        self.offline.pop(number, None)
-        is_new = number not in self._here
-        self._here[number] = partition
-        if is_new:
+    def put(self, *partitions: Partition) -> None:
+        """Add partitions all at once, or replace those with their numbers."""
+        known = len(self._here)
+        for partition in partitions:
+            number = partition.identity.number
+            self.count = max(self.count, number + 1)
+            self.offline.pop(number, None)
+            self._here[number] = partition
+        if len(self._here) > known:
             self._here = dict(sorted(self._here.items()))
 
     def put_offline(self, number: int, error: GoqError) -> None:

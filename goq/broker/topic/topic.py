@@ -183,26 +183,35 @@ class Topic:
     ) -> None:
         """Recover and open the partitions below number ``partitions`` that are not open yet.
 
-        With ``skip_failed`` one that cannot be opened is offline, and tried again later.
+        Publishers see all that are added at once: a key moves only once. With ``skip_failed`` one
+        that cannot be opened is offline, and tried again later.
         """
-        for first in range(self.partitions.count, partitions, _OPENED_AT_ONCE):
-            numbers = range(first, min(first + _OPENED_AT_ONCE, partitions))
-            found = await self._open_some(numbers, manifest)
-            failed: BaseException | None = None
-            for number, loaded in zip(numbers, found, strict=True):
-                if not isinstance(loaded, BaseException):
-                    if failed is None:
-                        self.partitions.put(self._partition(number, loaded))
-                    else:  # partitions are numbered without a gap
-                        release_logs(loaded)
-                elif skip_failed and isinstance(loaded, Exception):
-                    self._put_offline(number, loaded)
-                    self._retry(number)
-                else:
-                    failed = failed or loaded
-            if failed is not None:
-                raise failed
-        self.coordinator.on_partitions_added()
+        added: list[Partition] = []
+        is_served = self.partitions.count > 0
+        try:
+            for first in range(self.partitions.count, partitions, _OPENED_AT_ONCE):
+                numbers = range(first, min(first + _OPENED_AT_ONCE, partitions))
+                found = await self._open_some(numbers, manifest)
+                failed: BaseException | None = None
+                for number, loaded in zip(numbers, found, strict=True):
+                    if not isinstance(loaded, BaseException):
+                        if failed is None:
+                            added.append(self._partition(number, loaded))
+                        else:  # partitions are numbered without a gap
+                            release_logs(loaded)
+                    elif skip_failed and isinstance(loaded, Exception):
+                        self._put_offline(number, loaded)
+                        self._retry(number)
+                    else:
+                        failed = failed or loaded
+                if failed is not None:
+                    raise failed
+                if not is_served:
+                    self.partitions.put(*added)
+                    added.clear()
+        finally:
+            self.partitions.put(*added)
+            self.coordinator.on_partitions_added()
 
     def _put_offline(self, number: int, error: Exception) -> None:
         why = error.detail if isinstance(error, GoqError) else f"{type(error).__name__}: {error}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import random
-import shutil
 import threading
 from collections import Counter
 from pathlib import Path
@@ -33,6 +32,7 @@ from tests.support.broker.harness import (
     run,
 )
 from tests.support.eventually import until
+from tests.support.storage.folder_copy import copy_in_use
 
 Receive = asyncio.Task[list[tuple[int, int, bytes]]]
 
@@ -99,7 +99,7 @@ def test_a_power_cut_keeps_both_or_neither(tmp_path: Path) -> None:
     def keep(operation: str, path: Path) -> int | None:
         if operation == "sync" and path.suffix == ".journal":
             states.append(tmp_path / f"state{len(states)}")
-            shutil.copytree(tmp_path / "node", states[-1])
+            copy_in_use(tmp_path / "node", states[-1])
         return None
 
     async def main() -> None:

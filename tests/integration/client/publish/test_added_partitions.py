@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
 
+from goq.broker.topic.topic import _OPENED_AT_ONCE
 from goq.client import AsyncClient, Client
 from goq.frame.hashes import partition_of
 from goq.model import Message
@@ -39,6 +42,30 @@ def test_a_client_divides_by_the_new_number_from_its_second_request_on() -> None
             assert values == sorted(values)  # a moved key keeps its order in each partition
             assert partition in (partition_of(key, 2), partition_of(key, 7))
         assert found[b"other", partition_of(b"other", 7)][-1:] == [b"q"]
+
+
+def test_a_key_moves_once_while_partitions_are_added_under_publishers() -> None:
+    """More are added than a node opens at once: publishers see the old number, then the new one."""
+    with running_node() as node, Client(node.url) as client:
+        client.create_topic("t", partitions=2)
+        altered = threading.Event()
+
+        def alter() -> None:
+            client.alter_topic("t", partitions=2 + 4 * _OPENED_AT_ONCE)
+            altered.set()
+
+        used = defaultdict[str, set[int]](set)
+        with ThreadPoolExecutor() as pool, Client(node.url) as publisher:
+            altering = pool.submit(alter)
+            last = False
+            while not last:
+                last = altered.is_set()  # one round more
+                for key in KEYS:
+                    used[key].add(publisher.publish("t", b"", key=key).id.partition)
+            altering.result()
+        for key, partitions in used.items():
+            counts = (2, 2 + 4 * _OPENED_AT_ONCE)
+            assert partitions <= {partition_of(key.encode(), count) for count in counts}
 
 
 def test_an_asynchronous_client_learns_the_number_too() -> None:
