@@ -3,10 +3,14 @@
     python tools/mutants.py --count 200 --seed 1 goq/storage goq/delivery
     python tools/mutants.py --changed-since HEAD~20
 
-Works on a copy of the tree. A mutant is killed if its tests fail or exceed the time limit. The
-nearest tests of ``goq/a/b.py`` are ``tests/unit/a/test_b.py`` and the tests that import the module,
-unit tests first. The exit code is 1 if less than ``--least`` percent are killed. The same seed on
-the same source gives the same mutants.
+Works on copies of the tree. First the tests run once, to learn which of them reach which fault.
+Then each fault is tried with the nearest of those, for at most 15 s: first tests of files that
+import its module, then the quickest of each other file. A mutant is killed if one of them fails,
+or hangs, that passes without the fault. One that no test reaches survives. The exit code is 1 if
+less than ``--least`` percent are killed. The same seed on the same source gives the same mutants.
+
+No mutants are made of what is no behaviour: types, decorators, log lines, texts of errors, limits
+at the top of a module, ``strict=`` of zip, ``daemon=`` of threads, and ``__repr__``.
 """
 
 from __future__ import annotations
@@ -14,7 +18,9 @@ from __future__ import annotations
 import argparse
 import ast
 import itertools
+import json
 import os
+import queue
 import random
 import re
 import shutil
@@ -22,13 +28,20 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from tools.reached_tests import ReachedTest, record  # noqa: E402
+
 PACKAGES = ("goq/storage", "goq/delivery", "goq/broker", "goq/cluster/replication")
-TEST_FILES_MAX = 4
+TESTS = ("tests/unit", "tests/integration/broker", "tests/cluster/replication", "tests/sim")
+SECONDS_MAX = 15.0
+TESTS_MAX = 60
 _SWAPPED: dict[type[ast.AST], str] = {
     ast.Lt: "<=",
     ast.LtE: "<",
@@ -122,7 +135,7 @@ def mutants_of(path: str, source: bytes) -> list[Mutant]:
 
 
 def _code_of(tree: ast.Module) -> ast.Module:
-    """Drop what is no behaviour: names for types, log lines and limits at the top of a module."""
+    """Drop what is no behaviour, as the top of this module lists it."""
 
     class Dropper(ast.NodeTransformer):
         def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
@@ -133,16 +146,32 @@ def _code_of(tree: ast.Module) -> ast.Module:
             node.annotation = None
             return node
 
+        def visit_keyword(self, node: ast.keyword) -> ast.AST | None:
+            return None if node.arg in {"strict", "daemon"} else self.generic_visit(node)
+
         def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
             is_log = isinstance(node.value, ast.Call) and "_log." in ast.unparse(node.value.func)
             return None if is_log else self.generic_visit(node)
 
-        def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-            node.returns = None
+        def visit_Raise(self, node: ast.Raise) -> ast.AST:
+            for each in ast.walk(node):
+                if isinstance(each, ast.JoinedStr):
+                    each.values = []
             return self.generic_visit(node)
 
-        def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
+        def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST | None:
+            return self._function(node)
+
+        def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST | None:
+            return self._function(node)
+
+        def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.AST | None:
             node.returns = None
+            node.decorator_list = []
+            return None if node.name == "__repr__" else self.generic_visit(node)
+
+        def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
+            node.decorator_list = []
             return self.generic_visit(node)
 
     dropped = Dropper().visit(tree)
@@ -155,86 +184,118 @@ def _code_of(tree: ast.Module) -> ast.Module:
     return dropped
 
 
-def nearest_tests(root: Path, path: str) -> list[str]:
-    """Return the test files of a module, the nearest first."""
-    module = path.removesuffix(".py").replace("/", ".")
-    package, _, name = module.rpartition(".")
-    imports = re.compile(
-        rf"^(from {re.escape(module)} import|from {re.escape(package)} import .*\b{name}\b)", re.M
-    )
-    parts = Path(path).parts[1:]
-    own = root / "tests/unit" / Path(*parts[:-1]) / f"test_{parts[-1]}"
-    found = [own] if own.exists() else []
-    layers = ("unit", "integration", "cluster")
-    for layer in layers:
-        for each in sorted((root / "tests" / layer).rglob("test_*.py")):
-            if each not in found and imports.search(each.read_text()):
-                found.append(each)
-    if not found:
-        folder = own.parent
-        found = sorted(folder.glob("test_*.py"))
-    return [str(each.relative_to(root)) for each in found[:TEST_FILES_MAX]]
-
-
-def chosen(root: Path, files: list[str], count: int, seed: int) -> list[Mutant]:
-    """Return random mutants of files that have tests, each place once."""
+def chosen(root: Path, files: Sequence[str], count: int, seed: int) -> list[Mutant]:
+    """Return random mutants of files, each place once."""
     every = [
-        mutant
-        for path in sorted(files)
-        if nearest_tests(root, path)
-        for mutant in mutants_of(path, (root / path).read_bytes())
+        mutant for path in sorted(files) for mutant in mutants_of(path, (root / path).read_bytes())
     ]
     return random.Random(seed).sample(every, min(count, len(every)))
 
 
-def is_green(root: Path, tests: list[str], limit_s: float) -> bool:
-    """Return whether tests pass within the limit, run in a tree."""
-    command = [sys.executable, "-m", "pytest", "-n", "0", "-q", "-x", "-m", "not long", *tests]
-    environment = {**os.environ, "PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1"}
+def nearest_tests(root: Path, path: str, reaching: Sequence[ReachedTest]) -> list[str]:
+    """Return the tests to try a fault of a file with, of those that reach it, quickest first."""
+    module = path.removesuffix(".py").replace("/", ".")
+    package, _, name = module.rpartition(".")
+    imports = re.compile(
+        rf"^\s*from ({re.escape(module)} import|{re.escape(package)} import .*\b{name}\b)", re.M
+    )
+    by_file: dict[str, list[ReachedTest]] = {}
+    for test in reaching:
+        by_file.setdefault(test.name.partition("::")[0], []).append(test)
+    near = [file for file in by_file if imports.search((root / file).read_text())]
+    far = [by_file[file] for file in by_file if file not in near]
+    in_order = [
+        *sorted(itertools.chain.from_iterable(by_file[file] for file in near)),
+        *(each for turn in itertools.zip_longest(*far) for each in turn if each is not None),
+    ]
+    found, seconds = list[str](), 0.0
+    for each in in_order[:TESTS_MAX]:
+        seconds += each.seconds
+        if found and seconds > SECONDS_MAX:
+            break
+        found.append(each.name)
+    return found
+
+
+def failing_test(root: Path, tests: Sequence[str], limit_s: float) -> str | None:
+    """Run tests in a tree; return the first that fails, ``""`` if they hang, None if all pass."""
+    cache = root / ".failed"
+    shutil.rmtree(cache, ignore_errors=True)
+    words = ["-n", "0", "-q", "-x", "-o", f"cache_dir={cache}", *tests]
     process = subprocess.Popen(
-        command,
+        [sys.executable, "-m", "pytest", *words],
         cwd=root,
-        env=environment,
+        env={**os.environ, "PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1"},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
     try:
-        return process.wait(limit_s) == 0
+        if process.wait(limit_s) == 0:
+            return None
+        failed = cache / "v/cache/lastfailed"
+        return next(iter(json.loads(failed.read_text())), "") if failed.exists() else ""
     except subprocess.TimeoutExpired:
-        return False
+        return ""
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 
 
-def run(root: Path, mutants: list[Mutant], limit_s: float) -> tuple[int, list[Mutant]]:
-    """Try mutants in a tree; return how many were tried, and those that survived."""
-    sound: dict[str, bool] = {}
-    tried, survivors = 0, list[Mutant]()
-    for number, mutant in enumerate(mutants, start=1):
-        tests = nearest_tests(root, mutant.path)
-        if mutant.path not in sound:
-            sound[mutant.path] = is_green(root, tests, limit_s)
-            if not sound[mutant.path]:
-                print(f"{mutant.path}: left out, its tests fail or take over {limit_s:g} s")
-        if not sound[mutant.path]:
-            continue
-        file = root / mutant.path
-        source = file.read_bytes()
-        tried += 1
+def is_killed(root: Path, mutant: Mutant, tests: Sequence[str], limit_s: float) -> bool:
+    """Return whether a test fails or hangs with the fault, and passes without it."""
+    file = root / mutant.path
+    source = file.read_bytes()
+    left = list(tests)
+    while left:
         try:
             file.write_bytes(mutant.applied(source))
-            if is_green(root, tests, limit_s):
-                survivors.append(mutant)
-                before = source.splitlines()[mutant.line - 1].decode().strip()
-                print(f"{mutant.path}:{mutant.line}: {before}  ->  {mutant.text}")
+            failed = failing_test(root, left, limit_s)
         finally:
             file.write_bytes(source)
-        if number % 20 == 0:
-            print(f"{number} of {len(mutants)}, {len(survivors)} survived", flush=True)
-    return tried, survivors
+        if failed is None:
+            return False
+        suspects = [failed] if failed else left
+        if failing_test(root, suspects, limit_s) is None:
+            return True
+        left = [each for each in left if each not in suspects]
+    return False
+
+
+def run(
+    trees: Sequence[Path], mutants: Sequence[Mutant], tests: Sequence[str], limit_s: float
+) -> list[Mutant]:
+    """Try mutants in trees, several at once; return those that survived."""
+    places: dict[str, list[tuple[int, int]]] = {}
+    for number, mutant in enumerate(mutants):
+        places.setdefault(mutant.path, []).append((number, mutant.start))
+    reaching = record(trees[0], places, tests, len(trees))
+    free = queue.SimpleQueue[Path]()
+    for tree in trees:
+        free.put(tree)
+
+    def survives(number: int) -> bool:
+        tree, mutant = free.get(), mutants[number]
+        try:
+            nearest = nearest_tests(tree, mutant.path, reaching.get(number, []))
+            return not is_killed(tree, mutant, nearest, limit_s)
+        finally:
+            free.put(tree)
+
+    survivors = list[Mutant]()
+    with ThreadPoolExecutor(len(trees)) as pool:
+        runs = {pool.submit(survives, number): number for number in range(len(mutants))}
+        for done, each in enumerate(as_completed(runs), start=1):
+            mutant = mutants[runs[each]]
+            if each.result():
+                survivors.append(mutant)
+                line = (trees[0] / mutant.path).read_bytes().splitlines()[mutant.line - 1]
+                told = f"{mutant.path}:{mutant.line}: {line.decode().strip()}  ->  {mutant.text}"
+                print(told if runs[each] in reaching else f"{told}  (no test reaches it)")
+            if done % 20 == 0:
+                print(f"{done} of {len(mutants)}, {len(survivors)} survived", flush=True)
+    return survivors
 
 
 def main() -> int:
@@ -244,8 +305,10 @@ def main() -> int:
     parser.add_argument("--changed-since", metavar="COMMIT", help="only files changed since")
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="faults at once")
     parser.add_argument("--limit", type=float, default=60.0, help="seconds for the tests of one")
     parser.add_argument("--least", type=float, default=85.0, help="percent to be killed")
+    parser.add_argument("--tests", nargs="+", default=TESTS, help="folders or files of tests")
     asked = parser.parse_args()
     listed = ["git", "ls-files", *asked.packages]
     if asked.changed_since:
@@ -253,13 +316,14 @@ def main() -> int:
     names = subprocess.run(listed, cwd=ROOT, check=True, capture_output=True, text=True).stdout
     files = [name for name in names.split() if name.endswith(".py") and (ROOT / name).exists()]
     with tempfile.TemporaryDirectory(prefix="goq-mutants-") as folder:
-        root = Path(folder) / "tree"
+        trees = [Path(folder) / f"tree-{job}" for job in range(asked.jobs)]
         left_out = shutil.ignore_patterns(".venv", ".git", "__pycache__", ".*_cache")
-        shutil.copytree(ROOT, root, ignore=left_out)
-        mutants = chosen(root, files, asked.count, asked.seed)
-        tried, survivors = run(root, mutants, asked.limit)
-    killed = 100 * (tried - len(survivors)) / max(tried, 1)
-    print(f"{tried} mutants, seed {asked.seed}: {killed:.1f} % killed")
+        for tree in trees:
+            shutil.copytree(ROOT, tree, ignore=left_out)
+        mutants = chosen(trees[0], files, asked.count, asked.seed)
+        survivors = run(trees, mutants, asked.tests, asked.limit)
+    killed = 100 * (len(mutants) - len(survivors)) / max(len(mutants), 1)
+    print(f"{len(mutants)} mutants, seed {asked.seed}: {killed:.1f} % killed")
     return int(killed < asked.least)
 
 

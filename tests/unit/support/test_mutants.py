@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 from tests.support.paths import REPOSITORY
-from tools.mutants import Mutant, chosen, mutants_of, nearest_tests, run
+from tools.mutants import Mutant, chosen, is_killed, mutants_of, nearest_tests, run
+from tools.reached_tests import ReachedTest
 
 MODULE = "goq/delivery/dedup/id_table.py"
 
@@ -32,24 +34,120 @@ def test_each_fault_is_another_program() -> None:
     assert equal == 0
 
 
+def test_what_is_no_behaviour_has_no_faults() -> None:
+    source = """
+LIMIT = 3
+
+
+@dataclass(frozen=True)
+class Pair:
+    first: Literal[1] = 2
+
+    def __repr__(self) -> str:
+        return str(self.first + 1)
+
+
+def check(pairs: tuple[int, 2]) -> None:
+    _log.info("checked %d", 1 + 1)
+    for one, other in zip(pairs, pairs, strict=True):
+        if one < other:
+            raise ValueError(f"{one + 1} is less")
+"""
+    found = mutants_of("goq/pairs.py", source.encode())
+    lines = source.splitlines()
+    assert [(lines[each.line - 1].strip(), each.text) for each in found] == [
+        ("first: Literal[1] = 2", "3"),
+        ("if one < other:", "<="),
+        ('raise ValueError(f"{one + 1} is less")', "pass"),
+    ]
+
+
 def test_a_seed_chooses_the_same_faults_again() -> None:
     first = chosen(REPOSITORY, [MODULE], 10, 1)
     assert first == chosen(REPOSITORY, [MODULE], 10, 1)
     assert first != chosen(REPOSITORY, [MODULE], 10, 2)
-    assert nearest_tests(REPOSITORY, MODULE)[0] == "tests/unit/delivery/dedup/test_dedup_window.py"
+
+
+def test_tests_of_the_module_come_first_and_then_the_quickest_of_each_other_file(
+    tmp_path: Path,
+) -> None:
+    for name, text in (("near", "from goq.a import b"), ("far", ""), ("other", "")):
+        (tmp_path / f"test_{name}.py").write_text(text)
+    reaching = [
+        ReachedTest(0.1, "test_far.py::quick"),
+        ReachedTest(0.2, "test_far.py::slow"),
+        ReachedTest(0.3, "test_other.py::test"),
+        ReachedTest(5.0, "test_near.py::test"),
+        ReachedTest(20.0, "test_near.py::slower"),
+    ]
+    assert nearest_tests(tmp_path, "goq/a/b.py", reaching[:4]) == [
+        "test_near.py::test",
+        "test_far.py::quick",
+        "test_other.py::test",
+        "test_far.py::slow",
+    ]
+    assert nearest_tests(tmp_path, "goq/a/b.py", reaching) == ["test_near.py::test"]
+
+
+def tree_of(folder: Path, tests: str) -> Path:
+    (folder / "goq").mkdir(parents=True)
+    (folder / "goq/__init__.py").touch()
+    source = """
+def larger(a, b):
+    return a > b
+
+
+def smaller(a, b):
+    return a < b
+
+
+def unused(a):
+    return a + 1
+"""
+    (folder / "goq/numbers.py").write_text(source)
+    (folder / "tests").mkdir()
+    (folder / "tests/test_numbers.py").write_text(tests)
+    (folder / "tools").mkdir()
+    shutil.copy(REPOSITORY / "tools/reached_tests.py", folder / "tools")
+    return folder
 
 
 def test_a_fault_that_a_test_notices_is_killed_and_another_survives(tmp_path: Path) -> None:
-    (tmp_path / "goq").mkdir()
-    (tmp_path / "goq/__init__.py").touch()
-    (tmp_path / "tests/unit").mkdir(parents=True)
-    source = "def larger(a, b):\n    return a > b\n\n\ndef unused(a):\n    return a + 1\n"
-    (tmp_path / "goq/numbers.py").write_text(source)
-    test = "from goq.numbers import larger\n\n\ndef test():\n    assert not larger(1, 1)\n"
-    (tmp_path / "tests/unit/test_numbers.py").write_text(test)
-    mutants = mutants_of("goq/numbers.py", source.encode())
-    tried, survivors = run(tmp_path, mutants, 60.0)
-    assert tried == len(mutants) == 3
-    assert [each.text for each in survivors] == ["-", "2"]
-    assert isinstance(survivors[0], Mutant)
-    assert (tmp_path / "goq/numbers.py").read_text() == source
+    tests = """
+from goq.numbers import larger, smaller
+
+
+def test_larger():
+    assert not larger(1, 1)
+
+
+def test_smaller():
+    smaller(1, 2)
+"""
+    trees = [tree_of(tmp_path / str(number), tests) for number in range(2)]
+    source = (trees[0] / "goq/numbers.py").read_bytes()
+    mutants = mutants_of("goq/numbers.py", source)
+    assert [each.text for each in mutants] == [">=", "<=", "-", "2"]
+    survivors = run(trees, mutants, ["tests"], 60.0)
+    assert sorted(each.text for each in survivors) == ["-", "2", "<="]
+    assert all((tree / "goq/numbers.py").read_bytes() == source for tree in trees)
+
+
+def test_a_test_that_fails_by_itself_kills_nothing(tmp_path: Path) -> None:
+    tests = """
+from goq.numbers import larger
+
+
+def test_wrong():
+    assert larger(1, 2) == 7
+
+
+def test_weak():
+    assert larger(2, 1)
+"""
+    tree = tree_of(tmp_path, tests)
+    names = ["tests/test_numbers.py::test_wrong", "tests/test_numbers.py::test_weak"]
+    greater, *_ = mutants_of("goq/numbers.py", (tree / "goq/numbers.py").read_bytes())
+    assert not is_killed(tree, greater, names, 60.0)
+    never = Mutant(greater.path, greater.line, greater.start, greater.end, "<")
+    assert is_killed(tree, never, names, 60.0)
