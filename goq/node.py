@@ -26,6 +26,7 @@ from goq.errors import StorageFull, UsageError
 from goq.http.context import HttpLimits
 from goq.http.message import CreateProtocol
 from goq.http.server import HttpServer, check_bindable
+from goq.http.tls.certificate_expiry import expiry_s
 from goq.http.tls.server_certificate import ServerCertificate
 from goq.storage.data_dir_lock import DataDirLock
 from goq.storage.disk import Disk, RealDisk, connections_max
@@ -130,6 +131,9 @@ class NodeServer:
             certificate=self._certificate,
             backup=self.config.backup,
         )
+        if self.config.cluster.tls is not None:
+            peer_end_s = expiry_s(self.config.cluster.tls.cert_file)
+            self.app.metrics.cluster_certificate_end_s = peer_end_s
         await self.app.backups.open()
         self._space_monitor = asyncio.ensure_future(self._watch_space())
         self._server = await self._listen(self.app)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from typing import Protocol
 
@@ -107,6 +108,8 @@ class Metrics:
         """What principals use."""
         self.certificate: ServerCertificate | None = None
         """The certificate of a node that speaks HTTPS."""
+        self.cluster_certificate_end_s: float | None = None
+        """The Unix time at which the certificate of ``cluster.tls`` ends."""
         self.backups: NodeBackups | None = None
         """The backups of the node."""
         self._process = ProcessCollector(registry=None)
@@ -319,6 +322,12 @@ class Metrics:
             "goq_tls_certificate_expiry_seconds",
             "Seconds until the certificate ends",
             value=None if self.certificate is None else self.certificate.left_s,
+        )
+        end_s = self.cluster_certificate_end_s
+        yield GaugeMetricFamily(
+            "goq_cluster_certificate_expiry_seconds",
+            "Seconds until the certificate of the metadata log's transport ends",
+            value=None if end_s is None else end_s - time.time(),
         )
         yield GaugeMetricFamily(
             "goq_http_connections", "Open connections", value=server.connection_count

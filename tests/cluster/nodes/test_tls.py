@@ -7,9 +7,12 @@ from pathlib import Path
 import pytest
 
 from goq.errors import UsageError
+from tests.support.api.scrape import metric
 from tests.support.cluster.authority import Authority, needs_openssl
 from tests.support.cluster.replicated_partition import ReplicatedPartition
 from tests.support.cluster.running_cluster import NAMES, RunningCluster
+
+DAY_S = 86_400
 
 
 def certificates(authority: Authority, name: str) -> dict[str, Path]:
@@ -34,6 +37,10 @@ def test_nodes_with_certificates_are_a_cluster_and_the_secret_alone_is_not_enoug
     partition.publish_somewhere(b"after")
     assert not cluster.state(leader).nodes[other].is_up
     assert cluster.cluster_node(other).raft.status.leader is None
+    left_s = metric(cluster.by_name[leader], "goq_cluster_certificate_expiry_seconds")
+    assert left_s is not None
+    assert DAY_S < left_s <= 2 * DAY_S
+    assert metric(cluster.by_name[other], "goq_cluster_certificate_expiry_seconds") is None
     cluster.stop(other)
     cluster.tls[other] = with_tls
     cluster.start_peer(other)
