@@ -24,6 +24,7 @@ def main() -> int:
     parser.add_argument("--seeds", default="1-", help="A-B, A- for all from A on, or A")
     parser.add_argument("--faults-s", type=float, help="simulated seconds of faults in each life")
     parser.add_argument("--each-fault", action="store_true", help="each fault once in each life")
+    parser.add_argument("--long", action="store_true", help="minutes of rarer faults in each life")
     parser.add_argument("--without", choices=sorted(MUTATIONS), help="a rule to take out")
     arguments = parser.parse_args()
     first, dash, last = arguments.seeds.partition("-")
@@ -38,7 +39,11 @@ def main() -> int:
         for seed in seeds:
             with MUTATIONS[arguments.without]() if arguments.without else nullcontext():
                 outcome = run(
-                    seed, faults_s=arguments.faults_s, each_fault=arguments.each_fault, log=log
+                    seed,
+                    faults_s=arguments.faults_s,
+                    each_fault=arguments.each_fault,
+                    is_long=arguments.long,
+                    log=log,
                 )
             total += outcome.counts
             if outcome.broken:

@@ -23,6 +23,7 @@ from tests.support.broker.harness import leased
 
 T = TypeVar("T")
 _PATIENCE_S = 1.5
+_WAIT_MS_MAX = 1000
 _LOST_ANSWERS = 0.02
 _KEYS: list[list[bytes]] = [[] for _ in range(PARTITIONS)]
 for _number in range(12):
@@ -72,7 +73,7 @@ class Clients:
             first = sequences[partition]
             sequences[partition] += count
             await self.publish(number, partition, first, count, self._any)
-            await self._pause(0.06)
+            await self._pause(0.06 * self._world.pace)
 
     async def publish(
         self, number: int, partition: int, first: int, count: int, choose: Callable[[], Process]
@@ -116,7 +117,8 @@ class Clients:
 
     async def consume(self, number: int) -> None:
         """Receive and ack; some of it is left to expire."""
-        options = ReceiveRequest(f"c{number}", 10, 2**20, 200, None)
+        wait_ms = int(min(200 * self._world.pace, _WAIT_MS_MAX))
+        options = ReceiveRequest(f"c{number}", 10, 2**20, wait_ms, None)
 
         async def receive(process: Process) -> list[LeasedBatch]:
             topic = process.broker.topic(TOPIC)

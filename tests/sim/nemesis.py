@@ -59,7 +59,7 @@ class Nemesis:
         loop, random = self._world.loop, self._random
         until = loop.time() + seconds
         while True:
-            await asyncio.sleep(random.expovariate(1 / 0.6))
+            await asyncio.sleep(random.expovariate(1 / (0.6 * self._world.pace)))
             if loop.time() > until:
                 break
             self._break(random.choice(list(self._faults)))
@@ -213,7 +213,7 @@ class Nemesis:
             return
         machine = self._cluster.machines[self.rots_on]
         while True:
-            await asyncio.sleep(self._random.expovariate(1 / 0.7))
+            await asyncio.sleep(self._random.expovariate(1 / (0.7 * self._world.pace)))
             sealed = [
                 path
                 for number in range(PARTITIONS)

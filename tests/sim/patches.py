@@ -90,4 +90,5 @@ def product_in(world: World, network: Network) -> Iterator[None]:
         put(clock, "SLICE_S", math.inf)  # else a life would depend on the machine's time
         for name, value in SMALL.items():
             put(limits, name, value)
+        put(limits, "SCRUB_PAUSE_S", SMALL["SCRUB_PAUSE_S"] * world.pace)
         yield

@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from itertools import pairwise
 from typing import Any
 
-from goq.client import Client, LogMessage, Published
+from goq.client import Client, LogMessage, Published, ReadBatch
 from goq.client.protocol.frames import decode_published, place
 from goq.errors import GoqError
 from goq.frame.encoder import Columns, ProducerMark, encode_frame
@@ -213,6 +213,7 @@ class Load:
             pause_s=0.5,
         )
         eventually(self._cluster.agree, "the same metadata on all nodes", seconds=SETTLE_S_MAX)
+        eventually(self._is_group_whole, "each partition is led by a node", seconds=SETTLE_S_MAX)
         self.ledger.check(self._read_log(), PARTITIONS, self._group())
 
     def _group(self) -> dict[str, Any]:
@@ -225,6 +226,9 @@ class Load:
         }
         return {**sums, "partitions": [found[number] for number in sorted(found)]}
 
+    def _is_group_whole(self) -> bool:
+        return len(self._group()["partitions"]) == PARTITIONS
+
     def _left(self) -> int:
         """Return how much the group has to do, at least one while it is not known."""
         try:
@@ -235,17 +239,30 @@ class Load:
         return int(group["lag"] + group["scheduled"]) if is_whole else 1
 
     def _read_log(self) -> list[LogMessage]:
-        """Read the whole log back, each partition from its leader."""
+        """Read the whole log back."""
         found: list[LogMessage] = []
-        for partition, leader in self._cluster.leaders(TOPIC).items():
-            assert leader is not None
-            with Client(self._cluster.nodes[leader].url) as client:
-                offset = 0
-                while True:
-                    piece = client.read(TOPIC, partition=partition, offset=offset)
-                    assert not piece.damaged, f"damaged: {piece.damaged}"
-                    found.extend(piece.messages)
-                    if piece.next >= piece.end:
-                        break
-                    offset = piece.next
+        for partition in range(PARTITIONS):
+            offset = 0
+            while True:
+                piece = self._read_piece(partition, offset)
+                assert not piece.damaged, f"damaged: {piece.damaged}"
+                found.extend(piece.messages)
+                if piece.next >= piece.end:
+                    break
+                offset = piece.next
         return found
+
+    def _read_piece(self, partition: int, offset: int) -> ReadBatch:
+        """Read from the leader, whichever node that is by then: a busy one may still lose it."""
+        until_s = time.monotonic() + SETTLE_S_MAX
+        while True:
+            leader = self._cluster.leaders(TOPIC)[partition]
+            try:
+                if leader is not None:
+                    with Client(self._cluster.nodes[leader].url) as client:
+                        return client.read(TOPIC, partition=partition, offset=offset)
+            except GoqError:
+                if time.monotonic() > until_s:
+                    raise
+            assert time.monotonic() < until_s, f"nobody leads partition {partition}"
+            time.sleep(0.1)

@@ -11,7 +11,6 @@ from tests.support.cluster.replication.loop import HOME, SimLoop
 
 _STEP_S = 1e-6
 _STEPS_AT_ONE_MOMENT_MAX = 200_000
-_LIFE_S_MAX = 120.0
 
 
 class Home:
@@ -31,6 +30,7 @@ class ProcessLoop(SimLoop):
 
     def __init__(self) -> None:
         super().__init__()
+        self.life_s_max = 120.0
         self.runs_all = False
         """Whether the dead run too, so that what they began comes to an end."""
         self._steps = 0
@@ -61,7 +61,7 @@ class ProcessLoop(SimLoop):
                 raise AssertionError("everything waits for something that never happens")
             self._no_selector.now_s = max(self._no_selector.now_s, scheduled[0]._when)
             self._steps = 0
-        if self.time() > _LIFE_S_MAX and not self.runs_all:
+        if self.time() > self.life_s_max and not self.runs_all:
             raise AssertionError("no life takes so long")
         self._no_selector.now_s += _STEP_S  # what waits for time to pass must not wait in vain
         now_s = self.time()

@@ -17,8 +17,12 @@ class World:
     change what the others draw.
     """
 
-    def __init__(self, seed: int, *, log: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self, seed: int, *, pace: float = 1.0, log: Callable[[str], None] | None = None
+    ) -> None:
         self.seed = seed
+        self.pace = pace
+        """How many times rarer faults and requests of clients are than in a short life."""
         self.loop = ProcessLoop()
         self.counts: Counter[str] = Counter()
         self.broken: list[str] = []

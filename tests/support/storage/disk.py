@@ -163,8 +163,8 @@ class SimulatedDisk:
         self.reverts_failed_syncs = False
         self.fault: Callable[[str, Path], int | None] = lambda _operation, _path: None
         self._crashing = False
-        self._inodes: dict[Path, _Inode] = {}
-        self._dirs: set[Path] = set()
+        self._inodes: dict[str, _Inode] = {}
+        self._dirs: set[str] = set()
 
     # What tests do to it
 
@@ -182,7 +182,7 @@ class SimulatedDisk:
 
     def put(self, path: Path, data: bytes) -> None:
         """Let a file be there with these bytes, durably, whatever was there before."""
-        self._inodes[path] = _Inode(data)
+        self._inodes[str(path)] = _Inode(data)
 
     def flip(self, path: Path, position: int, bits: int) -> None:
         """Let bits of a byte be others than were written, as any reader sees it."""
@@ -193,7 +193,7 @@ class SimulatedDisk:
 
     def delete(self, path: Path) -> None:
         """Let a file not be there."""
-        del self._inodes[path]
+        del self._inodes[str(path)]
 
     def copy(self) -> SimulatedDisk:
         """Return a disk with the same files, all durable."""
@@ -203,7 +203,7 @@ class SimulatedDisk:
         return other
 
     def paths(self) -> list[Path]:
-        return sorted(self._inodes)
+        return sorted(map(Path, self._inodes))
 
     @property
     def used_bytes(self) -> int:
@@ -217,15 +217,16 @@ class SimulatedDisk:
 
     def open(self, path: Path) -> _SimulatedFile:
         cut_short = self.begin("open", path)
-        if path.parent not in self._dirs:
-            raise FileNotFoundError(errno.ENOENT, "no such directory", str(path))
-        if path not in self._inodes:
+        name = str(path)
+        if name.rpartition("/")[0] not in self._dirs:
+            raise FileNotFoundError(errno.ENOENT, "no such directory", name)
+        if name not in self._inodes:
             if cut_short and self.random.random() < 0.5:
                 raise SimulatedCrash
             self.take_room(FILE_COST_BYTES)
-            self._inodes[path] = _Inode()
+            self._inodes[name] = _Inode()
         self.end()
-        return _SimulatedFile(self, path, self._inodes[path])
+        return _SimulatedFile(self, path, self._inodes[name])
 
     def read(self, path: Path, position: int, size_bytes: int, *, wait: bool = True) -> memoryview:
         data = self._inode(path).data
@@ -239,59 +240,65 @@ class SimulatedDisk:
         return len(self._inode(path).data)
 
     def replace(self, path: Path, data: bytes) -> None:
-        aside = path.with_name(path.name + ".new")
+        aside = f"{path}.new"
         if self.begin("replace", path) and self.random.random() < 0.5:
             self._inodes[aside] = _Inode(data[: self.random.randint(0, len(data))])
             raise SimulatedCrash
         self.take_room(len(data) + FILE_COST_BYTES)
         self._inodes.pop(aside, None)
-        self._inodes[path] = _Inode(data)
+        self._inodes[str(path)] = _Inode(data)
         self.end()
 
     def rename(self, path: Path, target: Path) -> None:
         inode = self._inode(path)
         if self.begin("rename", path) and self.random.random() < 0.5:
             raise SimulatedCrash
-        del self._inodes[path]
-        self._inodes[target] = inode
+        del self._inodes[str(path)]
+        self._inodes[str(target)] = inode
         self.end()
 
     def remove(self, path: Path) -> None:
         if self.begin("remove", path) and self.random.random() < 0.5:
             raise SimulatedCrash
-        self._inodes.pop(path, None)
+        self._inodes.pop(str(path), None)
         self.end()
 
     def names(self, directory: Path) -> list[str]:
-        inside = {p.name for p in (*self._inodes, *self._dirs) if p.parent == directory}
-        return sorted(inside)
+        prefix = f"{directory}/"
+        inside = (path[len(prefix) :] for path in self._below(prefix))
+        return sorted({name for name in inside if "/" not in name})
 
     def make_dir(self, directory: Path) -> None:
         if self.begin("make_dir", directory) and self.random.random() < 0.5:
             raise SimulatedCrash
-        self._dirs.update((directory, *directory.parents))
+        self._dirs.update(map(str, (directory, *directory.parents)))
         self.end()
 
     def remove_dir(self, directory: Path) -> None:
         self.begin("remove_dir", directory)
-        for path in [p for p in self._inodes if directory in p.parents]:
-            del self._inodes[path]
-        self._dirs = {d for d in self._dirs if d != directory and directory not in d.parents}
+        for path in self._below(f"{directory}/"):
+            self._inodes.pop(path, None)
+            self._dirs.discard(path)
+        self._dirs.discard(str(directory))
         self.end()
 
     def move_dir(self, directory: Path, target: Path) -> None:
         if self.begin("move_dir", directory) and self.random.random() < 0.5:
             raise SimulatedCrash
-        moved = {
-            p: target / p.relative_to(directory) for p in self._inodes if directory in p.parents
-        }
-        if directory not in self._dirs:
+        if str(directory) not in self._dirs:
             raise FileNotFoundError(errno.ENOENT, "no such directory", str(directory))
-        for path, new_path in moved.items():
-            self._inodes[new_path] = self._inodes.pop(path)
-        dirs = {d for d in self._dirs if d == directory or directory in d.parents}
-        self._dirs = (self._dirs - dirs) | {target / d.relative_to(directory) for d in dirs}
+        for path in (str(directory), *self._below(f"{directory}/")):
+            new_path = f"{target}{path[len(str(directory)) :]}"
+            if path in self._inodes:
+                self._inodes[new_path] = self._inodes.pop(path)
+            else:
+                self._dirs.remove(path)
+                self._dirs.add(new_path)
         self.end()
+
+    def _below(self, prefix: str) -> list[str]:
+        """Return all paths that begin so."""
+        return [path for path in (*self._inodes, *self._dirs) if path.startswith(prefix)]
 
     # Under the operations
 
@@ -317,6 +324,6 @@ class SimulatedDisk:
 
     def _inode(self, path: Path) -> _Inode:
         try:
-            return self._inodes[path]
+            return self._inodes[str(path)]
         except KeyError:
             raise FileNotFoundError(errno.ENOENT, "no such file", str(path)) from None

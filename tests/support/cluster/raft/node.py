@@ -161,7 +161,7 @@ def without_power(disk: SimulatedDisk) -> SimulatedDisk:
     """Return a disk with only what is durable on this one."""
     other = disk.copy()
     for path, inode in disk._inodes.items():
-        other.put(path, bytes(inode.stable))
+        other.put(Path(path), bytes(inode.stable))
     return other
 
 
