@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from msgspec import UNSET
 
 from goq import limits
@@ -66,15 +68,17 @@ class TraceRoutes:
         message_id = MessageId.parse(text)
         wait_ms = duration_ms(request.query.get("wait", "0"), "wait", limits.WAIT_MS_MAX)
         seen = query_int(request, "seen", 0)
-        trace = await self._tracer.follow(message_id, seen=seen, wait_ms=wait_ms)
-        return json_response(_readable(self._out(trace), principal_of(request)))
+        may_read = partial(principal_of(request).allows, Verb.READ)
+        trace = await self._tracer.follow(message_id, may_read, seen=seen, wait_ms=wait_ms)
+        return json_response(self._out(trace))
 
     async def traced(self, message_id: MessageId, principal: Principal) -> TraceOut:
         """Return the trace of a message, as far as a principal may read it.
 
         Raises ``MessageNotFound``.
         """
-        return _readable(self._out(await self._tracer.trace(message_id)), principal)
+        may_read = partial(principal.allows, Verb.READ)
+        return self._out(await self._tracer.trace(message_id, may_read))
 
     def _out(self, trace: Trace) -> TraceOut:
         broker, took_us = self._broker, trace.publish_to_ack_us
@@ -92,27 +96,6 @@ class TraceRoutes:
             None if took_us is None else took_us / 1000,
             [_incomplete_out(each) for each in trace.incomplete],
         )
-
-
-def _readable(out: TraceOut, principal: Principal) -> TraceOut:
-    """Leave out what happened in topics that a principal may not read, and their message ids."""
-    if principal.is_admin:
-        return out
-    allowed: dict[str, bool] = {}
-
-    def may_read(message_id: str) -> bool:
-        topic = MessageId.parse(message_id).topic
-        if topic not in allowed:
-            allowed[topic] = principal.allows(Verb.READ, topic)
-        return allowed[topic]
-
-    out.events = [step for step in out.events if may_read(step.id)]
-    for step in out.events:
-        if step.to is not UNSET and not may_read(step.to):
-            step.to = UNSET
-        if step.from_ is not UNSET and not may_read(step.from_):
-            step.from_ = UNSET
-    return out
 
 
 def message_out(traced: MessageHistory, settings: TopicSettings) -> TracedMessageOut:

@@ -6,7 +6,7 @@ the copy. Times decide only between steps of different messages: a clock may hav
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from heapq import heappop, heappush
 from itertools import pairwise
@@ -114,16 +114,22 @@ def _origins(links: Links) -> dict[MessageId, MessageId]:
 
 
 def build_trace(
-    asked: MessageHistory, messages: Sequence[MessageHistory], links: Links, *, is_cut: bool
+    asked: MessageHistory,
+    messages: Sequence[MessageHistory],
+    links: Links,
+    may_name: Callable[[str], bool] = lambda _topic: True,
+    *,
+    is_cut: bool,
 ) -> Trace:
     """Return the trace of these messages. Each message has to come after its origin.
 
+    An origin that only the headers of a message tell of is named if ``may_name`` its topic.
     ``is_cut`` means that there are more copies than these.
     """
     origins = _origins(links)
     steps = [
         [
-            _traced_step(each, number, step, links, origins)
+            _traced_step(each, number, step, links, origins, may_name)
             for number, step in enumerate(each.timeline.steps)
         ]
         for each in messages
@@ -175,12 +181,14 @@ def _traced_step(
     step: Step,
     links: Links,
     origins: dict[MessageId, MessageId],
+    may_name: Callable[[str], bool],
 ) -> TracedStep:
     to = links.get(history.id, {}).get(number)
     if step.name is not StepName.PUBLISHED:
         return TracedStep(history.id, step, to)
     origin = origins.get(history.id) or _claimed_origin(history)
-    return TracedStep(history.id, step, to, origin, None if origin else history.producer)
+    named = origin if origin is not None and may_name(origin.topic) else None
+    return TracedStep(history.id, step, to, named, None if origin else history.producer)
 
 
 def _claimed_origin(history: MessageHistory) -> MessageId | None:

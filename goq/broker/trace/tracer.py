@@ -3,13 +3,14 @@
 Blocking work runs in the threads of the partition. Each message is searched in the live log and in
 the archive. Copies are followed forwards by the offsets in ``CopyStored`` events. They are followed
 backwards by the headers of the copy. An origin in headers counts only if the events of the origin
-lead to the copy.
+lead to the copy. What is in topics that the asker may not read is not looked at: anyone can write
+headers, and the answer must not depend on what the asker may not know.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 
@@ -45,6 +46,12 @@ from goq.units import format_time_us
 
 LIVE, _ARCHIVED = "live", "archived"
 _DELETED, _COMPACTED, _DAMAGED = "deleted", "compacted", "damaged"
+MayRead = Callable[[str], bool]
+"""Returns whether the asker may read a topic."""
+
+
+def _may_read_all(_topic: str) -> bool:
+    return True
 
 
 class Tracer:
@@ -55,7 +62,9 @@ class Tracer:
         self._copies_max = copies_max
         self._sources = TraceSources(broker.archive, broker.indexes)
 
-    async def follow(self, message_id: MessageId, *, seen: int, wait_ms: int) -> Trace:
+    async def follow(
+        self, message_id: MessageId, may_read: MayRead = _may_read_all, *, seen: int, wait_ms: int
+    ) -> Trace:
         """Return the trace once it has more than ``seen`` steps, or after ``wait_ms``.
 
         Raises what :meth:`trace` raises, and ``TooManyRequests`` if too many requests wait.
@@ -72,7 +81,7 @@ class Tracer:
                     watches.enter_context(spans.watch(each.offset, news))
                 watched |= new
                 news.clear()
-                trace = await self.trace(message_id)
+                trace = await self.trace(message_id, may_read)
                 left_s = until - loop.time()
                 if len(trace.steps) > seen or left_s <= 0:
                     return trace
@@ -82,8 +91,8 @@ class Tracer:
                         async with asyncio.timeout(left_s):
                             await news.wait()
 
-    async def trace(self, message_id: MessageId) -> Trace:
-        """Return the trace of a message.
+    async def trace(self, message_id: MessageId, may_read: MayRead = _may_read_all) -> Trace:
+        """Return the trace of a message, with its copies in topics that ``may_read`` names.
 
         Raises ``MessageNotFound``, whose message tells what is known, ``TopicNotFound`` and
         ``PartitionNotFound``.
@@ -94,8 +103,9 @@ class Tracer:
         waiting, is_cut = [asked], False
         while waiting:
             each = waiting.pop(0)
-            links[each.id] = await self._copies_of(each)
-            origins = () if each.message is None else _origins_of(each.message)
+            links[each.id] = await self._copies_of(each, may_read)
+            origins = [] if each.message is None else _origins_of(each.message)
+            origins = [origin for origin in origins if may_read(origin.topic)]
             for near in (*links[each.id].values(), *origins):
                 if near in found:
                     continue
@@ -107,7 +117,8 @@ class Tracer:
                     waiting.append(found[near])
         together = linked_messages(message_id, links)
         chosen = [each for each in found.values() if each.id in together]
-        return build_trace(asked, order_by_origin(chosen, links), links, is_cut=is_cut)
+        ordered = order_by_origin(chosen, links)
+        return build_trace(asked, ordered, links, may_read, is_cut=is_cut)
 
     def _partition(self, message_id: MessageId) -> Partition:
         return self._broker.topic(message_id.topic).partitions[message_id.partition]
@@ -190,12 +201,12 @@ class Tracer:
                     return True
         return False
 
-    async def _copies_of(self, history: MessageHistory) -> dict[int, MessageId]:
-        """Return the copies of a message, by the number of the step that made each copy."""
+    async def _copies_of(self, history: MessageHistory, may_read: MayRead) -> dict[int, MessageId]:
+        """Return the readable copies of a message, by the number of the step that made each."""
         found: dict[int, MessageId] = {}
         for number, step in enumerate(history.timeline.steps):
             copy = step.copy
-            if copy is None or copy.offset < 0:
+            if copy is None or copy.offset < 0 or not may_read(copy.topic):
                 continue
             if len(found) >= self._copies_max:
                 break  # one more than a trace follows
