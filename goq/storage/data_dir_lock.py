@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import stat
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -19,6 +20,7 @@ from goq.errors import DataDirLocked, UnsupportedFormat
 FILE_NAME = "LOCK"
 FORMAT_NAME: Final = "FORMAT"
 DATA_FORMAT: Final = 2
+_OTHERS: Final = 0o077
 RESTORING: Final = b"restoring\n"
 """The content of ``FORMAT`` while a restore fills a folder: no node starts on half of it."""
 
@@ -26,7 +28,8 @@ RESTORING: Final = b"restoring\n"
 class DataDirLock:
     """Locks a data directory for this process; the system releases it when the process ends.
 
-    The directory itself is locked, too: removing the file lets no second process in.
+    The directory itself is locked, too: removing the file lets no second process in. Other users
+    lose their rights to it: they could put other files in the place of goq's.
     """
 
     def __init__(self, data_dir: Path) -> None:
@@ -47,6 +50,8 @@ class DataDirLock:
         except UnsupportedFormat:
             self.release()
             raise
+        with suppress(OSError):  # a file system without rights
+            self._make_private()
         self.has_current_format = False
         """Whether the folder says that it has the format of this goq; not if the disk was full."""
         with suppress(OSError):  # a full disk; the lock holds without the texts
@@ -62,6 +67,14 @@ class DataDirLock:
             raise
         except OSError:
             pass  # a network file system that locks files only
+
+    def _make_private(self) -> None:
+        """Keep others out of a directory of this user that is empty or goq's: it may be any."""
+        found = os.fstat(self._dir_fd)
+        names = set(os.listdir(self._dir_fd))
+        is_own = FORMAT_NAME in names or names <= {FILE_NAME}
+        if found.st_uid == os.geteuid() and found.st_mode & _OTHERS and is_own:
+            os.fchmod(self._dir_fd, stat.S_IMODE(found.st_mode) & ~_OTHERS)
 
     def release(self) -> None:
         """Release the directory."""

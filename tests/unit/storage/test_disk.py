@@ -309,6 +309,18 @@ def test_removing_the_lock_file_lets_no_second_process_in(tmp_path: Path) -> Non
     DataDirLock(tmp_path).release()
 
 
+@pytest.mark.parametrize("names", [(), ("FORMAT", "node.db"), ("thesis.tex",)])
+def test_others_lose_their_rights_to_a_folder_that_is_goqs(
+    tmp_path: Path, names: tuple[str, ...]
+) -> None:
+    for name in names:
+        (tmp_path / name).write_text("2\n")
+    tmp_path.chmod(0o775)
+    DataDirLock(tmp_path).release()
+    is_anothers = "thesis.tex" in names
+    assert tmp_path.stat().st_mode & 0o777 == (0o775 if is_anothers else 0o700)
+
+
 # node.db
 
 
