@@ -3,6 +3,9 @@
 A rate has a token bucket with the burst of one second. A request is admitted while the bucket is
 not empty, and may leave it in debt: so a large request passes, and the next ones wait for it. Time
 is a parameter.
+
+A bucket is kept as the time at which it will be full (the generic cell rate algorithm, ITU-T
+I.371): an amount moves that time on, and nothing has to be filled up meanwhile.
 """
 
 from __future__ import annotations
@@ -14,34 +17,34 @@ from typing import Final, NamedTuple
 from goq import limits
 from goq.access.quota import Quota
 
+EMPTY_S: Final = 1.0 - 1e-6  # less than a second: sums of small parts are not exact
+
 
 class DebtBucket:
-    """A bucket that ``rate_per_s`` fills up to what one second gives, and that may be in debt."""
+    """A bucket that ``rate_per_s`` fills up to what one second gives, and that may be in debt.
 
-    __slots__ = ("_at_s", "_level", "_rate_per_s")
+    It is empty if it will be full at ``full_s``, ``EMPTY_S`` or more from now.
+    """
+
+    __slots__ = ("_s_each", "full_s")
 
     def __init__(self, rate_per_s: float, now_s: float) -> None:
-        self._rate_per_s = rate_per_s
-        self._level = rate_per_s
-        self._at_s = now_s
+        self._s_each = 1 / rate_per_s
+        self.full_s = now_s
 
     def wait_s(self, now_s: float) -> float:
         """Return 0 if the bucket is not empty, else the time until it is not."""
-        passed_s = now_s - self._at_s
-        if passed_s > 0:
-            filled = self._level + passed_s * self._rate_per_s
-            self._level = filled if filled < self._rate_per_s else self._rate_per_s
-            self._at_s = now_s
-        return 0.0 if self._level > 0 else -self._level / self._rate_per_s + 0.001
+        left_s = self.full_s - now_s
+        return 0.0 if left_s < EMPTY_S else max(left_s - 1.0, 0.0) + 0.001
 
-    def take(self, amount: float) -> None:
+    def take(self, amount: float, now_s: float) -> None:
         """Take an amount, whatever is there."""
-        self._level -= amount
+        full_s = self.full_s
+        self.full_s = (full_s if full_s > now_s else now_s) + amount * self._s_each
 
     def is_full(self, now_s: float) -> bool:
         """Return whether the bucket has all that one second gives."""
-        self.wait_s(now_s)
-        return self._level >= self._rate_per_s
+        return self.full_s <= now_s
 
 
 class TenantAmount(NamedTuple):
@@ -89,8 +92,8 @@ class TenantBuckets:
                 DebtBucket(self._messages_per_s, now_s),
                 DebtBucket(self._bytes_per_s, now_s),
             )
-        found[0].take(amount.messages)
-        found[1].take(amount.size_bytes)
+        found[0].take(amount.messages, now_s)
+        found[1].take(amount.size_bytes, now_s)
 
     def _forget(self, now_s: float) -> None:
         idle = [

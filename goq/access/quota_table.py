@@ -8,7 +8,13 @@ from typing import Final
 
 from goq import limits
 from goq.access.quota import RATES, Quota, format_quota
-from goq.access.quota_bucket import DebtBucket, InFlightRoom, TenantAmount, TenantBuckets
+from goq.access.quota_bucket import (
+    EMPTY_S,
+    DebtBucket,
+    InFlightRoom,
+    TenantAmount,
+    TenantBuckets,
+)
 from goq.access.rule import Principal
 from goq.access.spent_amounts import SpentAmount, SpentAmounts
 from goq.errors import QuotaExceeded, TooManyRequests
@@ -22,6 +28,7 @@ class Usage:
 
     __slots__ = (
         "buckets",
+        "keys",
         "name",
         "of_publishes",
         "of_requests",
@@ -43,6 +50,7 @@ class Usage:
             for rate in RATES
             if (bound := principal.quotas.get(rate)) is not None
         }
+        self.keys = {rate: (principal.id, str(rate), "") for rate in self.buckets}
         bucket = self.buckets.get(Quota.REQUESTS)
         self.of_requests = () if bucket is None else (bucket,)
         self.of_publishes = tuple(self.buckets.values())
@@ -59,25 +67,29 @@ class QuotaTable:
 
     def check(self, principal: Principal, now_s: float) -> None:
         """Raise ``TooManyRequests`` if a rate of a principal is used up; count nothing."""
-        self._check(principal, self._usage(principal, now_s).of_publishes, now_s)
+        usage = self._usage(principal, now_s)
+        for bucket in usage.of_publishes:
+            if bucket.full_s - now_s >= EMPTY_S:
+                raise self._used_up(principal, usage, usage.of_publishes, now_s)
 
     def admit(self, principal: Principal, publish_bytes: int | None, now_s: float) -> None:
         """Count a request, a publish if its size is given; raise ``TooManyRequests``."""
         usage = self._usage(principal, now_s)
-        if publish_bytes is not None:
-            self._check(principal, usage.of_publishes, now_s)
-            usage.publish_bytes += publish_bytes
-            self._take(principal, usage, Quota.PUBLISH_BYTES, publish_bytes)
-        else:
-            self._check(principal, usage.of_requests, now_s)
-        if usage.of_requests:
-            self._take(principal, usage, Quota.REQUESTS, 1)
+        buckets = usage.of_requests if publish_bytes is None else usage.of_publishes
+        for bucket in buckets:
+            if bucket.full_s - now_s >= EMPTY_S:
+                raise self._used_up(principal, usage, buckets, now_s)
         usage.requests += 1
+        if publish_bytes is not None:
+            usage.publish_bytes += publish_bytes
+            if buckets:
+                self._take(usage, Quota.PUBLISH_BYTES, publish_bytes, now_s)
+        if buckets:
+            self._take(usage, Quota.REQUESTS, 1, now_s)
 
     def take_messages(self, principal: Principal, count: int, now_s: float) -> None:
         """Count the messages of a publish that was admitted."""
-        usage = self._usage(principal, now_s)
-        self._take(principal, usage, Quota.PUBLISH_MESSAGES, count)
+        self._take(self._usage(principal, now_s), Quota.PUBLISH_MESSAGES, count, now_s)
 
     def check_tenants(
         self, principal: Principal, amounts: Iterable[TenantAmount], now_s: float
@@ -100,11 +112,11 @@ class QuotaTable:
             if self.spent is None:
                 continue
             if Quota.TENANT_MESSAGES in principal.quotas:
-                part = (principal.id, Quota.TENANT_MESSAGES, amount.tenant, amount.messages)
-                self.spent.add(SpentAmount(*part))
+                key = (principal.id, Quota.TENANT_MESSAGES, amount.tenant)
+                self.spent.add(key, amount.messages)
             if Quota.TENANT_BYTES in principal.quotas and amount.size_bytes:
-                part = (principal.id, Quota.TENANT_BYTES, amount.tenant, amount.size_bytes)
-                self.spent.add(SpentAmount(*part))
+                key = (principal.id, Quota.TENANT_BYTES, amount.tenant)
+                self.spent.add(key, amount.size_bytes)
 
     def take_remote(self, principal: Principal, spent: SpentAmount, now_s: float) -> None:
         """Count what a principal used on another node, as if it had been used here."""
@@ -113,21 +125,19 @@ class QuotaTable:
             is_bytes = spent.quota == Quota.TENANT_BYTES
             parts = (0, spent.amount) if is_bytes else (spent.amount, 0)
             amount = TenantAmount(spent.tenant, *parts)
-            usage.tenants.wait(amount, now_s)
             usage.tenants.take(amount, now_s)
             return
         for rate, bucket in usage.buckets.items():
             if rate == spent.quota:
-                bucket.wait_s(now_s)
-                bucket.take(spent.amount)
+                bucket.take(spent.amount, now_s)
 
-    def _take(self, principal: Principal, usage: Usage, rate: Quota, amount: int) -> None:
+    def _take(self, usage: Usage, rate: Quota, amount: int, now_s: float) -> None:
         """Take an amount from the bucket of a rate, if the principal has that quota."""
         bucket = usage.buckets.get(rate)
         if bucket is not None:
-            bucket.take(amount)
+            bucket.take(amount, now_s)
             if self.spent is not None and amount:
-                self.spent.add(SpentAmount(principal.id, rate, "", amount))
+                self.spent.add(usage.keys[rate], amount)
 
     def check_in_flight(self, principal: Principal, room: InFlightRoom, now_s: float) -> None:
         """Raise ``TooManyRequests`` if a principal may lease no more."""
@@ -154,7 +164,9 @@ class QuotaTable:
 
     def _usage(self, principal: Principal, now_s: float) -> Usage:
         usage = self.usages.get(principal.id)
-        if usage is None or usage.quotas is not principal.quotas:
+        if usage is None or (
+            usage.quotas is not principal.quotas and usage.quotas != principal.quotas
+        ):
             known = usage
             if known is None and len(self.usages) >= 2 * limits.TOKENS_MAX:
                 self.usages.clear()
@@ -164,16 +176,14 @@ class QuotaTable:
                 usage.refused = known.refused
         return usage
 
-    def _check(self, principal: Principal, buckets: Iterable[DebtBucket], now_s: float) -> None:
-        longest_s, longest = 0.0, None
-        for bucket in buckets:
-            wait_s = bucket.wait_s(now_s)
-            if wait_s > longest_s:
-                longest_s, longest = wait_s, bucket
-        if longest is not None:
-            known = self._usage(principal, now_s).buckets
-            (rate,) = (rate for rate, bucket in known.items() if bucket is longest)
-            raise self._refusal(principal, f"token {principal.id}", rate, longest_s, now_s)
+    def _used_up(
+        self, principal: Principal, usage: Usage, buckets: Iterable[DebtBucket], now_s: float
+    ) -> TooManyRequests:
+        """Return the refusal by the rate of these buckets that takes the longest to come back."""
+        longest = max(buckets, key=lambda bucket: bucket.wait_s(now_s))
+        (rate,) = (rate for rate, bucket in usage.buckets.items() if bucket is longest)
+        whose = f"token {principal.id}"
+        return self._refusal(principal, whose, rate, longest.wait_s(now_s), now_s)
 
     def _refusal(
         self, principal: Principal, whose: str, quota: Quota, wait_s: float, now_s: float

@@ -11,6 +11,9 @@ from typing import NamedTuple
 
 from goq import limits
 
+SpentKey = tuple[str, str, str]
+"""A principal, a quota and a tenant, which is empty for rates of no tenant."""
+
 
 class SpentAmount(NamedTuple):
     """An amount that a principal used of a rate; ``tenant`` is empty for rates of no tenant."""
@@ -29,26 +32,25 @@ class SpentAmounts:
 
     def __init__(self, on_first: Callable[[], None] = lambda: None) -> None:
         self._on_first = on_first
-        self._sums: dict[tuple[str, str, str], float] = {}
+        self._sums: dict[SpentKey, float] = {}
 
     def __bool__(self) -> bool:
         return bool(self._sums)
 
-    def add(self, spent: SpentAmount) -> None:
+    def add(self, key: SpentKey, amount: float) -> None:
         """Add an amount to its sum."""
-        is_first = not self._sums
-        key = spent[:3]
-        known = self._sums.get(key)
-        if known is None and len(self._sums) >= limits.SPENT_AMOUNTS_MAX:
-            return
-        self._sums[key] = spent.amount + (known or 0)
-        if is_first:
-            self._on_first()
+        sums = self._sums
+        if key in sums:
+            sums[key] += amount
+        elif len(sums) < limits.SPENT_AMOUNTS_MAX:
+            sums[key] = amount
+            if len(sums) == 1:
+                self._on_first()
 
     def add_all(self, amounts: Iterable[SpentAmount]) -> None:
         """Add several amounts."""
         for spent in amounts:
-            self.add(spent)
+            self.add(spent[:3], spent.amount)
 
     def take(self, count_max: int) -> list[SpentAmount]:
         """Return the oldest sums, which are not here any more then."""

@@ -25,15 +25,15 @@ def test_a_bucket_gives_its_rate_and_a_burst_of_a_second() -> None:
     bucket = DebtBucket(10, now_s=0)
     for _ in range(10):
         assert bucket.wait_s(0) == 0
-        bucket.take(1)
+        bucket.take(1, 0)
     assert bucket.wait_s(0) == pytest.approx(0.001)
     assert bucket.wait_s(0.05) == 0
-    bucket.take(25)
+    bucket.take(25, 0.05)
     wait_s = bucket.wait_s(0.05)
     assert wait_s == pytest.approx(2.451)
     assert bucket.wait_s(0.05 + wait_s) == 0
     assert bucket.wait_s(100) == 0
-    bucket.take(10)
+    bucket.take(10, 100)
     assert bucket.wait_s(100) > 0
 
 
@@ -46,7 +46,7 @@ def test_no_more_is_given_than_the_rate_and_one_request_beyond(
     for pause_s, amount in asked:
         now_s += pause_s
         if bucket.wait_s(now_s) == 0:
-            bucket.take(amount)
+            bucket.take(amount, now_s)
             given_ += amount
             largest = max(largest, amount)
             assert given_ <= rate * (now_s + 1) + largest + 1e-6
@@ -54,7 +54,7 @@ def test_no_more_is_given_than_the_rate_and_one_request_beyond(
 
 def test_a_clock_that_goes_back_gives_nothing() -> None:
     bucket = DebtBucket(1, now_s=100)
-    bucket.take(2)
+    bucket.take(2, 100)
     assert bucket.wait_s(50) > 0
     assert bucket.wait_s(100) > 0
 
@@ -246,10 +246,10 @@ def test_amounts_are_summed_until_they_are_taken_and_have_a_bound() -> None:
     called: list[int] = []
     amounts = SpentAmounts(lambda: called.append(1))
     for number in range(limits.SPENT_AMOUNTS_MAX + 10):
-        amounts.add(SpentAmount("p", "q", str(number), 1))
-    amounts.add(SpentAmount("p", "q", "0", 2))
+        amounts.add(("p", "q", str(number)), 1)
+    amounts.add(("p", "q", "0"), 2)
     assert called == [1]
     assert amounts.take(1) == [SpentAmount("p", "q", "0", 3)]
     assert len(amounts.take(10**6)) == limits.SPENT_AMOUNTS_MAX - 1
-    amounts.add(SpentAmount("p", "q", "0", 1))
+    amounts.add(("p", "q", "0"), 1)
     assert called == [1, 1]
