@@ -59,7 +59,12 @@ from goq.cluster.membership.registration import NodeRegistration
 from goq.cluster.metadata.broker_store import ReplicatedMetadataStore
 from goq.cluster.metadata.client import MetadataClient
 from goq.cluster.metadata.commands import RegisterNode
-from goq.cluster.metadata.features import has_clock_events, has_relative_times, has_renewals
+from goq.cluster.metadata.features import (
+    has_clock_events,
+    has_head_proofs,
+    has_relative_times,
+    has_renewals,
+)
 from goq.cluster.metadata.state import MetadataState
 from goq.cluster.metadata.state_machine import MetadataStateMachine
 from goq.cluster.raft.driver import RaftSettings, RaftStatus
@@ -276,6 +281,7 @@ class ClusterBootstrap:
                 },
                 open_calls=OPEN_CALLS,
                 is_known_disk=admission.is_known_disk,
+                has_head_proofs=lambda: has_head_proofs(state()),
             ),
             streams=PeerStreams(
                 name,

@@ -97,7 +97,7 @@ class RoutedProxy:
             signed_request = _signed(request, url, self._sign)
             return await _forward(self._proxy, self._links, node, url, signed_request)
         relay_url = self._state().nodes[relay].http_url
-        signed = self._sign(relay_url, _signed_text(node, request), request.body)
+        signed = self._sign(relay_url, _relayed_text(node, request), request.body)
         relayed = _with_headers(request, {**signed, RELAY: node})
         return await _forward(self._proxy, self._links, relay, relay_url, relayed)
 
@@ -151,7 +151,7 @@ class RelayServer:
         :meth:`RoutedProxy.forward` raises.
         """
         target = request.headers[RELAY]
-        authenticate(_signed_text(target, request), request.headers, request.body)
+        authenticate(_relayed_text(target, request), request.headers, request.body)
         known = self._state().nodes.get(target)
         if known is None:
             raise NotLeader(f"node {target[:100]} is not known here yet", retry_after_ms=500)
@@ -194,11 +194,20 @@ async def _unless_lost(
                 raise Unavailable(f"the stream of node {node} ends: {error.detail}") from None
 
 
-def _signed_text(target: str, request: Request) -> str:
+def _relayed_text(target: str, request: Request) -> str:
     """Return what a sender signs besides the body; no part but the last can hold a space."""
     text = f"{request.method} {request.query_string} {request.path}"
     principal = request.headers.get(PRINCIPAL)
     return f"relay {target} {text}" if principal is None else f"relay {target} {principal} {text}"
+
+
+def signed_text(request: Request) -> str | None:
+    """Return what a node signs besides the body of a request, None for a client's request."""
+    if RELAY in request.headers:
+        return _relayed_text(request.headers[RELAY], request)
+    if PRINCIPAL in request.headers:
+        return forwarded_text(request)
+    return request.path if request.path.startswith(CALL_PREFIX) else None
 
 
 def forwarded_text(request: Request) -> str:

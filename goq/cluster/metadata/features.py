@@ -17,6 +17,7 @@ level 8   a leader whose disk failed leads on in another epoch
 level 9   schedules
 level 10  topics may have a total retention (``config.topic.TOTAL_RETENTION``)
 level 11  leaders push what they append over streams between nodes
+level 12  the head of a call between nodes proves who sends its body
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from goq.cluster.metadata.commands import (
 )
 from goq.cluster.metadata.state import MetadataState
 
-OWN_LEVEL: Final = 11
+OWN_LEVEL: Final = 12
 """The highest level that this version of goq knows."""
 
 DIGESTS_LEVEL: Final = 1
@@ -55,6 +56,7 @@ RENEWALS_LEVEL: Final = 8
 SCHEDULES_LEVEL: Final = 9
 TOTAL_RETENTION_LEVEL: Final = 10
 PUSH_STREAMS_LEVEL: Final = 11
+HEAD_PROOFS_LEVEL: Final = 12
 
 _COMMAND_LEVELS: dict[type, int] = {
     RegisterNodeWithLevel: 1,
@@ -125,3 +127,8 @@ def has_renewals(state: MetadataState) -> bool:
 def has_push_streams(state: MetadataState) -> bool:
     """Whether all nodes know the streams over which leaders push."""
     return state.features.level >= PUSH_STREAMS_LEVEL
+
+
+def has_head_proofs(state: MetadataState) -> bool:
+    """Whether all nodes send the digest of a body with the head of a call."""
+    return state.features.level >= HEAD_PROOFS_LEVEL

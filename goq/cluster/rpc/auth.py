@@ -45,7 +45,11 @@ class CallSigner:
 
     def sign_call(self, call: CallId, path: str, body: bytes) -> str:
         """Return the signature of a call."""
-        return self._sign("call", call, [path.encode(), sha256(body).digest()])
+        return self.sign_head(call, path, sha256(body).digest())
+
+    def sign_head(self, call: CallId, path: str, body_digest: bytes) -> str:
+        """Return the signature of a call by the SHA-256 of its body."""
+        return self._sign("call", call, [path.encode(), body_digest])
 
     def sign_response(self, call: CallId, status: int, body: Iterable[bytes | memoryview]) -> str:
         """Return the signature of the response to a call."""

@@ -9,12 +9,14 @@ from __future__ import annotations
 import ssl
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
+from hashlib import sha256
 
 from goq import limits
 from goq.cluster.metadata.state import MetadataState
 from goq.cluster.rpc.auth import CallId, CallSigner, new_nonce
 from goq.cluster.rpc.server import (
     BOOT_HEADER,
+    DIGEST_HEADER,
     DISK_HEADER,
     NODE_HEADER,
     NUMBER_HEADER,
@@ -139,13 +141,15 @@ class RpcClient:
         self._number += 1
         boot = self._boots.get(url, "")
         call = CallId(self._name, boot, self._session, self._number, self._disk)
+        digest = sha256(body).digest()
         return call, {
             NODE_HEADER: call.node,
             BOOT_HEADER: call.boot,
             SESSION_HEADER: call.session,
             NUMBER_HEADER: str(call.number),
             DISK_HEADER: call.disk,
-            PROOF_HEADER: self._signer.sign_call(call, path, body),
+            DIGEST_HEADER: digest.hex(),
+            PROOF_HEADER: self._signer.sign_head(call, path, digest),
         }
 
     async def _send(

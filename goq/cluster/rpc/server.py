@@ -6,7 +6,9 @@ The HTTP server passes every request under ``CALL_PREFIX`` to :meth:`RpcServer.h
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from hashlib import sha256
 from typing import NamedTuple
 
 from goq import limits
@@ -18,6 +20,7 @@ RpcHandler = Callable[[str, bytes], Awaitable[ResponseBody]]
 """Handles a call from a node, given by name, with a body; returns the response in pieces."""
 
 _log = logging.getLogger("goq.cluster")
+_SHA256_HEX = re.compile(r"[0-9a-f]{64}")
 CALL_PREFIX = "/internal/"
 """The path prefix of all calls between nodes."""
 
@@ -27,8 +30,18 @@ NODE_HEADER = "goq-internal-node"
 SESSION_HEADER = "goq-internal-session"
 NUMBER_HEADER = "goq-internal-number"
 DISK_HEADER = "goq-internal-disk"
+DIGEST_HEADER = "goq-internal-digest"
+"""The SHA-256 of the body: with it the head alone proves who sends a body."""
 AUTHENTICATION_HEADERS = frozenset(
-    {BOOT_HEADER, PROOF_HEADER, NODE_HEADER, SESSION_HEADER, NUMBER_HEADER, DISK_HEADER}
+    {
+        BOOT_HEADER,
+        PROOF_HEADER,
+        NODE_HEADER,
+        SESSION_HEADER,
+        NUMBER_HEADER,
+        DISK_HEADER,
+        DIGEST_HEADER,
+    }
 )
 
 
@@ -45,6 +58,7 @@ class RpcServer:
 
     ``is_known_disk`` returns whether a node presents the disk id that the cluster knows it by. A
     node with another disk has lost its data. It may only call the paths in ``open_calls``.
+    ``has_head_proofs`` returns whether all nodes send the digest of a body with its head.
     """
 
     def __init__(
@@ -54,8 +68,10 @@ class RpcServer:
         *,
         open_calls: frozenset[str] = frozenset(),
         is_known_disk: Callable[[str, str], bool] = lambda _node, _disk: True,
+        has_head_proofs: Callable[[], bool] = lambda: True,
     ) -> None:
         self.boot = new_nonce()
+        self._has_head_proofs = has_head_proofs
         self._strangers: set[str] = set()
         self._open_calls = open_calls
         self._is_known_disk = is_known_disk
@@ -91,7 +107,21 @@ class RpcServer:
         self._check_disk(what, call)
         return call.node
 
+    def check_head(self, what: str, headers: Mapping[str, str]) -> None:
+        """Raise ``InvalidInput`` or ``NotAllowed`` for a request that no node has signed, before
+        its body is read. The whole request is checked again.
+        """
+        digest = headers.get(DIGEST_HEADER)
+        if digest is None and not self._has_head_proofs():
+            return
+        if digest is None or _SHA256_HEX.fullmatch(digest) is None:
+            raise InvalidInput("this is for nodes of the cluster alone")
+        self._verify_head(what, headers, bytes.fromhex(digest))
+
     def _verify(self, path: str, headers: Mapping[str, str], body: bytes) -> CallId:
+        return self._verify_head(path, headers, sha256(body).digest())
+
+    def _verify_head(self, path: str, headers: Mapping[str, str], digest: bytes) -> CallId:
         number = headers.get(NUMBER_HEADER, "")
         if not (number.isascii() and number.isdecimal() and len(number) < 19):
             raise InvalidInput("this is for nodes of the cluster alone")
@@ -102,7 +132,7 @@ class RpcServer:
             int(number),
             headers.get(DISK_HEADER, ""),
         )
-        expected = self._signer.sign_call(call, path, body)
+        expected = self._signer.sign_head(call, path, digest)
         try:
             self._signer.verify(expected, headers.get(PROOF_HEADER, ""))
         except NotAllowed:

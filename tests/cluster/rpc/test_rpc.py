@@ -11,8 +11,15 @@ import pytest
 from goq import limits
 from goq.cluster.rpc.auth import CallId, CallSigner, ReplayWindow
 from goq.cluster.rpc.client import NodeConnections, RpcClient
-from goq.cluster.rpc.server import BOOT_HEADER, NUMBER_HEADER, PROOF_HEADER, RpcResponse, RpcServer
-from goq.errors import NotAllowed, NotLeader, TimedOut, Unavailable
+from goq.cluster.rpc.server import (
+    BOOT_HEADER,
+    DIGEST_HEADER,
+    NUMBER_HEADER,
+    PROOF_HEADER,
+    RpcResponse,
+    RpcServer,
+)
+from goq.errors import InvalidInput, NotAllowed, NotLeader, TimedOut, Unavailable
 from goq.http.message import Request, Response
 from goq.http.server import HttpServer
 from tests.support.broker.harness import run
@@ -301,3 +308,23 @@ def test_a_call_that_a_stopping_node_answers_without_a_proof_is_in_doubt(
         await client.close()
 
     _with_node(test)
+
+
+def test_the_head_of_a_call_proves_its_sender() -> None:
+    client, server = _client(), RpcServer(SECRET, {})
+    headers = client.signed_headers("http://n2", "/internal/x", b"body")
+    server.check_head("/internal/x", headers)
+    server.check_head("/internal/x", headers)  # which counts as no call
+    stranger = _client(b"another secret of sixteen bytes").signed_headers("", "/internal/x", b"")
+    for what, wrong in (
+        ("/internal/y", headers),
+        ("/internal/x", {**headers, DIGEST_HEADER: "0" * 64}),
+        ("/internal/x", {**headers, DIGEST_HEADER: "no"}),
+        ("/internal/x", {n: v for n, v in headers.items() if n != DIGEST_HEADER}),
+        ("/internal/x", stranger),
+        ("/internal/x", {}),
+    ):
+        with pytest.raises((NotAllowed, InvalidInput)):
+            server.check_head(what, wrong)
+    del headers[DIGEST_HEADER]  # as nodes of an earlier version send it
+    RpcServer(SECRET, {}, has_head_proofs=lambda: False).check_head("/internal/x", headers)
