@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from goq import limits
-from goq.access.rule import Verb
+from goq.access.rule import Principal, Verb
 from goq.api.codec.messages import json_response
 from goq.api.codec.request import json_body
 from goq.api.needs import TOKEN, End, TopicVerbs, principal_of
@@ -119,8 +119,8 @@ class ScheduleRoutes:
 
     async def list(self, request: Request) -> Response:
         """List schedules by name."""
-        sees = principal_of(request).sees
-        records = [each for each in self._manager.all if sees(each.topic)]
+        principal = principal_of(request)
+        records = [each for each in self._manager.all if _may_show(principal, each)]
         now_ms = self._broker.clock.wall_ms()
         found = await asyncio.to_thread(lambda: [schedule_out(each, now_ms) for each in records])
         return json_response(SchedulesOut(found))
@@ -146,15 +146,20 @@ class ScheduleRoutes:
         return await asyncio.to_thread(schedule_out, record, self._broker.clock.wall_ms())
 
     def _visible(self, request: Request, name: str) -> ScheduleRecord:
-        """Return a schedule; one of a topic that the sender does not see is as if not there."""
+        """Return a schedule; one that the sender may not know of is as if not there."""
         record = self._manager.find(name)
-        if not principal_of(request).sees(record.topic):
+        if not _may_show(principal_of(request), record):
             raise NotFound(f"there is no schedule {name[:200]!r}; goq schedule list shows all")
         return record
 
     def _topic_of_schedule(self, request: Request, values: Sequence[str]) -> Iterable[End]:
         """Return the topic of the schedule in the path."""
         return ((self._visible(request, values[0]).topic, None),)
+
+
+def _may_show(principal: Principal, record: ScheduleRecord) -> bool:
+    """Return whether a principal may know of a schedule, whose messages have values."""
+    return any(principal.allows(verb, record.topic) for verb in (Verb.READ, Verb.MANAGE))
 
 
 def schedule_out(record: ScheduleRecord, now_ms: int) -> ScheduleOut:
