@@ -276,19 +276,25 @@ class NodeServer:
         access, signatures = app.access, None
         if self._tokens is not None and access is not None:
             signatures = SignatureCheck(
-                self._tokens, access.quotas, self.broker.clock.wall_ms, access.note_use
+                self._tokens, access.quotas, self.broker.clock.wall_ms, access.note_use, access.hold
             )
         node_id = self.config.broker.node_id
         sqs = self._sqs = SqsApp(
-            self.broker, app.handle, config, lambda: self.sqs_url or "", node_id, signatures
+            self.broker,
+            app.handle,
+            config,
+            lambda: self.sqs_url or "",
+            node_id,
+            signatures,
+            app.audit,
         )
         server = HttpServer(
             sqs.handle,
             sqs.on_error,
-            HttpLimits(connections_max=connections_max()),
+            HttpLimits(connections_max=connections_max(), body_bytes_max=config.body_bytes_max),
             self.config.sqs_host_names,
             app.failures,
-            None if signatures is None else signatures.check_head,
+            None if signatures is None else sqs.check_head,
         )
         await self._start_server(server, *config.address, "sqs")
         return server

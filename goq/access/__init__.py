@@ -10,6 +10,7 @@ quota          quotas of tokens, as they are written and stored
 quota_bucket   token buckets, of principals and of tenants; the room for messages in flight
 quota_table    what principals use, and the refusal of more
 spent_amounts  what principals used of their rates, until other nodes are told
+refusal_pace   how fast a sender's refusals are answered
 audit_record   records of the audit trail, and the bound of recorded refusals
 admin_token    the first token of a node, in a file of its data folder
 """

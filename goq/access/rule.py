@@ -85,11 +85,22 @@ def _invalid(text: str, why: str) -> InvalidInput:
 class Principal:
     """The sender of requests, by the id of its token, and what its rules allow.
 
-    ``texts`` are the rules as stored, with the ``quotas``.
+    ``texts`` are the rules as stored, with the ``quotas``. ``digest`` is that of the secret
+    that was shown, empty without one: a token has two while a rotated one is valid.
     ``expires_ms`` is the Unix time in milliseconds from which the token is not valid, 0 for never.
     """
 
-    __slots__ = ("_by_verb", "expires_ms", "id", "is_admin", "name", "quotas", "rules", "texts")
+    __slots__ = (
+        "_by_verb",
+        "digest",
+        "expires_ms",
+        "id",
+        "is_admin",
+        "name",
+        "quotas",
+        "rules",
+        "texts",
+    )
 
     def __init__(
         self,
@@ -99,7 +110,9 @@ class Principal:
         expires_ms: int = 0,
         texts: Sequence[str] = (),
         quotas: Mapping[str, int] = NO_QUOTAS,
+        digest: str = "",
     ) -> None:
+        self.digest = digest
         self.texts = tuple(texts)
         self.quotas = quotas
         self.id = principal_id

@@ -50,9 +50,10 @@ class TokenRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Return when the token was revoked or expires, 0 for never."""
         return min((time for time in (self.revoked_ms, self.expires_ms) if time), default=0)
 
-    def has_secret(self, secret: str, now_ms: int) -> bool:
-        """Return whether a secret is the token's; the time taken does not tell how near it is."""
-        digest = digest_of(secret)
+    def has_digest(self, digest: str, now_ms: int) -> bool:
+        """Return whether a digest is of a secret of the token; the time taken does not tell how
+        near it is.
+        """
         if hmac.compare_digest(digest, self.digest):
             return True
         is_in_time = now_ms < self.previous_until_ms

@@ -39,7 +39,7 @@ class TokenTable:
         self._tokens = tokens
         self._now_ms = now_ms
         self._known: Mapping[str, TokenRecord] = {}
-        self._principals: dict[str, Principal] = {}
+        self._principals: dict[tuple[str, str], Principal] = {}
         self._by_text: dict[str, Principal] = {}
         self._by_certificate: dict[str, list[TokenRecord]] = {}
         self._local: tuple[Principal, TokenRecord] | None = None
@@ -47,11 +47,13 @@ class TokenTable:
     def set_admin_token(self, node: str, text: str | None) -> None:
         """Accept the token of this node's data folder, None for none."""
         found = None if text is None else split_token(text)
-        self._local = None
-        if found is not None:
-            principal = Principal(_LOCAL + node, "admin.token", _ADMIN)
-            record = TokenRecord(found[0], principal.name, digest_of(found[1]), (), 0)
-            self._local = principal, record
+        if found is None:
+            self._local = None
+            return
+        token_id, digest = found[0], digest_of(found[1])
+        if self._local is None or self._local[1].digest != digest:
+            principal = Principal(_LOCAL + node, "admin.token", _ADMIN, digest=digest)
+            self._local = principal, TokenRecord(token_id, principal.name, digest, (), 0)
 
     def has_admin(self) -> bool:
         """Return whether a valid token may administer the tokens."""
@@ -80,18 +82,18 @@ class TokenTable:
             return self._of_certificate(certificate, now_ms)
         if text is None or found is None:
             raise NotAuthenticated(_NEEDED)
-        token_id, secret = found
+        token_id, digest = found[0], digest_of(found[1])
         local = self._local
         if local is not None and local[1].id == token_id:
-            if not local[1].has_secret(secret, 0):
+            if not local[1].has_digest(digest, 0):
                 raise NotAuthenticated(_UNKNOWN)
             if not _is_loopback(peer):
                 raise NotAuthenticated("the token in admin.token counts on its own machine only")
             return local[0]
         record = tokens.get(token_id)
-        if record is None or not record.has_secret(secret, now_ms):
+        if record is None or not record.has_digest(digest, now_ms):
             raise NotAuthenticated(_UNKNOWN)
-        principal = self._valid(record, now_ms)
+        principal = self._valid(record, now_ms, digest)
         if not record.previous_digest:  # a secret that is valid for a grace is checked each time
             if len(self._by_text) >= limits.TOKENS_MAX:
                 self._by_text.clear()
@@ -126,14 +128,22 @@ class TokenTable:
         return [] if record is None else aws_secrets(record, self._now_ms())
 
     def is_valid(self, principal: Principal) -> bool:
-        """Return whether a principal's token is still valid, with the same rules.
+        """Return whether a principal's token is still valid, with the same rules, and the secret
+        that it was found by too.
 
-        The token of the data folder is, for all requests that it has begun.
+        The token of another node's data folder is, for all requests that it has begun.
         """
         if principal.id.startswith(_LOCAL):
-            return True
+            local = self._local
+            return not principal.digest or (local is not None and local[0] is principal)
+        now_ms, tokens = self._now_ms(), self._tokens()
+        if tokens is not self._known:
+            self._follow(tokens)
+        record = tokens.get(principal.id)
+        if record is None or (principal.digest and not record.has_digest(principal.digest, now_ms)):
+            return False
         try:
-            return self.named(principal.id) is principal
+            return self._valid(record, now_ms, principal.digest) is principal
         except NotAuthenticated:
             return False
 
@@ -150,17 +160,21 @@ class TokenTable:
             if record.certificate is not None:
                 self._by_certificate.setdefault(record.certificate, []).append(record)
         self._principals = {
-            token_id: known
-            for token_id, known in self._principals.items()
-            if (now := tokens.get(token_id)) is not None and _is_of(known, now)
+            key: known
+            for key, known in self._principals.items()
+            if (now := tokens.get(known.id)) is not None and _is_of(known, now)
         }
 
-    def _valid(self, record: TokenRecord, now_ms: int) -> Principal:
+    def _valid(self, record: TokenRecord, now_ms: int, digest: str = "") -> Principal:
+        """Return the principal of a valid token, which showed a secret unless ``digest`` is empty.
+
+        Raises ``NotAuthenticated``.
+        """
         if record.revoked_ms:
             raise NotAuthenticated(f"token {record.id} was revoked")
         if record.expires_ms and record.expires_ms <= now_ms:
             raise NotAuthenticated(f"token {record.id} has expired")
-        principal = self._principals.get(record.id)
+        principal = self._principals.get((record.id, digest))
         if principal is None:
             principal = Principal(
                 record.id,
@@ -169,8 +183,9 @@ class TokenTable:
                 record.expires_ms,
                 record.rules,
                 parse_quotas(record.rules),
+                digest,
             )
-            self._principals[record.id] = principal
+            self._principals[record.id, digest] = principal
         return principal
 
 
@@ -183,7 +198,9 @@ def _is_loopback(peer: str) -> bool:
 
 def _is_of(principal: Principal, record: TokenRecord) -> bool:
     """Return whether a principal says what a record says."""
-    return principal.expires_ms == record.expires_ms and principal.texts == record.rules
+    digests = ("", record.digest, record.previous_digest)
+    same = principal.expires_ms == record.expires_ms and principal.texts == record.rules
+    return same and principal.digest in digests
 
 
 def _rules_of(record: TokenRecord) -> list[AccessRule]:

@@ -17,6 +17,7 @@ from time import monotonic
 from typing import Final, Protocol
 
 from goq.access.quota_table import QuotaTable
+from goq.access.refusal_pace import RefusalPace
 from goq.access.rule import NOBODY, Principal
 from goq.access.token_manager import TokenManager
 from goq.access.token_record import DAY_MS
@@ -36,6 +37,9 @@ _AUTHORIZATION: Final = "authorization"
 _BEARER: Final = "bearer "
 Proof = Callable[[Request], None]
 """Raises ``GoqError`` for a request that no node of the cluster has signed."""
+HeadProof = Callable[[Request], bool]
+"""Returns whether a request claims to be a node's; raises ``GoqError`` if its head is not signed by
+one."""
 
 
 class HasNeeds(Protocol):
@@ -47,7 +51,10 @@ class HasNeeds(Protocol):
 
 
 class AccessControl:
-    """Checks requests against the tokens; ``proof`` checks those that nodes relay."""
+    """Checks requests against the tokens.
+
+    ``proof`` checks those that nodes relay, ``head_proof`` the heads of all that nodes send.
+    """
 
     def __init__(
         self,
@@ -56,7 +63,10 @@ class AccessControl:
         now_ms: Callable[[], int],
         proof: Proof | None = None,
         quotas: QuotaTable | None = None,
+        head_proof: HeadProof | None = None,
     ) -> None:
+        self._head_proof = head_proof
+        self.pace = RefusalPace()
         self.quotas = quotas or QuotaTable()
         self._table = table
         self._manager = manager
@@ -91,15 +101,23 @@ class AccessControl:
             request.refusal = error
             raise
 
-    def check_head(self, request: Request) -> None:
+    def check_head(self, request: Request, *, is_large: bool) -> None:
         """Check the sender of a request whose body has not been read.
 
-        Raises ``NotAuthenticated``, and ``TooManyRequests`` if a quota is used up.
+        Raises ``NotAuthenticated`` and ``NotAllowed``, and ``TooManyRequests`` if a quota is used
+        up and the body is large: it is cheaper to read a small one than to close the connection.
         """
-        if PRINCIPAL not in request.headers:
-            text = _token_of(request.headers)
-            principal = self._table.find(text, request.peer, request.certificate)
-            self.quotas.check(principal, monotonic())
+        if self._head_proof is not None and self._head_proof(request):
+            return
+        if PRINCIPAL in request.headers:
+            raise _only_nodes()
+        principal = self._find(request)
+        if is_large:
+            try:
+                self.quotas.check(principal, monotonic())
+            except TooManyRequests:
+                self.hold(request, principal.id)
+                raise
 
     def _admit(self, principal: Principal, request: Request, needs: Needs) -> None:
         """Count a request; one that a quota refuses may come again."""
@@ -108,7 +126,19 @@ class AccessControl:
             self.quotas.admit(principal, size, monotonic())
         except TooManyRequests:
             request.principal = None
+            self.hold(request, principal.id)
             raise
+
+    def hold_beyond_quota(self, request: Request) -> None:
+        """Hold the refusal of a request whose sender has quotas."""
+        principal = request.principal
+        if principal is not None and principal.quotas:
+            self.hold(request, principal.id)
+
+    def hold(self, request: Request, sender: str) -> None:
+        """Have the refusal of a request wait for its turn among those of its sender."""
+        if request.pause_s is None:
+            request.pause_s = self.pace.pause_s(sender, monotonic())
 
     def answered(self, request: Request, response: Response) -> Response:
         """Return the answer of a request that may have waited.
@@ -153,13 +183,21 @@ class AccessControl:
         headers = request.headers
         if PRINCIPAL in headers:
             return self._relayed(request)
-        principal = self._table.find(_token_of(headers), request.peer, request.certificate)
+        principal = self._find(request)
         self.note_use(principal.id)
         return principal
 
+    def _find(self, request: Request) -> Principal:
+        text = _token_of(request.headers)
+        try:
+            return self._table.find(text, request.peer, request.certificate)
+        except NotAuthenticated:
+            self.hold(request, request.peer_host)
+            raise
+
     def _relayed(self, request: Request) -> Principal:
         if self._proof is None:
-            raise NotAllowed("only the nodes of a cluster relay requests")
+            raise _only_nodes()
         self._proof(request)
         principal_id = request.headers[PRINCIPAL]
         if not self._table.is_known(principal_id):
@@ -185,12 +223,12 @@ class AccessControl:
 
     def _end_streams(self) -> None:
         self._timer = None
-        valid: dict[str, bool] = {}
+        valid: dict[Principal, bool] = {}
         for stream in list(self._streams):
             principal = stream.principal
-            if principal.id not in valid:
-                valid[principal.id] = self._table.is_valid(principal)
-            if not valid[principal.id]:
+            if principal not in valid:
+                valid[principal] = self._table.is_valid(principal)
+            if not valid[principal]:
                 stream.end()
         self._watch_streams()
 
@@ -238,6 +276,10 @@ class _GuardedStream(LiveStream):
             finally:
                 self._task = None
             yield item
+
+
+def _only_nodes() -> NotAllowed:
+    return NotAllowed("only the nodes of a cluster relay requests")
 
 
 def _token_of(headers: Mapping[str, str]) -> str | None:

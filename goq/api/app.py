@@ -131,7 +131,9 @@ class App:
         self.access = (
             None
             if token_table is None
-            else AccessControl(token_table, tokens, now_ms, _node_proof(cluster), quotas)
+            else AccessControl(
+                token_table, tokens, now_ms, _node_proof(cluster), quotas, _head_proof(cluster)
+            )
         )
         if cluster is not None and token_table is not None:
             cluster.quotas.attach(quotas, token_table.named)
@@ -207,10 +209,10 @@ class App:
         server = self.metrics.server
         return 0 if server is None else server.connection_count
 
-    def check_head(self, request: Request) -> None:
+    def check_head(self, request: Request, is_large: bool) -> None:
         """Check the sender of a request before its body is read; raise ``GoqError``."""
         try:
-            self.router.check_head(request)
+            self.router.check_head(request, is_large=is_large)
         except NotAllowed as error:
             if self.audit is not None:
                 self.audit.note_refusal(request, error)
@@ -268,6 +270,24 @@ def _node_proof(cluster: ClusterNode | None) -> Callable[[Request], None] | None
 
     def check(request: Request) -> None:
         server.authenticate(forwarded_text(request), request.headers, request.body)
+
+    return check
+
+
+def _head_proof(cluster: ClusterNode | None) -> Callable[[Request], bool] | None:
+    """Return the check of the heads of requests that nodes send."""
+    if cluster is None:
+        return None
+    from goq.cluster.forwarding.relay import signed_text
+
+    server = cluster.rpc_server
+
+    def check(request: Request) -> bool:
+        text = signed_text(request)
+        if text is None:
+            return False
+        server.check_head(text, request.headers)
+        return True
 
     return check
 

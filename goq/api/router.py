@@ -23,8 +23,10 @@ from goq.errors import (
     GoqError,
     InvalidInput,
     MethodNotAllowed,
+    QuotaExceeded,
     RouteNotFound,
     ShuttingDown,
+    TooManyRequests,
     UnsupportedMedia,
 )
 from goq.histogram import Histogram
@@ -209,17 +211,18 @@ class Router:
             self._access.check(request, route, values)
         return route, values
 
-    def check_head(self, request: Request) -> None:
-        """Raise what :meth:`AccessControl.check_head` does, if the route asks for a token."""
+    def check_head(self, request: Request, *, is_large: bool) -> None:
+        """Raise what :meth:`AccessControl.check_head` does, whatever the route: none of those that
+        need no token has a body.
+        """
         if self._access is None:
             return
         try:
             route = self._find(request)[0].methods.get(request.method)
         except RouteNotFound:
-            return
-        if route is not None and route.needs is not None and not route.needs.is_open:
-            request.route = route.path
-            self._access.check_head(request)
+            route = None
+        request.route = "" if route is None else route.path
+        self._access.check_head(request, is_large=is_large)
 
     def handle(self, request: Request) -> Response | Awaitable[Response]:
         """Return the answer, or an awaitable of it; every ``GoqError`` becomes a problem."""
@@ -251,6 +254,16 @@ class Router:
                 response.headers["Accept-Encoding"] = "identity"
             if isinstance(error, MethodNotAllowed):
                 response.headers["Allow"] = ", ".join(_allowed(self._find(request)[0]))
+            if request.pause_s:
+                return self._held(request, path, started_s, response)
+        self._stats.count(request.method, path, response.status, perf_counter() - started_s)
+        return response
+
+    async def _held(
+        self, request: Request, path: str, started_s: float, response: Response
+    ) -> Response:
+        """Return a refusal when it is its turn."""
+        await asyncio.sleep(request.pause_s or 0)
         self._stats.count(request.method, path, response.status, perf_counter() - started_s)
         return response
 
@@ -300,6 +313,10 @@ class Router:
                 response = await answer
         except GoqError as error:
             response = self._refused(request, route.path, error)
+            if self._access is not None and isinstance(error, TooManyRequests | QuotaExceeded):
+                self._access.hold_beyond_quota(request)
+                if request.pause_s:
+                    return await self._held(request, route.path, started_s, response)
         seconds = perf_counter() - started_s
         self._stats.count(request.method, route.path, response.status, seconds)
         return response

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from goq import limits
 from goq.config.addresses import host_and_port, host_names, listed
 from goq.errors import InvalidInput
 from goq.model import check_name
@@ -63,6 +64,11 @@ class SqsConfig(BaseModel):
     @classmethod
     def _are_names(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         return host_names(value)
+
+    @property
+    def body_bytes_max(self) -> int:
+        """The maximum size of a request."""
+        return limits.SQS_BODY_BYTES_MAX if self.limits == "strict" else limits.BODY_BYTES_MAX
 
     @property
     def address(self) -> tuple[str, int]:

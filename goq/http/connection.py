@@ -46,6 +46,7 @@ class Connection(asyncio.Protocol):
         "_closing",
         "_current",
         "_eof",
+        "_held",
         "_loop",
         "_reader",
         "_reading_paused",
@@ -75,6 +76,7 @@ class Connection(asyncio.Protocol):
         self._admitted = False
         self._eof = False
         self._closing = False
+        self._held: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Admit the connection, or refuse it when the server has too many."""
@@ -133,6 +135,8 @@ class Connection(asyncio.Protocol):
         self._closing = True
         self._shared.unsent.note(self, 0)
         self._timeouts.stop()
+        if self._held is not None:
+            self._held.cancel()
         self._reader.close()
         if self._admitted:
             self._shared.connection_count -= 1
@@ -191,6 +195,9 @@ class Connection(asyncio.Protocol):
             if reader.requests:
                 self._handle(reader.requests.popleft())
             elif reader.error is not None:
+                if reader.pause_s:
+                    self._hold_refusal()
+                    break
                 self._refuse(reader.error)
             else:
                 if self._is_stalled():
@@ -345,6 +352,16 @@ class Connection(asyncio.Protocol):
         elif isinstance(unstarted, asyncio.Future):
             unstarted.cancel()
 
+    def _hold_refusal(self) -> None:
+        """Refuse what is not served in a moment; nothing is read until then."""
+        if self._held is None:
+            self._held = self._loop.call_later(self._reader.pause_s, self._refuse_held)
+
+    def _refuse_held(self) -> None:
+        error = self._reader.error
+        if not self._closing and error is not None:
+            self._refuse(error)
+
     def _refuse(self, error: GoqError) -> None:
         """Answer a request or connection that is not served, then close."""
         self._writer.write(self._shared.failure(error, None), CLOSE, None)
@@ -384,10 +401,12 @@ class Connection(asyncio.Protocol):
             timeouts.expect_bytes(phase, reader.begun_count)
 
     def _is_stalled(self) -> bool:
-        """Whether input must pause: the maximum of requests is waiting."""
+        """Whether input must pause: the maximum of requests is waiting, or a refusal."""
         reader = self._reader
-        return bool(reader.unread) or (
-            len(reader.requests) >= self._shared.limits.pipeline_requests_max
+        return (
+            bool(reader.unread)
+            or len(reader.requests) >= self._shared.limits.pipeline_requests_max
+            or self._held is not None
         )
 
     def _resume_reading(self) -> None:

@@ -51,7 +51,9 @@ class HttpLimits:
     heartbeat_ms: int = limits.HEARTBEAT_MS
 
 
-OnLargeBody = Callable[[Request], None]
+OnUnreadBody = Callable[[Request, bool], None]
+"""Gets a request whose body has not arrived with its head, and whether the body is large; raises
+``GoqError`` to refuse it."""
 _KNOWN_HOSTS_MAX: Final = 1000
 logger: Final = logging.getLogger("goq.http")
 
@@ -133,7 +135,7 @@ class ServerContext:
         "loop_watch",
         "on_empty",
         "on_error",
-        "on_large_body",
+        "on_unread_body",
         "pulse",
         "requests_total",
         "unsent",
@@ -150,7 +152,7 @@ class ServerContext:
     ) -> None:
         self.handler = handler
         self.on_error = on_error
-        self.on_large_body: OnLargeBody | None = None
+        self.on_unread_body: OnUnreadBody | None = None
         self.upgrades: dict[str, CreateProtocol] = {}
         """By name, what connections may upgrade to."""
         self.limits = limits

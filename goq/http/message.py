@@ -60,8 +60,8 @@ class Request:
     ``path`` is percent-decoded and has no query. ``headers`` have lower-case names and values
     decoded as latin-1; values of a repeated header are joined with ``", "``. ``peer`` is
     ``host:port``, for logs, and ``certificate`` the names in the client's certificate. The handler
-    sets ``route``, for metrics, and ``principal``, the sender,
-    where it asks for tokens, or ``refusal``, why that sender may not do what it asks.
+    sets ``route``, for metrics, and ``principal``, the sender, where it asks for tokens, or
+    ``refusal``, why that sender may not do what it asks. ``pause_s`` is how long to hold a refusal.
 
     The handler sets ``outlives_eof``, at the latest when it returns. A client that shut its sending
     side looks like a client that is gone. So by default the end of input cancels the handler:
@@ -81,6 +81,7 @@ class Request:
         "method",
         "outlives_eof",
         "path",
+        "pause_s",
         "peer",
         "principal",
         "query_string",
@@ -115,6 +116,7 @@ class Request:
         self.is_brief = False
         self.certificate: tuple[str, ...] = ()
         self.refusal: GoqError | None = None
+        self.pause_s: float | None = None
         self.route = ""
         self.upgrade: CreateProtocol | None = None
         """Creates the protocol that the client asks the connection to change to."""
@@ -130,6 +132,11 @@ class Request:
         if self._query is None:
             self._query = parse_query(self.query_string)
         return self._query
+
+    @property
+    def peer_host(self) -> str:
+        """The host of ``peer``."""
+        return self.peer.rpartition(":")[0].strip("[]")
 
     def __repr__(self) -> str:
         return f"<Request {self.method} {self.path} from {self.peer}>"

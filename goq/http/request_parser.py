@@ -59,6 +59,7 @@ class RequestParser:
         "_header_bytes",
         "_header_count",
         "_headers",
+        "_is_checked",
         "_limits",
         "_parser",
         "_peer",
@@ -71,6 +72,7 @@ class RequestParser:
         "certificate",
         "ended",
         "error",
+        "pause_s",
         "phase",
         "requests",
         "unread",
@@ -89,6 +91,8 @@ class RequestParser:
         self._bodies_held_bytes = 0
         self.requests: deque[Request] = deque()
         self.error: GoqError | None = None
+        self.pause_s = 0.0
+        """How long to hold the answer to the error."""
         self.ended = False
         self.phase = Phase.IDLE
         self.wants_continue = False
@@ -180,6 +184,22 @@ class RequestParser:
                 self.fail(BadHttp(f"the request is not HTTP/1.1: {error}"))
         if self.phase is not Phase.IDLE and not self.ended:
             self._check_silence(len(data), progress)
+            if self.phase is Phase.BODY and not self._is_checked and not self.ended:
+                self._check_sender()
+
+    def _check_sender(self) -> None:
+        """Check who sends a body that did not arrive with its head, before more of it is read."""
+        self._is_checked = True
+        check, request = self._shared.on_unread_body, self._request
+        if check is None or request is None:
+            return
+        request.certificate = self.certificate
+        is_large = self._content_bytes > HEAD_CHECK_BYTES or not self._content_bytes
+        try:
+            check(request, is_large)
+        except GoqError as error:
+            self.pause_s = request.pause_s or 0.0
+            self.fail(error)
 
     def _check_silence(self, fed_bytes: int, progress: tuple[int, int]) -> None:
         """Bound what llhttp keeps without a callback: a header line, a chunk extension."""
@@ -220,6 +240,7 @@ class RequestParser:
         self._header_bytes = 0
         self._header_count = 0
         self._silent_bytes = 0
+        self._is_checked = False
         self._forget()
 
     def on_url(self, part: bytes) -> None:
@@ -290,13 +311,7 @@ class RequestParser:
         )
         self._request.upgrade = upgrade
         self.phase = Phase.BODY
-        check = self._shared.on_large_body
-        if check is not None and (content_bytes > HEAD_CHECK_BYTES or coding is not None):
-            self._request.certificate = self.certificate
-            try:
-                check(self._request)
-            except GoqError as error:
-                self._refuse(error)
+        self._is_checked = not content_bytes and coding is None
         if content_bytes or coding is not None:
             expected = headers.get("expect", "").lower()
             self.wants_continue = expected == "100-continue" and version == "1.1"

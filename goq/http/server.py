@@ -12,7 +12,7 @@ from goq.errors import GoqError
 from goq.histogram import Histogram
 from goq.http.allowed_hosts import AllowedHosts
 from goq.http.connection import Connection
-from goq.http.context import HttpLimits, OnLargeBody, ServerContext
+from goq.http.context import HttpLimits, OnUnreadBody, ServerContext
 from goq.http.failure_log import FailureLog
 from goq.http.loop_watch import Holder
 from goq.http.message import CreateProtocol, Handler, Response
@@ -29,10 +29,11 @@ class HttpServer:
     task, which is cancelled when the client disconnects. ``on_error`` makes the response of a
     ``GoqError``, raised by the handler or by the server itself. Any other exception is logged as
     ``goq.http`` and answered as an internal error. ``hosts`` are the names by which requests may
-    call the server; by default every name is allowed. ``on_large_body`` gets a request before a
-    body over ``limits.HEAD_CHECK_BYTES``, or of unknown size, is read, and raises ``GoqError`` to
-    refuse it. ``upgrades`` create, by name, the protocols that a connection may change to; they
-    authenticate the other side by themselves.
+    call the server; by default every name is allowed. ``on_unread_body`` gets a request whose body
+    did not arrive with its head, before more of it is read, and raises ``GoqError`` to refuse it. A
+    body is large over ``limits.HEAD_CHECK_BYTES``, or if its size is unknown. ``upgrades`` create,
+    by name, the protocols that a connection may change to; they authenticate the other side by
+    themselves.
     """
 
     def __init__(
@@ -42,13 +43,13 @@ class HttpServer:
         limits: HttpLimits = HttpLimits(),  # noqa: B008 - frozen
         hosts: Iterable[str] | None = None,
         failures: FailureLog | None = None,
-        on_large_body: OnLargeBody | None = None,
+        on_unread_body: OnUnreadBody | None = None,
         upgrades: Mapping[str, CreateProtocol] | None = None,
     ) -> None:
         self._shared = ServerContext(
             handler, on_error, limits, AllowedHosts(hosts), failures or FailureLog()
         )
-        self._shared.on_large_body = on_large_body
+        self._shared.on_unread_body = on_unread_body
         self._shared.upgrades.update(upgrades or {})
         self._server: asyncio.Server | None = None
 

@@ -6,10 +6,11 @@ waits for nothing but the disk needs no task.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import secrets
 from collections.abc import Awaitable, Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from goq.broker.broker import Broker
 from goq.config.sqs import SqsConfig
@@ -36,6 +37,16 @@ OnMessages = Callable[[SqsCall, QueueView], Any]
 Exchange = JsonExchange | QueryExchange
 
 
+class RefusalAudit(Protocol):
+    """The audit trail, of which this needs the refusals."""
+
+    async def refused(self, request: Request, pending: Response | Awaitable[Response]) -> Response:
+        """Return the answer of a request with a ``refusal``, once that is recorded."""
+
+    def note_refusal(self, request: Request, error: GoqError) -> None:
+        """Record a refusal in the background."""
+
+
 class SqsOperation(NamedTuple):
     """An operation: the shape of its input, and what answers it.
 
@@ -58,11 +69,13 @@ class SqsApp:
         own_url: Callable[[], str],
         node_id: str,
         signatures: SignatureCheck | None = None,
+        audit: RefusalAudit | None = None,
     ) -> None:
         """``handler`` is that of the node's own HTTP server. Without ``signatures`` the node asks
-        for no tokens.
+        for no tokens. ``audit`` records who is refused.
         """
         self._signatures = signatures
+        self._audit = audit
         self._own_url = own_url
         calls = NodeCalls(handler)
         queues = self._queues = QueueOperations(broker, calls, config)
@@ -111,20 +124,43 @@ class SqsApp:
         try:
             return self._run(exchange, self._begin(request, exchange))
         except SqsError as error:
-            return exchange.encode_error(error, _new_request_id())
+            answer = exchange.encode_error(error, _new_request_id())
+            if request.refusal is None and not request.pause_s:
+                return answer
+            return self._refused(request, answer)
+
+    async def _refused(self, request: Request, answer: Response) -> Response:
+        """Return a refusal when it is recorded, and when it is its turn."""
+        if request.pause_s:
+            await asyncio.sleep(request.pause_s)
+        if request.refusal is None or self._audit is None:
+            return answer
+        return await self._audit.refused(request, answer)
+
+    def check_head(self, request: Request, is_large: bool) -> None:
+        """Check the sender of a request before its body is read; raise ``GoqError``."""
+        if self._signatures is None:
+            return
+        try:
+            self._signatures.check_head(request, is_large=is_large)
+        except NotAuthenticated as error:
+            if self._audit is not None:
+                self._audit.note_refusal(request, error)
+            raise
 
     def on_error(self, error: GoqError) -> Response:
         """Return the answer to a request that is not acceptable HTTP."""
-        is_unknown = isinstance(error, NotAuthenticated)
-        kind = "InvalidClientTokenId" if is_unknown else "InvalidRequest"
-        sqs_error = SqsError(kind, error.detail, 403 if is_unknown else error.http_status)
-        return JsonExchange(Request("POST", "/")).encode_error(sqs_error, _new_request_id())
+        cause = error.__cause__  # of a signature that was refused before its body was read
+        if not isinstance(cause, SqsError):
+            cause = SqsError("InvalidRequest", error.detail, error.http_status)
+        return JsonExchange(Request("POST", "/")).encode_error(cause, _new_request_id())
 
     def _begin(self, request: Request, exchange: Exchange) -> Awaitable[Any]:
         """Begin the operation of a request. Raises ``SqsError``."""
         if request.method != "POST":
             raise SqsError("InvalidAction", "Send a POST: this is an SQS-compatible endpoint.")
         name = exchange.operation
+        request.route = name if name in self.operations else ""
         if self._signatures is not None:
             request.principal = self._signatures.principal(request, name)
         operation = self.operations.get(name)

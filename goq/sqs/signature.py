@@ -57,23 +57,56 @@ class SignatureCheck:
         quotas: QuotaTable,
         now_ms: Callable[[], int],
         on_use: Callable[[str], None],
+        hold: Callable[[Request, str], None],
     ) -> None:
-        """``on_use`` is called with the id of each token that signed a request."""
+        """``on_use`` is called with the id of each token that signed a request, ``hold`` with each
+        request that is refused and its sender.
+        """
+        self._hold = hold
         self._tokens = tokens
         self._quotas = quotas
         self._now_ms = now_ms
         self._on_use = on_use
 
-    def check_head(self, request: Request) -> None:
-        """Check the sender of a request whose body has not been read. Raises ``GoqError``."""
+    def check_head(self, request: Request, *, is_large: bool) -> None:
+        """Check the key of a request whose body has not been read: the signature covers the body.
+
+        Raises ``NotAuthenticated``, and ``TooManyRequests`` if the body is large and a quota is
+        used up.
+        """
         try:
             principal = self._principal(_parsed(request).key_id)
         except SqsError as error:
-            raise NotAuthenticated(error.message) from None
-        self._quotas.check(principal, monotonic())
+            self._hold(request, request.peer_host)
+            raise NotAuthenticated(error.message) from error
+        if is_large:
+            try:
+                self._quotas.check(principal, monotonic())
+            except TooManyRequests:
+                self._hold(request, principal.id)
+                raise
 
     def principal(self, request: Request, operation: str) -> Principal:
-        """Return the principal that signed a request. Raises ``SqsError``."""
+        """Return the principal that signed a request; note the refusal of one without.
+
+        Raises ``SqsError``.
+        """
+        try:
+            principal = self._signed_by(request)
+        except SqsError as error:
+            request.refusal = NotAuthenticated(error.message)
+            self._hold(request, request.peer_host)
+            raise
+        self._on_use(principal.id)
+        try:
+            size_bytes = len(request.body) if operation in _PUBLISHING else None
+            self._quotas.admit(principal, size_bytes, monotonic())
+        except TooManyRequests as error:
+            self._hold(request, principal.id)
+            raise SqsError("RequestThrottled", error.detail) from None
+        return principal
+
+    def _signed_by(self, request: Request) -> Principal:
         signed = _parsed(request)
         self._check_time(request, signed)
         principal = self._principal(signed.key_id)
@@ -87,12 +120,6 @@ class SignatureCheck:
                 " and have it pass on the host that clients call.",
                 403,
             )
-        self._on_use(principal.id)
-        try:
-            size_bytes = len(request.body) if operation in _PUBLISHING else None
-            self._quotas.admit(principal, size_bytes, monotonic())
-        except TooManyRequests as error:
-            raise SqsError("RequestThrottled", error.detail) from None
         return principal
 
     def _principal(self, key_id: str) -> Principal:

@@ -71,7 +71,7 @@ class AuditTrail:
                         request.outlives_eof = True
                         return self._act(request, route, values, handler)
             answer = handler(request)
-            return answer if request.refusal is None else self._refuse(request, answer)
+            return answer if request.refusal is None else self.refused(request, answer)
 
         return handle
 
@@ -123,7 +123,8 @@ class AuditTrail:
             )
         return response
 
-    async def _refuse(self, request: Request, pending: Response | Awaitable[Response]) -> Response:
+    async def refused(self, request: Request, pending: Response | Awaitable[Response]) -> Response:
+        """Return the answer of a request with a ``refusal``, once that is recorded."""
         response = pending if isinstance(pending, Response) else await pending
         error = request.refusal
         if error is not None:  # else it was let through at the second look
@@ -138,7 +139,7 @@ class AuditTrail:
         now_s = asyncio.get_running_loop().time()
         principal = request.principal
         if principal is None:
-            is_first = self._unknown.admit(_host(request.peer), now_s)
+            is_first = self._unknown.admit(request.peer_host, now_s)
         else:
             is_first = self._known.admit(principal.id, now_s)
         self._set_timer()
@@ -257,7 +258,3 @@ def _problem(response: Response) -> Problem:
         return msgspec.json.decode(response.body, type=Problem)
     except (AssertionError, msgspec.MsgspecError):
         return Problem("", "", response.status, "", "")
-
-
-def _host(peer: str) -> str:
-    return peer.rpartition(":")[0].strip("[]")

@@ -82,7 +82,7 @@ class PrincipalUsage:
         if principal is None or Quota.IN_FLIGHT not in principal.quotas:
             return None
         known, room = self._rooms.get(principal.id, (None, None))
-        if room is None or known is not principal:
+        if room is None or known is None or known.texts != principal.texts:
             room = InFlightRoom(
                 lambda: self._leased_max(principal),
                 lambda: self._leased_count(principal),

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import msgspec
 
+from goq.access.rule import Principal
 from goq.broker.broker import Broker
 from goq.broker.runtime.tasks import Tasks
 from goq.sqs.attributes import MoveRecord, read_record
@@ -100,7 +101,8 @@ class MoveOperations:
         check_range("MaxResults", count, 1, ROWS_MAX)
         source = await self._locate(call, call.shape.source, "SourceArn")
         rows = self._rows(source)[-count:]
-        return {"Results": [self._shown(source, row) for row in reversed(rows)]}
+        principal = call.request.principal
+        return {"Results": [self._shown(source, row, principal) for row in reversed(rows)]}
 
     async def cancel(self, call: SqsCall) -> dict[str, Any]:
         """CancelMessageMoveTask: what was moved stays moved."""
@@ -241,7 +243,9 @@ class MoveOperations:
         handle = _TaskHandle(row.id, self._queues.arn(source.topic.name))
         return base64.b64encode(msgspec.json.encode(handle)).decode()
 
-    def _shown(self, source: QueueView, row: MoveRecord) -> Mapping[str, Any]:
+    def _shown(
+        self, source: QueueView, row: MoveRecord, principal: Principal | None
+    ) -> Mapping[str, Any]:
         shown: dict[str, Any] = {
             "Status": row.status,
             "SourceArn": self._queues.arn(source.topic.name),
@@ -251,7 +255,7 @@ class MoveOperations:
         }
         if row.status == "RUNNING":
             shown["TaskHandle"] = self._handle(source, row)
-        if row.target:
+        if row.target and (principal is None or principal.sees(row.target)):
             shown["DestinationArn"] = self._queues.arn(row.target)
         if row.rate is not None:
             shown["MaxNumberOfMessagesPerSecond"] = row.rate

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +11,7 @@ from itertools import count
 import pytest
 
 from goq import Client, Message, limits
+from goq.access.refusal_pace import RefusalPace
 from goq.errors import GoqError, QuotaExceeded, TooManyRequests
 from tests.support.cli.command import Run
 from tests.support.eventually import eventually
@@ -160,11 +162,74 @@ def test_a_large_body_of_a_bad_token_or_a_used_up_quota_is_not_read(
     eventually(is_recorded)
 
 
+@pytest.mark.parametrize(
+    "target",
+    ["POST /nowhere", "POST /livez", "POST /internal/heartbeat", "PUT /v1/topics", "GET /docs"],
+)
+@pytest.mark.parametrize("more", ["", "goq-internal-principal: admin@node-1\r\n"])
+def test_no_body_of_a_stranger_is_read_however_small(place: Place, target: str, more: str) -> None:
+    head = f"{target} HTTP/1.1\r\nHost: 127.0.0.1\r\n{more}Content-Length: 10\r\n\r\n"
+    with socket.create_connection(place.node.address, timeout=30) as connection:
+        connection.sendall(head.encode() + b"12345")
+        answer = connection.recv(4096)
+    assert answer.startswith(b"HTTP/1.1 403 " if more else b"HTTP/1.1 401 "), answer
+
+
 def test_a_client_that_sends_a_large_body_with_a_bad_token_gets_the_reason(place: Place) -> None:
     with Client(place.node.url, token="goq_aaaaaaaa_wrong", retries=0) as client:
         with pytest.raises(GoqError) as refused:
             client.publish("orders", b"v" * 200_000)
         assert refused.value.code == "unauthenticated"
+
+
+@pytest.fixture
+def endless_pace(place: Place) -> Iterator[None]:
+    """Hold every refusal for as long as a test may take."""
+    app = place.node.node.app
+    assert app is not None
+    assert app.access is not None
+    before, app.access.pace = app.access.pace, RefusalPace(1 / 3600, 3600)
+    yield
+    app.access.pace = before
+
+
+@pytest.mark.usefixtures("endless_pace")
+@pytest.mark.parametrize("size", [1_000, 2 * limits.HEAD_CHECK_BYTES], ids=["small", "large"])
+@pytest.mark.parametrize("kind", ["quota", "tenant", "stranger"])
+def test_a_flood_of_refused_requests_waits_and_others_go_on(
+    place: Place, kind: str, size: int
+) -> None:
+    rate = "tenant_publish_bytes_per_s" if kind == "tenant" else "publish_bytes_per_s"
+    token = place.create(**{rate: 1})
+    message = {"value": "v" * size, "tenant": "loud"}
+    body = json.dumps({"messages": [message]}).encode()
+    if kind == "stranger":
+        token = token[:-4] + "AAAA"
+    head = (
+        f"POST {PATH} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {token}\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    ).encode()
+
+    def connections() -> int:
+        server = place.node.node._server
+        assert server is not None
+        return server.connection_count
+
+    before = connections()
+    with socket.create_connection(place.node.address, timeout=30) as connection:
+        connection.sendall(head + body)
+        if kind != "stranger":
+            assert connection.recv(4096).startswith(b"HTTP/1.1 200 ")
+            is_unread = kind == "quota" and size > limits.HEAD_CHECK_BYTES
+            connection.sendall(head + (b"" if is_unread else body))
+        for _ in range(20):
+            assert place.ask("POST", PATH, ONE).status == 200
+        connection.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            connection.recv(1)
+    # A body that was refused, and a publish that was begun, end with their answer.
+    if size < limits.HEAD_CHECK_BYTES and kind != "tenant":
+        eventually(lambda: connections() <= before)
 
 
 @pytest.mark.parametrize("frames", [False, True], ids=["json", "frames"])

@@ -4,39 +4,31 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import pytest
 
 from goq.access.rule import Verb
-from goq.api.needs import READ_AUDIT, SeesTopic, ServerVerb, TopicVerbs
-from goq.api.router import Route, RouteHandler
-from goq.http.message import Request, Response
+from goq.api.needs import SeesTopic, TopicVerbs
+from goq.api.router import Route
+from goq.http.message import Response
+from tests.support.api.route_walk import (
+    GROUP,
+    OPEN,
+    SCHEDULE,
+    TOPIC,
+    VALUES,
+    Spy,
+    allowed_verbs,
+    body_of,
+    path_of,
+    refusal_of,
+    spied_routes,
+)
 from tests.support.eventually import eventually
 from tests.support.node.node_api import Answer
 from tests.support.node.running_node import RunningNode, running_node
-
-TOPIC, GROUP = "orders", "billing"
-VALUES = {
-    "topic": TOPIC, "group": GROUP, "id": f"{TOPIC}:0:0", "partition": "0", "producer_id": "7",
-    "consumer": "c", "stream": "s", "node": "n9", "token": "nobody11",
-    "schedule": "yearly",
-}  # fmt: skip
-SCHEDULE = {"topic": TOPIC, "every": "366d", "messages": [{"value": "x"}]}
-BODIES: dict[tuple[str, str], Any] = {
-    ("POST", "/v1/topics"): {"name": "orders.new"},
-    ("PATCH", "/v1/topics/{topic}"): {"settings": {"retention.age": "3d"}},
-    ("POST", "/v1/topics/{topic}/messages"): {"messages": [{"value": "x"}]},
-    ("POST", "/v1/topics/{topic}/groups/{group}/receive"): {},
-    ("POST", "/v1/topics/{topic}/groups/{group}/members"): {"consumer": "c"},
-    ("POST", "/v1/topics/{topic}/groups/{group}/reset"): {"to": "latest"},
-    ("PUT", "/v1/topics/{topic}/groups/{group}"): {"settings": {"max_attempts": 9}},
-    ("PATCH", "/v1/messages/{id}"): {"priority": "low"},
-    ("PATCH", "/v1/topics/{topic}/groups/{group}/streams/{stream}"): {"more": 1},
-    ("POST", "/v1/tokens"): {"name": "t", "allow": ["read:*"]},
-    ("PUT", "/v1/schedules/{schedule}"): SCHEDULE,
-}
-OPEN = {"/healthz", "/livez", "/readyz", "/openapi.json", "/docs"}
 
 
 class Place(NamedTuple):
@@ -44,12 +36,8 @@ class Place(NamedTuple):
     tokens: dict[str, str]
 
     def send(self, route: Route, token: str | None) -> Answer:
-        path = route.path
-        for name, value in VALUES.items():
-            path = path.replace(f"{{{name}}}", value)
-        body = BODIES.get((route.method, route.path), {} if route.body is not None else None)
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-        return self.node.request(route.method, path, body, headers)
+        return self.node.request(route.method, path_of(route), body_of(route), headers)
 
     def admin(self, method: str, path: str, body: object = None) -> Any:
         headers = {"Authorization": f"Bearer {self.tokens['admin']}"}
@@ -90,49 +78,10 @@ def place() -> Iterator[Place]:
         yield place
 
 
-class Spy:
-    """The routes whose handlers were reached: a request that reached none has no effect."""
-
-    def __init__(self) -> None:
-        self.calls: list[str] = []
-
-    def instead_of(self, route: Route) -> RouteHandler:
-        """Return a handler that does nothing."""
-
-        def note(_request: Request, *_values: str) -> Response:
-            self.calls.append(route.path)
-            return Response(200, b"{}", "application/json")
-
-        async def note_later(request: Request, *values: str) -> Response:
-            return note(request, *values)
-
-        return note_later if route.is_async else note
-
-
 @pytest.fixture
 def spy(place: Place) -> Iterator[Spy]:
-    spy = Spy()
-    handlers = [(route, route.handler, route.at_once) for route in routes_of(place.node)]
-    for route, _, _ in handlers:
-        object.__setattr__(route, "handler", spy.instead_of(route))
-        object.__setattr__(route, "at_once", None)
-    yield spy
-    for route, handler, at_once in handlers:
-        object.__setattr__(route, "handler", handler)
-        object.__setattr__(route, "at_once", at_once)
-
-
-def allowed_verbs(route: Route) -> set[str]:
-    needs = route.needs
-    if needs is READ_AUDIT:
-        return {Verb.ADMIN}
-    if isinstance(needs, TopicVerbs):
-        return {*needs.verbs, Verb.ADMIN}
-    if isinstance(needs, ServerVerb):
-        return {needs.verb, Verb.ADMIN}
-    if isinstance(needs, SeesTopic):
-        return set(Verb) - {Verb.OPERATE}
-    return set(Verb)
+    with spied_routes(routes_of(place.node)) as spy:
+        yield spy
 
 
 def test_each_route_asks_for_a_valid_token(place: Place, spy: Spy) -> None:
@@ -161,10 +110,7 @@ def test_each_route_lets_through_the_verbs_that_it_declares_and_no_others(
                 assert answer.status == 200, (route.method, route.path, verb, answer)
                 assert spy.calls == [route.path]
             else:
-                operates = verb is Verb.OPERATE and not (
-                    isinstance(route.needs, ServerVerb) or route.needs is READ_AUDIT
-                )
-                assert answer.status == (404 if operates else 403), (route.path, verb, answer)
+                assert answer.status == refusal_of(route, verb), (route.path, verb, answer)
                 assert spy.calls == []
 
 
@@ -181,11 +127,8 @@ def test_a_topic_of_others_answers_like_one_that_does_not_exist(place: Place, sp
         for verb in (Verb.PUBLISH, Verb.CONSUME, Verb.READ, Verb.MANAGE):
             answers = []
             for values in (renamed, missing):
-                path = route.path
-                for name, value in values.items():
-                    path = path.replace(f"{{{name}}}", value)
-                body = BODIES.get((route.method, route.path), {} if route.body else None)
                 headers = {"Authorization": f"Bearer {place.tokens[verb]}"}
+                path, body = path_of(route, values), body_of(route)
                 answers.append(place.node.request(route.method, path, body, headers))
             shown = [str(a.json).replace("other", "X").replace("absent", "X") for a in answers]
             assert [answer.status for answer in answers] == [404, 404], (route.path, verb)
@@ -256,6 +199,64 @@ def test_what_crosses_topics_is_checked_at_both_ends(place: Place) -> None:
     assert answer.status == 404
     assert ask(both, "GET", "/v1/topics/crossing/dead").status == 200
     assert ask(both, "POST", "/v1/topics/crossing/redrive", {}).json["redriven"] == 1
+
+
+def test_a_trace_does_not_depend_on_what_its_reader_may_not_read(place: Place) -> None:
+    for topic in ("own", "hidden"):
+        place.admin("POST", "/v1/topics", {"name": topic, "partitions": 1})
+    message = dead_letter(place, "own")  # one step of its trace leads to own.dlq
+    reader = create(place, "reader", "read:own", "publish:own")
+    headers = {"Authorization": f"Bearer {reader}"}
+
+    def ask(path: str) -> Answer:
+        return place.node.request("GET", path, headers=headers)
+
+    def is_copied() -> bool:
+        path = f"/v1/messages/{message}/trace"
+        return "own.dlq" in str(place.admin("GET", path))
+
+    eventually(is_copied)
+    shown = ask(f"/v1/messages/{message}/trace").json
+    assert shown["attempts"] == 1
+    seen = len(shown["events"])
+    with ThreadPoolExecutor(1) as threads:
+        following = threads.submit(ask, f"/v1/messages/{message}/trace?seen={seen}&wait=30s")
+        while not following.done():  # what is hidden does not count: it waits for the next step
+            place.admin("POST", "/v1/topics/own/groups/next/receive", {})
+        assert len(following.result().json["events"]) == seen + 1
+    # Headers that name messages of another topic: the answer is the same if they exist or not.
+    place.admin("POST", "/v1/topics/hidden/messages", {"messages": [{"value": "v"}] * 40})
+    answers = []
+    for first in (0, 1000):
+        earlier = [
+            {"id": f"hidden:0:{first + n}", "group": "g", "attempts": 1, "cause": "nacked",
+             "time": "2025-01-15T10:30:00Z"}
+            for n in range(10)
+        ]  # fmt: skip
+        forged = {
+            "goq-dead-id": f"hidden:0:{first + 20}",
+            "goq-dead-history": json.dumps({"earlier": earlier}),
+        }
+        body = {"messages": [{"value": "v", "headers": forged}]}
+        (made,) = place.node.request("POST", "/v1/topics/own/messages", body, headers).json[
+            "results"
+        ]
+        found = ask(f"/v1/messages/{made['id']}/trace").json
+        answers.append((found["attempts"], found["incomplete"], len(found["events"])))
+        assert "hidden" not in json.dumps(found["events"])
+    assert answers[0] == answers[1]
+
+
+def test_messages_of_schedules_are_shown_to_readers_and_managers_of_the_topic(
+    place: Place,
+) -> None:
+    for verb in (Verb.PUBLISH, Verb.CONSUME, Verb.READ, Verb.MANAGE):
+        headers = {"Authorization": f"Bearer {place.tokens[verb]}"}
+        may_know = verb in (Verb.READ, Verb.MANAGE)
+        listed = place.node.request("GET", "/v1/schedules", headers=headers).json["schedules"]
+        assert [each["name"] for each in listed] == (["yearly"] if may_know else [])
+        shown = place.node.request("GET", "/v1/schedules/yearly", headers=headers)
+        assert shown.status == (200 if may_know else 404)
 
 
 def test_dead_letters_in_a_topic_of_choice_need_a_rule_for_it(place: Place) -> None:

@@ -182,6 +182,27 @@ def test_the_text_of_a_token_and_no_signature_at_all_are_refused(place: Place) -
     assert code(raw_request(place.url, b"{}", bearer)) == (400, "IncompleteSignature")
 
 
+def test_a_refused_signature_is_in_the_audit_trail(place: Place, pair: tuple[str, str]) -> None:
+    app = place.node.node.app
+    assert app is not None
+    assert app.audit is not None
+    trail = app.audit
+    for body in (b"{}", b" " * 100_000):  # with its head, and refused before it is read
+        place.node.on_loop(lambda: trail._record_counts(float("inf")))
+        answer = raw_request(place.url, body, place.signed(("nobody11", pair[1]), body))
+        assert code(answer) == (403, "InvalidClientTokenId")
+
+        def record() -> Any:
+            return place.admin("GET", "/v1/audit?limit=1000")["records"][-1]
+
+        eventually(lambda record=record: record()["count"] == 1)
+        found = record()
+        assert (found["result"], found["code"]) == ("refused", "unauthenticated")
+        assert found["peer"].startswith("127.0.0.1:")
+        assert "key pair" in found["detail"]
+    assert found["route"] == ""
+
+
 @pytest.mark.parametrize(
     "changed",
     [

@@ -110,6 +110,22 @@ def test_a_rotated_token_has_two_secrets_for_the_grace_and_one_afterwards(tokens
     assert [tokens.finds(text) for text in (first, second, third)] == [False, False, True]
 
 
+def test_what_began_with_a_secret_ends_with_it(tokens: Tokens) -> None:
+    first = tokens.create()
+    old = tokens.table.find(first, "10.0.0.1:9")
+    token_id = old.id
+    named = tokens.table.named(token_id)
+    second = run(tokens.manager.rotate(token_id, 1000)).text
+    new = tokens.table.find(second, "10.0.0.1:9")
+    assert tokens.table.is_valid(old)
+    assert tokens.table.find(first, "10.0.0.1:9") is old
+    tokens.now_ms += 1000
+    valid = [tokens.table.is_valid(each) for each in (old, new, named)]
+    assert valid == [False, True, True]
+    run(tokens.manager.rotate(token_id, 0))
+    assert not tokens.table.is_valid(new)
+
+
 def test_the_use_of_a_token_is_noted_by_day_and_changes_no_principal(tokens: Tokens) -> None:
     text = tokens.create()
     principal = tokens.table.find(text, "10.0.0.1:9")
@@ -170,8 +186,13 @@ def test_the_token_of_the_data_folder_counts_on_its_machine_only(
     assert tokens.table.find(text, "[::1]:9").is_admin
     assert not tokens.finds(text, "10.0.0.1:9")
     assert not tokens.finds(text[:-1])
+    principal = tokens.table.find(text, "127.0.0.1:9")
+    tokens.table.set_admin_token("n1", text)
+    assert tokens.table.is_valid(principal)
     tokens.table.set_admin_token("n1", None)
     assert not tokens.finds(text)
+    assert not tokens.table.is_valid(principal)
+    assert tokens.table.is_valid(tokens.table.named("admin@n2"))
 
 
 def test_a_token_file_that_others_may_read_is_refused(tmp_path: Path) -> None:
