@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.api.secret_watch import WATCH, watch_this_process
+
 _TESTS = Path(__file__).parent
 
 # The process that tests run in may be told of a terminal, and theirs have other sizes.
@@ -24,6 +26,15 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # A node raises its own limit; the nodes that tests run in their own process need it here.
 _, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 resource.setrlimit(resource.RLIMIT_NOFILE, (_hard, _hard))
+
+
+watch_this_process()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown() -> None:
+    """Fail a test beside which a node answered or logged the secret of a token."""
+    WATCH.check()
 
 
 _KINDS = ("spark", "process", "cluster", "sim", "docs", "integration", "unit")

@@ -63,14 +63,13 @@ def replicate(cluster: RunningCluster) -> None:
     values = [{"value": f"{MARKER.decode()} {n}", "partition": n % 6} for n in range(COUNT)]
     for first in range(0, COUNT, 1000):
         body = {"messages": values[first : first + 1000]}
-        answer = cluster.by_name["n1"].request("POST", "/v1/topics/orders/messages", body)
-        assert answer.status == 200, answer
+        cluster.by_name["n1"].call("POST", "/v1/topics/orders/messages", body)
 
     def high_watermarks(name: str) -> int:
         shown = cluster.by_name[name].call("GET", "/v1/topics/orders")["partitions"]
         return sum(partition["high_watermark"] for partition in shown)
 
-    eventually(lambda: high_watermarks("n3") == COUNT)
+    eventually(lambda: high_watermarks("n3") >= COUNT)
     for number in range(6):
         path = f"/v1/topics/orders/messages?partition={number}&limit=1"
         assert cluster.by_name["n3"].call("GET", path)["messages"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 
 import pytest
 
@@ -99,7 +100,7 @@ def test_what_topics_hold_on_all_nodes_is_bounded(place: Place) -> None:
         if answer.status == 507:
             full[number % PARTITIONS] = answer.json["detail"]
 
-    numbers = iter(range(1000))
+    numbers = count()
 
     def is_full() -> bool:
         publish(next(numbers))

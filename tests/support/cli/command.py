@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.api.secret_watch import WATCH
 from tests.support.node.running_node import RunningNode
 
 GOQ = (sys.executable, "-P", "-m", "goq_cli")
@@ -38,6 +39,7 @@ def goq(environment: dict[str, str], tmp_path: Path) -> Run:
             timeout=60,
             check=False,
         )
+        WATCH.check_command(arguments, done.stdout + done.stderr)
         assert done.returncode == code, (arguments, done.returncode, done.stderr.decode())
         return done
 

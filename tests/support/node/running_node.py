@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -47,8 +46,6 @@ class RunningNode(NodeApi):
 
     def start(self) -> None:
         """Return when the node answers; raise what kept it from starting."""
-        if self._asks_for_tokens:
-            logging.getLogger("goq").addHandler(WATCH)
         self._thread.start()
 
     def stop(self) -> None:
