@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -237,6 +237,7 @@ def _problems(broker: Broker) -> list[ProblemOut]:
                 f" goq topic reopen {name} {number}"
             )
             problems.append(ProblemOut(f"{name}:{number}", "offline", error.detail, advice))
+    problems += _archive_problems(broker)
     advice = "nothing: the node goes on without it, and tells of it until it is restarted"
     problems += [
         ProblemOut("node.db", "damaged", reason, advice) for reason in broker.metadata.problems
@@ -247,6 +248,15 @@ def _problems(broker: Broker) -> list[ProblemOut]:
             ProblemOut("journal", "damaged", text, advice) for text in broker.journal.problems
         ]
     return problems
+
+
+def _archive_problems(broker: Broker) -> Iterator[ProblemOut]:
+    """Yield the damage that reads have found in archived segments."""
+    advice = "put the file back from a backup; goq doctor --verify checks all archived segments"
+    for identity, log, damage in broker.archive.damaged():
+        more = f" (and {len(damage) - 1} more)" if len(damage) > 1 else ""
+        what = f"archived {log} of {identity}"
+        yield ProblemOut(what, "damaged", f"{damage[0]}{more}", advice)
 
 
 def _route(

@@ -171,6 +171,10 @@ class Archiver:
         """Return the known damage of a log's archived segments. Readers add to the list."""
         return self._damage.setdefault((identity, log), [])
 
+    def damaged(self) -> list[tuple[PartitionId, str, list[Damage]]]:
+        """Return the logs with known damage in their archived segments."""
+        return [(*log, damage) for log, damage in list(self._damage.items()) if damage]
+
     def topic_totals(
         self, folder: str, partitions: Collection[int] | None = None
     ) -> ArchiveTotals | None:
@@ -295,6 +299,7 @@ class Archiver:
             gone = set(expired)
             for key, rows in logs.items():
                 logs[key] = [row for row in rows if row not in gone]
+            self._forget_damage(folder)
             await self._metadata.delete_archived([row[:4] for row in expired])
             for row in expired:
                 path = self.file_of(row)
@@ -304,6 +309,14 @@ class Archiver:
                 if segment is not None:
                     self.indexes.forget(segment)
         return len(expired)
+
+    def _forget_damage(self, folder: str) -> None:
+        """Forget the damage of archived segments that are gone."""
+        for (identity, log), damage in self._damage.items():
+            if identity.folder == folder and damage:
+                rows = self.rows(identity, log)
+                first = rows[0].base_offset if rows else damage[-1].end_offset
+                damage[:] = [each for each in damage if each.end_offset > first]
 
     async def delete_topic(self, folder: str) -> None:
         """Delete the archive of a topic, except its rows in the manifest."""
@@ -357,7 +370,7 @@ class Archiver:
             size_bytes=segment.size_bytes,
             crc32c=0,
             first_time_us=segment.read_first_time(disk) or 0,
-            last_time_us=segment.time_us,
+            last_time_us=now_us if segment.has_lost_times else segment.time_us,
             archived_at_us=now_us,
             chunks=[],
         )

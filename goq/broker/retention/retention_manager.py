@@ -81,22 +81,28 @@ def retained_from(
     Only sealed segments are deleted. By age: the newest message of the segment is older than
     ``retention.age``. By size: oldest first, while the log is larger than ``retention.bytes``. A
     compacted log keeps everything. ``load`` is called for each segment whose time is needed; it has
-    to load the index of the segment.
+    to load the index of the segment. A segment that lost the times of damaged messages goes by age
+    together with the next one that has its times: its messages are not newer.
     """
     keep = segments[0].base_offset
     if settings.cleanup is Cleanup.COMPACT:
         return keep
     total_bytes = sum(segment.size_bytes for segment in segments)
+    undecided_bytes = 0
     for segment in segments[:-1]:
+        undecided_bytes += segment.size_bytes
         too_many = settings.retention_bytes is not None and total_bytes > settings.retention_bytes
         if not too_many:
             if settings.retention_age_ms is None:
                 break
             load(segment)
+            if segment.has_lost_times:
+                continue
             if segment.time_us >= now_us - settings.retention_age_ms * 1000:
                 break
         keep = segment.end_offset
-        total_bytes -= segment.size_bytes
+        total_bytes -= undecided_bytes
+        undecided_bytes = 0
     return keep
 
 
@@ -286,11 +292,13 @@ class RetentionManager:
             return segment.load_index(self._context.disk)
 
         keep = retained_from(segments, settings, now_us, load)
-        kept = next((s for s in segments[:-1] if s.base_offset >= keep), None)
-        if kept is None or settings.retention_age_ms is None:
+        if settings.retention_age_ms is None:
             return keep, None
-        load(kept)
-        return keep, expires_at_us(kept, settings)
+        for kept in (segment for segment in segments[:-1] if segment.base_offset >= keep):
+            load(kept)
+            if not kept.has_lost_times:
+                return keep, expires_at_us(kept, settings)
+        return keep, None
 
     async def _before_delayed(self, partition: Partition, keep: int) -> int:
         """Return ``keep``, or the first offset before it whose delivery time has not come."""

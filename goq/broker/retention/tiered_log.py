@@ -19,14 +19,15 @@ from goq.broker.retention.archiver import Archiver
 from goq.storage.log.reader import LogReader
 from goq.storage.log.segment import Segment
 from goq.storage.node_db import ArchiveRow
+from goq.storage.scanner import BadRegion, Damage
 
 
 class TieredLogReader(LogReader):
     """Reads the archived and live segments of one log, from any thread. Blocks on the disk.
 
     A reader always sees the current segments and is cheap to create. Discard it when the partition
-    is closed. ``damage`` lists the damage that was found in archived and live segments. With
-    ``is_unbroken`` the log starts behind its last gap.
+    is closed. ``damage`` lists the damage that was found in archived segments; that of live ones is
+    in the list of the live log. With ``is_unbroken`` the log starts behind its last gap.
     """
 
     def __init__(
@@ -74,6 +75,12 @@ class TieredLogReader(LogReader):
     def start_offset(self) -> int:
         """The first offset that is live or archived."""
         return self.segments[0].base_offset
+
+    def record_damage(self, segment: Segment, region: BadRegion, end_offset: int) -> Damage:
+        """Record damage of a live segment for the live log, so that it is told."""
+        if segment in self.live.segments:
+            return self.live.record_damage(segment, region, end_offset)
+        return super().record_damage(segment, region, end_offset)
 
     def gaps(self, start: int, end: int) -> list[tuple[int, int]]:
         """Return the offset ranges from ``start`` up to ``end`` that lie between segments.

@@ -315,7 +315,7 @@ class LogReader:
                 if isinstance(place, ScannedFrame):
                     yield place
                 else:
-                    damage = self._registry.record(segment.path, place, end_offset)
+                    damage = self.record_damage(segment, place, end_offset)
                     if damage.end_offset > offset:
                         yield damage
                     if place.end_offset is None:
@@ -327,7 +327,11 @@ class LogReader:
                 return
         if reached < end_offset:
             gap = BadRegion(size_bytes, size_bytes, reached, None, "messages are missing here")
-            yield self._registry.record(segment.path, gap, end_offset)
+            yield self.record_damage(segment, gap, end_offset)
+
+    def record_damage(self, segment: Segment, region: BadRegion, end_offset: int) -> Damage:
+        """Return the damage of a region of a segment; it is known from now on."""
+        return self._registry.record(segment.path, region, end_offset)
 
     def is_sound(self, start_offset: int, end_offset: int) -> bool:
         """Return whether every frame between two offsets is readable; reads them all from disk."""

@@ -50,7 +50,8 @@ class Segment:
 
     ``time_us`` is the running maximum of append times over the log, up to the end of this segment.
     While ``has_partial_times`` is set, the maximum covers this segment alone; only a rebuilt index
-    causes that.
+    causes that. With ``has_lost_times`` it lacks the frames that were damaged when the index was
+    rebuilt: such an index is not stored, because its times are too early.
     """
 
     def __init__(self, directory: Path, base_offset: int, generation: int = 0) -> None:
@@ -67,6 +68,7 @@ class Segment:
         self._first_header: FrameHeader | None = None
         self.time_us = 0
         self.has_partial_times = False
+        self.has_lost_times = False
         self.on_load: Callable[[Segment, int], None] | None = None
         """Called with the number of entries when the index was loaded."""
         self._loading = threading.Lock()
@@ -113,7 +115,11 @@ class Segment:
             before = self.index
             if not self._has_index(disk):
                 self.has_partial_times = True
-                self._set_index(self._rebuilt_index(disk, 0))
+                rebuilt = self._rebuilt_index(disk, 0)
+                self.has_lost_times = (
+                    rebuilt.has_bad_region or rebuilt.last().offset < self.end_offset
+                )
+                self._set_index(rebuilt)
             index = self.index
             assert index is not None
         self._tell_load(before, index)
@@ -130,6 +136,8 @@ class Segment:
             self.index.raise_max_times(time_before_us)
             self._set_index(self.index)
             self.has_partial_times = False
+            if self.has_lost_times:
+                return
             try:
                 disk.replace(self.index_path, self.index.pack(self.index.last()))
             except OSError:

@@ -67,6 +67,8 @@ class SparseIndex:
         self._times = array("q")
         self._min = array("q")
         self._max = array("q")
+        self.has_bad_region = False
+        """Whether damaged bytes were added; a stored index does not tell."""
         self._begin_interval()
 
     def _begin_interval(self) -> None:
@@ -96,6 +98,7 @@ class SparseIndex:
 
     def add_bad_region(self) -> None:
         """Extend the current interval over damaged bytes, to the next frame or further."""
+        self.has_bad_region = True
         if self._min_us > self._max_us:
             self._min_us, self._max_us = self._min[-1], self._max[-1]
 

@@ -70,6 +70,22 @@ def test_a_sealed_segment_that_is_gone_is_damage_from_the_start_on(
         assert publish(node, "t", "x")[0]["offset"] == MESSAGES
 
 
+def test_a_sealed_segment_that_is_emptied_is_not_deleted_for_its_age(tmp_path: Path) -> None:
+    fill(tmp_path)
+    segments = sorted((topic_dir(tmp_path, "t") / "0" / "messages").glob("*.log"))
+    segments[0].write_bytes(b"")
+    for _ in range(2):
+        with running_node(tmp_path) as node:
+            broker = node.node.broker
+            assert broker is not None
+            node.on_loop(broker.retention_manager.apply)
+            (partition,) = node.call("GET", "/v1/topics/t")["partitions"]
+            assert partition["start_offset"] == 0
+            path = "/v1/topics/t/messages?partition=0&offset=0"
+            assert len(node.call("GET", path)["messages"]) == MESSAGES - int(segments[1].stem)
+            assert health(node) == {"status": "degraded", "damaged": ["t:0"]}
+
+
 def test_a_deleted_topic_leaves_nothing_that_a_new_one_of_its_name_would_miss(
     tmp_path: Path,
 ) -> None:

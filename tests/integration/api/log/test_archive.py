@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from goq.units import format_time_us, parse_time_us
 from tests.support.api import frames as f
 from tests.support.api.calls import publish, values
 from tests.support.node.running_node import RunningNode
+from tests.support.paths import topic_dir
 
 
 @pytest.fixture
@@ -28,6 +30,10 @@ def archived(node: RunningNode, topic: str) -> list[dict[str, Any]]:
     apply_retention(node)
     assert node.call("GET", path)["partitions"][0]["start_offset"] == 5
     return results
+
+
+def spoil(path: Path) -> None:
+    path.write_bytes(bytes(path.stat().st_size))
 
 
 def on_loop(node: RunningNode, work: Any) -> None:
@@ -141,6 +147,28 @@ def test_events_are_the_same_however_they_are_asked_for(
 def test_what_cannot_be_understood_is_refused(node: RunningNode, topic: str, query: str) -> None:
     answer = node.request("GET", f"/v1/topics/{topic}/messages?partition=0&{query}")
     assert (answer.status, answer.json["field"]) == (400, query.partition("=")[0])
+
+
+@pytest.mark.usefixtures("archived")
+def test_damage_that_a_read_of_deleted_messages_finds_is_told(
+    node: RunningNode, topic: str
+) -> None:
+    assert node.call("GET", "/healthz")["status"] == "ok"
+    publish(node, topic, "6" * 40_000, partition=0)
+    roll(node, topic)
+    spoil(topic_dir(node.data_dir, topic) / f"0/messages/{6:020}.log")
+    spoil(topic_dir(node.data_dir, topic, "archive") / f"0/messages/{2:020}.log.zst")
+    found = read(node, topic, "include_deleted=true")
+    assert numbers(found) == [0, 1, 3, 4, 5]
+    assert [each["start_offset"] for each in found["damaged"]] == [2, 6]
+    health = node.request("GET", "/healthz").json
+    assert health["damaged"] == [f"{topic}:0"]
+    (problem,) = health["problems"]
+    assert (problem["what"], problem["state"]) == (f"archived messages of {topic}:0", "damaged")
+    assert "offsets 2 to 2" in problem["reason"]
+    node.call("PATCH", f"/v1/topics/{topic}", {"settings": {"retention.total_bytes": "64KiB"}})
+    apply_retention(node)
+    assert "problems" not in node.request("GET", "/healthz").json
 
 
 @pytest.mark.usefixtures("archived")
