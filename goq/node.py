@@ -16,6 +16,7 @@ from goq.access.admin_token import read_admin_token, write_admin_token
 from goq.access.token_table import TokenTable
 from goq.api.app import App
 from goq.api.errors import problem_response
+from goq.api.metrics.request_spans import RequestSpans
 from goq.broker.broker import Broker
 from goq.broker.metadata import LocalMetadata, MetadataStore
 from goq.broker.partition.partition import Partition
@@ -52,8 +53,10 @@ class NodeServer:
         clock: Clock | None = None,
         *,
         start_partitions: int = limits.START_PARTITIONS,
+        spans: RequestSpans | None = None,
     ) -> None:
         self.config = config
+        self._spans = spans
         self._start_partitions = start_partitions
         self._clock = clock or SystemClock()
         self._draining = False
@@ -245,7 +248,7 @@ class NodeServer:
     async def _listen(self, app: App) -> HttpServer:
         config = self.config.broker
         server = HttpServer(
-            app.handle,
+            app.handle if self._spans is None else self._spans.traced(app.handle),
             problem_response,
             HttpLimits(connections_max=connections_max()),
             self.config.host_names,

@@ -60,7 +60,7 @@ logger: Final = logging.getLogger("goq.http")
 HEADS_MAX: Final = 1024
 HEAD_BYTES_MAX: Final = 2048
 _END: Final = b"\r\n\r\n"
-_UNFIT: Final = ("transfer-encoding", "expect", "origin", "upgrade")
+_UNFIT: Final = ("transfer-encoding", "expect", "origin", "traceparent", "upgrade")
 
 
 class KnownHead(NamedTuple):

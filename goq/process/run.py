@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable
 
 from goq import __version__
+from goq.api.metrics.request_spans import open_spans
 from goq.config.exposure import is_loopback
 from goq.config.node import Config
 from goq.errors import GoqError
@@ -55,7 +56,8 @@ async def _run(
 ) -> None:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
-    node = NodeServer(config)
+    spans = open_spans(os.environ, config.broker.node_id)
+    node = NodeServer(config, spans=spans)
 
     def stop(number: int) -> None:
         if not stopping.is_set():
@@ -77,6 +79,8 @@ async def _run(
         collecting.cancel()
         trimming.cancel()
         await node.stop()
+        if spans is not None:
+            spans.close()
         _log.info("stopped")
 
 

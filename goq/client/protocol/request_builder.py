@@ -9,8 +9,16 @@ from typing import Final
 
 from goq import __version__, limits
 from goq.client.retry import BackoffPolicy
+from goq.client.tracing.trace_context import span_headers
 from goq.errors import InvalidInput
-from goq.http.client.http1 import ClientRequest, RequestTimeouts, Url, encode_head, parse_url
+from goq.http.client.http1 import (
+    ClientRequest,
+    RequestTimeouts,
+    Url,
+    encode_head,
+    encode_headers,
+    parse_url,
+)
 from goq.http.client.trust import ClientTls
 
 Headers = list[tuple[bytes, bytes]]
@@ -83,7 +91,8 @@ class RequestBuilder:
     ) -> ClientRequest:
         """Return a request to the server ``text``, which may hold the answer for ``wait_ms``.
 
-        ``timeout_ms`` can shorten the timeout of the client.
+        ``timeout_ms`` can shorten the timeout of the client. The request carries the OpenTelemetry
+        span that is active here, if there is one.
         """
         server = self.server(text)
         timeout_s = min(self._timeout_ms, timeout_ms or inf) / 1000
@@ -95,6 +104,8 @@ class RequestBuilder:
             if len(self._heads) >= _HEADS_MAX:
                 self._heads.clear()
             self._heads[key] = head
+        if traced := span_headers():
+            head += encode_headers(traced)
         timeouts = RequestTimeouts(
             timeout_s, min(timeout_s, CONNECT_S_MAX), timeout_s, timeout_s + wait_ms / 1000
         )

@@ -78,6 +78,13 @@ def has_current_span() -> bool:
     return OPENTELEMETRY in sys.modules and bool(_current_headers())
 
 
+def span_headers() -> tuple[tuple[bytes, bytes], ...]:
+    """Return the active OpenTelemetry span as headers of a request; none without one."""
+    if OPENTELEMETRY not in sys.modules:
+        return ()
+    return tuple((name.encode(), value) for name, value in _current_headers())
+
+
 def _with_headers(message: Message, headers: Sequence[Header]) -> Message:
     if not headers or any(name.lower() == TRACEPARENT for name, _ in message.headers):
         return message

@@ -98,6 +98,10 @@ def encode_head(
     method: str, url: Url, target: bytes, headers: Iterable[tuple[bytes, bytes]]
 ) -> bytes:
     """Return the request line and the headers with the host, but without the body's length."""
-    lines = [b"%b %b HTTP/1.1\r\nHost: %b\r\n" % (method.encode("ascii"), target, url.netloc)]
-    lines.extend([b"%b: %b\r\n" % pair for pair in headers])
-    return b"".join(lines)
+    line = b"%b %b HTTP/1.1\r\nHost: %b\r\n" % (method.encode("ascii"), target, url.netloc)
+    return line + encode_headers(headers)
+
+
+def encode_headers(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """Return the lines of headers, as they follow those of :func:`encode_head`."""
+    return b"".join([b"%b: %b\r\n" % pair for pair in headers])
