@@ -50,7 +50,7 @@ async def _look(port: int) -> list[_Looker]:
     lookers = []
     for _ in range(LOOKERS):
         looker = await _open(port)
-        looker.ask("/v1/live")
+        looker.ask("/v1/live?order=lag&top=100")
         lookers.append(looker)
         await asyncio.sleep(1.37 / LOOKERS)
     return lookers

@@ -45,7 +45,7 @@ from goq.api.routes.tokens import TokenRoutes
 from goq.api.routes.topics import HistoryRoutes, TopicRoutes
 from goq.api.routes.trace import TraceRoutes
 from goq.api.views.group_backlog import ReadyAges
-from goq.api.views.live import LiveView
+from goq.api.views.live.view import LiveView
 from goq.api.views.principal_usage import PrincipalUsage
 from goq.api.views.schedule_publisher import SchedulePublisher
 from goq.backup.node_backups import NodeBackups

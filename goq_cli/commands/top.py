@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,7 +15,12 @@ from goq_cli.output.output import format_time, print_json, print_text
 from goq_cli.output.table import print_table
 from goq_cli.output.top.rates import Moment, RateMeter
 from goq_cli.output.top.sections import group_section, node_section, summary, topic_section
+from goq_cli.output.top.view import ORDERS, TopView, sorted_by
 from goq_cli.session import SESSION
+
+if TYPE_CHECKING:
+    from goq.client import Client
+    from goq.client.results.live import LiveOrder, LiveState
 
 
 def command(
@@ -25,31 +30,56 @@ def command(
     interval: Annotated[
         str, typer.Option(metavar="D", help="How long rates are measured: 500ms to 1m.")
     ] = "1s",
+    sort: Annotated[
+        str, typer.Option(metavar="ORDER", help="publish, deliver, ack, lag, bytes or name.")
+    ] = ORDERS[0],
+    filter_: Annotated[
+        str, typer.Option("--filter", metavar="TEXT", help="Only topics with this in their names.")
+    ] = "",
+    limit: Annotated[
+        int | None, typer.Option(metavar="N", help="With --once or --json, so many topics.")
+    ] = None,
 ) -> None:
     """Show the work of nodes, topics and groups: rates, lag, trend, time to drain.
 
     Keys: s sorts, / filters, the arrows and enter open a topic, escape leads back, p pauses, q
     quits. With --json, an object an interval. The interval in which a node restarts has no rates.
     """
-    interval_s = _seconds(interval)
+    interval_s, order = _seconds(interval), _order(sort)
+    if len(filter_) > limits.LIVE_SEARCH_MAX:
+        raise UsageError(f"--filter: at most {limits.LIVE_SEARCH_MAX} characters")
+    if limit is not None and not 1 <= limit <= limits.LIVE_TOPICS_MAX:
+        raise UsageError(f"--limit: {limit} is not between 1 and {limits.LIVE_TOPICS_MAX:,}")
     if not (once or SESSION.json):
-        _show(interval_s)
+        _show(interval_s, order, filter_)
         return
+
+    def state(client: Client) -> LiveState:
+        search, every_ms = filter_ or None, round(interval_s * 1000)
+        return client.get_live_state(search=search, order=order, top=limit, interval_ms=every_ms)
+
     meter = RateMeter()
     with SESSION.client() if once else SESSION.lasting_client(None, None, lambda: False) as client:
-        meter.moment(client.get_live_state())
+        meter.moment(state(client))
         while True:
             time.sleep(interval_s)
-            moment = meter.moment(client.get_live_state())
+            moment = meter.moment(state(client))
             if SESSION.json:
                 _print_json(moment)
             else:
-                _print(moment)
+                _print(moment, order)
             if once:
                 return
 
 
-def _show(interval_s: float) -> None:
+def _order(text: str) -> LiveOrder:
+    for order in ORDERS:
+        if order == text:
+            return order
+    raise UsageError(f"--sort: {text!r} is none of {', '.join(ORDERS)}")
+
+
+def _show(interval_s: float, order: LiveOrder, search: str) -> None:
     """Show the live screen, once a node has answered."""
     is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     if not is_terminal or os.environ.get("TERM", "dumb") == "dumb":
@@ -57,8 +87,8 @@ def _show(interval_s: float) -> None:
     from goq_cli.output.top.screen import TopScreen
 
     with SESSION.client() as client:
-        client.get_live_state()
-    TopScreen(interval_s).run()
+        client.get_live_state(top=1)
+    TopScreen(interval_s, TopView(order, search)).run()
 
 
 def _seconds(interval: str) -> float:
@@ -77,10 +107,11 @@ def _print_json(moment: Moment) -> None:
     sys.stdout.flush()
 
 
-def _print(moment: Moment) -> None:
+def _print(moment: Moment, order: LiveOrder) -> None:
     print_text(summary(moment), "")
-    sections = (node_section(moment.nodes), topic_section(moment.topics))
-    for number, section in enumerate((*sections, group_section(moment.groups))):
+    topics, groups = sorted_by(moment, order)
+    sections = (node_section(moment.nodes), topic_section(topics), group_section(groups))
+    for number, section in enumerate(sections):
         if number:
             print_text("")
         print_table(section.columns, section.rows, right=section.right)

@@ -10,16 +10,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
+from urllib.parse import urlencode
 
 import msgspec
 
 from goq import limits
 from goq.api.gateway.fanout import Fanout, copy_request, error_code
 from goq.api.needs import principal_of
-from goq.api.routes.live import asked_lines, asked_names, live_response
+from goq.api.routes.live import LiveTopicsAsked, asked_lines, asked_topics, live_response
 from goq.api.schemas.live import LiveNodeOut, LiveOut
-from goq.api.views.live_board import LiveBoard, LiveBoards, LiveSample
-from goq.api.views.live_merge import merge_live
+from goq.api.views.live.board import LiveBoard, LiveBoards, LiveSample
+from goq.api.views.live.merge import merge_live
+from goq.api.views.live.selection import shortened
 from goq.clock import SystemClock
 from goq.errors import GoqError, Unavailable
 from goq.http.message import BytesLike, Request, Response
@@ -34,16 +36,16 @@ class LiveGateway:
 
     async def answer(self, request: Request, _values: Sequence[str]) -> Response:
         """Return the lines of all nodes, as one."""
-        names, asked = asked_names(request), asked_lines(request)
-        query = "limit=1" + ("" if names is None else "&topics=" + ",".join(sorted(names)))
-        first = await _decoded(await self._fanout.ask(None, copy_request(request, query=query)))
+        topics, asked = asked_topics(request), asked_lines(request)
+        one = copy_request(request, query="limit=1&top=1")
+        first = await _decoded(await self._fanout.ask(None, one))
         principal = principal_of(request)
-        sample = partial(self._sample, copy_request(request, query=query))
+        sample = partial(self._sample, copy_request(request, query=_query_of(topics)))
         lines = self._boards.lines(
-            (principal.id, principal.rules, request.headers.get("authorization"), names),
-            lambda: LiveBoard(sample, first[0].node, SystemClock()),
+            (principal.id, principal.rules, request.headers.get("authorization"), topics),
+            lambda: LiveBoard(sample, first[0].node, SystemClock(), topics.selection),
             asked,
-            is_new=names is not None,
+            is_new=topics.names is not None,
         )
         return live_response(lines)
 
@@ -61,7 +63,8 @@ class LiveGateway:
         for node in known.values():
             if not node.started:
                 node.problem = f"{node.node} does not answer; goq cluster status says more"
-        return await merge_live(samples, [known[name] for name in sorted(known)])
+        merged = await merge_live(samples, [known[name] for name in sorted(known)])
+        return LiveSample(merged.nodes, {n: shortened(t) for n, t in merged.topics.items()})
 
     async def _ask(self, url: str | None, request: Request) -> list[LiveOut]:
         """Return a node's lines of one moment, none if it does not answer."""
@@ -72,6 +75,14 @@ class LiveGateway:
             if url is None:
                 raise
             return []
+
+
+def _query_of(topics: LiveTopicsAsked) -> str:
+    """Return the query for one line of a node, of all that may be in a line of the cluster."""
+    fields = {"limit": "1", "search": topics.selection.search}
+    if topics.names is not None:
+        fields |= {"topics": ",".join(sorted(topics.names)), "groups": topics.groups}
+    return urlencode(fields)
 
 
 async def _decoded(answer: Response) -> list[LiveOut]:

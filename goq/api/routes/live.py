@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -16,18 +16,30 @@ from goq.api.router import NDJSON, Parameter, Route
 from goq.api.routes.cluster import ClusterInfo
 from goq.api.routing_policy import UNBUFFERED, CustomRouting
 from goq.api.schemas.live import LiveNodeOut, LiveOut, LiveTopicOut
-from goq.api.values import DURATION, integer
+from goq.api.values import DURATION, integer, one_of
 from goq.api.views.cluster import status_of
-from goq.api.views.live import LiveView
-from goq.api.views.live_board import LiveAsked, LiveBoard, LiveBoards, LiveSample
+from goq.api.views.live.board import LiveAsked, LiveBoard, LiveBoards, LiveSample
+from goq.api.views.live.selection import BY_NAME, ORDERS, LiveSelection, shortened
+from goq.api.views.live.view import LiveView
 from goq.clock import TimeSlice
 from goq.errors import InvalidInput
-from goq.http.message import Item, LiveStream, Request, Response
+from goq.http.message import LOCAL, Item, LiveStream, Request, Response
 from goq.model import check_name
 
 LIVE: Final = "/v1/live"
 _INTERVAL_MS: Final = 1000
 _LONGEST_MS: Final = int(limits.LIVE_INTERVAL_S_MAX * 1000)
+
+
+class LiveTopicsAsked(NamedTuple):
+    """The topics that a looker asks for: by name, None for all, and which of these.
+
+    Of named topics, the groups with ``groups`` in their names.
+    """
+
+    names: frozenset[str] | None
+    groups: str
+    selection: LiveSelection
 
 
 class LiveRoutes:
@@ -50,6 +62,19 @@ class LiveRoutes:
                 answer=LiveOut,
                 parameters=(
                     Parameter("topics", "only these, as a,b, with lanes and tenants"),
+                    Parameter("groups", "of these topics, groups with this in their names"),
+                    Parameter("search", "only topics with this in their names"),
+                    Parameter(
+                        "order",
+                        "which topics come first: publish, deliver and ack are by what happened"
+                        " since the line before",
+                        one_of(ORDERS),
+                    ),
+                    Parameter(
+                        "top",
+                        "so many topics, the first in their order",
+                        integer(1, limits.LIVE_TOPICS_MAX, limits.LIVE_TOPICS_MAX),
+                    ),
                     Parameter(
                         "interval", f"between lines, 500ms to {longest_s:g}s; default 1s", DURATION
                     ),
@@ -65,23 +90,27 @@ class LiveRoutes:
 
     async def live(self, request: Request) -> Response:
         """Return lines of what this node does."""
-        names, principal = asked_names(request), principal_of(request)
+        query, principal = asked_topics(request), principal_of(request)
+        is_part = LOCAL in request.headers
+        sample = partial(self._sample, query, principal, is_part)
         lines = self._boards.lines(
-            (principal.id, principal.rules, names),
-            lambda: LiveBoard(
-                partial(self._sample, names, principal), self._view.node_id, self._view.clock
-            ),
+            (principal.id, principal.rules, query, is_part),
+            lambda: LiveBoard(sample, self._view.node_id, self._view.clock, query.selection),
             asked_lines(request),
-            is_new=names is not None,
+            is_new=query.names is not None,
         )
         return live_response(lines)
 
-    async def _sample(self, names: frozenset[str] | None, principal: Principal) -> LiveSample:
+    async def _sample(
+        self, query: LiveTopicsAsked, principal: Principal, is_part: bool
+    ) -> LiveSample:
+        """Return what a principal may see; a part, which a node adds up, has all groups."""
         found: dict[str, LiveTopicOut] = {}
         time_slice = TimeSlice()
-        for name, topic in (await self._view.topics(names)).items():
+        for name, topic in (await self._view.topics(query.names, query.groups)).items():
             if principal.is_admin or principal.sees(name):
-                found[name] = topic if principal.is_admin else _visible(topic, principal)
+                seen = topic if principal.is_admin else _visible(topic, principal)
+                found[name] = seen if is_part else shortened(seen)
             if time_slice.is_over:
                 await time_slice.next()
         return LiveSample(self._nodes(), found)
@@ -104,9 +133,28 @@ def live_response(lines: AsyncGenerator[Item, None]) -> Response:
     return Response(200, LiveStream(lines, b"\n"), NDJSON, {UNBUFFERED: "no"})
 
 
-def asked_names(request: Request) -> frozenset[str] | None:
-    """Return the topics that a request names, None for all; raises ``InvalidInput``."""
-    names = frozenset(filter(None, request.query.get("topics", "").split(",")))
+def asked_topics(request: Request) -> LiveTopicsAsked:
+    """Return what a request asks for; raises ``InvalidInput``."""
+    query = request.query
+    for field in ("search", "groups"):
+        if len(query.get(field, "")) > limits.LIVE_SEARCH_MAX:
+            raise InvalidInput(f"at most {limits.LIVE_SEARCH_MAX} characters", field=field)
+    order = query.get("order", BY_NAME)
+    if order not in ORDERS:
+        raise InvalidInput(f"order by one of {', '.join(ORDERS)}", field="order")
+    names = _names(query.get("topics", ""))
+    if names is None and "groups" in query:
+        raise InvalidInput("say of which topics", field="groups")
+    top = query_int(request, "top", limits.LIVE_TOPICS_MAX, minimum=1)
+    if top > limits.LIVE_TOPICS_MAX:
+        raise InvalidInput(f"at most {limits.LIVE_TOPICS_MAX}", field="top")
+    selection = LiveSelection(query.get("search", ""), order, top)
+    return LiveTopicsAsked(names, query.get("groups", ""), selection)
+
+
+def _names(text: str) -> frozenset[str] | None:
+    """Return the topics that a request names, None for all."""
+    names = frozenset(filter(None, text.split(",")))
     if len(names) > limits.LIVE_NAMED_MAX:
         raise InvalidInput(f"name at most {limits.LIVE_NAMED_MAX} topics, or none", field="topics")
     for name in names:
@@ -130,6 +178,14 @@ def asked_lines(request: Request) -> LiveAsked:
 def _visible(topic: LiveTopicOut, principal: Principal) -> LiveTopicOut:
     """Return a topic with the groups that a principal may know of."""
     seen = [group for group in topic.groups if principal.sees_group(topic.name, group.group)]
-    if len(seen) == topic.group_count:
+    if len(seen) == len(topic.groups):
         return topic
-    return msgspec.structs.replace(topic, groups=seen, group_count=len(seen))
+    return msgspec.structs.replace(
+        topic,
+        groups=seen,
+        group_count=len(seen),
+        lag=sum(group.lag for group in seen),
+        leased=sum(group.leased for group in seen),
+        scheduled=sum(group.scheduled for group in seen),
+        oldest_ready=min(filter(None, (group.oldest_ready for group in seen)), default=0),
+    )

@@ -87,7 +87,8 @@ class LiveTopicOut(msgspec.Struct):
     """A topic: its totals since the start, and what it holds.
 
     ``last_append`` is when the last message came, in Unix milliseconds, 0 if none has come since
-    the start. ``group_count`` counts all groups, also where ``groups`` has only the first by name.
+    the start. ``group_count`` counts all groups; ``groups`` has those with the most lag. ``lag``,
+    ``leased``, ``scheduled`` and ``oldest_ready`` are of the first 1,000 groups by name.
     """
 
     name: str
@@ -104,10 +105,22 @@ class LiveTopicOut(msgspec.Struct):
     last_append: int
     group_count: int
     groups: list[LiveGroupOut]
+    lag: int = 0
+    leased: int = 0
+    scheduled: int = 0
+    oldest_ready: int = 0
+
+
+class LiveWaitOut(Output):
+    """A group whose oldest message has been ready for long: since when, in Unix milliseconds."""
+
+    topic: str
+    group: str
+    oldest_ready: int
 
 
 class LiveTotalsOut(Output):
-    """The sums over all topics that the sender may see, also those that the line leaves out."""
+    """The sums over all topics that match, also those that the line leaves out."""
 
     topics: int
     messages: int
@@ -118,14 +131,21 @@ class LiveTotalsOut(Output):
     acked_messages: int
     nacked_messages: int
     expired_messages: int
+    offline: int
+    group_count: int
+    lag: int
+    leased: int
+    scheduled: int
 
 
 class LiveOut(msgspec.Struct):
     """A line: all nodes, and the topics that have changed since the line before.
 
-    The first line has all topics, or the first 10,000 by name: then ``is_partial`` is true. Many
-    changed topics come in several lines; ``more`` says that another line of this moment follows.
-    ``removed`` are topics that are gone. ``bounds_s`` are the bounds of the latencies.
+    The first line has all topics that match, or the first ``top`` in their order: then
+    ``is_partial`` is true. Many changed topics come in several lines; ``more`` says that another
+    line of this moment follows. ``removed`` are topics that are gone, or no longer among the first.
+    ``waits`` and ``offline`` name the groups that have waited longest, and topics with offline
+    partitions, of all that match. ``bounds_s`` are the bounds of the latencies.
     """
 
     time: str
@@ -138,3 +158,5 @@ class LiveOut(msgspec.Struct):
     more: bool
     is_partial: bool
     bounds_s: list[float]
+    waits: list[LiveWaitOut] = msgspec.field(default_factory=list)
+    offline: list[str] = msgspec.field(default_factory=list)

@@ -5,10 +5,8 @@ peek           pages of a group's messages in one state
 group          a group's progress, and the effect of a reset
 group_at_time  a group's progress at an earlier time
 cluster        the cluster metadata as clients see it
-live           what this node does now: totals of its topics and groups, its load
 group_backlog  messages that wait in a group: since when, and by lane and tenant
-live_board     the sample that lookers share, and lines of what changed in it
-live_merge     the samples of several nodes as one
+live           what goes on now: totals of topics and groups, the load of nodes
 schedule_publisher  the publishes of schedules
 merge          merges of topics, groups and members over nodes
 merge_pages    merges of pages of messages over nodes

@@ -183,14 +183,34 @@ class Admin(MessageAdmin, ClusterAdmin, TokenAdmin, ScheduleAdmin):
         """Return the health of the node, also where it is not ``ok``."""
         return results.node.decode_health(self._http.call("GET", routes.HEALTHZ))
 
-    def get_live_state(self, *topics: str) -> results.live.LiveState:
+    def get_live_state(
+        self,
+        *topics: str,
+        groups: str | None = None,
+        search: str | None = None,
+        order: results.live.LiveOrder | None = None,
+        top: int | None = None,
+        interval_ms: int | None = None,
+    ) -> results.live.LiveState:
         """Return what the nodes and topics of the whole cluster do now.
 
         The totals begin at 0 when a node starts; two answers give rates. With ``topics`` only
-        these, and how many messages of each lane and tenant wait in their groups.
+        these, and how many messages of each lane and tenant wait in their groups, or in those with
+        ``groups`` in their names. With ``search`` only topics with this in their names. The state
+        tells of ``top`` topics, the first by ``order``: by name, or those with the most. The
+        orders by rate, ``publish``, ``deliver`` and ``ack``, are by what happened since the call
+        before with the same arguments, for who calls every ``interval_ms``, by default a second.
         """
-        names = results.live.names_of(topics)
-        target = routes.query(routes.LIVE, limit=1, topics=names)
+        target = routes.query(
+            routes.LIVE,
+            limit=1,
+            topics=results.live.names_of(topics),
+            groups=groups,
+            search=search,
+            order=order,
+            top=top,
+            interval=None if interval_ms is None else f"{interval_ms}ms",
+        )
         answer = self._http.request("GET", target, accept=routes.NDJSON, repeatable=True)
         return results.live.decode_live(answer.body)
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Literal
 
 import msgspec
 
 from goq.client.results.result import Result, decode
 from goq.errors import Unavailable
+
+LiveOrder = Literal["name", "publish", "deliver", "ack", "lag", "bytes", "messages"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +85,10 @@ class LiveGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveTopic:
-    """A topic: totals since the nodes started, what it holds, and its groups."""
+    """A topic: totals since the nodes started, what it holds, and its groups with the most lag.
+
+    ``lag``, ``leased``, ``scheduled`` and ``oldest_ready`` are of its first 1,000 groups by name.
+    """
 
     name: str
     partitions: int
@@ -98,20 +104,57 @@ class LiveTopic:
     last_append: int
     group_count: int
     groups: tuple[LiveGroup, ...] = ()
+    lag: int = 0
+    leased: int = 0
+    scheduled: int = 0
+    oldest_ready: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveWait:
+    """A group whose oldest message has been ready for long: since when, in Unix milliseconds."""
+
+    topic: str
+    group: str
+    oldest_ready: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveTotals:
+    """The sums over all topics that match, also those that are not told of."""
+
+    topics: int = 0
+    messages: int = 0
+    bytes: int = 0
+    published_messages: int = 0
+    published_bytes: int = 0
+    delivered_messages: int = 0
+    acked_messages: int = 0
+    nacked_messages: int = 0
+    expired_messages: int = 0
+    offline: int = 0
+    group_count: int = 0
+    lag: int = 0
+    leased: int = 0
+    scheduled: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveState(Result):
     """The work of nodes and topics at a ``time``. Rates are the differences of two of these.
 
-    ``is_partial`` says that there are more topics than are told of. ``bounds_s`` are the bounds of
-    the latencies.
+    ``is_partial`` says that more topics match than are told of; ``totals`` are of all that match.
+    ``waits`` and ``offline`` name the groups that have waited longest, and topics with offline
+    partitions, at most 10 each. ``bounds_s`` are the bounds of the latencies.
     """
 
     time: datetime
     node: str
     nodes: tuple[LiveNode, ...] = ()
+    totals: LiveTotals = field(default_factory=LiveTotals)
     topics: tuple[LiveTopic, ...] = ()
+    waits: tuple[LiveWait, ...] = ()
+    offline: tuple[str, ...] = ()
     is_partial: bool = False
     bounds_s: tuple[float, ...] = ()
 

@@ -51,6 +51,8 @@ export class LiveState {
     this.rates = {};
     this.timeMs = 0;
     this.isPartial = false;
+    this.waits = []; // groups that have waited longest, of all topics that match
+    this.offline = []; // topics with offline partitions, of all that match
     this.latencies = {};
     this.changed = [];
     this.moments ??= [];
@@ -59,7 +61,11 @@ export class LiveState {
   /** Take a line; return whether its moment is complete. */
   take(line) {
     this.changed.push(...line.topics);
-    if (line.nodes.length) this.fresh = line.nodes; // only the first line of a moment has them
+    if (line.nodes.length) {
+      this.fresh = line.nodes; // only the first line of a moment has these
+      this.offline = line.offline ?? [];
+      this.waits = line.waits ?? [];
+    }
     for (const name of line.removed) this.topics.delete(name);
     if (line.more) return false;
     const timeMs = format.milliseconds(line.time);
@@ -81,7 +87,7 @@ export class LiveState {
     }
     this.latencies = durations;
     this.nodes = this.fresh.map((node) => ({ status: "up", ...node }));
-    if (this.totals) this.keep(timeMs);
+    if (this.totals) this.keep(timeMs, line.totals);
     this.totals = line.totals;
     this.timeMs = timeMs;
     this.isPartial = line.is_partial;
@@ -98,12 +104,9 @@ export class LiveState {
     if (Object.values(found.rates).some((rate) => rate > 0)) this.moving.add(topic.name);
   }
 
-  keep(timeMs) {
-    const groups = this.groups();
+  keep(timeMs, totals) {
     this.moments.push({
-      timeS: timeMs / 1000, rates: this.rates, latencies: this.latencies,
-      lag: groups.reduce((sum, one) => sum + one.lag, 0),
-      leased: groups.reduce((sum, one) => sum + one.leased, 0),
+      timeS: timeMs / 1000, rates: this.rates, latencies: this.latencies, lag: totals.lag, leased: totals.leased,
       rss: this.nodes.reduce((sum, one) => sum + (one.rss_bytes ?? 0), 0),
     });
     if (this.moments.length > KEPT) this.moments.shift();
@@ -111,18 +114,20 @@ export class LiveState {
 
   /** All groups, with the age of what waits longest. */
   groups() {
-    return [...this.topics.values()].flatMap((topic) => topic.groups).map((group) => ({
-      ...group, oldest_ready_age_ms: group.oldest_ready ? Math.max(0, this.timeMs - group.oldest_ready) : null,
-    }));
+    return [...this.topics.values()].flatMap((topic) => topic.groups).map((group) => this.aged(group));
+  }
+
+  aged(group) {
+    return { ...group, oldest_ready_age_ms: group.oldest_ready ? Math.max(0, this.timeMs - group.oldest_ready) : null };
   }
 }
 
-/** The live state, of the named topics or of all; rerenders with each moment. */
-export function useLive(topics = "") {
+/** The live state of the topics that the fields of the query ask for; rerenders with each moment. */
+export function useLive(fields) {
   const state = useRef(null);
   state.current ??= new LiveState();
   const [, setCount] = useState(0);
-  const error = useLines(query("/v1/live", { topics }), (line) => {
+  const error = useLines(query("/v1/live", fields), (line) => {
     if (state.current.take(line)) setCount((count) => count + 1);
   }, () => state.current.begin());
   return { live: state.current, error };

@@ -45,9 +45,9 @@ export function Loading({ data, error }) {
 
 const ROWS = 100;
 
-/** A table; columns are [title, cell of a row, class]. It shows 100 rows, and more on demand. */
-export function Table({ label, columns, rows, empty = "None.", keyOf }) {
-  const [shown, setShown] = useState(ROWS);
+/** A table; columns are [title, cell of a row, class]. It shows 100 rows, or shown, and more on demand. */
+export function Table({ label, columns, rows, empty = "None.", keyOf, shown: first = ROWS }) {
+  const [shown, setShown] = useState(first);
   if (!rows.length) return html`<p class="quiet">${empty}</p>`;
   return html`
     <div class="scroll" tabindex="0" role="region" aria-label=${label}>

@@ -42,10 +42,9 @@ export function clusterProblems(cluster) {
 /** Of the live lines: nodes that are not up, topics that are offline. */
 export function liveProblems(live) {
   const nodes = live.nodes.filter((node) => node.status !== "up" || node.problem);
-  const topics = [...live.topics.values()].filter((topic) => topic.offline > 0);
   return [
     ...nodes.map((node) => bad(`Node ${node.node} is ${node.status}${node.problem ? `: ${node.problem}` : ""}.`)),
-    ...topics.map((topic) => ({ ...bad(`${topic.name}: ${format.plural(topic.offline, "partition")} offline.`), href: links.topic(topic.name) })),
+    ...live.offline.map((name) => ({ ...bad(`${name} has partitions that are offline.`), href: links.topic(name) })),
   ];
 }
 

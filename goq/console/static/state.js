@@ -55,6 +55,7 @@ export function useConnection() {
 }
 
 const RETRY_MS = 1000;
+const TYPED_MS = 250;
 
 /**
  * Loads now and again every periodMs while the tab is visible; a hidden tab asks for nothing.
@@ -137,4 +138,14 @@ export function useLines(path, onLine, onBegin) {
     };
   }, [path]);
   return error;
+}
+
+/** A text as it was when nobody had typed for a moment. */
+export function useTyped(text) {
+  const [settled, setSettled] = useState(text);
+  useEffect(() => {
+    const timer = setTimeout(() => setSettled(text), TYPED_MS);
+    return () => clearTimeout(timer);
+  }, [text]);
+  return settled;
 }

@@ -6,12 +6,18 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
 from goq.errors import GoqError
 from goq_cli.output.top.rates import GroupRate, Moment, RateMeter
 from goq_cli.session import SESSION
 
-_SILENT_S_MAX = 3.0
+if TYPE_CHECKING:
+    from goq.client import Client
+    from goq.client.results.live import LiveOrder, LiveState
+
+_TOPICS_MAX: Final = 500
+_SILENT_S_MAX: Final = 3.0
 """An answer that comes later than this after its time is told to be late."""
 
 
@@ -24,28 +30,46 @@ class TopAnswer:
     at_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class TopQuestion:
+    """The subject of the screen: an open topic, or the first topics of an order.
+
+    ``search`` is sent only where there are more topics than a screen lists: in what is listed the
+    screen itself finds groups, too.
+    """
+
+    opened: str | None
+    order: LiveOrder
+    search: str
+
+
 class TopFeed(threading.Thread):
     """Asks for a state each interval, for as long as a node takes to come back.
+
+    A state has the first topics of an order, at most so many as anybody looks through.
 
     ``on_change`` is called in this thread. Attributes are read by others and replaced whole.
     """
 
-    def __init__(self, interval_s: float, on_change: Callable[[], None]) -> None:
+    def __init__(
+        self, interval_s: float, question: TopQuestion, on_change: Callable[[], None]
+    ) -> None:
         super().__init__(name="top", daemon=True)
         self.answer: TopAnswer | None = None
         self.failure: GoqError | None = None
         self._interval_s = interval_s
         self._on_change = on_change
         self._error: str | None = None
-        self._opened: str | None = None
+        self._question = question
+        self._are_many = False
         self._wakes = threading.Event()
         self._is_over = False
         self._servers = " ".join(SESSION.servers_and_token()[0])
 
-    def open(self, topic: str | None) -> None:
-        """Ask for lanes and tenants of a topic, too, at once; None for no topic."""
-        if topic != self._opened:
-            self._opened = topic
+    def ask(self, question: TopQuestion) -> None:
+        """Ask another question, at once."""
+        if question != self._question:
+            self._question = question
             self._wakes.set()
 
     def end(self) -> None:
@@ -64,14 +88,18 @@ class TopFeed(threading.Thread):
 
     def run(self) -> None:
         """Ask until the end, or an error that does not go by itself."""
-        meter = RateMeter()
+        meter, searched = RateMeter(), ""
         try:
             with SESSION.patient_client(self._failed) as client:
                 while not self._is_over:
                     self._wakes.clear()
-                    moment = meter.moment(client.get_live_state())
+                    asked = self._question
+                    search = asked.search if self._are_many else ""
+                    if search != searched:
+                        meter, searched = RateMeter(), search  # the sums are of other topics
+                    moment = meter.moment(self._state(client, asked.order, search))
                     waiting: tuple[GroupRate, ...] = ()
-                    if (opened := self._opened) is not None:
+                    if (opened := asked.opened) is not None:
                         waiting = tuple(RateMeter().moment(client.get_live_state(opened)).groups)
                     self.answer = TopAnswer(moment, waiting, time.monotonic())
                     self._error = None
@@ -80,6 +108,17 @@ class TopFeed(threading.Thread):
         except GoqError as error:
             self.failure = error
             self._on_change()
+
+    def _state(self, client: Client, order: LiveOrder, search: str) -> LiveState:
+        state = client.get_live_state(
+            search=search or None,
+            order=order,
+            top=_TOPICS_MAX,
+            interval_ms=round(self._interval_s * 1000),
+        )
+        if not search:
+            self._are_many = state.is_partial
+        return state
 
     def _failed(self, error: GoqError, _failing_s: float) -> bool:
         self._error = error.detail

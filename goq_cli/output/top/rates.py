@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         LiveNode,
         LiveState,
         LiveTopic,
+        LiveTotals,
         WaitingMessages,
     )
 
@@ -108,13 +109,28 @@ class NodeLoad:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TotalRate:
+    """The sums over all topics that match, also those that are not listed."""
+
+    topics: int
+    published_per_s: float | None
+    delivered_per_s: float | None
+    acked_per_s: float | None
+    lag: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """The cluster at a time, with the rates of the last ``interval_s``; None without rates."""
+    """The cluster at a time, with the rates of the last ``interval_s``; None without rates.
+
+    ``is_partial`` says that more topics match than are listed.
+    """
 
     time: datetime
     node: str
     interval_s: float | None
     is_partial: bool
+    totals: TotalRate
     nodes: tuple[NodeLoad, ...]
     topics: tuple[TopicRate, ...]
 
@@ -146,6 +162,7 @@ class RateMeter:
             node=state.node,
             interval_s=step.interval_s,
             is_partial=state.is_partial,
+            totals=_totals(state.totals, step),
             nodes=tuple(_node(node, nodes.get(node.node), step) for node in state.nodes),
             topics=tuple(topics),
         )
@@ -223,6 +240,18 @@ def percentile(
     sums = list(accumulate(counts))
     place = next(number for number, count in enumerate(sums) if count >= total * share)
     return bounds_s[place] if place < len(bounds_s) else math.inf
+
+
+def _totals(totals: LiveTotals, step: _Step) -> TotalRate:
+    before = step.before.totals if step.before is not None else None
+    last = before.published_messages if before else None
+    return TotalRate(
+        topics=totals.topics,
+        published_per_s=step.rate(last, totals.published_messages),
+        delivered_per_s=_delivered_per_s(before, totals, step),
+        acked_per_s=_acked_per_s(before, totals, step),
+        lag=totals.lag,
+    )
 
 
 def _counted(state: LiveState) -> set[tuple[str, str]]:

@@ -19,7 +19,7 @@ from rich.live import Live
 from rich.text import Text
 
 from goq_cli.interrupts import Terminated
-from goq_cli.output.top.feed import TopAnswer, TopFeed
+from goq_cli.output.top.feed import TopAnswer, TopFeed, TopQuestion
 from goq_cli.output.top.keyboard import KeyDecoder
 from goq_cli.output.top.view import LineKind, TopLine, TopView
 
@@ -38,14 +38,14 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGTSTP, signal.SIGWINC
 class TopScreen:
     """Shows a feed until it is quit. Signals are noted, and obeyed where nothing is half done."""
 
-    def __init__(self, interval_s: float) -> None:
+    def __init__(self, interval_s: float, view: TopView) -> None:
         self._stdin = sys.stdin.fileno()
         self._noted: set[int] = set()
         self._woken, self._waking = os.pipe()
         os.set_blocking(self._woken, False)
         os.set_blocking(self._waking, False)
-        self._feed = TopFeed(interval_s, self._wake)
-        self._view = TopView()
+        self._view = view
+        self._feed = TopFeed(interval_s, self._question(), self._wake)
         self._decoder = KeyDecoder()
         self._answer: TopAnswer | None = None
 
@@ -150,4 +150,8 @@ class TopScreen:
             return
         for key in self._decoder.keys(data):
             self._view.press(key)
-        self._feed.open(self._view.opened)
+        self._feed.ask(self._question())
+
+    def _question(self) -> TopQuestion:
+        view = self._view
+        return TopQuestion(view.opened, view.order, view.search)

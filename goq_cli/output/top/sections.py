@@ -28,22 +28,21 @@ class TopSection:
 
 
 def summary(moment: Moment) -> str:
-    """Return the sums over all topics in one line."""
-    topics = moment.topics
+    """Return the sums over all topics that match in one line."""
+    totals = moment.totals
     parts = [
         f"{moment.time:%H:%M:%S}Z",
         _counted(len(moment.nodes), "node"),
-        "the first " * moment.is_partial + _counted(len(topics), "topic"),
+        _counted(totals.topics, "topic"),
     ]
-    for name, verb in (
-        ("published_per_s", "published"),
-        ("delivered_per_s", "delivered"),
-        ("acked_per_s", "acked"),
+    for verb, rate in (
+        ("published", totals.published_per_s),
+        ("delivered", totals.delivered_per_s),
+        ("acked", totals.acked_per_s),
     ):
-        rates = [rate for topic in topics if (rate := getattr(topic, name)) is not None]
-        if rates:
-            parts.append(f"{verb} {shown_rate(sum(rates))}/s")
-    parts.append(f"lag {sum(topic.lag for topic in topics):,}")
+        if rate is not None:
+            parts.append(f"{verb} {shown_rate(rate)}/s")
+    parts.append(f"lag {totals.lag:,}")
     return ", ".join(parts)
 
 

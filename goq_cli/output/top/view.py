@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from goq_cli.output.table import TerminalTable
 from goq_cli.output.text import escaped, shorten
@@ -19,10 +19,13 @@ from goq_cli.output.top.sections import (
     waiting_section,
 )
 
+if TYPE_CHECKING:
+    from goq.client.results.live import LiveOrder
+
 LineKind = Literal["plain", "title", "head", "chosen", "notice", "help"]
 _FILTER_CHARACTERS_MAX: Final = 200
 _NAME_COLUMNS_MIN: Final = 10
-_TOPIC_ORDERS: Final[dict[str, Callable[[TopicRate], float]]] = {
+_TOPIC_ORDERS: Final[dict[LiveOrder, Callable[[TopicRate], float]]] = {
     "publish": lambda topic: topic.published_per_s or 0,
     "deliver": lambda topic: topic.delivered_per_s or 0,
     "ack": lambda topic: topic.acked_per_s or 0,
@@ -30,11 +33,12 @@ _TOPIC_ORDERS: Final[dict[str, Callable[[TopicRate], float]]] = {
     "bytes": lambda topic: topic.bytes,
     "name": lambda _topic: 0,
 }
-_GROUP_ORDERS: Final[dict[str, Callable[[GroupRate], float]]] = {
+_GROUP_ORDERS: Final[dict[LiveOrder, Callable[[GroupRate], float]]] = {
     "deliver": lambda group: group.delivered_per_s or 0,
     "ack": lambda group: group.acked_per_s or 0,
     "name": lambda _group: 0,
 }
+ORDERS: Final = tuple(_TOPIC_ORDERS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +52,26 @@ class TopLine:
 class TopView:
     """The state of the screen, changed by keys; ``is_over`` when it was quit."""
 
-    def __init__(self) -> None:
+    def __init__(self, order: LiveOrder = ORDERS[0], search: str = "") -> None:
         self.is_over = False
         self.is_paused = False
         self.opened: str | None = None
-        self._orders = list(_TOPIC_ORDERS)
-        self._filter = ""
+        place = ORDERS.index(order)
+        self._orders = [*ORDERS[place:], *ORDERS[:place]]
+        self._filter = search
         self._is_typing = False
         self._chosen: str | None = None
         self._moment: Moment | None = None
+
+    @property
+    def order(self) -> LiveOrder:
+        """The order of topics."""
+        return self._orders[0]
+
+    @property
+    def search(self) -> str:
+        """The part of names that topics and groups must have."""
+        return self._filter
 
     def press(self, key: str) -> None:
         """Do what a key is for."""
@@ -144,9 +159,13 @@ class TopView:
         chosen = place - start if self._chosen is not None else None
         return [
             *_table(node_section(moment.nodes[:node_rows]), columns),
-            *_table(topic_section(shown, names), columns, len(topics), chosen),
+            *_table(topic_section(shown, names), columns, self._count(moment, topics), chosen),
             *_table(group_section(groups[:group_rows], names), columns, len(groups)),
         ]
+
+    def _count(self, moment: Moment, topics: Sequence[TopicRate]) -> int:
+        """Return how many topics match, also those that the node has not listed."""
+        return moment.totals.topics if moment.is_partial else len(topics)
 
     def _topic(
         self, moment: Moment, waiting: Sequence[GroupRate], columns: int, space: int
@@ -168,18 +187,26 @@ class TopView:
         ]
 
     def _sorted(self, moment: Moment) -> tuple[list[TopicRate], list[GroupRate]]:
-        text, order = self._filter.casefold(), self._orders[0]
-        topic_order = _TOPIC_ORDERS[order]
-        group_order = _GROUP_ORDERS.get(order, _lag_of)
-        topics = [topic for topic in moment.topics if text in topic.name.casefold()]
-        groups = [
-            group
-            for group in moment.groups
-            if text in group.topic.casefold() or text in group.group.casefold()
-        ]
-        topics.sort(key=lambda topic: (-topic_order(topic), topic.name))
-        groups.sort(key=lambda group: (-group_order(group), group.topic, group.group))
-        return topics, groups
+        text = self._filter.casefold()
+        topics, groups = sorted_by(moment, self.order)
+        return (
+            [topic for topic in topics if text in topic.name.casefold()],
+            [
+                group
+                for group in groups
+                if text in group.topic.casefold() or text in group.group.casefold()
+            ],
+        )
+
+
+def sorted_by(moment: Moment, order: LiveOrder) -> tuple[list[TopicRate], list[GroupRate]]:
+    """Return topics and groups with the most first; equal ones by name."""
+    topic_order, group_order = _TOPIC_ORDERS[order], _GROUP_ORDERS.get(order, _lag_of)
+    topics = sorted(moment.topics, key=lambda topic: (-topic_order(topic), topic.name))
+    groups = sorted(
+        moment.groups, key=lambda group: (-group_order(group), group.topic, group.group)
+    )
+    return topics, groups
 
 
 def _lag_of(group: GroupRate) -> float:

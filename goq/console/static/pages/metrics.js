@@ -59,7 +59,7 @@ function Graph({ title, words, lines, moments }) {
 }
 
 export function Metrics() {
-  const { live, error } = useLive();
+  const { live, error } = useLive({ top: 1 }); // the totals are of all
   if (!live.totals) return html`<${Page} title="Metrics"><${Loading} data=${null} error=${error} /></${Page}>`;
   return html`<${Page} title="Metrics">
     <${Failure} error=${error} />

@@ -11,6 +11,7 @@ import { links, useData } from "../state.js";
 
 const HEALTH_MS = 15000; // the live lines tell of nodes and topics at once
 const SHOWN = 300; // moments of the small graph
+const TOPICS = 100; // whose groups are listed
 
 function Problems({ found }) {
   if (!found.length) return html`<p class="fine">Nothing is wrong.</p>`;
@@ -19,13 +20,12 @@ function Problems({ found }) {
 }
 
 export function Overview() {
-  const { live, error } = useLive();
+  const { live, error } = useLive({ order: "lag", top: TOPICS });
   const state = useData((signal) => health(signal), [], HEALTH_MS);
   if (!live.totals) return html`<${Page} title="Overview"><${Loading} data=${null} error=${error} /></${Page}>`;
   const groups = live.groups().sort((a, b) => b.lag - a.lag);
-  const sum = (name) => groups.reduce((total, one) => total + one[name], 0);
   const up = live.nodes.filter((node) => node.status === "up" && !node.problem).length;
-  const found = [...liveProblems(live), ...healthProblems(state.data), ...groupProblems(groups)];
+  const found = [...liveProblems(live), ...healthProblems(state.data), ...groupProblems(live.waits.map((one) => live.aged(one)))];
   return html`<${Page} title="Overview">
     <${Failure} error=${error} />
     <${Card} title="What is wrong"><${Problems} found=${found} /></${Card}>
@@ -33,9 +33,9 @@ export function Overview() {
       ["Topics", html`<a href=${links.topics()}>${format.count(live.totals.topics)}</a>`],
       ["Published / s", format.compact(live.rates.published_messages)],
       ["Delivered / s", format.compact(live.rates.delivered_messages)],
-      ["Lag", format.compact(sum("lag"))],
-      ["In flight", format.compact(sum("leased"))],
-      ["Scheduled", format.compact(sum("scheduled"))],
+      ["Lag", format.compact(live.totals.lag)],
+      ["In flight", format.compact(live.totals.leased)],
+      ["Scheduled", format.compact(live.totals.scheduled)],
       ["Nodes up", `${up} of ${live.nodes.length}`, up < live.nodes.length ? "bad" : ""],
     ]} />
     <div class="grid">
@@ -50,7 +50,7 @@ export function Overview() {
           ["Acked / s", (one) => format.compact(one.rates.acked_messages), "num"],
           ["Oldest waits", (one) => format.duration(one.oldest_ready_age_ms), "num"],
         ]} />
-        ${live.isPartial && html`<p class="quiet">Of the first ${format.count(live.topics.size)} topics by name.</p>`}</${Card}>
+        ${live.isPartial && html`<p class="quiet">Of the ${format.count(live.topics.size)} topics with the most lag.</p>`}</${Card}>
       <${Card} wide title="Nodes">
         <${Table} label="Nodes" rows=${live.nodes} keyOf=${(node) => node.node} columns=${[
           ["Node", (node) => html`<a href=${links.cluster()}>${node.node}</a>`],

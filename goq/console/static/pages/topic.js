@@ -1,21 +1,28 @@
 // One topic: its rates, groups, partitions, days and settings.
 
-import { html } from "../vendor/preact.js";
+import { html, useRef, useState } from "../vendor/preact.js";
 import { get, topicPath } from "../api.js";
 import { BarChart, Sparkline } from "../charts.js";
 import * as format from "../format.js";
 import { useLive } from "../live.js";
-import { Badge, Card, Failure, Loading, Page, Stats, Table, Tabs } from "../parts.js";
-import { links, useData } from "../state.js";
+import { Badge, Card, Failure, Field, Loading, Page, Stats, Table, Tabs } from "../parts.js";
+import { links, useData, useTyped } from "../state.js";
 
 const TOPIC_MS = 5000;
 const HISTORY_MS = 10000; // it reads the disk
 const GROUPS_MAX = 10;
+const GROUPS_LISTED = 100; // by the node
 const TENANTS_MAX = 10;
 const SHOWN = 300; // moments of the small graph
 
-function Groups({ groups }) {
-  return html`<${Table} label="Groups" rows=${groups} empty="No group has read this topic."
+function Groups({ topic, groups, part, setPart }) {
+  const count = topic?.group_count ?? 0;
+  const areMany = useRef(false); // the field stays, once shown
+  areMany.current ||= count > groups.length && count > GROUPS_LISTED;
+  return html`${areMany.current && html`
+    <${Field} label="Part of the group's name" type="search" maxlength="200" value=${part} onInput=${setPart}
+      hint=${groups.length < GROUPS_LISTED ? null : `The ${GROUPS_LISTED} with the most lag, of ${format.count(count)}.`} />`}
+    <${Table} label="Groups" rows=${groups} empty=${part ? "No group has this in its name." : "No group has read this topic."}
     keyOf=${(one) => one.group} columns=${[
       ["Group", (one) => html`<a href=${links.group(one.topic, one.group)}>${one.group}</a>`, "any"],
       ["Lag", (one) => format.count(one.lag), "num"],
@@ -58,7 +65,9 @@ function Partitions({ topic }) {
 
 export function Topic({ topic }) {
   const shown = useData((signal) => get(topicPath(topic), signal), [topic], TOPIC_MS);
-  const { live, error } = useLive(topic);
+  const [part, setPart] = useState("");
+  const groupsPart = useTyped(part.trim());
+  const { live, error } = useLive({ topics: topic, groups: groupsPart });
   const now = live.topics.get(topic);
   const groups = live.groups();
   const history = useData((signal) => get(`${topicPath(topic)}/history`, signal), [topic], HISTORY_MS);
@@ -80,7 +89,7 @@ export function Topic({ topic }) {
         ["Last message", over?.last_time ? format.since(over.last_time) : "–"],
       ]} />
       <div class="grid">
-        <${Card} wide title="Groups"><${Failure} error=${error} /><${Groups} groups=${groups} /></${Card}>
+        <${Card} wide title="Groups"><${Failure} error=${error} /><${Groups} topic=${now} groups=${groups} part=${part} setPart=${setPart} /></${Card}>
         <${Card} title="Waiting" note="for a first delivery"><${Waiting} groups=${groups} /></${Card}>
         <${Card} title="Published a second" note="since this page was opened">
           <${Sparkline} label="Published a second" values=${live.moments.slice(-SHOWN).map((one) => one.rates.published_messages ?? 0)} /></${Card}>

@@ -96,6 +96,39 @@ def test_many_topics_come_in_several_lines_of_one_moment(
     assert whole["totals"]["topics"] == 3
 
 
+def test_topics_are_found_by_a_part_of_their_name_and_told_in_their_order(
+    node: RunningNode,
+) -> None:
+    for number in range(4):
+        node.call("POST", "/v1/topics", {"name": f"part-{number}", "partitions": 1})
+        publish(node, f"part-{number}", *"abcd"[number:])
+    publish(node, "part-2", *map(str, range(9)))
+    query = "&search=PART-&order=messages&top=2"
+    moments = (now(node, query) for _ in range(100))
+    found = next(each for each in moments if each["totals"]["messages"] == 19)
+    assert [topic["name"] for topic in found["topics"]] == ["part-0", "part-2"]
+    assert (found["totals"]["topics"], found["is_partial"]) == (4, True)
+    assert now(node, "&search=part-3")["totals"]["topics"] == 1
+
+
+def test_groups_of_a_named_topic_are_found_and_those_that_lag_most_come_first(
+    node: RunningNode, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(node, topic, "a", "b")
+    for name in ("billing", "audit", "archive"):
+        node.call("PUT", f"/v1/topics/{topic}/groups/{name}", {"settings": {}})
+    for message in receive(node, topic, "audit"):
+        settle(node, topic, "ack", message["receipt"], group="audit")
+    monkeypatch.setattr(limits, "LIVE_GROUPS_MAX", 2)
+    (told,) = now(node, f"&topics={topic}")["topics"]
+    assert [group["group"] for group in told["groups"]] == ["archive", "billing"]
+    assert (told["group_count"], told["lag"]) == (3, 4)
+    found = now(node, f"&topics={topic}&groups=AU")
+    assert [group["group"] for group in found["topics"][0]["groups"]] == ["audit"]
+    waits = {(wait["topic"], wait["group"]) for wait in now(node, f"&search={topic}")["waits"]}
+    assert waits <= {(topic, "archive"), (topic, "billing")}
+
+
 def test_the_node_tells_its_load(node: RunningNode, topic: str) -> None:
     publish(node, topic, "a")
     (told,) = now(node)["nodes"]
@@ -114,6 +147,11 @@ def test_the_node_tells_its_load(node: RunningNode, topic: str) -> None:
         ("topics=a/b", "topics"),
         ("topics=" + ",".join(f"t{n}" for n in range(limits.LIVE_NAMED_MAX + 1)), "topics"),
         ("topic=a", "topic"),
+        ("order=size", "order"),
+        ("top=0", "top"),
+        (f"top={limits.LIVE_TOPICS_MAX + 1}", "top"),
+        ("search=" + "x" * (limits.LIVE_SEARCH_MAX + 1), "search"),
+        ("groups=a", "groups"),
     ],
 )
 def test_what_cannot_be_shown_is_refused(node: RunningNode, query: str, field: str) -> None:

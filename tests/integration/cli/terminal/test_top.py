@@ -70,6 +70,14 @@ def test_json_is_an_object_with_all_topics_groups_and_nodes(busy: str, goq: Run)
     assert (orders["groups"][0]["group"], orders["groups"][0]["lag"]) == ("billing", 3)
 
 
+def test_topics_are_filtered_sorted_and_limited_by_the_node(busy: str, goq: Run) -> None:
+    words = ("--interval", "500ms", "--sort", "lag", "--limit", "1")
+    [line] = goq("top", "--once", "--json", *words, "--filter", busy.upper()).stdout.splitlines()
+    found = json.loads(line)
+    assert [each["name"] for each in found["topics"]] == [busy]
+    assert (found["totals"]["topics"], found["totals"]["lag"]) == (1, 3)
+
+
 def test_json_lines_go_on_when_a_node_comes_back(
     tmp_path: Path, environment: dict[str, str]
 ) -> None:
@@ -101,6 +109,9 @@ def test_json_lines_go_on_when_a_node_comes_back(
         (("--once", "--interval", "499ms"), b"between 500ms and 1m"),
         (("--once", "--interval", "60001ms"), b"between 500ms and 1m"),
         (("--once", "--interval", "soon"), b"not a duration"),
+        (("--once", "--sort", "size"), b"none of publish, deliver"),
+        (("--once", "--limit", "0"), b"not between 1 and"),
+        (("--once", "--filter", "x" * 201), b"at most 200 characters"),
         ((), b"needs a terminal: say --once, or --json"),
     ],
 )

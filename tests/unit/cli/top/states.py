@@ -5,7 +5,14 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from goq.client.results.live import LatencyCounts, LiveGroup, LiveNode, LiveState, LiveTopic
+from goq.client.results.live import (
+    LatencyCounts,
+    LiveGroup,
+    LiveNode,
+    LiveState,
+    LiveTopic,
+    LiveTotals,
+)
 
 BEGIN = datetime(2025, 1, 15, 10, 30, tzinfo=UTC)
 BOUNDS_S = (0.001, 0.01, 0.1)
@@ -35,7 +42,18 @@ def topic(name: str = "orders", **fields: Any) -> LiveTopic:
 
 def state(at_s: float, *topics: LiveTopic, **fields: Any) -> LiveState:
     found = {"node": "node-1", "nodes": (node(),), "bounds_s": BOUNDS_S, **fields}
+    found.setdefault("totals", totals(*topics))
     return LiveState(time=BEGIN + timedelta(seconds=at_s), topics=topics, **found)
+
+
+def totals(*topics: LiveTopic) -> LiveTotals:
+    """Return the sums over topics, as a node tells them."""
+    counters = ("published_messages", "delivered_messages", "acked_messages")
+    return LiveTotals(
+        topics=len(topics),
+        lag=sum(group.lag for topic in topics for group in topic.groups),
+        **{name: sum(getattr(topic, name) for topic in topics) for name in counters},
+    )
 
 
 def latencies(*counts: int) -> LatencyCounts:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -11,13 +12,14 @@ import pytest
 
 from goq import limits
 from goq.api.schemas.live import LiveTopicOut
-from goq.api.views.live_board import (
+from goq.api.views.live.board import (
     LiveAsked,
     LiveBoard,
     LiveBoards,
     LiveSample,
     next_line_s,
 )
+from goq.api.views.live.selection import LiveSelection
 from goq.clock import ManualClock
 
 Lines = AsyncGenerator[bytes, None]
@@ -39,8 +41,8 @@ class Node:
         await asyncio.sleep(0)
         return LiveSample([], dict(sorted(self.topics.items())))
 
-    def board(self) -> LiveBoard:
-        return LiveBoard(self.sample, "n1", ManualClock())
+    def board(self, selection: LiveSelection | None = None) -> LiveBoard:
+        return LiveBoard(self.sample, "n1", ManualClock(), selection or LiveSelection())
 
     def publish(self, name: str) -> None:
         before = self.topics.get(name)
@@ -79,14 +81,10 @@ def test_a_line_has_what_changed_since_the_line_of_that_looker() -> None:
     asyncio.run(run())
 
 
-def test_totals_follow_all_topics_also_those_that_are_not_listed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(limits, "LIVE_TOPICS_MAX", 2)
-
+def test_totals_follow_all_topics_also_those_that_are_not_listed() -> None:
     async def run() -> None:
         node = Node("a", "b", "c", "d")
-        board = node.board()
+        board = node.board(LiveSelection(top=2))
         number, line = await seen(board)
         assert (line["topics"], line["is_partial"]) == (["a", "b"], True)
         for _ in range(3):
@@ -117,7 +115,7 @@ def test_lookers_share_samples_and_the_board_goes_with_the_last_of_them() -> Non
         assert node.samples <= 5
         made = node.samples
         assert await look() == 5
-        assert node.samples > made  # of a new board: nothing was kept
+        assert node.samples > made
 
     asyncio.run(run())
 
@@ -139,6 +137,26 @@ def test_a_looker_that_leaves_in_the_middle_leaves_nothing_behind() -> None:
         assert boards._boards == {}
 
     asyncio.run(run())
+
+
+def test_the_busiest_of_many_topics_are_told_to_who_asks_again_and_again() -> None:
+    async def run() -> list[list[str]]:
+        node, boards = Node(*(f"t{n}" for n in range(50))), LiveBoards()
+        asked = LiveAsked(0.05, 1)
+        board = partial(node.board, LiveSelection("T", "publish", 2))
+        found = []
+        for busy in ("t7", "t7", "t30"):
+            for _ in range(3):
+                node.publish(busy)
+            node.publish("t9")
+            lines = boards.lines("all", board, asked, is_new=True)
+            line = msgspec.json.decode(b"".join([part async for part in lines]))
+            assert line["is_partial"]
+            assert line["totals"]["topics"] == 50
+            found.append(sorted(topic["name"] for topic in line["topics"]))
+        return found
+
+    assert asyncio.run(run()) == [["t7", "t9"], ["t7", "t9"], ["t30", "t9"]]
 
 
 def test_who_missed_the_end_of_too_many_topics_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:

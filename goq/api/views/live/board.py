@@ -3,7 +3,7 @@
 An audience asks for the same topics with the same rights. Its lookers take their lines at the same
 moments, so a sample is taken once for all of them. The board numbers its samples and remembers in
 which one a topic last changed: a line costs what changed since the looker's line before, not the
-number of topics. Nothing is kept without lookers.
+number of topics. Nothing is kept without lookers, but for who asks for a line now and then.
 """
 
 from __future__ import annotations
@@ -12,13 +12,19 @@ import asyncio
 import math
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Mapping
-from itertools import islice
 from typing import Final, NamedTuple
 
 import msgspec
 
 from goq import limits
-from goq.api.schemas.live import LiveNodeOut, LiveOut, LiveTopicOut, LiveTotalsOut
+from goq.api.schemas.live import (
+    LiveNodeOut,
+    LiveOut,
+    LiveTopicOut,
+    LiveTotalsOut,
+    LiveWaitOut,
+)
+from goq.api.views.live.selection import LiveSelection, longest_waits, offline_topics
 from goq.clock import Clock, TimeSlice
 from goq.histogram import BUCKETS_S
 from goq.units import format_time_us
@@ -28,6 +34,8 @@ _SHARED_S: Final = limits.LIVE_INTERVAL_S_MIN / 2
 """A sample serves other lookers for so long."""
 _WORK_SHARE: Final = 10
 """A pause is at least so many times as long as the sample before it took."""
+_KEPT_INTERVALS: Final = 3
+"""The board of a looker that asks for single lines stays for so long, for orders by rate."""
 _BOUNDS_S: Final = list(BUCKETS_S)
 
 
@@ -51,13 +59,21 @@ TakeSample = Callable[[], Awaitable[LiveSample]]
 class LiveBoard:
     """The samples of one audience: the last one, and when each topic changed."""
 
-    def __init__(self, take_sample: TakeSample, node: str, clock: Clock) -> None:
+    def __init__(
+        self,
+        take_sample: TakeSample,
+        node: str,
+        clock: Clock,
+        selection: LiveSelection = LiveSelection(),  # noqa: B008 - a value
+    ) -> None:
         self.looker_count = 0
+        self.dropping: asyncio.TimerHandle | None = None
         self.took_s = 0.0
         """How long the last sample kept the event loop's thread busy, with the work in between."""
         self._take_sample = take_sample
         self._node = node
         self._clock = clock
+        self._selection = selection
         self._number = 0
         self._taken_s = float("-inf")
         self._taking = asyncio.Lock()
@@ -69,6 +85,8 @@ class LiveBoard:
         self._changed: dict[str, int] = {}
         self._removed: dict[str, int] = {}
         self._forgotten = 0
+        self._waits: list[LiveWaitOut] = []
+        self._offline: list[str] = []
         self._encoded: dict[tuple[int, float], bytes] = {}
 
     async def refresh(self, age_s_max: float = _SHARED_S) -> None:
@@ -85,9 +103,10 @@ class LiveBoard:
     async def _take(self, sample: LiveSample) -> None:
         """Compare a sample with the one before, in slices; then replace that at once."""
         before, time_slice = self._topics, TimeSlice()
+        topics = self._selection.matching(sample.topics)
         totals = dict(self._totals)
         changed: set[str] = set()
-        for name, topic in sample.topics.items():
+        for name, topic in topics.items():
             known = before.get(name)
             if known is not topic and known != topic:
                 changed.add(name)
@@ -95,12 +114,13 @@ class LiveBoard:
                     totals[field] += getattr(topic, field) - getattr(known, field, 0)
             if time_slice.is_over:
                 await time_slice.next()
-        for name in before.keys() - sample.topics.keys():
+        removed = before.keys() - topics.keys()
+        for name in removed:
             for field in _SUMS:
                 totals[field] -= getattr(before[name], field)
-        listed = sample.topics
-        if len(listed) > limits.LIVE_TOPICS_MAX:
-            listed = dict(islice(listed.items(), limits.LIVE_TOPICS_MAX))
+        listed = self._selection.first(topics, before)
+        if changed or removed:
+            self._waits, self._offline = longest_waits(topics), offline_topics(topics)
         gone = self._listed.keys() - listed.keys()
         shown = (changed & listed.keys()) | (listed.keys() - self._listed.keys())
         self._number += 1
@@ -114,7 +134,7 @@ class LiveBoard:
         while len(self._removed) > limits.LIVE_TOPICS_MAX:
             name = next(iter(self._removed))
             self._forgotten = self._removed.pop(name)
-        self._nodes, self._topics, self._listed = sample.nodes, sample.topics, listed
+        self._nodes, self._topics, self._listed = sample.nodes, topics, listed
         self._totals, self._time = totals, format_time_us(self._clock.wall_us())
         self._encoded = {}
 
@@ -144,6 +164,8 @@ class LiveBoard:
             False,
             len(self._topics) > len(self._listed),
             _BOUNDS_S,
+            self._waits,
+            self._offline,
         )
         topics = [self._listed[name] for name in _after(self._changed, since)]
         parts, step = [], limits.LIVE_LINE_TOPICS_MAX
@@ -151,7 +173,7 @@ class LiveBoard:
             line.topics = topics[start : start + step]
             line.more = start + step < len(topics)
             parts.append(msgspec.json.encode(line) + b"\n")
-            line.nodes, line.removed = [], []
+            line.nodes, line.removed, line.waits, line.offline = [], [], [], []
             if line.more:
                 await asyncio.sleep(0)
         if len(parts) == 1 and number == self._number:
@@ -196,8 +218,22 @@ class LiveBoards:
                 yield part
         finally:
             board.looker_count -= 1
-            if not board.looker_count and self._boards.get(audience) is board:
-                del self._boards[audience]
+            if asked.limit is None:
+                self._drop(audience, board)
+            else:
+                if board.dropping is not None:
+                    board.dropping.cancel()
+                kept_s = _KEPT_INTERVALS * asked.interval_s
+                board.dropping = asyncio.get_running_loop().call_later(
+                    kept_s, self._drop, audience, board
+                )
+
+    def _drop(self, audience: Hashable, board: LiveBoard) -> None:
+        if board.looker_count or self._boards.get(audience) is not board:
+            return
+        del self._boards[audience]
+        if board.dropping is not None:
+            board.dropping.cancel()
 
 
 async def _lines(

@@ -25,6 +25,7 @@ from goq.api.schemas.live import (
     LiveTopicOut,
 )
 from goq.api.views.group_backlog import ReadyAges, waiting_queues
+from goq.api.views.live.selection import shortened
 from goq.broker.broker import Broker
 from goq.broker.partition.group_view import GroupCounts
 from goq.broker.partition.partition import Partition
@@ -86,10 +87,13 @@ class LiveView:
         self._sampling = asyncio.Lock()
         self._forgetting: asyncio.TimerHandle | None = None
 
-    async def topics(self, names: frozenset[str] | None = None) -> dict[str, LiveTopicOut]:
+    async def topics(
+        self, names: frozenset[str] | None = None, groups: str = ""
+    ) -> dict[str, LiveTopicOut]:
         """Return all topics by name, in order; one that did not change is the same object.
 
-        With ``names`` only these, as they are now, with lanes and tenants of their groups.
+        With ``names`` only these, as they are now, with lanes and tenants of their groups, of those
+        that have ``groups`` in their names.
         """
         loop = asyncio.get_running_loop()
         if self._forgetting is not None:
@@ -97,7 +101,10 @@ class LiveView:
         self._forgetting = loop.call_later(_KEPT_S, self._forget)
         if names is not None:
             topics = self._broker.topics
-            return {name: await self._named(topics[name]) for name in sorted(names & topics.keys())}
+            return {
+                name: await self._named(topics[name], groups.casefold())
+                for name in sorted(names & topics.keys())
+            }
         async with self._sampling:
             if loop.time() - self._sampled_s >= _SHARED_S:
                 self._sampled_s = loop.time()
@@ -123,9 +130,12 @@ class LiveView:
                 await time_slice.next()
         self._counted = found
 
-    async def _count(self, topic: Topic) -> LiveTopicOut:
+    async def _count(self, topic: Topic, part: str = "") -> LiveTopicOut:
+        """Return a topic with the first groups by name that have ``part`` in their names."""
         here, stats = topic.partitions.here(), topic.stats
-        names = sorted(topic.groups)
+        names = sorted(name for name in topic.groups if part in name.casefold())
+        names = names[: limits.LIVE_GROUPS_COUNTED_MAX]
+        groups = [await self.count_group(topic, here, name) for name in names]
         return LiveTopicOut(
             name=topic.name,
             partitions=topic.partitions.count,
@@ -140,11 +150,12 @@ class LiveView:
             nacked_messages=stats.nacked_messages,
             expired_messages=stats.expired_messages,
             last_append=stats.last_append_ms,
-            group_count=len(names),
-            groups=[
-                await self.count_group(topic, here, name)
-                for name in names[: limits.LIVE_GROUPS_MAX]
-            ],
+            group_count=len(topic.groups),
+            groups=groups,
+            lag=sum(group.lag for group in groups),
+            leased=sum(group.leased for group in groups),
+            scheduled=sum(group.scheduled for group in groups),
+            oldest_ready=min(filter(None, (group.oldest_ready for group in groups)), default=0),
         )
 
     async def count_group(
@@ -178,10 +189,10 @@ class LiveView:
             topic.receiver.waiters.count(name),
         )
 
-    async def _named(self, topic: Topic) -> LiveTopicOut:
+    async def _named(self, topic: Topic, part: str) -> LiveTopicOut:
         """Return a topic as it is now, with lanes and tenants."""
-        out = await self._count(topic)
-        for group in out.groups:
+        out = await self._count(topic, part)
+        for group in shortened(out).groups:
             group.lanes, group.tenants = waiting_queues(topic, group.group)
         return out
 

@@ -15,11 +15,12 @@ from goq.api.schemas.live import (
     LiveTopicOut,
     LiveTotalsOut,
 )
-from goq.api.views.live_board import LiveSample
+from goq.api.views.live.board import LiveSample
 from goq.clock import TimeSlice
 
-_SUMS: Final = LiveTotalsOut.__struct_fields__[1:]
-_TOPIC_SUMS: Final = (*_SUMS, "offline")
+_TOPIC_SUMS: Final = tuple(
+    name for name in LiveTotalsOut.__struct_fields__ if name not in ("topics", "group_count")
+)
 _GROUP_SUMS: Final = tuple(
     name
     for name in LiveGroupOut.__struct_fields__
@@ -47,12 +48,12 @@ def _merge_topic(first: LiveTopicOut, second: LiveTopicOut) -> LiveTopicOut:
         groups[group.group] = group if known is None else _merge_group(known, group)
     return msgspec.structs.replace(
         first,
-        **_summed(first, second, _TOPIC_SUMS[1:]),
-        messages=first.messages + second.messages,
+        **_summed(first, second, _TOPIC_SUMS),
         last_append=max(first.last_append, second.last_append),
         partitions=max(first.partitions, second.partitions),
         group_count=max(first.group_count, second.group_count),
-        groups=[groups[name] for name in sorted(groups)][: limits.LIVE_GROUPS_MAX],
+        groups=[groups[name] for name in sorted(groups)],
+        oldest_ready=_earlier(first.oldest_ready, second.oldest_ready),
     )
 
 
@@ -60,12 +61,17 @@ def _merge_group(first: LiveGroupOut, second: LiveGroupOut) -> LiveGroupOut:
     return msgspec.structs.replace(
         first,
         **_summed(first, second, _GROUP_SUMS),
-        oldest_ready=min(filter(None, (first.oldest_ready, second.oldest_ready)), default=0),
+        oldest_ready=_earlier(first.oldest_ready, second.oldest_ready),
         lanes=_merge_queues([*first.lanes, *second.lanes]),
         tenants=sorted(
             _merge_queues([*first.tenants, *second.tenants]), key=lambda each: -each.waiting
         )[: limits.LIVE_TENANTS_MAX],
     )
+
+
+def _earlier(first_ms: int, second_ms: int) -> int:
+    """Return the earlier of two times; 0 is none."""
+    return min(first_ms, second_ms) or max(first_ms, second_ms)
 
 
 def _summed(first: object, second: object, fields: Iterable[str]) -> dict[str, int]:
