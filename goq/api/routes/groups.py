@@ -154,7 +154,7 @@ class GroupRoutes:
 
     async def ack(self, request: Request, name: str, group: str) -> Response:
         """Acknowledge leased messages."""
-        receipts = parse_receipts(
+        receipts = await parse_receipts(
             json_body(request, Settle, keys_bytes_max=KEYS_BYTES_MAX).receipts,
             limits.RECEIPTS_PER_REQUEST_MAX,
         )
@@ -164,7 +164,7 @@ class GroupRoutes:
     async def nack(self, request: Request, name: str, group: str) -> Response:
         """Return leased messages for a retry after a delay."""
         asked = json_body(request, Nack, keys_bytes_max=KEYS_BYTES_MAX)
-        receipts = parse_receipts(asked.receipts, limits.RECEIPTS_PER_REQUEST_MAX)
+        receipts = await parse_receipts(asked.receipts, limits.RECEIPTS_PER_REQUEST_MAX)
         reason = _reason(asked.reason)
         delay_ms = None
         if asked.delay is not None:
@@ -175,14 +175,14 @@ class GroupRoutes:
     async def reject(self, request: Request, name: str, group: str) -> Response:
         """Reject leased messages; they become dead letters at once."""
         asked = json_body(request, Reject, keys_bytes_max=KEYS_BYTES_MAX)
-        receipts = parse_receipts(asked.receipts, limits.RECEIPTS_PER_REQUEST_MAX)
+        receipts = await parse_receipts(asked.receipts, limits.RECEIPTS_PER_REQUEST_MAX)
         reason = _reason(asked.reason)
         topic = self._broker.topic(name)
         return _settled(*await topic.settler.reject(group, receipts, reason))
 
     async def release(self, request: Request, name: str, group: str) -> Response:
         """Return leased messages without counting an attempt."""
-        receipts = parse_receipts(
+        receipts = await parse_receipts(
             json_body(request, Settle, keys_bytes_max=KEYS_BYTES_MAX).receipts,
             limits.RECEIPTS_PER_REQUEST_MAX,
         )
@@ -192,7 +192,7 @@ class GroupRoutes:
     async def extend(self, request: Request, name: str, group: str) -> Response:
         """Extend leases."""
         asked = json_body(request, Extend, keys_bytes_max=KEYS_BYTES_MAX)
-        receipts = parse_receipts(asked.receipts, limits.RECEIPTS_PER_REQUEST_MAX)
+        receipts = await parse_receipts(asked.receipts, limits.RECEIPTS_PER_REQUEST_MAX)
         topic = self._broker.topic(name)
         new_ms = visibility_ms(asked.visibility) or topic.settings_of(group).visibility_timeout_ms
         deadline_ms = self._broker.clock.wall_ms() + new_ms

@@ -12,7 +12,7 @@ import msgspec
 
 from goq import __version__
 from goq.access.rule import Principal
-from goq.api.codec.messages import json_response
+from goq.api.codec.messages import encode_json, json_response
 from goq.api.metrics.node import CONTENT_TYPE, Metrics
 from goq.api.needs import OPEN, TOKEN, Needs, principal_of
 from goq.api.openapi import docs_page, openapi
@@ -92,6 +92,7 @@ class OperationRoutes:
         self._is_draining = is_draining
         self._waits_for = waits_for
         self._described: Sequence[Route] = ()
+        self._document: bytes | None = None
 
     def describe(self, routes: Sequence[Route]) -> None:
         """Set the routes that OpenAPI describes."""
@@ -169,9 +170,14 @@ class OperationRoutes:
             text = await asyncio.to_thread(_visible_series, text, principal)
         return Response(200, text, CONTENT_TYPE)
 
-    def openapi(self, _request: Request) -> Response:
-        """Return the OpenAPI document."""
-        return json_response(openapi(self._described))
+    async def openapi(self, _request: Request) -> Response:
+        """Return the OpenAPI document; a thread makes it, once."""
+        if self._document is None:
+            self._document = await asyncio.to_thread(self._describe)
+        return Response(200, self._document, JSON)
+
+    def _describe(self) -> bytes:
+        return encode_json(openapi(self._described))
 
     def docs(self, _request: Request) -> Response:
         """Return a page about the API."""

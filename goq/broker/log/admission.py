@@ -10,11 +10,12 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from goq.broker.log.pending_appends import Appended
 from goq.broker.runtime.metrics import TopicStats
 from goq.config.topic import TopicSettings
-from goq.delivery.dedup.dedup_window import DedupWindow, Offsets, Original
+from goq.delivery.dedup.dedup_window import DedupWindow, Offsets, Originals
 from goq.delivery.dedup.id_table import Ids
 from goq.delivery.dedup.producer_table import ProducerTable
 from goq.frame.encoder import DuplicateRow
@@ -165,24 +166,35 @@ def _ids_of(view: FrameView) -> tuple[Offsets, Ids]:
 
 
 def _repetitions(
-    rows: Offsets, ids: Ids, found: dict[int, Original], next_offset: int, now_us: int
+    rows: Offsets, ids: Ids, found: Originals, next_offset: int, now_us: int
 ) -> list[DuplicateRow]:
     """Return the duplicate rows with their originals, stored or in the frame itself.
 
     The offset of an original in the frame does not count the duplicates before it.
     """
-    if not found and _are_different(ids):
+    numbers = firsts = np.arange(len(ids))
+    if not _are_different(ids):
+        firsts = _first_places(ids)
+    elif not len(found.rows):
         return []
-    first: dict[tuple[int, ...], DuplicateRow] = {}
-    left_out: list[DuplicateRow] = []
-    for number, (row, one) in enumerate(zip(rows.tolist(), map(tuple, ids.tolist()), strict=True)):
-        if number in found:
-            left_out.append(DuplicateRow(row, *found[number]))
-        elif one in first:
-            left_out.append(first[one]._replace(row=row))
-        else:
-            first[one] = DuplicateRow(row, next_offset + row - len(left_out), now_us)
-    return left_out
+    is_left_out = firsts != numbers
+    is_left_out[found.rows] = True
+    offsets = (next_offset + rows - (np.cumsum(is_left_out) - is_left_out))[firsts]
+    offsets[found.rows] = found.offsets
+    times_us = np.full(len(ids), now_us)
+    times_us[found.rows] = found.times_us
+    columns = (column[is_left_out].tolist() for column in (rows, offsets, times_us))
+    return list(map(DuplicateRow, *columns))
+
+
+def _first_places(ids: Ids) -> NDArray[np.int64]:
+    """Return of each id the place of the first one that is the same."""
+    order = np.lexsort((ids[:, 1], ids[:, 0]))  # stable: of the same ids the first comes first
+    in_order = ids[order]
+    begins = np.concatenate(([True], (in_order[1:] != in_order[:-1]).any(axis=1)))
+    firsts = np.empty(len(ids), np.int64)
+    firsts[order] = order[begins][np.cumsum(begins) - 1]
+    return firsts
 
 
 def _are_different(ids: Ids) -> bool:

@@ -40,6 +40,17 @@ class Original(NamedTuple):
     time_us: int
 
 
+class Originals(NamedTuple):
+    """The messages that some ids of many belong to; ``rows`` are the places of these ids."""
+
+    rows: NDArray[np.intp]
+    offsets: Offsets
+    times_us: NDArray[np.int64]
+
+
+_NONE: Final = Originals(np.zeros(0, np.intp), np.zeros(0, np.int64), np.zeros(0, np.int64))
+
+
 class StoredDedupIds(NamedTuple):
     """The ids of stored messages, as ``uint64[n, 2]``, by rising offset; all zero is none."""
 
@@ -78,6 +89,13 @@ class _Generation:
         offset = (number >> _TIME_BITS) + self.base_offset - 1
         return offset, None if since_us == _RESTORED_US else since_us + self.base_us
 
+    def messages_of(self, rows: NDArray[np.intp], numbers: Words) -> Originals:
+        """Return the messages behind numbers, with the time ``_RESTORED_US`` if it is unknown."""
+        offsets = (numbers >> np.uint64(_TIME_BITS)).view(np.int64) + (self.base_offset - 1)
+        since_us = (numbers & np.uint64((1 << _TIME_BITS) - 1)).view(np.int64)
+        is_known = since_us != _RESTORED_US
+        return Originals(rows, offsets, np.where(is_known, since_us + self.base_us, _RESTORED_US))
+
 
 class DedupWindow:
     """The ids of one partition. ``window_us`` None keeps none.
@@ -110,14 +128,14 @@ class DedupWindow:
         if window_us is None:
             self._generations.clear()
 
-    def find(self, ids: Ids, now_us: int) -> dict[int, Original]:
-        """Return the originals of the ids that are duplicates, by their index in ``ids``."""
+    def find(self, ids: Ids, now_us: int) -> Originals:
+        """Return the originals of the ids that are duplicates, each id at most once."""
         if self.window_us is None:
-            return {}
+            return _NONE
         self._forget(now_us - self.window_us)
         if len(ids) < FEW:
             return self._find_each(ids, now_us)
-        found: dict[int, Original] = {}
+        found: list[Originals] = []
         mixed = self._mixer.mix(ids)
         bits = filter_bits_of(mixed)
         rows: NDArray[np.intp] | None = None  # all, until one is found
@@ -128,15 +146,16 @@ class DedupWindow:
             hits = numbers.nonzero()[0]
             if len(hits):
                 rows = np.arange(len(ids)) if rows is None else rows
-                for row, number in zip(rows[hits].tolist(), numbers[hits].tolist(), strict=True):
-                    if original := self._within(generation, number, now_us):
-                        found[row] = original
+                known = generation.messages_of(rows[hits], numbers[hits])
+                found.append(self._all_within(known, now_us))
                 others = np.delete(np.arange(len(ids)), hits)
                 # an older message of the same id does not count
                 ids, mixed, bits, rows = ids[others], mixed[others], bits[others], rows[others]
-        return found
+        if len(found) > 1:
+            return Originals(*map(np.concatenate, zip(*found, strict=True)))
+        return found[0] if found else _NONE
 
-    def _find_each(self, ids: Ids, now_us: int) -> dict[int, Original]:
+    def _find_each(self, ids: Ids, now_us: int) -> Originals:
         found: dict[int, Original] = {}
         for row, (first, second) in enumerate(ids.tolist()):
             mixed = self._mixer.mix_one(first, second)
@@ -146,7 +165,19 @@ class DedupWindow:
                     if original := self._within(generation, number, now_us):
                         found[row] = original
                     break
-        return found
+        if not found:
+            return _NONE
+        offsets, times_us = np.array(list(found.values()), np.int64).T
+        return Originals(np.array(list(found), np.intp), offsets, times_us)
+
+    def _all_within(self, known: Originals, now_us: int) -> Originals:
+        """Return those messages that are in the window."""
+        assert self.window_us is not None
+        for place in (known.times_us == _RESTORED_US).nonzero()[0].tolist():
+            time_us = self._time_of(int(known.offsets[place]))
+            known.times_us[place] = now_us - self.window_us if time_us is None else time_us
+        is_within = now_us - known.times_us < self.window_us
+        return known if is_within.all() else Originals(*(each[is_within] for each in known))
 
     def _within(self, generation: _Generation, number: int, now_us: int) -> Original | None:
         """Return the message behind a number if it is in the window."""

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from goq.delivery.dedup.dedup_window import DedupWindow, Original, StoredDedupIds
+from goq.delivery.dedup.dedup_window import DedupWindow, Original, Originals, StoredDedupIds
 from goq.delivery.dedup.id_table import IdTable, Mixer, filter_bits_of
 
 WINDOW_US = 1_000
@@ -20,6 +20,12 @@ SMALL_TABLES = (8, 100)
 def ids_of(*numbers: int) -> Any:
     """Ids that share halves with each other, for a table to tell apart."""
     return np.array([[n % 3 + 1, n // 3] for n in numbers], np.uint64).reshape(-1, 2)
+
+
+def originals(found: Originals) -> dict[int, Original]:
+    """Return the messages by the place of their ids."""
+    pairs = zip(*(column.tolist() for column in found), strict=True)
+    return {row: Original(*message) for row, *message in pairs}
 
 
 class Pair:
@@ -37,7 +43,7 @@ class Pair:
         return DedupWindow(WINDOW_US, time_of=times.get, factors=FACTORS, table_ids=SMALL_TABLES)
 
     def publish(self, numbers: list[int]) -> None:
-        found = self.window.find(ids_of(*numbers), self.now_us)
+        found = originals(self.window.find(ids_of(*numbers), self.now_us))
         latest = {number: Original(offset, time_us) for number, offset, time_us in self.log}
         self.gone |= {o for _, o, t in self.log if self.now_us - t >= WINDOW_US}
         new: list[int] = []
@@ -104,8 +110,8 @@ def test_the_window_answers_as_a_dict_would(steps: list[tuple[str, Any]]) -> Non
 def test_an_id_is_a_repetition_up_to_the_last_microsecond_of_the_window() -> None:
     window = DedupWindow(WINDOW_US, time_of=lambda _offset: None, factors=FACTORS)
     window.add(ids_of(1), np.array([5]), 10**15)
-    assert window.find(ids_of(1), 10**15 + WINDOW_US - 1) == {0: Original(5, 10**15)}
-    assert window.find(ids_of(1), 10**15 + WINDOW_US) == {}
+    assert originals(window.find(ids_of(1), 10**15 + WINDOW_US - 1)) == {0: Original(5, 10**15)}
+    assert originals(window.find(ids_of(1), 10**15 + WINDOW_US)) == {}
     assert len(window) == 0  # nothing else was in the table: it is gone whole
 
 
@@ -113,11 +119,11 @@ def test_no_window_keeps_nothing() -> None:
     window = DedupWindow(None, time_of=lambda _offset: None, factors=FACTORS)
     window.add(ids_of(1), np.array([5]), 10**15)
     window.restore([StoredDedupIds(np.array([5]), ids_of(1))], 10**15)
-    assert window.find(ids_of(1), 10**15) == {}
+    assert originals(window.find(ids_of(1), 10**15)) == {}
     assert len(window) == 0
     window.configure(WINDOW_US)
     window.add(ids_of(1), np.array([5]), 10**15)
-    assert window.find(ids_of(1), 10**15) == {0: Original(5, 10**15)}
+    assert originals(window.find(ids_of(1), 10**15)) == {0: Original(5, 10**15)}
     window.configure(None)
     assert len(window) == 0
 
@@ -125,7 +131,7 @@ def test_no_window_keeps_nothing() -> None:
 def test_an_original_that_is_gone_from_the_log_makes_no_repetition() -> None:
     window = DedupWindow(WINDOW_US, time_of=lambda _offset: None, factors=FACTORS)
     window.restore([StoredDedupIds(np.array([5]), ids_of(1))], 10**15)
-    assert window.find(ids_of(1), 10**15) == {}
+    assert originals(window.find(ids_of(1), 10**15)) == {}
 
 
 def test_rows_without_an_id_are_not_restored() -> None:
@@ -133,7 +139,10 @@ def test_rows_without_an_id_are_not_restored() -> None:
     ids = np.array([[0, 0], [0, 1], [1, 0]], np.uint64)
     window.restore([StoredDedupIds(np.array([5, 6, 7]), ids)], 10**15)
     assert len(window) == 2
-    assert window.find(ids[1:], 10**15) == {0: Original(6, 10**15), 1: Original(7, 10**15)}
+    assert originals(window.find(ids[1:], 10**15)) == {
+        0: Original(6, 10**15),
+        1: Original(7, 10**15),
+    }
 
 
 @pytest.mark.parametrize("at_once", [1, 40, 300])
