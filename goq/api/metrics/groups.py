@@ -16,7 +16,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from goq import limits
 from goq.api.schemas.live import LiveQueueOut
-from goq.api.views.group_backlog import ReadyAges, waiting_queues
+from goq.api.views.group_backlog import GroupQueues, ReadyAges
 from goq.broker.broker import Broker
 from goq.broker.partition.partition import Partition
 from goq.broker.runtime.metrics import GroupCounters
@@ -114,9 +114,9 @@ class _Scrape:
         if not values["ready_messages"]:
             self._gauges["oldest_ready_seconds"].add_metric(labels, 0)
             return
-        lanes, tenants = waiting_queues(topic, name)
-        _add_queues(self._lanes, topic.name, name, lanes)
-        _add_queues(self._tenants, topic.name, name, tenants)
+        queues = GroupQueues(topic, name)
+        _add_queues(self._lanes, topic.name, name, queues.shown_lanes())
+        _add_queues(self._tenants, topic.name, name, queues.shown_tenants())
         since_ms = []
         for partition, count in zip(partitions, counts, strict=True):
             if count.ready:

@@ -50,10 +50,11 @@ class LiveNodeOut(Output):
 
 
 class LiveQueueOut(Output):
-    """The messages of a lane or of a tenant that wait for their first delivery."""
+    """The messages of a lane or a tenant that wait for their first delivery, or are leased."""
 
     name: str
     waiting: int
+    leased: int = 0
 
 
 class LiveGroupOut(msgspec.Struct):
@@ -62,7 +63,7 @@ class LiveGroupOut(msgspec.Struct):
     ``oldest_ready`` is since when its oldest ready message is ready: in Unix milliseconds, 0 where
     nothing is ready or that is not known. After a restart of the node it may be the restart.
     ``lanes`` and ``tenants`` are there for topics that the request names, once the group has
-    received; ``tenants`` has those that most wait.
+    received; ``tenants`` has those with the most that wait.
     """
 
     group: str

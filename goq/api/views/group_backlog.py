@@ -7,6 +7,7 @@ its first message is read from the log, once: without consumers it stays where i
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
+from heapq import nsmallest
 from typing import Final
 
 from goq import limits
@@ -18,6 +19,8 @@ from goq.errors import GoqError
 
 _QUEUES_MAX: Final = 2_000
 """A group with more queues, of lanes and tenants, is not looked through."""
+_LEASED_MAX: Final = 10_000
+"""More leased messages of a partition are not looked through."""
 
 
 class ReadyAges:
@@ -57,17 +60,42 @@ class ReadyAges:
         return since_ms
 
 
-def waiting_queues(topic: Topic, name: str) -> tuple[list[LiveQueueOut], list[LiveQueueOut]]:
-    """Return the lanes of a group by number, and the tenants that most wait."""
-    lanes: Counter[int] = Counter()
-    tenants: Counter[str] = Counter()
-    for partition in topic.partitions.here():
-        for lane, tenant, count in partition.group(name).waiting(_QUEUES_MAX) or ():
-            lanes[lane] += count
-            if tenant:
-                tenants[partition.tenant_name(tenant)] += count
-    settings, most = topic.settings, tenants.most_common(limits.LIVE_TENANTS_MAX)
-    return (
-        [LiveQueueOut(settings.lane_name(lane), count) for lane, count in sorted(lanes.items())],
-        [LiveQueueOut(tenant, count) for tenant, count in most],
-    )
+class GroupQueues:
+    """The messages of a group by lane number and by tenant: that wait, and that are leased."""
+
+    def __init__(self, topic: Topic, name: str) -> None:
+        self._settings = topic.settings
+        self.lanes: Counter[int] = Counter()
+        self.tenants: Counter[str] = Counter()
+        self.leased_lanes: Counter[int] = Counter()
+        self.leased_tenants: Counter[str] = Counter()
+        for partition in topic.partitions.here():
+            for lane, tenant, count in partition.group(name).waiting(_QUEUES_MAX) or ():
+                self.lanes[lane] += count
+                if tenant:
+                    self.tenants[partition.tenant_name(tenant)] += count
+
+    def add_leased(self, topic: Topic, name: str) -> None:
+        """Add the leased messages, of partitions with no more than somebody waits for counting."""
+        for partition in topic.partitions.here():
+            leased = partition.group(name).leased(_LEASED_MAX) or {}
+            for (lane, tenant), count in leased.items():
+                self.leased_lanes[self._settings.default_lane if lane < 0 else lane] += count
+                if tenant:
+                    self.leased_tenants[partition.tenant_name(tenant)] += count
+
+    def shown_lanes(self) -> list[LiveQueueOut]:
+        """Return the lanes by number."""
+        return [
+            LiveQueueOut(self._settings.lane_name(lane), self.lanes[lane], self.leased_lanes[lane])
+            for lane in sorted(self.lanes.keys() | self.leased_lanes.keys())
+        ]
+
+    def shown_tenants(self) -> list[LiveQueueOut]:
+        """Return the tenants with the most that wait, then with the most that is leased."""
+        names = nsmallest(
+            limits.LIVE_TENANTS_MAX,
+            self.tenants.keys() | self.leased_tenants.keys(),
+            key=lambda name: (-self.tenants[name], -self.leased_tenants[name], name),
+        )
+        return [LiveQueueOut(name, self.tenants[name], self.leased_tenants[name]) for name in names]

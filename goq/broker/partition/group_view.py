@@ -7,11 +7,13 @@ past time.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from goq.delivery.events.transitions import MessageState
 from goq.delivery.group.attempt_ranges import AttemptRange
+from goq.delivery.group.group import DEFAULT_LANE
 from goq.delivery.partition_state import PartitionState
 from goq.delivery.queues.fair_scheduler import FairScheduler
 from goq.model import OffsetRange
@@ -172,6 +174,28 @@ class GroupView:
         if not isinstance(scheduler, FairScheduler) or scheduler.queue_count > queues_max:
             return None
         return list(scheduler.waiting())
+
+    def leased(self, messages_max: int) -> Counter[tuple[int, int]] | None:
+        """Return how many messages are leased, by lane and tenant number; lane -1 is the default.
+
+        None if there are more than ``messages_max``.
+        """
+        group = self._group
+        if group.leased_count > messages_max:
+            return None
+        found: Counter[tuple[int, int]] = Counter()
+        for lease in group.leases.values():
+            for part in lease.parts:
+                if not group.attributes:
+                    found[DEFAULT_LANE, 0] += part.end - part.start
+                    continue
+                for offset in range(part.start, part.end):
+                    attributes = group.attributes.get(offset)
+                    queue = (
+                        (attributes.lane, attributes.tenant) if attributes else (DEFAULT_LANE, 0)
+                    )
+                    found[queue] += 1
+        return found
 
     def first_due_retry(self, now_ms: int) -> int | None:
         """Return the first offset whose retry is due, None without one."""

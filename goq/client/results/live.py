@@ -51,10 +51,11 @@ class LiveNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingMessages:
-    """The messages of a lane or a tenant that wait for their first delivery."""
+    """The messages of a lane or a tenant that wait for their first delivery, or are leased."""
 
     name: str
     waiting: int
+    leased: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -123,15 +123,16 @@ def group_section(
 
 
 def waiting_section(groups: Iterable[GroupRate]) -> TopSection:
-    """Return the table of lanes and tenants whose messages wait for their first delivery."""
+    """Return the table of lanes and tenants: messages before their first delivery, and leased."""
     rows = [
-        (group.group, kind, each.name, each.waiting)
+        (group.group, kind, each.name, each.waiting, each.leased)
         for group in groups
         for kind, queues in (("lane", group.lanes), ("tenant", group.tenants))
         for each in queues
-        if each.waiting
+        if each.waiting or each.leased
     ]
-    return TopSection("waiting", ("group", "by", "name", "waiting"), rows, ("waiting",))
+    numbers = ("waiting", "leased")
+    return TopSection("waiting", ("group", "by", "name", *numbers), rows, numbers)
 
 
 def shown_rate(rate: float | None) -> str:

@@ -64,7 +64,8 @@ def _merge_group(first: LiveGroupOut, second: LiveGroupOut) -> LiveGroupOut:
         oldest_ready=_earlier(first.oldest_ready, second.oldest_ready),
         lanes=_merge_queues([*first.lanes, *second.lanes]),
         tenants=sorted(
-            _merge_queues([*first.tenants, *second.tenants]), key=lambda each: -each.waiting
+            _merge_queues([*first.tenants, *second.tenants]),
+            key=lambda each: (-each.waiting, -each.leased),
         )[: limits.LIVE_TENANTS_MAX],
     )
 
@@ -79,7 +80,9 @@ def _summed(first: object, second: object, fields: Iterable[str]) -> dict[str, i
 
 
 def _merge_queues(queues: Iterable[LiveQueueOut]) -> list[LiveQueueOut]:
-    counts: dict[str, int] = {}
+    found: dict[str, LiveQueueOut] = {}
     for queue in queues:
-        counts[queue.name] = counts.get(queue.name, 0) + queue.waiting
-    return [LiveQueueOut(name, waiting) for name, waiting in counts.items()]
+        known = found.setdefault(queue.name, LiveQueueOut(queue.name, 0))
+        known.waiting += queue.waiting
+        known.leased += queue.leased
+    return list(found.values())

@@ -24,7 +24,7 @@ from goq.api.schemas.live import (
     LiveNodeOut,
     LiveTopicOut,
 )
-from goq.api.views.group_backlog import ReadyAges, waiting_queues
+from goq.api.views.group_backlog import GroupQueues, ReadyAges
 from goq.api.views.live.selection import shortened
 from goq.broker.broker import Broker
 from goq.broker.partition.group_view import GroupCounts
@@ -193,7 +193,9 @@ class LiveView:
         """Return a topic as it is now, with lanes and tenants."""
         out = await self._count(topic, part)
         for group in shortened(out).groups:
-            group.lanes, group.tenants = waiting_queues(topic, group.group)
+            queues = GroupQueues(topic, group.group)
+            queues.add_leased(topic, group.group)
+            group.lanes, group.tenants = queues.shown_lanes(), queues.shown_tenants()
         return out
 
     def node(self) -> LiveNodeOut:

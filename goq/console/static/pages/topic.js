@@ -37,11 +37,12 @@ function Groups({ topic, groups, part, setPart }) {
 
 /** What waits, by lane as a bar and by tenant, for each group. */
 function Waiting({ groups }) {
-  const shown = groups.filter((one) => one.lanes?.some((lane) => lane.waiting)).slice(0, GROUPS_MAX);
-  if (!shown.length) return html`<p class="quiet">Nothing waits for its first delivery.</p>`;
-  const words = (queues) => queues.map((one) => `${one.name || "(none)"} ${format.count(one.waiting)}`).join(", ");
+  const shown = groups.filter((one) => one.lanes?.some((lane) => lane.waiting || lane.leased)).slice(0, GROUPS_MAX);
+  if (!shown.length) return html`<p class="quiet">Nothing waits for its first delivery or is in flight.</p>`;
+  const words = (queues) => queues.map((one) => `${one.name || "(none)"} ${format.count(one.waiting)}${
+    one.leased ? ` (${format.count(one.leased)} in flight)` : ""}`).join(", ");
   return shown.map((one) => {
-    const whole = one.lanes.reduce((sum, lane) => sum + lane.waiting, 0);
+    const whole = one.lanes.reduce((sum, lane) => sum + lane.waiting, 0) || 1;
     return html`<div key=${one.group}><h3>${one.group}</h3>
       <div class="share" role="img" aria-label=${`Waiting by lane: ${words(one.lanes)}`}>${one.lanes.map((lane) => html`
         <span style=${{ width: `${(100 * lane.waiting) / whole}%` }} title=${`${lane.name} ${format.count(lane.waiting)}`}></span>`)}</div>

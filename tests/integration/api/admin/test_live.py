@@ -53,6 +53,14 @@ def test_totals_of_topics_and_groups_are_told(node: RunningNode) -> None:
     assert 0 < group["oldest_ready"] <= time.time() * 1000
     assert group["lanes"] == [{"name": "high", "waiting": 1}, {"name": "normal", "waiting": 1}]
     assert {each["name"]: each["waiting"] for each in group["tenants"]} == {"acme": 1, "zen": 1}
+    receive(node, topic, max_messages=2)
+    (told,) = now(node, f"&topics={topic}")["topics"]
+    (group,) = told["groups"]
+    assert group["lanes"] == [
+        {"name": "high", "waiting": 0, "leased": 1},
+        {"name": "normal", "waiting": 0, "leased": 1},
+    ]
+    assert {each["name"]: each["leased"] for each in group["tenants"]} == {"acme": 1, "zen": 1}
 
 
 def test_a_group_without_consumers_waits_since_its_first_message(node: RunningNode) -> None:

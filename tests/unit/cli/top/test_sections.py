@@ -89,12 +89,12 @@ def test_a_full_disk_is_in_the_status() -> None:
     assert (found["memory"], found["disk free"]) == ("1MiB", "1GiB")
 
 
-def test_lanes_and_tenants_that_wait_are_rows() -> None:
+def test_lanes_and_tenants_that_wait_or_are_at_work_are_rows() -> None:
     lanes = (WaitingMessages(name="high", waiting=4), WaitingMessages(name="low", waiting=0))
-    tenants = (WaitingMessages(name="acme", waiting=3),)
+    tenants = (WaitingMessages(name="acme", waiting=0, leased=3),)
     groups = RateMeter().moment(state(0, topic(groups=(group(lanes=lanes, tenants=tenants),))))
     rows = waiting_section(groups.groups).rows
-    assert list(rows) == [("billing", "lane", "high", 4), ("billing", "tenant", "acme", 3)]
+    assert list(rows) == [("billing", "lane", "high", 4, 0), ("billing", "tenant", "acme", 0, 3)]
 
 
 def test_names_are_plain_text_of_a_bounded_width() -> None:

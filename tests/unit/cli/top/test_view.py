@@ -123,7 +123,7 @@ def test_an_open_topic_shows_its_groups_lanes_and_tenants_until_escape() -> None
     waiting = RateMeter().moment(state(0, topic("topic-0", groups=(group("g", lanes=lanes),))))
     found = [line.text for line in view.lines(moment, waiting.groups, None, 120, 30)]
     assert any(line.startswith("group-0") for line in found)
-    assert any(line.split() == ["g", "lane", "urgent\\x1b", "4"] for line in found)
+    assert any(line.split() == ["g", "lane", "urgent\\x1b", "4", "0"] for line in found)
     assert not any("topic-1" in line for line in found)
     assert any("topic topic-0 is not there" in line for line in texts(view, busy(0)))
     view.press(ESCAPE)
