@@ -6,6 +6,7 @@ import * as format from "./format.js";
 const WIDTH = 600;
 const HIGH = 140;
 const LABELS = 8;
+const LETTER = 6.5; // about the width of a letter of a label
 const SPARK_HIGH = 60;
 
 /** Bars of [name, number]; each says its number on hover, all are listed for screen readers. */
@@ -13,14 +14,15 @@ export function BarChart({ label, bars }) {
   if (!bars.length) return html`<p class="quiet">Nothing yet.</p>`;
   const most = Math.max(1, ...bars.map(([, number]) => number));
   const step = WIDTH / bars.length;
-  const every = Math.ceil(bars.length / LABELS);
+  const widest = Math.max(...bars.map(([name]) => name.length)) * LETTER;
+  const every = Math.ceil(Math.max(bars.length / LABELS, widest / step));
   const words = `${label}: ${bars.map(([name, number]) => `${name} ${format.count(number)}`).join(", ")}`;
   return html`<svg class="bars" viewBox=${`0 0 ${WIDTH} ${HIGH + 20}`} role="img" aria-label=${words}>
     ${bars.map(([name, number], at) => {
       const high = number ? Math.max(2, (number / most) * (HIGH - 16)) : 0;
       return html`<g key=${name}>
         <rect x=${at * step + step * 0.1} width=${Math.min(step * 0.8, 60)} y=${HIGH - high} height=${high} rx="2"><title>${`${name}: ${format.count(number)}`}</title></rect>
-        ${at % every === 0 && html`<text x=${at * step + step * 0.1} y=${HIGH + 14}>${name}</text>`}
+        ${(bars.length - 1 - at) % every === 0 && html`<text x=${at * step + step * 0.1} y=${HIGH + 14}>${name}</text>`}
         ${bars.length <= LABELS && html`<text x=${at * step + step * 0.1} y=${HIGH - high - 4}>${format.compact(number)}</text>`}
       </g>`;
     })}

@@ -41,16 +41,17 @@ export function microseconds(text) {
   return second ? Date.parse(`${second}Z`) * 1000 + Number(fraction.padEnd(6, "0").slice(0, 6)) : NaN;
 }
 
+export const clock = (at) => `${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}`;
+
 export const milliseconds = (text) => microseconds(text) / 1000;
 
 /** A time in the reader's zone: the clock today, otherwise with the date. */
 export function time(text, { precise = false } = {}) {
   if (!text) return "–";
   const at = new Date(milliseconds(text));
-  const clock = `${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}`;
   const part = precise ? `.${(/\.(\d+)Z$/.exec(text)?.[1] ?? "0").padEnd(6, "0").slice(0, 3)}` : "";
-  if (at.toDateString() === new Date().toDateString()) return clock + part;
-  return `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())} ${clock}${part}`;
+  if (at.toDateString() === new Date().toDateString()) return clock(at) + part;
+  return `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())} ${clock(at)}${part}`;
 }
 
 /** How long ago, or in how long. */

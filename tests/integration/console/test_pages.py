@@ -20,7 +20,8 @@ from tests.support.paths import DOCS
 __all__ = ["node"]
 
 SEED = "shop-orders"
-PICTURES = {"/": "overview", f"/m/{SEED}:0:0": "message"}
+PICTURED = "shop-mails"
+PICTURES = {"/": "overview", f"/m/{SEED}:0:0": "message", f"/t/{SEED}/g/billing": "group"}
 PAGES = [
     ("/", "Overview", "Nothing is wrong."),
     ("/topics", "Topics", SEED),
@@ -66,7 +67,8 @@ def tab(browser: Any, traffic: RunningNode) -> Iterator[Tab]:
     assert found == ([], [])
 
 
-def test_each_page_shows_the_traffic_to_everybody(tab: Tab) -> None:
+def test_each_page_shows_the_traffic_to_everybody(tab: Tab, traffic: RunningNode) -> None:
+    traffic.call("POST", "/v1/topics", {"name": PICTURED, "partitions": 1})
     for hash_, heading, text in PAGES:
         tab.open(hash_, heading)
         tab.sees(text)
@@ -76,6 +78,9 @@ def test_each_page_shows_the_traffic_to_everybody(tab: Tab) -> None:
         tab.page.emulate_media(color_scheme="light")
         if hash_ in PICTURES and "GOQ_PICTURES" in os.environ:
             path = DOCS / "images" / f"console-{PICTURES[hash_]}.png"
+            for number in range(20):  # for the graph
+                publish(traffic, PICTURED, *(str(number) for _ in range(1 + number % 7)))
+                tab.page.wait_for_timeout(500)
             tab.page.screenshot(path=path)
         tab.page.set_viewport_size({"width": 360, "height": 640})
         assert tab.width_over() == 0, f"{hash_} is wider than 360 pixels"

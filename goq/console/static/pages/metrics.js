@@ -7,6 +7,7 @@ import { useLive } from "../live.js";
 import { Card, Failure, Loading, Page, Stats } from "../parts.js";
 
 const HIGH = 200;
+const STEPS_S = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900]; // between two times of the axis
 const COLORS = ["--bar", "--busy", "--warn"];
 const GRAPHS = [
   ["Messages a second", format.compact, [
@@ -36,8 +37,8 @@ function Graph({ title, words, lines, moments }) {
       const axis = { stroke: color("--quiet"), grid: { stroke: color("--line"), width: 1 }, ticks: { stroke: color("--line") } };
       plot.current = new uPlot({
         width: place.current.clientWidth, height: HIGH, cursor: { drag: { x: false, y: false } }, legend: { live: false, show: lines.length > 1 },
-        scales: { y: { range: (_plot, low, high) => [Math.min(0, low ?? 0), (high ?? 0) * 1.1 || 1] } },
-        axes: [axis, { ...axis, size: 78, values: (_plot, ticks) => ticks.map(words) }],
+        scales: { y: { range: (_plot, low, high) => [Math.min(0, low ?? 0), (high ?? 0) * 1.1 || (words === format.bytes ? 1024 : 1)] } },
+        axes: [{ ...axis, incrs: STEPS_S, values: (_plot, ticks) => ticks.map((second) => format.clock(new Date(second * 1000))) }, { ...axis, size: 78, values: (_plot, ticks) => ticks.map(words) }],
         series: [{}, ...lines.map(([label], at) => ({
           label, stroke: color(COLORS[at]), width: 2, value: (_plot, value) => words(value), points: { show: false } }))],
       }, plot.current?.data ?? data, place.current);

@@ -91,7 +91,7 @@ export function Topic({ topic }) {
       ]} />
       <div class="grid">
         <${Card} wide title="Groups"><${Failure} error=${error} /><${Groups} topic=${now} groups=${groups} part=${part} setPart=${setPart} /></${Card}>
-        <${Card} title="Waiting" note="for a first delivery"><${Waiting} groups=${groups} /></${Card}>
+        <${Card} title="Lanes and tenants" note="waiting for a first delivery, and in flight"><${Waiting} groups=${groups} /></${Card}>
         <${Card} title="Published a second" note="since this page was opened">
           <${Sparkline} label="Published a second" values=${live.moments.slice(-SHOWN).map((one) => one.rates.published_messages ?? 0)} /></${Card}>
         <${Card} title="Partitions" note=${format.count(found.partitions.length)}><${Partitions} topic=${found} /></${Card}>
