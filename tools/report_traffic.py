@@ -91,7 +91,7 @@ def traffic(seed: int = 7) -> Rows:
 
 
 def write_export(rows: Rows, folder: Path) -> None:
-    """Write rows as ``goq export`` would have: one file a table and topic."""
+    """Write rows as ``goq export`` would have: one file a partition, of groups one a topic."""
     target = LocalDestination(folder)
     tables = (
         ("messages", MESSAGES, rows.messages, "timestamp"),
@@ -100,24 +100,32 @@ def write_export(rows: Rows, folder: Path) -> None:
     )
     for table, schema, found, time in tables:
         for topic in TOPICS:
-            of_topic = [row for row in found if row["topic"] == topic]
-            path = f"{table}/topic_folder={topic}/date=2025-01-15/0.parquet"
-            (folder / path).parent.mkdir(parents=True)
-            pq.write_table(pa.Table.from_pylist(of_topic, schema=schema), folder / path)
-            times_us = [int(row[time].timestamp() * 1e6) for row in of_topic]
-            entry = FileEntry(
-                path=path,
-                partition=-1,
-                start_offset=0,
-                end_offset=len(of_topic),
-                rows=len(of_topic),
-                bytes=(folder / path).stat().st_size,
-                first_time_us=min(times_us),
-                last_time_us=max(times_us),
-            )
-            manifest = Manifest(number=1, files=[entry])
+            by_partition: dict[int, list[dict[str, Any]]] = {}
+            for row in found:
+                if row["topic"] == topic:
+                    partition = -1 if table == "groups" else row["partition"]
+                    by_partition.setdefault(partition, []).append(row)
+            entries = []
+            for partition, some in sorted(by_partition.items()):
+                path = f"{table}/topic_folder={topic}/date=2025-01-15/{partition}.parquet"
+                (folder / path).parent.mkdir(parents=True, exist_ok=True)
+                pq.write_table(pa.Table.from_pylist(some, schema=schema), folder / path)
+                times_us = [int(row[time].timestamp() * 1e6) for row in some]
+                entries.append(
+                    FileEntry(
+                        path=path,
+                        partition=partition,
+                        start_offset=0,
+                        end_offset=len(some),
+                        rows=len(some),
+                        bytes=(folder / path).stat().st_size,
+                        first_time_us=min(times_us),
+                        last_time_us=max(times_us),
+                    )
+                )
             ExportLedger(target, table, topic).finish(
-                manifest, ExportState(id=f"{table} {topic}", topic=topic, plans=1)
+                Manifest(number=1, files=entries),
+                ExportState(id=f"{table} {topic}", topic=topic, plans=1),
             )
 
 

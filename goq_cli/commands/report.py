@@ -10,12 +10,15 @@ import typer
 
 from goq_cli.output.output import notice
 from goq_cli.output.report import print_report
+from goq_cli.session import SESSION
 
 if TYPE_CHECKING:
+    from goq.pipeline.reports.audit.node_comparison import NodeComparison
     from goq.pipeline.reports.report import Report
     from goq.pipeline.reports.tables import ExportedTables
 
 REPORTS = {
+    "traffic": "How much came, was delivered and acknowledged, and what waited?",
     "latency": "How long did messages take to their first delivery, and to their ack?",
     "retries": "What had to be delivered again, what was given up, and why?",
     "lateness": "How late did scheduled messages come?",
@@ -31,7 +34,7 @@ _Topics = Annotated[list[str] | None, typer.Argument(metavar="[TOPIC…]", help=
 _Source = Annotated[str, typer.Option("--from", metavar="DIR", help="What goq export wrote.")]
 _Master = Annotated[str, typer.Option(metavar="URL", help="The Spark master.")]
 _Html = Annotated[Path | None, typer.Option(metavar="FILE", help="Also write a page with charts.")]
-_OF_WAITS = ("latency", "lateness", "fairness")
+_OF_WAITS = ("traffic", "latency", "lateness", "fairness")
 
 
 class _Order(NamedTuple):
@@ -84,19 +87,29 @@ def _register(name: str) -> None:
 
 
 class _Chosen(NamedTuple):
-    """The part of an export that a report is about, and the bound of its waits."""
+    """The part of an export that a report is about, and the bound of its waits.
+
+    ``with_node``: an audit compares each message with the node's.
+    """
 
     since_us: int | None = None
     until_us: int | None = None
     group: str | None = None
     slo_ms: int | None = None
+    with_node: bool = False
 
 
 @app.command("audit", help=REPORTS["audit"])
 def _audit(
-    topics: _Topics = None, source: _Source = "", master: _Master = "local[*]", html: _Html = None
+    topics: _Topics = None,
+    source: _Source = "",
+    master: _Master = "local[*]",
+    html: _Html = None,
+    with_node: Annotated[
+        bool, typer.Option("--with-node", help="Also compare each message with the node's.")
+    ] = False,
 ) -> None:
-    _report(_Order("audit", topics or [], source, master, html), _Chosen())
+    _report(_Order("audit", topics or [], source, master, html), _Chosen(with_node=with_node))
 
 
 for _name in REPORTS:
@@ -112,12 +125,14 @@ def _report(order: _Order, chosen: _Chosen) -> None:
     if not order.source:
         raise UsageError("say what to analyse: --from DIR, where goq export wrote")
     with needs_extra("spark"):
+        from goq.pipeline.reports.report import with_lane_names
         from goq.pipeline.reports.tables import ExportedTables
         from goq.pipeline.spark.session import spark_session
     notice("starting Spark…")
     session = spark_session(order.master)
     try:
-        report = _run(order.name, ExportedTables(session, order.source, order.topics), chosen)
+        tables = ExportedTables(session, order.source, order.topics)
+        report = with_lane_names(_run(order.name, tables, chosen), tables.lane_names())
     finally:
         session.stop()
     print_report(report, order.html)
@@ -130,11 +145,12 @@ def _run(name: str, tables: ExportedTables, chosen: _Chosen) -> Report:
     from goq.pipeline.reports import skew, waits
     from goq.pipeline.reports.audit.audit import audit
     from goq.pipeline.reports.report_selection import ReportSelection
+    from goq.pipeline.reports.traffic import traffic
 
     if name == "audit":
         tables.check_whole()
-        messages, events, groups = map(tables.table, ("messages", "events", "groups"))
-        return audit(messages, events, groups, tables.changed_files())
+        comparison = _comparison(tables) if chosen.with_node else None
+        return audit(tables.slices(), tables.changed_files(), comparison)
     selection = ReportSelection(chosen.since_us, chosen.until_us, chosen.group)
     messages = selection.messages(tables.table("messages"))
     if name == "skew":
@@ -142,5 +158,17 @@ def _run(name: str, tables: ExportedTables, chosen: _Chosen) -> Report:
     events = selection.events(tables.table("events"), messages)
     if name == "retries":
         return failures.retries(messages, events)
-    jobs = {"latency": waits.latency, "lateness": waits.lateness, "fairness": waits.fairness}
+    jobs = {
+        "traffic": traffic,
+        "latency": waits.latency,
+        "lateness": waits.lateness,
+        "fairness": waits.fairness,
+    }
     return jobs[name](messages, events, chosen.slo_ms)
+
+
+def _comparison(tables: ExportedTables) -> NodeComparison:
+    from goq.pipeline.arrow.node_source import NodeSource
+
+    with SESSION.long_client() as client:
+        return tables.compare_with_node(NodeSource(client, include_deleted=True))

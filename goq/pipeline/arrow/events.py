@@ -191,7 +191,8 @@ def _compacted(event: Compacted, _: int) -> Iterable[_Rows]:
 
 
 def _reset(event: Reset, _: int) -> Iterable[_Rows]:
-    yield _Rows(event.offset, event.offset + 1, "RESET", event.group)
+    reason = f"end {event.end_offset}" if event.end_offset >= 0 else None
+    yield _Rows(event.offset, event.offset + 1, "RESET", event.group, reason=reason)
 
 
 def _group_deleted(event: GroupDeleted, _: int) -> Iterable[_Rows]:

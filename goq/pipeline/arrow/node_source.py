@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -52,6 +52,10 @@ class LogSource(Protocol):
 
     def default_lane(self, topic: str) -> int:
         """Return the lane of messages in frames without a lane column."""
+        ...
+
+    def lane_names(self, topic: str) -> Sequence[str]:
+        """Return the names of the lanes, from lane 0 on; none where they have only numbers."""
         ...
 
     def read_messages(
@@ -103,9 +107,13 @@ class NodeSource:
 
     def default_lane(self, topic: str) -> int:
         """Return the lane of frames without a lane column: ``normal``, or the middle one."""
-        lanes = self._client.describe_topic(topic).settings["priority.lanes"]
-        names = [] if lanes == "numbers" else lanes.split(",")
+        names = self.lane_names(topic)
         return names.index("normal") if "normal" in names else (len(names) or 256) // 2
+
+    def lane_names(self, topic: str) -> list[str]:
+        """Return the names of the lanes, from lane 0 on; none where they have only numbers."""
+        lanes = self._client.describe_topic(topic).settings["priority.lanes"]
+        return [] if lanes == "numbers" else lanes.split(",")
 
     def read_messages(
         self, topic: str, partition: int, start: int, end: int

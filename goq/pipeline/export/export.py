@@ -137,6 +137,7 @@ class Export:
             state,
             include_deleted=self._include_deleted,
             topic_id=state.topic_id or self._source.topic_id(self._topic),
+            lanes=list(self._source.lane_names(self._topic)),
         )
         if known != state:
             state = known
@@ -173,6 +174,7 @@ class Export:
             began=reached,
             reached=reached,
             topic_id=self._source.topic_id(self._topic),
+            lanes=list(self._source.lane_names(self._topic)),
         )
         self._ledger.put_state(state)
         return state

@@ -38,7 +38,8 @@ class ExportState(msgspec.Struct, kw_only=True):
     whether archives are read. ``id`` is unique to one export of one table of one topic.
     ``topic_id`` is that of the topic on its node; "" before the first run of a version that knows
     ids. ``missing`` are the offsets that no file has; None before the first run of a version that
-    keeps them here. ``is_registered``: a catalog has been told of the files.
+    keeps them here. ``is_registered``: a catalog has been told of the files. ``lanes`` are the
+    names of the topic's lanes at the last run; none where lanes have only numbers.
     """
 
     version: int = VERSION
@@ -55,6 +56,7 @@ class ExportState(msgspec.Struct, kw_only=True):
     topic_id: str = ""
     missing: list[MissingRange] | None = None
     is_registered: bool = False
+    lanes: list[str] = []
 
 
 class FileEntry(msgspec.Struct, kw_only=True):

@@ -5,6 +5,7 @@ Each takes frames with the columns of :mod:`goq.pipeline.arrow.schema` and retur
 tables        the tables of an export, or live from a node
 report_selection  the messages and the group that a report is about
 audit         every published message, accounted for (a package)
+traffic       rates, backlog and service times over time
 waits         latency, lateness and fairness
 retries       redeliveries and dead letters, by cause
 skew          the load of partitions and keys

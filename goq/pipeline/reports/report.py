@@ -6,8 +6,8 @@ Programs get values in the units of the column names. People get ``p50_ms`` as `
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -38,9 +38,10 @@ class Spread(NamedTuple):
 
 
 class Course(NamedTuple):
-    """A chart of columns in milliseconds over the times in another column.
+    """A chart of columns over the times in another column.
 
-    Each combination of the ``panel`` columns has its own panel.
+    Each combination of the ``panel`` columns has its own panel. Columns in milliseconds have a
+    logarithmic axis.
     """
 
     panel: Sequence[str]
@@ -105,6 +106,25 @@ class Report:
                 for section in self.sections
             ],
         }
+
+
+def with_lane_names(report: Report, names: Mapping[str, Sequence[str]]) -> Report:
+    """Return a report that calls lanes by their names; ``names`` are those of each topic."""
+    return replace(report, sections=[_named(section, names) for section in report.sections])
+
+
+def _named(section: Section, names: Mapping[str, Sequence[str]]) -> Section:
+    columns = list(section.columns)
+    if "lane" not in columns or "topic" not in columns:
+        return section
+    topic, lane = columns.index("topic"), columns.index("lane")
+
+    def named(row: Sequence[Any]) -> tuple[Any, ...]:
+        of_topic = names.get(row[topic], ())
+        name = of_topic[row[lane]] if row[lane] < len(of_topic) else row[lane]
+        return (*row[:lane], name, *row[lane + 1 :])
+
+    return replace(section, rows=[named(row) for row in section.rows])
 
 
 def section_of(

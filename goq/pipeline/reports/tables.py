@@ -13,12 +13,19 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from goq.client import Client
-from goq.errors import InvalidInput
+from goq.errors import Conflict, InvalidInput
+from goq.pipeline.arrow.node_source import LogSource
 from goq.pipeline.arrow.schema import EVENTS, GROUPS, MESSAGES, ddl_of
 from goq.pipeline.export.destination import LocalDestination
 from goq.pipeline.export.groups_table import groups_batch
 from goq.pipeline.export.ledger import ExportLedger, FileEntry
+from goq.pipeline.reports.audit.file_rows import TableFile
+from goq.pipeline.reports.audit.file_slices import FileSlices, SparkTasks
+from goq.pipeline.reports.audit.frame_slices import FrameSlices
+from goq.pipeline.reports.audit.node_comparison import NodeComparison, compare_with_node
+from goq.pipeline.reports.audit.slices import TableSlices
 from goq.pipeline.spark.source import GoqDataSource
+from goq.units import format_time_us
 
 _TOPIC_FOLDER = "topic_folder"  # a column that Spark makes of the paths; each row has its topic
 _DDL = {"messages": ddl_of(MESSAGES), "events": ddl_of(EVENTS), "groups": ddl_of(GROUPS)}
@@ -34,22 +41,27 @@ class ExportedTables:
 
     def table(self, name: str) -> DataFrame:
         """Return a table, restricted to the chosen topics."""
-        if "://" not in self._folder and not Path(self._folder, "_goq").is_dir():
-            raise InvalidInput(
-                f"{self._folder} is no export: make one with: goq export TOPIC --to DIR",
-                field="from",
-            )
-        root = f"{self._folder.rstrip('/')}/{name}"
-        paths = self._finished(name)
+        folder = self._folder if "://" in self._folder else str(Path(self._folder).absolute())
+        root = f"{folder.rstrip('/')}/{name}"
+        files = self._finished(name)
         reader = self._spark.read.schema(_DDL[name])
-        if paths is None:
+        if files is None:
             frame = reader.parquet(root)
-        elif paths:
-            frame = reader.option("basePath", root).parquet(*paths)
+        elif files:
+            frame = reader.option("basePath", root).parquet(*(file.path for file in files))
         else:
             frame = self._spark.createDataFrame([], _DDL[name])
         frame = frame.drop(_TOPIC_FOLDER)
         return frame.where(f.col("topic").isin(*self._topics)) if self._topics else frame
+
+    def lane_names(self) -> dict[str, list[str]]:
+        """Return the names of each topic's lanes; of none behind a URI."""
+        if "://" in self._folder:
+            return {}
+        target = LocalDestination(Path(self._folder))
+        topics = self._topics or target.names("_goq/messages")
+        states = {topic: ExportLedger(target, "messages", topic).state() for topic in topics}
+        return {topic: state.lanes for topic, state in states.items() if state is not None}
 
     def check_whole(self) -> None:
         """Raise ``InvalidInput`` if the export is bounded by time.
@@ -93,15 +105,47 @@ class ExportedTables:
                         found.append((entry.path, fault))
         return found
 
-    def _finished(self, name: str) -> list[str] | None:
+    def compare_with_node(self, source: LogSource) -> NodeComparison:
+        """Compare the messages of a folder with what the node has.
+
+        Raises ``InvalidInput`` for a URI, and ``Conflict`` if a topic was created anew since.
+        """
+        files = self._finished("messages")
+        if files is None:
+            raise InvalidInput("only an export in a folder is compared with the node", field="from")
+        chosen = self._chosen(files)
+        target = LocalDestination(Path(self._folder))
+        for topic in sorted({file.topic for file in chosen}):
+            state = ExportLedger(target, "messages", topic).state()
+            if state is not None and state.topic_id not in ("", source.topic_id(topic)):
+                raise Conflict(
+                    f"{topic} was deleted and created again since it was exported", field="topic"
+                )
+        return compare_with_node(source, str(target.root.absolute()), chosen)
+
+    def slices(self) -> TableSlices:
+        """Return the tables for an audit."""
+        found = [self._finished(name) for name in _DDL]
+        if None in found:
+            return FrameSlices(*map(self.table, _DDL))
+        return FileSlices(SparkTasks(self._spark), *(self._chosen(files or []) for files in found))
+
+    def _chosen(self, files: Sequence[TableFile]) -> list[TableFile]:
+        return [each for each in files if not self._topics or each.topic in self._topics]
+
+    def _finished(self, name: str) -> list[TableFile] | None:
         """Return the readable files in the manifests; None if this process cannot read them."""
         if "://" in self._folder:
             return None
+        if not Path(self._folder, "_goq").is_dir():
+            raise InvalidInput(
+                f"{self._folder} is no export: make one with: goq export TOPIC --to DIR",
+                field="from",
+            )
         target = LocalDestination(Path(self._folder))
-        topics = target.names(f"_goq/{name}")
         return [
-            f"{self._folder.rstrip('/')}/{entry.path}"
-            for topic in topics
+            TableFile(str((target.root / entry.path).absolute()), topic, entry.partition)
+            for topic in target.names(f"_goq/{name}")
             for manifest in ExportLedger(target, name, topic).manifests()
             for entry in manifest.files
             if _rows_of(target, entry) is not None
@@ -131,12 +175,17 @@ def _rows_of(target: LocalDestination, entry: FileEntry) -> int | None:
 
 
 class LiveSource(NamedTuple):
-    """A node and the topics that are read; ``include_deleted`` adds archives."""
+    """A node and the topics that are read; ``include_deleted`` adds archives.
+
+    Messages are read from ``since_us`` up to ``until_us``, in microseconds since 1970.
+    """
 
     servers: Sequence[str]
     token: str | None
     topics: Sequence[str]
     include_deleted: bool = False
+    since_us: int | None = None
+    until_us: int | None = None
 
 
 class LiveTables:
@@ -159,6 +208,10 @@ class LiveTables:
             topic=",".join(node.topics),
             includeDeleted=str(node.include_deleted).lower(),
         )
+        bounds = {"startingTimestamp": node.since_us, "endingTimestamp": node.until_us}
+        for option, us in bounds.items():
+            if us is not None and name == "messages":
+                reader = reader.option(option, format_time_us(us))
         return reader.load()
 
     def _groups(self) -> DataFrame:

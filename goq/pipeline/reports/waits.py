@@ -97,9 +97,9 @@ def latency(messages: DataFrame, events: DataFrame, slo_ms: float | None = None)
         ("Until first delivered", lives, "delivered", _NOTHING),
         ("Until acknowledged", acked, "acked", "No message was acknowledged."),
     ):
-        whole = _summary(some, by, until, slo_ms).orderBy(*by)
+        whole = wait_summary(some, by, until, slo_ms).orderBy(*by)
         wholes.append(section_of(title, whole, Spread(by, "wait"), nothing))
-        course = _summary(some, ["topic", "group", time], until, slo_ms).orderBy(*timed)
+        course = wait_summary(some, ["topic", "group", time], until, slo_ms).orderBy(*timed)
         chart = Course(timed[:2], "time", ("p50_ms", "p99_ms"), "wait")
         courses.append(section_of(f"{title}, every {step}", course, chart, nothing))
     lives.unpersist()
@@ -119,7 +119,7 @@ def lateness(messages: DataFrame, events: DataFrame, slo_ms: float | None = None
     late = lives_of(messages, events).where("is_delayed")
     by = ["topic", "group", "lane"]
     early = f.sum((f.col("delivered") < f.col("ready")).cast("bigint")).alias("early")
-    found = _summary(late, by, "delivered", slo_ms, early).orderBy(*by)
+    found = wait_summary(late, by, "delivered", slo_ms, early).orderBy(*by)
     section = section_of(
         "After their time", found, Spread(by, "lateness"), "No scheduled message was handed out."
     )
@@ -134,7 +134,7 @@ def fairness(messages: DataFrame, events: DataFrame, slo_ms: float | None = None
     sections = [
         section_of(
             f"By {name}",
-            _summary(lives, by, "delivered", slo_ms).orderBy(*by),
+            wait_summary(lives, by, "delivered", slo_ms).orderBy(*by),
             Spread(by, "wait until first delivered"),
             _NOTHING,
         )
@@ -159,11 +159,15 @@ def _newest(name: str) -> Column:
 def _step_of(lives: DataFrame) -> tuple[int, str]:
     """Return a step in seconds, and its name, for a course of at most 120 points."""
     row = lives.agg(f.unix_seconds(f.max("ready")) - f.unix_seconds(f.min("ready"))).first()
-    span_s = (row and row[0]) or 0
+    return step_of((row and row[0]) or 0)
+
+
+def step_of(span_s: int) -> tuple[int, str]:
+    """Return the step in seconds, and its name, for a course of at most 120 points."""
     return next((step for step in _STEPS if span_s <= step[0] * _POINTS_MAX), _STEPS[-1])
 
 
-def _summary(
+def wait_summary(
     lives: DataFrame,
     by: Sequence[str | Column],
     until: str,

@@ -64,6 +64,7 @@ def test_the_question_to_events_has_the_answer_of_the_page(
 
 def test_the_made_up_traffic_is_accounted_for(spark: SparkSession, export: Path) -> None:
     tables = ExportedTables(spark, str(export), [])
-    messages, events, groups = map(tables.table, ("messages", "events", "groups"))
-    assert messages.count() > 10_000
-    assert not audit(messages, events, groups).failed
+    report = audit(tables.slices(), tables.changed_files())
+    assert not report.failed
+    assert report.scope is not None
+    assert report.scope.messages > 10_000

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -21,8 +21,11 @@ from goq.pipeline.arrow.schema import EVENTS, GROUPS, MESSAGES, ddl_of
 from goq.pipeline.arrow.tables import MESSAGES_TABLE
 from goq.pipeline.export.destination import LocalDestination
 from goq.pipeline.export.export import Export
-from goq.pipeline.reports.audit import slices
+from goq.pipeline.reports.audit import file_slices, frame_slices
 from goq.pipeline.reports.audit.audit import audit
+from goq.pipeline.reports.audit.file_rows import RowGroup, TableFile
+from goq.pipeline.reports.audit.file_slices import FileSlices
+from goq.pipeline.reports.audit.frame_slices import FrameSlices
 from goq.pipeline.reports.tables import ExportedTables
 from tests.support.paths import DOCS
 from tests.support.pipeline.logged_frames import LoggedFrames
@@ -138,9 +141,29 @@ def lost_lease_end(topic: Topic) -> None:
             event["due"] = NOON + timedelta(days=1)
 
 
+def lost_retry(topic: Topic) -> None:
+    """Given back, and nothing of what came after; and one that waits for its retry rightly."""
+    for group, offset in (("billing", 2), ("mail", 3)):
+        topic.drop(event="ACKNOWLEDGED", group=group, offset=offset)
+        due = NOON + timedelta(minutes=2)
+        topic.event("NACKED", offset, group, lease=2 * offset, attempt=1, due=due)
+    topic.groups[1] |= {"lag": 1, "ready": 1}
+
+
+def ended(topic: Topic) -> Topic:
+    """A group that gets nothing from offset 4 on; the last message before waits for its retry."""
+    topic.drop(group="billing")
+    topic.event("RESET", 3, "billing", reason="end 4")
+    topic.event("DELIVERED", 3, "billing", lease=900, attempt=1, due=NOON + timedelta(seconds=30))
+    topic.event("NACKED", 3, "billing", lease=900, attempt=1, due=NOON + timedelta(minutes=2))
+    topic.groups[0] |= {"cursor": 4, "lag": 1, "ready": 1}
+    return topic
+
+
 FAULTS: dict[str, tuple[Callable[[Topic], None], str]] = {
     "the last ack of a partition is lost": (lost_ack, "overdue"),
     "the end of a lease that is not over": (lost_lease_end, "the group lacks a lease"),
+    "all that came after a message was given back": (lost_retry, "the group lacks a message"),
     "all events of a message": (lost_events, "unaccounted"),
     "a message": (lost_message, "Offsets"),
     "the last message": (lost_last_message, "Offsets"),
@@ -170,36 +193,67 @@ def frames_of(spark: SparkSession, topics: list[Topic]) -> tuple[DataFrame, Data
     return made[0], made[1], made[2]
 
 
-def test_each_planted_fault_is_found_and_nothing_in_the_sound_topic(spark: SparkSession) -> None:
+def files_of(folder: Path, topics: list[Topic]) -> FileSlices:
+    """Return the slices of files with several row groups, a file for each table and topic."""
+    files: dict[str, list[TableFile]] = {"messages": [], "events": [], "groups": []}
+    for name, schema in (("messages", MESSAGES), ("events", EVENTS), ("groups", GROUPS)):
+        for topic in topics:
+            path = folder / f"{name}-{topic.name}.parquet"
+            table = pa.Table.from_pylist(getattr(topic, name), schema=schema)
+            pq.write_table(table, path, row_group_size=5)
+            files[name].append(TableFile(str(path), topic.name, 0))
+    return FileSlices(one_by_one, *files.values())
+
+
+def one_by_one(work: Callable[[Any], Any], items: Sequence[Any], /) -> list[Any]:
+    return [work(each) for each in items]
+
+
+@pytest.fixture
+def faulty() -> list[Topic]:
+    """A topic for each fault, and two sound ones."""
     topics = [Topic(f"topic-{number}") for number in range(len(FAULTS))]
     for topic, (plant, _) in zip(topics, FAULTS.values(), strict=True):
         plant(topic)
-    topics.append(Topic("sound"))
-    report = audit(*frames_of(spark, topics))
+    return [*topics, Topic("sound"), ended(Topic("ended"))]
+
+
+@pytest.mark.parametrize("slice_rows", [4, 10**6])
+def test_each_planted_fault_is_found_and_nothing_in_the_sound_topic(
+    tmp_path: Path, faulty: list[Topic], slice_rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_slices, "_SLICE_ROWS", slice_rows)
+    report = audit(files_of(tmp_path, faulty))
     assert report.failed
-    found: dict[str, set[str]] = {topic.name: set() for topic in topics}
+    found: dict[str, set[str]] = {topic.name: set() for topic in faulty}
     for section in report.sections[1:]:
         for row in section.rows:
             named = dict(zip(section.columns, row, strict=True))
             topic = named.get("topic") or named["message_id"].split(":")[0]
             said = named.get("fault") or named.get("fate") or section.title
             found[topic].add(said)
-    assert found.pop("sound") == set()
+    assert found.pop("sound") == found.pop("ended") == set()
     for (fault, (_, wanted)), said in zip(FAULTS.items(), found.values(), strict=True):
         assert any(each.startswith(wanted) for each in said), (fault, said)
 
 
-def test_an_audit_of_many_small_slices_says_the_same(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("slice_rows", [4, 10**6])
+def test_frames_of_spark_have_the_same_faults_as_files(
+    spark: SparkSession,
+    tmp_path: Path,
+    faulty: list[Topic],
+    slice_rows: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(slices, "_SLICE_ROWS", 4)
-    monkeypatch.setattr(slices, "_SLICE_OFFSETS_MIN", 2)
-    topics = [Topic("one"), Topic("two")]
-    lost_message(topics[1])
-    report = audit(*frames_of(spark, topics))
-    told = [(row[0], row[3]) for row in report.sections[0].rows]
-    assert told == [("one", COUNT), ("one", COUNT), ("two", COUNT - 1), ("two", COUNT - 1)]
-    assert [section.rows for section in report.sections[1:3]] == [[], [("two", 0, 2, 3)]]
+    monkeypatch.setattr(frame_slices, "_SLICE_ROWS", slice_rows)
+    monkeypatch.setattr(frame_slices, "_SLICE_OFFSETS_MIN", 2)
+    assert audit(FrameSlices(*frames_of(spark, faulty))) == audit(files_of(tmp_path, faulty))
+
+
+def test_row_groups_that_spread_over_all_offsets_are_cut_into_slices_of_like_size() -> None:
+    wide = [RowGroup("f", number, 1_000_000, 0, 10_000_000) for number in range(10)]
+    narrow = [RowGroup("g", n, 1_000_000, n * 1_000_000, (n + 1) * 1_000_000) for n in range(10)]
+    assert file_slices.cuts([*wide, *narrow]) == [n * 1_000_000 for n in range(1, 10)]
 
 
 def remove(path: Path) -> None:

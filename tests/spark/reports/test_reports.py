@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -13,10 +14,13 @@ import pyarrow as pa
 
 from goq.pipeline.arrow.schema import EVENTS, GROUPS, MESSAGES, ddl_of
 from goq.pipeline.reports.audit.audit import Audit, audit
+from goq.pipeline.reports.audit.frame_slices import FrameSlices
+from goq.pipeline.reports.html.charts import chart_of
 from goq.pipeline.reports.report import Report
 from goq.pipeline.reports.report_selection import ReportSelection
 from goq.pipeline.reports.retries import retries
 from goq.pipeline.reports.skew import skew
+from goq.pipeline.reports.traffic import traffic as traffic_report
 from goq.pipeline.reports.waits import fairness, latency, lateness
 
 if TYPE_CHECKING:
@@ -161,6 +165,50 @@ def test_a_report_is_about_the_messages_of_a_time_and_about_one_group(traffic: T
     )
 
 
+def test_traffic_tells_rates_backlog_and_service_over_time(traffic: Traffic) -> None:
+    """Ten messages in two seconds; the last is due at the end, one is cancelled, one is passed."""
+    for offset in range(10):
+        due = NOON + timedelta(seconds=3) if offset == 9 else None
+        traffic.publish(offset, 200 * offset, deliver_at=due)
+    for offset in range(6):
+        traffic.event("DELIVERED", offset, 2000, attempt=1, lease=1, consumer=f"c{offset % 2}")
+    for offset in range(5):
+        traffic.event("ACKNOWLEDGED", offset, 2100 + 100 * offset, lease=1)
+    traffic.event("DEAD_LETTERED", 5, 3200, attempt=1, lease=1)
+    traffic.event("CANCELLED", 7, 3300, group=None)
+    traffic.event("RESET", 7, 3400)
+    messages, events, _ = traffic.frames()
+    report = traffic_report(messages, events, 400)
+    (total,) = rows(report, "In all")
+    assert {name: total[name] for name in list(total)[2:]} == {
+        "published": 10,
+        "delivered": 6,
+        "acknowledged": 5,
+        "dead": 1,
+        "most_backlog": 9,
+    }
+    rates = rows(report, "Messages a second, every second")
+    assert [row["published"] for row in rates] == [5, 5, 0, 0]
+    assert [row["acknowledged"] for row in rates] == [0, 0, 5, 0]
+    assert [row["dead"] for row in rates] == [0, 0, 0, 1]
+    assert [row["backlog"] for row in rows(report, "Backlog")] == [5, 9, 4, 2]
+    assert [row["oldest_ms"] for row in rows(report, "Age")] == [1000, 2000, 2000, 3000]
+    service = {row["consumer"]: row for row in rows(report, "From the delivery")}
+    assert {name: row["max_ms"] for name, row in service.items()} == {"c0": 500, "c1": 400}
+    assert service["c0"]["over_slo_percent"] == 33.333
+    for section in report.sections[1:]:
+        assert section.chart is not None
+        ElementTree.fromstring(chart_of(section))
+
+
+def test_traffic_of_a_topic_without_groups_has_its_rate(traffic: Traffic) -> None:
+    traffic.publish(0)
+    report = traffic_report(*traffic.frames()[:2])
+    (row,) = rows(report, "Messages a second")
+    assert (row["group"], row["published"]) == (None, 1)
+    assert rows(report, "Backlog") == []
+
+
 def test_a_second_delivery_is_not_taken_for_the_first(traffic: Traffic) -> None:
     traffic.publish(0)
     traffic.event("DELIVERED", 0, 10, attempt=1)
@@ -237,7 +285,7 @@ def test_an_audit_accounts_for_every_fate(traffic: Traffic) -> None:
     traffic.event("CORRUPTED", 6, 2, group=None)
     traffic.event("SKIPPED", 7, 2)
     traffic.stands(cursor=8, end=10)
-    report = audit(*traffic.frames())
+    report = audit(FrameSlices(*traffic.frames()))
     assert account(report) == {
         "acknowledged": 1,
         "cancelled": 1,
@@ -259,7 +307,7 @@ def test_an_audit_fails_for_a_message_that_was_taken_and_never_heard_of(traffic:
     traffic.event("DELIVERED", 2, 1, attempt=1)
     traffic.event("ACKNOWLEDGED", 2, 2)
     traffic.stands(cursor=3, end=3)
-    report = audit(*traffic.frames())
+    report = audit(FrameSlices(*traffic.frames()))
     assert report.failed
     (lost,) = rows(report, "Messages that nothing is known of")
     assert lost["message_id"] == "orders:0:1"
@@ -271,7 +319,7 @@ def test_an_audit_fails_for_an_offset_that_is_in_no_file(traffic: Traffic) -> No
     traffic.event("CORRUPTED", 3, 1, group=None)
     traffic.stands(cursor=0, end=5)
     messages, events, groups = traffic.frames()
-    report = audit(messages, events, groups)
+    report = audit(FrameSlices(messages, events, groups))
     assert report.failed
     (gap,) = rows(report, "Offsets that are in no file")
     assert (gap["start_offset"], gap["end_offset"]) == (2, 3)
@@ -283,7 +331,7 @@ def test_offsets_that_compaction_took_are_not_missing(traffic: Traffic) -> None:
     traffic.event("COMPACTED", 0, 1, group=None, reason="7")
     traffic.event("COMPACTED", 7, 1, group=None, reason="10")
     messages, events, groups = traffic.frames()
-    (gap,) = Audit.of(messages, events, groups).gaps
+    (gap,) = Audit.of(FrameSlices(messages, events, groups)).gaps
     assert gap[2:] == (10, 12)
 
 
@@ -292,12 +340,12 @@ def test_what_a_reset_passed_over_and_retention_deleted_is_accounted_for(traffic
         traffic.publish(offset)
     traffic.event("RESET", 4, 1)
     traffic.stands(cursor=4, end=4)
-    assert account(audit(*traffic.frames())) == {"passed over": 4}
+    assert account(audit(FrameSlices(*traffic.frames()))) == {"passed over": 4}
     traffic.events.clear()
     traffic.groups.clear()
     traffic.stands(cursor=4, end=4, start=4)
     traffic.event("DELIVERED", 9, 1, attempt=1)
-    assert account(audit(*traffic.frames())) == {"deleted": 4}
+    assert account(audit(FrameSlices(*traffic.frames()))) == {"deleted": 4}
 
 
 def test_the_end_of_a_log_that_is_in_no_file_is_missing_and_so_is_its_beginning(
@@ -307,7 +355,7 @@ def test_the_end_of_a_log_that_is_in_no_file_is_missing_and_so_is_its_beginning(
         traffic.publish(offset)
     traffic.stands(cursor=0, end=7, start=1)
     messages, events, groups = traffic.frames()
-    gaps = Audit.of(messages, events, groups).gaps
+    gaps = Audit.of(FrameSlices(messages, events, groups)).gaps
     assert [gap[2:] for gap in gaps] == [(1, 3), (5, 7)]
 
 
@@ -317,7 +365,7 @@ def test_what_retention_deleted_before_it_was_exported_is_not_missing(traffic: T
         traffic.publish(offset)
     traffic.event("TRIMMED", 3, 1, group=None)
     messages, events, groups = traffic.frames()
-    (gap,) = Audit.of(messages, events, groups).gaps
+    (gap,) = Audit.of(FrameSlices(messages, events, groups)).gaps
     assert gap[2:] == (3, 4)
 
 
@@ -340,9 +388,9 @@ def test_a_receive_that_was_taken_back_is_neither_a_delivery_nor_a_failure(
 def test_a_topic_without_messages_gives_empty_reports(traffic: Traffic) -> None:
     messages, events, groups = traffic.frames()
     for report in (
-        *(job(messages, events) for job in (latency, lateness, fairness, retries)),
+        *(job(messages, events) for job in (traffic_report, latency, lateness, fairness, retries)),
         skew(messages, groups),
-        audit(messages, events, groups),
+        audit(FrameSlices(messages, events, groups)),
     ):
         assert not report.failed
         assert all(section.rows == [] for section in report.sections)
@@ -350,4 +398,4 @@ def test_a_topic_without_messages_gives_empty_reports(traffic: Traffic) -> None:
 
 def test_messages_that_no_group_has_come_for_are_said_to_be_so(traffic: Traffic) -> None:
     traffic.publish(0)
-    assert account(audit(*traffic.frames())) == {"no group": 1}
+    assert account(audit(FrameSlices(*traffic.frames()))) == {"no group": 1}

@@ -12,6 +12,7 @@ pytest.importorskip("pyspark", minversion="4.2")
 
 from goq.pipeline.arrow.schema import EVENTS, GROUPS, MESSAGES, ddl_of
 from goq.pipeline.reports.audit.audit import audit, fates_of
+from goq.pipeline.reports.audit.frame_slices import FrameSlices
 from goq.pipeline.reports.report import Report
 from goq.pipeline.reports.retries import retries
 from goq.pipeline.reports.skew import skew
@@ -138,11 +139,11 @@ def test_skew_counts_every_partition_and_key(made: Made) -> None:
 
 
 def test_the_fate_of_every_message_is_what_really_became_of_it(made: Made) -> None:
-    found = {(row.message_id, row.group): row.fate for row in fates_of(*made.frames())}
+    found = {(row.message_id, row.group): row.fate for row in fates_of(FrameSlices(*made.frames()))}
     wanted = {named: fate for h in made.histories for named, fate in h.fates().items()}
     assert {n: (found.get(n), wanted[n]) for n in wanted if found.get(n) != wanted[n]} == {}
     assert len(set(wanted.values())) == 10, "a kind of fate is not in any history"
-    assert not audit(*made.frames()).failed
+    assert not audit(FrameSlices(*made.frames())).failed
 
 
 def test_an_export_taken_while_traffic_runs_raises_no_alarm(spark: SparkSession) -> None:
@@ -159,7 +160,7 @@ def test_an_export_taken_while_traffic_runs_raises_no_alarm(spark: SparkSession)
         for _ in range(history.luck.randrange(30)):
             history.step()
         history.messages = history.messages[gone:known]
-    report = audit(*Made(spark, histories).frames())
+    report = audit(FrameSlices(*Made(spark, histories).frames()))
     assert [section.rows for section in report.sections[1:]] == [[], [], [], []]
     assert not report.failed
 
@@ -200,7 +201,7 @@ def test_every_planted_loss_is_found_and_nothing_else(spark: SparkSession) -> No
             del history.messages[place]
             holes.add((history.topic, place, place + 1))
     lost.discard(None)
-    report = audit(*Made(spark, histories).frames())
+    report = audit(FrameSlices(*Made(spark, histories).frames()))
     named = rows(report, "Messages that nothing")
     assert {(row["message_id"], row["group"]) for row in named} == lost
     assert {row["fate"] for row in named} == {"unaccounted", "overdue"}

@@ -98,8 +98,13 @@ class History:
                 "end_offset": len(self.messages),
                 "cursor": self.cursor(group),
                 "leased": len(self.groups[group].leases),
+                "lag": self._unfinished(group),
             }
             self.groups_rows.append(row)
+
+    def _unfinished(self, group: str) -> int:
+        finished = self.groups[group].done | self.cancelled
+        return sum(offset not in finished for offset in range(self.start, len(self.messages)))
 
     def cursor(self, group: str) -> int:
         state = self.groups[group]

@@ -37,6 +37,9 @@ class LoggedFrames:
     def default_lane(self, topic: str) -> int:
         return 1
 
+    def lane_names(self, topic: str) -> Sequence[str]:
+        return ["high", "normal", "low"]
+
     def read_messages(
         self, topic: str, partition: int, start: int, end: int
     ) -> Iterator[FrameBatch]:

@@ -3,6 +3,10 @@
 group_progress  the progress of partitions and groups: small, and known before the rows are read
 slice_rows      the rows about a slice of a partition's offsets, as arrays
 slice_audit     the fates of a slice's messages, and contradictions
-slices          the slices of all tables, audited by Spark tasks
+slices          the tables of an audit, cut into slices
+file_slices     the slices of a folder
+file_rows       the rows of a slice, read from files by a task
+frame_slices    the slices of tables that only Spark can read
+node_comparison  exported messages against those of the node
 audit           the report
 """

@@ -8,18 +8,27 @@ must be none. Rows must not contradict each other, and the files must be those t
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from pyspark.sql import DataFrame
-
-from goq.pipeline.reports.audit.group_progress import LogProgress, TableProgress, progress_of
-from goq.pipeline.reports.audit.slice_audit import LACKS_LEASE, LOST, NO_ROW
-from goq.pipeline.reports.audit.slices import SHOWN, found_in_slices
-from goq.pipeline.reports.report import Bars, Report, Section, scope_of
+from goq.pipeline.reports.audit.group_progress import LogProgress, TableProgress
+from goq.pipeline.reports.audit.node_comparison import NodeComparison
+from goq.pipeline.reports.audit.slice_audit import LACKS_LEASE, LACKS_RETRY, LOST, NO_ROW
+from goq.pipeline.reports.audit.slices import SHOWN, TableSlices
+from goq.pipeline.reports.report import Bars, Report, Section
 
 _FILES = ("file", "fault")
 _Gap = tuple[str, int, int, int]
+
+
+class _Offsets(NamedTuple):
+    """So many offsets, and the first of them."""
+
+    total: int
+    first: Sequence[int]
+
+
+_NONE = _Offsets(0, ())
 
 
 class MessageFate(NamedTuple):
@@ -53,13 +62,13 @@ class Audit:
         self.gaps: list[_Gap] = []
 
     @classmethod
-    def of(cls, messages: DataFrame, events: DataFrame, groups: DataFrame) -> Audit:
+    def of(cls, tables: TableSlices) -> Audit:
         """Audit the tables."""
-        progress = progress_of(messages, events, groups)
+        progress = tables.progress
         audit = cls(progress)
         known: dict[int, list[tuple[int, int]]] = defaultdict(list)
-        held: dict[tuple[int, int], tuple[int, list[int]]] = {}
-        for row in found_in_slices(messages, events, progress).collect():
+        held: dict[tuple[int, int], dict[str, _Offsets]] = defaultdict(dict)
+        for row in tables.findings():
             what, number, group, name, count, offsets = row
             if what == "fate":
                 audit._add_fate(number, group, name, count, offsets)
@@ -71,15 +80,25 @@ class Audit:
                 pairs = zip(offsets[::2], offsets[1::2], strict=True)
                 audit._add_gaps(progress.logs[number], pairs)
             else:
-                before, first = held.get((number, group), (0, []))
-                held[number, group] = before + count, [*first, *offsets]
+                before = held[number, group].get(what, _NONE)
+                told = _Offsets(before.total + count, [*before.first, *offsets])
+                held[number, group][what] = told
         for log in progress.logs.values():
             audit._add_gaps(log, _between(log, sorted(known[log.number])))
-        for (number, group), (count, offsets) in held.items():
-            now = progress.logs[number].groups[group].newest_row
-            if now is not None and count > now.leased:
-                audit._add_fault(number, group, LACKS_LEASE, count, offsets)
+        for (number, group), some in held.items():
+            audit._compare(number, group, some)
         return audit
+
+    def _compare(self, number: int, group: int, some: Mapping[str, _Offsets]) -> None:
+        """Compare how many messages the events leave open with how many the group has."""
+        now = self._progress.logs[number].groups[group].newest_row
+        if now is None:
+            return
+        leased, again, fresh = (some.get(what, _NONE) for what in ("held", "retry", "fresh"))
+        if leased.total > now.leased:
+            self._add_fault(number, group, LACKS_LEASE, *leased)
+        if again.total and again.total + fresh.total > now.unfinished - now.leased:
+            self._add_fault(number, group, LACKS_RETRY, *again)
 
     def _add_fate(
         self, number: int, group: int, fate: str, count: int, offsets: Sequence[int]
@@ -121,11 +140,11 @@ def _between(log: LogProgress, known: Sequence[tuple[int, int]]) -> Iterator[tup
         yield at, log.end_offset
 
 
-def fates_of(messages: DataFrame, events: DataFrame, groups: DataFrame) -> Iterator[MessageFate]:
+def fates_of(tables: TableSlices) -> Iterator[MessageFate]:
     """Yield what became of each message in each group: of few messages."""
-    progress = progress_of(messages, events, groups)
+    progress = tables.progress
     names = {number: name for name, number in progress.group_numbers.items()}
-    for row in found_in_slices(messages, events, progress, shown=None).collect():
+    for row in tables.findings(shown=None):
         if row.what == "fate":
             log = progress.logs[row.log]
             for offset in row.offsets:
@@ -134,16 +153,17 @@ def fates_of(messages: DataFrame, events: DataFrame, groups: DataFrame) -> Itera
 
 
 def audit(
-    messages: DataFrame,
-    events: DataFrame,
-    groups: DataFrame,
+    tables: TableSlices,
     changed_files: Sequence[tuple[str, str]] = (),
+    comparison: NodeComparison | None = None,
 ) -> Report:
     """Report the outcome of every message, by group; failed if one is not accounted for.
 
-    Failed, too, if rows contradict each other, or there are ``changed_files``.
+    Failed, too, if rows contradict each other, there are ``changed_files``, or a ``comparison``
+    with the node found other values.
     """
-    found = Audit.of(messages, events, groups)
+    found = Audit.of(tables)
+    changed_files = [*changed_files, *(comparison.faults if comparison else ())]
     by = ("topic", "group", "fate")
     counts = [(*named, count) for named, count in found.fate_counts.items()]
     sections = [
@@ -176,6 +196,14 @@ def audit(
             "Files that are not as exported", _FILES, list(changed_files[:SHOWN]), nothing="None."
         ),
     ]
+    if comparison is not None:
+        sections.append(
+            Section(
+                "Messages compared with the node",
+                ("compared", "not_on_the_node"),
+                [(comparison.compared, comparison.gone)],
+            )
+        )
     is_sound = not (found.lost_count or found.missing_count or found.fault_count or changed_files)
     return Report(
         "audit",
@@ -183,7 +211,7 @@ def audit(
         sections,
         failed=not is_sound,
         verdict=_verdict(found, len(changed_files)),
-        scope=scope_of(messages),
+        scope=tables.scope(),
     )
 
 

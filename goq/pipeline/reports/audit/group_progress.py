@@ -6,16 +6,20 @@ Times are in microseconds since 1970.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
-
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as f
+from typing import Any, NamedTuple, Protocol
 
 SLACK_US = 60_000_000
 """How far the clocks of node and exporter may differ."""
 
-_LOG = ["topic", "partition"]
+
+class Row(Protocol):
+    """A row whose columns have names: one of Spark, or a dictionary."""
+
+    def __getitem__(self, name: str, /) -> Any:
+        """Return the value of a column."""
+        ...
 
 
 class GroupRow(NamedTuple):
@@ -26,15 +30,21 @@ class GroupRow(NamedTuple):
     end_offset: int
     cursor: int
     leased: int
+    unfinished: int
+    """Messages that are not done, with those not due yet."""
 
 
 class Restart(NamedTuple):
-    """A group's last reset, or its last deletion before it was used again."""
+    """A group's last reset, or its last deletion before it was used again.
+
+    The group gets nothing from ``end_offset`` on; None for no end.
+    """
 
     sequence: int
     offset: int
     time_us: int
     is_gone: bool
+    end_offset: int | None = None
 
 
 @dataclass(slots=True)
@@ -84,46 +94,68 @@ class TableProgress(NamedTuple):
     event_count: int
 
 
-def progress_of(messages: DataFrame, events: DataFrame, groups: DataFrame) -> TableProgress:
-    """Return where everything stands. Reads each table once, and few of its columns."""
+class EventSummary(NamedTuple):
+    """A summary of events for the progress of partitions: a few rows.
+
+    ``logs`` have topic, partition, group (None for events about all), rows, first_sequence and
+    last_us; ``ends`` topic, partition and gone_to; ``restarts`` topic, partition, group and last,
+    the fields of a :class:`Restart`.
+    """
+
+    logs: Sequence[Row] = ()
+    ends: Sequence[Row] = ()
+    restarts: Sequence[Row] = ()
+
+
+def progress_of(
+    messages: Iterable[Row], events: EventSummary, group_rows: Iterable[Row]
+) -> TableProgress:
+    """Return where everything stands.
+
+    ``messages`` have topic, partition and rows; ``group_rows`` topic, partition, group,
+    least_start, most_start, most_end and last, the fields of a :class:`GroupRow`.
+    """
     by_place: dict[tuple[str, int], LogProgress] = {}
     numbers: dict[str, int] = {}
 
-    def log_of(row: Any) -> LogProgress:
+    def log_of(row: Row) -> LogProgress:
         place = (row["topic"], row["partition"])
         return by_place.setdefault(place, LogProgress(len(by_place), *place))
 
-    def group_of(row: Any) -> GroupProgress:
+    def group_of(row: Row) -> GroupProgress:
         name = row["group"]
         number = numbers.setdefault(name, len(numbers))
         return log_of(row).groups.setdefault(number, GroupProgress(number, name))
 
     message_count = 0
-    for row in _messages(messages):
+    for row in messages:
         log_of(row)
         message_count += row["rows"]
     event_count = 0
-    for row in _events(events):
+    for row in events.logs:
         log = log_of(row)
         if row["group"] is not None:
             group_of(row)
         log.first_sequence = _least(log.first_sequence, row["first_sequence"])
         log.last_event_us = _most(log.last_event_us, row["last_us"])
         event_count += row["rows"]
-    for row in _ends_of_space(events):
+    for row in events.ends:
         log = log_of(row)
         log.gone_to = max(log.gone_to, row["gone_to"])
-    for row in _restarts(events):
-        found = row["last"]
-        group_of(row).restart = Restart(*found)
+    for row in events.restarts:
+        group, found = group_of(row), Restart(*row["last"])
+        if group.restart is None or group.restart.sequence < found.sequence:
+            group.restart = found
     read: dict[str, int] = defaultdict(int)
-    for row in _group_rows(groups):
+    for row in group_rows:
         log, group = log_of(row), group_of(row)
         log.gone_to = max(log.gone_to, row["most_start"])
         log.first_offset = _least(log.first_offset, row["least_start"])
         log.end_offset = _most(log.end_offset, row["most_end"])
-        group.row = GroupRow(*row["last"])
-        read[log.topic] = max(read[log.topic], group.row.time_us)
+        last = GroupRow(*row["last"])
+        if group.row is None or group.row.time_us < last.time_us:
+            group.row = last
+        read[log.topic] = max(read[log.topic], last.time_us)
     for log in by_place.values():
         log.read_us = read.get(log.topic)
         for group in log.groups.values():
@@ -131,54 +163,6 @@ def progress_of(messages: DataFrame, events: DataFrame, groups: DataFrame) -> Ta
                 group.newest_row = group.row
     logs = {log.number: log for log in by_place.values()}
     return TableProgress(logs, numbers, message_count, event_count)
-
-
-def _messages(messages: DataFrame) -> list[Any]:
-    return messages.groupBy(*_LOG).agg(f.count("*").alias("rows")).collect()
-
-
-def _events(events: DataFrame) -> list[Any]:
-    found = events.groupBy(*_LOG, "group").agg(
-        f.count("*").alias("rows"),
-        f.min("sequence").alias("first_sequence"),
-        f.max(f.unix_micros("time")).alias("last_us"),
-    )
-    return found.collect()
-
-
-def _ends_of_space(events: DataFrame) -> list[Any]:
-    gone_to = f.when(f.col("event") == "COMPACTED", f.col("reason").cast("bigint")).otherwise(
-        f.col("offset")
-    )
-    found = events.where("event in ('COMPACTED', 'TRIMMED')").groupBy(*_LOG)
-    return found.agg(f.max(gone_to).alias("gone_to")).collect()
-
-
-def _restarts(events: DataFrame) -> list[Any]:
-    is_gone = f.col("event") == "GROUP_DELETED"
-    offset = f.when(is_gone, f.lit(0)).otherwise(f.col("offset"))
-    last = f.struct(
-        f.col("sequence"),
-        offset.cast("bigint").alias("offset"),
-        f.unix_micros("time").alias("time_us"),
-        is_gone.alias("is_gone"),
-    )
-    found = events.where("event in ('RESET', 'GROUP_DELETED')").groupBy(*_LOG, "group")
-    return found.agg(f.max_by(last, "sequence").alias("last")).collect()
-
-
-def _group_rows(groups: DataFrame) -> list[Any]:
-    last = f.struct(
-        f.unix_micros("time").alias("time_us"),
-        *("start_offset", "end_offset", "cursor", "leased"),
-    )
-    found = groups.groupBy(*_LOG, "group").agg(
-        f.min("start_offset").alias("least_start"),
-        f.max("start_offset").alias("most_start"),
-        f.max("end_offset").alias("most_end"),
-        f.max_by(last, "time").alias("last"),
-    )
-    return found.collect()
 
 
 def _least(one: int | None, other: int | None) -> int | None:

@@ -41,15 +41,21 @@ FATES = (
 LOST = ("unaccounted", "overdue")
 NO_ROW = "a group without its row in groups"
 LACKS_LEASE = "the group lacks a lease that never ended"
+LACKS_RETRY = "the group lacks a message that waits for its retry"
 _IN_HAND = bits_of("DELIVERED", "EXTENDED", "NACKED", "EXPIRED")
 _LEASED = bits_of("DELIVERED", "EXTENDED")
+_GIVEN_BACK = bits_of("NACKED", "EXPIRED")
 _ENDED = bits_of("ACKNOWLEDGED", "DEAD_LETTERED", "DROPPED")
 _RESTARTS = bits_of("RESET", "GROUP_DELETED")
 _FAR = 2**62
 
 
 class Found(NamedTuple):
-    """Offsets about which an audit says the same; ``what`` is ``fate``, ``fault`` or ``held``."""
+    """Offsets about which an audit says the same.
+
+    ``what`` is ``fate``, ``fault``, or what only all slices together decide: ``held`` (leased),
+    ``retry`` (to be delivered again) and ``fresh`` (not delivered yet).
+    """
 
     what: str
     group: int
@@ -68,14 +74,17 @@ class SliceAudit:
         is_ttl = (events.kind == KINDS["EXPIRED"]) & (events.lease == NONE)
         events = events._replace(kind=np.where(is_ttl, TTL, events.kind))
         self._of_all = _Events(events.where(events.group == NO_GROUP))
-        numbers = np.unique(events.group[events.group != NO_GROUP]).tolist()
+        numbers = np.flatnonzero(np.bincount(events.group[events.group != NO_GROUP])).tolist()
         self._of_group = {n: _Events(events.where(events.group == n)) for n in numbers}
 
     def known(self) -> Ints:
         """Return the offsets that are in a file, or damaged; sorted, each once."""
         events = self._of_all.rows
         damaged = events.offset[events.kind == KINDS["CORRUPTED"]]
-        return np.unique(np.concatenate([self._messages, damaged]))
+        found = self._messages
+        if len(damaged):
+            found = np.sort(np.concatenate([found, damaged]))
+        return found[np.diff(found, prepend=found[:1] - 1) > 0]
 
     def findings(self) -> Iterator[Found]:
         """Yield what is found in each group, and of messages that are in no group."""
@@ -130,6 +139,11 @@ class SliceAudit:
         for number, (name, _) in enumerate(cases):
             if len(found := offsets[chosen == number]):
                 yield Found("fate", group.number, name, found)
+            if name == "waiting":
+                is_fresh = found >= max(row.cursor, row.start_offset)
+                if restart is not None and restart.end_offset is not None:
+                    is_fresh &= found < restart.end_offset
+                yield Found("fresh", group.number, "", found[is_fresh])
 
     def _faults(self, group: GroupProgress, of_group: _Events) -> Iterator[Found]:
         """Yield what contradicts in the events of a group."""
@@ -155,9 +169,11 @@ class SliceAudit:
                 lives.offset >= row.end_offset
             ) & (lives.first_us + SLACK_US < row.time_us)
             cancelled = self._of_all.bits_at(lives.offset, None) & bits_of("CANCELLED")
-            is_held = _is_in(lives.last_kind, _LEASED) & is_stored & is_settled & (cancelled == 0)
-            if is_held.any():
-                yield Found("held", group.number, LACKS_LEASE, lives.offset[is_held])
+            is_open = is_stored & is_settled & (cancelled == 0)
+            for what, kinds in (("held", _LEASED), ("retry", _GIVEN_BACK)):
+                found = lives.offset[_is_in(lives.last_kind, kinds) & is_open]
+                if len(found):
+                    yield Found(what, group.number, "", found)
         elif log.read_us is not None and not (restart is not None and restart.is_gone):
             checks[NO_ROW] = lives.first_us + SLACK_US < log.read_us
         for name, flags in checks.items():
@@ -183,7 +199,8 @@ class _Events:
     """The events of one group, or of none, by offset and in the order of the log."""
 
     def __init__(self, rows: SliceRows) -> None:
-        rows = rows.where(np.lexsort((rows.sequence, rows.offset)))
+        code = rows.sequence * (TTL + 1) + rows.kind
+        rows = rows.where(np.lexsort((code, rows.offset)))
         self.rows = rows
         self._runs = Runs(rows.offset)
 
@@ -207,11 +224,9 @@ class _Events:
 
     def repeated(self) -> Ints:
         """Return the offsets of events that are there twice."""
-        rows = self.rows
-        code = rows.sequence * (TTL + 1) + rows.kind
-        order = np.lexsort((code, rows.offset))
-        is_same = (np.diff(rows.offset[order]) == 0) & (np.diff(code[order]) == 0)
-        return np.unique(rows.offset[order][1:][is_same])
+        columns = (self.rows.offset, self.rows.sequence, self.rows.kind)
+        is_same = np.logical_and.reduce([np.diff(column) == 0 for column in columns])
+        return np.unique(self.rows.offset[1:][is_same])
 
     def lives(self, group: GroupProgress, log: LogProgress) -> _Lives | None:
         """Return what the events say of each offset; None if all are restarts."""

@@ -1,8 +1,8 @@
-"""Waits over time, as lines in one small chart for each topic and group."""
+"""Values over time, as lines in one small chart for each topic and group."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -11,6 +11,7 @@ from goq.pipeline.reports.html.axes import (
     WIDTH,
     Axis,
     grid,
+    linear,
     logarithmic_ms,
     text_at,
     time_label,
@@ -30,7 +31,10 @@ def draw_course(section: Section, chart: Course, top: int) -> tuple[int, str]:
     places = [section.columns.index(name) for name in chart.values]
     moments = [_moment(row[time_at]) for row in section.rows]
     first, last = min(moments), max(moments)
-    axis = logarithmic_ms([float(row[place]) for row in section.rows for place in places])
+    values = [float(row[place]) for row in section.rows for place in places]
+    is_time = all(name.endswith("_ms") for name in chart.values)
+    axis = logarithmic_ms(values) if is_time else linear(max(values))
+    said_of = duration if is_time else _number
     x_span = (last - first).total_seconds() or 1.0
     right = WIDTH - VALUE_WIDTH
 
@@ -43,7 +47,9 @@ def draw_course(section: Section, chart: Course, top: int) -> tuple[int, str]:
     for number, (name, rows) in enumerate(list(panels.items())[:PANELS_MAX]):
         y = top + number * (_PANEL_HEIGHT + 56)
         parts.append(text_at(_PANEL_LEFT, y + 14, shortened(name, 90), "title"))
-        parts.append(_panel_frame(axis, y + 26, [(m, x_of(m)) for m in time_ticks(first, last, 9)]))
+        parts.append(
+            _panel_frame(axis, said_of, y + 26, [(m, x_of(m)) for m in time_ticks(first, last, 9)])
+        )
         points = sorted(
             (x_of(_moment(row[time_at])), [float(row[place]) for place in places]) for row in rows
         )
@@ -56,14 +62,23 @@ def draw_course(section: Section, chart: Course, top: int) -> tuple[int, str]:
     )
 
 
-def _panel_frame(axis: Axis, top: int, times: Sequence[tuple[datetime, float]]) -> str:
+def _number(value: float) -> str:
+    return f"{value:,.12g}"
+
+
+def _panel_frame(
+    axis: Axis,
+    said_of: Callable[[float], str],
+    top: int,
+    times: Sequence[tuple[datetime, float]],
+) -> str:
     right, bottom = WIDTH - VALUE_WIDTH, top + _PANEL_HEIGHT
     parts, free = [], float(bottom + 99)
     for tick in axis.ticks:
         y = bottom - _PANEL_HEIGHT * axis.at(tick)
         parts.append(grid(_PANEL_LEFT, right, y, y))
         if y <= free:
-            parts.append(text_at(_PANEL_LEFT - 8, y + 4, duration(tick), "faint", "end"))
+            parts.append(text_at(_PANEL_LEFT - 8, y + 4, said_of(tick), "faint", "end"))
             free = y - _Y_GAP
     for moment, x in times:
         parts.append(grid(x, x, top, bottom + 4))

@@ -28,6 +28,7 @@ from goq.pipeline.reports.report import (
     headings,
     shortened,
     shown,
+    with_lane_names,
 )
 
 WAITS = ("topic", "group", "messages", "p50_ms", "p90_ms", "p99_ms", "max_ms")
@@ -103,6 +104,13 @@ def test_what_a_chart_leaves_out_is_said() -> None:
     many = Section("T", COURSE, [("o", f"g{n}", when, 1.0, 2.0) for n in range(30)], LINES)
     assert note_of(many) == f"The first {PANELS_MAX} of 30; all are in the table."
     assert note_of(counts(("a", "b", 1))) == ""
+
+
+def test_lanes_have_the_names_of_their_topic() -> None:
+    rows = [("orders", 0, 5), ("orders", 2, 6), ("numbered", 0, 7)]
+    report = Report("latency", "Q?", [Section("T", ("topic", "lane", "messages"), rows)])
+    (section,) = with_lane_names(report, {"orders": ["high", "normal"], "numbered": []}).sections
+    assert section.rows == [("orders", "high", 5), ("orders", 2, 6), ("numbered", 0, 7)]
 
 
 def test_a_section_without_rows_says_so_and_draws_nothing() -> None:
