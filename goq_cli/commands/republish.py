@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from goq.errors import TopicNotFound, UsageError
+from goq.units import parse_time_us
 from goq_cli.output.output import notice
 from goq_cli.output.report import print_report
 from goq_cli.session import SESSION
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from goq.pipeline.reports.report import Report
+    from goq.pipeline.reports.tables import LiveSource
     from goq.pipeline.spark.sink_options import SinkOptions
 
 _TABLES = ("messages", "events", "groups")
@@ -40,6 +43,12 @@ def command(
     include_deleted: Annotated[
         bool, typer.Option("--include-deleted", help="Of the node: archived messages, too.")
     ] = False,
+    since: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Of the node: read from TIME on.")
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Of the node: read up to TIME.")
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print the effect.")] = False,
     master: Annotated[
         str, typer.Option(metavar="URL", help="The Spark master to work on.")
@@ -58,10 +67,14 @@ def command(
         raise UsageError("say where they go: --into TOPIC")
     if not source and not topics:
         raise UsageError("say what to read: --from DIR, or topics of the node")
-    if source and include_deleted:
-        raise UsageError("--include-deleted is for what is read from the node")
+    if source and (include_deleted or since is not None or until is not None):
+        raise UsageError(
+            "--include-deleted, --since and --until are for what is read from the node"
+        )
     with needs_extra("spark"):
+        from goq.pipeline.reports.republish import check_columns_of
         from goq.pipeline.reports.spark_errors import told_plainly
+        from goq.pipeline.reports.tables import LiveSource
         from goq.pipeline.spark.session import spark_session
         from goq.pipeline.spark.sink_options import SinkOptions
     servers, token = SESSION.servers_and_token()
@@ -73,12 +86,16 @@ def command(
             "txnId": txn_id or default_transaction(query, topics, into),
         }
     )
-    _look(options, dry_run=dry_run)
+    live = LiveSource(servers, token, topics, include_deleted, *_span(since, until))
+    exists = _look(options, dry_run=dry_run)
     notice("starting Spark…")
     session = spark_session(master)
     try:
         with told_plainly():
-            rows = _rows(session, query, source, topics, include_deleted)
+            rows = _rows(session, query, source, topics, live)
+            if not exists and not dry_run:
+                check_columns_of(rows)
+                _open(options)
             report = _run(rows, options, dry_run=dry_run)
     finally:
         session.stop()
@@ -91,38 +108,51 @@ def default_transaction(query: str, topics: list[str], into: str) -> str:
     return f"republish-{hashlib.blake2b(told.encode(), digest_size=8).hexdigest()}"
 
 
-def _look(options: SinkOptions, *, dry_run: bool) -> None:
-    """Check the target before Spark starts, and print what will be done."""
-    from goq.client._sync.frame_publisher import FramePublisher
+def _span(since: str | None, until: str | None) -> tuple[int | None, int | None]:
+    """Return the bounds of what is read, in microseconds."""
+    now_us = time.time_ns() // 1000
+    from_us, to_us = (
+        None if text is None else parse_time_us(text, now_us=now_us, field=field)
+        for field, text in (("--since", since), ("--until", until))
+    )
+    return from_us, to_us
 
+
+def _look(options: SinkOptions, *, dry_run: bool) -> bool:
+    """Return whether the target exists, before Spark starts; print what will be done."""
+    exists = True
     try:
         with SESSION.long_client() as client:
-            if not dry_run:
-                FramePublisher(client).open_topic(options.topic)
-            else:
-                client.describe_topic(options.topic)
+            client.describe_topic(options.topic)
     except TopicNotFound:
-        if not dry_run:
-            raise
-        sys.stderr.write(f"there is no topic {options.topic} yet\n")
+        exists = False
+        if dry_run:
+            sys.stderr.write(f"there is no topic {options.topic} yet\n")
     if not dry_run:
         sys.stderr.write(
             f"republishing into {options.topic} as --txn-id {options.transaction}: the same"
             " command goes on if it is cut short, and stores nothing twice\n"
         )
+    return exists
+
+
+def _open(options: SinkOptions) -> None:
+    """Create the target, now that the query is known to be right."""
+    from goq.client._sync.frame_publisher import FramePublisher
+
+    with SESSION.long_client() as client:
+        FramePublisher(client).open_topic(options.topic)
 
 
 def _rows(
-    session: SparkSession, query: str, source: str, topics: list[str], include_deleted: bool
+    session: SparkSession, query: str, source: str, topics: list[str], live: LiveSource
 ) -> DataFrame:
-    from goq.pipeline.reports.tables import ExportedTables, LiveSource, LiveTables
+    from goq.pipeline.reports.tables import ExportedTables, LiveTables
 
     if source:
         tables: ExportedTables | LiveTables = ExportedTables(session, source, topics)
     else:
-        tables = LiveTables(
-            session, LiveSource(*SESSION.servers_and_token(), topics, include_deleted)
-        )
+        tables = LiveTables(session, live)
     for name in _TABLES:
         if name in query.lower():  # the others are not loaded
             tables.table(name).createOrReplaceTempView(name)

@@ -66,6 +66,11 @@ def republish(rows: DataFrame, options: SinkOptions) -> Republished:
     return Republished(dict(sorted(reached.items())), outcome)
 
 
+def check_columns_of(rows: DataFrame) -> None:
+    """Raise ``InvalidInput`` for columns that no message has, before anything is created."""
+    as_messages(rows, partitions=1)
+
+
 def _write(messages: DataFrame, options: SinkOptions) -> None:
     writer = messages.write.format("goq").options(
         server=",".join(options.servers),

@@ -13,6 +13,7 @@ pytest.importorskip("pyspark", minversion="4.2")
 
 from goq.client import Client
 from goq.pipeline.spark import session
+from goq.units import format_time_us
 from goq_cli import main
 from goq_cli.session import SESSION
 from tests.support.node.running_node import RunningNode
@@ -125,13 +126,33 @@ def test_what_is_wrong_is_said_in_a_line(
     assert said in lines[0]
 
 
-def test_a_target_that_the_node_does_not_make_is_said_before_spark_is_started(
+def test_a_wrong_query_leaves_no_target(goq: Goq, topic: str, node: RunningNode) -> None:
+    into = f"{topic}-new"
+    for query in ("SELECT * FROM nope", "SELECT 1 AS n FROM messages", "SELEKT"):
+        goq("republish", query, topic, "--into", into, code=7)
+    with Client(node.url) as client:
+        assert into not in {each.name for each in client.list_topics()}
+
+
+def test_only_a_span_of_a_topic_is_read_from_the_node(
+    goq: Goq, node: RunningNode, topic: str
+) -> None:
+    publish(node, topic, 3)
+    with Client(node.url) as client:
+        last = max(message.timestamp for message in client.read_log(topic))
+    publish(node, topic, 3)
+    words = ("republish", "SELECT * FROM messages", topic, "--into", topic, "--dry-run", "--json")
+    since = format_time_us(last + 1)
+    out, _ = goq(*words, "--since", since)
+    assert rows(out, "Messages")[0]["messages"] == 3
+    out, _ = goq(*words, "--until", since)
+    assert rows(out, "Messages")[0]["messages"] == 3
+    goq(*words, "--from", "lake", "--since", since, code=2)
+
+
+def test_a_target_that_the_node_does_not_make_is_said_before_anything_is_read(
     goq: Goq, topic: str, monkeypatch: pytest.MonkeyPatch, node: RunningNode
 ) -> None:
-    def not_wanted(_master: str) -> SparkSession:
-        raise AssertionError("Spark was started")
-
-    monkeypatch.setattr(session, "spark_session", not_wanted)
     monkeypatch.setattr(node.node.broker, "_auto_create", False)
     words = ("republish", "SELECT * FROM messages", topic, "--into", "nowhere")
     _, err = goq(*words, code=3)
