@@ -15,6 +15,7 @@ pytest.importorskip("sqlalchemy")
 import pyarrow as pa
 import pyarrow.dataset as ds
 from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.io.pyarrow import parquet_files_to_data_files
@@ -31,6 +32,7 @@ from goq.pipeline.export.export import Decoding, Export
 from goq.pipeline.export.groups_table import export_groups
 from tests.support.node.running_node import RunningNode
 from tests.support.pipeline.lake_changes import CHANGES, cells, export_change
+from tests.support.pipeline.rest_catalog import rest_catalog
 
 
 class Stopped(BaseException):
@@ -294,6 +296,28 @@ def test_a_commit_that_another_overtook_is_tried_again_and_never_done_twice(
     tables.register(LocalDestination(tmp_path / "out"), topic)
     assert failures > 1
     check_same(catalog, tmp_path / "out")
+
+
+def test_a_rest_catalog_gets_each_file_once_though_another_commit_is_faster(
+    node: RunningNode, topic: str, tmp_path: Path
+) -> None:
+    publish(node, topic, [f"v{n}" for n in range(50)])
+    export(node, topic, tmp_path / "out", 1_000_000)
+    with rest_catalog(tmp_path) as server:
+        catalog = RestCatalog("lake", uri=server.url)
+        IcebergCatalog(catalog, "goq").register(LocalDestination(tmp_path / "out"), topic)
+        check_same(catalog, tmp_path / "out")
+        publish(node, topic, ["more"])
+        export(node, topic, tmp_path / "out", 90_000_000_000)
+
+        def be_faster(name: str) -> None:
+            server.before_commit = lambda name: None
+            IcebergCatalog(server.tables, "goq").register(LocalDestination(tmp_path / "out"), topic)
+
+        server.before_commit = be_faster
+        IcebergCatalog(catalog, "goq").register(LocalDestination(tmp_path / "out"), topic)
+        assert server.conflicts > 0
+        check_same(catalog, tmp_path / "out")
 
 
 @pytest.mark.parametrize("change", CHANGES)

@@ -43,7 +43,7 @@ def test_the_orders_of_the_example_arrive_once_and_are_accounted_for(
     assert len(placed) == 2 * example["ORDERS"]
     assert large == [order for order in placed if order["total"] >= example["LARGE"]]
     tables = ExportedTables(spark, str(tmp_path / "lake"), [])
-    report = audit(*map(tables.table, ("messages", "events", "groups")))
+    report = audit(tables.slices())
     assert not report.failed
     fates = {row[2]: row[3] for row in report.sections[0].rows}
     refused = sum(order["customer"] == example["NO_SUCH_CUSTOMER"] for order in placed)

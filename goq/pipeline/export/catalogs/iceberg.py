@@ -34,6 +34,9 @@ from goq.pipeline.export.ledger import ExportLedger, ExportState, changed_files
 NAMESPACE = "goq"
 _KIND = "goq.table"
 _REACHED = "goq.registered."
+_RETRIES = "commit.retry.num-retries"
+"""pyiceberg's own attempts, which would add the files to whatever the table has then: another run
+may have added them. This module looks again at what the table lacks."""
 
 
 class IcebergCatalog:
@@ -74,6 +77,7 @@ class IcebergCatalog:
             return 0
         if not state.is_registered:  # before a catalog names a file
             ledger.put_state(msgspec.structs.replace(state, is_registered=True))
+        table.metadata.properties[_RETRIES] = "0"
         added, merged = changed_files(manifests)
         files = [target.uri(path) for path in added]
         named = {target.uri(path): [*map(target.uri, some)] for path, some in merged.items()}
