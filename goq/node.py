@@ -138,6 +138,7 @@ class NodeServer:
             peer_end_s = expiry_s(self.config.cluster.tls.cert_file)
             self.app.metrics.cluster_certificate_end_s = peer_end_s
         await self.app.backups.open()
+        await self.app.restores.open()
         self._space_monitor = asyncio.ensure_future(self._watch_space())
         self._server = await self._listen(self.app)
         if self.config.sqs.listen is not None:
@@ -378,6 +379,7 @@ class NodeServer:
             self._space_monitor = None
         if self.app is not None:
             await self.app.backups.close()
+            await self.app.restores.close()
         broker, cluster, bootstrap, lock = self.broker, self.cluster, self._bootstrap, self._lock
         self.broker = self.cluster = self._bootstrap = self._lock = self.app = None
         try:

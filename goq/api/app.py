@@ -38,6 +38,7 @@ from goq.api.routes.messages import MessageRoutes
 from goq.api.routes.operations import NodeCallRoutes, OperationRoutes
 from goq.api.routes.producers import ProducerRoutes
 from goq.api.routes.receive import ReceiveRoutes
+from goq.api.routes.restores import RestoreRoutes
 from goq.api.routes.scheduled import ScheduledRoutes
 from goq.api.routes.schedules import ScheduleRoutes
 from goq.api.routes.search import SearchRoutes
@@ -49,6 +50,7 @@ from goq.api.views.live.view import LiveView
 from goq.api.views.principal_usage import PrincipalUsage
 from goq.api.views.schedule_publisher import SchedulePublisher
 from goq.backup.node_backups import NodeBackups
+from goq.backup.node_restores import NodeRestores
 from goq.broker.broker import Broker
 from goq.broker.topic.start_queue import StartQueue
 from goq.cluster.admin.standalone_view import StandaloneView
@@ -106,6 +108,7 @@ class App:
         self.metrics.certificate = certificate
         self.backups = _backups(broker, backup or BackupConfig(), cluster)
         self.metrics.backups = self.backups
+        self.restores = _restores(broker, self.backups.config, cluster)
         traces = TraceRoutes(broker, node_id)
         quotas = self.metrics.quotas
         usage = PrincipalUsage(broker, quotas)
@@ -157,6 +160,7 @@ class App:
             *ScheduleRoutes(broker, schedules).routes(),
             *AuditRoutes(broker).routes(),
             *BackupRoutes(self.backups).routes(),
+            *RestoreRoutes(self.restores, broker.clock).routes(),
             *LiveRoutes(live, view).routes(),
             *ClusterRoutes(view).routes(),
             *operations.routes(),
@@ -299,6 +303,17 @@ def _backups(broker: Broker, config: BackupConfig, cluster: ClusterNode | None) 
 
     source = ClusterSource(cluster.backup_files)
     return NodeBackups(broker, config, source, goes_first=lambda: cluster.raft.is_leader)
+
+
+def _restores(broker: Broker, config: BackupConfig, cluster: ClusterNode | None) -> NodeRestores:
+    if cluster is None:
+        return NodeRestores(broker, config)
+
+    async def is_in_cluster(topic_id: int) -> bool:
+        await cluster.freshness.catch_up()
+        return any(topic.topic_id == topic_id for topic in cluster.state.topics.values())
+
+    return NodeRestores(broker, config, is_in_cluster)
 
 
 def _topic_routes(broker: Broker, node_id: str, cluster: ClusterNode | None) -> TopicRoutes:

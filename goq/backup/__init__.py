@@ -10,5 +10,7 @@ object_writer     copies of planned files as objects
 backup            one backup, from plan to manifest
 node_backups      backups of a running node, on request and on a schedule
 inspection        a check of every stored byte, and removal of old backups
+topic_restorer    the logs of a topic from a backup
 restore           a new data folder from a backup
+node_restores     restores of single topics into a running node
 """

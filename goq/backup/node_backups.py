@@ -105,19 +105,7 @@ class NodeBackups:
 
         Raises ``InvalidInput`` if the configuration names no folder, or another one than ``to``.
         """
-        where = self.config.to
-        if where is None:
-            raise InvalidInput(
-                "this node has no folder for backups: name one as backup.to in its configuration,"
-                " or start it with --set backup.to=DIR",
-                field="to",
-            )
-        if to is not None and _normal(to) != _normal(where):
-            raise InvalidInput(
-                f"this node backs up to {where}; another place needs backup.to in its"
-                " configuration",
-                field="to",
-            )
+        where = configured_place(self.config, to)
         running = self.running
         if running is not None:
             return running
@@ -243,6 +231,26 @@ class NodeBackups:
         else:
             if done.backups:
                 _log.info("%d old backups removed from %s", done.backups, where)
+
+
+def configured_place(config: BackupConfig, asked: str | None) -> Path | str:
+    """Return the place of a node's backups, which a request may repeat.
+
+    Raises ``InvalidInput`` for another place, and without any.
+    """
+    where = config.to
+    if where is None:
+        raise InvalidInput(
+            "this node has no folder for backups: name one as backup.to in its configuration,"
+            " or start it with --set backup.to=DIR",
+            field="to",
+        )
+    if asked is not None and _normal(asked) != _normal(where):
+        raise InvalidInput(
+            f"this node backs up to {where}; another place needs backup.to in its configuration",
+            field="to",
+        )
+    return where
 
 
 def _normal(where: Path | str) -> str:

@@ -6,7 +6,7 @@ import asyncio
 import gc
 import random
 import secrets
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -294,6 +294,34 @@ class Broker:
                 return self.topics.get(name) or await self._open(row)
             except GoqError as error:
                 raise outcome_unknown(error) from error  # the topic exists, but is not open here
+
+    async def adopt_topic(
+        self,
+        row: TopicRow,
+        groups: Mapping[str, Mapping[str, str]],
+        epoch: int,
+        put_in_place: Callable[[], None],
+    ) -> None:
+        """Add a topic whose files ``put_in_place`` renames to their place; it blocks on the disk.
+
+        No epoch in its logs exceeds ``epoch``. Raises ``TopicExists``, and ``TimedOut`` if it may
+        have been added.
+        """
+        check_not_internal(row.name)
+        await self.start_queue.wait_for(row.name)
+        async with self._changing:
+            if row.name in self.topics:
+                raise TopicExists(f"topic {row.name} exists already")
+            with self.capacity.topic(row.partitions):
+                await self._loader.finish_deletion(row.name)
+                await asyncio.get_running_loop().run_in_executor(self.executor, put_in_place)
+                await self.metadata.adopt_topic(row, groups, epoch)
+                try:
+                    await self.archive.take_up(row.folder)
+                    if row.name not in self.topics:
+                        await self._open(row)
+                except GoqError as error:
+                    raise outcome_unknown(error) from error  # it exists, but is not open here
 
     async def alter_topic(
         self,

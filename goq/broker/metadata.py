@@ -79,6 +79,15 @@ class MetadataStore(Protocol):
         """Insert a topic; return it with the id that it got. Raises ``TopicExists``."""
         ...
 
+    async def adopt_topic(
+        self, topic: TopicRow, groups: Mapping[str, Mapping[str, str]], epoch: int
+    ) -> None:
+        """Insert a topic whose files are in their place, with its groups.
+
+        No epoch in its logs exceeds ``epoch``. Raises ``TopicExists``.
+        """
+        ...
+
     async def put_topic(
         self, topic: TopicRow, replication: TopicReplication = DEFAULT_REPLICATION
     ) -> None:
@@ -222,6 +231,13 @@ class LocalMetadata:
         """Insert a topic."""
         await self.put_topic(topic)
         return topic
+
+    async def adopt_topic(
+        self, topic: TopicRow, groups: Mapping[str, Mapping[str, str]], epoch: int
+    ) -> None:
+        """Insert a topic whose files are in their place; their topic file has its groups."""
+        await self.put_partitions(topic.folder, topic.partitions)
+        await self.put_topic(topic)
 
     async def put_topic(
         self, topic: TopicRow, replication: TopicReplication = DEFAULT_REPLICATION

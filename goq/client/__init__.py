@@ -90,7 +90,13 @@ if TYPE_CHECKING:
         MessageGroupState,
         MessagePage,
     )
-    from goq.client.results.node import FinishedBackup, NodeHealth, NodeProblem, NodeVersion
+    from goq.client.results.node import (
+        FinishedBackup,
+        FinishedRestore,
+        NodeHealth,
+        NodeProblem,
+        NodeVersion,
+    )
     from goq.client.results.result import Result
     from goq.client.results.schedule import ScheduleDescription
     from goq.client.results.token import CreatedToken, Identity, TokenDescription
@@ -136,6 +142,7 @@ __all__ = [
     "FailedDelivery",
     "FailedReceipt",
     "FinishedBackup",
+    "FinishedRestore",
     "FollowerLag",
     "FoundMessagePage",
     "GroupDescription",
@@ -233,6 +240,7 @@ _MODULES = {
     "MissingSteps": "results.trace",
     "NodeDescription": "results.cluster",
     "FinishedBackup": "results.node",
+    "FinishedRestore": "results.node",
     "LatencyCounts": "results.live",
     "LiveGroup": "results.live",
     "LiveNode": "results.live",

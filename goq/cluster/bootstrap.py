@@ -56,6 +56,7 @@ from goq.cluster.membership.join import (
     registered_disk_in,
 )
 from goq.cluster.membership.registration import NodeRegistration
+from goq.cluster.membership.restored_topics import RestoredTopics, founds_alone
 from goq.cluster.metadata.broker_store import ReplicatedMetadataStore
 from goq.cluster.metadata.client import MetadataClient
 from goq.cluster.metadata.commands import RegisterNode
@@ -106,6 +107,8 @@ class _Membership(NamedTuple):
     nodes: NodeClient
     routes: NodeRoutes
     leaders: PartitionLeaders
+    store: ReplicatedMetadataStore
+    restored: RestoredTopics
 
     def state(self) -> MetadataState:
         """Return the cluster metadata, as far as it is known here."""
@@ -158,7 +161,13 @@ class ClusterBootstrap:
         data_dir = config.broker.data_dir
         folder = data_dir / _FOLDER
         was_member = folder.exists() or FILE_NAME in self._disk.names(data_dir)
-        if not was_member and await local.topics():
+        restored = await RestoredTopics.load(
+            self._disk,
+            data_dir,
+            local,
+            is_alone=founds_alone(config.cluster.peers, name, self._join_url),
+        )
+        if not was_member and not restored.names and await local.topics():
             raise UsageError(
                 f"the topics in {data_dir} belong to a node without a cluster, or to a member that"
                 " lost what it knew of one, and a cluster would not know them; start with an empty"
@@ -201,10 +210,11 @@ class ClusterBootstrap:
             name, lambda: machine.state, nodes.call, probes, _RELAYED_CALLS, self._tls
         )
         leaders = PartitionLeaders(name, lambda: machine.state, routes.calls.call)
+        store = ReplicatedMetadataStore(local, metadata, name, lambda: restored.names)
         self._membership = _Membership(
-            disk_id, machine, raft, metadata, rpc, nodes, routes, leaders
+            disk_id, machine, raft, metadata, rpc, nodes, routes, leaders, store, restored
         )
-        return ReplicatedMetadataStore(local, metadata)
+        return store
 
     def remote_partition(self, topic: str, number: int) -> RemotePartition:
         """Return a partition that another node leads."""
@@ -306,6 +316,7 @@ class ClusterBootstrap:
             data_loss=data_loss,
             divergence=divergence,
             registration=self._registration(broker, base, data_loss, reconciler, heartbeats),
+            adopt_restored=lambda: base.restored.adopt(broker, base.store, state()),
             reconciler=reconciler,
             freshness=freshness,
             view=ClusterView(

@@ -75,6 +75,8 @@ class ClusterNode:
     data_loss: DataLoss
     divergence: DivergenceRecovery
     registration: NodeRegistration
+    adopt_restored: Callable[[], Coroutine[None, None, None]]
+    """Gives a new cluster the topics of a restored folder."""
     reconciler: Reconciler
     freshness: MetadataFreshness
     view: ClusterView
@@ -183,6 +185,7 @@ class ClusterNode:
             try:
                 if not self.divergence.is_waiting:
                     await self.registration.ensure()
+                    await self.adopt_restored()
                 if await self.divergence.recover():
                     self.reconciler.forget()
                 if not self.divergence.is_pending:

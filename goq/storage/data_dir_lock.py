@@ -23,6 +23,8 @@ DATA_FORMAT: Final = 2
 _OTHERS: Final = 0o077
 RESTORING: Final = b"restoring\n"
 """The content of ``FORMAT`` while a restore fills a folder: no node starts on half of it."""
+RESTORED_NAME: Final = "RESTORED"
+"""A file that a restore leaves: a cluster may begin with the topics of the folder."""
 
 
 class DataDirLock:

@@ -18,6 +18,7 @@ grep          messages by a text in them
 audit         the audit trail
 tokens        create, list, rotate, revoke tokens; the sender of a request
 backups       begin a backup, and see how it went
+restores      begin a restore of a topic, and see how it went
 live          what goes on now, a line a second
 cluster       cluster state and operations
 console       the files of the web console

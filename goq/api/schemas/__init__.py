@@ -11,6 +11,7 @@ audit         records of the audit trail
 tokens        tokens, and the sender of a request
 schedules     schedules, and their messages
 backups       begun and finished backups
+restores      begun and finished restores
 live          lines of what goes on now
 cluster       nodes, partitions, reassignments, elections, settings
 """

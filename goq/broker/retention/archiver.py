@@ -43,7 +43,7 @@ from goq.storage.archive.file import (
     write_archive,
 )
 from goq.storage.archive.loaded_indexes import LoadedIndexes
-from goq.storage.archive.manifest import archive_row, find_unlisted
+from goq.storage.archive.manifest import archive_row, find_unlisted, find_unlisted_of
 from goq.storage.archive.store_cache import CACHE_DIR, StoreCache
 from goq.storage.archive.tiered_disk import TieredDisk
 from goq.storage.disk import Disk
@@ -126,6 +126,20 @@ class Archiver:
         for row in known.values():
             self._add_row(row)
         for row in here:
+            self.uploader.add(row, self.file_of(row))
+
+    async def take_up(self, folder: str) -> None:
+        """Add the archived segments of a topic whose files have come after the start."""
+        local, logs = self._disk.local, self._rows.get(folder, _NO_ROWS)
+        known = {row[:4]: row for rows in logs.values() for row in rows}
+        found = await self._run_in(
+            self._writer, lambda: list(find_unlisted_of(local, self.root, folder, known))
+        )
+        if not found:
+            return
+        await self._metadata.put_archived(found)
+        for row in found:
+            self._add_row(row)
             self.uploader.add(row, self.file_of(row))
 
     def start(self, tasks: Tasks) -> None:

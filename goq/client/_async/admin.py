@@ -229,6 +229,38 @@ class AsyncAdmin(AsyncMessageAdmin, AsyncClusterAdmin, AsyncTokenAdmin, AsyncSch
                 return finished
             await sleep(_BACKUP_POLL_S)
 
+    async def restore_topic(
+        self,
+        topic: str,
+        new_name: str,
+        *,
+        place: str | None = None,
+        backup: str | None = None,
+        at: Time | None = None,
+        settings: Mapping[str, object] | None = None,
+    ) -> results.node.FinishedRestore:
+        """Have the node restore a topic of its backups under another name; wait for it.
+
+        The backups are those in the folder of its setting ``backup.to``, and ``place`` may only be
+        that folder. ``backup`` is a name that ``goq backup list`` shows; without it, the newest
+        one, or the oldest that reaches the time ``at``. ``settings`` replace those of the backup.
+        The topic has its groups and their progress; all leases have ended.
+
+        Needs the rules ``operate:*``, ``read`` of the one and ``manage`` of the other. Raises
+        ``TopicExists``, ``InvalidInput``, and ``Unavailable`` if the restore failed.
+        """
+        body: dict[str, Any] = {"topic": topic, "as": new_name, "from": place, "backup": backup}
+        body |= {"at": None if at is None else as_time(at, "at")}
+        body |= {"settings": None if settings is None else dict(settings)}
+        given = {name: value for name, value in body.items() if value is not None}
+        number = results.node.decode_begun(await self._http.call("POST", routes.RESTORES, given))
+        while True:
+            answer = await self._http.call("GET", routes.RESTORES)
+            finished = results.node.decode_restore(answer, number)
+            if finished is not None:
+                return finished
+            await sleep(_BACKUP_POLL_S)
+
 
 def _topic_body(
     settings: Mapping[str, object] | None,

@@ -65,23 +65,48 @@ class FinishedBackup(Result):
     missing: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishedRestore(Result):
+    """A topic that was restored into a running node: from which backup, and what it has.
+
+    ``missing`` are partitions that the backup lacks, as ``orders:2``: they are empty.
+    """
+
+    backup: str = ""
+    topic: str = ""
+    messages: int = 0
+    bytes: int = 0
+    missing: tuple[str, ...] = ()
+
+
 def decode_begun(answer: object) -> int:
-    """Return the number of a backup that was begun."""
+    """Return the number of a backup or a restore that was begun."""
     number = answer.get("number") if isinstance(answer, dict) else None
     return number if isinstance(number, int) else 0
 
 
 def decode_backup(answer: object, number: int) -> FinishedBackup | None:
     """Return a backup by its number, None while it is under way. Raises ``Unavailable``."""
+    last = _finished(answer, number, "backup")
+    return None if last is None else decode(FinishedBackup, last)
+
+
+def decode_restore(answer: object, number: int) -> FinishedRestore | None:
+    """Return a restore by its number, None while it is under way. Raises ``Unavailable``."""
+    last = _finished(answer, number, "restore")
+    return None if last is None else decode(FinishedRestore, last)
+
+
+def _finished(answer: object, number: int, what: str) -> dict[str, object] | None:
     fields = answer if isinstance(answer, dict) else {}
     if fields.get("running") == number:
         return None
     last = fields.get("last")
     if not isinstance(last, dict) or last.get("number") != number:
-        raise Unavailable("the node was restarted, so there is no backup; begin it again")
+        raise Unavailable(f"the node was restarted, so there is no {what}; begin it again")
     if last.get("failure"):
-        raise Unavailable(f"no backup: {last['failure']}")
-    return decode(FinishedBackup, last)
+        raise Unavailable(f"no {what}: {last['failure']}")
+    return last
 
 
 def decode_version(answer: object) -> NodeVersion:

@@ -59,6 +59,7 @@ _HANDLERS: dict[type[commands.Command], Callable[[MetadataState, Any], Applied]]
     commands.CreateTopic: topics.create_topic,
     commands.CreateTopicWithMinInsync: topics.create_topic,
     commands.CreateTopicWithId: topics.create_topic,
+    commands.AdoptTopic: topics.adopt_topic,
     commands.AlterTopic: topics.alter_topic,
     commands.AlterTopicReplication: topics.alter_topic_replication,
     commands.AddPartitions: topics.add_partitions,

@@ -6,7 +6,7 @@ Data of this node alone, such as its segments and its start count, stays in its 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from goq import limits
 from goq.access.token_record import TokenRecord
@@ -46,9 +46,18 @@ _CONFLICT_RETRY_S = 0.02
 class ReplicatedMetadataStore:
     """A ``MetadataStore``: a change is committed, and applied here, when a method returns."""
 
-    def __init__(self, local: LocalMetadata, metadata: MetadataClient) -> None:
+    def __init__(
+        self,
+        local: LocalMetadata,
+        metadata: MetadataClient,
+        node: str = "",
+        reserved: Callable[[], Collection[str]] = frozenset,
+    ) -> None:
+        """``node`` is this node. No other topic gets one of the ``reserved`` names."""
         self._local = local
         self._metadata = metadata
+        self._node = node
+        self._reserved = reserved
 
     @property
     def _state(self) -> MetadataState:
@@ -93,10 +102,7 @@ class ReplicatedMetadataStore:
         Raises ``TopicExists`` if it is new to this node's broker, but not to the cluster.
         """
         check_optional(self._state, topic.settings)
-        existing = self._state.topics.get(topic.name)
-        if existing is not None:
-            reason = "is being deleted; try again" if existing.deleting else "exists already"
-            raise TopicExists(f"topic {topic.name} {reason}", field="name")
+        self._check_free(topic.name)
         factor, min_insync = replication
         fields = (topic.name, topic.partitions, dict(topic.settings), factor)
         command = (
@@ -107,6 +113,27 @@ class ReplicatedMetadataStore:
             else commands.CreateTopicWithMinInsync(*fields, min_insync)
         )
         return topic._replace(id=(await self._propose(command)).value)
+
+    def _check_free(self, name: str) -> None:
+        existing = self._state.topics.get(name)
+        if existing is not None:
+            reason = "is being deleted; try again" if existing.deleting else "exists already"
+            raise TopicExists(f"topic {name} {reason}", field="name")
+        if name in self._reserved():
+            raise Unavailable(f"topic {name} is being restored; try again", retry_after_ms=1000)
+
+    async def adopt_topic(
+        self, topic: TopicRow, groups: Mapping[str, Mapping[str, str]], epoch: int
+    ) -> None:
+        """Create a topic with its groups; this node has its messages.
+
+        The controller adds replicas. Raises ``TopicExists``, and ``TooLarge`` for very many groups.
+        """
+        check_optional(self._state, topic.settings)
+        await self._local.put_partitions(topic.folder, topic.partitions)
+        written = {name: dict(own) for name, own in groups.items()}
+        fields = (topic.name, topic.partitions, dict(topic.settings), None, None, topic.id)
+        await self._propose(commands.AdoptTopic(*fields, self._node, epoch + 1, written))
 
     async def put_topic(
         self, topic: TopicRow, replication: TopicReplication = DEFAULT_REPLICATION

@@ -159,6 +159,18 @@ class CreateTopicWithId(CreateTopic, frozen=True, tag="create_topic/3"):
     topic_id: Count = 0
 
 
+class AdoptTopic(CreateTopicWithId, frozen=True, tag="create_topic/4"):
+    """Create a topic whose messages are on the disk of ``node`` already, such as restored ones.
+
+    That node has the only replica at first; the controller adds the others. ``leader_epoch`` is
+    above all epochs in the logs.
+    """
+
+    node: Text = ""
+    leader_epoch: Count = 1
+    groups: dict[Text, dict[str, str]] = {}
+
+
 class AlterTopic(Command, frozen=True, tag="alter_topic/1"):
     """Set settings; None resets one to its default. ``value`` is the topic's version."""
 
@@ -385,6 +397,7 @@ AnyCommand = (
     | CreateTopic
     | CreateTopicWithMinInsync
     | CreateTopicWithId
+    | AdoptTopic
     | AlterTopic
     | AlterTopicReplication
     | AddPartitions

@@ -18,6 +18,7 @@ level 9   schedules
 level 10  topics may have a total retention (``config.topic.TOTAL_RETENTION``)
 level 11  leaders push what they append over streams between nodes
 level 12  the head of a call between nodes proves who sends its body
+level 13  a topic may be created with messages that a node has already
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from __future__ import annotations
 from typing import Final
 
 from goq.cluster.metadata.commands import (
+    AdoptTopic,
     AlterTopicReplication,
     AnyCommand,
     ChangePartitions,
@@ -41,7 +43,7 @@ from goq.cluster.metadata.commands import (
 )
 from goq.cluster.metadata.state import MetadataState
 
-OWN_LEVEL: Final = 12
+OWN_LEVEL: Final = 13
 """The highest level that this version of goq knows."""
 
 DIGESTS_LEVEL: Final = 1
@@ -57,6 +59,7 @@ SCHEDULES_LEVEL: Final = 9
 TOTAL_RETENTION_LEVEL: Final = 10
 PUSH_STREAMS_LEVEL: Final = 11
 HEAD_PROOFS_LEVEL: Final = 12
+ADOPTION_LEVEL: Final = 13
 
 _COMMAND_LEVELS: dict[type, int] = {
     RegisterNodeWithLevel: 1,
@@ -64,6 +67,7 @@ _COMMAND_LEVELS: dict[type, int] = {
     CreateTopicWithMinInsync: 2,
     AlterTopicReplication: 2,
     CreateTopicWithId: TOPIC_IDS_LEVEL,
+    AdoptTopic: ADOPTION_LEVEL,
     DeleteTopicAtOnce: TOPIC_IDS_LEVEL,
     ChangePartitions: BATCHES_LEVEL,
     PutToken: TOKENS_LEVEL,
@@ -132,3 +136,8 @@ def has_push_streams(state: MetadataState) -> bool:
 def has_head_proofs(state: MetadataState) -> bool:
     """Whether all nodes send the digest of a body with the head of a call."""
     return state.features.level >= HEAD_PROOFS_LEVEL
+
+
+def has_adoption(state: MetadataState) -> bool:
+    """Whether all nodes know topics that are created with their messages."""
+    return state.features.level >= ADOPTION_LEVEL

@@ -51,10 +51,17 @@ def find_unlisted(
         if topic not in folders:
             _log.warning("%s is the archive of no topic; nothing reads it", root / topic)
             continue
-        for number in disk.names(root / topic):
-            if number.isascii() and number.isdecimal():
-                for log in LOG_NAMES:
-                    yield from _unlisted(disk, root, (topic, int(number)), log, known)
+        yield from find_unlisted_of(disk, root, topic, known)
+
+
+def find_unlisted_of(
+    disk: Disk, root: Path, topic: str, known: Mapping[ArchiveKey, ArchiveRow]
+) -> Iterator[ArchiveRow]:
+    """Yield the rows of one topic, by its folder, that ``known`` lacks."""
+    for number in disk.names(root / topic):
+        if number.isascii() and number.isdecimal():
+            for log in LOG_NAMES:
+                yield from _unlisted(disk, root, (topic, int(number)), log, known)
 
 
 def _unlisted(

@@ -73,6 +73,29 @@ def test_a_backup_of_a_cluster_has_all_that_clients_were_told(
     assert view_of(restored(folder, tmp_path / "new")) == before
 
 
+def test_a_topic_is_restored_into_the_cluster_under_another_name_with_all_its_replicas(
+    three: RunningCluster, q: Client
+) -> None:
+    fill(q)
+    settings, messages, groups, scheduled = view(q, ["orders"])["orders"]
+    q.create_backup()
+    q.publish("orders", b"after")
+    assert q.restore_topic("orders", "old").messages == 62
+    renamed = [(name.replace("orders:", "old:"), value, key) for name, value, key in messages]
+    later = [name.replace("orders:", "old:") for name in scheduled]
+    assert view(q, ["old"])["old"] == (settings, renamed, groups, later)
+
+    def are_in_sync() -> bool:
+        partitions = three.state("n2").topics["old"].partitions
+        return all(len(partition.in_sync) == 3 for partition in partitions)
+
+    eventually(are_in_sync, seconds=WAIT_S)
+    three.stop("n2")
+    with Client(three.by_name["n1"].url, retries="30s") as other:
+        assert view(other, ["old"])["old"] == (settings, renamed, groups, later)
+        assert other.publish("old", b"more")
+
+
 def test_the_death_of_a_leader_meanwhile_costs_nothing(
     three: RunningCluster,
     q: Client,

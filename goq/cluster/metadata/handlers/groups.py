@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from msgspec.structs import replace
 
 from goq import limits
@@ -88,6 +90,12 @@ def _require_group(state: MetadataState, command: DeleteGroup) -> GroupMetadata:
             "group_not_found", f"topic {command.topic!r} has no group {command.group!r}"
         )
     return known
+
+
+def check_new_groups(names: Iterable[str]) -> None:
+    """Reject groups that a new topic cannot have."""
+    for count, name in enumerate(names):
+        _check_new_group(name, count)
 
 
 def _check_new_group(name: str, count: int) -> None:

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from goq import limits
 from goq.cluster.metadata.commands import (
     AddPartitions,
+    AdoptTopic,
     AlterTopic,
     AlterTopicReplication,
     CreateTopic,
@@ -16,11 +17,13 @@ from goq.cluster.metadata.commands import (
     DeleteTopicAtOnce,
     RemoveTopic,
 )
+from goq.cluster.metadata.handlers.groups import check_new_groups
 from goq.cluster.metadata.handlers.partitions import require_topic
 from goq.cluster.metadata.handlers.replica_placement import assignable_nodes, place_replicas
 from goq.cluster.metadata.results import Accepted, Applied, CommandRejected
 from goq.cluster.metadata.state import (
     DeletedTopic,
+    GroupMetadata,
     MetadataState,
     PartitionMetadata,
     TopicMetadata,
@@ -32,6 +35,45 @@ from goq.model import NATIVE_TOPIC_IDS, check_name, format_topic_id
 
 def create_topic(state: MetadataState, command: CreateTopic) -> Applied:
     """Create a topic and place its replicas."""
+    topic_id = _check_new(state, command)
+    factor = _requested_factor(state, command)
+    min_insync = None
+    if isinstance(command, CreateTopicWithMinInsync | CreateTopicWithId):
+        min_insync = command.min_insync
+    _check_replication(factor, min_insync)
+    partitions = _new_partitions(state, None, command.partitions, factor, min_insync)
+    topic = _new_topic(command, topic_id, partitions, min_insync)
+    return _accepted(state, topic, f"topic {topic.name} created", topic.topic_id)
+
+
+def adopt_topic(state: MetadataState, command: AdoptTopic) -> Applied:
+    """Create a topic with its groups on the node that has its messages."""
+    topic_id = _check_new(state, command)
+    node, factor = state.nodes.get(command.node), _requested_factor(state, command)
+    if node is None or not node.takes_replicas:
+        raise CommandRejected(
+            "not_enough_nodes", f"node {command.node!r} is not up, not healthy, or leaving"
+        )
+    if command.leader_epoch < 1:
+        raise CommandRejected("invalid_epoch", "the first leader epoch is 1")
+    _check_replication(factor, command.min_insync)
+    check_new_groups(command.groups)
+    alone = PartitionMetadata(
+        replicas=(node.id,),
+        leader=node.id,
+        in_sync=(node.id,),
+        leader_epoch=command.leader_epoch,
+        replication_factor=factor,
+    )
+    topic = _new_topic(command, topic_id, (alone,) * command.partitions, command.min_insync)
+    if command.groups:
+        groups = {name: GroupMetadata(dict(own)) for name, own in command.groups.items()}
+        state = replace(state, groups={**state.groups, topic.name: groups})
+    return _accepted(state, topic, f"topic {topic.name} adopted", topic.topic_id)
+
+
+def _check_new(state: MetadataState, command: CreateTopic) -> int:
+    """Return the id of a new topic."""
     name = command.name
     try:
         check_name(name, "topic")
@@ -51,14 +93,17 @@ def create_topic(state: MetadataState, command: CreateTopic) -> Applied:
         )
     topic_id = _requested_id(state, command)
     _check_count(state, command.partitions, command.partitions)
-    factor = _requested_factor(state, command)
-    min_insync = None
-    if isinstance(command, CreateTopicWithMinInsync | CreateTopicWithId):
-        min_insync = command.min_insync
-    _check_replication(factor, min_insync)
-    partitions = _new_partitions(state, None, command.partitions, factor, min_insync)
-    topic = TopicMetadata(name, topic_id, dict(command.settings), partitions, min_insync=min_insync)
-    return _accepted(state, topic, f"topic {name} created", topic.topic_id)
+    return topic_id
+
+
+def _new_topic(
+    command: CreateTopic,
+    topic_id: int,
+    partitions: tuple[PartitionMetadata, ...],
+    min_insync: int | None,
+) -> TopicMetadata:
+    settings = dict(command.settings)
+    return TopicMetadata(command.name, topic_id, settings, partitions, min_insync=min_insync)
 
 
 def alter_topic(state: MetadataState, command: AlterTopic) -> Applied:

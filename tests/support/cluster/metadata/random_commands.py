@@ -164,7 +164,12 @@ class Commands:
                 topic_id = draw_topic_id(r.getrandbits)
                 if r.random() < 0.1:
                     topic_id = r.choice([0, *used])
-                return c.CreateTopicWithId(*fields, r.choice([None, 1, 2]), topic_id)
+                replication = (*fields, r.choice([None, 1, 2]), topic_id)
+                if r.random() < 0.5:
+                    node = r.choice([*sorted(state.nodes), "n0"])
+                    groups: Any = {group: {"x": "1"} for group in GROUPS if r.random() < 0.3}
+                    return c.AdoptTopic(*replication, node, r.randrange(9), groups)
+                return c.CreateTopicWithId(*replication)
             if r.random() < 0.3:
                 return c.CreateTopicWithMinInsync(*fields, r.choice([0, 1, 2, 3]))
             return c.CreateTopic(*fields)

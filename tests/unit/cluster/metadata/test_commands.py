@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from goq.cluster.membership.data_loss import lost_sole_replicas
 from goq.cluster.metadata.commands import (
+    AdoptTopic,
     AlterClusterSettings,
     AlterInSync,
     AlterTopic,
@@ -457,3 +459,26 @@ def test_a_leader_elected_uncleanly_leads_on_though_it_is_damaged(three: Metadat
     state = after(state, RenewLeadership(*at(state), "n1", partition(state).leader_epoch))
     state = after(state, SetNodeHealth("n2", 1, "its disk is full"))
     assert partition(state).leader == "n1"
+
+
+def test_an_adopted_topic_begins_on_its_node_with_its_groups_above_its_epochs(
+    three: MetadataState,
+) -> None:
+    drawn = NATIVE_TOPIC_IDS + 7
+    groups = {"billing": {"max_attempts": "7"}}
+    adopt = AdoptTopic("old", 2, {"fsync": "always"}, None, None, drawn, "n2", 41, groups)
+    state = after(three, adopt)
+    for each in state.topics["old"].partitions:
+        assert (each.replicas, each.in_sync, each.leader) == (("n2",), ("n2",), "n2")
+        assert each.leader_epoch == 41
+        assert each.replication_factor == state.settings.replication_factor > 1
+    assert dict(state.groups["old"]["billing"].settings) == {"max_attempts": "7"}
+    assert refused(state, adopt) == "topic_exists"
+    other = replace(adopt, name="other", topic_id=drawn + 1)
+    assert refused(state, replace(other, topic_id=drawn)) == "invalid_topic_id"
+    assert refused(state, replace(other, node="n9")) == "not_enough_nodes"
+    assert refused(state, replace(other, leader_epoch=0)) == "invalid_epoch"
+    assert refused(state, replace(other, groups={"../x": {}})) == "invalid_name"
+    assert refused(state, replace(other, name="../x")) == "invalid_name"
+    fenced = after(state, FenceNode("n2", state.nodes["n2"].incarnation))
+    assert refused(fenced, other) == "not_enough_nodes"
