@@ -11,6 +11,7 @@ from pathlib import Path
 from bench import (
     background,
     backlog,
+    backups,
     batches,
     cluster,
     commands,
@@ -50,6 +51,7 @@ WORKS: list[Work] = [
     *waiting.WORKS,
     *lookers.WORKS,
     *background.WORKS,
+    *backups.WORKS,
     *trace.WORKS,
     *past.WORKS,
     *export.WORKS,
