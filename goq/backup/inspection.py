@@ -121,7 +121,11 @@ def prune_place(place: BackupPlace, before_us: int, now_s: float | None = None) 
             place.remove(name)
         kept = {file.digest for name, each in found if name not in old for file in each.files}
         now_s = time.time() if now_s is None else now_s
-        return _remove_unused(place, place.removable_names(kept, now_s), len(old))
+        unused = place.removable_names(kept, now_s)
+        for name in set(place.names()) - {name for name, _ in found}:  # in a store, meanwhile
+            new = _manifest_of(place.read(name))
+            unused = sorted({*unused} - {file.digest for file in new.files})
+        return _remove_unused(place, unused, len(old))
 
 
 def _manifest_of(found: FoundManifest) -> BackupManifest:

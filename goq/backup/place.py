@@ -215,7 +215,7 @@ class BackupPlace:
         if self.store is not None:
             return self.objects / f"{TEMPORARY_NAME}.{secrets.token_hex(8)}"
         path = self.objects / TEMPORARY_NAME
-        if self.object_size(TEMPORARY_NAME) >= 0:
+        if os.path.lexists(path):  # a link leads nowhere else
             self.disk.remove(path)
         return path
 
@@ -275,7 +275,8 @@ class BackupPlace:
 
     def _open_lock(self, *, exclusive: bool) -> int | None:
         try:
-            return os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+            return os.open(self.folder / "lock", flags, 0o600)
         except OSError as error:
             if exclusive or error.errno not in _READ_ONLY:
                 raise
