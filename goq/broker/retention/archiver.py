@@ -166,7 +166,7 @@ class Archiver:
             segment.time_us = row.last_time_us
             segment.on_load = self.indexes.on_load
             if has_columns:
-                segment.attach_columns(self.disk)
+                segment.attach_columns_later(self.disk)
             segment = self._segments.setdefault(row, segment)
         return segment
 

@@ -59,11 +59,11 @@ class Segment:
         self.generation = generation
         infix = f".{generation}" if generation else ""
         self.path = directory / f"{base_offset:0{_NAME_DIGITS}d}{infix}{SUFFIX}"
-        self.index_path = self.path.with_suffix(INDEX_SUFFIX)
         self.size_bytes = 0
         self.end_offset = base_offset
         self.index: SparseIndex | None = None
-        self.columns: SegmentColumns | None = None
+        self._columns: SegmentColumns | None = None
+        self._columns_disk: Disk | None = None
         self.first_time_us: int | None = None
         self._first_header: FrameHeader | None = None
         self.time_us = 0
@@ -78,10 +78,27 @@ class Segment:
         """Number of offsets in the segment, damaged ones included."""
         return self.end_offset - self.base_offset
 
+    @property
+    def index_path(self) -> Path:
+        """The file of the index."""
+        return self.path.with_suffix(INDEX_SUFFIX)
+
+    @property
+    def columns(self) -> SegmentColumns | None:
+        """The column index, if one is attached; takes memory from its first use on."""
+        if self._columns is None and self._columns_disk is not None:
+            return self.attach_columns(self._columns_disk)
+        return self._columns
+
     def attach_columns(self, disk: Disk) -> SegmentColumns:
         """Attach a column index to the segment; reads nothing yet."""
-        self.columns = SegmentColumns(disk, self.path, self.base_offset, self.size_bytes)
-        return self.columns
+        found = SegmentColumns(disk, self.path, self.base_offset, self.size_bytes)
+        self._columns = found
+        return found
+
+    def attach_columns_later(self, disk: Disk) -> None:
+        """Attach a column index to a segment that does not grow, once it is used."""
+        self._columns_disk = disk
 
     def has_index(self, disk: Disk) -> bool:
         """Return whether the index is in memory; loads it from its file if that is sound."""
@@ -97,9 +114,11 @@ class Segment:
             self.on_load(self, len(index))
 
     def unload_index(self) -> None:
-        """Drop the index of a segment that does not grow; it is loaded again when needed."""
+        """Drop the indexes of a segment that does not grow; they are loaded again when needed."""
         with self._loading:
             self.index = None
+        if self._columns_disk is not None:
+            self._columns = None
 
     def _has_index(self, disk: Disk) -> bool:
         if self.index is None:

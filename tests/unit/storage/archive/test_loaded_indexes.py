@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -63,3 +64,27 @@ def test_an_index_that_is_larger_than_the_bound_is_used_and_dropped(tmp_path: Pa
     assert segment.index is None
     assert segment.time_us == 1
     assert loaded.size_bytes == 0
+
+
+def test_archived_segments_take_little_memory_until_they_are_read_and_once_they_are_unloaded(
+    tmp_path: Path,
+) -> None:
+    disk, count = RealDisk(), 500
+
+    def per_segment() -> float:
+        return (tracemalloc.get_traced_memory()[0] - before) / count
+
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        segments = [Segment(tmp_path, number) for number in range(count)]
+        for segment in segments:
+            segment.attach_columns_later(disk)
+        assert per_segment() < 1000
+        assert all(segment.columns is segment.columns for segment in segments)
+        assert per_segment() > 2000
+        for segment in segments:
+            segment.unload_index()
+        assert per_segment() < 1000
+    finally:
+        tracemalloc.stop()
