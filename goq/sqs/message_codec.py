@@ -25,7 +25,8 @@ from goq.sqs.protocol.shapes import AttributeValue
 
 TYPES_HEADER: Final = "AWS.types"
 DEDUP_HEADER: Final = "AWS.dedup-id"
-ORIGIN_HEADER: Final = "goq-dead-id"
+_ORIGIN_HEADER: Final = "goq-dead-id"
+_REDRIVEN_HEADER: Final = "goq-redriven-from"
 TRACE_HEADER: Final = "AWS.trace"
 HIDDEN_HEADERS: Final = ("AWS.", "goq-dead-", "goq-redrive")
 TRACE_ATTRIBUTE: Final = "AWSTraceHeader"
@@ -180,11 +181,16 @@ class ReceivedHeaders:
         return value if isinstance(value, str) else None
 
     @property
-    def origin(self) -> MessageId | None:
-        """The id of a dead letter before it was one."""
+    def last_death(self) -> MessageId | None:
+        """The id of a message when it was given up last, also if it was redriven since then."""
         with suppress(InvalidInput):
-            return MessageId.parse(self.text(ORIGIN_HEADER) or "")
+            return MessageId.parse(self.text(_ORIGIN_HEADER) or "")
         return None
+
+    @property
+    def origin(self) -> MessageId | None:
+        """The id of a dead letter before it was one. A redriven message is a new one."""
+        return None if _REDRIVEN_HEADER in self._values else self.last_death
 
     def attributes(self, asked: Collection[str]) -> dict[str, AttributeContent]:
         """Return the attributes that match one of the names asked for."""

@@ -156,11 +156,11 @@ class RecordCopier:
                 yield self._placeholder(entry, start + index, attempt, _COMPACTED)
                 continue
             headers = found.headers[index] if found.headers is not None else ()
+            origin = self._origin(entry, start + index, attempt, published)
             if entry.event.group:
-                origin = self._origin(entry, start + index, attempt, published)
                 chosen = dead_letter_headers_of(headers, origin)
             else:
-                chosen = redriven_headers(headers, entry.event.topic)
+                chosen = redriven_headers(headers, origin.id, entry.event.topic)
             yield _RecordCopy(
                 value,
                 found.keys[index] if found.keys is not None else None,

@@ -2,8 +2,10 @@
 
 ``goq-dead-id``, ``-group``, ``-attempts``, ``-cause``, ``-reason``, ``-time`` and ``-published``
 tell where it comes from and why it was dead-lettered. ``goq-dead-history`` is JSON: its failed
-attempts, and its earlier origins. ``goq-redrives`` counts its redrives, ``goq-redrive-group`` names
-the group that it was redriven for. ``goq-dead-lost`` marks a message that could no longer be read.
+attempts, and its earlier origins. ``goq-dead-lost`` marks a message that could no longer be read.
+
+A message that was redriven also has ``goq-redrives``, how often, ``goq-redrive-group``, the group
+that it is for, and ``goq-redriven-from``, the id of the dead letter that it is a copy of.
 
 These headers do not count against the number of headers that a message may have. They share its
 limit in bytes: the history is cut first, oldest part first, then the reason.
@@ -32,9 +34,10 @@ _PUBLISHED = "goq-dead-published"
 _HISTORY = "goq-dead-history"
 _LOST = "goq-dead-lost"
 _REDRIVES = "goq-redrives"
+_REDRIVEN_FROM = "goq-redriven-from"
 _NAMES = frozenset(
     (_ID, _GROUP, _ATTEMPTS, _CAUSE, _REASON, _TIME, _PUBLISHED, _HISTORY, _LOST, _REDRIVES)
-) | {REDRIVE_GROUP_HEADER}
+) | {REDRIVE_GROUP_HEADER, _REDRIVEN_FROM}
 
 
 class FailedAttempt(msgspec.Struct, omit_defaults=True):
@@ -73,13 +76,15 @@ class DeadLetter(NamedTuple):
     """The content of the headers of a dead letter. ``headers`` are the headers of its producer.
 
     ``origin`` is None for a message that a producer published to the dead-letter topic. ``lost`` is
-    the reason why the message itself is missing, empty otherwise.
+    the reason why the message itself is missing, empty otherwise. ``redriven_from`` is the id of
+    the dead letter that a redriven message is a copy of, empty otherwise.
     """
 
     origin: DeadLetterOrigin | None
     earlier_origins: list[DeadLetterOrigin]
     redrives: int
     lost: str
+    redriven_from: str
     headers: list[Header]
 
 
@@ -115,7 +120,12 @@ def read_dead_letter(headers: Sequence[Header]) -> DeadLetter:
             failures=history.failures,
         )
     return DeadLetter(
-        origin, history.earlier, _number(values, _REDRIVES), _text(values, _LOST), own
+        origin,
+        history.earlier,
+        _number(values, _REDRIVES),
+        _text(values, _LOST),
+        _text(values, _REDRIVEN_FROM),
+        own,
     )
 
 
@@ -149,14 +159,16 @@ def dead_letter_headers_of(
     return found
 
 
-def redriven_headers(headers: Sequence[Header], target: str) -> list[Header]:
+def redriven_headers(headers: Sequence[Header], letter_id: str, target: str) -> list[Header]:
     """Return the headers of a dead letter that is redriven to the topic ``target``.
 
     In its original topic it is delivered only to the group that gave it up.
     """
     letter = read_dead_letter(headers)
-    found = [h for h in headers if h[0] not in (_REDRIVES, REDRIVE_GROUP_HEADER)]
+    replaced = (_REDRIVES, _REDRIVEN_FROM, REDRIVE_GROUP_HEADER)
+    found = [header for header in headers if header[0] not in replaced]
     found.append((_REDRIVES, b"%d" % (letter.redrives + 1)))
+    found.append((_REDRIVEN_FROM, letter_id.encode()))
     if letter.lost:
         found.append((REDRIVE_GROUP_HEADER, b""))
     elif letter.origin is not None and letter.origin.topic == target:

@@ -254,8 +254,9 @@ def _origins_of(message: Message) -> list[MessageId]:
         return []
     letter = read_dead_letter(message.headers)
     origins = [*letter.earlier_origins, *([letter.origin] if letter.origin is not None else [])]
+    ids = [each.id for each in origins[-limits.DEAD_LETTER_ORIGINS_MAX :]]
     found = []
-    for each in origins[-limits.DEAD_LETTER_ORIGINS_MAX :]:
+    for each in (*ids, letter.redriven_from):
         with suppress(InvalidInput):
-            found.append(MessageId.parse(each.id))
+            found.append(MessageId.parse(each))
     return found

@@ -1,8 +1,8 @@
 """One message move task: takes visible messages of a dead-letter queue and sends them elsewhere.
 
-A batch is leased, published, then acknowledged. A crash between the last two steps moves the batch
-again; the dedup id of a copy is that of its message, so a queue drops the second copy within its
-dedup window. The task moves at most as many messages as were visible at its start: copies that die
+A batch is leased, redriven, then released. A redrive moves each message once, and a trace leads
+from it to its copy and back. A message that was redriven is done, so the release returns only those
+that were not. The task moves at most as many messages as were visible at its start: copies that die
 again do not keep it running.
 """
 
@@ -10,20 +10,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from hashlib import sha256
 from time import monotonic
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from goq.http.message import Request
 from goq.sqs.attributes import MoveRecord
-from goq.sqs.message_codec import HIDDEN_HEADERS, LeasedContent, ReceivedHeaders
-from goq.sqs.node_calls import NodeCalls, SqsCall, decoded
-from goq.sqs.protocol.errors import SqsError, error_of
+from goq.sqs.message_codec import LeasedContent, ReceivedHeaders
+from goq.sqs.node_calls import NodeCalls, SqsCall
+from goq.sqs.protocol.errors import SqsError
 
 _BATCH_MAX: Final = 10
-_PUBLISH_BYTES_MAX: Final = 8 * 1024 * 1024
 _VISIBILITY_S: Final = 60
 _TELL_S: Final = 30.0
 _LOOK_S: Final = 1.0
@@ -32,18 +30,15 @@ _EMPTY_MAX: Final = 5
 _EMPTY_PAUSE_S: Final = 0.2
 _TRANSIENT: Final = frozenset(("ServiceUnavailable", "RequestThrottled"))
 _REASON_CHARS_MAX: Final = 300
-_OWN_HEADERS: Final = tuple(prefix for prefix in HIDDEN_HEADERS if prefix != "AWS.")
-_COPIED: Final = ("value", "value_base64", "key", "key_base64", "tenant")
 
 
 class _Received(msgspec.Struct):
-    messages: list[dict[str, Any]]
+    messages: list[LeasedContent]
 
 
-class _Batch(msgspec.Struct):
-    """Leased messages that are not settled yet, by receipt."""
-
-    messages: dict[str, dict[str, Any]]
+class _Redriven(msgspec.Struct):
+    redriven: int
+    lost: int
 
 
 class MoveTask:
@@ -52,7 +47,8 @@ class MoveTask:
     def __init__(
         self,
         row: MoveRecord,
-        group_path: Callable[[str], str],
+        topic_path: str,
+        group_path: str,
         check_target: Callable[[SqsCall, str], Awaitable[object]],
         calls: NodeCalls,
         call: SqsCall,
@@ -65,6 +61,7 @@ class MoveTask:
         The task sends its requests in the name of the sender of ``call``.
         """
         self.row = row
+        self._redrive_path = f"{topic_path}/redrive"
         self._group_path = group_path
         self._check_target = check_target
         self._calls = calls
@@ -147,70 +144,47 @@ class MoveTask:
         count = min(_BATCH_MAX, self.row.to_move - self.row.moved, self.row.rate or _BATCH_MAX)
         asked = {"max_messages": count, "visibility": _VISIBILITY_S, "consumer": "move-task"}
         received = await self._calls.ask_for(
-            self._call, _Received, "POST", self._group_path("/receive"), asked
+            self._call, _Received, "POST", f"{self._group_path}/receive", asked
         )
-        batch = _Batch({message["receipt"]: message for message in received.messages})
+        moved, has_target = self.row.moved, 0
         try:
             for target, messages in self._by_target(received.messages):
-                await self._move(batch, target, messages)
-            if batch.messages:
+                await self._move(target, messages)
+                has_target += len(messages)
+            if has_target < len(received.messages):
                 raise SqsError(
                     "CouldNotDetermineMessageSource",
                     "A message was sent to this queue directly: it has no source to go back to.",
                 )
         finally:
-            if batch.messages:
-                asked_back = {"receipts": list(batch.messages), "delay": 0}
-                await self._calls.ask(self._call, "POST", self._group_path("/nack"), asked_back)
-        return bool(received.messages)
+            if received.messages:
+                receipts = [message.receipt for message in received.messages]
+                path = f"{self._group_path}/release"
+                await self._calls.ask(self._call, "POST", path, {"receipts": receipts})
+        return self.row.moved > moved
 
-    def _by_target(self, messages: list[dict[str, Any]]) -> list[tuple[str, list[dict[str, Any]]]]:
-        """Return messages that have a target, in parts that fit a request."""
-        parts: list[tuple[str, list[dict[str, Any]]]] = []
-        size_bytes = 0
+    def _by_target(self, messages: list[LeasedContent]) -> list[tuple[str, list[LeasedContent]]]:
+        """Return messages that have a target in runs of one target, in their order."""
+        parts: list[tuple[str, list[LeasedContent]]] = []
         for message in messages:
             target = self.row.target or _origin_of(message)
             if target is None:
                 continue
-            message_bytes = len(message.get("value") or message.get("value_base64") or "")
-            size_bytes += message_bytes
-            if not parts or parts[-1][0] != target or size_bytes > _PUBLISH_BYTES_MAX:
+            if not parts or parts[-1][0] != target:
                 parts.append((target, []))
-                size_bytes = message_bytes
             parts[-1][1].append(message)
         return parts
 
-    async def _move(self, batch: _Batch, target: str, messages: list[dict[str, Any]]) -> None:
+    async def _move(self, target: str, messages: list[LeasedContent]) -> None:
         await self._check_target(self._call, target)
-        body = {"messages": [_copy(message) for message in messages]}
-        path = f"/v1/topics/{target}/messages"
-        published = await self._calls.ask(self._call, "POST", path, body)
-        if published.status >= 400:
-            raise error_of(published)
-        receipts = [message["receipt"] for message in messages]
-        settled = await self._calls.ask(
-            self._call, "POST", self._group_path("/ack"), {"receipts": receipts}
-        )
-        decoded(settled, dict[str, Any])
-        for receipt in receipts:
-            del batch.messages[receipt]
-        self.row = msgspec.structs.replace(self.row, moved=self.row.moved + len(receipts))
+        ids = [message.id for message in messages]
+        body = {"ids": ids, "to": target, "force": True, "max_messages": len(ids)}
+        answer = await self._calls.ask_for(self._call, _Redriven, "POST", self._redrive_path, body)
+        self.row = msgspec.structs.replace(self.row, moved=self.row.moved + answer.redriven)
+        if answer.lost:
+            raise SqsError("MessageLost", "The content of a dead letter could not be read.")
 
 
-def _origin_of(message: dict[str, Any]) -> str | None:
-    origin = ReceivedHeaders(msgspec.convert(message, LeasedContent)).origin
-    return None if origin is None else origin.topic
-
-
-def _copy(message: dict[str, Any]) -> dict[str, Any]:
-    """Return the body of a copy: a new message, without what it was as a dead letter."""
-    copied: dict[str, Any] = {name: message[name] for name in _COPIED if name in message}
-    copied["dedup_id"] = sha256(f"move {message['id']}".encode()).hexdigest()
-    headers = message.get("headers", {})
-    if isinstance(headers, dict):
-        kept: Any = {n: v for n, v in headers.items() if not n.startswith(_OWN_HEADERS)}
-    else:
-        kept = [each for each in headers if not each["name"].startswith(_OWN_HEADERS)]
-    if kept:
-        copied["headers"] = kept
-    return copied
+def _origin_of(message: LeasedContent) -> str | None:
+    death = ReceivedHeaders(message).last_death
+    return None if death is None else death.topic

@@ -23,7 +23,7 @@ from goq.broker.runtime.tasks import Tasks
 from goq.sqs.attributes import MoveRecord, read_record
 from goq.sqs.node_calls import NodeCalls, SqsCall
 from goq.sqs.operations.move_task import MoveTask
-from goq.sqs.operations.queues import QueueOperations
+from goq.sqs.operations.queues import QueueOperations, topic_path
 from goq.sqs.protocol.bounds import check_range
 from goq.sqs.protocol.errors import SqsError, invalid_parameter, missing_parameter
 from goq.sqs.queue_view import QueueView
@@ -165,11 +165,9 @@ class MoveOperations:
             except SqsError as error:
                 _log.info("the end of the move task of %s was not recorded: %s", name, error)
 
-        def group_path(action: str) -> str:
-            return self._queues.group_path(source, action)
-
+        paths = topic_path(name), self._queues.group_path(source)
         locate = self._queues.locate
-        task = MoveTask(row, group_path, locate, self._calls, call, is_cancelled, tell)
+        task = MoveTask(row, *paths, locate, self._calls, call, is_cancelled, tell)
         self._running[row.id] = task
         if self._stopped:
             task.stop()
@@ -238,6 +236,11 @@ class MoveOperations:
         topics = self._broker.topics
         if not any(topics[each].settings.dead_letter_topic == name for each in topics):
             raise invalid_parameter("Source queue must be configured as a Dead Letter Queue.")
+        if source.topic.settings.dead_letter_topic not in (None, name):
+            raise SqsError(
+                "UnsupportedOperation",
+                "The source queue has a RedrivePolicy itself: take it away first.",
+            )
 
     def _handle(self, source: QueueView, row: MoveRecord) -> str:
         handle = _TaskHandle(row.id, self._queues.arn(source.topic.name))

@@ -89,7 +89,7 @@ class QueueOperations:
         Raises ``SqsError``.
         """
         name = name_of_url(url)
-        response = await self._calls.ask(call, "GET", _topic_path(name))
+        response = await self._calls.ask(call, "GET", topic_path(name))
         topic = self._broker.topics.get(name)
         if response.status >= 400:
             raise error_of(response)
@@ -99,7 +99,7 @@ class QueueOperations:
 
     def group_path(self, queue: QueueView, action: str = "") -> str:
         """Return the path of the group that receives from a queue."""
-        return f"{_topic_path(queue.topic.name)}/groups/{self._config.group}{action}"
+        return f"{topic_path(queue.topic.name)}/groups/{self._config.group}{action}"
 
     def arn(self, name: str) -> str:
         """Return the ARN of a queue."""
@@ -166,7 +166,7 @@ class QueueOperations:
     async def delete(self, call: SqsCall) -> None:
         """DeleteQueue: the topic, with all its messages."""
         name = name_of_url(call.shape.queue_url)
-        response = await self._calls.ask(call, "DELETE", _topic_path(name))
+        response = await self._calls.ask(call, "DELETE", topic_path(name))
         if response.status >= 400:
             raise error_of(response)
 
@@ -293,7 +293,7 @@ class QueueOperations:
         await self._alter(call, queue, {"sqs": record.written()})
 
     async def _alter(self, call: SqsCall, queue: QueueView, settings: dict[str, str]) -> None:
-        path = _topic_path(queue.topic.name)
+        path = topic_path(queue.topic.name)
         response = await self._calls.ask(call, "PATCH", path, {"settings": settings})
         if response.status >= 400:
             raise error_of(response)
@@ -334,7 +334,8 @@ class QueueOperations:
         return self._broker.clock.wall_ms() // 1000
 
 
-def _topic_path(name: str) -> str:
+def topic_path(name: str) -> str:
+    """Return the path of a queue's topic."""
     return f"/v1/topics/{name}"
 
 

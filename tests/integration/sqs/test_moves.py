@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import time
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -152,16 +151,57 @@ def test_a_task_fails_when_its_target_is_gone_and_keeps_the_messages(sqs: Any, n
         sqs.get_queue_url(QueueName=name)
 
 
-def test_a_copy_that_a_crashed_task_had_stored_is_not_stored_again(
-    sqs: Any, node: RunningNode, name: str
+@pytest.mark.parametrize("is_dead", [True, False])
+@pytest.mark.parametrize("target", ["", "-other"])
+def test_a_trace_leads_from_a_message_to_its_moved_copy_and_back(
+    sqs: Any, node: RunningNode, name: str, is_dead: bool, target: str
 ) -> None:
     make(sqs, name)
-    message_id = sqs.send_message(QueueUrl=f"{name}-dead", MessageBody="x")["MessageId"]
-    copy = {"value": "x", "dedup_id": sha256(f"move {message_id}".encode()).hexdigest()}
-    node.call("POST", f"/v1/topics/{name}/messages", {"messages": [copy]})
-    sqs.start_message_move_task(SourceArn=arn(f"{name}-dead"), DestinationArn=arn(name))
+    sqs.create_queue(QueueName=f"{name}-other")
+    queue = name if is_dead else f"{name}-dead"
+    sent = sqs.send_message(QueueUrl=queue, MessageBody="x")["MessageId"]
+    if is_dead:
+        kill(sqs, name, f"{name}-dead", 1)
+    asked = {"DestinationArn": arn(name + target)} if target or not is_dead else {}
+    sqs.start_message_move_task(SourceArn=arn(f"{name}-dead"), **asked)
+    assert ended(sqs, f"{name}-dead")["Status"] == "COMPLETED"
+    (moved,) = taken(sqs, name + target, 1)
+    lives = [f"{name}-dead", name + target]
+    ids = [sent, moved["MessageId"]]
+    if is_dead:
+        lives.insert(0, name)
+    steps = []
+    for message_id in ids:
+        traced = node.call("GET", f"/v1/messages/{message_id}/trace")
+        steps = [(event["event"], event["id"].rsplit(":", 2)[0]) for event in traced["events"]]
+        assert [topic for step, topic in steps if step == "PUBLISHED"] == lives
+        assert not traced["incomplete"]
+    assert steps[-1] == ("ACKNOWLEDGED", name + target)
+    assert steps.count(("REDRIVEN", f"{name}-dead")) == 1
+
+
+def test_a_move_that_was_done_before_a_crash_is_not_done_again(
+    sqs: Any, node: RunningNode, name: str
+) -> None:
+    dead_letters(sqs, name, 2)
+    (held,) = node.call("POST", f"/v1/topics/{name}-dead/groups/sqs/receive", {"max_messages": 1})[
+        "messages"
+    ]
+    node.call("POST", f"/v1/topics/{name}-dead/redrive", {"ids": [held["id"]], "to": name})
+    eventually(lambda: count(sqs, name) == 1)
+    receipts = {"receipts": [held["receipt"]], "delay": 0}
+    node.call("POST", f"/v1/topics/{name}-dead/groups/sqs/nack", receipts)
+    sqs.start_message_move_task(SourceArn=arn(f"{name}-dead"))
     assert ended(sqs, f"{name}-dead")["ApproximateNumberOfMessagesMoved"] == 1
-    assert (count(sqs, name), count(sqs, f"{name}-dead")) == (1, 0)
+    eventually(lambda: (count(sqs, name), count(sqs, f"{name}-dead")) == (2, 0))
+
+
+def test_a_dead_letter_queue_with_one_of_its_own_is_refused(sqs: Any, name: str) -> None:
+    make(sqs, name)
+    policy = json.dumps({"deadLetterTargetArn": arn(name), "maxReceiveCount": 1})
+    sqs.set_queue_attributes(QueueUrl=f"{name}-dead", Attributes={"RedrivePolicy": policy})
+    with pytest.raises(sqs.exceptions.UnsupportedOperation):
+        sqs.start_message_move_task(SourceArn=arn(f"{name}-dead"))
 
 
 def test_the_rate_bounds_the_messages_of_a_second(sqs: Any, name: str) -> None:

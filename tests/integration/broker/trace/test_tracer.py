@@ -303,7 +303,7 @@ def test_a_trace_reads_few_events_for_each_of_many_copies(tmp_path: Path) -> Non
                 await redrive(dead, topic, 0, RemovalRequest(DeadLetterQuery(), (-1, -1), 10))
                 await left(dead)
             for each in (topic, dead):
-                for _ in range(50):  # a MiB about messages that are to come
+                for _ in range(12):  # 250 KiB about messages that are to come
                     await each.partitions[0].record([Moved(10**6 + n, 1) for n in range(3_000)])
             before = disk.read_bytes
             trace = await Tracer(broker).trace(MessageId(TOPIC, 0, 0))

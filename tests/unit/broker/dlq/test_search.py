@@ -44,7 +44,7 @@ def test_what_is_written_is_read_again() -> None:
 def test_only_so_many_lives_are_told_and_the_newest_are() -> None:
     headers: list[Header] = []
     for number in range(limits.DEAD_LETTER_ORIGINS_MAX + 5):
-        headers = redriven_headers(dead_letter_headers_of(headers, died(number)), "t")
+        headers = redriven_headers(dead_letter_headers_of(headers, died(number)), "t.dlq:0:1", "t")
     letter = read_dead_letter(headers)
     assert letter.redrives == limits.DEAD_LETTER_ORIGINS_MAX + 5
     assert letter.origin
@@ -95,7 +95,7 @@ def test_headers_that_no_node_wrote_do_no_harm(headers: list[Header]) -> None:
     again = read_dead_letter(dead_letter_headers_of(headers, LIFE))
     assert again.origin == LIFE
     assert again.headers == letter.headers
-    redriven_headers(headers, "t")
+    redriven_headers(headers, "t.dlq:0:1", "t")
 
 
 @pytest.mark.parametrize("value", [b"\xb2", b"-1", b"1" * 30, "٣".encode(), b""])
@@ -106,11 +106,11 @@ def test_a_count_that_is_none_counts_as_nothing(value: bytes) -> None:
 def test_the_group_that_gave_it_up_is_named_only_where_it_came_from() -> None:
     headers = dead_letter_headers_of([(REDRIVE_GROUP_HEADER, b"old")], LIFE)
     assert REDRIVE_GROUP_HEADER not in dict(headers)
-    assert dict(redriven_headers(headers, "t"))[REDRIVE_GROUP_HEADER] == b"g"
-    assert REDRIVE_GROUP_HEADER not in dict(redriven_headers(headers, "other"))
-    assert REDRIVE_GROUP_HEADER not in dict(redriven_headers([], "t"))
+    assert dict(redriven_headers(headers, "t.dlq:0:1", "t"))[REDRIVE_GROUP_HEADER] == b"g"
+    assert REDRIVE_GROUP_HEADER not in dict(redriven_headers(headers, "t.dlq:0:1", "other"))
+    assert REDRIVE_GROUP_HEADER not in dict(redriven_headers([], "t.dlq:0:1", "t"))
 
 
 def test_a_dead_letter_that_was_lost_is_for_nobody_if_it_is_put_back() -> None:
     headers = dead_letter_headers_of([], LIFE, lost="damaged")
-    assert dict(redriven_headers(headers, "t"))[REDRIVE_GROUP_HEADER] == b""
+    assert dict(redriven_headers(headers, "t.dlq:0:1", "t"))[REDRIVE_GROUP_HEADER] == b""
