@@ -1,15 +1,15 @@
 """One stream of lines that tells the current work of all nodes of a cluster.
 
 For each line all nodes that are up are asked for one line of their own, once for all lookers of one
-audience. A node that does not answer
-in time is told as a problem, and its topics are left out of that line's sums.
+audience. It has what changed since the one before. A node that does not answer in time is told as a
+problem, and its topics are left out of that line's sums.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from functools import partial
+from typing import Final
 from urllib.parse import urlencode
 
 import msgspec
@@ -18,13 +18,16 @@ from goq import limits
 from goq.api.gateway.fanout import Fanout, copy_request, error_code
 from goq.api.needs import principal_of
 from goq.api.routes.live import LiveTopicsAsked, asked_lines, asked_topics, live_response
-from goq.api.schemas.live import LiveNodeOut, LiveOut
+from goq.api.schemas.live import LiveNodeOut, LiveOut, LiveTopicOut
 from goq.api.views.live.board import LiveBoard, LiveBoards, LiveSample
-from goq.api.views.live.merge import merge_live
+from goq.api.views.live.merge import merge_topics
 from goq.api.views.live.selection import shortened
-from goq.clock import SystemClock
+from goq.clock import SystemClock, TimeSlice
 from goq.errors import GoqError, Unavailable
 from goq.http.message import BytesLike, Request, Response
+
+_ASKED: Final = f"{limits.LIVE_INTERVAL_S_MAX:g}s"
+"""Nodes are asked at least so often, and remember what they told for longer."""
 
 
 class LiveGateway:
@@ -40,34 +43,92 @@ class LiveGateway:
         one = copy_request(request, query="limit=1&top=1")
         first = await _decoded(await self._fanout.ask(None, one))
         principal = principal_of(request)
-        sample = partial(self._sample, copy_request(request, query=_query_of(topics)))
+
+        def make_board() -> LiveBoard:
+            sampler = ClusterSampler(self._fanout, request, topics)
+            return LiveBoard(sampler.sample, first[0].node, SystemClock(), topics.selection)
+
         lines = self._boards.lines(
             (principal.id, principal.rules, request.headers.get("authorization"), topics),
-            lambda: LiveBoard(sample, first[0].node, SystemClock(), topics.selection),
+            make_board,
             asked,
             is_new=topics.names is not None,
         )
         return live_response(lines)
 
-    async def _sample(self, request: Request) -> LiveSample:
-        urls = self._fanout.partition_leaders.leader_urls(None)
-        answers = await asyncio.gather(*(self._ask(url, request) for url in {None, *urls}))
+
+class _NodeTopics:
+    """The topics of a node as its last line told them, and where its next line goes on."""
+
+    def __init__(self) -> None:
+        self.cursor = ""
+        self.topics: dict[str, LiveTopicOut] = {}
+
+    def take(self, lines: Sequence[LiveOut]) -> set[str]:
+        """Take the lines of a moment; return the topics that may have changed."""
+        changed = set()
+        if lines[0].is_whole:
+            changed = set(self.topics)
+            self.topics = {}
+        for line in lines:
+            for name in line.removed:
+                self.topics.pop(name, None)
+            changed.update(line.removed)
+            for topic in line.topics:
+                self.topics[topic.name] = topic
+                changed.add(topic.name)
+        self.cursor = lines[-1].cursor
+        return changed
+
+
+class ClusterSampler:
+    """The samples of one audience: each node tells what changed, and only that is added up."""
+
+    def __init__(self, fanout: Fanout, request: Request, topics: LiveTopicsAsked) -> None:
+        self._fanout = fanout
+        self._request = request
+        self._asked = topics
+        self._nodes: dict[str | None, _NodeTopics] = {}
+        self._merged: dict[str, LiveTopicOut] = {}
+
+    async def sample(self) -> LiveSample:
+        """Return the nodes and topics of the cluster; a topic at rest is the same object."""
+        urls = {None, *self._fanout.partition_leaders.leader_urls(None)}
+        answers = dict(zip(urls, await asyncio.gather(*map(self._ask, urls)), strict=True))
+        changed: set[str] = set()
+        for url in self._nodes.keys() - {url for url, lines in answers.items() if lines}:
+            changed.update(self._nodes.pop(url).topics)
         known: dict[str, LiveNodeOut] = {}
-        samples = []
-        for lines in answers:
-            topics = {topic.name: topic for line in lines for topic in line.topics}
-            samples.append(LiveSample([], topics))
+        for url, lines in answers.items():
+            if lines:
+                changed |= self._nodes.setdefault(url, _NodeTopics()).take(lines)
             for node in (node for line in lines for node in line.nodes):
                 if node.started or node.node not in known:
                     known[node.node] = node
         for node in known.values():
             if not node.started:
                 node.problem = f"{node.node} does not answer; goq cluster status says more"
-        merged = await merge_live(samples, [known[name] for name in sorted(known)])
-        return LiveSample(merged.nodes, {n: shortened(t) for n, t in merged.topics.items()})
+        await self._merge(changed)
+        return LiveSample([known[name] for name in sorted(known)], self._merged)
 
-    async def _ask(self, url: str | None, request: Request) -> list[LiveOut]:
+    async def _merge(self, changed: set[str]) -> None:
+        merged, time_slice = dict(self._merged), TimeSlice()
+        for name in changed:
+            parts = [node.topics[name] for node in self._nodes.values() if name in node.topics]
+            if parts:
+                merged[name] = shortened(merge_topics(parts))
+            else:
+                merged.pop(name, None)
+            if time_slice.is_over:
+                await time_slice.next()
+        if merged.keys() != self._merged.keys():
+            merged = dict(sorted(merged.items()))
+        self._merged = merged
+
+    async def _ask(self, url: str | None) -> list[LiveOut]:
         """Return a node's lines of one moment, none if it does not answer."""
+        cursor = self._nodes[url].cursor if url in self._nodes else ""
+        request = copy_request(self._request, query=_query_of(self._asked, cursor))
         try:
             async with asyncio.timeout(limits.LIVE_NODE_TIMEOUT_S):
                 return await _decoded(await self._fanout.ask(url, request))
@@ -77,9 +138,9 @@ class LiveGateway:
             return []
 
 
-def _query_of(topics: LiveTopicsAsked) -> str:
+def _query_of(topics: LiveTopicsAsked, cursor: str) -> str:
     """Return the query for one line of a node, of all that may be in a line of the cluster."""
-    fields = {"limit": "1", "search": topics.selection.search}
+    fields = {"limit": "1", "search": topics.selection.search, "interval": _ASKED, "after": cursor}
     if topics.names is not None:
         fields |= {"topics": ",".join(sorted(topics.names)), "groups": topics.groups}
     return urlencode(fields)

@@ -78,6 +78,7 @@ class LiveRoutes:
                     Parameter(
                         "interval", f"between lines, 500ms to {longest_s:g}s; default 1s", DURATION
                     ),
+                    Parameter("after", "the cursor of an earlier line: first what changed since"),
                     Parameter("limit", "so many lines, then end; default no end", integer(1)),
                 ),
                 gives_lines=True,
@@ -172,7 +173,7 @@ def asked_lines(request: Request) -> LiveAsked:
         raise InvalidInput(f"the interval is {low_s:g} to {high_s:g} s", field="interval")
     is_bounded = "limit" in request.query
     limit = query_int(request, "limit", 1, minimum=1) if is_bounded else None
-    return LiveAsked(interval_ms / 1000, limit)
+    return LiveAsked(interval_ms / 1000, limit, request.query.get("after", ""))
 
 
 def _visible(topic: LiveTopicOut, principal: Principal) -> LiveTopicOut:

@@ -146,7 +146,9 @@ class LiveOut(msgspec.Struct):
     ``is_partial`` is true. Many changed topics come in several lines; ``more`` says that another
     line of this moment follows. ``removed`` are topics that are gone, or no longer among the first.
     ``waits`` and ``offline`` name the groups that have waited longest, and topics with offline
-    partitions, of all that match. ``bounds_s`` are the bounds of the latencies.
+    partitions, of all that match. ``bounds_s`` are the bounds of the latencies. A request that goes
+    on after ``cursor`` within three intervals gets what has changed since; ``is_whole`` says that a
+    line has all.
     """
 
     time: str
@@ -161,3 +163,5 @@ class LiveOut(msgspec.Struct):
     bounds_s: list[float]
     waits: list[LiveWaitOut] = msgspec.field(default_factory=list)
     offline: list[str] = msgspec.field(default_factory=list)
+    cursor: str = ""
+    is_whole: bool = True

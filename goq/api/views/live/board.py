@@ -12,6 +12,7 @@ import asyncio
 import math
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Mapping
+from secrets import token_hex
 from typing import Final, NamedTuple
 
 import msgspec
@@ -47,10 +48,14 @@ class LiveSample(NamedTuple):
 
 
 class LiveAsked(NamedTuple):
-    """The wishes of a looker: a line each so many seconds, and how many, None for no end."""
+    """The wishes of a looker: a line each so many seconds, and how many, None for no end.
+
+    The first line has what changed after the cursor ``after``, if the board still knows that.
+    """
 
     interval_s: float
     limit: int | None
+    after: str = ""
 
 
 TakeSample = Callable[[], Awaitable[LiveSample]]
@@ -74,6 +79,7 @@ class LiveBoard:
         self._node = node
         self._clock = clock
         self._selection = selection
+        self._id = token_hex(4)
         self._number = 0
         self._taken_s = float("-inf")
         self._taking = asyncio.Lock()
@@ -145,6 +151,14 @@ class LiveBoard:
         """
         return 0 < since < self._forgotten
 
+    def number_of(self, cursor: str) -> int:
+        """Return the number of the sample of a cursor, 0 if this board does not know it."""
+        board, _, number = cursor.partition("-")
+        if board != self._id or not (number.isascii() and number.isdigit()):
+            return 0
+        known = int(number) <= self._number and not self.has_forgotten(int(number))
+        return int(number) if known else 0
+
     async def line(self, since: int, interval_s: float) -> tuple[int, list[bytes]]:
         """Return the number of the sample, and a line with what changed after ``since``.
 
@@ -166,6 +180,8 @@ class LiveBoard:
             _BOUNDS_S,
             self._waits,
             self._offline,
+            f"{self._id}-{number}",
+            not since,
         )
         topics = [self._listed[name] for name in _after(self._changed, since)]
         parts, step = [], limits.LIVE_LINE_TOPICS_MAX
@@ -241,7 +257,7 @@ async def _lines(
 ) -> AsyncGenerator[bytes, None]:
     loop = asyncio.get_running_loop()
     await board.refresh(first_age_s_max)
-    number, left = 0, asked.limit
+    number, left = board.number_of(asked.after), asked.limit
     while not board.has_forgotten(number):
         number, parts = await board.line(number, asked.interval_s)
         for part in parts:

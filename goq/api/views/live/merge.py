@@ -1,8 +1,9 @@
-"""The samples of several nodes as one sample: sums of topics and of groups."""
+"""The parts of a topic on several nodes as one: sums of its counts and of its groups'."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import reduce
 from typing import Final
 
 import msgspec
@@ -10,13 +11,10 @@ import msgspec
 from goq import limits
 from goq.api.schemas.live import (
     LiveGroupOut,
-    LiveNodeOut,
     LiveQueueOut,
     LiveTopicOut,
     LiveTotalsOut,
 )
-from goq.api.views.live.board import LiveSample
-from goq.clock import TimeSlice
 
 _TOPIC_SUMS: Final = tuple(
     name for name in LiveTotalsOut.__struct_fields__ if name not in ("topics", "group_count")
@@ -28,17 +26,9 @@ _GROUP_SUMS: Final = tuple(
 )
 
 
-async def merge_live(samples: Sequence[LiveSample], nodes: list[LiveNodeOut]) -> LiveSample:
-    """Return one sample of those of several nodes; ``nodes`` are all nodes, told once."""
-    topics: dict[str, LiveTopicOut] = {}
-    time_slice = TimeSlice()
-    for sample in samples:
-        for name, topic in sample.topics.items():
-            known = topics.get(name)
-            topics[name] = topic if known is None else _merge_topic(known, topic)
-            if time_slice.is_over:
-                await time_slice.next()
-    return LiveSample(nodes, dict(sorted(topics.items())))
+def merge_topics(parts: Sequence[LiveTopicOut]) -> LiveTopicOut:
+    """Return the sums of a topic over the nodes that lead parts of it."""
+    return reduce(_merge_topic, parts)
 
 
 def _merge_topic(first: LiveTopicOut, second: LiveTopicOut) -> LiveTopicOut:

@@ -159,6 +159,31 @@ def test_the_busiest_of_many_topics_are_told_to_who_asks_again_and_again() -> No
     assert asyncio.run(run()) == [["t7", "t9"], ["t7", "t9"], ["t30", "t9"]]
 
 
+def test_a_looker_goes_on_after_its_cursor_and_begins_anew_where_that_is_not_known() -> None:
+    async def run() -> None:
+        node, boards = Node("a", "b"), LiveBoards()
+
+        async def look(after: str) -> dict[str, Any]:
+            asked = LiveAsked(0.5, 1, after)
+            lines = boards.lines("all", node.board, asked, is_new=True)
+            found: dict[str, Any] = msgspec.json.decode(b"".join([part async for part in lines]))
+            return found
+
+        first = await look("")
+        node.publish("b")
+        second = await look(first["cursor"])
+        assert ([each["name"] for each in second["topics"]], second["is_whole"]) == (["b"], False)
+        later = second["cursor"].replace("-2", "-9")
+        for unknown in ("", "x", f"other-{first['cursor']}", later, first["cursor"] + "x"):
+            whole = await look(unknown)
+            assert ([each["name"] for each in whole["topics"]], whole["is_whole"]) == (
+                ["a", "b"],
+                True,
+            )
+
+    asyncio.run(run())
+
+
 def test_who_missed_the_end_of_too_many_topics_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "LIVE_TOPICS_MAX", 3)
 
