@@ -119,20 +119,15 @@ class PartitionState:
             for piece in gaps(*hole, [AttemptRange(r.start, r.end, 0, 0) for r in self.corrupt]):
                 yield OffsetRange(*piece)
 
-    def next_timer_ms(self, group_name: str | None = None) -> int | None:
-        """Return when a lease ends or a retry is due next, None if there is no such time.
+    def next_timer_ms(self, group_name: str) -> int | None:
+        """Return when a lease of a group ends or a retry is due next, None without such a time."""
+        group = self.groups.get(group_name)
+        return group.next_timer_ms() if group else None
 
-        With a name, only that group counts.
-        """
-        if group_name is not None:
-            group = self.groups.get(group_name)
-            return group.next_timer_ms() if group else None
-        times = [group.next_timer_ms() for group in self.groups.values()]
-        return min((time_ms for time_ms in times if time_ms is not None), default=None)
-
-    def advance_retries(self, now_ms: int) -> bool:
-        """Return whether retries of any group have become due since the last call."""
-        return sum(group.retries.advance(now_ms) for group in self.groups.values()) > 0
+    def advance_retries(self, group_name: str, now_ms: int) -> bool:
+        """Return whether retries of a group have become due since the last call."""
+        group = self.groups.get(group_name)
+        return group.retries.advance(now_ms) if group else False
 
     def known_end(self) -> int:
         """Return the end of the messages that the state knows of."""

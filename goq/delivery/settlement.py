@@ -158,13 +158,16 @@ def expire_lease(
 
 
 def expire_due(
-    state: PartitionState, now_ms: int, failing_of: Callable[[str], FailureContext]
+    state: PartitionState, group_name: str, now_ms: int, failing_of: Callable[[], FailureContext]
 ) -> Iterator[list[AnyEvent]]:
-    """Yield the expiry of each due lease; the caller applies it before it takes the next."""
-    for group in list(state.groups.values()):
+    """Yield the expiry of each due lease of a group, if there is one.
+
+    The caller applies an expiry before it takes the next.
+    """
+    group = state.groups.get(group_name)
+    if group is not None:
         for token, parts in group.expired(now_ms):
-            failing = failing_of(group.name)
-            yield _expired(group.name, token, parts, failing)
+            yield _expired(group_name, token, parts, failing_of())
 
 
 def spans_of(parts: Iterable[AttemptRange]) -> list[Span]:

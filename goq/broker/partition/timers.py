@@ -3,12 +3,16 @@
 The timer is set for the next due time, at most one second ahead. So a wall clock that is set
 forward takes effect within a second. Without due times no timer is set. A timer that fires early
 finds nothing due and is set again.
+
+A heap has the next time of each group. It may be too early, never too late: then the group has
+nothing due and gets another time. So a partition with many groups looks at those that are due.
 """
 
 from __future__ import annotations
 
 import asyncio
-from itertools import islice
+from functools import partial
+from heapq import heappop, heappush
 
 from goq.broker.events.writer import EventWriter
 from goq.broker.partition.leases import Leases
@@ -24,7 +28,6 @@ from goq.errors import GoqError
 
 _TIMER_MS_MAX = 1_000
 _LOAD_RETRY_S = 1.0
-_EXPIRIES_MAX = 256  # leases at a time, then the timer yields to the event loop
 
 
 class Timers:
@@ -53,6 +56,8 @@ class Timers:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = 0.0
+        self._groups: list[tuple[int, str]] = []  # a heap, with entries that do not count any more
+        self._times_ms: dict[str, int] = {}  # of each group the entry that counts
 
     def arm(self, due_ms: int | None) -> None:
         """Fire no later than ``due_ms`` of the wall clock; do nothing for None."""
@@ -69,7 +74,12 @@ class Timers:
 
     def arm_for_group(self, group: str) -> None:
         """Fire for the next lease end or retry of a group."""
-        self.arm(self._state.next_timer_ms(group))
+        due_ms = self._state.next_timer_ms(group)
+        known_ms = self._times_ms.get(group)
+        if due_ms is not None and (known_ms is None or due_ms < known_ms):
+            self._times_ms[group] = due_ms
+            heappush(self._groups, (due_ms, group))
+            self.arm(due_ms)
 
     def arm_for_delayed(self) -> None:
         """Fire for the next delayed message."""
@@ -77,7 +87,8 @@ class Timers:
 
     def arm_all(self) -> None:
         """Fire for the next due time of any kind."""
-        self.arm(self._state.next_timer_ms())
+        for group in self._state.groups:
+            self.arm_for_group(group)
         self.arm_for_delayed()
 
     def cancel(self) -> None:
@@ -91,24 +102,44 @@ class Timers:
         if self._availability.error is not None:
             return
         now_ms = self._context.clock.wall_ms()
-        expired = expire_due(
-            self._state, now_ms, lambda group: self._leases.failure_context(group, now_ms)
-        )
         has_freed = self._mature(now_ms)
         time_slice = TimeSlice()
-        for events in islice(expired, _EXPIRIES_MAX):
-            has_freed = True
+        while (group := self._pop_due(now_ms)) is not None:
+            has_freed |= self._expire(group, now_ms, time_slice)
+            has_freed |= self._state.advance_retries(group, now_ms)
+            self.arm_for_group(group)
+            if time_slice.is_over:
+                break  # the timer is due at once again
+        if has_freed:
+            self._callbacks.on_ready(None)
+        if self._groups:
+            self.arm(self._groups[0][0])
+        self.arm_for_delayed()
+
+    def _pop_due(self, now_ms: int) -> str | None:
+        """Return a group that may have something due; it has no time until it is armed again."""
+        while self._groups and self._groups[0][0] <= now_ms:
+            due_ms, group = heappop(self._groups)
+            if self._times_ms.get(group) == due_ms:
+                del self._times_ms[group]
+                return group
+        return None
+
+    def _expire(self, group: str, now_ms: int, time_slice: TimeSlice) -> bool:
+        """End due leases of a group until the slice is over; return whether there were any."""
+        has_expired = False
+        failing_of = partial(self._leases.failure_context, group, now_ms)
+        for events in expire_due(self._state, group, now_ms, failing_of):
+            has_expired = True
             self._writer.record(events)
             for event in events:
                 assert isinstance(event, Expired | CopyQueued | Dropped)
                 count = sum(end - start for start, end, _ in event.spans)
                 self._stats.expired_messages += count
-                self._stats.groups[event.group].expired_messages += count
+                self._stats.groups[group].expired_messages += count
             if time_slice.is_over:
-                break  # the timer is due at once again
-        if self._state.advance_retries(now_ms) or has_freed:
-            self._callbacks.on_ready(None)
-        self.arm_all()
+                break
+        return has_expired
 
     def _mature(self, now_ms: int) -> bool:
         """Move due messages to their ready queues, and load those that are due soon.

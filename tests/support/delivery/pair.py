@@ -7,6 +7,7 @@ driven as :mod:`goq.broker.partition.partition` drives them.
 from __future__ import annotations
 
 import random
+from itertools import chain
 from typing import Any, cast
 
 from goq import limits
@@ -388,7 +389,10 @@ class Pair:
             }
             for name in self.twin.groups
         }
-        for events in expire_due(self.real, self.now_ms, lambda _group: self.failing()):
+        for events in chain.from_iterable(
+            expire_due(self.real, name, self.now_ms, self.failing)
+            for name in list(self.real.groups)
+        ):
             for event in events:
                 assert isinstance(event, Expired | CopyQueued | Dropped)
                 found = dict.fromkeys((o for o, _ in _offsets(event)), event.token)
@@ -595,9 +599,11 @@ class Pair:
             self.announced[name] = due
             wanted += [s[2] for s in retries.values() if s[2] > self.now_ms]
             wanted += [s[2] for s in self.twin.outstanding(name, "leased").values()]
-        assert self.real.advance_retries(self.now_ms) or not newly_due
-        next_ms = self.real.next_timer_ms()
-        assert not wanted or (next_ms is not None and next_ms <= min(wanted))
+        names = list(self.real.groups)
+        advanced = [self.real.advance_retries(name, self.now_ms) for name in names]
+        assert any(advanced) or not newly_due
+        times_ms = [t for t in map(self.real.next_timer_ms, names) if t is not None]
+        assert not wanted or (times_ms and min(times_ms) <= min(wanted))
 
     def drain(self) -> None:
         """Let all time pass and ack everything: each message comes out exactly as often as due."""

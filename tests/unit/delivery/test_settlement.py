@@ -72,7 +72,7 @@ def test_an_extension_gives_only_the_named_messages_another_deadline() -> None:
     state.apply(event, 1, 1)
     parts = [(p.start, p.end, p.time_ms) for p in state.groups["g"].leases[TOKEN].parts]
     assert parts == [(0, 1, 1000), (1, 3, 2000), (3, 4, 1000)]
-    (events,) = expire_due(state, 1000, lambda _group: failing())
+    (events,) = expire_due(state, "g", 1000, failing)
     assert [e.spans for e in events if isinstance(e, Expired)] == [[(0, 1, 1), (3, 4, 1)]]
 
 
@@ -130,7 +130,7 @@ def test_each_message_of_a_lease_that_expires_has_a_jitter_of_its_own() -> None:
     state.extend_to(200)
     state.apply(Leased("g", "c", 1000, [(0, 200, 1)]), 0, 1)
     context = failing(jitter=0.2)._replace(random=0.3)
-    (events,) = expire_due(state, 1000, lambda _group: context)
+    (events,) = expire_due(state, "g", 1000, lambda: context)
     _check_spread(state, events)
 
 

@@ -7,6 +7,7 @@ import random
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from goq.broker.partition.leases import LeasedBatch
 from goq.broker.partition.partition import Partition
 from goq.broker.topic.topic import Topic
 from goq.clock import ManualClock
+from goq.delivery.group.group import Group
 from goq.delivery.snapshot import DEFAULT_SNAPSHOT_LIMITS, SnapshotLimits
 from goq.frame.encoder import ProducerMark
 from goq.model import Receipt
@@ -603,6 +605,37 @@ def test_leases_and_retries_keep_their_times_over_a_restart(tmp_path: Path) -> N
             clock.advance_ms(20)
             assert leased(await waiting) == [(1, 2, b"b")]
             assert await ack(topic, "g", held) == 1
+
+    run(main())
+
+
+def test_a_lease_that_expires_costs_nothing_for_other_groups(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        clock = ManualClock()
+        async with quick_broker_on(tmp_path, clock=clock, fsync="never") as broker:
+            topic = await broker.create_topic("t")
+            await publish(topic, b"x")
+            for number in range(50):
+                visibility_ms = 1000 if number % 25 == 3 else 1_000_000
+                await topic.receiver.receive(f"g{number}", options(visibility_ms=visibility_ms))
+            looked_at: list[str] = []
+            expired = Group.expired
+
+            def looking(group: Group, now_ms: int) -> Any:
+                looked_at.append(group.name)
+                return expired(group, now_ms)
+
+            monkeypatch.setattr(Group, "expired", looking)
+            partition = topic.partitions[0]
+            for _ in range(3):
+                clock.advance_ms(500)
+                partition._timers._on_time()
+            assert {*looked_at} == {"g3", "g28"}
+            assert topic.stats.expired_messages == 2
+            clock.advance_ms(1_000_000)
+            await until(lambda: topic.stats.expired_messages == 50)
 
     run(main())
 

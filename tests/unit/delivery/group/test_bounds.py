@@ -61,7 +61,7 @@ def test_nacks_that_nobody_comes_for_do_not_grow_the_heaps() -> None:
     for sequence in range(0, 4000, 2):
         token = _lease(state, sequence, [(0, 1, 1)], 1000)
         state.apply(Nacked("g", token, [(0, 1, 1)], 5 + sequence), sequence + 1, 1)
-        state.advance_retries(10_000)
+        state.advance_retries("g", 10_000)
         assert heap_sizes(state.groups["g"]) < 200
 
 
