@@ -105,6 +105,7 @@ PUSH_UPDATE_BYTES: Final = 512  # counted for each of them besides its frames
 PUSH_STREAM_CHECK_S: Final = 0.5  # between two checks, dials and signs of life
 PUSH_STREAM_IDLE_S: Final = 2.0  # without a sign of life the stream ends
 PUSH_STREAM_REDIAL_S_MAX: Final = 5.0
+PUSH_STREAM_PATIENCE_S: Final = 3.0  # without a stream the node with the larger id dials too
 REST_CHECK_MS: Final = 5_000  # between two looks for removed segments of partitions at rest
 FETCH_PARTITIONS_MAX: Final = 1_000  # in one answer
 DISK_RECOVERED_BYTES: Final = 8 * MIB  # free space after which a leader's disk is no longer full

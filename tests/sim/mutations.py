@@ -19,9 +19,13 @@ from goq.cluster.replication.follower import FollowerReplica
 from goq.cluster.replication.leader import LeaderReplica
 from goq.cluster.replication.progress import LogOffsets, ReplicaProgress
 from goq.cluster.replication.protocol import PartitionUpdate, Position
+from goq.storage.log.segment import WriteBatch
+from tests.sim import patches
 from tests.support.storage.disk import _SimulatedFile
 
 Mutation = Callable[[], AbstractContextManager[Any]]
+_ALL_IN_THREADS = 120
+"""Of a record: what has any message is larger."""
 
 
 def _raft_answers_before_it_syncs() -> AbstractContextManager[Any]:
@@ -135,6 +139,24 @@ def _leases_keep_the_old_clock() -> AbstractContextManager[Any]:
     return patch.object(partition, "clock_change", lambda *_: None)
 
 
+@contextmanager
+def _a_leader_counts_what_it_has_not_synced() -> Iterator[None]:
+    """It counts a batch once it is pushed. Threads write, so that others may look meanwhile."""
+    original = LeaderReplica.offer
+
+    def offer(self: LeaderReplica, which: int, batch: WriteBatch) -> bool:
+        is_offered = original(self, which, batch)
+        if is_offered:
+            self.on_append(which, batch.end_offset)
+        return is_offered
+
+    with (
+        patch.object(LeaderReplica, "offer", offer),
+        patch.dict(patches.SMALL, JOURNAL_INLINE_BYTES_MAX=_ALL_IN_THREADS),
+    ):
+        yield
+
+
 MUTATIONS: dict[str, Mutation] = {
     "topics are visited as they were made": _topics_are_visited_as_they_were_made,
     "raft answers before it syncs": _raft_answers_before_it_syncs,
@@ -148,4 +170,5 @@ MUTATIONS: dict[str, Mutation] = {
     "clocks are not compared": _clocks_are_not_compared,
     "leases keep the old clock": _leases_keep_the_old_clock,
     "logs are not cut where they part": _logs_are_not_cut_where_they_part,
+    "a leader counts what it has not synced": _a_leader_counts_what_it_has_not_synced,
 }

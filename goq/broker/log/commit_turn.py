@@ -90,6 +90,8 @@ class CommitTurn:
         """Frames and single messages queued so far, for any log."""
         self.on_inline_write: Callable[[float], None] = lambda _seconds: None
         """Called with the time that the event loop itself has spent on a write."""
+        self.before_write: Callable[[], None] = lambda: None
+        """Called when the batches of a record are made, and not written yet."""
         self._journal = journal
         self._executor = executor
         self._clock = clock or SystemClock()
@@ -138,6 +140,11 @@ class CommitTurn:
             if write is not None:
                 writes.append(write)
                 size_bytes += write.batch.size_bytes
+        if writes:
+            try:
+                self.before_write()
+            except Exception as error:  # a bug beside the logs must not hold them up
+                _report(error)
         if has_staged:
             self._write_inline(writes, has_staged=True)
         elif writes:

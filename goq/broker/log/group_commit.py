@@ -129,6 +129,8 @@ class GroupCommit:
         self._released = False
         self._sync_wanted = False
         self._sync_armed = False
+        self._may_offer = False  # the disk took the last batch of this leadership
+        self._is_offered = False  # other nodes may have the batch under way
 
     @property
     def high_watermark(self) -> int:
@@ -215,6 +217,7 @@ class GroupCommit:
             return None
         if batch is not None:
             began_us = self._clock.uptime_us()  # the loop has the time of its turn alone
+            self._is_offered = self._may_offer and self.pending.offer(batch)
             finish = partial(self._finish, batch, written, began_us)
             if self.log.can_journal(batch):
                 stager = self._stager
@@ -319,9 +322,13 @@ class GroupCommit:
     ) -> None:
         write_s = (self._clock.uptime_us() - began_us) / 1e6
         self._write_seconds.note(write_s, self._loop.time(), self.log.directory)
+        is_offered, self._is_offered = self._is_offered, False
+        self._may_offer = error is None
         if error is not None:
             known = self._as_known(error)
-            is_refused = isinstance(known, StorageFull | ResourcesExhausted)
+            if is_offered:  # other frames at these offsets would need another epoch
+                self.log.failed = self.log.failed or f"other nodes may have more: {known.detail}"
+            is_refused = isinstance(known, StorageFull | ResourcesExhausted) and not is_offered
             doubt = None if is_refused else outcome_unknown(known)
             self._fail(written, known, doubt)
             return
@@ -329,7 +336,7 @@ class GroupCommit:
         if self._admission:
             self._admission.settle(stored=True)
         try:
-            self.pending.on_written(batch, written)
+            self.pending.on_written(batch, written, is_offered=is_offered)
             if sealed is not None:
                 self._on_seal(sealed)
         finally:

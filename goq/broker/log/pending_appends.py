@@ -117,12 +117,18 @@ class PendingAppends:
                 retry_after_ms=100,
             )
 
-    def on_written(self, batch: WriteBatch, written: Sequence[WrittenFrame]) -> None:
+    def offer(self, batch: WriteBatch) -> bool:
+        """Send a batch to other nodes before it is written here; return whether any may get it."""
+        return self._quorum is not None and self._quorum.offer(batch)
+
+    def on_written(
+        self, batch: WriteBatch, written: Sequence[WrittenFrame], *, is_offered: bool
+    ) -> None:
         """Record a batch that is on the disk of this node."""
         end_offset, size_bytes = batch.end_offset, batch.size_bytes
         self._stored.append(_Stored(end_offset, size_bytes, written))
         self._stored_bytes += size_bytes
-        if self._quorum is not None:
+        if self._quorum is not None and not is_offered:
             self._quorum.keep(batch)
         for each in written:
             if each.acks is Acks.LEADER:

@@ -21,8 +21,15 @@ class Quorum(Protocol):
     def check(self) -> None:
         """Raise the error if no append could be acknowledged now."""
 
+    def offer(self, batch: WriteBatch) -> bool:
+        """Send a batch to other nodes before it is written here; return whether any may get it.
+
+        After True the batch is written, or nothing more in this leadership: other nodes may have
+        it at its offsets.
+        """
+
     def keep(self, batch: WriteBatch) -> None:
-        """Keep a written batch in memory for other nodes, if there is room."""
+        """Keep a written batch that was not offered in memory for other nodes, if there is room."""
 
     def appended(self, end_offset: int) -> None:
         """Record that the leader has everything before ``end_offset`` on disk."""

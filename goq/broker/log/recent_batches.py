@@ -35,14 +35,14 @@ class RecentBatches:
         self._batches: deque[RecentBatch] = deque()
         self.size_bytes = 0
 
-    def add(self, batch: WriteBatch) -> None:
-        """Keep a batch that follows the one before it; a large one is only in the file."""
+    def add(self, batch: WriteBatch) -> bool:
+        """Keep a batch that follows the one before it; False if it is too large for memory."""
         before = self._batches[-1].end_offset if self._batches else batch.start_offset
         is_too_large = batch.size_bytes + BATCH_BYTES > self._bytes_max
         if batch.start_offset != before or is_too_large:
             self.clear()
         if is_too_large:
-            return
+            return False
         data = memoryview(b"".join(batch.buffers))  # the buffers may be slices of larger ones
         place = batch.segment.base_offset, batch.start_offset, batch.end_offset
         self._batches.append(RecentBatch(*place, data))
@@ -50,6 +50,7 @@ class RecentBatches:
         while self.size_bytes > self._bytes_max:
             self._resize(-len(self._batches.popleft().data) - BATCH_BYTES)
         self._pool.on_add(self)
+        return True
 
     def after(self, offset: int) -> list[RecentBatch]:
         """Return the batches from an offset on in one segment; none if no batch begins there."""

@@ -42,8 +42,12 @@ class _LogQuorum:
         """Raise ``NotEnoughReplicas`` or ``NotLeader`` while nothing could be acknowledged."""
         self._leader.check_writable()
 
+    def offer(self, batch: WriteBatch) -> bool:
+        """Push a batch before it is written here; return whether any follower may get it."""
+        return self._leader.offer(self._which, batch)
+
     def keep(self, batch: WriteBatch) -> None:
-        """Keep a written batch in memory for followers, if there is room."""
+        """Keep a written batch that was not offered in memory for followers, if there is room."""
         self._leader.recent_batches[self._which].add(batch)
 
     def appended(self, end_offset: int) -> None:
@@ -102,7 +106,8 @@ class LeaderReplica:
     """A partition that this node leads in ``leader_epoch``.
 
     Runs on the event loop, except :meth:`read_update`, which blocks on the disk. ``on_new_data`` is
-    called when followers may fetch something new, ``on_high_watermark_change`` when more is safe,
+    called when followers may fetch something new, ``on_offer`` when they may be pushed what is not
+    written here yet, ``on_high_watermark_change`` when more is safe,
     ``on_bounds_change`` when a follower at rest must be looked at with its next request: more is
     safe, the in-sync set was decided, or requests are waited for.
     ``has_session`` returns whether no other node can lead by now.
@@ -121,6 +126,9 @@ class LeaderReplica:
         self.logs = logs
         self.progress = progress
         self.on_new_data: Callable[[PartitionKey], None] = lambda _key: None
+        self.on_offer: Callable[[PartitionKey], None] = lambda _key: None
+        self.is_pushed: Callable[[PartitionKey], bool] = lambda _key: False
+        """Returns whether any follower is pushed what this node appends."""
         self.on_bounds_change: Callable[[PartitionKey], None] = lambda _key: None
         self.on_high_watermark_change: Callable[[], None] = lambda: None
         self.has_session: Callable[[], bool] = lambda: True
@@ -128,6 +136,7 @@ class LeaderReplica:
         self._lost_gaps = lost_gaps or LostGaps()
         self._is_handing_over = False
         self._start_epochs: dict[int, int] = {}
+        self._offered_ends = progress.ends
         self._announced = progress.high_watermark
         self._confirmations: list[_Confirmation] = []
         self._quorums = (_LogQuorum(self, 0), _LogQuorum(self, 1))
@@ -169,6 +178,27 @@ class LeaderReplica:
             raise not_enough_replicas(
                 self.key.topic, self.key.number, len(progress.in_sync), progress.min_insync
             )
+
+    @property
+    def pushable_ends(self) -> LogOffsets:
+        """The ends up to which followers may have been given frames of this leadership.
+
+        They are beyond those on this node's disk while it writes what was offered.
+        """
+        return LogOffsets(*map(max, self.progress.ends, self._offered_ends))
+
+    def offer(self, which: int, batch: WriteBatch) -> bool:
+        """Push a batch that this node is about to write; return whether any follower may get it.
+
+        If the write fails, this leadership must give no other frames to these offsets.
+        """
+        if not self.is_pushed(self.key) or not self.recent_batches[which].add(batch):
+            return False
+        ends = list(self._offered_ends)
+        ends[which] = batch.end_offset
+        self._offered_ends = LogOffsets(*ends)
+        self.on_offer(self.key)
+        return True
 
     def on_append(self, which: int, end_offset: int) -> None:
         """Update the end of one of the logs on this node's disk."""
@@ -266,7 +296,8 @@ class LeaderReplica:
 
     def has_update(self, position: Position) -> bool:
         """Whether there is more to send to a follower at a position than the logs' bounds."""
-        return position.leader_epoch != self.leader_epoch or position.ends != self.progress.ends
+        is_behind = not position.ends.reaches(self.progress.ends)
+        return position.leader_epoch != self.leader_epoch or is_behind
 
     def read_update(self, position: Position, *, is_checked: bool, bytes_max: int) -> FramedUpdate:
         """Return what follows a position: of each log at least one frame, if there is one.
@@ -290,7 +321,7 @@ class LeaderReplica:
                 epoch,
                 own_end,
                 is_lost=partial(self._lost_gaps.cover, which),
-                is_checked=is_checked or self._is_start(which, end, epoch),
+                is_checked=is_checked or self._is_known(which, end, epoch, own_end),
                 bytes_max=bytes_max,
             )
             for which, (log, end, epoch, own_end) in enumerate(
@@ -299,22 +330,23 @@ class LeaderReplica:
         )
         return self._framed(messages, events, ends)
 
-    def recent_update(self, position: Position) -> FramedUpdate | None:
+    def recent_update(self, position: Position, ends: LogOffsets) -> FramedUpdate | None:
         """Return what follows the position where an earlier response led; None if it is not here.
 
-        Memory only. Raises nothing: what it cannot tell, :meth:`read_update` does.
+        It goes up to ``ends``: those of :attr:`progress`, or :attr:`pushable_ends`. Memory only.
+        Raises nothing: what it cannot tell, :meth:`read_update` does.
         """
         if position.leader_epoch != self.leader_epoch or self._must_reset(position):
             return None
-        ends = self.progress.ends
         found: list[_FramedLogUpdate] = []
         for log, recent, end, own_end in zip(
             self.logs, self.recent_batches, position.ends, ends, strict=True
         ):
-            start, batches = log.start_offset, recent.after(end)
-            if end == own_end:
+            start = log.start_offset
+            batches = [each for each in recent.after(end) if each.end_offset <= own_end]
+            if end >= own_end:
                 found.append(_FramedLogUpdate(LogUpdate(start, start, 0), [], end))
-            elif start <= end and batches and batches[-1].end_offset <= own_end:
+            elif start <= end and batches:
                 size_bytes = sum(len(batch.data) for batch in batches)
                 head = LogUpdate(batches[0].segment_base, start, size_bytes)
                 buffers = [batch.data for batch in batches]
@@ -346,12 +378,16 @@ class LeaderReplica:
             end_offsets = LogOffsets(messages.end_offsets, events.end_offsets)
         return FramedUpdate(head, messages.buffers + events.buffers, end_offsets)
 
-    def _is_start(self, which: int, end: int, epoch: int) -> bool:
-        """Whether a follower's log ends where the leader's did when the leadership began.
+    def _is_known(self, which: int, end: int, epoch: int, own_end: int) -> bool:
+        """Whether a follower's log is known to be a prefix of what this leadership has given.
 
-        Its last epoch must be the same, too. Many followers ask with this position at once, after
-        an election, and the epoch is read from the disk once for all.
+        Either it has frames that were offered, and are not on this node's disk yet. Or it ends
+        where the leader's log did when the leadership began, and has the same last epoch. Many
+        followers ask with this position at once, after an election, and the epoch is read from the
+        disk once for all.
         """
+        if epoch == self.leader_epoch and own_end < end:
+            return end <= self._offered_ends[which]
         if end != self.progress.start[which]:
             return False
         known = self._start_epochs.get(which)

@@ -107,6 +107,8 @@ class ReplicaManager:
         self._turn = turn
         self._streams: dict[str, PeerStream] = {}
         self.fetch_server = FetchServer(executor, clock)
+        if turn is not None:
+            turn.before_write = self.fetch_server.flush
         self._topics = topics
         self._manifest = manifest
         self.tiered_reader = manifest.tiered_reader
@@ -350,6 +352,8 @@ class ReplicaManager:
     def start_serving(self, leader: LeaderReplica) -> None:
         """Serve a partition that is led here to followers."""
         leader.on_new_data = self.fetch_server.on_new_data
+        leader.on_offer = self.fetch_server.on_offer
+        leader.is_pushed = self.fetch_server.is_pushed
         leader.on_bounds_change = self._on_bounds_change
         self._steady_until_ms = -math.inf
         self.fetch_server.add_leader(leader)

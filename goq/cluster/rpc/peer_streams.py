@@ -1,13 +1,14 @@
 """The streams between nodes: one connection between each two, authenticated, kept open.
 
 Of each two nodes the one with the smaller id dials the other's HTTP port and asks to upgrade to
-``PROTOCOL``. From then on the connection carries the frames of a :class:`Link`: a handshake that
-proves the cluster's secret and names the disks, then sealed frames. With ``security.tls`` all of it
-is inside TLS. Streams exist from the feature level on at which all nodes know them.
+``PROTOCOL``. After ``limits.PUSH_STREAM_PATIENCE_S`` without a stream the other one dials too: it
+may be the only one that can. From then on the connection carries the frames of a :class:`Link`: a
+handshake that proves the cluster's secret and names the disks, then sealed frames. With
+``security.tls`` all of it is inside TLS. Streams exist from the feature level on at which all nodes
+know them.
 
-A stream only saves work: without one, as between nodes of which the first cannot reach the second,
-followers fetch. A new stream replaces the one before. An empty frame is a sign of life, and a
-stream without one for ``limits.PUSH_STREAM_IDLE_S`` ends.
+A stream only saves work: without one followers fetch. A new stream replaces the one before. An
+empty frame is a sign of life, and a stream without one for ``limits.PUSH_STREAM_IDLE_S`` ends.
 """
 
 from __future__ import annotations
@@ -84,6 +85,7 @@ class PeerStreams:
         self._streams: dict[str, Link] = {}
         self._handshaking: dict[Link, None] = {}  # oldest first
         self._dialing: set[str] = set()
+        self._missing_since_s: dict[str, float] = {}
         self._pauses_s: dict[str, float] = {}
         self._next_dial_s: dict[str, float] = {}
         self._tasks = Tasks()
@@ -127,10 +129,13 @@ class PeerStreams:
         if not has_push_streams(state):
             return
         for node, known in state.nodes.items():
+            if node == self._name or node in self._streams:
+                self._missing_since_s.pop(node, None)
+                continue
+            missing_s = now_s - self._missing_since_s.setdefault(node, now_s)
             if (
-                node > self._name
+                (node > self._name or missing_s > limits.PUSH_STREAM_PATIENCE_S)
                 and known.http_url
-                and node not in self._streams
                 and node not in self._dialing
                 and now_s >= self._next_dial_s.get(node, 0.0)
             ):

@@ -7,7 +7,7 @@ import os
 import socket
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 from unittest.mock import patch
 
@@ -18,8 +18,17 @@ from goq.cluster import cluster_node
 from goq.cluster.cluster_node import ClusterNode
 from goq.cluster.metadata.features import PUSH_STREAMS_LEVEL
 from goq.cluster.raft.transport import handshake
+from goq.cluster.raft.transport.link import Link
+from goq.cluster.replication.progress import LogOffsets
+from goq.cluster.replication.protocol import PartitionKey, PartitionUpdate
+from goq.cluster.replication.push.protocol import (
+    PushHead,
+    encode_begin,
+    encode_push,
+    encode_stored,
+)
 from goq.cluster.replication.push.sender import PushSender
-from goq.cluster.rpc.peer_streams import PROTOCOL, STREAM_PATH
+from goq.cluster.rpc.peer_streams import PROTOCOL, STREAM_PATH, PeerStreams
 from tests.support.cluster.running_cluster import NAMES, RunningCluster, running_cluster
 from tests.support.eventually import eventually
 
@@ -102,6 +111,80 @@ def test_below_its_feature_level_there_are_no_streams_and_followers_fetch(
         publish(cluster, 20)
         assert set(streams_of(cluster).values()) == {frozenset()}
         assert not stored
+
+
+def streams(cluster: RunningCluster) -> list[Link]:
+    """Return the streams of ``n1``."""
+    return list(cluster.cluster_node("n1").streams._streams.values())
+
+
+def write_raw(data: bytes) -> Callable[[ClusterNode], None]:
+    """Return what writes bytes into the streams of a node, beside their frames, and ends them."""
+
+    def write(node: ClusterNode) -> None:
+        for link in list(node.streams._streams.values()):
+            assert link._transport is not None
+            link._transport.write(data)
+            link._transport.close()
+
+    return write
+
+
+def write_sealed(data: bytes) -> Callable[[ClusterNode], None]:
+    """Return what sends bytes as a message over the streams of a node."""
+
+    def write(node: ClusterNode) -> None:
+        for link in list(node.streams._streams.values()):
+            assert link.send(data)
+
+    return write
+
+
+def test_what_is_no_message_ends_a_stream_and_nothing_that_is_stored_changes(
+    stored: Counter[str],
+) -> None:
+    update = PartitionUpdate(PartitionKey("orders", 1, 0), 9, LogOffsets(0, 0), None, None)
+    head = PushHead(2**40, 1, 0, [update])
+    with running_cluster() as cluster:
+        cluster.create("orders", partitions=3)
+        published = 0
+        for hostile, ends in (
+            (write_raw(bytes.fromhex("00000400") + b"the begin of a frame"), True),
+            (write_raw(b"\xff" * 4096), True),
+            (write_sealed(b"garbage"), True),
+            (write_sealed(b"\x03" + b"\xff" * 40), True),
+            (write_sealed(encode_push(head, [])), False),
+            (write_sealed(encode_stored(2**40, 1)), False),
+            (write_sealed(encode_begin(2**40)), False),
+        ):
+            eventually(lambda: are_all_connected(cluster))
+            before = streams(cluster)
+            counted = stored.total()
+            cluster.on_loop("n2", hostile)
+            publish(cluster, 3)
+            published += 3
+            if ends:
+                eventually(lambda before=before: streams(cluster) != before)
+            eventually(lambda: are_all_connected(cluster))
+            eventually(lambda counted=counted: stored.total() > counted)
+        shown = cluster.by_name["n1"].call("GET", "/v1/topics/orders")["partitions"]
+        assert sum(partition["end_offset"] for partition in shown) == published
+
+
+def test_the_node_with_the_larger_id_dials_where_only_it_can(stored: Counter[str]) -> None:
+    original = PeerStreams._connect
+
+    async def connect(self: PeerStreams, node: str, url: str) -> None:
+        await original(self, node, url if node < self._name else "http://127.0.0.1:1")
+
+    with (
+        patch.object(PeerStreams, "_connect", connect),
+        patch.object(limits, "PUSH_STREAM_PATIENCE_S", 0.1),
+        running_cluster() as cluster,
+    ):
+        cluster.create("orders", partitions=3)
+        eventually(lambda: are_all_connected(cluster))
+        eventually(lambda: publish(cluster, 6) or stored.keys() == set(NAMES))
 
 
 def upgraded(address: tuple[str, int]) -> socket.socket:

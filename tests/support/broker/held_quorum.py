@@ -15,6 +15,8 @@ class HeldQuorum:
         self.appended_to = 0
         self.refusal: GoqError | None = None
         self.is_sure = True
+        self.takes_offers = False
+        self.offered: list[tuple[int, int]] = []
         self._doubts: list[Callable[[], None]] = []
         self._advance: Callable[[int], None] = lambda _offset: None
 
@@ -24,6 +26,11 @@ class HeldQuorum:
     def check(self) -> None:
         if self.refusal is not None:
             raise self.refusal
+
+    def offer(self, batch: WriteBatch) -> bool:
+        if self.takes_offers:
+            self.offered.append((batch.start_offset, batch.end_offset))
+        return self.takes_offers
 
     def keep(self, _batch: WriteBatch) -> None:
         return

@@ -69,10 +69,28 @@ class FetchServer:
         self.on_new_data(key)
 
     def on_new_data(self, key: PartitionKey) -> None:
-        """Wake the followers of a partition, which has something new."""
+        """Wake the followers of a partition, which has something new on this node's disk."""
         for session in self._sessions.values():
-            if key in session.positions:
+            if session.pushes is not None and session.pushes.has_pushed_all(key):
+                session.end_rest(key)
+            elif key in session.positions:
                 session.enqueue(key)
+
+    def is_pushed(self, key: PartitionKey) -> bool:
+        """Whether any follower is pushed what is appended to a partition."""
+        return any(s.pushes is not None and s.pushes.covers(key) for s in self._sessions.values())
+
+    def on_offer(self, key: PartitionKey) -> None:
+        """Push what is about to be written to the followers that are pushed to."""
+        for session in self._sessions.values():
+            if session.pushes is not None and session.pushes.covers(key):
+                session.enqueue(key)
+
+    def flush(self) -> None:
+        """Push now what is to be pushed at the end of this turn."""
+        for session in list(self._sessions.values()):
+            if session.pushes is not None:
+                session.pushes.flush()
 
     def on_bounds_change(self, key: PartitionKey) -> None:
         """Look at the followers of a partition with their next requests."""
@@ -263,7 +281,9 @@ class FetchServer:
                 continue
             is_checked = session.expected.get(key) == position.ends
             is_throttled = self._is_throttled_replica(session, key)
-            recent = leader.recent_update(position) if is_checked and not is_throttled else None
+            may_use_memory = is_checked and not is_throttled
+            ends = leader.progress.ends
+            recent = leader.recent_update(position, ends) if may_use_memory else None
             if recent is not None:
                 reads.append(partial(_return, recent))
                 continue

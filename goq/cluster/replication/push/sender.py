@@ -89,14 +89,20 @@ class PushSender:
         self._changed[key] = None
         if not self._is_scheduled:
             self._is_scheduled = True
-            self._loop.call_soon(self._flush)
+            self._loop.call_soon(self.flush)
+
+    def has_pushed_all(self, key: PartitionKey) -> bool:
+        """Whether everything of a partition was pushed that followers may be given."""
+        lead, leader = self._leads.get(key), self._leaders.get(key)
+        return lead is not None and leader is not None and lead == leader.pushable_ends
 
     def forget(self, key: PartitionKey) -> None:
         """Push a partition no more: another leadership begins, or the follower is gone."""
         self._leads.pop(key, None)
         self._leaving.discard(key)
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Push now what is to be pushed at the end of this turn."""
         self._is_scheduled = False
         changed, self._changed = self._changed, {}
         if self._session.pushes is not self:
@@ -112,7 +118,7 @@ class PushSender:
             leader = self._leaders[key]
             updates.append(update)
             size_bytes += limits.PUSH_UPDATE_BYTES + sum(map(len, update.buffers))
-            is_all = update.end_offsets == leader.progress.ends
+            is_all = update.end_offsets == leader.pushable_ends
             pushed[key] = _PushedPartition(leader, update.end_offsets, is_all)
             self._leads[key] = update.end_offsets
             if not is_all:
@@ -135,9 +141,10 @@ class PushSender:
         elif leader is None or leader.leader_epoch != position.leader_epoch:
             self._leave(key)
             return None
-        if lead == leader.progress.ends and session.sent_bounds.get(key) == leader.bounds:
+        ends = leader.pushable_ends
+        if lead == ends and session.sent_bounds.get(key) == leader.bounds:
             return None
-        update = leader.recent_update(replace(position, ends=lead)) if has_room else None
+        update = leader.recent_update(replace(position, ends=lead), ends) if has_room else None
         if update is None:
             self._leave(key)
         return update

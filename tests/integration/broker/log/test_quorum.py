@@ -21,7 +21,14 @@ from goq.clock import ManualClock
 from goq.delivery.dedup.dedup_window import DedupWindow
 from goq.delivery.dedup.producer_table import ProducerTable
 from goq.delivery.events.event import Reset
-from goq.errors import NotLeader, OutOfOrderSequence, TimedOut, TooManyRequests, Unavailable
+from goq.errors import (
+    NotLeader,
+    OutOfOrderSequence,
+    StorageFull,
+    TimedOut,
+    TooManyRequests,
+    Unavailable,
+)
 from goq.frame.encoder import ProducerMark
 from goq.model import Acks
 from goq.storage.disk import RealDisk
@@ -40,6 +47,7 @@ from tests.support.broker.harness import (
 )
 from tests.support.broker.held_quorum import HeldQuorum
 from tests.support.broker.partition_internals import event_writer
+from tests.support.storage.disk import SimulatedDisk
 
 NO_WINDOW = DedupWindow(None, time_of=lambda _offset: None, factors=(1, 1))
 LOST = NotLeader("another node leads")
@@ -47,7 +55,8 @@ LOST = NotLeader("another node leads")
 
 class _Setup:
     def __init__(self, path: Path, **bounds: int) -> None:
-        self.log = Log.open(path / "log", RealDisk())
+        self.disk = SimulatedDisk()
+        self.log = Log.open(path / "log", self.disk)
         self.executor = ThreadPoolExecutor(1)
         self.producers = ProducerTable()
         self.quorum = HeldQuorum()
@@ -106,6 +115,42 @@ def test_an_append_is_acknowledged_and_shown_when_the_high_watermark_passes_it(
         setup.quorum.reach(3)
         assert (await second).offset == 2
         assert setup.shown == [0, 2]
+
+    _run(tmp_path, test)
+
+
+def test_a_batch_is_offered_to_other_nodes_once_the_disk_has_taken_one(tmp_path: Path) -> None:
+    async def test(setup: _Setup) -> None:
+        setup.quorum.takes_offers = True
+        setup.commit.append(frame(b"a"))
+        await setup.stored(1)
+        assert setup.quorum.offered == []
+        setup.commit.append(frame(b"b"))
+        await until(lambda: setup.quorum.offered == [(1, 2)])
+        await setup.stored(2)
+
+    _run(tmp_path, test)
+
+
+@pytest.mark.parametrize("is_offered", [True, False])
+def test_a_full_disk_ends_the_writer_only_if_other_nodes_may_have_what_it_refused(
+    tmp_path: Path, *, is_offered: bool
+) -> None:
+    async def test(setup: _Setup) -> None:
+        setup.quorum.takes_offers = is_offered
+        setup.commit.append(frame(b"a"))
+        await setup.stored(1)
+        setup.disk.capacity_bytes = setup.disk.used_bytes
+        refused = setup.commit.append(frame(b"b"))
+        with pytest.raises(TimedOut if is_offered else StorageFull):
+            await refused
+        setup.disk.capacity_bytes = None
+        if is_offered:  # another frame at this offset would be in the same epoch
+            with pytest.raises(StorageFull):
+                setup.commit.append(frame(b"c"))
+        else:
+            setup.commit.append(frame(b"c"))
+            await setup.stored(2)
 
     _run(tmp_path, test)
 

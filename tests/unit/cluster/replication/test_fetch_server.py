@@ -17,9 +17,12 @@ from goq.cluster.replication.fetch.server import FetchServer
 from goq.cluster.replication.leader import LeaderReplica, ReplicaBounds
 from goq.cluster.replication.progress import LogOffsets, ReplicaProgress
 from goq.cluster.replication.protocol import FetchRequest, FetchResponse, PartitionKey, Position
+from goq.cluster.replication.push.protocol import Push, decode_message
 from goq.config.topic import TopicSettings
+from goq.errors import InvalidFrame
 from goq.frame.header import HEADER_BYTES, parse_header
 from goq.storage.disk import RealDisk
+from goq.storage.log.segment import WriteBatch
 from tests.support.storage.logs import append, frame_of
 
 KEY = PartitionKey("t", 1, 0)
@@ -301,7 +304,7 @@ def test_what_was_just_written_comes_from_memory_as_it_would_from_the_file(
         answer, buffers = await follower.fetch_again()
         assert answer.updates == [read.head]
         assert b"".join(buffers) == b"".join(read.buffers)
-        found = leading.recent_update(position)
+        found = leading.recent_update(position, leading.progress.ends)
         assert found is not None
         assert found.end_offsets == read.end_offsets
 
@@ -314,10 +317,11 @@ def test_what_is_not_in_memory_is_read_from_the_file(logs: PartitionLogs) -> Non
     async def run() -> None:
         follower = Follower(leading)
         _write_kept(leading, 0, [b"kept"])
-        assert leading.recent_update(follower.position(20, 2)) is not None
-        assert leading.recent_update(follower.position(10, 1)) is None
+        ends = leading.progress.ends
+        assert leading.recent_update(follower.position(20, 2), ends) is not None
+        assert leading.recent_update(follower.position(10, 1), ends) is None
         other = follower.position(20, 2, leader_epoch=1)
-        assert leading.recent_update(other) is None
+        assert leading.recent_update(other, ends) is None
         append(logs.messages, [frame_of([b"not kept"])], epoch=2)
         leading.on_append(0, logs.messages.end_offset)
         await follower.ask(10, 1)
@@ -325,6 +329,187 @@ def test_what_is_not_in_memory_is_read_from_the_file(logs: PartitionLogs) -> Non
         answer = await follower.ask(21, 2)
         assert answer.updates[0].messages is not None
         assert answer.updates[0].messages.frame_bytes
+
+    asyncio.run(run())
+
+
+class _Stream:
+    """A stream that keeps what is sent over it."""
+
+    def __init__(self) -> None:
+        self.sent: list[Push] = []
+
+    def send(self, data: bytes) -> bool:
+        message = decode_message(data)
+        assert isinstance(message, Push)
+        self.sent.append(message)
+        return True
+
+    def abort(self, reason: str) -> None:
+        raise AssertionError(reason)
+
+
+class _Pushed(Follower):
+    """A follower that has everything, and is pushed what the leader appends."""
+
+    def __init__(self, leading: LeaderReplica) -> None:
+        super().__init__(leading)
+        leading.on_offer, leading.is_pushed = self.server.on_offer, self.server.is_pushed
+        self.stream = _Stream()
+        self.server.add_stream("b", self.stream)
+
+    async def begin(self, session: int = 7) -> None:
+        await self.ask(10, 1)
+        await self.ask(20, 2)
+        self.server.attach("b", session)
+        await asyncio.sleep(0)
+
+    @property
+    def pushes(self) -> list[tuple[int, int]]:
+        """The numbers of what was pushed, with the bytes of its frames."""
+        return [(push.head.number, len(push.frames)) for push in self.stream.sent if push.frames]
+
+
+def _begin_write(leading: LeaderReplica, value: bytes) -> WriteBatch:
+    batch, frame = leading.logs.messages.begin(0), frame_of([value])
+    body = memoryview(frame)[HEADER_BYTES:]
+    batch.add(parse_header(frame), body, append_time_us=0, leader_epoch=2)
+    return batch
+
+
+def _end_write(leading: LeaderReplica, batch: WriteBatch) -> None:
+    leading.logs.messages.write(batch)
+    leading.logs.messages.commit(batch)
+    leading.on_append(0, batch.end_offset)
+
+
+def test_a_follower_is_pushed_what_the_leader_writes_meanwhile_and_neither_disk_is_enough(
+    logs: PartitionLogs,
+) -> None:
+    leading = leading_of(logs)
+
+    async def run() -> None:
+        follower = _Pushed(leading)
+        await follower.begin()
+        batch = _begin_write(leading, b"at once")
+        assert leading.offer(0, batch)
+        follower.server.flush()
+        ((number, size_bytes),) = follower.pushes
+        assert size_bytes == batch.size_bytes
+        assert leading.progress.ends == LogOffsets(20, 0)
+        follower.server.on_stored("b", 7, number)
+        assert leading.progress.follower_ends("b") == LogOffsets(21, 0)
+        assert leading.progress.high_watermark == LogOffsets(20, 0)
+        _end_write(leading, batch)
+        assert leading.progress.high_watermark == LogOffsets(21, 0)
+        await asyncio.sleep(0)
+        assert len(follower.pushes) == 1
+        again = _begin_write(leading, b"then here first")
+        assert leading.offer(0, again)
+        _end_write(leading, again)
+        assert leading.progress.high_watermark == LogOffsets(21, 0)
+
+    asyncio.run(run())
+
+
+def test_a_follower_that_has_what_the_leader_still_writes_is_not_cut(logs: PartitionLogs) -> None:
+    leading = leading_of(logs)
+
+    async def run() -> None:
+        follower = _Pushed(leading)
+        await follower.begin()
+        batch = _begin_write(leading, b"at once")
+        assert leading.offer(0, batch)
+        again = Follower(leading)  # its stream has ended: it begins anew, and says where it is
+        for end, epoch in ((21, 2), (22, 2), (21, 1)):
+            answer = await again.ask(end, epoch)
+            again._is_new = True
+            assert answer.updates[0].messages is not None
+            is_cut = answer.updates[0].messages.diverges_at is not None
+            assert is_cut == ((end, epoch) != (21, 2)), (end, epoch)
+        await again.ask(21, 2)
+        assert leading.progress.high_watermark == LogOffsets(20, 0)
+        assert (await again.ask_again()).updates == []
+        _end_write(leading, batch)
+        await again.ask_again()
+        assert leading.progress.high_watermark == LogOffsets(21, 0)
+
+    asyncio.run(run())
+
+
+def test_what_no_follower_is_pushed_is_not_offered(logs: PartitionLogs) -> None:
+    leading = leading_of(logs)
+
+    async def run() -> None:
+        follower = _Pushed(leading)
+        assert not leading.offer(0, _begin_write(leading, b"nobody"))
+        await follower.begin()
+        large = _begin_write(leading, b"x" * limits.RECENT_LOG_BYTES_MAX)
+        assert not leading.offer(0, large)
+        assert leading.pushable_ends == leading.progress.ends
+
+    asyncio.run(run())
+
+
+def test_a_report_of_another_session_counts_for_nothing(logs: PartitionLogs) -> None:
+    leading = leading_of(logs)
+
+    async def run() -> None:
+        follower = _Pushed(leading)
+        await follower.begin()
+        _write_kept(leading, 0, [b"pushed"])
+        await asyncio.sleep(0)
+        ((number, _),) = follower.pushes
+        for session in (6, 8, 2**53):
+            follower.server.on_stored("b", session, number)
+        follower.server.on_stored("c", 7, number)
+        assert leading.progress.high_watermark == LogOffsets(20, 0)
+        follower.server.on_stored("b", 7, number)
+        assert leading.progress.high_watermark == LogOffsets(21, 0)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("number", [0, 9, 2**53])
+def test_a_report_of_a_push_that_is_not_under_way_ends_the_session(
+    logs: PartitionLogs, number: int
+) -> None:
+    leading = leading_of(logs)
+
+    async def run() -> None:
+        follower = _Pushed(leading)
+        await follower.begin()
+        _write_kept(leading, 0, [b"pushed"])
+        await asyncio.sleep(0)
+        with pytest.raises(InvalidFrame):
+            follower.server.on_stored("b", 7, number)
+        assert (await follower.ask_again()).is_unknown_session
+        assert leading.progress.high_watermark == LogOffsets(20, 0)
+
+    asyncio.run(run())
+
+
+def test_a_follower_that_stores_nothing_is_pushed_no_more_than_the_bound_and_then_fetches(
+    logs: PartitionLogs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "PUSH_IN_FLIGHT_BYTES_MAX", 10_000)
+    leading = leading_of(logs)
+
+    async def run() -> None:
+        follower = _Pushed(leading)
+        await follower.begin()
+        for _ in range(40):
+            _write_kept(leading, 0, [b"x" * 1000])
+            await asyncio.sleep(0)
+        pushed = follower.pushes
+        assert 5 < len(pushed) < 10
+        last, _ = pushed[-1]
+        assert (await follower.ask_again()).updates == []  # it has not stored what is under way
+        follower.server.on_stored("b", 7, last)
+        (update,) = (await follower.ask_again()).updates
+        assert update.messages is not None
+        assert update.messages.frame_bytes > 20_000
+        assert follower.pushes == pushed
 
     asyncio.run(run())
 

@@ -1,0 +1,97 @@
+"""What replication costs on three hosts, each with a disk of its own: a model in simulated time.
+
+Work on a disk and the way to another host take fixed times, and nothing else takes any.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from statistics import median
+
+import pytest
+
+from goq.config.topic import TopicSettings
+from goq.frame.encoder import Columns, encode_frame
+from goq.frame.view import FrameView
+from tests.support.cluster.replication.loop import SimExecutor
+from tests.support.cluster.replication.network import SimNetwork
+from tests.support.cluster.replication.world import KEY, NAMES, World
+
+SYNC_S = 0.001
+WAY_S = 0.0001
+PUBLISHERS = 64
+_SETTINGS = replace(TopicSettings(), segment_bytes=2**24)
+
+
+class _NoChance:
+    """Every piece of work on a disk takes as long as a sync."""
+
+    @staticmethod
+    def expovariate(_rate: float) -> float:
+        return SYNC_S
+
+
+@pytest.fixture(autouse=True)
+def fixed_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = SimExecutor.__init__
+
+    def init(self: SimExecutor, loop: object, _random: object, *rest: object) -> None:
+        original(self, loop, _NoChance(), *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(SimExecutor, "__init__", init)
+    monkeypatch.setattr(SimNetwork, "delay_s", lambda *_: WAY_S)
+
+
+def _latencies(hosts: int, publishers: int, each: int) -> tuple[list[float], float]:
+    """Return how long publishes took on so many hosts, and how many there were in a second."""
+    world = World(1, _SETTINGS)
+    names = NAMES[:hosts]
+    part = world.agreement.parts[KEY]
+    world.agreement.parts[KEY] = part._replace(
+        in_sync=names, replicas=names, min_insync=min(hosts, 2)
+    )
+    frame = FrameView.parse(encode_frame(Columns([b"x" * 100])))
+    took_s: list[float] = []
+
+    async def publish(count: int) -> None:
+        leader = world.leader()
+        assert leader is not None
+        for _ in range(count):
+            began_s = world.loop.time()
+            await leader.partition(KEY).appender.publish(frame)
+            took_s.append(world.loop.time() - began_s)
+
+    def is_ready() -> bool:
+        leader = world.leader()
+        topic = None if leader is None else leader.topics.get(KEY.topic)
+        is_led = topic is not None and topic.partitions.get(KEY.number) is not None
+        return is_led and leader is not None and len(leader.streams) == hosts - 1
+
+    async def story() -> float:
+        for name in names:
+            world.start(name)
+        await world.until(is_ready)
+        for _ in range(20):  # until followers are pushed to
+            await publish(1)
+            await asyncio.sleep(0.1)
+        took_s.clear()
+        began_s = world.loop.time()
+        await asyncio.gather(*(publish(each) for _ in range(publishers)))
+        return publishers * each / (world.loop.time() - began_s)
+
+    rate = world.run(story())
+    return took_s, rate
+
+
+def test_a_publish_takes_a_sync_and_a_round_trip() -> None:
+    took_s, _ = _latencies(3, 1, 100)
+    assert median(took_s) <= 1.3 * SYNC_S + 2 * WAY_S
+    alone_s, _ = _latencies(1, 1, 100)
+    assert median(alone_s) == pytest.approx(SYNC_S)
+
+
+def test_many_publishers_reach_four_fifths_of_what_they_do_on_one_host() -> None:
+    _, rate = _latencies(3, PUBLISHERS, 10)
+    _, alone = _latencies(1, PUBLISHERS, 10)
+    assert rate >= 0.8 * alone
