@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,9 +14,11 @@ from goq.backup.backup import back_up_folder
 from goq.backup.place import BackupPlace
 from goq.backup.restore import RestoreOrder, restore
 from goq.client import Client
-from goq.errors import UsageError
+from goq.cluster.metadata.broker_store import ReplicatedMetadataStore
+from goq.errors import Unavailable, UsageError
 from goq.storage.data_dir_lock import RESTORED_NAME
 from goq.storage.disk import RealDisk
+from goq.storage.node_db import TopicRow
 from tests.support.cluster.running_cluster import NAMES, RunningCluster
 from tests.support.eventually import eventually
 from tests.support.storage.backup_source import SETTINGS, TOPICS, fill, view
@@ -77,6 +80,35 @@ def test_a_cluster_begins_with_a_restored_folder_and_the_nodes_that_join_copy_al
                 values.append(message.value)
                 message.ack()
         assert values == [b"c", b"more"], "the group goes on where the backup was"
+
+
+def test_a_first_node_that_dies_before_the_cluster_has_all_goes_on_at_its_next_start(
+    place: BackupPlace, cluster: RunningCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    restored(place, tmp_path / "n1")
+    cluster.more = {"n1": {"min_insync": 1}}
+    real, adopted = ReplicatedMetadataStore.adopt_topic, list[str]()
+
+    async def adopt(self: ReplicatedMetadataStore, topic: TopicRow, *more: Any) -> None:
+        if adopted:
+            raise Unavailable("it dies here")
+        await real(self, topic, *more)
+        adopted.append(topic.name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ReplicatedMetadataStore, "adopt_topic", adopt)
+        node = cluster.start("n1")
+        eventually(lambda: adopted, seconds=WAIT_S)
+        taken = min(set(TOPICS) - set(adopted))
+        with Client(node.url, retries=0) as q, pytest.raises(Unavailable, match="being"):
+            q.create_topic(taken)
+        cluster.stop("n1")
+    assert (tmp_path / "n1" / RESTORED_NAME).exists()
+    node = cluster.restart("n1")
+    eventually(lambda: not (tmp_path / "n1" / RESTORED_NAME).exists(), seconds=WAIT_S)
+    with Client(node.url) as q:
+        eventually(lambda: repr(view(q)) == (tmp_path / "seen").read_text(), seconds=WAIT_S)
+        assert [each.name for each in q.list_schedules()] == ["daily"]
 
 
 def test_a_restored_folder_is_no_member_of_a_cluster_of_others(
