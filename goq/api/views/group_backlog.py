@@ -78,7 +78,7 @@ class GroupQueues:
     def add_leased(self, topic: Topic, name: str) -> None:
         """Add the leased messages, of partitions with no more than somebody waits for counting."""
         for partition in topic.partitions.here():
-            leased = partition.group(name).leased(_LEASED_MAX) or {}
+            leased = partition.group(name).leased(_LEASED_MAX) or Counter()
             for (lane, tenant), count in leased.items():
                 self.leased_lanes[self._settings.default_lane if lane < 0 else lane] += count
                 if tenant:
