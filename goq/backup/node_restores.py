@@ -115,7 +115,7 @@ class NodeRestores:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._thread.shutdown()
+        await asyncio.to_thread(self._thread.shutdown)  # it may be opening a large log
 
     def begin(self, order: TopicRestoreOrder, place: str | None = None) -> int:
         """Begin a restore; return its number. ``place`` may only be that of the configuration.
