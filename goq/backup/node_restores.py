@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import shutil
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
+from goq.backup.manifest import StoredTopic
 from goq.backup.node_backups import configured_place
 from goq.backup.place import open_place
 from goq.backup.restore import RestoreOrder, choose_backup, chosen_topics
@@ -29,12 +31,22 @@ from goq.backup.topic_restorer import TopicRestorer
 from goq.broker.broker import Broker
 from goq.config.backup import BackupConfig
 from goq.config.topic import TopicSettings
-from goq.errors import Conflict, GoqError, InvalidInput, ShuttingDown, TimedOut, TopicExists
+from goq.errors import (
+    Conflict,
+    GoqError,
+    InvalidInput,
+    ShuttingDown,
+    StorageFull,
+    TimedOut,
+    TopicExists,
+)
 from goq.model import DEAD_LETTERS_SUFFIX, check_name, check_not_internal, parse_topic_folder
 from goq.storage.archive.manifest import ARCHIVE_DIR
 from goq.storage.disk import RealDisk
+from goq.storage.disk_space import low_bytes_of
 from goq.storage.node_db import TopicRow
 from goq.storage.verification import TOPICS_DIR
+from goq.units import round_size_bytes
 
 RESTORING_DIR: Final = "restoring"
 _NEW: Final = ".new"
@@ -185,19 +197,34 @@ class NodeRestores:
             backup, manifest = choose_backup(place, chosen)
             ((stored, name),) = chosen_topics(manifest, chosen.topics)
             epoch = self._epoch_above(manifest.epoch)
+            self._check_room(stored)
             new = self._folder / _NEW  # its topic has no name before it is whole
             self._disk.remove_dir(new)
             work = TopicRestorer(place, new, order.at_us, now_us, epoch, self._check)
-            row = work.restore_topic(stored, name, order.settings)
-        if work.aged:
-            self._disk.remove_dir(new)
-            raise Conflict(
-                f"all or some messages of {order.topic} are older than its retention.age, so they"
-                " would be deleted at once: set another one, as --set retention.age=none"
-            )
+            try:
+                row = work.restore_topic(stored, name, order.settings)
+                if work.aged:
+                    raise Conflict(
+                        f"all or some messages of {order.topic} are older than its retention.age,"
+                        " so they would be deleted at once: set another one, as --set"
+                        " retention.age=none"
+                    )
+            except Exception:
+                self._disk.remove_dir(new)
+                raise
         self._disk.move_dir(new, self._folder / row.folder)
         result = RestoredTopic(backup, name, work.messages, work.bytes, tuple(stored.missing))
         return _Staged(row, work.rows[0][1], epoch, result)
+
+    def _check_room(self, stored: StoredTopic) -> None:
+        """Raise ``StorageFull`` if the topic would leave the disk nearly full."""
+        size_bytes = sum(file.size_bytes for file in stored.files)
+        usage = shutil.disk_usage(self._data_dir)
+        if usage.free - size_bytes < low_bytes_of(usage.total):
+            raise StorageFull(
+                f"topic {stored.name} has {round_size_bytes(size_bytes)}, and the disk has"
+                f" {round_size_bytes(usage.free)}: it would be nearly full"
+            )
 
     def _epoch_above(self, epoch: int) -> int:
         """Return a number that no epoch in the backup, and none given here so far, exceeds."""

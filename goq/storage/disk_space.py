@@ -41,6 +41,11 @@ class SpaceState(StrEnum):
     FULL = "full"
 
 
+def low_bytes_of(total_bytes: int) -> int:
+    """Return the room below which a disk of a size is nearly full."""
+    return min(limits.DISK_LOW_BYTES, total_bytes // _LOW_SHARE_OF_DISK)
+
+
 class DiskSpace:
     """The room under ``data_dir``. Thread-safe.
 
@@ -79,7 +84,7 @@ class DiskSpace:
                 self.is_given_up = not is_restored
                 free_bytes, _ = self._measure()
             self.free_bytes = free_bytes
-            low_bytes = min(limits.DISK_LOW_BYTES, total_bytes // _LOW_SHARE_OF_DISK)
+            low_bytes = low_bytes_of(total_bytes)
             if self.is_given_up or free_bytes < limits.DISK_FULL_BYTES:
                 state = SpaceState.FULL
             elif free_bytes < low_bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from goq import Node
-from goq.backup import node_restores
+from goq import Node, limits
 from goq.backup.node_restores import RESTORING_DIR, NodeRestores
 from goq.client import Client
 from goq.errors import GoqError, InvalidInput, TopicExists, TopicNotFound, Unavailable
@@ -200,8 +200,22 @@ def test_a_damaged_object_is_named_and_leaves_nothing(q: Client, data: Path, fol
         q.restore_topic("orders", "old")
     with pytest.raises(TopicNotFound):
         q.describe_topic("old")
-    assert left(data) in ([], [node_restores._NEW])
+    assert left(data) == []
     assert not [name for name in RealDisk().names(data / "topics") if name.startswith("old~")]
+
+
+def test_a_topic_that_would_leave_no_room_is_refused(
+    q: Client, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    q.create_topic("orders", partitions=1)
+    q.publish("orders", b"1")
+    q.create_backup()
+    usage = shutil.disk_usage(data)
+    low_bytes = min(limits.DISK_LOW_BYTES, usage.total // 20)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: usage._replace(free=low_bytes + 1))
+    with pytest.raises(Unavailable, match="nearly full"):
+        q.restore_topic("orders", "old")
+    assert left(data) == []
 
 
 def _at_object(monkeypatch: pytest.MonkeyPatch) -> None:
