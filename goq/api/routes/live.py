@@ -19,7 +19,7 @@ from goq.api.schemas.live import LiveNodeOut, LiveOut, LiveTopicOut
 from goq.api.values import DURATION, integer, one_of
 from goq.api.views.cluster import status_of
 from goq.api.views.live.board import LiveAsked, LiveBoard, LiveBoards, LiveSample
-from goq.api.views.live.selection import BY_NAME, ORDERS, LiveSelection, shortened
+from goq.api.views.live.selection import AT_REST_STEP, BY_NAME, ORDERS, LiveSelection, shortened
 from goq.api.views.live.view import LiveView
 from goq.clock import TimeSlice
 from goq.errors import InvalidInput
@@ -108,11 +108,13 @@ class LiveRoutes:
         """Return what a principal may see; a part, which a node adds up, has all groups."""
         found: dict[str, LiveTopicOut] = {}
         time_slice = TimeSlice()
-        for name, topic in (await self._view.topics(query.names, query.groups)).items():
+        topics = await self._view.topics(query.names, query.groups)
+        for number, (name, topic) in enumerate(topics.items()):
             if principal.is_admin or principal.sees(name):
                 seen = topic if principal.is_admin else _visible(topic, principal)
-                found[name] = seen if is_part else shortened(seen)
-            if time_slice.is_over:
+                are_few = len(seen.groups) <= limits.LIVE_GROUPS_MAX
+                found[name] = seen if is_part or are_few else shortened(seen)
+            if not number % AT_REST_STEP and time_slice.is_over:
                 await time_slice.next()
         return LiveSample(self._nodes(), found)
 

@@ -25,7 +25,12 @@ from goq.api.schemas.live import (
     LiveTotalsOut,
     LiveWaitOut,
 )
-from goq.api.views.live.selection import LiveSelection, longest_waits, offline_topics
+from goq.api.views.live.selection import (
+    AT_REST_STEP,
+    LiveSelection,
+    longest_waits,
+    offline_topics,
+)
 from goq.clock import Clock, TimeSlice
 from goq.histogram import BUCKETS_S
 from goq.units import format_time_us
@@ -112,19 +117,21 @@ class LiveBoard:
         topics = self._selection.matching(sample.topics)
         totals = dict(self._totals)
         changed: set[str] = set()
-        for name, topic in topics.items():
+        for number, (name, topic) in enumerate(topics.items()):
             known = before.get(name)
             if known is not topic and known != topic:
                 changed.add(name)
                 for field in _SUMS:
                     totals[field] += getattr(topic, field) - getattr(known, field, 0)
-            if time_slice.is_over:
+            if not number % AT_REST_STEP and time_slice.is_over:
                 await time_slice.next()
         removed = before.keys() - topics.keys()
         for name in removed:
             for field in _SUMS:
                 totals[field] -= getattr(before[name], field)
-        listed = self._selection.first(topics, before)
+        listed = self._listed
+        if changed or removed or self._selection.is_by_rate:
+            listed = self._selection.first(topics, before)
         if changed or removed:
             self._waits, self._offline = longest_waits(topics), offline_topics(topics)
         gone = self._listed.keys() - listed.keys()

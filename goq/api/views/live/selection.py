@@ -11,6 +11,8 @@ import msgspec
 from goq import limits
 from goq.api.schemas.live import LiveTopicOut, LiveWaitOut
 
+AT_REST_STEP: Final = 32
+"""Work on topics at rest looks at the time after so many of them."""
 Topics = Mapping[str, LiveTopicOut]
 _RATES: Final = {
     "publish": "published_messages",
@@ -32,6 +34,11 @@ class LiveSelection(NamedTuple):
     search: str = ""
     order: str = BY_NAME
     top: int = limits.LIVE_TOPICS_MAX
+
+    @property
+    def is_by_rate(self) -> bool:
+        """Whether the order changes when nothing happens any more."""
+        return self.order in _RATES
 
     def matching(self, topics: Topics) -> Topics:
         """Return the topics that match, in the order of ``topics``."""

@@ -25,7 +25,7 @@ from goq.api.schemas.live import (
     LiveTopicOut,
 )
 from goq.api.views.group_backlog import GroupQueues, ReadyAges
-from goq.api.views.live.selection import shortened
+from goq.api.views.live.selection import AT_REST_STEP, shortened
 from goq.broker.broker import Broker
 from goq.broker.partition.group_view import GroupCounts
 from goq.broker.partition.partition import Partition
@@ -54,7 +54,7 @@ _KINDS: Final = {
 }
 _STATM: Final = Path("/proc/self/statm")
 _STARTED_US: Final = time.time_ns() // 1000
-Signature = tuple[int, ...]
+Signature = tuple[object, ...]
 
 
 class _Counted(NamedTuple):
@@ -118,15 +118,17 @@ class LiveView:
     async def _sample(self) -> None:
         found: dict[str, _Counted] = {}
         time_slice, now_s = TimeSlice(), asyncio.get_running_loop().time()
-        for name, topic in sorted(self._broker.topics.items()):
+        for number, (name, topic) in enumerate(sorted(self._broker.topics.items())):
             known, signature = self._counted.get(name), _signature(topic)
-            if known is None or known.signature != signature or now_s >= known.until_s:
+            is_at_rest = known is not None and known.signature == signature
+            if known is None or not is_at_rest or now_s >= known.until_s:
+                is_at_rest = False
                 out = await self._count(topic)
                 if known is not None and known.out == out:
                     out = known.out
                 known = _Counted(signature, out, now_s + _rest_s(out))
             found[name] = known
-            if time_slice.is_over:
+            if (not is_at_rest or not number % AT_REST_STEP) and time_slice.is_over:
                 await time_slice.next()
         self._counted = found
 
@@ -211,7 +213,7 @@ class LiveView:
             disk=_disk(self._space),
             connections=self._connections(),
             requests=sum(self._stats.requests.values()),
-            partitions=sum(len(each.partitions.here()) for each in self._broker.topics.values()),
+            partitions=sum(len(each.partitions.numbers()) for each in self._broker.topics.values()),
             commit=_latency([self._broker.write_seconds]),
             publish=_latency(self._histograms("publish")),
             receive=_latency(self._histograms("receive")),
@@ -252,14 +254,12 @@ def _rest_s(topic: LiveTopicOut) -> float:
 def _signature(topic: Topic) -> Signature:
     """Return what changes whenever something happens in a topic of this node."""
     stats, partitions = topic.stats, topic.partitions
-    found = [
+    return (
         len(topic.groups),
         partitions.count,
         len(partitions.offline),
         stats.delivered_messages,
         stats.acked_messages,
         sum(map(len, topic.receiver.waiters.queues.values())),
-    ]
-    for each in partitions.here():
-        found += each.change_mark()
-    return tuple(found)
+        *[each.change_mark() for each in partitions.here()],
+    )
