@@ -6,12 +6,15 @@ from typing import Any
 
 from tests.support.api.calls import publish
 from tests.support.api.console import Tab
+from tests.support.api.shop import PAGES, SHOP, fill_shop
 from tests.support.cluster.running_cluster import running_cluster
 
 
 def test_a_dead_node_is_told_in_words_and_the_others_go_on(browser: Any) -> None:
     with running_cluster() as cluster:
         cluster.create("orders", 3)
+        cluster.create(SHOP, 1)
+        fill_shop(cluster.by_name["n2"])
         node = cluster.by_name["n1"]
         tab = Tab(browser, node.url)
         tab.open("/", "Overview")
@@ -22,10 +25,17 @@ def test_a_dead_node_is_told_in_words_and_the_others_go_on(browser: Any) -> None
         tab.sees("2 of 3")
         tab.open("/cluster", "Cluster")
         tab.sees("Node n3 is fenced.")
-        tab.sees("3 partitions with too few replicas")
-        cluster.until(lambda: None not in cluster.leaders("orders"))
+        tab.sees("partitions with too few replicas")
+        cluster.until(lambda: None not in cluster.leaders("orders") + cluster.leaders(SHOP))
         publish(node, "orders", "after the death", partition=0)
         tab.open("/t/orders/messages", "orders")
         tab.sees("after the death")
+        tab.open("/topics", "Topics")
+        tab.sees(SHOP)
+        for hash_, heading, text in PAGES:
+            tab.open(hash_, heading)
+            tab.sees(text)
+        tab.open("/metrics", "Metrics")
+        tab.page.locator(".graph canvas").nth(5).wait_for()
         assert (tab.complaints, tab.foreign) == ([], [])
         tab.close()

@@ -11,26 +11,22 @@ from typing import Any
 
 import pytest
 
+from tests.support.api import shop
 from tests.support.api.calls import group_of, publish, receive, settle
 from tests.support.api.console import WAIT_MS_MAX, Tab
+from tests.support.api.shop import SHOP, fill_shop
 from tests.support.node.fixtures import node
 from tests.support.node.running_node import RunningNode, running_node
 from tests.support.paths import DOCS
 
 __all__ = ["node"]
 
-SEED = "shop-orders"
 PICTURED = "shop-mails"
-PICTURES = {"/": "overview", f"/m/{SEED}:0:0": "message", f"/t/{SEED}/g/billing": "group"}
+PICTURES = {"/": "overview", f"/m/{SHOP}:0:0": "message", f"/t/{SHOP}/g/billing": "group"}
 PAGES = [
     ("/", "Overview", "Nothing is wrong."),
-    ("/topics", "Topics", SEED),
-    (f"/t/{SEED}", SEED, "retention.age"),
-    (f"/t/{SEED}/messages", SEED, "order-0"),
-    (f"/t/{SEED}/dead", SEED, "card declined"),
-    (f"/t/{SEED}/scheduled", SEED, "a reminder"),
-    (f"/t/{SEED}/g/billing", "billing", "till-2"),
-    (f"/m/{SEED}:0:0", f"{SEED}:0:0", "DEAD_LETTERED"),
+    ("/topics", "Topics", SHOP),
+    *shop.PAGES,
     ("/cluster", "Cluster", "one node"),
     ("/metrics", "Metrics", "99 % are done within"),
     ("/nothing", "No such page", "Go to the overview."),
@@ -40,20 +36,8 @@ PAGES = [
 @pytest.fixture(scope="module")
 def traffic(node: RunningNode) -> RunningNode:
     """The node, with a topic on which most things have happened."""
-    node.call("POST", "/v1/topics", {"name": SEED, "partitions": 1})
-    settings = {"settings": {"ordering": "none"}}
-    node.call("PUT", f"/v1/topics/{SEED}/groups/billing", settings)
-    for number in range(12):
-        value = f'{{"order": "order-{number}", "paid": true, "items": [1, {{"sku": null}}]}}'
-        headers = {"source": "shop"}
-        publish(node, SEED, value, key=f"key-{number}", headers=headers, tenant=f"t-{number % 3}")
-    publish(node, SEED, "a reminder", key="r", delay="2h")
-    first, second, *rest = receive(node, SEED, "billing", max_messages=6, consumer="till-1")
-    settle(node, SEED, "reject", first["receipt"], group="billing", reason="card declined")
-    settle(node, SEED, "nack", second["receipt"], group="billing", reason="bank", delay="1h")
-    settle(node, SEED, "ack", *(one["receipt"] for one in rest), group="billing")
-    receive(node, SEED, "billing", max_messages=2, consumer="till-2", visibility="10m")
-    node.call("GET", f"/v1/topics/{SEED}/dead")
+    node.call("POST", "/v1/topics", {"name": SHOP, "partitions": 1})
+    fill_shop(node)
     return node
 
 
@@ -88,19 +72,19 @@ def test_each_page_shows_the_traffic_to_everybody(tab: Tab, traffic: RunningNode
 
 
 def test_the_life_of_a_message_has_its_leases_as_bars_and_its_dead_letter(tab: Tab) -> None:
-    tab.open(f"/m/{SEED}:0:0", f"{SEED}:0:0")
+    tab.open(f"/m/{SHOP}:0:0", f"{SHOP}:0:0")
     tab.sees("REJECTED")
     assert tab.page.locator("svg.life rect.lease.bad").count() == 1
     assert tab.page.locator("svg.life path.branch").count() == 1
-    tab.page.get_by_role("link", name=f"{SEED}.dlq:0:0").first.click()
+    tab.page.get_by_role("link", name=f"{SHOP}.dlq:0:0").first.click()
     tab.sees("card declined")
-    tab.open(f"/m/{SEED}:0:6", f"{SEED}:0:6")
+    tab.open(f"/m/{SHOP}:0:6", f"{SHOP}:0:6")
     tab.sees("till-2")
     assert tab.page.locator("svg.life rect.lease.open").count() == 1
 
 
 def test_a_value_is_shown_as_a_tree_as_text_and_in_hex(tab: Tab) -> None:
-    tab.open(f"/m/{SEED}:0:7", f"{SEED}:0:7")
+    tab.open(f"/m/{SHOP}:0:7", f"{SHOP}:0:7")
     tab.page.locator(".json-string", has_text="order-7").wait_for()
     tab.press("Text")
     tab.sees('{"order": "order-7"')
@@ -153,9 +137,9 @@ def test_everything_can_be_done_by_keyboard(tab: Tab) -> None:
     tab.open("/", "Overview")
     keyboard = tab.page.keyboard
     tab.page.locator("body").press("/")
-    keyboard.type(f"{SEED}:0:8")
+    keyboard.type(f"{SHOP}:0:8")
     keyboard.press("Enter")
-    tab.page.get_by_role("heading", level=1, name=f"{SEED}:0:8").wait_for()
+    tab.page.get_by_role("heading", level=1, name=f"{SHOP}:0:8").wait_for()
     button = tab.page.get_by_role("button", name="Cancel", exact=True)
     button.focus()
     keyboard.press("Enter")
@@ -170,7 +154,7 @@ def test_everything_can_be_done_by_keyboard(tab: Tab) -> None:
     for _ in range(40):
         keyboard.press("Tab")
         reached.add(tab.page.evaluate("document.activeElement.textContent"))
-    assert {"Skip to the page", "Topics", "Cluster", "Token", SEED, "billing"} <= reached
+    assert {"Skip to the page", "Topics", "Cluster", "Token", SHOP, "billing"} <= reached
 
 
 def test_a_message_is_published_moved_rescheduled_and_cancelled(
