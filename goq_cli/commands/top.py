@@ -14,7 +14,13 @@ from goq.errors import UsageError
 from goq_cli.output.output import format_time, print_json, print_text
 from goq_cli.output.table import print_table
 from goq_cli.output.top.rates import Moment, RateMeter
-from goq_cli.output.top.sections import group_section, node_section, summary, topic_section
+from goq_cli.output.top.sections import (
+    group_section,
+    node_section,
+    summary,
+    topic_section,
+    waiting_section,
+)
 from goq_cli.output.top.view import ORDERS, TopView, sorted_by
 from goq_cli.session import SESSION
 
@@ -30,6 +36,10 @@ def command(
     interval: Annotated[
         str, typer.Option(metavar="D", help="How long rates are measured: 500ms to 1m.")
     ] = "1s",
+    topic: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Only this topic, with its lanes and tenants."),
+    ] = None,
     sort: Annotated[
         str, typer.Option(metavar="ORDER", help="publish, deliver, ack, lag, bytes or name.")
     ] = ORDERS[0],
@@ -51,12 +61,17 @@ def command(
     if limit is not None and not 1 <= limit <= limits.LIVE_TOPICS_MAX:
         raise UsageError(f"--limit: {limit} is not between 1 and {limits.LIVE_TOPICS_MAX:,}")
     if not (once or SESSION.json):
-        _show(interval_s, order, filter_)
+        _show(interval_s, TopView(order, filter_, opened=topic))
         return
 
     def state(client: Client) -> LiveState:
-        search, every_ms = filter_ or None, round(interval_s * 1000)
-        return client.get_live_state(search=search, order=order, top=limit, interval_ms=every_ms)
+        return client.get_live_state(
+            *(() if topic is None else (topic,)),
+            search=filter_ or None,
+            order=order,
+            top=limit,
+            interval_ms=round(interval_s * 1000),
+        )
 
     meter = RateMeter()
     with SESSION.client() if once else SESSION.lasting_client(None, None, lambda: False) as client:
@@ -79,7 +94,7 @@ def _order(text: str) -> LiveOrder:
     raise UsageError(f"--sort: {text!r} is none of {', '.join(ORDERS)}")
 
 
-def _show(interval_s: float, order: LiveOrder, search: str) -> None:
+def _show(interval_s: float, view: TopView) -> None:
     """Show the live screen, once a node has answered."""
     is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     if not is_terminal or os.environ.get("TERM", "dumb") == "dumb":
@@ -88,7 +103,7 @@ def _show(interval_s: float, order: LiveOrder, search: str) -> None:
 
     with SESSION.client() as client:
         client.get_live_state(top=1)
-    TopScreen(interval_s, TopView(order, search)).run()
+    TopScreen(interval_s, view).run()
 
 
 def _seconds(interval: str) -> float:
@@ -110,7 +125,10 @@ def _print_json(moment: Moment) -> None:
 def _print(moment: Moment, order: LiveOrder) -> None:
     print_text(summary(moment), "")
     topics, groups = sorted_by(moment, order)
-    sections = (node_section(moment.nodes), topic_section(topics), group_section(groups))
+    sections = [node_section(moment.nodes), topic_section(topics), group_section(groups)]
+    waiting = waiting_section(groups)
+    if waiting.rows:
+        sections.append(waiting)
     for number, section in enumerate(sections):
         if number:
             print_text("")

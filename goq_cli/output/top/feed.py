@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from goq.errors import GoqError
@@ -97,10 +97,13 @@ class TopFeed(threading.Thread):
                     search = asked.search if self._are_many else ""
                     if search != searched:
                         meter, searched = RateMeter(), search  # the sums are of other topics
-                    moment = meter.moment(self._state(client, asked.order, search))
+                    state = self._state(client, asked.order, search)
                     waiting: tuple[GroupRate, ...] = ()
-                    if (opened := asked.opened) is not None:
-                        waiting = tuple(RateMeter().moment(client.get_live_state(opened)).groups)
+                    if asked.opened is not None:
+                        opened = client.get_live_state(asked.opened)
+                        waiting = tuple(RateMeter().moment(opened).groups)
+                        state = _with_topics(state, opened)
+                    moment = meter.moment(state)
                     self.answer = TopAnswer(moment, waiting, time.monotonic())
                     self._error = None
                     self._on_change()
@@ -124,3 +127,10 @@ class TopFeed(threading.Thread):
         self._error = error.detail
         self._on_change()
         return not self._is_over
+
+
+def _with_topics(state: LiveState, opened: LiveState) -> LiveState:
+    """Return a state with the open topic, also where it is not among the first."""
+    listed = {topic.name for topic in state.topics}
+    others = tuple(topic for topic in opened.topics if topic.name not in listed)
+    return replace(state, topics=state.topics + others) if others else state

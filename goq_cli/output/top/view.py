@@ -52,10 +52,12 @@ class TopLine:
 class TopView:
     """The state of the screen, changed by keys; ``is_over`` when it was quit."""
 
-    def __init__(self, order: LiveOrder = ORDERS[0], search: str = "") -> None:
+    def __init__(
+        self, order: LiveOrder = ORDERS[0], search: str = "", *, opened: str | None = None
+    ) -> None:
         self.is_over = False
         self.is_paused = False
-        self.opened: str | None = None
+        self.opened = opened
         place = ORDERS.index(order)
         self._orders = [*ORDERS[place:], *ORDERS[:place]]
         self._filter = search

@@ -78,6 +78,20 @@ def test_topics_are_filtered_sorted_and_limited_by_the_node(busy: str, goq: Run)
     assert (found["totals"]["topics"], found["totals"]["lag"]) == (1, 3)
 
 
+def test_one_topic_is_told_with_its_lanes_and_tenants(
+    busy: str, goq: Run, environment: dict[str, str]
+) -> None:
+    with Client(environment["GOQ_SERVER"]) as client:
+        client.publish(busy, "urgent", priority="high", tenant="acme")
+    words = ("top", "--once", "--interval", "500ms", "--topic", busy)
+    *_, topics, _groups, waiting = goq(*words).stdout.decode().split("\n\n")
+    assert [line.split("\t")[0] for line in topics.splitlines()] == ["topic", busy]
+    rows = [line.split("\t") for line in waiting.splitlines()]
+    assert rows[0] == ["group", "by", "name", "waiting", "leased"]
+    assert ["billing", "lane", "high", "1", "0"] in rows
+    assert ["billing", "tenant", "acme", "1", "0"] in rows
+
+
 def test_json_lines_go_on_when_a_node_comes_back(
     tmp_path: Path, environment: dict[str, str]
 ) -> None:

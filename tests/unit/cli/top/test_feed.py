@@ -24,6 +24,8 @@ class Cluster:
 
     def get_live_state(self, *topics: str, **asked: Any) -> LiveState:
         self.asked.append({"topics": topics, **asked})
+        if topics:
+            return state(len(self.asked), *map(topic, topics))
         is_partial = self.topics > 1 and not asked.get("search")
         at_s = len(self.asked)
         found = LiveTotals(topics=self.topics)
@@ -65,3 +67,18 @@ def test_of_few_topics_the_screen_finds_topics_and_groups_itself(
 ) -> None:
     _, second = asked(Cluster(1), monkeypatch)
     assert (second["order"], second["search"]) == ("lag", None)
+
+
+def test_an_open_topic_is_told_also_where_it_is_not_among_the_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = Cluster(9000)
+    monkeypatch.setattr(feed, "SESSION", cluster)
+    answered = threading.Semaphore(0)
+    running = TopFeed(60.0, TopQuestion("z", "publish", ""), answered.release)
+    running.start()
+    assert answered.acquire(timeout=30)
+    running.end()
+    running.join(30)
+    assert running.answer is not None
+    assert [each.name for each in running.answer.moment.topics] == ["a", "z"]
