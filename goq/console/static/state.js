@@ -58,7 +58,8 @@ const RETRY_MS = 1000;
 const TYPED_MS = 250;
 
 /**
- * Loads now and again every periodMs while the tab is visible; a hidden tab asks for nothing.
+ * Loads now and again every periodMs while the tab is visible; a hidden tab asks for nothing. periodMs may be made of
+ * the data: what is large is asked for less often.
  * Returns { data, error, reload }. Data of other dependencies is dropped, an error keeps old data.
  */
 export function useData(load, dependencies, periodMs) {
@@ -78,9 +79,10 @@ export function useData(load, dependencies, periodMs) {
         return;
       }
       isLoading = true;
-      let pauseMs = periodMs;
+      let pauseMs = typeof periodMs === "function" ? RETRY_MS : periodMs;
       try {
         const data = await load(aborter.signal);
+        if (typeof periodMs === "function") pauseMs = periodMs(data);
         if (!aborter.signal.aborted) setState({ data, error: null });
       } catch (error) {
         if (aborter.signal.aborted) return;

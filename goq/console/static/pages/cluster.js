@@ -9,6 +9,12 @@ import { links, useData } from "../state.js";
 
 const tone = (node) => (node.status === "up" ? "good" : node.status === "leaving" ? "warn" : "bad");
 
+const LEAST_MS = 2000;
+const MOST_MS = 30000;
+const PER_TOPIC_MS = 5; // ten pages on any number of topics take a node about a hundredth of its time
+
+const periodMs = ({ cluster }) => Math.min(MOST_MS, Math.max(LEAST_MS, cluster.topics.length * PER_TOPIC_MS));
+
 async function load(signal) {
   const [state, cluster] = await Promise.all([health(signal), get("/v1/cluster", signal)]);
   return { health: state, cluster };
@@ -35,7 +41,7 @@ function Rebalance({ onClose, onDone }) {
 }
 
 export function Cluster() {
-  const { data, error, reload } = useData(load, [], 2000);
+  const { data, error, reload } = useData(load, [], periodMs);
   const [text, setText] = useState("");
   const [isRebalancing, setRebalancing] = useState(false);
   if (!data) return html`<${Page} title="Cluster"><${Loading} data=${data} error=${error} /></${Page}>`;
