@@ -353,10 +353,17 @@ def test_a_hidden_tab_asks_the_node_for_nothing(browser: Any, traffic: RunningNo
 _CHANGED = "document.dispatchEvent(new Event('visibilitychange'))"
 
 
-def test_the_console_says_that_the_node_is_away_and_goes_on_when_it_is_back(browser: Any) -> None:
+def test_the_console_says_what_is_wrong_and_goes_on_when_the_node_is_back(
+    browser: Any,
+) -> None:
     with running_node() as first:
         first.call("POST", "/v1/topics", {"name": "before", "partitions": 1})
+        publish(first, "before", "it waits")
+        first.call("PUT", "/v1/topics/before/groups/billing", {"settings": {}})
+        first.clock.ahead_ms = 12 * 60_000 + 1000
         tab = Tab(browser, first.url)
+        tab.open("/", "Overview")
+        tab.sees("before/billing: oldest waits 12 min")
         tab.open("/topics", "Topics")
         tab.sees("before")
         tab.open("/cluster", "Cluster")
