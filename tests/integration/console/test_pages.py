@@ -334,6 +334,25 @@ def test_of_many_topics_the_node_finds_and_sorts_those_that_are_shown(
     _has_count(rows, 1)
 
 
+def test_of_many_groups_those_that_lag_most_are_listed_and_others_are_found(
+    tab: Tab, traffic: RunningNode
+) -> None:
+    topic = "read-by-many"
+    traffic.call("POST", "/v1/topics", {"name": topic, "partitions": 1})
+    for number in range(102):
+        path = f"/v1/topics/{topic}/groups/reader-{number:03}"
+        traffic.call("PUT", path, {"settings": {}})
+    tab.open(f"/t/{topic}", topic)
+    rows = tab.page.get_by_role("region", name="Groups").locator("tbody tr")
+    _has_count(rows, 100)
+    tab.sees("The 100 with the most lag, of 102.")
+    tab.fill("Part of the group's name", "READER-101")
+    _has_count(rows, 1)
+    assert rows.get_by_role("link", name="reader-101").is_visible()
+    tab.fill("Part of the group's name", "")
+    _has_count(rows, 100)
+
+
 def test_a_hidden_tab_asks_the_node_for_nothing(browser: Any, traffic: RunningNode) -> None:
     tab = Tab(browser, traffic.url)
     tab.page.clock.install()
