@@ -6,6 +6,7 @@ import os
 import subprocess
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -161,6 +162,20 @@ def test_a_prune_keeps_young_objects_and_removes_old_ones_that_no_backup_needs(
     assert foreign in keys
     assert left not in keys
     assert verify_place(open_place(RealDisk(), url)).problems == []
+
+
+def test_backups_of_several_nodes_at_once_do_each_other_no_harm(
+    url: str, place: BackupPlace, tmp_path: Path
+) -> None:
+    for name in ("a", "b", "c"):
+        with goq.Node(tmp_path / name) as node, node.client() as q:
+            q.create_topic("orders", partitions=1)
+            q.publish("orders", b"the same")
+    with ThreadPoolExecutor(3) as pool:
+        names = [pool.submit(backed_up, tmp_path / name, url) for name in ("a", "b", "c")]
+        assert all(each.result() > 0 for each in names)
+    assert len(place.names()) == 3
+    assert verify_place(place).problems == []
 
 
 def test_objects_that_are_removed_before_the_manifest_is_written_are_missed(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from goq.backup.backup import back_up_folder
 from goq.backup.inspection import prune_place, verify_place
 from goq.backup.place import BackupPlace
 from goq.backup.restore import RestoreOrder, restore
-from goq.errors import CorruptData, NotFound, UnsupportedFormat, UsageError
+from goq.errors import Conflict, CorruptData, NotFound, UnsupportedFormat, UsageError
 from goq.storage.disk import RealDisk
 from tests.support.cli.command import Run
 from tests.support.node.small_disk import needed_disk
@@ -141,3 +142,30 @@ def test_a_full_place_is_told_and_serves_when_there_is_room(
         assert json.loads(goq("backup", "verify", "small/place", "--json").stdout)["sound"]
         goq("restore", "small/place", "--data-dir", "new")
     assert view_of(tmp_path / "new") == before
+
+
+def test_a_place_has_one_writer_or_any_number_of_readers(
+    place: BackupPlace, tmp_path: Path
+) -> None:
+    def back_up() -> None:
+        back_up_folder(RealDisk(), tmp_path / "data", place.folder, now_us())
+
+    def work_of(number: int) -> list[Callable[[], object]]:
+        readers: list[Callable[[], object]] = [
+            lambda: verify_place(place),
+            lambda: restore(place, tmp_path / f"new{number}", NEWEST, now_us()),
+        ]
+        return readers if number else [*readers, back_up, lambda: prune_place(place, now_us())]
+
+    other = BackupPlace(RealDisk(), place.folder)
+    with other.locked(exclusive=True):
+        for work in work_of(0):
+            with pytest.raises(Conflict, match="in use by another"):
+                work()
+    with other.locked(exclusive=False):
+        for work in work_of(1):
+            work()
+        with pytest.raises(Conflict, match="in use by another"):
+            back_up()
+    assert not (tmp_path / "new0").exists()
+    assert len(place.names()) == 1
