@@ -1,4 +1,4 @@
-"""Backup, prune and restore processes, and a node that backs itself up, killed at any moment.
+"""Backup, prune and restore processes, and nodes that back up and restore, killed at any moment.
 
 After each kill the place is verified whole. A later backup and a restore give all that was
 confirmed before that backup began.
@@ -164,3 +164,46 @@ def test_a_node_killed_while_it_backs_itself_up_leaves_whole_backups(
         client.create_backup()
         assert node.stop() == 0
     check_restored(folder, tmp_path / "new", said)
+
+
+@pytest.mark.long
+def test_a_node_killed_while_it_restores_a_topic_has_all_of_it_or_nothing(tmp_path: Path) -> None:
+    chance, count = random.Random(SEED), 20_000
+    data, settings = tmp_path / "data", [f"backup.to={tmp_path / 'place'}"]
+    with (
+        NodeProcess(data, settings=settings) as node,
+        Client(node.url, timeout="5s", retries="20s") as client,
+    ):
+        client.create_topic("orders", 2, settings={"segment.bytes": "256KiB"})
+        for _ in range(count // 500):
+            client.publish_many("orders", [os.urandom(1000) for _ in range(500)])
+        for message in client.receive("orders", "g", max_messages=100):
+            message.ack()
+        client.create_backup()
+        lag = client.describe_group("orders", "g").lag
+        began_s = time.monotonic()
+        client.restore_topic("orders", "first")
+        took_s = time.monotonic() - began_s
+        for number in range(20):
+            name = f"old{number}"
+            command = subprocess.Popen(
+                [*GOQ, "restore", str(tmp_path / "place"), "--topic", f"orders={name}"],
+                env=clean_environment(tmp_path) | {"GOQ_SERVER": node.url},
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+            threading.Event().wait(chance.random() * (took_s + 1.0))
+            node.kill()
+            command.kill()
+            command.wait()
+            node.start()
+            eventually(lambda: not RealDisk().names(data / "restoring"), seconds=WAIT_S)
+            is_there = name in {topic.name for topic in client.list_topics()}
+            if is_there:
+                ends = [each.end_offset for each in client.describe_topic(name).partitions]
+                assert sum(ends) == count, f"seed {SEED}"
+                assert client.describe_group(name, "g").lag == lag, f"seed {SEED}"
+            folders = [each for each in RealDisk().names(data / "topics") if f"{name}~" in each]
+            assert len(folders) == is_there, f"seed {SEED}"
+        assert node.stop() == 0
+    assert verify_data_dir(RealDisk(), data).is_sound
