@@ -19,10 +19,10 @@ from typing import NamedTuple
 import numpy as np
 
 from goq.delivery.delay.maturity import Maturity
+from goq.delivery.delay.slot_level import Int64s
 from goq.delivery.delay.timer_wheel import (
     Column,
     DelayedRows,
-    Int64s,
     TimerWheel,
     is_among,
     sorted_offsets,

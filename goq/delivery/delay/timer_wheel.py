@@ -16,29 +16,25 @@ Algorithm: G. Varghese and T. Lauck, "Hashed and Hierarchical Timing Wheels", 19
 
 from __future__ import annotations
 
-import heapq
-from array import array
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-Int64s = npt.NDArray[np.int64]
+from goq.delivery.delay.slot_level import DUE, OFFSET, TAG, Int64s, SlotLevel
+
 Column = Sequence[int] | Int64s
 Mask = npt.NDArray[np.bool_]
 
 _BITS = 8
 _LEVELS = 8
 _SPANS = np.array([1 << _BITS * (level + 1) for level in range(_LEVELS - 1)], np.int64)
-_DUE, _OFFSET, _TAG = range(3)
 _ROW_BYTES = 24
 _GROUP_BITS = 16  # amendments are grouped by due time, about a minute each
 _CHECK_EVERY = 256
 _REMOVED_SHARE = 16  # a removed entry costs about 200 bytes more than before
 _REMOVED_MIN = 1024
-_SCANNED_AT_ONCE = 65_536  # rows: about 1 ms, or 5 if they must be sorted
-_RUNS_MAX = 4  # of so many rows
 _Group = dict[tuple[int, int], int | None]
 _NONE: _Group = {}
 
@@ -114,7 +110,7 @@ class TimerWheel:
         """The time from which new entries measure their distance: the last pop, or set by the
         owner.
         """
-        self._levels = [_SlotLevel(_BITS * level) for level in range(_LEVELS)]
+        self._levels = [SlotLevel(_BITS * level) for level in range(_LEVELS)]
         self._count = 0
         self._amended: dict[int, _Group] = {}
         """The differences from the slots by due time and offset: removed (None) or another tag."""
@@ -139,7 +135,7 @@ class TimerWheel:
         """Add entries none of which was removed before."""
         if len(due_ms):
             rows = np.empty((len(due_ms), 3), np.int64)
-            rows[:, _DUE], rows[:, _OFFSET], rows[:, _TAG] = due_ms, offsets, tags
+            rows[:, DUE], rows[:, OFFSET], rows[:, TAG] = due_ms, offsets, tags
             self._place(rows)
             self._count += len(rows)
 
@@ -167,7 +163,7 @@ class TimerWheel:
         self._clean_all()
         for level, number in self._slots():
             rows = level.rows(number)
-            self._replace(level, number, rows[rows[:, _OFFSET] >= start_offset])
+            self._replace(level, number, rows[rows[:, OFFSET] >= start_offset])
 
     def pop_due(self, now_ms: int) -> TimerEntries:
         """Remove and return everything that is due at ``now_ms``, and nothing else."""
@@ -178,7 +174,7 @@ class TimerWheel:
                 whole = ((level.order[0] + 1) << level.shift) - 1 <= now_ms
                 rows = level.take_first()
                 if not whole:
-                    due = rows[:, _DUE] <= now_ms
+                    due = rows[:, DUE] <= now_ms
                     self._place(rows[~due])
                     rows = rows[due]
                 taken.append(rows)
@@ -214,7 +210,7 @@ class TimerWheel:
         rows = level.take_lowest(number, entries_max)
         if rows is None:
             return TimerSlice(self._entries(np.empty((0, 3), np.int64)), first_ms - 1)
-        end_offset = int(rows[-1, _OFFSET]) + 1 if level.row_count(number) else None
+        end_offset = int(rows[-1, OFFSET]) + 1 if level.row_count(number) else None
         return TimerSlice(self._entries(rows), first_ms, end_offset)
 
     def _entries(self, rows: Int64s) -> TimerEntries:
@@ -222,8 +218,8 @@ class TimerWheel:
         self._count -= len(rows)
         rows = self._amend(rows)
         if len(rows) > 1:
-            rows = rows[np.lexsort((rows[:, _OFFSET], rows[:, _DUE]))]
-        return TimerEntries(rows[:, _OFFSET].copy(), rows[:, _DUE].copy(), rows[:, _TAG].copy())
+            rows = rows[np.lexsort((rows[:, OFFSET], rows[:, DUE]))]
+        return TimerEntries(rows[:, OFFSET].copy(), rows[:, DUE].copy(), rows[:, TAG].copy())
 
     def next_ms(self) -> int | None:
         """Return a time at or before the earliest due time, None when the wheel is empty.
@@ -242,8 +238,8 @@ class TimerWheel:
         """Put rows into the slots for their distance from the position."""
         if not len(rows):
             return
-        rows = rows[np.argsort(rows[:, _DUE], kind="stable")]
-        due_ms = rows[:, _DUE].copy()
+        rows = rows[np.argsort(rows[:, DUE], kind="stable")]
+        due_ms = rows[:, DUE].copy()
         levels = np.searchsorted(_SPANS, np.abs(due_ms - self.position_ms), "right")
         numbers = due_ms >> levels * _BITS
         changes = (numbers[1:] != numbers[:-1]) | (levels[1:] != levels[:-1])
@@ -266,10 +262,10 @@ class TimerWheel:
         indices = np.arange(len(rows))
         if len(rows) > _CHECK_EVERY:
             if offsets is None:
-                first = int(rows[:, _DUE].min()) >> _GROUP_BITS
-                last = int(rows[:, _DUE].max()) >> _GROUP_BITS
+                first = int(rows[:, DUE].min()) >> _GROUP_BITS
+                last = int(rows[:, DUE].max()) >> _GROUP_BITS
                 offsets = self._amended_offsets(first, last)
-            indices = np.flatnonzero(is_among(rows[:, _OFFSET], offsets))
+            indices = np.flatnonzero(is_among(rows[:, OFFSET], offsets))
         kept = np.ones(len(rows), bool)
         for index, (due_ms, offset, old_tag) in zip(
             indices.tolist(), rows[indices].tolist(), strict=True
@@ -280,15 +276,15 @@ class TimerWheel:
                 kept[index] = False
                 self._removed_count -= 1
             else:
-                rows[index, _TAG] = tag
+                rows[index, TAG] = tag
             if group is not _NONE and not group:
                 del self._amended[due_ms >> _GROUP_BITS]
         return rows[kept]
 
-    def _slots(self) -> list[tuple[_SlotLevel, int]]:
+    def _slots(self) -> list[tuple[SlotLevel, int]]:
         return [(level, number) for level in self._levels for number in level.slots]
 
-    def _slots_around(self, span: int) -> list[tuple[_SlotLevel, int]]:
+    def _slots_around(self, span: int) -> list[tuple[SlotLevel, int]]:
         """Return the slots that hold any of the times whose amendments are in one group."""
         found = []
         for level in self._levels:
@@ -303,7 +299,7 @@ class TimerWheel:
         groups = (g for span, g in self._amended.items() if first_span <= span <= last_span)
         return sorted_offsets(offset for group in groups for _, offset in group)
 
-    def _clean(self, slots: list[tuple[_SlotLevel, int]], offsets: Int64s) -> None:
+    def _clean(self, slots: list[tuple[SlotLevel, int]], offsets: Int64s) -> None:
         """Take removed entries with one of these offsets out of slots."""
         for level, number in slots:
             self._replace(level, number, self._amend(level.rows(number), offsets))
@@ -311,147 +307,9 @@ class TimerWheel:
     def _clean_all(self) -> None:
         self._clean(self._slots(), self._amended_offsets(0, max(self._amended, default=0)))
 
-    def _replace(self, level: _SlotLevel, number: int, rows: Int64s) -> None:
+    def _replace(self, level: SlotLevel, number: int, rows: Int64s) -> None:
         """Keep only these rows of a slot."""
         less = level.row_count(number) - len(rows)
         if less:
             self._count -= less
             level.replace(number, rows)
-
-
-class _SlotLevel:
-    """The non-empty slots of one width, and the order of their numbers.
-
-    A slot is an array of due time, offset and tag: 24 bytes an entry. Rows that were taken in parts
-    stay in the array until all are: moving the rest up each time would cost more the larger it is.
-    """
-
-    __slots__ = ("_merges", "_taken", "order", "shift", "slots")
-
-    def __init__(self, shift: int) -> None:
-        self.shift = shift
-        self.slots: dict[int, array[int]] = {}
-        self.order: list[int] = []
-        self._taken: dict[int, int] = {}  # rows from the beginning of the array
-        self._merges: dict[int, _Merge] = {}
-
-    def row_count(self, number: int) -> int:
-        """Return the number of rows of a slot; 0 if there is none."""
-        count = len(self.slots.get(number, ())) // 3 - self._taken.get(number, 0)
-        merge = self._merges.get(number)
-        return count if merge is None else count - merge.taken
-
-    def rows(self, number: int) -> Int64s:
-        """Return the rows of a slot, without copying if none was taken from its middle."""
-        rows = _rows_of(self.slots[number])[self._taken.get(number, 0) :]
-        merge = self._merges.get(number)
-        return rows if merge is None else merge.left_of(rows)
-
-    def slot(self, number: int) -> array[int]:
-        """Return a slot, a new one if there is none."""
-        slot = self.slots.get(number)
-        if slot is None:
-            slot = self.slots[number] = array("q")
-            heapq.heappush(self.order, number)
-        return slot
-
-    def first_ms(self) -> int | None:
-        """Return when the earliest slot begins."""
-        return self.order[0] << self.shift if self.order else None
-
-    def take_first(self) -> Int64s:
-        """Remove the earliest slot and return its rows."""
-        rows = self.rows(self.order[0])
-        number = heapq.heappop(self.order)
-        del self.slots[number]
-        self._taken.pop(number, None)
-        self._merges.pop(number, None)
-        return rows
-
-    def take_some(self, number: int, rows_max: int) -> Int64s:
-        """Remove and return the first rows of a slot, which is the earliest."""
-        if self.row_count(number) <= rows_max:
-            return self.take_first()
-        start = self._taken.get(number, 0)
-        self._taken[number] = start + rows_max
-        return _rows_of(self.slots[number][3 * start : 3 * (start + rows_max)])
-
-    def take_lowest(self, number: int, rows_max: int) -> Int64s | None:
-        """Remove and return the rows with the lowest offsets of a slot, which is the earliest.
-
-        They are in order. Returns None if it has only looked at the order of some rows.
-        """
-        rows = _rows_of(self.slots[number])
-        merge = self._merges.setdefault(number, _Merge())
-        if not merge.has_scanned(rows):
-            return None
-        return (
-            self.take_first() if self.row_count(number) <= rows_max else merge.take(rows, rows_max)
-        )
-
-    def replace(self, number: int, rows: Int64s) -> None:
-        """Set the rows of a slot; an empty slot is removed."""
-        self._taken.pop(number, None)
-        self._merges.pop(number, None)
-        if len(rows):
-            slot = self.slots[number] = array("q")
-            slot.frombytes(np.ascontiguousarray(rows).data.cast("B"))
-        else:
-            del self.slots[number]
-            self.order = sorted(self.slots)
-
-
-class _Merge:
-    """The runs of rising offsets in a slot, and what was taken from them.
-
-    Rows that come from one wider slot are in order, so most slots have few runs. To sort a million
-    rows at once would take 40 ms; to merge the heads of their runs costs what is taken.
-    """
-
-    __slots__ = ("_scanned", "runs", "taken")
-
-    def __init__(self) -> None:
-        self.runs: list[tuple[int, int]] = []
-        """Where in the slot the rest of each run begins, and ends."""
-        self.taken = 0
-        self._scanned = 0
-
-    def has_scanned(self, rows: Int64s) -> bool:
-        """Find the runs of some more rows of a slot, or sort them; return whether it has all."""
-        start, end = self._scanned, min(self._scanned + _SCANNED_AT_ONCE, len(rows))
-        if start < end:
-            offsets = rows[start:end, _OFFSET]
-            breaks = (np.flatnonzero(offsets[1:] < offsets[:-1]) + start + 1).tolist()
-            if len(breaks) >= _RUNS_MAX:
-                rows[start:end] = rows[start:end][np.argsort(offsets)]
-                breaks = []
-            first = start
-            if self.runs and self.runs[-1][1] == start and rows[start - 1, _OFFSET] < offsets[0]:
-                first = self.runs.pop()[0]
-            self.runs += zip([first, *breaks], [*breaks, end], strict=True)
-            self._scanned = end
-        return end == len(rows)
-
-    def left_of(self, rows: Int64s) -> Int64s:
-        """Return the rows that were not taken."""
-        left = [rows[start:end] for start, end in self.runs]
-        return np.concatenate([*left, rows[self._scanned :]])
-
-    def take(self, rows: Int64s, rows_max: int) -> Int64s:
-        """Return the lowest rows, in order."""
-        heads = [rows[start : min(end, start + rows_max), _OFFSET] for start, end in self.runs]
-        offsets = np.concatenate(heads)
-        last = np.partition(offsets, rows_max - 1)[rows_max - 1]
-        counts = [int(np.searchsorted(head, last, "right")) for head in heads]
-        found = np.concatenate(
-            [rows[start : start + n] for (start, _), n in zip(self.runs, counts, strict=True)]
-        )
-        rest = ((start + n, end) for (start, end), n in zip(self.runs, counts, strict=True))
-        self.runs = [(start, end) for start, end in rest if start < end]
-        self.taken += len(found)
-        return found[np.argsort(found[:, _OFFSET])]
-
-
-def _rows_of(slot: array[int]) -> Int64s:
-    """Return a slot's entries, a row each, without copying."""
-    return np.frombuffer(slot, np.int64).reshape(-1, 3)

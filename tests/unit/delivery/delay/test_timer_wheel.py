@@ -14,15 +14,22 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from goq.delivery.delay import slot_level as level_module
 from goq.delivery.delay import timer_wheel as wheel_module
-from goq.delivery.delay.timer_wheel import Int64s, TimerEntries, TimerWheel, sorted_offsets
+from goq.delivery.delay.slot_level import Int64s
+from goq.delivery.delay.timer_wheel import TimerEntries, TimerWheel, sorted_offsets
 from tests.support.delivery.delay_model import HeapTwin
 from tests.support.memory import memory_of
 from tests.support.paths import DOCS
 
 NOW_MS = 1_760_000_000_000
 DOC = DOCS / "internals" / "timers.md"
-_SMALL = {"_CHECK_EVERY": 2, "_REMOVED_MIN": 3, "_SCANNED_AT_ONCE": 4, "_RUNS_MAX": 2}
+_SMALL = (
+    (wheel_module, "_CHECK_EVERY", 2),
+    (wheel_module, "_REMOVED_MIN", 3),
+    (level_module, "_SCANNED_AT_ONCE", 4),
+    (level_module, "_RUNS_MAX", 2),
+)
 DISTANCES_MS = st.one_of(
     st.integers(-3, 3),
     st.integers(-600, 600),
@@ -66,9 +73,9 @@ class Wheels(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.sizes = {name: getattr(wheel_module, name) for name in _SMALL}
-        for name, size in _SMALL.items():
-            setattr(wheel_module, name, size)
+        self.sizes = [(module, name, getattr(module, name)) for module, name, _ in _SMALL]
+        for module, name, size in _SMALL:
+            setattr(module, name, size)
         self.now_ms = NOW_MS
         self.wheel, self.twin = TimerWheel(NOW_MS), HeapTwin()
         self.offset = 0
@@ -177,8 +184,8 @@ class Wheels(RuleBasedStateMachine):
         self.now_ms += 10**14
         self.pop()
         assert len(self.wheel) == self.wheel._removed_count == _slot_count(self.wheel) == 0
-        for name, size in self.sizes.items():
-            setattr(wheel_module, name, size)
+        for module, name, size in self.sizes:
+            setattr(module, name, size)
 
 
 TestWheels = Wheels.TestCase
@@ -228,7 +235,7 @@ def test_many_due_at_one_millisecond_are_never_sorted_at_once(
     while len(wheel):
         found += wheel.pop_slice(due_ms, 1_000).entries.offsets.tolist()
     assert found == list(range(400_000))
-    assert max(sorted_counts) <= wheel_module._SCANNED_AT_ONCE
+    assert max(sorted_counts) <= level_module._SCANNED_AT_ONCE
 
 
 @pytest.mark.parametrize("due_ms", [0, 1, NOW_MS - 1, NOW_MS, NOW_MS + 1, 2**62, 2**63 - 1])
