@@ -13,14 +13,14 @@ from goq import __version__
 from goq.api.errors import Problem
 from goq.api.router import FRAMES, JSON, NDJSON, Route
 from goq.api.schemas.messages import HeaderIn
-from goq.api.values import GROUP, MESSAGE_ID, TEXT, TOPIC, integer
+from goq.api.values import GROUP, MESSAGE_ID, PRODUCER_ID_MAX, TEXT, TOPIC, integer
 from goq.errors import BY_CODE
 
 _IN_PATH = {
     "topic": TOPIC,
     "group": GROUP,
     "id": MESSAGE_ID,
-    "producer_id": integer(1),
+    "producer_id": integer(1, PRODUCER_ID_MAX),
 }
 _REF = "#/components/schemas/{name}"
 

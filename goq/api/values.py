@@ -18,6 +18,7 @@ Schema = Mapping[str, Any]
 _NAME = r"(?!\.|__)[A-Za-z0-9._-]{%d,%d}"
 _NUMBER = r"\d{1,15}(\.\d{1,15})?"
 _OFFSET_MAX: Final = 2**63 - 1
+PRODUCER_ID_MAX: Final = 2**64 - 1
 _QUANTITY_CHARS_MAX: Final = 64
 _SUFFIX_CHARS: Final = len(DEAD_LETTERS_SUFFIX)
 

@@ -7,6 +7,7 @@ from goq.api.needs import PUBLISH
 from goq.api.router import Route
 from goq.api.routing_policy import ToAllLeaders
 from goq.api.schemas.messages import ProducerOut, ProducerPartitionOut
+from goq.api.values import PRODUCER_ID_MAX
 from goq.api.views.merge import merge_partitions
 from goq.broker.broker import Broker
 from goq.broker.partition.partition import Partition
@@ -14,7 +15,6 @@ from goq.errors import InvalidInput
 from goq.http.message import Request, Response
 
 _DIGITS_MAX = 20
-_ID_MAX = 2**64 - 1
 
 
 class ProducerRoutes:
@@ -65,9 +65,9 @@ def _shown(partition: Partition, producer_id: int) -> ProducerPartitionOut | Non
 def _producer_id(text: str) -> int:
     is_number = text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX
     number = int(text) if is_number else 0
-    if not 1 <= number <= _ID_MAX:
+    if not 1 <= number <= PRODUCER_ID_MAX:
         raise InvalidInput(
-            f"a producer's id is a number from 1 to {_ID_MAX}, not {text[:50]!r}",
+            f"a producer's id is a number from 1 to {PRODUCER_ID_MAX}, not {text[:50]!r}",
             field="producer_id",
         )
     return number

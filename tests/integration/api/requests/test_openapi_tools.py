@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,24 +10,9 @@ import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from tests.support.api.calls import publish, receive
+from tests.support.api.generated_requests import check_generated_requests
 from tests.support.eventually import eventually
 from tests.support.node.running_node import RunningNode
-
-_CHECKS = (
-    "not_a_server_error,status_code_conformance,content_type_conformance,"
-    "response_schema_conformance,negative_data_rejection,unsupported_method"
-)
-_REFUSALS = """
-[checks.negative_data_rejection]
-expected-statuses = [400, 401, 403, 404, 405, 406, 409, 413, 415, 421, 422, 428, 429, "5xx"]
-"""
-"""Wrong data may also be too large: by default Schemathesis does not take 413 for a refusal."""
-
-_ANSWER_S_MAX = "120"
-"""By default Schemathesis waits 10 s: less than ``wait=30s``, and 1,000 new partitions may take."""
-
-_WAITING = "stream|/ready|/v1/live"
-"""Routes that hold their answer: another test asks them."""
 
 
 @pytest.fixture
@@ -109,7 +92,7 @@ def test_generated_requests_are_answered_as_described(
     node: RunningNode, paths: dict[str, str], tmp_path: Path
 ) -> None:
     assert paths
-    generate(node, tmp_path, "--phases", "fuzzing", "--max-examples", "8")
+    check_generated_requests(node, tmp_path, "--phases", "fuzzing", "--max-examples", "8")
 
 
 @pytest.mark.long
@@ -117,16 +100,6 @@ def test_many_generated_requests_are_answered_as_described(
     node: RunningNode, paths: dict[str, str], tmp_path: Path
 ) -> None:
     assert paths
-    generate(node, tmp_path, "--phases", "coverage,fuzzing", "--max-examples", "100")
-
-
-def generate(node: RunningNode, folder: Path, *options: str) -> None:
-    """Let Schemathesis generate requests from the description, within its bounds and beyond."""
-    command = [Path(sys.executable).with_name("schemathesis"), "run", f"{node.url}/openapi.json"]
-    (folder / "schemathesis.toml").write_text(_REFUSALS)
-    fixed = ["--checks", _CHECKS, "--exclude-path-regex", _WAITING, "--seed", "1", "--no-color"]
-    fixed += ["--request-timeout", _ANSWER_S_MAX]
-    done = subprocess.run(
-        [*command, *fixed, *options], capture_output=True, text=True, timeout=600, cwd=folder
+    check_generated_requests(
+        node, tmp_path, "--phases", "coverage,fuzzing", "--max-examples", "100"
     )
-    assert done.returncode == 0, done.stdout[-8000:] + done.stderr
