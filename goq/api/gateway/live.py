@@ -143,7 +143,8 @@ def _query_of(topics: LiveTopicsAsked, cursor: str) -> str:
     fields = {"limit": "1", "search": topics.selection.search, "interval": _ASKED, "after": cursor}
     if topics.names is not None:
         fields |= {"topics": ",".join(sorted(topics.names)), "groups": topics.groups}
-    return urlencode(fields)
+    # a node of an earlier version refuses fields that it does not know
+    return urlencode({name: text for name, text in fields.items() if text})
 
 
 async def _decoded(answer: Response) -> list[LiveOut]:

@@ -33,6 +33,7 @@ class Node:
         self.topics = {each.name: each for each in topics}
         self.boards = LiveBoards()
         self.told: list[list[str]] = []
+        self.asked: list[set[str]] = []
         self.is_away = False
 
     async def _sample(self) -> LiveSample:
@@ -41,7 +42,9 @@ class Node:
     async def answer(self, request: Request) -> Response:
         if self.is_away:
             raise Unavailable("away")
-        after = parse_qs(request.query_string).get("after", [""])[0]
+        fields = parse_qs(request.query_string)
+        self.asked.append(set(fields))
+        after = fields.get("after", [""])[0]
         lines = self.boards.lines(
             "all",
             lambda: LiveBoard(self._sample, self.name, ManualClock()),
@@ -90,6 +93,7 @@ def test_nodes_tell_what_changed_and_only_that_is_added_up() -> None:
             "c": 0,
         }
         assert [node.node for node in first.nodes] == ["n1", "n2"]
+        assert other.asked == [{"limit", "interval"}]  # nothing that an earlier version refuses
         here.topics["a"] = topic("a", 10)
         del other.topics["b"]
         second = await sampler.sample()
