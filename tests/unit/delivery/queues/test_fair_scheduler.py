@@ -503,6 +503,12 @@ def test_rules_out_of_bounds_are_refused(policy: dict[str, Any]) -> None:
         SchedulingPolicy(**policy)
 
 
+@pytest.mark.parametrize("weight", [1, limits.LANE_WEIGHT_MAX])
+def test_each_lane_may_have_a_weight_up_to_the_bound(weight: int) -> None:
+    weights = (weight,) * limits.LANES_MAX
+    assert SchedulingPolicy(lane_weights=weights).lane_weights == weights
+
+
 def test_a_large_run_is_offered_whole(partition: Partition) -> None:
     group = partition.group()
     partition.publish(count=60_000)
