@@ -75,7 +75,7 @@ class Endless:
     def keep_recent_in(self, _pool: RecentBatchPool) -> None:
         """Nothing is in memory."""
 
-    def recent_update(self, _position: Position) -> None:
+    def recent_update(self, _position: Position, _ends: LogOffsets) -> None:
         return None
 
     def has_update(self, _position: Position) -> bool:
