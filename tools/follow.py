@@ -83,7 +83,8 @@ class Recorder:
         caller = frame.f_back
         if caller is not None:
             calling = caller.f_code.co_filename
-            if calling.startswith(_GOQ) and calling != code.co_filename:
+            is_beside = calling.removeprefix(_ROOT) in _BESIDE  # what a slow disk adds
+            if calling.startswith(_GOQ) and calling != code.co_filename and not is_beside:
                 of = f"{calling.removeprefix(_ROOT)}:{caller.f_code.co_qualname}"
                 self._crossings.append((of, f"{name}:{code.co_qualname}"))
 

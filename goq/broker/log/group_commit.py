@@ -129,6 +129,7 @@ class GroupCommit:
         self._released = False
         self._sync_wanted = False
         self._sync_armed = False
+        self._has_quorum = quorum is not None
         self._may_offer = False  # the disk took the last batch of this leadership
         self._is_offered = False  # other nodes may have the batch under way
 
@@ -323,7 +324,7 @@ class GroupCommit:
         write_s = (self._clock.uptime_us() - began_us) / 1e6
         self._write_seconds.note(write_s, self._loop.time(), self.log.directory)
         is_offered, self._is_offered = self._is_offered, False
-        self._may_offer = error is None
+        self._may_offer = self._has_quorum and error is None
         if error is not None:
             known = self._as_known(error)
             if is_offered:  # other frames at these offsets would need another epoch

@@ -171,8 +171,9 @@ class LogReader:
         them; reading those offsets reports it. Raises ``OSError`` when the disk fails.
         """
         while (segment := self._next_within(start, end)) is not None:
-            assert segment.columns is not None, "the log keeps no columns"
-            for rows in segment.columns.rows(start, end, due_from_ms, due_to_ms):
+            columns = segment.used_columns()
+            assert columns is not None, "the log keeps no columns"
+            for rows in columns.rows(start, end, due_from_ms, due_to_ms):
                 start = int(rows.offsets[-1]) + 1
                 yield rows
             if segment in self.segments:  # else its files may be deleted before the end
@@ -184,8 +185,9 @@ class LogReader:
         Offsets rise within a batch. See :meth:`rows` for the rest.
         """
         while (segment := self._last_within(start, end)) is not None:
-            assert segment.columns is not None, "the log keeps no columns"
-            for rows in segment.columns.dedup_rows(start, end):
+            columns = segment.used_columns()
+            assert columns is not None, "the log keeps no columns"
+            for rows in columns.dedup_rows(start, end):
                 end = int(rows.offsets[0])
                 yield rows
             if segment in self.segments:

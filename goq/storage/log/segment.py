@@ -62,7 +62,7 @@ class Segment:
         self.size_bytes = 0
         self.end_offset = base_offset
         self.index: SparseIndex | None = None
-        self._columns: SegmentColumns | None = None
+        self.columns: SegmentColumns | None = None
         self._columns_disk: Disk | None = None
         self.first_time_us: int | None = None
         self._first_header: FrameHeader | None = None
@@ -83,18 +83,17 @@ class Segment:
         """The file of the index."""
         return self.path.with_suffix(INDEX_SUFFIX)
 
-    @property
-    def columns(self) -> SegmentColumns | None:
-        """The column index, if one is attached; takes memory from its first use on."""
-        if self._columns is None and self._columns_disk is not None:
-            return self.attach_columns(self._columns_disk)
-        return self._columns
-
     def attach_columns(self, disk: Disk) -> SegmentColumns:
         """Attach a column index to the segment; reads nothing yet."""
-        found = SegmentColumns(disk, self.path, self.base_offset, self.size_bytes)
-        self._columns = found
-        return found
+        self.columns = SegmentColumns(disk, self.path, self.base_offset, self.size_bytes)
+        return self.columns
+
+    def used_columns(self) -> SegmentColumns | None:
+        """Return the column index, attached now if it was to be attached later."""
+        columns = self.columns
+        if columns is None and self._columns_disk is not None:
+            return self.attach_columns(self._columns_disk)
+        return columns
 
     def attach_columns_later(self, disk: Disk) -> None:
         """Attach a column index to a segment that does not grow, once it is used."""
@@ -118,7 +117,7 @@ class Segment:
         with self._loading:
             self.index = None
         if self._columns_disk is not None:
-            self._columns = None
+            self.columns = None
 
     def _has_index(self, disk: Disk) -> bool:
         if self.index is None:
