@@ -43,10 +43,6 @@ class CallSigner:
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
 
-    def sign_call(self, call: CallId, path: str, body: bytes) -> str:
-        """Return the signature of a call."""
-        return self.sign_head(call, path, sha256(body).digest())
-
     def sign_head(self, call: CallId, path: str, body_digest: bytes) -> str:
         """Return the signature of a call by the SHA-256 of its body."""
         return self._sign("call", call, [path.encode(), body_digest])

@@ -187,29 +187,29 @@ def test_a_call_heard_on_the_way_cannot_be_made_again() -> None:
     _with_node(test)
 
 
-@pytest.mark.parametrize("part", ["path", "body", *CallId._fields])
+@pytest.mark.parametrize("part", ["path", "body_digest", *CallId._fields])
 def test_every_part_of_a_call_is_proven(part: str) -> None:
     signer = CallSigner(SECRET)
-    parts: dict[str, Any] = {"call": MARK, "path": "/p", "body": b"b"}
-    proof = signer.sign_call(**parts)
+    parts: dict[str, Any] = {"call": MARK, "path": "/p", "body_digest": b"b"}
+    proof = signer.sign_head(**parts)
     if part in CallId._fields:
         value: Any = 2 if part == "number" else "other"
         parts["call"] = MARK._replace(**{part: value})
     else:
         parts[part] = type(parts[part])() + parts[part] * 2
     with pytest.raises(NotAllowed):
-        signer.verify(signer.sign_call(**parts), proof)
+        signer.verify(signer.sign_head(**parts), proof)
 
 
 def test_a_proof_of_a_call_is_none_of_an_answer() -> None:
     signer = CallSigner(SECRET)
-    assert signer.sign_call(MARK, "200", b"") != signer.sign_response(MARK, 200, [b""])
+    assert signer.sign_head(MARK, "200", b"") != signer.sign_response(MARK, 200, [b""])
 
 
 def test_parts_cannot_be_shifted_into_each_other() -> None:
     signer = CallSigner(SECRET)
-    one = signer.sign_call(MARK._replace(node="ab", boot="c"), "/p", b"")
-    assert one != signer.sign_call(MARK._replace(node="a", boot="bc"), "/p", b"")
+    one = signer.sign_head(MARK._replace(node="ab", boot="c"), "/p", b"")
+    assert one != signer.sign_head(MARK._replace(node="a", boot="bc"), "/p", b"")
 
 
 def test_numbers_may_come_in_any_order_but_each_once_and_none_too_late() -> None:
@@ -270,7 +270,7 @@ def test_a_node_with_another_disk_is_not_listened_to_but_where_anybody_is() -> N
 def test_the_disk_of_a_caller_is_proven() -> None:
     signer = CallSigner(SECRET)
     mark = CallId("n1", "boot", "session", 1, "d1")
-    assert signer.sign_call(mark, "/x", b"") != signer.sign_call(
+    assert signer.sign_head(mark, "/x", b"") != signer.sign_head(
         mark._replace(disk="d2"), "/x", b""
     )
 

@@ -49,6 +49,14 @@ def receipt(start: int, end: int, token: int = TOKEN) -> Receipt:
     return Receipt(0, token, start, end)
 
 
+def test_a_group_counts_what_is_leased_and_nothing_else() -> None:
+    state = leased((0, 5, 1))
+    assert state.groups["g"].leased_count == 5
+    (event,) = acknowledge(state, "g", [receipt(1, 3)]).events
+    state.apply(event, 1, 1)
+    assert state.groups["g"].leased_count == 3
+
+
 def test_acks_of_another_token_change_nothing() -> None:
     answer = acknowledge(leased((0, 5, 1)), "g", [receipt(0, 5, TOKEN + 1)])
     assert (answer.events, answer.settled) == ([], 0)
