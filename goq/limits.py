@@ -280,6 +280,7 @@ STREAM_BEGINS_MS: Final = 5_000  # for the first bytes of a stream to reach the 
 READ_MESSAGES_MAX: Final = 10_000
 READ_BYTES_MAX: Final = 8 * MIB
 ROWS_ENTERED_AT_ONCE: Final = 2_048  # of published messages with lanes, tenants or delays
+READ_UNPACKED_BYTES_MAX: Final = 32 * MIB  # of compressed frames that a read takes columns from
 READ_BULK_MESSAGES_MAX: Final = 131_072  # for a reader that bounds the bytes of frames
 ROWS_UNPACKED_BYTES: Final = 32 * MIB  # of frames converted to rows at once
 TIME_SCAN_BYTES_MAX: Final = 64 * MIB

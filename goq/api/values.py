@@ -5,7 +5,7 @@ The decoder does not check these bounds: :mod:`goq.api.codec` does, with errors 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Final
 
 from msgspec import Meta
@@ -59,6 +59,12 @@ TIME: Final[Schema] = {
 def one_of(values: Iterable[str]) -> Schema:
     """Return the schema of a text that is one of some values."""
     return {"type": "string", "enum": [str(value) for value in values]}
+
+
+def some_of(values: Sequence[str]) -> Schema:
+    """Return the schema of a text that lists some values, with commas between them."""
+    one = "|".join(values)
+    return {"type": "string", "pattern": f"^({one})(,({one}))*$", "examples": [",".join(values)]}
 
 
 DateTime = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]

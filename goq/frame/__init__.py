@@ -13,5 +13,6 @@ view            a frame read in place, without copies
 body            the sections of a frame's body
 slice           frames made from a part of another frame's messages
 part            the body of such a frame, gathered by column
+projection      a frame without its values or headers
 match           messages of a frame by key, dedup id or header
 """

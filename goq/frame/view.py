@@ -135,6 +135,11 @@ class FrameView:
 
     @_lazy
     def payload(self) -> Payload:
+        """The sections of the payload, expanded to all rows."""
+        return Payload(self.raw_payload, self.header, self.removed_rows)
+
+    @property
+    def raw_payload(self) -> memoryview:
         """The payload, decompressed if needed; uncompressed it is within the limit of a frame."""
         stored = self._sections[2]
         if self.unpacked_bytes > limits.FRAME_BYTES_MAX:
@@ -148,7 +153,13 @@ class FrameView:
             raise InvalidFrame(
                 f"the payload has {len(stored)} bytes where {self.raw_bytes} are declared"
             )
-        return Payload(stored, self.header, self.removed_rows)
+        return stored
+
+    @property
+    def fixed_sections(self) -> memoryview:
+        """The body before the payload and its lengths: all columns that are never compressed."""
+        stored_bytes = len(self._sections[2])
+        return self.body[: -(8 + stored_bytes + padding_bytes(stored_bytes))]
 
     @property
     def unpacked_bytes(self) -> int:

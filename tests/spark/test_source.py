@@ -10,7 +10,10 @@ import pytest
 
 pytest.importorskip("pyspark", minversion="4.2")
 
+from goq.api.views import log_read
 from goq.client import Client
+from goq.frame.projection import leave_out
+from goq.frame.view import FrameView
 from goq.pipeline.arrow.schema import EVENTS, MESSAGES, ddl_of
 from tests.support.node.archive import publish_segments, retire
 from tests.support.node.running_node import RunningNode
@@ -86,13 +89,25 @@ def test_the_same_query_again_has_the_same_rows(
 
 
 def test_columns_partitions_and_bounds_are_chosen_by_options(
-    spark: SparkSession, node: RunningNode, topic: str
+    spark: SparkSession, node: RunningNode, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    left_out: list[list[str]] = []
+
+    def leaving_out(view: FrameView, columns: list[str]) -> FrameView:
+        left_out.append(columns)
+        return leave_out(view, columns)
+
+    monkeypatch.setattr(log_read, "leave_out", leaving_out)
     fill(node, topic, 60)
     some = load(spark, node, topic, columns="offset,key", partitions="1")
     assert some.columns == ["offset", "key"]
     offsets = [row.offset for row in some.collect()]
     assert offsets == list(range(len(offsets)))
+    assert left_out
+    assert all(columns == ["value", "headers"] for columns in left_out)
+    left_out.clear()
+    assert values(load(spark, node, topic, columns="tenant,value")) == expected(60)
+    assert all(columns == ["headers"] for columns in left_out)
     bounds = json.dumps({topic: {"0": 1, "1": -1, "2": -2}})
     ends = json.dumps({topic: {"0": 3, "1": -1, "2": 1}})
     cut = load(spark, node, topic, startingOffsets=bounds, endingOffsets=ends, minPartitions="4")

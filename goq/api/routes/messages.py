@@ -29,7 +29,7 @@ from goq.api.needs import PUBLISH, READ
 from goq.api.router import FRAMES, Parameter, Route
 from goq.api.routing_policy import ToPartitionLeader, partition_of_query
 from goq.api.schemas.messages import MessagesOut, Publish, PublishedOut, PublishOut
-from goq.api.values import DURATION, FLAG, TIME, integer, one_of
+from goq.api.values import DURATION, FLAG, TIME, integer, one_of, some_of
 from goq.api.views.log_read import RangeRead, RangeReader, damaged_json, read_skipping_compacted
 from goq.api.views.principal_usage import PrincipalUsage
 from goq.broker.broker import Broker
@@ -38,6 +38,7 @@ from goq.broker.topic.publisher import PublishedFrame, PublishedMessage
 from goq.broker.topic.topic import Topic
 from goq.clock import TimeSlice
 from goq.errors import InvalidInput
+from goq.frame.projection import OPTIONAL_COLUMNS
 from goq.frame.relative_times import absolute_ms
 from goq.frame.slice import slice_frame
 from goq.http.message import Request, Response
@@ -59,6 +60,11 @@ _READ_PARAMETERS = (
         "bytes",
         "of frames: about so many bytes, however many messages",
         integer(1, limits.READ_BYTES_MAX),
+    ),
+    Parameter(
+        "without",
+        "of frames: leave these out, with commas between them; values are then empty",
+        some_of(OPTIONAL_COLUMNS),
     ),
     Parameter("wait", "hold the answer so long until there is something to read", DURATION),
     Parameter("include_deleted", "also what retention deleted and the archive has", FLAG),
@@ -180,7 +186,9 @@ class MessageRoutes:
         start = query_int(request, "offset", 0)
         times, background = self._times(request), query_flag(request, "background")
         archive, as_frames = self._archive_view(request), wants_frames(request)
-        if times is not None or background or archive is not None or bytes_max is not None:
+        without = _without(request)
+        in_thread = background or bool(without) or archive is not None or bytes_max is not None
+        if times is not None or in_thread:
             if "to_time" in request.query or "as_of" in request.query:
                 wait_ms = 0
             times = times or TimeRange()
@@ -195,6 +203,7 @@ class MessageRoutes:
                 background,
                 archive,
                 bytes_max,
+                without,
             )
             return await self._ranges.answer(asked)
         start = max(start, partition.log_start_offset)
@@ -256,6 +265,22 @@ def _bounds(request: Request) -> tuple[int, int | None]:
     bytes_max = query_int(request, "bytes", 0, minimum=1, maximum=limits.READ_BYTES_MAX)
     most = limits.READ_BULK_MESSAGES_MAX
     return query_int(request, "limit", most, minimum=1, maximum=most), bytes_max
+
+
+def _without(request: Request) -> list[str]:
+    """Return the columns to leave out of frames."""
+    if "without" not in request.query:
+        return []
+    if not wants_frames(request):
+        raise InvalidInput(f"columns are left out of frames only: accept {FRAMES}", field="without")
+    names = request.query["without"].split(",")
+    for name in names:
+        if name not in OPTIONAL_COLUMNS:
+            raise InvalidInput(
+                f"{name[:50]!r} cannot be left out, only {' and '.join(OPTIONAL_COLUMNS)}",
+                field="without",
+            )
+    return names
 
 
 def _frame_result(stored: PublishedFrame) -> PublishedOut:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
@@ -20,6 +20,7 @@ from goq.broker.partition.partition import Partition
 from goq.broker.retention.tiered_log import ArchiveView, TieredLogReader
 from goq.broker.runtime.background import BackgroundReads
 from goq.broker.topic.topic import Topic
+from goq.frame.projection import leave_out
 from goq.frame.slice import slice_frame
 from goq.frame.view import FrameView
 from goq.http.message import Response
@@ -115,7 +116,7 @@ _BACKGROUND_JSON = ReadBounds(
 
 @dataclass(frozen=True, slots=True)
 class RangeRead:
-    """A read of a partition by time or in the background, and its form."""
+    """A read of a partition in a thread: by time, in the background, of chosen columns."""
 
     topic: Topic
     partition: int
@@ -129,6 +130,8 @@ class RangeRead:
     """If set, archived messages are read too."""
     bytes_max: int | None = None
     """If set, the answer ends before a frame that would exceed it, unless it is the first frame."""
+    without: Collection[str] = ()
+    """Columns that are left out of the frames. ``bytes_max`` is of the frames as stored."""
 
 
 class _Part(NamedTuple):
@@ -158,6 +161,8 @@ class _Piece:
         self.reading = read_time_range(reader, asked.times, start, end, bounds)
         self._asked = asked
         self._parts, self._next = _cut(self.reading, start, end, limit)
+        if asked.without:
+            self._parts, self._next = _bounded(self._parts, self._next)
         self._deleted = tiered.gaps(start, self._next) if tiered is not None else []
         self.response = (
             self._frames(reader.segments[0].base_offset) if asked.as_frames else self._json()
@@ -178,7 +183,8 @@ class _Piece:
             "deleted": self._deleted,
             "lanes": lanes_of(topic),
         }
-        return frames_response(preface, [(number, slice_frame(*part)) for part in self._parts])
+        without = self._asked.without
+        return frames_response(preface, [(number, _frame(part, without)) for part in self._parts])
 
     def _json(self) -> Response:
         found, stop = JsonMessages(limits.READ_BYTES_MAX), self._next
@@ -237,6 +243,21 @@ def _cut(reading: ReadResult, offset: int, end: int, limit: int) -> tuple[list[_
         if stop < view.header.end_offset:
             return parts, stop
     return parts, max(offset, min(reading.next_offset, end))
+
+
+def _bounded(parts: list[_Part], next_offset: int) -> tuple[list[_Part], int]:
+    """Return the first parts that may be decompressed for one answer, and the offset after them."""
+    left_bytes = limits.READ_UNPACKED_BYTES_MAX
+    for number, part in enumerate(parts):
+        left_bytes -= part.view.unpacked_bytes
+        if left_bytes < 0 and number:
+            return parts[:number], part.start
+    return parts, next_offset
+
+
+def _frame(part: _Part, without: Collection[str]) -> memoryview:
+    view = leave_out(part.view, without) if without else part.view
+    return slice_frame(view, part.start, part.end)
 
 
 def damaged_json(number: int, reading: ReadResult, stop: int) -> list[dict[str, int]]:

@@ -45,6 +45,7 @@ class AsyncLogClient:
         wait: Duration | None = None,
         background: bool = False,
         include_deleted: bool = False,
+        without: Sequence[str] = (),
     ) -> ReadBatch:
         """Return one batch of a partition's log. Reading changes nothing, and needs no group.
 
@@ -57,6 +58,11 @@ class AsyncLogClient:
         bytes instead, or as well. ``wait`` is how long the node may hold the answer until there is
         a message. In the ``background`` live traffic goes first. ``include_deleted`` reads from the
         archive what retention has deleted.
+
+        The node does not send what the batch is ``without``: ``"value"``, ``"headers"`` or both.
+        Values are then empty, except for tombstones, which are None. ``bytes_max`` counts what is
+        left out, too. A node of an earlier version raises ``InvalidInput`` with the ``field``
+        ``without``.
 
         Raises ``TopicNotFound``, ``PartitionNotFound``.
         """
@@ -74,6 +80,7 @@ class AsyncLogClient:
             limit=limit,
             bytes_max=bytes_max,
             wait_ms=wait_ms(wait),
+            without=without,
         )
 
     async def read_events(

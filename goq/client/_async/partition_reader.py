@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
@@ -48,6 +48,7 @@ async def read(
     limit: int | None,
     wait_ms: int,
     bytes_max: int | None = None,
+    without: Sequence[str] = (),
 ) -> ReadBatch:
     """Return the next piece of one partition's log; one of the two bounds is given."""
     target = routes.query(
@@ -58,6 +59,7 @@ async def read(
         to_time=span.to_time,
         limit=limit,
         bytes=bytes_max,
+        without=",".join(without) or None,
         background="true" if span.background else None,
         include_deleted="true" if span.include_deleted else None,
         as_of=span.as_of,

@@ -46,6 +46,7 @@ class LogClient:
         wait: Duration | None = None,
         background: bool = False,
         include_deleted: bool = False,
+        without: Sequence[str] = (),
     ) -> ReadBatch:
         """Return one batch of a partition's log. Reading changes nothing, and needs no group.
 
@@ -58,6 +59,11 @@ class LogClient:
         bytes instead, or as well. ``wait`` is how long the node may hold the answer until there is
         a message. In the ``background`` live traffic goes first. ``include_deleted`` reads from the
         archive what retention has deleted.
+
+        The node does not send what the batch is ``without``: ``"value"``, ``"headers"`` or both.
+        Values are then empty, except for tombstones, which are None. ``bytes_max`` counts what is
+        left out, too. A node of an earlier version raises ``InvalidInput`` with the ``field``
+        ``without``.
 
         Raises ``TopicNotFound``, ``PartitionNotFound``.
         """
@@ -75,6 +81,7 @@ class LogClient:
             limit=limit,
             bytes_max=bytes_max,
             wait_ms=wait_ms(wait),
+            without=without,
         )
 
     def read_events(

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
 
 from goq import limits
 from goq.client import Client
 from goq.client.messages import ReadBatch
-from goq.errors import PartitionNotFound
+from goq.errors import InvalidInput, PartitionNotFound
+from goq.frame.projection import OPTIONAL_COLUMNS
 from goq.frame.view import FrameView
 
 _BEHIND_ALL = 2**62
@@ -79,12 +81,21 @@ class LogSource(Protocol):
 class NodeSource:
     """Reads through a client at background priority: live traffic goes first.
 
-    With ``include_deleted`` archived messages are read too.
+    With ``include_deleted`` archived messages are read too. If the rows have only some ``columns``,
+    the node sends values and headers only where these are among them; a node of an earlier version
+    sends whole messages.
     """
 
-    def __init__(self, client: Client, *, include_deleted: bool = False) -> None:
+    def __init__(
+        self,
+        client: Client,
+        *,
+        include_deleted: bool = False,
+        columns: Collection[str] = OPTIONAL_COLUMNS,
+    ) -> None:
         self._client = client
         self._include_deleted = include_deleted
+        self._without = [name for name in OPTIONAL_COLUMNS if name not in columns]
 
     def topic_id(self, topic: str) -> str:
         """Return what tells the topic from others of its name; "" where the node does not say."""
@@ -119,18 +130,25 @@ class NodeSource:
         self, topic: str, partition: int, start: int, end: int
     ) -> Iterator[FrameBatch]:
         """Yield the messages from ``start`` up to ``end``, some frames at a time."""
-        return _frame_batches(
-            lambda at: self._client.read(
-                topic,
-                partition=partition,
-                offset=at,
-                bytes_max=_PIECE_BYTES,
-                background=True,
-                include_deleted=self._include_deleted,
-            ),
-            start,
-            end,
+        return _frame_batches(partial(self._read, topic, partition), start, end)
+
+    def _read(self, topic: str, partition: int, offset: int) -> ReadBatch:
+        read = partial(
+            self._client.read,
+            topic,
+            partition=partition,
+            offset=offset,
+            bytes_max=_PIECE_BYTES,
+            background=True,
+            include_deleted=self._include_deleted,
         )
+        try:
+            return read(without=self._without)
+        except InvalidInput as error:
+            if not self._without or error.field != "without":
+                raise
+        self._without = []  # the node's version does not know it, and will not
+        return read()
 
     def event_bounds(self, topic: str) -> Mapping[int, LogBounds]:
         """Return the current event sequences of each partition."""

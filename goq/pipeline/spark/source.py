@@ -210,7 +210,7 @@ def _read(options: SourceOptions, task: InputPartition) -> Iterator[pa.RecordBat
     topic, partition, start, end = task.piece
     columns = list(dict.fromkeys([*schema.names, table.position]))
     with options.client(TASK_PATIENCE) as client:
-        source = NodeSource(client, include_deleted=options.include_deleted)
+        source = NodeSource(client, include_deleted=options.include_deleted, columns=schema.names)
         frame_batches = table.read(source, topic, partition, start, end)
         with ahead(frame_batches, _READ_AHEAD) as made:
             for frame_batch in made:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from goq.api.router import FRAMES
+from goq.client import Client
 from goq.frame.encoder import Columns, ProducerMark, encode_frame
 from tests.support.cluster.running_cluster import NAMES, RunningCluster
 from tests.support.eventually import eventually
@@ -144,6 +145,17 @@ def test_a_search_finds_what_all_nodes_have_the_newest_first(
     assert len({trace["message"]["id"] for trace in found}) == 9
     times = [trace["message"]["timestamp"] for trace in found]
     assert times == sorted(times, reverse=True)
+
+
+def test_frames_without_values_come_from_any_node(cluster: RunningCluster, topic: str) -> None:
+    publish(cluster, topic, 6)
+    for node in cluster.nodes:
+        with Client(node.url) as client:
+            for partition in range(6):
+                whole = client.read(topic, partition=partition).messages
+                narrow = client.read(topic, partition=partition, without=["value"]).messages
+                assert [(m.offset, m.value) for m in whole] == [(0, b"v%d" % partition)]
+                assert [(m.offset, m.value) for m in narrow] == [(0, b"")]
 
 
 def test_a_producer_is_known_wherever_it_got(cluster: RunningCluster, topic: str) -> None:

@@ -147,7 +147,7 @@ class FakeNode:
         start = int(query.get("offset", 0))
         from_us = parse_time_us(query.get("from_time", "1970-01-01"), now_us=0)
         to_us = parse_time_us(query.get("to_time", "2100-01-01"), now_us=0)
-        limit = int(query["limit"])
+        limit = int(query.get("limit", "131072"))
         if wait := query.get("wait"):
             with self.changed:
                 self.changed.wait_for(
