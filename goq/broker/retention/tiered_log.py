@@ -9,6 +9,7 @@ message comes twice. Segments that were deleted while the topic had no archive a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
@@ -16,8 +17,12 @@ from typing import NamedTuple
 from goq.broker.partition.partition import Partition
 from goq.broker.partition_context import PartitionId
 from goq.broker.retention.archiver import Archiver
+from goq.delivery.events.event import SnapshotStarted, Trimmed
+from goq.delivery.events.frame_codec import decode_event_frame, may_set_start
+from goq.errors import InvalidFrame
 from goq.storage.log.reader import LogReader
 from goq.storage.log.segment import Segment
+from goq.storage.log.time_lookup import end_offset_at, read_backward, retry_deleted
 from goq.storage.node_db import ArchiveRow
 from goq.storage.scanner import BadRegion, Damage
 
@@ -91,15 +96,12 @@ class TieredLogReader(LogReader):
         between = ((a.end_offset, b.base_offset) for a, b in pairwise(segments))
         return [(max(a, start), min(b, end)) for a, b in between if max(a, start) < min(b, end)]
 
-    def start_at(self, time_us: int) -> int:
-        """Return the first offset that had not been deleted at a time.
-
-        Segments that were deleted later without an archive are not included.
-        """
-        for row in self._archive.rows(self._identity, self._log):
-            if row.archived_at_us > time_us and row.base_offset < self.live.segments[0].base_offset:
-                return row.base_offset
-        return self.live.segments[0].base_offset
+    def first_archived_after(self, time_us: int) -> int:
+        """Return the first offset that was archived after a time, else the first live one."""
+        start_offset = self.live.segments[0].base_offset
+        rows = self._archive.rows(self._identity, self._log)
+        later = (row.base_offset for row in rows if row.archived_at_us > time_us)
+        return min(next(later, start_offset), start_offset)
 
 
 class ArchiveView(NamedTuple):
@@ -116,9 +118,10 @@ class ArchiveView(NamedTuple):
         self, partition: Partition, offset: int, end_offset: int
     ) -> tuple[TieredLogReader, int, int]:
         """Return a reader of messages and the offsets to read within. Blocks on the disk."""
-        reader = tiered_logs(self.archive, partition).messages
+        logs = tiered_logs(self.archive, partition)
+        reader = logs.messages
         if self.as_of_us is not None:
-            offset = max(offset, reader.start_at(self.as_of_us))
+            offset = max(offset, logs.start_offset_at(self.as_of_us))
             end_offset = reader.offset_for_time(self.as_of_us + 1, end_offset)
         return reader, max(offset, reader.start_offset), end_offset
 
@@ -128,6 +131,18 @@ class TieredLogs(NamedTuple):
 
     messages: TieredLogReader
     events: TieredLogReader
+
+    def start_offset_at(self, time_us: int) -> int:
+        """Return the first offset that had not been deleted at a time; blocks on the disk.
+
+        The last event until then says it that moved or repeats the start. Where the events of that
+        time are lost, the time counts at which a segment was archived.
+        """
+        readers = [self.messages, self.events]
+        found = retry_deleted(readers, lambda: _start_in_events(self.events, time_us))
+        if found is None:
+            return self.messages.first_archived_after(time_us)
+        return found
 
 
 def tiered_logs(
@@ -143,6 +158,16 @@ def tiered_logs(
         reader("messages", partition.message_reader, has_columns=True),
         reader("events", partition.event_reader, has_columns=False),
     )
+
+
+def _start_in_events(events: LogReader, time_us: int) -> int | None:
+    """Return the start of the messages after the events up to a time, None if they are lost."""
+    for frame in read_backward(events, end_offset_at(events, time_us), may_set_start):
+        with suppress(InvalidFrame):
+            for stored in reversed(decode_event_frame(frame.view)):
+                if isinstance(stored.event, Trimmed | SnapshotStarted):
+                    return stored.event.start_offset
+    return None if events.segments[0].base_offset else 0
 
 
 def _after_last_gap(archived: Sequence[Segment], end_offset: int) -> list[Segment]:

@@ -20,6 +20,7 @@ from goq.delivery.events.event import (
     SnapshotOutboxEntry,
     SnapshotProducers,
     SnapshotStarted,
+    Trimmed,
     decode_events,
     encode_events,
 )
@@ -31,6 +32,7 @@ from goq.frame.view import FrameView
 _LENGTH_BYTES = 8
 _LIST_HEAD_BYTES = {b"\xdc": 3, b"\xdd": 5}  # of a long MessagePack array; a short one has 1
 _SNAPSHOT_TAG = bytes([int(str(SnapshotStarted.__struct_config__.tag))])
+_TRIMMED_HEAD = encode_events([Trimmed(0)])[1:3]
 
 
 class StoredEvent(NamedTuple):
@@ -102,6 +104,11 @@ def begins_snapshot(body: memoryview) -> bool:
     head = bytes(body[_LENGTH_BYTES : _LENGTH_BYTES + 8])
     tag_at = _LIST_HEAD_BYTES.get(head[:1], 1) + 1
     return head[tag_at : tag_at + 1] == _SNAPSHOT_TAG
+
+
+def may_set_start(body: memoryview) -> bool:
+    """Return whether a frame may say where the messages start, without decoding its body."""
+    return begins_snapshot(body) or _TRIMMED_HEAD in bytes(body)
 
 
 def event_weight(event: AnyEvent) -> int:

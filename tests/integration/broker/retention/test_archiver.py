@@ -8,11 +8,13 @@ from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
 from goq import limits
 from goq.broker.broker import Broker
+from goq.broker.retention.archiver import Archiver
 from goq.broker.retention.tiered_log import ArchiveView, TieredLogReader, tiered_logs
 from goq.clock import ManualClock
 from goq.errors import GoqError
@@ -393,6 +395,41 @@ def test_a_node_that_stops_breaks_off_what_it_archives(tmp_path: Path) -> None:
         async with on() as broker:
             await broker.retention_manager.apply()
             assert read_here(broker) == values
+
+    run(main())
+
+
+def test_a_snapshot_has_the_segment_that_was_being_archived_at_its_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        clock = ManualClock()
+        async with quick_broker_on(
+            tmp_path, clock=clock, retention__age="1h", archive="true"
+        ) as broker:
+            await broker.create_topic("t", 1)
+            (partition,) = broker.topic("t").partitions
+            values = [b"%d" % number for number in range(4)]
+            for value in values:
+                await publish(broker.topic("t"), value)
+                await partition.trimmer.roll()
+            kept: list[tuple[int, list[bytes]]] = []
+
+            async def slowly(*asked: Any) -> Any:
+                row = await Archiver.archive_segment(broker.archive, *asked)
+                kept.append((clock.now_us, values[partition.log_start_offset :]))
+                clock.advance_ms(1000)
+                return row
+
+            monkeypatch.setattr(broker.archive, "archive_segment", slowly)
+            clock.advance_ms(HOUR_MS + 1)
+            await broker.retention_manager.apply()
+            kept.append((clock.now_us, values[partition.log_start_offset :]))
+            assert [len(then) for _, then in kept] == [4, 3, 2, 1, 0]
+            for time_us, then in kept:
+                past = ArchiveView(broker.archive, time_us)
+                reader, start, end = past.open_reader(partition, 0, partition.end_offset)
+                assert values_of(reader.read(start, end).frames) == then
 
     run(main())
 
