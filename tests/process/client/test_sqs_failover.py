@@ -76,7 +76,7 @@ class Ledger:
             for each in answer.get("Successful", []):
                 self.sent.add(each["Id"])
                 waiting.remove(each["Id"])
-            return not self.done.wait(0.02)
+            return not self.done.wait(0.1)
 
         return threading.Thread(target=self.run, args=(urls, first, send))
 
