@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any, cast
 
 import msgspec
 import pyarrow as pa
@@ -35,8 +36,34 @@ NAMESPACE = "goq"
 _KIND = "goq.table"
 _REACHED = "goq.registered."
 _RETRIES = "commit.retry.num-retries"
-"""pyiceberg's own attempts, which would add the files to whatever the table has then: another run
-may have added them. This module looks again at what the table lacks."""
+
+
+class _Overtaken(Exception):
+    """Another commit was faster, and the table was not changed by this one."""
+
+
+class _SingleCommit:
+    """A catalog in which a transaction commits at most once.
+
+    pyiceberg looks, when it tries again, whether a commit that was answered as failed is in the
+    table. What it would add then may have been added by another run, so the second commit is
+    refused. Without a second try it would delete the files of the first, also one that has landed.
+    """
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._is_used = False
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what the catalog has by that name."""
+        return getattr(self._catalog, name)
+
+    def commit_table(self, *commit: Any) -> Any:
+        """Commit the first time; raise ``_Overtaken`` then."""
+        if self._is_used:
+            raise _Overtaken
+        self._is_used = True
+        return self._catalog.commit_table(*commit)
 
 
 class IcebergCatalog:
@@ -62,9 +89,11 @@ class IcebergCatalog:
             for attempt in range(1, ATTEMPTS + 1):
                 try:
                     return self._commit(target, name, topic, state)
-                except exceptions.CommitFailedException:  # another commit was faster
+                except (_Overtaken, exceptions.CommitFailedException):
                     if attempt == ATTEMPTS:
-                        raise
+                        raise Unavailable(
+                            f"Iceberg, {name}: other commits were faster {attempt} times"
+                        ) from None
         raise AssertionError(attempt)
 
     def _commit(self, target: Destination, name: str, topic: str, state: ExportState) -> int:
@@ -77,7 +106,8 @@ class IcebergCatalog:
             return 0
         if not state.is_registered:  # before a catalog names a file
             ledger.put_state(msgspec.structs.replace(state, is_registered=True))
-        table.metadata.properties[_RETRIES] = "0"
+        table.metadata.properties[_RETRIES] = "1"
+        table.catalog = cast(Catalog, _SingleCommit(self._catalog))
         added, merged = changed_files(manifests)
         files = [target.uri(path) for path in added]
         named = {target.uri(path): [*map(target.uri, some)] for path, some in merged.items()}
