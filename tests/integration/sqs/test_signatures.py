@@ -122,16 +122,17 @@ def test_a_move_task_does_what_the_rules_of_its_sender_allow(
         sqs.create_queue(QueueName="origin", Attributes={"RedrivePolicy": policy})
         sqs.send_message(QueueUrl="dead", MessageBody="x")
     consuming = ("consume:dead/sqs", "read:origin")
-    with place.client(place.create(*consuming, "publish:origin", name="no-manage")) as sqs:
+    with place.client(place.create(*consuming, "manage:origin", name="not-the-source")) as sqs:
         with pytest.raises(ClientError) as refused:
             sqs.start_message_move_task(**asked)
         assert code_of(refused) == (403, "AccessDenied")
-    with place.client(place.create(*consuming, "manage:dead", name="no-publish")) as sqs:
+    rules = (*consuming, "manage:dead*", "publish:origin")
+    with place.client(place.create(*rules, name="not-the-target")) as sqs:
         sqs.start_message_move_task(**asked)
         task = ended()
         assert (task["Status"], task["FailureReason"][:12]) == ("FAILED", "AccessDenied")
         assert task["ApproximateNumberOfMessagesMoved"] == 0
-    rules = ("consume:dead/sqs", "manage:dead", "publish:origin")
+    rules = ("consume:dead/sqs", "manage:dead*", "manage:origin")
     with place.client(place.create(*rules, name="mover")) as sqs:
         sqs.start_message_move_task(**asked)
         task = ended()

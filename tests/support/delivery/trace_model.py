@@ -335,7 +335,7 @@ class TraceTwin:
     def _note_time(self) -> None:
         """Note what has come to its time, as the timers of the partitions do."""
         now_ms = self.clock.wall_ms()
-        for (name, group), standing in sorted(self.groups.items(), key=self._turn):
+        for (name, group), standing in self.groups.items():
             over = [o for o, held in standing.held.items() if held.deadline_ms <= now_ms]
             for offset in over:
                 topic = self._topic(name)
@@ -343,14 +343,6 @@ class TraceTwin:
         for at in [at for at, due_ms in self.scheduled.items() if due_ms <= now_ms]:
             del self.scheduled[at]
             self.tell(at, "MATURED")
-
-    def _turn(self, each: tuple[tuple[str, str], Standing]) -> int:
-        """In which order the leases of groups end that end at one time."""
-        (topic, group), _ = each
-        if topic not in self.broker.topics:
-            return -1
-        names = list(state_of(self._topic(topic).partitions[0]).groups)
-        return names.index(group) if group in names else -1
 
     async def set_back(self) -> None:
         """Set a group to another offset, at times with an end."""
@@ -443,3 +435,8 @@ def as_told(steps: Sequence[TracedStep]) -> list[dict[str, Any]]:
             told["origin"] = each.origin
         found.append(told)
     return found
+
+
+def in_order(steps: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return steps of one time by their groups: whose leases end first then is not promised."""
+    return sorted(steps, key=lambda step: (step["time_us"], step.get("group", "")))
