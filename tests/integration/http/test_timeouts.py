@@ -152,7 +152,7 @@ def test_a_client_that_takes_its_answer_slowly_gets_it_whole(run):
 
     async def scenario():
         async with serving(
-            lambda request: Response(200, bytes(size)), only(write_timeout_ms=100)
+            lambda request: Response(200, bytes(size)), only(write_timeout_ms=1000)
         ) as served:
             peer = await served.connect(read_limit=4096)
             peer.send(get("/", "Connection: close"))
@@ -160,7 +160,7 @@ def test_a_client_that_takes_its_answer_slowly_gets_it_whole(run):
             assert headers["content-length"] == str(size)
             left = size
             while left:
-                left -= len(await peer.reader.readexactly(min(left, 512 * 1024)))
-                await asyncio.sleep(0.02)
+                left -= len(await peer.reader.readexactly(min(left, 256 * 1024)))
+                await asyncio.sleep(0.04)
 
     run(scenario)
