@@ -104,10 +104,10 @@ class SettleOperations:
     def _change(
         self, call: SqsCall, queue: QueueView, asked: HandleShape
     ) -> Response | Awaitable[Response]:
-        handle = _handle(queue, asked)
         seconds = asked.visibility_s
         if seconds is None:
             raise missing_parameter("VisibilityTimeout")
+        handle = _handle(queue, asked)
         check_range("VisibilityTimeout", seconds, 0, VISIBILITY_S_MAX)
         if seconds == 0:
             return self._settle(call, queue, "/nack", [handle.receipt], delay=0)

@@ -32,6 +32,7 @@ OPERATIONS = [
     "TagQueue",
     "UntagQueue",
     "ListQueueTags",
+    "ListDeadLetterSourceQueues",
     "PurgeQueue",
     "DeleteQueue",
     "StartMessageMoveTask",

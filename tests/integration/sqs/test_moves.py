@@ -131,6 +131,20 @@ def test_a_message_without_a_source_stays_and_fails_the_task(sqs: Any, name: str
     assert [message["Body"] for message in taken(sqs, f"{name}-dead", 1)] == ["direct"]
 
 
+def test_a_dead_letter_whose_content_is_lost_stays_and_fails_the_task(
+    sqs: Any, node: RunningNode, name: str
+) -> None:
+    dead_letters(sqs, name, 2)
+    headers = {"goq-dead-id": f"{name}:0:9", "goq-dead-lost": "damaged"}
+    lost = {"messages": [{"value": "", "headers": headers}]}
+    node.call("POST", f"/v1/topics/{name}-dead/messages", lost)
+    sqs.start_message_move_task(SourceArn=arn(f"{name}-dead"))
+    task = ended(sqs, f"{name}-dead")
+    assert (task["Status"], task["FailureReason"][:11]) == ("FAILED", "MessageLost")
+    moved = task["ApproximateNumberOfMessagesMoved"]
+    eventually(lambda: (count(sqs, name), count(sqs, f"{name}-dead")) == (moved, 3 - moved))
+
+
 def test_a_task_fails_when_its_target_is_gone_and_keeps_the_messages(sqs: Any, name: str) -> None:
     dead_letters(sqs, name, 1)
     make(sqs, f"{name}-x")
