@@ -8,6 +8,7 @@ next one uses.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,11 +16,10 @@ from goq.access.token_record import TokenRecord
 from goq.backup.data_dir_source import DataDirSource, locked_data_dir
 from goq.backup.manifest import BackupManifest, StoredPartition, StoredTopic
 from goq.backup.object_writer import ObjectWriter, known_files, stamp_of
-from goq.backup.place import BackupPlace, open_place
+from goq.backup.place import BackupPlace, LocalDisk, open_place
 from goq.backup.planned_files import FileStamp, PlannedTopic
 from goq.errors import UsageError
 from goq.schedules.schedule_record import ScheduleRecord
-from goq.storage.disk import Disk
 from goq.storage.node_db import FILE_NAME as DB_NAME
 
 
@@ -38,7 +38,10 @@ class BackupResult(NamedTuple):
 
 
 class BackupBuilder:
-    """Collects what one backup has, and writes the manifest. ``writer`` copies files."""
+    """Collects what one backup has, and writes the manifest. ``writer`` copies files.
+
+    Close it afterwards.
+    """
 
     def __init__(
         self,
@@ -50,6 +53,10 @@ class BackupBuilder:
         self._place = place
         self._time_us = time_us
         self._topics: list[StoredTopic] = []
+
+    def close(self) -> None:
+        """Stop the thread of ``writer``."""
+        self.writer.close()
 
     def add_topic(self, topic: PlannedTopic, logs: list[StoredPartition]) -> None:
         """Add a topic with its copied partitions."""
@@ -95,7 +102,7 @@ def check_apart(place: BackupPlace, data_dir: Path) -> None:
 
 
 def back_up_folder(
-    disk: Disk,
+    disk: LocalDisk,
     data_dir: Path,
     where: Path | str,
     time_us: int,
@@ -111,8 +118,7 @@ def back_up_folder(
     with locked_data_dir(data_dir):
         source = DataDirSource(disk, data_dir)
         place.create()
-        with place.locked(exclusive=True):
-            builder = BackupBuilder(place, time_us)
+        with place.locked(exclusive=True), closing(BackupBuilder(place, time_us)) as builder:
             for topic in source.topics:
                 logs: list[StoredPartition] = []
                 for number in topic.numbers:

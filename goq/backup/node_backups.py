@@ -155,6 +155,7 @@ class NodeBackups:
             except asyncio.CancelledError:
                 await asyncio.wait([opening])  # it may take the lock only now
                 raise
+            locked.callback(builder.close)
             source = self._source
             # Before the logs: a run that is known then has its messages in them.
             schedules = source.schedules

@@ -4,7 +4,8 @@
     manifests/<time>.backup             one backup
     lock                                one writer, or any number of readers
 
-An object gets its name when all its bytes are durable. A manifest is written last, atomically. So
+An object gets its name when all its bytes are durable. A manifest is written last, atomically, when
+the names of all objects are durable. So
 a backup that was cut short leaves no manifest, and the objects that it leaves serve the next one.
 A removal deletes manifests first: a removal that was cut short leaves no manifest without objects.
 
@@ -57,6 +58,9 @@ class UploadFile(Protocol):
     def append(self, buffers: Sequence[bytes | memoryview]) -> None:
         """Append bytes."""
 
+    def start_writeback(self) -> None:
+        """Have what was appended be written in the background."""
+
     def sync(self) -> None:
         """Make all bytes durable; nothing is appended afterwards."""
 
@@ -67,8 +71,8 @@ class UploadFile(Protocol):
 class PlaceDisk(Protocol):
     """The operations of :class:`Disk` that a place needs."""
 
-    def open(self, path: Path) -> UploadFile:
-        """Open a new file."""
+    def create(self, path: Path) -> UploadFile:
+        """Open a new file. Its name is durable with :meth:`sync_names`."""
 
     def read(self, path: Path, position: int, size_bytes: int) -> memoryview:
         """Return bytes of a file."""
@@ -79,8 +83,11 @@ class PlaceDisk(Protocol):
     def replace(self, path: Path, data: bytes) -> None:
         """Give a file this content, durably and atomically."""
 
-    def rename(self, path: Path, target: Path) -> None:
-        """Rename a file; one with the target name is replaced."""
+    def set_name(self, path: Path, target: Path) -> None:
+        """Rename a synced file, durably with :meth:`sync_names`; one of that name is replaced."""
+
+    def sync_names(self, directory: Path) -> None:
+        """Make the names in a directory durable."""
 
     def remove(self, path: Path) -> None:
         """Remove a file; a missing one is no error."""
@@ -92,6 +99,10 @@ class PlaceDisk(Protocol):
         """Create a directory."""
 
 
+class LocalDisk(Disk, PlaceDisk, Protocol):
+    """The disk of this machine, for the files of a node and of a place."""
+
+
 def is_url(text: Path | str) -> bool:
     """Whether a place is in an object store. Raises ``UsageError`` for stores that are unknown."""
     if not isinstance(text, str) or "://" not in text:
@@ -101,7 +112,7 @@ def is_url(text: Path | str) -> bool:
     return True
 
 
-def open_place(disk: Disk, where: Path | str) -> BackupPlace:
+def open_place(disk: LocalDisk, where: Path | str) -> BackupPlace:
     """Return the place in a folder, or at a URL. Raises ``UsageError``."""
     if not is_url(where):
         return BackupPlace(disk, Path(where))
@@ -115,7 +126,7 @@ class BackupPlace:
     ``local_disk`` is the disk of this machine.
     """
 
-    def __init__(self, disk: Disk, folder: Path, store: StoreDisk | None = None) -> None:
+    def __init__(self, disk: LocalDisk, folder: Path, store: StoreDisk | None = None) -> None:
         self.local_disk = disk
         self.store = store
         self.disk: PlaceDisk = disk if store is None else store
@@ -187,6 +198,7 @@ class BackupPlace:
             if gone:
                 raise Conflict(f"{len(gone)} objects were removed from {self.where} meanwhile, as"
                                " by a prune; back up again")  # fmt: skip
+        self.disk.sync_names(self.objects)
         known, time_us = set(self.names()), manifest.time_us
         while (name := _name_of(time_us)) in known:
             time_us += 1
@@ -220,11 +232,11 @@ class BackupPlace:
         return path
 
     def name_object(self, path: Path, digest: str, size_bytes: int) -> None:
-        """Give a finished object its name.
+        """Give a finished object its name, durably before the next manifest.
 
         Also if there is one of that name: it may be damaged, or not durable after a kill.
         """
-        self.disk.rename(path, self.objects / digest)
+        self.disk.set_name(path, self.objects / digest)
         if self._sizes is not None:
             self._sizes[digest] = size_bytes
 

@@ -261,6 +261,7 @@ class _RealFile:
         _, status = files.create(path)
         self._id = status.st_dev, status.st_ino
         self.size_bytes = status.st_size
+        self._written_back = 0
 
     @contextmanager
     def _opened(self, *, writes: bool = True) -> Iterator[Descriptor]:
@@ -302,6 +303,12 @@ class _RealFile:
                 written = os.pwrite(fd, rest, self.size_bytes)
                 self.size_bytes += written
                 rest = rest[written:]
+
+    def start_writeback(self) -> None:
+        start, end = self._written_back, self.size_bytes
+        with self._opened(writes=False) as opened:
+            os.posix_fadvise(opened.fd, start, end - start, os.POSIX_FADV_DONTNEED)
+        self._written_back = end
 
     def write_at(self, data: bytes, position: int, *, must_last: bool = True) -> None:
         with self._opened(writes=must_last) as opened:
@@ -358,6 +365,10 @@ class RealDisk:
                 file.close()
                 raise
         return file
+
+    def create(self, path: Path) -> File:
+        """Open a new file. Its name is durable with :meth:`sync_names`."""
+        return _RealFile(path, self.files, self._space, is_vital=self._is_vital)
 
     def read(self, path: Path, position: int, size_bytes: int, *, wait: bool = True) -> memoryview:
         """Return bytes of a file; see :class:`Disk`."""
@@ -417,10 +428,18 @@ class RealDisk:
 
     def rename(self, path: Path, target: Path) -> None:
         """Rename a synced file, durably."""
+        self.set_name(path, target)
+        self._sync_dir(target.parent)
+
+    def set_name(self, path: Path, target: Path) -> None:
+        """Rename a synced file within its directory, durably with :meth:`sync_names`."""
         path.rename(target)
         self.files.forget(path)
         self.files.forget(target)
-        self._sync_dir(target.parent)
+
+    def sync_names(self, directory: Path) -> None:
+        """Make the names in a directory durable."""
+        self._sync_dir(directory)
 
     def remove(self, path: Path) -> None:
         """Remove a file, durably."""

@@ -19,6 +19,14 @@ class File(Protocol):
         """Append; after a failure the end is unchanged, or the file is unusable."""
         ...
 
+    def start_writeback(self) -> None:
+        """Have the system begin to write what was appended since the last call; waits for nothing.
+
+        For files that nobody reads soon: it may drop their bytes from memory. Only :meth:`sync`
+        makes them durable, and it has less to wait for then.
+        """
+        ...
+
     def write_at(self, data: bytes, position: int, *, must_last: bool = True) -> None:
         """Overwrite bytes in place; without ``must_last`` no later sync tells of their loss."""
         ...

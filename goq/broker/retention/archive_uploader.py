@@ -221,7 +221,7 @@ class ArchiveUploader:
         base = path.name.partition(".")[0]
         where = Path(store.prefix, path.parent.relative_to(self._root))
         key = where / f"{base}.{digest.hexdigest()[:_KEY_DIGITS]}{suffix}"
-        upload = store.open(key)
+        upload = store.create(key)
         try:
             for data in self._pieces(path):
                 upload.append([data])

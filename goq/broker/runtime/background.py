@@ -3,8 +3,10 @@
 A node runs at most one background read at a time, in a thread of its own, in small pieces. The
 pause after a piece follows the load: the rate of writes, as a share of ``FULL_WRITES_PER_S``. At
 full load it is three times the piece's duration and at least 20 ms, so background reads take at
-most a quarter of the time. While the event loop is late, it is at least 80 ms: the machine is short
-of CPU time, and reading faster would take it from live traffic. Without load there is no pause.
+most a quarter of the time. While the event loop is late, the load is full from a tenth of the
+rate on, and the pause at least 80 ms: the machine is short of CPU time, and reading faster would
+take it from live traffic. Without load there is no pause, so a machine that is busy with something
+else does not hold up a node that nobody uses.
 """
 
 from __future__ import annotations
@@ -28,12 +30,14 @@ FULL_WRITES_PER_S: Final = 120.0
 acknowledged alone makes three."""
 RATE_MEMORY_S: Final = 1.0
 """The time constant of the measured rate: its weight falls to 1/e."""
+LATE_WRITES_PER_S: Final = FULL_WRITES_PER_S / 10
+"""The rate of writes from which the load is full while the event loop is late."""
 BUSY_FOR_S: Final = 1.0
 """The time after a late event loop during which it counts as late."""
 PAUSE_S_MIN: Final = 0.02
 """The shortest pause at full load: to send and to process a piece takes time too."""
 LATE_PAUSE_S_MIN: Final = 0.08
-"""The shortest pause while the event loop is late."""
+"""The shortest pause at full load while the event loop is late."""
 LATE_S: Final = 0.005
 """The lag of the event loop from which it counts as late."""
 
@@ -74,7 +78,8 @@ class ReadPacer:
         """Record the end and the duration of a piece."""
         share_s = seconds * (1 - BUSY_SHARE) / BUSY_SHARE
         if now_s < self._late_until_s:
-            pause_s = max(share_s, LATE_PAUSE_S_MIN)
+            load = min(1.0, self._writes_per_s / LATE_WRITES_PER_S)
+            pause_s = max(share_s, LATE_PAUSE_S_MIN) * load
         else:
             pause_s = max(share_s, PAUSE_S_MIN) * self.load
         self._next_s = now_s + pause_s

@@ -15,7 +15,8 @@ from goq.client._async.token_admin import AsyncTokenAdmin
 from goq.client.arguments import Time, as_time
 from goq.client.protocol import routes
 
-_BACKUP_POLL_S = 0.1
+_POLL_S_MIN = 0.005
+_POLL_S_MAX = 0.05
 
 
 class AsyncAdmin(AsyncMessageAdmin, AsyncClusterAdmin, AsyncTokenAdmin, AsyncScheduleAdmin):
@@ -222,12 +223,14 @@ class AsyncAdmin(AsyncMessageAdmin, AsyncClusterAdmin, AsyncTokenAdmin, AsyncSch
         """
         body = {} if to is None else {"to": to}
         number = results.node.decode_begun(await self._http.call("POST", routes.BACKUPS, body))
+        pause_s = _POLL_S_MIN
         while True:
             answer = await self._http.call("GET", routes.BACKUPS)
             finished = results.node.decode_backup(answer, number)
             if finished is not None:
                 return finished
-            await sleep(_BACKUP_POLL_S)
+            await sleep(pause_s)
+            pause_s = min(pause_s * 1.2, _POLL_S_MAX)
 
     async def restore_topic(
         self,
@@ -254,12 +257,14 @@ class AsyncAdmin(AsyncMessageAdmin, AsyncClusterAdmin, AsyncTokenAdmin, AsyncSch
         body |= {"settings": None if settings is None else dict(settings)}
         given = {name: value for name, value in body.items() if value is not None}
         number = results.node.decode_begun(await self._http.call("POST", routes.RESTORES, given))
+        pause_s = _POLL_S_MIN
         while True:
             answer = await self._http.call("GET", routes.RESTORES)
             finished = results.node.decode_restore(answer, number)
             if finished is not None:
                 return finished
-            await sleep(_BACKUP_POLL_S)
+            await sleep(pause_s)
+            pause_s = min(pause_s * 1.2, _POLL_S_MAX)
 
 
 def _topic_body(

@@ -16,7 +16,8 @@ from goq.client._sync.token_admin import TokenAdmin
 from goq.client.arguments import Time, as_time
 from goq.client.protocol import routes
 
-_BACKUP_POLL_S = 0.1
+_POLL_S_MIN = 0.005
+_POLL_S_MAX = 0.05
 
 
 class Admin(MessageAdmin, ClusterAdmin, TokenAdmin, ScheduleAdmin):
@@ -223,12 +224,14 @@ class Admin(MessageAdmin, ClusterAdmin, TokenAdmin, ScheduleAdmin):
         """
         body = {} if to is None else {"to": to}
         number = results.node.decode_begun(self._http.call("POST", routes.BACKUPS, body))
+        pause_s = _POLL_S_MIN
         while True:
             answer = self._http.call("GET", routes.BACKUPS)
             finished = results.node.decode_backup(answer, number)
             if finished is not None:
                 return finished
-            sleep(_BACKUP_POLL_S)
+            sleep(pause_s)
+            pause_s = min(pause_s * 1.2, _POLL_S_MAX)
 
     def restore_topic(
         self,
@@ -255,12 +258,14 @@ class Admin(MessageAdmin, ClusterAdmin, TokenAdmin, ScheduleAdmin):
         body |= {"settings": None if settings is None else dict(settings)}
         given = {name: value for name, value in body.items() if value is not None}
         number = results.node.decode_begun(self._http.call("POST", routes.RESTORES, given))
+        pause_s = _POLL_S_MIN
         while True:
             answer = self._http.call("GET", routes.RESTORES)
             finished = results.node.decode_restore(answer, number)
             if finished is not None:
                 return finished
-            sleep(_BACKUP_POLL_S)
+            sleep(pause_s)
+            pause_s = min(pause_s * 1.2, _POLL_S_MAX)
 
 
 def _topic_body(

@@ -56,6 +56,9 @@ class StoreUpload:
                 self._writer.write(each)
                 self.size_bytes += len(each)
 
+    def start_writeback(self) -> None:
+        """Do nothing: full parts are on their way."""
+
     def sync(self) -> None:
         """Finish the object; it is durable on return."""
         assert self._writer is not None
@@ -105,7 +108,7 @@ class StoreDisk:
         """Return the URL of an object."""
         return f"{SCHEME}{self.bucket}/{path}"
 
-    def open(self, path: Path) -> StoreUpload:
+    def create(self, path: Path) -> StoreUpload:
         """Begin an upload."""
         return StoreUpload(self._store, self.bucket, str(path))
 
@@ -125,11 +128,14 @@ class StoreDisk:
         with self._errors_told(path):
             self._store.put(str(path), data)
 
-    def rename(self, path: Path, target: Path) -> None:
+    def set_name(self, path: Path, target: Path) -> None:
         """Copy an object to another name, then delete it under the first."""
         with self._errors_told(target):
             self._store.copy(str(path), str(target))
         self.remove(path)
+
+    def sync_names(self, directory: Path) -> None:
+        """Do nothing: an object is durable under its name."""
 
     def remove(self, path: Path) -> None:
         """Delete an object; a missing one is no error."""

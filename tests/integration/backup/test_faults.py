@@ -46,6 +46,9 @@ class KillingFile:
             raise KilledHere
         self._file.append([data])
 
+    def start_writeback(self) -> None:
+        self._file.start_writeback()
+
     def write_at(self, data: bytes, position: int, *, must_last: bool = True) -> None:
         if self._step():
             raise KilledHere
@@ -85,15 +88,23 @@ class KillingDisk(RealDisk):
         self._check()
         return KillingFile(super().open(path), self._step)
 
+    def create(self, path: Path) -> File:
+        self._check()
+        return KillingFile(super().create(path), self._step)
+
     def replace(self, path: Path, data: bytes) -> None:
         if self._step():
             path.with_name(path.name + ".new").write_bytes(data[: len(data) // 2])
             raise KilledHere
         super().replace(path, data)
 
-    def rename(self, path: Path, target: Path) -> None:
+    def set_name(self, path: Path, target: Path) -> None:
         self._check()
-        super().rename(path, target)
+        super().set_name(path, target)
+
+    def sync_names(self, directory: Path) -> None:
+        self._check()
+        super().sync_names(directory)
 
     def remove(self, path: Path) -> None:
         self._check()
@@ -164,6 +175,38 @@ def test_a_backup_that_is_killed_at_any_step_leaves_the_earlier_ones_whole(
         assert verify_place(place).problems == []
         assert not [path for path in folder.rglob("*.new") if path.exists()]
         rmtree(folder)
+
+
+class NamesDisk(RealDisk):
+    """A disk that knows which names a power cut would take; ``at_manifest`` are those then."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.named = 0
+        self.at_manifest: set[Path] | None = None
+        self._unsynced = set[Path]()
+
+    def set_name(self, path: Path, target: Path) -> None:
+        super().set_name(path, target)
+        self.named += 1
+        self._unsynced.add(target)
+
+    def sync_names(self, directory: Path) -> None:
+        super().sync_names(directory)
+        self._unsynced = {path for path in self._unsynced if path.parent != directory}
+
+    def replace(self, path: Path, data: bytes) -> None:
+        self.at_manifest = set(self._unsynced)
+        super().replace(path, data)
+
+
+def test_the_names_of_all_objects_are_durable_before_the_manifest(
+    source: Source, tmp_path: Path
+) -> None:
+    disk = NamesDisk()
+    back_up(disk, source.data_dir, tmp_path / "place")
+    assert disk.named > 1
+    assert disk.at_manifest == set()
 
 
 def test_a_prune_that_is_killed_at_any_step_leaves_whole_backups(

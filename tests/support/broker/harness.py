@@ -158,6 +158,9 @@ class _HookedFile:
         self._disk.enter("append", self._path)
         self._file.append(buffers)
 
+    def start_writeback(self) -> None:
+        self._file.start_writeback()
+
     def write_at(self, data: bytes, position: int, *, must_last: bool = True) -> None:
         self._disk.enter("write_at", self._path)
         self._file.write_at(data, position, must_last=must_last)

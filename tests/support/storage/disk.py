@@ -100,6 +100,9 @@ class _SimulatedFile:
         self._inode.write(data, position)
         self.size_bytes += len(data)
 
+    def start_writeback(self) -> None:
+        pass
+
     def write_at(self, data: bytes, position: int, *, must_last: bool = True) -> None:
         if self._begin("write_at") and self._disk.random.random() < 0.5:
             raise SimulatedCrash
