@@ -197,7 +197,7 @@ def read_left_out(cursor: SectionReader, count: int) -> list[DuplicateRow]:
         return []
     rows = cursor.take(2 * count).cast("H")
     offsets, times_us = cursor.take(8 * count).cast("q"), cursor.take(8 * count).cast("q")
-    return list(map(DuplicateRow, rows, offsets, times_us))
+    return list(zip(rows, offsets, times_us, strict=True))
 
 
 def apply_nulls(items: list[bytes], validity: memoryview | None, start: int) -> list[bytes | None]:

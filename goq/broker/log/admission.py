@@ -123,7 +123,8 @@ class Admission:
         if not left_out:
             return view
         if len(left_out) == header.message_count:
-            return Appended(left_out[0].offset, left_out[0].time_us, left_out=left_out)
+            _, offset, time_us = left_out[0]
+            return Appended(offset, time_us, left_out=left_out)
         return drop_duplicates(view, left_out)
 
     def stage(self, view: FrameView, offset: int, time_us: int) -> None:
@@ -184,7 +185,7 @@ def _repetitions(
     times_us = np.full(len(ids), now_us)
     times_us[found.rows] = found.times_us
     columns = (column[is_left_out].tolist() for column in (rows, offsets, times_us))
-    return list(map(DuplicateRow, *columns))
+    return list(zip(*columns, strict=True))
 
 
 def _first_places(ids: Ids) -> NDArray[np.int64]:

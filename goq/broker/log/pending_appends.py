@@ -11,6 +11,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
+from operator import itemgetter
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from goq.broker.log.quorum import Quorum
@@ -174,7 +175,7 @@ class PendingAppends:
 
     def answer_repetition(self, original: Appended, done: Waiter[Appended]) -> None:
         """Answer a duplicate with its original, once that is committed."""
-        last = max([original.offset, *(row.offset for row in original.left_out)])
+        last = max(original.offset, max(map(itemgetter(1), original.left_out), default=0))
         if last < self.high_watermark:
             resolve(done, original)
         else:

@@ -14,7 +14,6 @@ from goq import limits
 from goq.broker.log.pending_appends import Appended, reject, resolve
 from goq.frame.encoder import (
     NO_PRODUCER,
-    DuplicateRow,
     ProducerMark,
     columns_from_messages,
     encode_frame,
@@ -116,7 +115,7 @@ def positions(frame: Appended, count: int) -> Iterator[Appended]:
     for row in range(count):
         original = originals.get(row) if originals else None
         if original is not None:
-            yield Appended(*original, left_out=(DuplicateRow(0, *original),))
+            yield Appended(*original, left_out=((0, *original),))
         else:
             yield Appended(offset, frame.time_us)
             offset += 1

@@ -25,7 +25,6 @@ from goq.errors import (
     TopicNotFound,
     Unavailable,
 )
-from goq.frame.encoder import DuplicateRow
 from goq.frame.relative_times import with_absolute_times
 from goq.frame.validation import check_body_crc
 from goq.frame.view import FrameView
@@ -108,8 +107,7 @@ class RemotePartition:
     async def _publish(self, body: bytes) -> Appended:
         answer = await self._call_until_led(PUBLISH, body)
         stored = msgspec.msgpack.decode(answer, type=_PublishResponse)
-        left_out = [DuplicateRow(*row) for row in stored.left_out]
-        return Appended(stored.offset, stored.time_us, stored.duplicate, left_out)
+        return Appended(stored.offset, stored.time_us, stored.duplicate, stored.left_out)
 
     async def producers(self, producer_id: int) -> ProducerTable:
         """Return the leader's state of a producer."""
@@ -164,8 +162,8 @@ class ForwardedPublishServer:
         appender.check_publish(view.header.frame_bytes)
         appending = appender.publish(view, request.client_id, acks=request.acks)
         appended = await appending
-        rows = [(left.row, left.offset, left.time_us) for left in appended.left_out]
-        stored = _PublishResponse(appended.offset, appended.time_us, appended.duplicate, rows)
+        left_out = list(appended.left_out)
+        stored = _PublishResponse(appended.offset, appended.time_us, appended.duplicate, left_out)
         return [msgspec.msgpack.encode(stored)]
 
     async def handle_producers(self, _node: str, body: bytes) -> list[bytes | memoryview]:

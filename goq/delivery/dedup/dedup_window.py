@@ -7,7 +7,8 @@ that was once older than the window may be forgotten for good.
 
 Ids lie in tables by age. Only the newest table grows. A table whose last id has passed the window
 is dropped whole, so nothing is ever sorted, merged or moved. A table has room for half as many ids
-as there are in all, within bounds: few tables, and little that stays for longer than it must.
+as there are in all, or for those that come together, within bounds: few tables, and little that
+stays for longer than it must.
 
 Ids restored from the log have offsets but no times. The time is asked for when such an id comes
 again, which is rare.
@@ -140,9 +141,10 @@ class DedupWindow:
         bits = filter_bits_of(mixed)
         rows: NDArray[np.intp] | None = None  # all, until one is found
         for generation in reversed(self._generations):
-            if not len(generation.table.possible_rows(mixed, bits)):
+            possible = generation.table.possible_rows(mixed, bits)
+            if not len(possible):
                 continue
-            numbers = generation.table.find(ids, mixed, bits)
+            numbers = generation.table.find(ids, mixed, possible)
             hits = numbers.nonzero()[0]
             if len(hits):
                 rows = np.arange(len(ids)) if rows is None else rows
@@ -198,7 +200,8 @@ class DedupWindow:
             if newest is None or not newest.takes(int(offsets[-1]), time_us):
                 self._forget(time_us - self.window_us)
                 base_us = time_us - _EARLIER_US
-                newest = self._generation(len(self) // 2, int(offsets[0]), base_us)
+                count = max(len(self) // 2, len(ids))
+                newest = self._generation(count, int(offsets[0]), base_us)
                 self._generations.append(newest)
             room = newest.table.capacity - newest.table.count
             newest.add(ids[:room], mixed[:room], offsets[:room], time_us)

@@ -36,6 +36,8 @@ _FILTER_WORD_BITS = 2  # log2 of the words of a bucket
 
 _LEAST_TAGS = np.uint64(1) << np.arange(0, 64, 8, dtype=np.uint64)
 """The least word of tags of a bucket with one filled slot, two, and so on."""
+_TAG_HIGHS = _LEAST_TAGS << np.uint64(7)
+"""The highest bit of the tag of each slot."""
 
 Ids = NDArray[np.uint64]
 """Shape (n, 2): the two halves of each id."""
@@ -77,15 +79,14 @@ class IdTable:
         self._filter = np.zeros(1 << self._bits + _FILTER_WORD_BITS, np.uint64)
         self._firsts, self._seconds, self._numbers = np.zeros((3, SLOTS << self._bits), np.uint64)
 
-    def find(self, ids: Ids, mixed: Words, bits: Words | None = None) -> Words:
+    def find(self, ids: Ids, mixed: Words, rows: NDArray[np.intp] | None = None) -> Words:
         """Return the number of each id, 0 for ids that are not in the table.
 
-        ``bits`` are those of :func:`filter_bits_of`, for callers that look in several tables.
+        ``rows`` are those of :meth:`possible_rows`, for callers that asked for them before.
         """
         found = np.zeros(len(ids), np.uint64)
-        rows = self.possible_rows(mixed, filter_bits_of(mixed) if bits is None else bits)
-        if not len(rows):
-            return found
+        if rows is None:
+            rows = self.possible_rows(mixed, filter_bits_of(mixed))
         buckets, wanted = self._buckets_of(mixed[rows]), _tags_of(mixed[rows])
         wanted *= np.uint64(_ONES)
         while len(rows) >= _FEW_LEFT:
@@ -93,10 +94,16 @@ class IdTable:
             differing = tags ^ wanted  # a byte is 0 where a slot has the tag
             alike = (differing - np.uint64(_ONES)) & ~differing & np.uint64(_HIGHS)
             some = alike.nonzero()[0]
-            if len(some):
-                looked = rows[some]
-                numbers = self._in_buckets(buckets[some], ids[looked])
-                found[looked] = np.maximum(found[looked], numbers)
+            looked, at, left = rows[some], buckets[some], alike[some]
+            while len(looked):  # the next slot of each that has the tag
+                others = left & (left - np.uint64(1))
+                slots = at * SLOTS + np.searchsorted(_TAG_HIGHS, left ^ others)
+                is_it = self._firsts[slots] == ids[looked, 0]
+                is_it &= self._seconds[slots] == ids[looked, 1]
+                hits = looked[is_it]
+                found[hits] = np.maximum(found[hits], self._numbers[slots[is_it]])
+                more = others.nonzero()[0]
+                looked, at, left = looked[more], at[more], others[more]
             full = (tags >> np.uint64(_LAST)).nonzero()[0]
             rows, wanted = rows[full], wanted[full]
             buckets = (buckets[full] + 1) & self._mask
@@ -107,7 +114,10 @@ class IdTable:
         return found
 
     def possible_rows(self, mixed: Words, bits: Words) -> NDArray[np.intp]:
-        """Return the rows of all ids that are in the table, and of few others."""
+        """Return the rows of all ids that are in the table, and of few others.
+
+        ``bits`` are those of :func:`filter_bits_of`, the same for all tables.
+        """
         words = self._filter.take(self._filter_words_of(mixed))
         words &= bits
         rows: NDArray[np.intp] = (words == bits).nonzero()[0]
@@ -127,14 +137,6 @@ class IdTable:
             if not tags >> _LAST:
                 return found
             bucket = (bucket + 1) & self._mask
-
-    def _in_buckets(self, buckets: NDArray[Any], ids: Ids) -> Words:
-        """Return the number of each id in its bucket, 0 where it is not there."""
-        slots = buckets[:, None] * SLOTS + np.arange(SLOTS)
-        is_it = self._firsts[slots] == ids[:, :1]
-        is_it &= self._seconds[slots] == ids[:, 1:]
-        numbers: Words = (self._numbers[slots] * is_it).max(axis=1)
-        return numbers
 
     def _in_bucket(self, bucket: int, first: int, second: int) -> int:
         slots = slice(bucket * SLOTS, (bucket + 1) * SLOTS)

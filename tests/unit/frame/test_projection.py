@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from goq.frame.encoder import Columns, DuplicateRow, ProducerMark, encode_frame
+from goq.frame.encoder import Columns, ProducerMark, encode_frame
 from goq.frame.header import Attribute, parse_header, stamp
 from goq.frame.projection import leave_out
 from goq.frame.slice import removed_run, slice_frame
@@ -43,7 +43,7 @@ def _frame(draw: random.Random, count: int) -> FrameView:
         ),
         producer=ProducerMark(5, 1, 7),
         compress=draw.random() < 0.5,
-        left_out=[DuplicateRow(2, 17, 99)] if draw.random() < 0.3 else (),
+        left_out=[(2, 17, 99)] if draw.random() < 0.3 else (),
         removed=[r for r in range(count) if draw.random() < 0.3] if draw.random() < 0.4 else None,
     )
     header = parse_header(data)

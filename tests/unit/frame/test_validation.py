@@ -11,7 +11,7 @@ import zstandard
 from goq import limits
 from goq.config.topic import TopicSettings
 from goq.errors import InvalidFrame, TooLarge, UnsupportedFormat
-from goq.frame.encoder import Columns, DuplicateRow, ProducerMark, encode_frame
+from goq.frame.encoder import Columns, ProducerMark, encode_frame
 from goq.frame.hashes import key_hash
 from goq.frame.header import ATTRIBUTES, Attribute
 from goq.frame.slice import drop_duplicates, slice_frame
@@ -540,7 +540,7 @@ def test_a_tenants_name_has_a_limit() -> None:
 
 
 def test_only_the_node_leaves_messages_out() -> None:
-    frame = encode_frame(Columns([b"x"]), left_out=[DuplicateRow(1, 2, 3)])
+    frame = encode_frame(Columns([b"x"]), left_out=[(1, 2, 3)])
     with pytest.raises(InvalidFrame, match="leaves messages out"):
         check(frame)
     with pytest.raises(InvalidFrame):
@@ -559,4 +559,4 @@ def test_a_frame_with_dedup_ids_leaves_room_for_a_note_of_what_is_left_out() -> 
         check_delivery(of(spare_bytes), LANES_ONLY, NOW_MS)
     largest = of(spare_bytes - limits.LEFT_OUT_BYTES_MAX)
     check_delivery(largest, LANES_ONLY, NOW_MS)
-    drop_duplicates(largest, [DuplicateRow(0, 1, 2)])
+    drop_duplicates(largest, [(0, 1, 2)])

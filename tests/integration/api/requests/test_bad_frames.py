@@ -10,7 +10,7 @@ import zstandard
 
 from goq import limits
 from goq.api.codec.publish_request import FRAMES_PER_REQUEST_MAX
-from goq.frame.encoder import Columns, DuplicateRow, ProducerMark, encode_frame
+from goq.frame.encoder import Columns, ProducerMark, encode_frame
 from goq.frame.header import HEADER_BYTES, Attribute
 from tests.support.api import frames as f
 from tests.support.node.running_node import RunningNode
@@ -170,7 +170,7 @@ BAD = {
     "a tenant without a name": f.placed(encode_frame(Columns([b"x"], tenants=[""]))),
     "a batch that says it is not whole": f.placed(f.resealed(GOOD, left_out=1)),
     "a batch with a list of what is left out": f.placed(
-        encode_frame(Columns([b"x"]), left_out=[DuplicateRow(1, 0, 0)])
+        encode_frame(Columns([b"x"]), left_out=[(1, 0, 0)])
     ),
 }
 LARGE = {
