@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 
 from tests.sim.clients import Clients
-from tests.sim.cluster import PARTITIONS, Cluster
+from tests.sim.cluster import NAMES, PARTITIONS, Cluster
 from tests.sim.faults.links import LinkFaults
+from tests.sim.faults.operators import Operators
 from tests.sim.faults.target import Targets
 from tests.sim.process import Process
 
@@ -24,7 +25,12 @@ class LoneFault:
     """Strikes one node for a while, and publishes at the others."""
 
     def __init__(
-        self, cluster: Cluster, clients: Clients, targets: Targets, links: LinkFaults
+        self,
+        cluster: Cluster,
+        clients: Clients,
+        targets: Targets,
+        links: LinkFaults,
+        operators: Operators,
     ) -> None:
         self.longest_s = 0.0
         """The longest time that a publish took."""
@@ -32,6 +38,7 @@ class LoneFault:
         self._clients = clients
         self._targets = targets
         self._links = links
+        self._operators = operators
         self._world = cluster.world
         self._random = cluster.world.stream("lone fault")
 
@@ -40,10 +47,16 @@ class LoneFault:
         random = self._random
         strike = random.choice([self._cut, self._cut, self._cut, self._hold])
         name = random.choice([self._targets.controller, self._targets.leader, self._targets.one])()
+        if self._cluster.skewed is not None and not self._are_all_replicated():
+            name = self._cluster.skewed  # without another node nothing can be acknowledged
         until_s = self._world.loop.time() + _FAULT_S
         probes = [asyncio.ensure_future(self._probe(n, name, until_s)) for n in range(PARTITIONS)]
         await strike(name)
         await asyncio.gather(*probes)
+
+    def _are_all_replicated(self) -> bool:
+        topic = self._cluster.topic()
+        return topic is not None and all(len(p.replicas) == len(NAMES) for p in topic.partitions)
 
     async def _cut(self, name: str) -> None:
         is_fit = self._cluster.skewed is None  # else no other replica may be able to lead
@@ -51,7 +64,11 @@ class LoneFault:
         self._world.note(f"lone fault: cut {sorted(cut)}")
         self._world.counts["lone fault: cut"] += 1
         network.block(cut)
-        await asyncio.sleep(_FAULT_S)
+        healed_s = self._world.loop.time() + _FAULT_S
+        if self._random.random() < 0.5:  # it is to lead from now on, and may not learn of it
+            for number in range(PARTITIONS):
+                await self._operators.elect(number, name)
+        await asyncio.sleep(healed_s - self._world.loop.time())
         network.heal(cut)
 
     async def _hold(self, name: str) -> None:

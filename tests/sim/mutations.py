@@ -130,6 +130,10 @@ def _a_deaf_controller_stays() -> Iterator[None]:
         yield
 
 
+def _a_node_that_hears_no_raft_may_lead() -> AbstractContextManager[Any]:
+    return patch.object(_ControllerPass, "_is_raft_silent", lambda *_: False)
+
+
 def _clocks_are_not_compared() -> AbstractContextManager[Any]:
     return patch.object(controller, "is_clock_off", lambda *_, **__: False)
 
@@ -167,6 +171,7 @@ MUTATIONS: dict[str, Mutation] = {
     "epochs are not looked at": _epochs_are_not_looked_at,
     "followers count before they are looked at": _followers_count_before_they_are_looked_at,
     "a deaf controller stays": _a_deaf_controller_stays,
+    "a node that hears no Raft may lead": _a_node_that_hears_no_raft_may_lead,
     "clocks are not compared": _clocks_are_not_compared,
     "leases keep the old clock": _leases_keep_the_old_clock,
     "logs are not cut where they part": _logs_are_not_cut_where_they_part,

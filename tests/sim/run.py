@@ -85,7 +85,10 @@ class _Life:
         self.checks = Checks(self.cluster, self.books)
         self.clients = Clients(self.cluster, self.books, self.checks)
         self.nemesis = Nemesis(self.cluster, self.checks)
-        self.lone = LoneFault(self.cluster, self.clients, self.nemesis.targets, self.nemesis.links)
+        nemesis = self.nemesis
+        self.lone = LoneFault(
+            self.cluster, self.clients, nemesis.targets, nemesis.links, nemesis.operators
+        )
         self.random = world.stream("life")
 
     async def live(self, faults_s: float | None, *, each_fault: bool, lone_fault: bool) -> None:

@@ -55,6 +55,8 @@ CLOCK_IS_OFF: Final = (
 
 IS_UNCALLABLE: Final = "most other nodes cannot call it"
 
+IS_RAFT_SILENT: Final = "it does not answer in the Raft group"
+
 
 def decide(
     state: MetadataState,
@@ -168,6 +170,8 @@ class _ControllerPass:
                     reason = CLOCK_IS_OFF
                 if not reason and self._is_uncallable(node):
                     reason = IS_UNCALLABLE
+                if not reason and self._is_raft_silent(node):
+                    reason = IS_RAFT_SILENT
                 if reason != node.unfit_reason:
                     self._decide(SetNodeHealth(name, node.incarnation, reason))
                 if not node.is_up and heard.at_ms >= self._liveness.ticked_ms - self._timeout_ms:
@@ -177,6 +181,17 @@ class _ControllerPass:
         """Whether a node is heard, and most others cannot fetch what it leads."""
         was = node.unfit_reason == IS_UNCALLABLE
         return self._liveness.is_uncallable(node.id, self._state.nodes, self._timeout_ms, was=was)
+
+    def _is_raft_silent(self, node: NodeMetadata) -> bool:
+        """Whether a node is heard, but not in the Raft group.
+
+        It may not know what it leads, or could not have its in-sync sets changed. A controller that
+        has had no answer yet from anyone knows nothing of this.
+        """
+        was = node.unfit_reason == IS_RAFT_SILENT
+        if not self._reachable:
+            return was
+        return self._liveness.is_raft_silent(node.id, was=was)
 
     def _is_lost_since_takeover(self, node: NodeMetadata) -> bool:
         """Whether a node has been silent since this controller began, in the Raft group too.
@@ -196,10 +211,14 @@ class _ControllerPass:
         """Whether a silent node is to be fenced.
 
         One that has ended, or does not answer in the Raft group either, always is. Otherwise only
-        if the controller hears a majority, and enough nodes stay up to acknowledge anything.
+        if the controller hears a majority, and enough nodes stay up to acknowledge anything. And a
+        little later: if the controller is deaf, the nodes fall silent one shortly after another.
         """
         if node.id not in self._reachable or self._liveness.has_ended(node.id, node.incarnation):
             return True
+        patience_ms = self._timeout_ms + limits.NODE_HEARSAY_GRACE_MS
+        if not self._liveness.is_expired(node.id, node.incarnation, patience_ms):
+            return False
         silent = _silent_nodes(self._state, self._liveness, self._timeout_ms)
         up = sum(other.is_up for other in self._draft.nodes.values())
         own = (topic.min_insync or 0 for topic in active_topics(self._state))

@@ -6,7 +6,7 @@ Times are monotonic milliseconds of that node.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -60,19 +60,20 @@ class ReceivedHeartbeat(NamedTuple):
     """A node's latest heartbeat, its time, and since when heartbeats came without a gap.
 
     ``clock_samples_ms`` are the differences to the controller's wall time of the latest ones.
-    ``reported_ms`` is when another node last said that it cannot call this one.
+    ``cut_off_ms`` is when another node last said that it cannot call this one, or when it last was
+    silent in the Raft group for too long.
     """
 
     heartbeat: Heartbeat
     at_ms: int
     since_ms: int
     clock_samples_ms: tuple[int, ...] = ()
-    reported_ms: int = 0
+    cut_off_ms: int = 0
 
     @property
     def steady_since_ms(self) -> int:
-        """Since when heartbeats came without a gap, and the other nodes could call the node."""
-        return max(self.since_ms, self.reported_ms)
+        """Since when heartbeats came without a gap, and the node was not cut off."""
+        return max(self.since_ms, self.cut_off_ms)
 
 
 class RefusedConnection(NamedTuple):
@@ -90,12 +91,14 @@ class NodeLiveness(NamedTuple):
     """All heartbeats, since when the controller receives them, and its latest tick.
 
     ``refused`` are nodes whose process has ended, as their machines refuse connections.
+    ``raft_silent_since_ms`` has the nodes that do not answer in the Raft group, though others do.
     """
 
     started_ms: int
     ticked_ms: int
     received: Mapping[str, ReceivedHeartbeat]
     refused: Mapping[str, RefusedConnection] = MappingProxyType({})
+    raft_silent_since_ms: Mapping[str, int] = MappingProxyType({})
 
     @classmethod
     def start(cls, now_ms: int) -> NodeLiveness:
@@ -108,10 +111,30 @@ class NodeLiveness(NamedTuple):
         If the last tick is long past, this node itself stood still, and heartbeats may wait to be
         read: no node is expired for that.
         """
-        stood_still = now_ms - self.ticked_ms > timeout_ms // 2
-        return self._replace(
-            started_ms=now_ms if stood_still else self.started_ms, ticked_ms=now_ms
-        )
+        if now_ms - self.ticked_ms > timeout_ms // 2:
+            return self._replace(started_ms=now_ms, ticked_ms=now_ms, raft_silent_since_ms={})
+        return self._replace(ticked_ms=now_ms)
+
+    def with_raft_silence(self, silent: Collection[str]) -> NodeLiveness:
+        """Return the liveness in which just these nodes do not answer in the Raft group."""
+        since_ms = {node: self.raft_silent_since_ms.get(node, self.ticked_ms) for node in silent}
+        liveness = self._replace(raft_silent_since_ms=since_ms)
+        cut_off = {
+            node: latest._replace(cut_off_ms=self.ticked_ms)
+            for node, latest in self.received.items()
+            if liveness.is_raft_silent(node, was=False)
+        }
+        return liveness._replace(received={**self.received, **cut_off}) if cut_off else liveness
+
+    def is_raft_silent(self, node: str, *, was: bool) -> bool:
+        """Whether a node has been silent in the Raft group for too long.
+
+        ``was`` says that it was so before: then it still is until it answers.
+        """
+        since_ms = self.raft_silent_since_ms.get(node)
+        if since_ms is None:
+            return False
+        return was or self.ticked_ms - since_ms > limits.RAFT_SILENT_UNFIT_MS
 
     def with_heartbeat(
         self,
@@ -139,11 +162,11 @@ class NodeLiveness(NamedTuple):
                 since_ms, samples_ms = before.since_ms, before.clock_samples_ms
         if heartbeat.clock_ms:
             samples_ms = (*samples_ms, heartbeat.clock_ms - wall_ms)[-limits.CLOCK_SAMPLES_MAX :]
-        reported_ms = 0 if before is None else before.reported_ms
-        latest = ReceivedHeartbeat(heartbeat, now_ms, since_ms, samples_ms, reported_ms)
+        cut_off_ms = 0 if before is None else before.cut_off_ms
+        latest = ReceivedHeartbeat(heartbeat, now_ms, since_ms, samples_ms, cut_off_ms)
         received = {**self.received, node: latest}
         for other in heartbeat.unreachable & received.keys():
-            received[other] = received[other]._replace(reported_ms=now_ms)
+            received[other] = received[other]._replace(cut_off_ms=now_ms)
         return self._replace(received=received)
 
     def is_uncallable(

@@ -39,9 +39,9 @@ class ControllerRunner:
 
     ``remove_raft_member`` removes a node from the Raft group; it raises ``GoqError`` if that must
     not happen now. ``is_port_closed_at`` returns whether an overdue node has certainly ended.
-    ``reachable_members`` returns the nodes that answer in the Raft group, and ``hand_over`` gives
-    its leadership to another node; it raises ``GoqError`` if none can take it. ``now_ms`` returns
-    monotonic time, that of the event loop by default.
+    ``reachable_members`` returns the nodes that answer in the Raft group, with this one; none if no
+    other does. ``hand_over`` gives its leadership to another node; it raises ``GoqError`` if none
+    can take it. ``now_ms`` returns monotonic time, that of the event loop by default.
     """
 
     def __init__(
@@ -126,9 +126,11 @@ class ControllerRunner:
         if self._liveness is None:
             return
         self._liveness = self._liveness.tick(self._now_ms())
+        state, reachable = self._metadata.state, self._reachable_members()
+        silent = state.nodes.keys() - reachable if reachable else ()
+        self._liveness = self._liveness.with_raft_silence(silent)
         self._probe_overdue_nodes(self._liveness)
         self._compare_clocks(self._liveness)
-        state, reachable = self._metadata.state, self._reachable_members()
         if is_deaf(state, self._liveness, reachable):
             await self._hand_over_controller()
         if self._liveness is None:

@@ -106,7 +106,8 @@ class RaftStatus:
     ``failure`` is why this member has stopped, if it has. ``rejected_members`` came with another
     disk than they are registered with. ``rejected_by`` are members that reject this one for that
     reason. ``has_diverged`` says that this member's state contradicts the leader's, whose snapshot
-    it waits for. ``reachable`` are the other members that answered the leader lately.
+    it waits for. ``reachable`` are the members that answered this leader lately, see
+    ``HardenedSyncObj.reachable_members``.
     ``unconnected`` are those without a connection for ``limits.RAFT_UNCONNECTED_S``.
     ``other_secret`` are members that have another secret than this one. ``in_touch_s`` is the
     latest time, monotonic, when this member heard its leader, or led and heard a majority.

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from random import Random
+from typing import Any
 
 from goq.cluster.admin.operations import ClusterOperations
 from goq.cluster.metadata.state import MetadataState
@@ -141,18 +142,28 @@ class Operators:
 
     async def _move_leadership(self) -> None:
         """Have another node lead a partition, or Raft."""
+        to, number = self._targets.one(), self._random.randrange(PARTITIONS)
+        await self._ask_controller(
+            (lambda process: process.raft.transfer_leadership(to, 2.0))
+            if self._random.random() < 0.5
+            else (lambda process: self._elect(process, number, to))
+        )
+
+    async def elect(self, number: int, leader: str) -> None:
+        """Have a node lead a partition, if it may."""
+        await self._ask_controller(lambda process: self._elect(process, number, leader))
+
+    async def _elect(self, process: Process, number: int, leader: str) -> None:
+        await process.cluster_node.view.operations.elect_leader(TOPIC, number, leader)
+
+    async def _ask_controller(self, work: Callable[[Any], Awaitable[None]]) -> None:
         controller = self._cluster.controller()
         if controller is None:
             return
         process = self._cluster.processes[controller]
-        to, number = self._targets.one(), self._random.randrange(PARTITIONS)
 
         async def move() -> None:
-            assert process.raft is not None
-            if self._random.random() < 0.5:
-                await process.raft.transfer_leadership(to, 2.0)
-            else:
-                await process.cluster_node.view.operations.elect_leader(TOPIC, number, to)
+            await work(process)
 
         try:
             await process.ask(move, _PATIENCE_S)

@@ -124,8 +124,9 @@ class HardenedSyncObj(following._SyncObj):
         return self._comparison.has_diverged
 
     def reachable_members(self) -> frozenset[str]:
-        """Return the other members that answered this leader lately; none without the lead.
+        """Return the members that answered this leader lately, with this one.
 
+        None without the lead, or if no other member answered.
         The library counts its election as an answer of each. A former leader that is silent would
         count as reachable for so long.
         """
@@ -135,7 +136,8 @@ class HardenedSyncObj(following._SyncObj):
         since_s = max(now_s() - fallback_s, self._elected_s)
         answered = self._SyncObj__lastResponseTime
         connected = self._SyncObj__otherNodes & self._SyncObj__connectedNodes
-        return frozenset(str(n.id) for n in connected if answered.get(n, 0) > since_s)
+        others = frozenset(str(n.id) for n in connected if answered.get(n, 0) > since_s)
+        return others | {str(self.selfNode.id)} if others else others
 
     def unconnected_members(self) -> frozenset[str]:
         """Return the other members without an open connection."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from goq import limits
-from goq.cluster.controller.controller import IS_UNCALLABLE, decide, is_deaf
+from goq.cluster.controller.controller import IS_RAFT_SILENT, IS_UNCALLABLE, decide, is_deaf
 from goq.cluster.controller.node_liveness import Heartbeat, NodeLiveness
 from goq.cluster.metadata.apply import apply
 from goq.cluster.metadata.commands import (
@@ -410,6 +410,55 @@ def test_leaderships_return_some_time_after_the_last_report() -> None:
             assert now_ms == 10_000 + DELAY_MS
             return
     raise AssertionError("no leadership returns")
+
+
+def test_hearsay_is_waited_for_until_a_deaf_controller_has_found_out() -> None:
+    state = nodes(3)
+    patience_ms = TIMEOUT_MS + limits.NODE_HEARSAY_GRACE_MS
+    for until_ms, fences in ((patience_ms, False), (patience_ms + 100, True)):
+        liveness = watching(state, until_ms, silent=("n3",))
+        found = decide(state, liveness, timeout_ms=TIMEOUT_MS, reachable=("n1", "n2", "n3"))
+        assert found == ([FenceNode("n3", 1)] if fences else [])
+
+
+def without_raft(state: MetadataState, until_ms: int, *silent: str) -> NodeLiveness:
+    """Return the liveness where all nodes are heard, and some are silent in the Raft group."""
+    liveness = NodeLiveness.start(0)
+    for now_ms in range(0, until_ms + 1, 100):
+        for name, node in state.nodes.items():
+            heartbeat = Heartbeat(node.incarnation)
+            liveness = liveness.with_heartbeat(name, heartbeat, now_ms, TIMEOUT_MS)
+        liveness = liveness.tick(now_ms, TIMEOUT_MS).with_raft_silence(silent)
+    return liveness
+
+
+def test_a_node_that_does_not_answer_in_the_raft_group_leads_nothing_until_it_does() -> None:
+    state = with_topic(nodes(3), partitions=3, factor=3)
+    assert "n3" in {each.leader for each in state.topics["orders"].partitions}
+    after_ms, heard = limits.RAFT_SILENT_UNFIT_MS, ("n1", "n2")
+    assert decide(state, without_raft(state, after_ms, "n3"), reachable=heard) == []
+    found = decide(state, without_raft(state, after_ms + 100, "n3"), reachable=heard)
+    assert found == [SetNodeHealth("n3", 1, IS_RAFT_SILENT)]
+    state = after(state, *found)
+    assert state.nodes["n3"].is_up
+    assert "n3" not in {each.leader for each in state.topics["orders"].partitions}
+    assert all("n3" in each.in_sync for each in state.topics["orders"].partitions)
+    # another controller has not heard it yet; then has for a moment, then it has answered
+    assert decide(state, without_raft(state, 100), reachable=()) == []
+    assert decide(state, without_raft(state, 100, "n3"), reachable=heard) == []
+    is_fit = SetNodeHealth("n3", 1, "")
+    assert is_fit in decide(state, without_raft(state, 200), reachable=("n1", "n2", "n3"))
+
+
+def test_leaderships_return_some_time_after_a_silence_in_the_raft_group() -> None:
+    silent = without_raft(nodes(3), 10_000, "n3")
+    assert silent.received["n3"].steady_since_ms == 10_000
+    assert silent.received["n2"].steady_since_ms == 0
+
+
+def test_a_controller_that_stood_still_counts_no_silence_in_the_raft_group() -> None:
+    liveness = without_raft(nodes(3), 300, "n3").tick(60_000, TIMEOUT_MS)
+    assert not liveness.with_raft_silence(("n3",)).is_raft_silent("n3", was=False)
 
 
 @pytest.mark.parametrize(("min_insync", "is_fenced"), [(1, True), (2, True), (3, False)])

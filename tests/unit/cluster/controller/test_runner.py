@@ -11,9 +11,10 @@ from msgspec.structs import replace
 
 from goq import limits
 from goq.clock import ManualClock
+from goq.cluster.controller.controller import IS_RAFT_SILENT
 from goq.cluster.controller.node_liveness import Heartbeat
 from goq.cluster.controller.runner import ControllerRunner
-from goq.cluster.metadata.commands import AnyCommand, FenceNode
+from goq.cluster.metadata.commands import AnyCommand, FenceNode, SetNodeHealth
 from goq.cluster.metadata.results import Accepted
 from goq.errors import Conflict, TimedOut
 from tests.support.cluster.metadata.states import nodes
@@ -70,7 +71,7 @@ class Setting:
 
 def test_a_controller_that_hears_itself_alone_hands_over_and_fences_nobody() -> None:
     async def run() -> None:
-        setting = Setting(reachable=("n2", "n3"))
+        setting = Setting(reachable=("n1", "n2", "n3"))
         await setting.live(1000, "n1", "n2", "n3")
         assert setting.handed_over_ms == []
         await setting.live(9000, "n1")
@@ -83,7 +84,7 @@ def test_a_controller_that_hears_itself_alone_hands_over_and_fences_nobody() -> 
 
 def test_a_handover_that_fails_is_tried_again_after_a_pause() -> None:
     async def run() -> None:
-        setting = Setting(reachable=("n2", "n3"))
+        setting = Setting(reachable=("n1", "n2", "n3"))
         setting.fails = True
         await setting.live(30_000, "n1")
         pauses = [
@@ -106,6 +107,17 @@ def test_nodes_that_nobody_reaches_are_fenced() -> None:
         await setting.live(4000, "n1")
         assert setting.handed_over_ms == []
         assert FenceNode("n2", 1) in setting.metadata.proposed
+
+    asyncio.run(run())
+
+
+def test_a_node_that_is_heard_and_does_not_answer_in_the_raft_group_is_unfit() -> None:
+    async def run() -> None:
+        setting = Setting(reachable=("n1", "n2"))
+        await setting.live(limits.RAFT_SILENT_UNFIT_MS, "n1", "n2", "n3")
+        assert setting.metadata.proposed == []
+        await setting.live(limits.RAFT_SILENT_UNFIT_MS + 600, "n1", "n2", "n3")
+        assert setting.metadata.proposed[0] == SetNodeHealth("n3", 1, IS_RAFT_SILENT)
 
     asyncio.run(run())
 
