@@ -26,7 +26,7 @@ from goq.cluster.forwarding.lease_return import RETURN_LEASES, LeaseReturn
 from goq.cluster.forwarding.metadata_freshness import RECONCILED, MetadataFreshness
 from goq.cluster.forwarding.node_routes import NodeRoutes
 from goq.cluster.forwarding.partition_leaders import PartitionLeaders
-from goq.cluster.forwarding.quota_exchange import QuotaExchange
+from goq.cluster.forwarding.quota_exchange import SPENT, QuotaExchange
 from goq.cluster.forwarding.remote_partition import (
     PRODUCERS,
     PUBLISH,
@@ -86,6 +86,7 @@ from goq.cluster.rpc.peer_streams import Dial, PeerStreams, StreamDialer
 from goq.cluster.rpc.replica_client import ReplicaClient
 from goq.cluster.rpc.replica_server import ReplicaServer
 from goq.cluster.rpc.server import ResponseBody, RpcServer
+from goq.cluster.rpc.stream_calls import StreamCalls
 from goq.config.node import Config
 from goq.errors import GoqError, InvalidInput, NotLeader, UsageError
 from goq.http.client.trust import ClientTls
@@ -93,6 +94,7 @@ from goq.storage.disk import Disk
 
 _FOLDER = "cluster"
 _RELAYED_CALLS = frozenset({PUBLISH, PRODUCERS, RETURN_LEASES, RECONCILED, REPORTS})
+_STREAMED_CALLS = frozenset({HEARTBEAT, PUBLISH, RETURN_LEASES, RECONCILED, SPENT})
 _CONTROLLER_HANDOVER_S = 3.0
 
 
@@ -104,6 +106,7 @@ class _Membership(NamedTuple):
     raft: RaftNode
     metadata: MetadataClient
     rpc: RpcClient
+    streams: StreamCalls
     nodes: NodeClient
     routes: NodeRoutes
     leaders: PartitionLeaders
@@ -204,15 +207,22 @@ class ClusterBootstrap:
                 field="cluster.listen",
             ) from None
         metadata = MetadataClient(raft, machine)
-        nodes = NodeClient(lambda: machine.state, rpc)
+        streams = StreamCalls(lambda: machine.state)
+        nodes = NodeClient(lambda: machine.state, rpc, streams, _STREAMED_CALLS)
         probes = RpcClient(name, self._secret, self._create_connections(2), disk_id.id)
         routes = NodeRoutes(
-            name, lambda: machine.state, nodes.call, probes, _RELAYED_CALLS, self._tls
+            name,
+            lambda: machine.state,
+            nodes.call,
+            probes,
+            streams.is_alive,
+            _RELAYED_CALLS,
+            self._tls,
         )
         leaders = PartitionLeaders(name, lambda: machine.state, routes.calls.call)
         store = ReplicatedMetadataStore(local, metadata, name, lambda: restored.names)
         self._membership = _Membership(
-            disk_id, machine, raft, metadata, rpc, nodes, routes, leaders, store, restored
+            disk_id, machine, raft, metadata, rpc, streams, nodes, routes, leaders, store, restored
         )
         return store
 
@@ -268,6 +278,25 @@ class ClusterBootstrap:
         lease_return = LeaseReturn(broker, base.leaders.call_leader)
         replica_server = ReplicaServer(replicas.fetch_server, repairs, archives, state)
         quotas = QuotaExchange(name, state, base.nodes.call)
+        rpc_server = RpcServer(
+            self._secret,
+            {
+                **ForwardedPublishServer(broker, freshness.catch_up).handlers(),
+                **freshness.handlers(),
+                **base.routes.handlers(),
+                **replica_server.handlers(),
+                **admission.handlers(),
+                RETURN_LEASES: lease_return.handle_return,
+                HEARTBEAT: partial(_handle_heartbeat, controller),
+                REPORTS: replica_status.handle_reports,
+                **BackupFileServer(broker, replicas).handlers(),
+                **quotas.handlers(),
+            },
+            open_calls=OPEN_CALLS,
+            is_known_disk=admission.is_known_disk,
+            has_head_proofs=lambda: has_head_proofs(state()),
+        )
+        base.streams.answer = rpc_server.answer
         node = self._node = ClusterNode(
             name=name,
             incarnation=broker.epoch,
@@ -275,24 +304,7 @@ class ClusterBootstrap:
             metadata=metadata,
             raft=raft,
             controller=controller,
-            rpc_server=RpcServer(
-                self._secret,
-                {
-                    **ForwardedPublishServer(broker, freshness.catch_up).handlers(),
-                    **freshness.handlers(),
-                    **base.routes.handlers(),
-                    **replica_server.handlers(),
-                    **admission.handlers(),
-                    RETURN_LEASES: lease_return.handle_return,
-                    HEARTBEAT: partial(_handle_heartbeat, controller),
-                    REPORTS: replica_status.handle_reports,
-                    **BackupFileServer(broker, replicas).handlers(),
-                    **quotas.handlers(),
-                },
-                open_calls=OPEN_CALLS,
-                is_known_disk=admission.is_known_disk,
-                has_head_proofs=lambda: has_head_proofs(state()),
-            ),
+            rpc_server=rpc_server,
             streams=PeerStreams(
                 name,
                 base.disk_id.id,
@@ -300,6 +312,7 @@ class ClusterBootstrap:
                 PeerIdentity(base.disk_id.id, lambda node: registered_disk(state(), node)),
                 state,
                 replicas,
+                base.streams,
                 self._dial_stream,
             ),
             leaders=base.leaders,

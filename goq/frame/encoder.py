@@ -10,8 +10,9 @@ import sys
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from itertools import accumulate, chain
-from typing import Any, NamedTuple
+from typing import Any
 
 from goq import limits
 from goq.errors import TooLarge
@@ -63,7 +64,8 @@ class Columns:
         return Columns(**found)
 
 
-class ProducerMark(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ProducerMark:
     """The producer of a batch, and the sequence number of its first message."""
 
     producer_id: int
@@ -165,27 +167,9 @@ def assemble_frame(
     left_out: int = 0,
 ) -> bytes:
     """Return the parts of ``body``, together a multiple of 8 bytes, after their header."""
-    header = header_of(
-        body, count=count, attributes=attributes, producer=producer, left_out=left_out
-    )
-    return b"".join((header.pack(), *body))
-
-
-def header_of(
-    body: Sequence[bytes],
-    *,
-    count: int,
-    attributes: int,
-    producer: ProducerMark = NO_PRODUCER,
-    left_out: int = 0,
-) -> FrameHeader:
-    """Return the header of a frame with the parts of ``body``, together a multiple of 8 bytes."""
     frame_bytes = HEADER_BYTES + sum(map(len, body))
     _check_frame_bytes(frame_bytes)
-    body_crc32c = 0
-    for part in body:
-        body_crc32c = crc32c(part, body_crc32c)
-    return FrameHeader(
+    header = FrameHeader(
         magic=MAGIC,
         frame_bytes=frame_bytes,
         base_offset=0,
@@ -197,8 +181,9 @@ def header_of(
         producer_epoch=producer.epoch,
         producer_id=producer.producer_id,
         first_sequence=producer.first_sequence,
-        body_crc32c=body_crc32c,
+        body_crc32c=reduce(lambda crc, part: crc32c(part, crc), body, 0),
     )
+    return b"".join((header.pack(), *body))
 
 
 def _check_frame_bytes(frame_bytes: int) -> None:

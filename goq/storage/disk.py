@@ -22,7 +22,8 @@ import os
 import resource
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 
@@ -123,13 +124,12 @@ class OpenFiles:
         """
         while True:
             with self._lock:
-                failure = self._failed_syncs.get(path) if self._failed_syncs else None
+                failure = self._failed_syncs.get(path)
                 if failure is not None:
                     raise OSError(failure.errno, f"an earlier sync failed: {failure}", str(path))
-                found = self._open.pop(path, None)
-                if found is not None:
-                    self._open[path] = found
+                found = self._open.get(path)
                 if found is not None and found.is_writable:
+                    self._open[path] = self._open.pop(path)
                     found.users += 1
                     if writes:
                         found.writes += 1
@@ -263,8 +263,13 @@ class _RealFile:
         self.size_bytes = status.st_size
         self._written_back = 0
 
-    def _use(self, *, writes: bool = True) -> Descriptor:
-        return self._files.use(self._path, self._id, writes=writes)
+    @contextmanager
+    def _opened(self, *, writes: bool = True) -> Iterator[Descriptor]:
+        used = self._files.use(self._path, self._id, writes=writes)
+        try:
+            yield used
+        finally:
+            self._files.release(used)
 
     def append(self, buffers: Sequence[bytes | memoryview]) -> None:
         space = self._space
@@ -278,16 +283,15 @@ class _RealFile:
             self._append(buffers)
 
     def _append(self, buffers: Sequence[bytes | memoryview]) -> None:
-        start, opened = self.size_bytes, self._use()
-        try:
-            for first in range(0, len(buffers), _IOV_MAX):
-                self._append_some(opened.fd, buffers[first : first + _IOV_MAX])
-        except OSError:
-            os.ftruncate(opened.fd, start)
-            self.size_bytes = start
-            raise
-        finally:
-            self._files.release(opened)
+        start = self.size_bytes
+        with self._opened() as opened:
+            try:
+                for first in range(0, len(buffers), _IOV_MAX):
+                    self._append_some(opened.fd, buffers[first : first + _IOV_MAX])
+            except OSError:
+                os.ftruncate(opened.fd, start)
+                self.size_bytes = start
+                raise
 
     def _append_some(self, fd: int, buffers: Sequence[bytes | memoryview]) -> None:
         expected = sum(map(len, buffers))
@@ -302,38 +306,26 @@ class _RealFile:
 
     def start_writeback(self) -> None:
         start, end = self._written_back, self.size_bytes
-        opened = self._use(writes=False)
-        try:
+        with self._opened(writes=False) as opened:
             os.posix_fadvise(opened.fd, start, end - start, os.POSIX_FADV_DONTNEED)
-        finally:
-            self._files.release(opened)
         self._written_back = end
 
     def write_at(self, data: bytes, position: int, *, must_last: bool = True) -> None:
-        opened = self._use(writes=must_last)
-        try:
+        with self._opened(writes=must_last) as opened:
             if os.pwrite(opened.fd, data, position) != len(data):
                 raise OSError(errno.EIO, "short write", str(self._path))
-        finally:
-            self._files.release(opened)
         self.size_bytes = max(self.size_bytes, position + len(data))
 
     def sync(self) -> None:
-        opened = self._use(writes=False)
-        try:
+        with self._opened(writes=False) as opened:
             os.fdatasync(opened.fd)
             opened.is_unsynced = False
-        finally:
-            self._files.release(opened)
 
     def truncate(self, size_bytes: int) -> None:
-        opened = self._use()
-        try:
+        with self._opened() as opened:
             os.ftruncate(opened.fd, size_bytes)
             os.fsync(opened.fd)
             opened.is_unsynced = False
-        finally:
-            self._files.release(opened)
         self.size_bytes = size_bytes
 
     def close(self) -> None:

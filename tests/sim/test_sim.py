@@ -136,20 +136,19 @@ def test_the_cluster_keeps_its_promises_in_many_lives(first: int) -> None:
 # The cluster without one of its rules
 
 _LIKELY = {
-    "a leader counts what it has not synced": (9,),
-    "a leader refuses though it may be deposed": (35, 48, 53),
+    "a leader refuses though it may be deposed": (5, 12, 35),
     "a leader shows what it alone has": (1, 2, 3),
-    "clocks are not compared": (11, 15),
+    "clocks are not compared": (6, 11, 15),
     "epochs are not looked at": (2, 4, 5),
-    "leases keep the old clock": (40,),
+    "leases keep the old clock": (30, 40),
     "logs are not cut where they part": (5, 6, 12),
     "some of the in-sync set are enough": (2, 3, 4),
-    "topics are visited as they were made": (23, 73, 121),
+    "topics are visited as they were made": (9, 17, 23),
 }
 
 _LONE_LIKELY = {
-    "a leader counts what it has not synced": (9,),
-    "a deaf controller stays": (3,),
+    "a leader counts what it has not synced": (5,),
+    "a deaf controller stays": (3, 12),
     "a node that hears no Raft may lead": (52,),
 }
 """Lives with one long fault only."""
@@ -170,7 +169,7 @@ def _fails_without(rule: str) -> bool:
         return any(run(seed).broken for seed in range(1, _MUTATION_SEEDS + 1))
 
 
-_DIVERGING_SEEDS = (73, 84, 131)
+_DIVERGING_SEEDS = (9, 17, 23)
 
 
 def test_nodes_whose_metadata_forks_heal_and_lose_nothing() -> None:

@@ -183,12 +183,11 @@ class GroupCommit:
         return done
 
     def append_message(
-        self, message: Message, size_bytes: int, by: SharedBy, done: Waiter[Appended]
-    ) -> None:
+        self, message: Message, size_bytes: int, by: SharedBy
+    ) -> asyncio.Future[Appended]:
         """Queue a single message: those that wait for the same write share a frame.
 
-        ``size_bytes`` is that of :func:`message_bytes`; ``done`` gets the position. See
-        :meth:`append`.
+        ``size_bytes`` is that of :func:`message_bytes`. See :meth:`append`.
         """
         if self._closed is not None:
             raise self._closed
@@ -196,11 +195,12 @@ class GroupCommit:
         if shared is None or not shared.has_room_for(size_bytes):
             shared = self._shared[by] = SharedFrame(by)
             self._queue.append(_Waiting(shared, shared, begins_segment=False, acks=by.acks))
+        done: asyncio.Future[Appended] = self._loop.create_future()
         shared.add(message, size_bytes, done)
         self._queued_bytes += size_bytes
         self._turn.append_count += 1
-        if not self._busy:
-            self._wake()
+        self._wake()
+        return done
 
     def _wake(self) -> None:
         if not self._busy:

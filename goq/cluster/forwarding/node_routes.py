@@ -18,8 +18,9 @@ from goq.cluster.rpc.server import RpcHandler
 class NodeRoutes:
     """The ways of the node ``name``.
 
-    ``call`` calls a node directly, and ``probes`` does for the links. ``relayed`` are the paths of
-    the calls that may be relayed. ``tls`` is for forwarded requests.
+    ``call`` calls a node directly, and ``probes`` does for the links. ``is_alive`` returns whether
+    the stream with a node gives signs of life. ``relayed`` are the paths of the calls that may be
+    relayed. ``tls`` is for forwarded requests.
     """
 
     def __init__(
@@ -28,11 +29,12 @@ class NodeRoutes:
         state: Callable[[], MetadataState],
         call: Call,
         probes: RpcClient,
+        is_alive: Callable[[str], bool],
         relayed: frozenset[str],
         tls: PeerTls,
     ) -> None:
         proxy = HttpProxy(tls)
-        self.links = PeerLinks(name, state, probes.call)
+        self.links = PeerLinks(name, state, probes.call, is_alive)
         self.calls = RoutedCalls(self.links, call)
         self.proxy = RoutedProxy(proxy, self.links, state, probes.signed_headers)
         self.relay_server = RelayServer(

@@ -19,6 +19,7 @@ level 10  topics may have a total retention (``config.topic.TOTAL_RETENTION``)
 level 11  leaders push what they append over streams between nodes
 level 12  the head of a call between nodes proves who sends its body
 level 13  a topic may be created with messages that a node has already
+level 14  small calls between nodes go over their streams, and fetch sessions are renewed there
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from goq.cluster.metadata.commands import (
 )
 from goq.cluster.metadata.state import MetadataState
 
-OWN_LEVEL: Final = 13
+OWN_LEVEL: Final = 14
 """The highest level that this version of goq knows."""
 
 DIGESTS_LEVEL: Final = 1
@@ -60,6 +61,7 @@ TOTAL_RETENTION_LEVEL: Final = 10
 PUSH_STREAMS_LEVEL: Final = 11
 HEAD_PROOFS_LEVEL: Final = 12
 ADOPTION_LEVEL: Final = 13
+STREAM_CALLS_LEVEL: Final = 14
 
 _COMMAND_LEVELS: dict[type, int] = {
     RegisterNodeWithLevel: 1,
@@ -141,3 +143,8 @@ def has_head_proofs(state: MetadataState) -> bool:
 def has_adoption(state: MetadataState) -> bool:
     """Whether all nodes know topics that are created with their messages."""
     return state.features.level >= ADOPTION_LEVEL
+
+
+def has_stream_calls(state: MetadataState) -> bool:
+    """Whether all nodes know calls and renewals of sessions over streams."""
+    return state.features.level >= STREAM_CALLS_LEVEL

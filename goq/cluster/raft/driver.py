@@ -40,7 +40,7 @@ class RaftTiming:
     ``log_entries`` entries is trimmed to half of that.
     """
 
-    heartbeat_s: float = 0.1
+    heartbeat_s: float = 0.13
     election_min_s: float = 0.4
     election_max_s: float = 0.8
     fallback_s: float = 1.0
@@ -313,6 +313,9 @@ class Driver:
     def _unconnected(self, raft: HardenedSyncObj) -> frozenset[str]:
         """Return the members that have had no connection for a while."""
         now_s, missing = self._loop.time(), raft.unconnected_members()
+        if not missing:
+            self._missing_since_s = {}
+            return missing
         self._missing_since_s = {id_: self._missing_since_s.get(id_, now_s) for id_ in missing}
         return frozenset(
             id_

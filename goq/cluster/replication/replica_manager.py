@@ -25,7 +25,13 @@ from goq.cluster.replication.follower_retention import FollowerRetention
 from goq.cluster.replication.leader import LeaderReplica
 from goq.cluster.replication.leader_clocks import LeaderClocks
 from goq.cluster.replication.protocol import FetchRequest, FetchResponse, PartitionKey
-from goq.cluster.replication.push.protocol import Begin, PeerStream, Stored, decode_message
+from goq.cluster.replication.push.protocol import (
+    Begin,
+    PeerStream,
+    Renew,
+    Stored,
+    decode_message,
+)
 from goq.cluster.replication.replica import Replica, ReplicaAssignment
 from goq.cluster.replication.segment_manifest import LOGS, SegmentManifest
 from goq.config.topic import Cleanup, TopicSettings
@@ -289,6 +295,11 @@ class ReplicaManager:
         if fetcher is not None:
             fetcher.set_stream(None)
 
+    def renewal(self, node: str) -> bytes:
+        """Return the message that renews the session with a node, empty if there is none."""
+        fetcher = self._fetchers.get(node)
+        return b"" if fetcher is None else fetcher.renewal()
+
     def on_stream_message(self, node: str, data: bytes) -> None:
         """Take a message of another node; raise ``InvalidFrame`` if it is not one."""
         message = decode_message(data)
@@ -296,6 +307,8 @@ class ReplicaManager:
             self.fetch_server.on_stored(node, *message)
         elif isinstance(message, Begin):
             self.fetch_server.attach(node, message.session)
+        elif isinstance(message, Renew):
+            self.fetch_server.renew(node, message.session)
         else:
             fetcher = self._fetchers.get(node)
             if fetcher is not None:

@@ -22,8 +22,10 @@ from goq.cluster.rpc.server import (
     NUMBER_HEADER,
     PROOF_HEADER,
     SESSION_HEADER,
+    error_of,
 )
-from goq.errors import BY_CODE, GoqError, NotAllowed, TimedOut, Unavailable
+from goq.cluster.rpc.stream_calls import StreamCalls
+from goq.errors import NotAllowed, TimedOut, Unavailable
 from goq.http.client.errors import ConnectError, PoolTimeout, TransportError
 from goq.http.client.http1 import ClientRequest, RequestTimeouts, Url, encode_head, parse_url
 from goq.http.client.response_reader import WholeResponse
@@ -174,8 +176,7 @@ class RpcClient:
         self._signer.verify(expected, proof)
         if response.status == 200:
             return body
-        code, _, detail = body.decode(errors="replace").partition("\n")
-        raise BY_CODE.get(code, GoqError)(detail)
+        raise error_of(body)
 
     async def close(self) -> None:
         """Close all connections; calls that wait for a response fail."""
@@ -183,16 +184,31 @@ class RpcClient:
 
 
 class NodeClient:
-    """Calls other nodes by id; their URLs are in the cluster metadata."""
+    """Calls other nodes by id; their URLs are in the cluster metadata.
 
-    def __init__(self, state: Callable[[], MetadataState], rpc: RpcClient) -> None:
+    Calls of the paths ``streamed``, small ones, go over the streams as far as there are any.
+    """
+
+    def __init__(
+        self,
+        state: Callable[[], MetadataState],
+        rpc: RpcClient,
+        streams: StreamCalls,
+        streamed: frozenset[str],
+    ) -> None:
         self._state = state
         self._rpc = rpc
+        self._streams = streams
+        self._streamed = streamed
 
     async def call(self, node: str, path: str, body: bytes, wait_ms: int = 0) -> bytes:
         """Call a node that may wait ``wait_ms`` before it responds; raise ``GoqError``."""
         known = self._state().nodes.get(node)
         if known is None:
             raise Unavailable(f"node {node} is not known here yet")
+        if path in self._streamed:
+            answer = await self._streams.call(node, path, body, wait_ms)
+            if answer is not None:
+                return answer
         timeout_s = (limits.RPC_TIMEOUT_MS + wait_ms) / 1000
         return await self._rpc.call(known.http_url, path, body, timeout_s)

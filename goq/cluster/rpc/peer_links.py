@@ -1,8 +1,9 @@
 """The HTTP links between nodes: which node reaches which, found by probes.
 
-A node probes every other node that the metadata lists, each ``limits.LINK_PROBE_MS``. A probe that
-fails, or has no answer for ``limits.LINK_TIMEOUT_MS``, makes the node *unreachable* from here; the
-next answer makes it reachable again. A node is reachable until its first probe has ended.
+A node probes every other node that the metadata lists, each ``limits.LINK_PROBE_MS``, and half as
+often while the stream with it gives signs of life: most cuts end these too. A probe that fails, or
+has no answer for ``limits.LINK_TIMEOUT_MS``, makes the node *unreachable* from here; the next
+answer makes it reachable again. A node is reachable until its first probe has ended.
 
 Probes and their answers carry what each node knows of all links, with its age (gossip). So a node
 knows whom a third node reaches, also when it does not reach that node itself. What is older than
@@ -45,15 +46,27 @@ class _View(NamedTuple):
 
 
 class PeerLinks:
-    """The links of the node ``name``, and what it knows of those of other nodes."""
+    """The links of the node ``name``, and what it knows of those of other nodes.
 
-    def __init__(self, name: str, state: Callable[[], MetadataState], probe: Probe) -> None:
+    ``is_alive`` returns whether a node gives signs of life over its stream.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        state: Callable[[], MetadataState],
+        probe: Probe,
+        is_alive: Callable[[str], bool] = lambda _node: False,
+    ) -> None:
         self._name = name
         self._state = state
         self._probe = probe
         self._lost_s: dict[str, float] = {}
         self._views: dict[str, _View] = {}
+        self._is_alive = is_alive
         self._probing: set[str] = set()
+        self._spared: set[str] = set()
+        """The nodes that the last round did not probe."""
         self._turn = 0
         self._up: frozenset[str] = frozenset()
         self._change: asyncio.Future[None] | None = None
@@ -67,7 +80,10 @@ class PeerLinks:
             for gone in (self._lost_s.keys() | self._views.keys()) - others:
                 self._lost_s.pop(gone, None)
                 self._views.pop(gone, None)
-            for node in sorted(others - self._probing):
+            due = others - self._probing
+            alive = {n for n in due - self._spared if self.is_reachable(n) and self._is_alive(n)}
+            self._spared = alive
+            for node in sorted(due - alive):
                 self._tasks.start(self._probe_node(node))
 
     async def _probe_node(self, node: str) -> None:

@@ -22,13 +22,14 @@ from typing import Final, Protocol, cast
 
 from goq import limits
 from goq.broker.runtime.tasks import Tasks
-from goq.cluster.metadata.features import has_push_streams
+from goq.cluster.metadata.features import has_push_streams, has_stream_calls
 from goq.cluster.metadata.state import MetadataState
 from goq.cluster.raft.transport.link import Credentials, Link
 from goq.cluster.raft.transport.peer_identity import PeerIdentity
 from goq.cluster.replication.push.protocol import PeerStream
 from goq.cluster.rpc.client import PeerTls, parsed_url
 from goq.cluster.rpc.server import CALL_PREFIX
+from goq.cluster.rpc.stream_calls import StreamCalls
 from goq.errors import GoqError
 from goq.http.client.errors import ConnectError
 from goq.http.client.http1 import Url, encode_head
@@ -57,9 +58,12 @@ class StreamHost(Protocol):
     def on_stream_message(self, node: str, data: bytes) -> None:
         """A node sent a message. An error that this raises ends the stream."""
 
+    def renewal(self, node: str) -> bytes:
+        """Return a message that is due to a node at intervals, empty for none."""
+
 
 class PeerStreams:
-    """The streams of the node ``name``, which has the disk ``disk``, for ``host``.
+    """The streams of the node ``name``, which has the disk ``disk``, for ``host`` and ``calls``.
 
     ``identity`` knows the registered disk of each node.
     """
@@ -72,6 +76,7 @@ class PeerStreams:
         identity: PeerIdentity,
         state: Callable[[], MetadataState],
         host: StreamHost,
+        calls: StreamCalls,
         dial: Dial,
     ) -> None:
         self._name = name
@@ -81,6 +86,7 @@ class PeerStreams:
         self._identity = identity
         self._state = state
         self._host = host
+        self._calls = calls
         self._dial = dial
         self._streams: dict[str, Link] = {}
         self._handshaking: dict[Link, None] = {}  # oldest first
@@ -124,6 +130,8 @@ class PeerStreams:
                 link.abort("nothing was received for too long")
             elif node not in state.nodes or self.rejection_reason(node, link.disk):
                 link.abort("the node is unknown, or has another disk than it is registered with")
+            elif has_stream_calls(state) and (renewal := self._host.renewal(node)):
+                link.send(renewal)
             elif now_s - link.sent_s >= limits.PUSH_STREAM_CHECK_S:
                 link.send(b"")
         if not has_push_streams(state):
@@ -191,6 +199,7 @@ class PeerStreams:
         if before is not None:
             before.abort("another stream replaces this one", logging.DEBUG)
         self._streams[link.peer] = link
+        self._calls.on_stream_open(link.peer, link)
         self._host.on_stream_open(link.peer, link)
 
     def on_frame(self, link: Link, frame: bytes) -> None:
@@ -198,7 +207,8 @@ class PeerStreams:
         if self._streams.get(link.peer) is not link:
             return
         try:
-            self._host.on_stream_message(link.peer, frame)
+            if not self._calls.receive(link.peer, frame):
+                self._host.on_stream_message(link.peer, frame)
         except GoqError as error:
             link.abort(error.detail)
 
@@ -207,6 +217,7 @@ class PeerStreams:
         self._handshaking.pop(link, None)
         if self._streams.get(link.peer) is link:
             del self._streams[link.peer]
+            self._calls.on_stream_close(link.peer)
             self._host.on_stream_close(link.peer)
 
 

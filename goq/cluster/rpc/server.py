@@ -13,7 +13,14 @@ from typing import NamedTuple
 
 from goq import limits
 from goq.cluster.rpc.auth import CallId, CallSigner, ReplayWindow, new_nonce
-from goq.errors import GoqError, InvalidInput, NotAllowed, NotLeader, RouteNotFound
+from goq.errors import (
+    BY_CODE,
+    GoqError,
+    InvalidInput,
+    NotAllowed,
+    NotLeader,
+    RouteNotFound,
+)
 
 ResponseBody = Sequence[bytes | memoryview]
 RpcHandler = Callable[[str, bytes], Awaitable[ResponseBody]]
@@ -53,6 +60,17 @@ class RpcResponse(NamedTuple):
     headers: dict[str, str]
 
 
+def error_body(error: GoqError) -> ResponseBody:
+    """Return the body of an answer that is an error."""
+    return [f"{error.code}\n{error.detail}".encode()]
+
+
+def error_of(body: bytes) -> GoqError:
+    """Return the error in the body of an answer."""
+    code, _, detail = body.decode(errors="replace").partition("\n")
+    return BY_CODE.get(code, GoqError)(detail)
+
+
 class RpcServer:
     """Handles the calls that other nodes may make, by path.
 
@@ -86,13 +104,19 @@ class RpcServer:
             self._accept(call)
         except GoqError as error:
             return RpcResponse(error.http_status, [error.code.encode()], {BOOT_HEADER: self.boot})
-        try:
-            self._check_disk(path, call)
-            status, answer = 200, await self._handler(path)(call.node, body)
-        except GoqError as error:
-            status, answer = error.http_status, [f"{error.code}\n{error.detail}".encode()]
+        status, answer = await self.answer(call.node, call.disk, path, body)
         proof = self._signer.sign_response(call, status, answer)
         return RpcResponse(status, answer, {PROOF_HEADER: proof})
+
+    async def answer(
+        self, node: str, disk: str, path: str, body: bytes
+    ) -> tuple[int, ResponseBody]:
+        """Answer an authenticated call; return a status and a body."""
+        try:
+            self._check_disk(path, node, disk)
+            return 200, await self._handler(path)(node, body)
+        except GoqError as error:
+            return error.http_status, error_body(error)
 
     def authenticate(self, what: str, headers: Mapping[str, str], body: bytes) -> str:
         """Return the node that sent a request; ``what`` is the signed text besides the body.
@@ -104,7 +128,7 @@ class RpcServer:
         if call.boot != self.boot:
             raise NotLeader("this node was restarted; send again", retry_after_ms=500)
         self._accept(call)
-        self._check_disk(what, call)
+        self._check_disk(what, call.node, call.disk)
         return call.node
 
     def check_head(self, what: str, headers: Mapping[str, str]) -> None:
@@ -162,11 +186,10 @@ class RpcServer:
                 node[:100],
             )
 
-    def _check_disk(self, path: str, call: CallId) -> None:
-        if path not in self._open_calls and not self._is_known_disk(call.node, call.disk):
+    def _check_disk(self, path: str, node: str, disk: str) -> None:
+        if path not in self._open_calls and not self._is_known_disk(node, disk):
             raise NotAllowed(
-                f"{call.node} presents another disk than the cluster knows it by; its calls are"
-                " refused"
+                f"{node} presents another disk than the cluster knows it by; its calls are refused"
             )
 
     def _handler(self, path: str) -> RpcHandler:

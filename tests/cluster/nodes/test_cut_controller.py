@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from goq.cluster.cluster_node import ClusterNode
 from goq.cluster.rpc.client import RpcClient
+from goq.cluster.rpc.peer_streams import PeerStreams
 from goq.errors import Unavailable
 from goq.http.client.response_reader import WholeResponse
 from tests.support.cluster.running_cluster import NAMES, RunningCluster, running_cluster
@@ -22,7 +24,7 @@ CUT_S = 12.0
 
 @contextmanager
 def http_cut(cluster: RunningCluster, cut: str) -> Iterator[None]:
-    """Cut the calls between one node and all others; Raft and clients stay."""
+    """Cut calls and streams between one node and all others; Raft and clients stay."""
     original = RpcClient._send
     url = cluster.by_name[cut].url
 
@@ -31,8 +33,18 @@ def http_cut(cluster: RunningCluster, cut: str) -> Iterator[None]:
             raise Unavailable(f"the node at {to} does not answer: cut")
         return await original(self, to, path, *rest)
 
+    def is_dialer_allowed(self: PeerStreams, peer: str) -> bool:
+        return cut not in (self._name, peer) and is_allowed(self, peer)
+
+    def end_streams(node: ClusterNode) -> None:
+        for link in list(node.streams._streams.values()):
+            link.abort("cut")
+
+    is_allowed = PeerStreams.is_dialer_allowed
     patch = pytest.MonkeyPatch()
     patch.setattr(RpcClient, "_send", send)
+    patch.setattr(PeerStreams, "is_dialer_allowed", is_dialer_allowed)
+    cluster.on_loop(cut, end_streams)
     try:
         yield
     finally:

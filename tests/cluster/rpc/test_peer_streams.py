@@ -16,6 +16,7 @@ import pytest
 from goq import limits
 from goq.cluster import cluster_node
 from goq.cluster.cluster_node import ClusterNode
+from goq.cluster.liveness.heartbeat import HEARTBEAT
 from goq.cluster.metadata.features import PUSH_STREAMS_LEVEL
 from goq.cluster.raft.transport import handshake
 from goq.cluster.raft.transport.link import Link
@@ -28,7 +29,10 @@ from goq.cluster.replication.push.protocol import (
     encode_stored,
 )
 from goq.cluster.replication.push.sender import PushSender
+from goq.cluster.rpc.peer_links import PROBE
 from goq.cluster.rpc.peer_streams import PROTOCOL, STREAM_PATH, PeerStreams
+from goq.cluster.rpc.replica_client import FETCH
+from goq.cluster.rpc.server import RpcServer
 from tests.support.cluster.running_cluster import NAMES, RunningCluster, running_cluster
 from tests.support.eventually import eventually
 
@@ -68,6 +72,21 @@ def publish(cluster: RunningCluster, count: int, **options: Any) -> None:
         cluster.by_name[name].call("POST", "/v1/topics/orders/messages", body)
 
 
+@contextlib.contextmanager
+def calls_over_http() -> Iterator[Counter[str]]:
+    """Count the calls of nodes that come over HTTP, by what they are."""
+    counts: Counter[str] = Counter()
+    names = {HEARTBEAT: "heartbeats", FETCH: "fetches", PROBE: "probes"}
+    original = RpcServer.handle
+
+    async def handle(self: RpcServer, path: str, *rest: Any) -> Any:
+        counts[names.get(path, path)] += 1
+        return await original(self, path, *rest)
+
+    with patch.object(RpcServer, "handle", handle):
+        yield counts
+
+
 def abort_all(node: ClusterNode) -> None:
     for link in list(node.streams._streams.values()):
         link.abort("the test cuts it")
@@ -79,6 +98,18 @@ def test_leaders_push_over_one_stream_between_each_two_nodes(stored: Counter[str
         eventually(lambda: are_all_connected(cluster))
         eventually(lambda: publish(cluster, 6) or stored.keys() == set(NAMES))
         assert len({id(each) for each in cluster.cluster_node("n1").streams._streams.values()}) == 2
+        with calls_over_http() as over_http:
+            before_s = time.monotonic()
+            eventually(lambda: over_http["probes"] >= 12)  # for at least two seconds
+        held_s = limits.FETCH_WAIT_RENEWED_MS / 1000
+        fetches = 6 * (1 + (time.monotonic() - before_s) / held_s)
+        assert not over_http["heartbeats"]
+        assert over_http["fetches"] <= 2 * fetches
+        assert all(
+            len(partition.in_sync) == 3
+            for topic in cluster.state("n1").topics.values()
+            for partition in topic.partitions
+        )
 
 
 def test_a_stream_that_ends_is_opened_again_and_pushes_go_on(stored: Counter[str]) -> None:

@@ -142,6 +142,8 @@ class HardenedSyncObj(following._SyncObj):
     def unconnected_members(self) -> frozenset[str]:
         """Return the other members without an open connection."""
         others = self._SyncObj__otherNodes - self._SyncObj__connectedNodes
+        if not others:
+            return frozenset()
         return frozenset(str(node.id) for node in others)
 
     def members(self) -> list[str]:

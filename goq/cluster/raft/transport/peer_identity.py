@@ -96,5 +96,7 @@ class PeerIdentity:
 
 
 def _recent(times_s: dict[str, float], now_s: float) -> tuple[str, ...]:
+    if not times_s:
+        return ()
     patience_s = limits.RAFT_UNKNOWN_PEER_SEEN_S
     return tuple(sorted(id_ for id_, at_s in times_s.items() if now_s - at_s < patience_s))

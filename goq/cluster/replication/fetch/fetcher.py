@@ -1,14 +1,16 @@
 """The follower's side of fetching: one fetch loop for each node that leads followed partitions.
 
 With a push stream to that node, each session is attached to the stream once its first response is
-here. From then on the leader pushes what it appends, and the fetches bring the rest. A push that
-does not continue the logs, and the end of the stream, begin another session.
+here. From then on the leader pushes what it appends, and the fetches bring the rest. They are held
+for long then, because the stream renews the session. A push that does not continue the logs, and
+the end of the stream, begin another session.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import secrets
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
@@ -24,7 +26,7 @@ from goq.cluster.replication.protocol import (
     PartitionUpdate,
     Position,
 )
-from goq.cluster.replication.push.protocol import PeerStream, Push, encode_begin
+from goq.cluster.replication.push.protocol import PeerStream, Push, encode_begin, encode_renew
 from goq.cluster.replication.push.receiver import PushReceiver
 from goq.cluster.replication.segment_manifest import LOGS, SegmentManifest
 from goq.errors import GoqError, InvalidFrame
@@ -75,6 +77,8 @@ class Fetcher:
         self._stream: PeerStream | None = None
         self._attach_s = 0.0
         """When pushes may begin again."""
+        self._renewed_s = -math.inf
+        """When the stream renewed the session last."""
         self._pushes = PushReceiver(self._followers, turn or CommitTurn(), executor, self)
         self._storing = asyncio.Lock()
         self._asking: asyncio.Task[tuple[FetchResponse, memoryview]] | None = None
@@ -123,6 +127,13 @@ class Fetcher:
         self._stream = stream
         if self._pushes.session:
             self._on_change()
+
+    def renewal(self) -> bytes:
+        """Return the message that renews the session, empty if none is attached to the stream."""
+        if not self._pushes.session:
+            return b""
+        self._renewed_s = asyncio.get_running_loop().time()
+        return encode_renew(self._pushes.session)
 
     def receive(self, push: Push) -> None:
         """Store a push of the leader."""
@@ -211,7 +222,9 @@ class Fetcher:
         forgotten = list(self._forgotten)
         self._to_ask.clear()
         self._forgotten.clear()
-        wait_ms = limits.FETCH_WAIT_MS
+        silent_s = asyncio.get_running_loop().time() - self._renewed_s
+        is_renewed = self._pushes.session == self._session and silent_s < limits.PUSH_STREAM_IDLE_S
+        wait_ms = limits.FETCH_WAIT_RENEWED_MS if is_renewed else limits.FETCH_WAIT_MS
         return FetchRequest(self._name, self._session, is_new, positions, forgotten, wait_ms)
 
     async def _fetch_unless_changed(

@@ -147,6 +147,12 @@ class FetchServer:
             self._end_session(session)
             raise
 
+    def renew(self, node: str, number: int) -> None:
+        """Count a node as following, as its next fetch would; its positions are known."""
+        session = self._sessions.get(node)
+        if session is not None and session.pushes is not None and session.number == number:
+            self._refresh(session, frozenset(), _now_ms())
+
     def _end_session(self, session: FetchSession) -> None:
         if self._sessions.get(session.node) is session:
             del self._sessions[session.node]
@@ -170,7 +176,11 @@ class FetchServer:
             leader = self._leaders.get(position.key)
             if leader is not None:
                 self._record_position(leader, session, position, now_ms)
-        self._refresh(request, session, now_ms)
+        moved = frozenset(position.key for position in request.positions)
+        for leader in self._refresh(session, moved, now_ms):
+            leader.on_follower_request(session.node, session.number)
+            if session.pushes is not None and leader.is_waiting_for(session.node):
+                session.must_answer = True
         if not session.pending or not any(map(partial(self._has_update, session), session.pending)):
             await self._wait(session, request.wait_ms)
         if session.is_over:
@@ -185,14 +195,15 @@ class FetchServer:
             session = self._sessions[request.node] = FetchSession(request.node, request.session)
         return session if session is not None and session.number == request.session else None
 
-    def _refresh(self, request: FetchRequest, session: FetchSession, now_ms: int) -> None:
-        """Count a follower that asks again from the same position as caught up until now there.
+    def _refresh(
+        self, session: FetchSession, moved: frozenset[PartitionKey], now_ms: int
+    ) -> list[LeaderReplica]:
+        """Count a follower that has not ``moved`` as caught up until now; return its leaderships.
 
-        It is then also told of bounds that have changed. Under load they come with the data. A
-        request also confirms that the node still follows. At rest only the time of the request
-        matters, which all rests of the session share.
+        It is then also told of bounds that have changed. Under load they come with the data. At
+        rest only the time matters, which all rests of the session share: these are left out.
         """
-        moved = {position.key for position in request.positions}
+        active = []
         session.latest.at_ms = now_ms
         session.end_rests_with_other_segments(now_ms)
         for key in list(session.active):
@@ -211,9 +222,8 @@ class FetchServer:
                     and not leader.is_confirming
                 ):
                     session.begin_rest(key, leader)
-            leader.on_follower_request(request.node, request.session)
-            if session.pushes is not None and leader.is_waiting_for(request.node):
-                session.must_answer = True
+            active.append(leader)
+        return active
 
     def _record_position(
         self, leader: LeaderReplica, session: FetchSession, position: Position, now_ms: int
@@ -224,7 +234,9 @@ class FetchServer:
 
     async def _wait(self, session: FetchSession, wait_ms: int) -> None:
         loop = asyncio.get_running_loop()
-        until = loop.time() + min(wait_ms, limits.FETCH_WAIT_MS) / 1000
+        is_renewed = session.pushes is not None
+        wait_ms_max = limits.FETCH_WAIT_RENEWED_MS if is_renewed else limits.FETCH_WAIT_MS
+        until = loop.time() + min(wait_ms, wait_ms_max) / 1000
         while not any(map(partial(self._has_update, session), session.pending)):
             session.pending = {key: None for key in session.pending if self._has_more(session, key)}
             session.updated.clear()

@@ -3,11 +3,13 @@
     begin    1 · session u64                                    follower to leader
     stored   2 · session u64 · number u64                       follower to leader
     push     3 · size u32 of the head · head in msgpack · frames    leader to follower
+    renew    4 · session u64                                    follower to leader
 
 All integers are little-endian. A push belongs to a fetch session, and the pushes of a session are
 numbered from 1 on. ``begin`` asks for the pushes of a session. ``stored`` says that the follower
 has everything up to a push on its disk. The head of a push is a :class:`PushHead`; the frames of
-its updates follow in their order, as in a fetch response.
+its updates follow in their order, as in a fetch response. ``renew`` is a sign of life of a session
+that is pushed to: it says what a fetch without positions does.
 
 Each direction of a stream keeps its order. A stream that ends takes its session with it: the
 follower begins another one by a fetch.
@@ -27,6 +29,7 @@ from goq.errors import InvalidFrame
 _BEGIN: Final = 1
 _STORED: Final = 2
 _PUSH: Final = 3
+_RENEW: Final = 4
 _BEGIN_MESSAGE = struct.Struct("<BQ")
 _STORED_MESSAGE = struct.Struct("<BQQ")
 _PUSH_PREFIX = struct.Struct("<BI")
@@ -64,6 +67,12 @@ class Stored(NamedTuple):
     number: int
 
 
+class Renew(NamedTuple):
+    """Says that the follower goes on in a session."""
+
+    session: int
+
+
 class Push(NamedTuple):
     """The frames that a leader has appended: ``frames`` are those of all updates."""
 
@@ -80,6 +89,11 @@ def encode_begin(session: int) -> bytes:
     return _BEGIN_MESSAGE.pack(_BEGIN, session)
 
 
+def encode_renew(session: int) -> bytes:
+    """Return the message that renews a session."""
+    return _BEGIN_MESSAGE.pack(_RENEW, session)
+
+
 def encode_stored(session: int, number: int) -> bytes:
     """Return the message that reports what is stored."""
     return _STORED_MESSAGE.pack(_STORED, session, number)
@@ -91,13 +105,15 @@ def encode_push(head: PushHead, frames: Sequence[memoryview]) -> bytes:
     return b"".join((_PUSH_PREFIX.pack(_PUSH, len(encoded)), encoded, *frames))
 
 
-def decode_message(data: bytes) -> Begin | Stored | Push:
+def decode_message(data: bytes) -> Begin | Stored | Push | Renew:
     """Return a message; raise ``InvalidFrame`` if the bytes are not one."""
     kind, size_bytes = data[:1], len(data)
     if kind == b"\x02" and size_bytes == _STORED_MESSAGE.size:
         return Stored(*_STORED_MESSAGE.unpack(data)[1:])
     if kind == b"\x01" and size_bytes == _BEGIN_MESSAGE.size:
         return Begin(_BEGIN_MESSAGE.unpack(data)[1])
+    if kind == b"\x04" and size_bytes == _BEGIN_MESSAGE.size:
+        return Renew(_BEGIN_MESSAGE.unpack(data)[1])
     if kind != b"\x03" or size_bytes < _PUSH_PREFIX.size:
         raise InvalidFrame("not a message of a push stream")
     end = _PUSH_PREFIX.size + _PUSH_PREFIX.unpack_from(data)[1]

@@ -412,6 +412,56 @@ def test_a_follower_is_pushed_what_the_leader_writes_meanwhile_and_neither_disk_
     asyncio.run(run())
 
 
+def test_a_renewal_counts_the_follower_as_a_fetch_does_and_a_waiting_fetch_stays(
+    logs: PartitionLogs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "REST_CHECK_MS", 0)
+    logs.messages.roll()
+    leading = leading_of(logs)
+
+    async def run() -> None:
+        follower = _Pushed(leading)
+        await follower.begin()
+        held = asyncio.ensure_future(
+            follower.server.fetch(FetchRequest("b", 7, False, [], [], 60_000))
+        )
+        await asyncio.sleep(0)
+        before = leading.progress.caught_up_ms("b") or 0
+        await asyncio.sleep(0.005)
+        follower.server.renew("b", 8)  # of another session
+        assert leading.progress.caught_up_ms("b") == before
+        follower.server.renew("b", 7)
+        assert (leading.progress.caught_up_ms("b") or 0) > before
+        logs.messages.remove(logs.messages.detach_before(10))
+        follower.server.renew("b", 7)
+        await asyncio.sleep(0)
+        update = follower.stream.sent[-1].head.updates[0].messages
+        assert update is not None
+        assert update.start_offset == 10
+        assert not held.done()
+        held.cancel()
+
+    asyncio.run(run())
+
+
+def test_a_renewal_confirms_nothing_as_it_may_have_been_sent_before(logs: PartitionLogs) -> None:
+    leading = leading_of(logs)
+
+    async def run() -> None:
+        follower = _Pushed(leading)
+        await follower.begin()
+        confirmed: list[bool] = []
+        leading.confirm(lambda: confirmed.append(True))
+        for _ in range(3):
+            follower.server.renew("b", 7)
+        assert not confirmed
+        for _ in range(2):
+            await follower.ask_again()
+        assert confirmed
+
+    asyncio.run(run())
+
+
 def test_a_follower_that_has_what_the_leader_still_writes_is_not_cut(logs: PartitionLogs) -> None:
     leading = leading_of(logs)
 

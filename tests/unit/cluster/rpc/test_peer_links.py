@@ -189,3 +189,29 @@ def test_a_node_is_reported_once_it_was_unreachable_for_a_while(
 
     monkeypatch.setattr(limits, "LINK_REPORT_MS", 60_000)
     run(test, monkeypatch)
+
+
+def test_a_node_that_gives_signs_of_life_is_probed_half_as_often_until_it_gives_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    alive: set[str] = {"n2"}
+    probed: list[str] = []
+
+    async def test(world: World) -> None:
+        probe = world._probe_of("n1")
+
+        async def count(url: str, path: str, body: bytes, timeout_s: float) -> bytes:
+            probed.append(url.removeprefix("http://"))
+            return await probe(url, path, body, timeout_s)
+
+        links = PeerLinks("n1", world.state, count, alive.__contains__)
+        running = asyncio.ensure_future(links.run())
+        await until(lambda: probed.count("n3") == 20)
+        assert 9 <= probed.count("n2") <= 11
+        alive.clear()
+        probed.clear()
+        await until(lambda: probed.count("n3") == 20)
+        assert 18 <= probed.count("n2") <= 21
+        running.cancel()
+
+    run(test, monkeypatch)

@@ -1,0 +1,205 @@
+"""Small calls between nodes over their streams, which cost a fraction of calls over HTTP.
+
+    call     5 · number u64 · size u16 of the path · path · body
+    answer   6 · number u64 · status u16 · body
+
+All integers are little-endian. The caller numbers its calls on a stream from 1 on; answers come in
+any order. The stream has authenticated both nodes and their disks, and its seals let no frame be
+repeated. An answer with another status than 200 is an error, in the form of :mod:`rpc.server`.
+
+A stream keeps its order, so a call may wait behind pushes, or for a peer that is silent. Then the
+calls that follow go over HTTP until it is answered. A call whose stream ends may have been carried
+out. At most ``limits.STREAM_CALLS_MAX`` calls wait on a stream; those beyond go over HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Awaitable, Callable
+from typing import Final, Protocol
+
+from goq import limits
+from goq.broker.runtime.tasks import Tasks
+from goq.cluster.metadata.features import has_stream_calls
+from goq.cluster.metadata.state import MetadataState
+from goq.cluster.replication.push.protocol import PeerStream
+from goq.cluster.rpc.server import ResponseBody, error_body, error_of
+from goq.errors import InvalidFrame, TimedOut, Unavailable
+
+CALL_KIND: Final = 5
+ANSWER_KIND: Final = 6
+_CALL = struct.Struct("<BQH")
+_ANSWER = struct.Struct("<BQH")
+
+Answer = Callable[[str, str, str, bytes], Awaitable[tuple[int, ResponseBody]]]
+"""Answers a call: the node, its disk, the path and the body; returns a status and a body."""
+
+
+class CallStream(PeerStream, Protocol):
+    """A stream with a node that has shown its disk, and when something was received last."""
+
+    disk: str
+    received_s: float
+
+
+class StreamCalls:
+    """The calls over the streams of this node.
+
+    ``answer`` answers the calls of other nodes; it is set once this node can.
+    """
+
+    def __init__(self, state: Callable[[], MetadataState]) -> None:
+        self.answer: Answer | None = None
+        self._state = state
+        self._streams: dict[str, _StreamOfCalls] = {}
+        self._tasks = Tasks()
+
+    def on_stream_open(self, node: str, stream: CallStream) -> None:
+        """Call a node over a stream, instead of one before."""
+        self.on_stream_close(node)
+        self._streams[node] = _StreamOfCalls(stream)
+
+    def on_stream_close(self, node: str) -> None:
+        """Fail the calls that wait for an answer over the stream with a node."""
+        before = self._streams.pop(node, None)
+        if before is not None:
+            before.end(node)
+
+    def is_alive(self, node: str) -> bool:
+        """Whether the sign of life that is due was received over the stream with a node."""
+        stream = self._streams.get(node)
+        if stream is None:
+            return False
+        silent_s = asyncio.get_running_loop().time() - stream.stream.received_s
+        return silent_s < 1.5 * limits.PUSH_STREAM_CHECK_S
+
+    async def call(self, node: str, path: str, body: bytes, wait_ms: int) -> bytes | None:
+        """Call a node, and return the body of its answer; None if the call must go over HTTP.
+
+        The node may wait ``wait_ms`` before it answers.
+
+        Raises ``TimedOut`` if no answer came, and any ``GoqError`` that the node answers with.
+        """
+        stream = self._streams.get(node)
+        if (
+            stream is None
+            or len(body) > limits.STREAM_CALL_BYTES_MAX
+            or not stream.has_room
+            or not has_stream_calls(self._state())
+        ):
+            return None
+        answering = stream.send(path, body, wait_ms / 1000)
+        if answering is None:
+            return None
+        try:
+            async with asyncio.timeout((limits.RPC_TIMEOUT_MS + wait_ms) / 1000):
+                status, answer = await answering
+        except TimeoutError:
+            raise TimedOut(f"node {node} does not answer over the stream") from None
+        if status != 200:
+            raise error_of(answer)
+        return answer
+
+    def receive(self, node: str, data: bytes) -> bool:
+        """Take a frame of a node; return False if it is no call and no answer.
+
+        Raises ``InvalidFrame`` if it should be one.
+        """
+        kind, stream = data[0], self._streams.get(node)
+        if kind not in (CALL_KIND, ANSWER_KIND):
+            return False
+        if stream is None:
+            return True
+        if kind == ANSWER_KIND:
+            stream.on_answer(data)
+        else:
+            number, path, body = _decoded_call(data)
+            stream.on_call()
+            self._tasks.start(self._answer(node, stream, number, path, body))
+        return True
+
+    async def _answer(
+        self, node: str, stream: _StreamOfCalls, number: int, path: str, body: bytes
+    ) -> None:
+        answer: ResponseBody = error_body(Unavailable("this node starts or stops"))
+        status = Unavailable.http_status
+        try:
+            if self.answer is not None:
+                status, answer = await self.answer(node, stream.stream.disk, path, body)
+        finally:  # an answer in any case: without one the stream counts as stalled
+            stream.answer(number, status, answer)
+
+
+class _StreamOfCalls:
+    """One stream, and the calls over it that wait for their answers."""
+
+    def __init__(self, stream: CallStream) -> None:
+        self.stream = stream
+        self._number = 0
+        self._waiting: dict[int, tuple[float, asyncio.Future[tuple[int, bytes]]]] = {}
+        """When an answer is overdue, and where it goes."""
+        self._answering = 0
+        """How many calls of the other node are carried out."""
+
+    @property
+    def has_room(self) -> bool:
+        """Whether no answer is overdue, and not too many are waited for."""
+        if not self._waiting:
+            return True
+        now_s = asyncio.get_running_loop().time()
+        is_overdue = any(due_s < now_s for due_s, _ in self._waiting.values())
+        return not is_overdue and len(self._waiting) < limits.STREAM_CALLS_MAX
+
+    def send(
+        self, path: str, body: bytes, wait_s: float
+    ) -> asyncio.Future[tuple[int, bytes]] | None:
+        """Send a call; return its status and answer, or None if the stream takes nothing."""
+        self._number += 1
+        name = path.encode()
+        head = _CALL.pack(CALL_KIND, self._number, len(name))
+        if not self.stream.send(b"".join((head, name, body))):
+            return None
+        loop = asyncio.get_running_loop()
+        answering: asyncio.Future[tuple[int, bytes]] = loop.create_future()
+        due_s = loop.time() + wait_s + limits.STREAM_CALL_PATIENCE_S
+        self._waiting[self._number] = due_s, answering
+        return answering
+
+    def on_call(self) -> None:
+        """Count a call of the other node; raise ``InvalidFrame`` if there are too many."""
+        if self._answering >= limits.STREAM_CALLS_MAX:
+            raise InvalidFrame("too many calls at once")
+        self._answering += 1
+
+    def answer(self, number: int, status: int, body: ResponseBody) -> None:
+        """Answer a call of the other node."""
+        self._answering -= 1
+        self.stream.send(b"".join((_ANSWER.pack(ANSWER_KIND, number, status), *body)))
+
+    def on_answer(self, data: bytes) -> None:
+        """Finish a call, unless it was given up."""
+        if len(data) < _ANSWER.size:
+            raise InvalidFrame("not an answer to a call")
+        _, number, status = _ANSWER.unpack_from(data)
+        _, answering = self._waiting.pop(number, (0.0, None))
+        if answering is not None and not answering.done():
+            answering.set_result((status, data[_ANSWER.size :]))
+
+    def end(self, node: str) -> None:
+        """Fail all calls."""
+        waiting, self._waiting = self._waiting, {}
+        for _, answering in waiting.values():
+            if not answering.done():
+                answering.set_exception(TimedOut(f"the stream with node {node} has ended"))
+
+
+def _decoded_call(data: bytes) -> tuple[int, str, bytes]:
+    if len(data) < _CALL.size:
+        raise InvalidFrame("not a call")
+    _, number, size_bytes = _CALL.unpack_from(data)
+    end = _CALL.size + size_bytes
+    try:
+        return number, data[_CALL.size : end].decode(), data[end:]
+    except UnicodeDecodeError:
+        raise InvalidFrame("the path of a call is no text") from None

@@ -1,0 +1,205 @@
+"""Calls over streams: what is answered, and when a call goes another way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from goq import limits
+from goq.cluster.metadata.features import STREAM_CALLS_LEVEL
+from goq.cluster.metadata.state import ClusterSettings, Features, MetadataState
+from goq.cluster.rpc.server import ResponseBody, error_body
+from goq.cluster.rpc.stream_calls import ANSWER_KIND, CALL_KIND, StreamCalls
+from goq.errors import Conflict, InvalidFrame, TimedOut, Unavailable
+
+
+class Stream:
+    """A stream that hands each frame to the other side, unless it is held."""
+
+    disk = "its disk"
+    received_s = 0.0
+
+    def __init__(self, deliver: Callable[[bytes], object]) -> None:
+        self._deliver = deliver
+        self.is_full = False
+        self.is_held = False
+        self.held: list[bytes] = []
+
+    def send(self, data: bytes) -> bool:
+        if self.is_full:
+            return False
+        self.held.append(data)
+        if not self.is_held:
+            self.release()
+        return True
+
+    def release(self) -> None:
+        self.is_held, held, self.held = False, self.held, []
+        for data in held:
+            asyncio.get_running_loop().call_soon(self._deliver, data)
+
+    def abort(self, reason: str) -> None:
+        raise AssertionError(reason)
+
+
+class World:
+    """Two nodes with a stream; ``b`` answers with its caller, the caller's disk and the body."""
+
+    def __init__(self, level: int = STREAM_CALLS_LEVEL) -> None:
+        features = Features(level)
+        state = MetadataState(1, {}, {}, {}, ClusterSettings(3, 2), features=features)
+        self.a, self.b = StreamCalls(lambda: state), StreamCalls(lambda: state)
+        self.to_b = Stream(lambda data: self.b.receive("a", data))
+        self.to_a = Stream(lambda data: self.a.receive("b", data))
+        self.b.answer = self._answer
+        self.a.on_stream_open("b", self.to_b)
+        self.b.on_stream_open("a", self.to_a)
+
+    async def _answer(
+        self, node: str, disk: str, path: str, body: bytes
+    ) -> tuple[int, ResponseBody]:
+        if path == "/refused":
+            return 409, error_body(Conflict("not now"))
+        if path == "/broken":
+            raise RuntimeError("a fault of the program")
+        return 200, [f"{node} {disk} {path} ".encode(), body]
+
+    async def call(self, path: str = "/p", body: bytes = b"body", wait_ms: int = 0) -> bytes | None:
+        return await self.a.call("b", path, body, wait_ms)
+
+
+def run(test: Callable[[World], Awaitable[None]], level: int = STREAM_CALLS_LEVEL) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(20):
+            await test(World(level))
+
+    asyncio.run(main())
+
+
+def test_a_call_is_answered_and_an_error_is_raised_as_over_http() -> None:
+    async def test(world: World) -> None:
+        assert await world.call() == b"a its disk /p body"
+        with pytest.raises(Conflict, match="not now"):
+            await world.call("/refused")
+        answers = await asyncio.gather(*(world.call(body=b"%d" % n) for n in range(50)))
+        assert answers == [b"a its disk /p %d" % n for n in range(50)]
+
+    run(test)
+
+
+def test_what_no_stream_can_carry_goes_over_http() -> None:
+    async def test(world: World) -> None:
+        assert await world.a.call("c", "/p", b"", 0) is None
+        assert await world.call(body=bytes(limits.STREAM_CALL_BYTES_MAX + 1)) is None
+        world.to_b.is_full = True
+        assert await world.call() is None
+        world.a.on_stream_close("b")
+        assert await world.call() is None
+
+    run(test)
+
+
+def test_below_the_feature_level_no_call_goes_over_a_stream() -> None:
+    async def test(world: World) -> None:
+        assert await world.call() is None
+
+    run(test, STREAM_CALLS_LEVEL - 1)
+
+
+def test_while_an_answer_is_overdue_other_calls_go_over_http(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "STREAM_CALL_PATIENCE_S", 0.01)
+
+    async def test(world: World) -> None:
+        world.to_b.is_held = True
+        late = asyncio.ensure_future(world.call(body=b"late"))
+        await asyncio.sleep(0.02)
+        assert await world.call() is None
+        world.to_b.release()
+        assert await late == b"a its disk /p late"
+        assert await world.call() is not None
+        world.to_b.is_held = True
+        may_wait = asyncio.ensure_future(world.call(body=b"held", wait_ms=60_000))
+        await asyncio.sleep(0.02)
+        follows = asyncio.ensure_future(world.call(body=b"next", wait_ms=60_000))
+        await asyncio.sleep(0)
+        world.to_b.release()
+        assert await may_wait == b"a its disk /p held"
+        assert await follows == b"a its disk /p next"
+
+    run(test)
+
+
+def test_calls_of_a_stream_that_ends_or_is_silent_may_have_been_carried_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def test(world: World) -> None:
+        world.to_b.is_held = True
+        waiting = asyncio.ensure_future(world.call())
+        await asyncio.sleep(0)
+        world.a.on_stream_open("b", Stream(lambda _data: None))
+        with pytest.raises(TimedOut, match="has ended"):
+            await waiting
+        monkeypatch.setattr(limits, "RPC_TIMEOUT_MS", 10)
+        with pytest.raises(TimedOut, match="does not answer"):
+            await world.call()
+
+    run(test)
+
+
+def test_a_node_that_starts_or_breaks_answers_all_the_same() -> None:
+    async def test(world: World) -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+        with pytest.raises(Unavailable):
+            await world.call("/broken")
+        world.b.answer = None
+        with pytest.raises(Unavailable, match="starts or stops"):
+            await world.call()
+
+    run(test)
+
+
+def test_no_more_calls_wait_on_a_stream_than_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "STREAM_CALLS_MAX", 2)
+
+    async def test(world: World) -> None:
+        world.to_b.is_held = True
+        waiting = [asyncio.ensure_future(world.call()) for _ in range(2)]
+        await asyncio.sleep(0)
+        assert await world.call() is None
+        frames = [*world.to_b.held, world.to_b.held[0]]
+        for frame in frames[:2]:
+            world.b.receive("a", frame)
+        with pytest.raises(InvalidFrame, match="too many"):
+            world.b.receive("a", frames[2])
+        await asyncio.gather(*waiting)
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        bytes((CALL_KIND,)),
+        bytes((ANSWER_KIND,)) + b"\0" * 5,
+        bytes((CALL_KIND,)) + bytes(8) + b"\x02\0" + b"\xff\xff",
+    ],
+)
+def test_a_frame_that_is_no_call_and_no_answer_ends_the_stream(frame: bytes) -> None:
+    async def test(world: World) -> None:
+        with pytest.raises(InvalidFrame):
+            world.b.receive("a", frame)
+        assert not world.b.receive("a", b"\x03 of pushes")
+
+    run(test)
+
+
+def test_an_answer_to_no_call_is_ignored() -> None:
+    async def test(world: World) -> None:
+        assert world.a.receive("b", bytes((ANSWER_KIND,)) + bytes(10))
+        assert await world.call() is not None
+
+    run(test)
