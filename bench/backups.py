@@ -36,10 +36,12 @@ def _live(node: GoqNode, count: int) -> tuple[float, float]:
     return quantiles(late_ms)
 
 
-def _back_up(url: str, is_done: Synchronized[int]) -> None:
+def _back_up(url: str, folder: Path, is_over: Synchronized[int]) -> None:
+    """Back up over and over, all anew each time."""
     with Client(url) as client:
-        client.create_backup()
-    is_done.value = 1
+        while not is_over.value:
+            client.create_backup()
+            folder.rename(folder.with_name(f"backups-{time.monotonic_ns()}"))
 
 
 def _seconds(work: Callable[[], object]) -> float:
@@ -70,11 +72,10 @@ def _measure(place: Place) -> tuple[float, ...]:
             client.create_topic(TOPIC)
             fill(node, TOPIC, place.scaled(MESSAGES))
             alone = _live(node, count)
-            is_done = multiprocessing.get_context("spawn").Value("i", 0)
-            backing_up = beside(_back_up, node.url, is_done)
+            is_over = multiprocessing.get_context("spawn").Value("i", 0)
+            backing_up = beside(_back_up, node.url, backups, is_over)
             meanwhile = _live(node, count)
-            if is_done.value and place.scale == 1:
-                raise RuntimeError("the backup was over before the traffic")
+            is_over.value = 1
             backing_up.join()
             client.create_backup()
             unchanged_s = _seconds(client.create_backup)
@@ -94,10 +95,10 @@ WORKS = [
         [
             Row("backup-alone-p50", f"{_TRAFFIC}: p50", "ms"),
             Row("backup-alone-p99", f"{_TRAFFIC}: p99", "ms"),
-            Row("backup-beside-p50", f"{_TRAFFIC}, beside a backup of 1 GB: p50", "ms"),
+            Row("backup-beside-p50", f"{_TRAFFIC}, beside backups of 1 GB: p50", "ms"),
             Row(
                 "backup-beside-p99",
-                f"{_TRAFFIC}, beside a backup of 1 GB: p99",
+                f"{_TRAFFIC}, beside backups of 1 GB: p99",
                 "ms",
                 2.0,
                 target_of="backup-alone-p99",

@@ -11,8 +11,9 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from time import perf_counter
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar
 
 from goq.api.access_control import AccessControl
 from goq.api.errors import problem_response
@@ -31,7 +32,7 @@ from goq.errors import (
 )
 from goq.histogram import Histogram
 from goq.http.failure_log import FailureLog
-from goq.http.message import Request, Response
+from goq.http.message import DeferredAnswer, Request, Response
 
 T = TypeVar("T")
 RouteHandler = Callable[..., Response | Awaitable[Response]]
@@ -41,6 +42,7 @@ NDJSON: Final = "application/x-ndjson"
 _CODING: Final = "content-encoding"
 _UNMATCHED: Final = "(none)"
 _STOPPED_RETRY_MS: Final = 1000
+_PATHS_KNOWN_MAX: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +176,7 @@ class Router:
         self._access = access
         self.on_stop: list[Callable[[], None]] = []
         """Called before the waiting requests are answered."""
-        self.opened: Callable[[Route, list[str]], Awaitable[None] | None] | None = None
+        self.opened: Callable[[Route, Sequence[str]], Awaitable[None] | None] | None = None
         """Returns what a request waits for while a start still opens topics."""
         self._stats = stats
         self._failures = failures
@@ -182,6 +184,7 @@ class Router:
         self._stopped_retry_ms = None if has_other_nodes else _STOPPED_RETRY_MS
         self._waiting: set[asyncio.Task[object]] = set()
         self._interrupted: set[asyncio.Task[object]] = set()
+        self._found: dict[str, tuple[_Segment, tuple[str, ...]]] = {}  # by path, as last found
         self._root = _Segment()
         for route in (*routes, *pages):
             node = self._root
@@ -193,7 +196,7 @@ class Router:
                     node = node.children.setdefault(segment, _Segment())
             node.methods[route.method] = route
 
-    def match(self, request: Request) -> tuple[Route, list[str]]:
+    def match(self, request: Request) -> tuple[Route, Sequence[str]]:
         """Return the route of a request and the values of its path parameters.
 
         Raises ``RouteNotFound``, or ``MethodNotAllowed`` where the path has other methods, and what
@@ -247,9 +250,17 @@ class Router:
                     return self._run(request, route, values, started_s, begun=begun)
             if route.is_async:
                 return self._run(request, route, values, started_s)
-            response = cast(Response, route.handler(request, *values))
+            answer = route.handler(request, *values)
+            if isinstance(answer, DeferredAnswer):
+                request.is_brief = True
+                answer.finish = partial(self._finish, request, path, started_s)
+                return answer
+            if not isinstance(answer, Response):
+                return self._run(request, route, values, started_s, begun=answer)
+            response = answer
         except GoqError as error:
             response = self._refused(request, path, error)
+            self._hold_beyond_quota(request, error)
             if isinstance(error, UnsupportedMedia):
                 response.headers["Accept-Encoding"] = "identity"
             if isinstance(error, MethodNotAllowed):
@@ -258,6 +269,17 @@ class Router:
                 return self._held(request, path, started_s, response)
         self._stats.count(request.method, path, response.status, perf_counter() - started_s)
         return response
+
+    def _finish(
+        self, request: Request, path: str, started_s: float, outcome: Response | Exception
+    ) -> Response:
+        """Count a deferred answer; an error becomes a problem."""
+        if isinstance(outcome, GoqError):
+            outcome = self._refused(request, path, outcome)
+        elif isinstance(outcome, Exception):
+            raise outcome
+        self._stats.count(request.method, path, outcome.status, perf_counter() - started_s)
+        return outcome
 
     async def _held(
         self, request: Request, path: str, started_s: float, response: Response
@@ -293,7 +315,7 @@ class Router:
         self,
         request: Request,
         route: Route,
-        values: list[str],
+        values: Sequence[str],
         started_s: float,
         *,
         opened: Awaitable[None] | None = None,
@@ -305,7 +327,7 @@ class Router:
             answer = begun or route.handler(request, *values)
             if isinstance(answer, Response):
                 response = answer
-            elif begun is not None:
+            elif route.waits and begun is not None:
                 response = self._answered(request, await begun)
             elif route.waits:
                 response = self._answered(request, await self._wait(answer))
@@ -313,13 +335,16 @@ class Router:
                 response = await answer
         except GoqError as error:
             response = self._refused(request, route.path, error)
-            if self._access is not None and isinstance(error, TooManyRequests | QuotaExceeded):
-                self._access.hold_beyond_quota(request)
-                if request.pause_s:
-                    return await self._held(request, route.path, started_s, response)
+            self._hold_beyond_quota(request, error)
+            if request.pause_s:
+                return await self._held(request, route.path, started_s, response)
         seconds = perf_counter() - started_s
         self._stats.count(request.method, route.path, response.status, seconds)
         return response
+
+    def _hold_beyond_quota(self, request: Request, error: GoqError) -> None:
+        if self._access is not None and isinstance(error, TooManyRequests | QuotaExceeded):
+            self._access.hold_beyond_quota(request)
 
     def _answered(self, request: Request, response: Response) -> Response:
         return response if self._access is None else self._access.answered(request, response)
@@ -343,8 +368,17 @@ class Router:
             self._waiting.discard(task)
             self._interrupted.discard(task)
 
-    def _find(self, request: Request) -> tuple[_Segment, list[str]]:
-        node, values = self._root, []
+    def _find(self, request: Request) -> tuple[_Segment, tuple[str, ...]]:
+        found = self._found.get(request.path)
+        if found is None:
+            if len(self._found) >= _PATHS_KNOWN_MAX:
+                self._found.clear()
+            node, values = self._walk(request)
+            found = self._found[request.path] = node, tuple(values)
+        return found
+
+    def _walk(self, request: Request) -> tuple[_Segment, list[str]]:
+        node, values = self._root, list[str]()
         for segment in request.path.split("/")[1:]:
             child = node.children.get(segment)
             if child is None:

@@ -11,8 +11,9 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from goq.backup.backup import BackupBuilder, BackupResult, check_apart
 from goq.backup.inspection import prune_place
@@ -21,6 +22,7 @@ from goq.backup.node_source import BackupSource, LocalSource
 from goq.backup.place import is_url, open_place
 from goq.backup.planned_files import PlannedTopic
 from goq.broker.broker import Broker
+from goq.broker.runtime.single_job import JobOutcome, SingleJob
 from goq.config.backup import BackupConfig
 from goq.errors import GoqError, InvalidInput, Unavailable
 from goq.storage.disk import RealDisk
@@ -30,16 +32,8 @@ _RETRY_S: Final = 60.0
 _YIELD_S: Final = 15.0
 
 
-class NodeBackupOutcome(NamedTuple):
-    """A backup of this run of the node: its number, and its result or why it failed."""
-
-    number: int
-    result: BackupResult | None
-    failure: GoqError | None
-
-
 class NodeBackups:
-    """The backups of a node to the folder of its configuration; ``last`` is the last one here."""
+    """The backups of a node to the folder of its configuration."""
 
     def __init__(
         self,
@@ -54,7 +48,7 @@ class NodeBackups:
         Of several nodes with a schedule and one place, the one that ``goes_first`` backs up.
         """
         self.config = config
-        self.last: NodeBackupOutcome | None = None
+        self.job = SingleJob[BackupResult]("backup")
         self.failures = 0
         self.newest_us: int | None = None
         """The time of the newest backup in the folder; None without any."""
@@ -62,14 +56,7 @@ class NodeBackups:
         self._source: BackupSource = source or LocalSource(broker, RealDisk())
         self._goes_first = goes_first
         self._data_dir = broker.topics_dir.parent
-        self._number = 0
-        self._running: asyncio.Task[None] | None = None
         self._schedule: asyncio.Task[None] | None = None
-
-    @property
-    def running(self) -> int | None:
-        """The number of the backup under way."""
-        return None if self._running is None or self._running.done() else self._number
 
     @property
     def age_s(self) -> float | None:
@@ -95,10 +82,10 @@ class NodeBackups:
 
     async def close(self) -> None:
         """Stop the schedule, and give up the backup under way: its objects serve the next one."""
-        tasks = [task for task in (self._schedule, self._running) if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._schedule is not None:
+            self._schedule.cancel()
+            await asyncio.wait([self._schedule])
+        await self.job.cancel()
 
     def begin(self, to: str | None = None) -> int:
         """Begin a backup; return its number, or that of the one under way.
@@ -106,27 +93,13 @@ class NodeBackups:
         Raises ``InvalidInput`` if the configuration names no folder, or another one than ``to``.
         """
         where = configured_place(self.config, to)
-        running = self.running
+        running = self.job.running
         if running is not None:
             return running
-        self._number += 1
-        self._running = asyncio.ensure_future(self._run(self._number, where))
-        return self._number
+        return self.job.begin(partial(self._back_up, where), partial(self._tell, where))
 
-    async def _run(self, number: int, where: Path | str) -> None:
-        result, failure = None, None
-        try:
-            result = await self._back_up(where)
-        except GoqError as error:
-            failure = error
-        except OSError as error:
-            failure = GoqError(f"the backup to {where} failed: {error}")
-        except asyncio.CancelledError:
-            raise
-        except Exception as error:
-            _log.exception("backup to %s", where)
-            failure = GoqError(f"the backup failed: {error!r}")
-        self.last = NodeBackupOutcome(number, result, failure)
+    def _tell(self, where: Path | str, ended: JobOutcome[BackupResult]) -> None:
+        _, result, failure = ended
         if failure is not None:
             self.failures += 1
             _log.error("no backup to %s: %s", where, failure.detail)
@@ -211,8 +184,7 @@ class NodeBackups:
                 continue  # another node has backed up
             failures = self.failures
             self.begin()
-            assert self._running is not None
-            await asyncio.wait([self._running])
+            await self.job.wait()
             if self.failures == failures:
                 await self._prune()
             elif self.age_s is None or self.age_s >= every_s:

@@ -29,6 +29,7 @@ from goq.backup.place import open_place
 from goq.backup.restore import RestoreOrder, choose_backup, chosen_topics
 from goq.backup.topic_restorer import TopicRestorer
 from goq.broker.broker import Broker
+from goq.broker.runtime.single_job import JobOutcome, SingleJob
 from goq.config.backup import BackupConfig
 from goq.config.topic import TopicSettings
 from goq.errors import (
@@ -82,37 +83,22 @@ class RestoredTopic(NamedTuple):
     missing: tuple[str, ...] = ()
 
 
-class RestoreOutcome(NamedTuple):
-    """A restore of this run of the node: its number, and its result or why it failed."""
-
-    number: int
-    result: RestoredTopic | None
-    failure: GoqError | None
-
-
 class NodeRestores:
     """The restores of a node; ``is_in_cluster`` is None on a standalone one."""
 
     def __init__(
         self, broker: Broker, config: BackupConfig, is_in_cluster: IsInCluster | None = None
     ) -> None:
-        self.last: RestoreOutcome | None = None
+        self.job = SingleJob[RestoredTopic]("restore")
         self._broker = broker
         self._config = config
         self._is_in_cluster = is_in_cluster
         self._disk = RealDisk()
         self._data_dir = broker.topics_dir.parent
         self._folder = self._data_dir / RESTORING_DIR
-        self._number = 0
-        self._running: asyncio.Task[None] | None = None
         self._cleaning: asyncio.Task[None] | None = None
         self._stopped = threading.Event()
         self._thread = ThreadPoolExecutor(1, "goq-restore", initializer=_lower_priority)
-
-    @property
-    def running(self) -> int | None:
-        """The number of the restore under way."""
-        return None if self._running is None or self._running.done() else self._number
 
     async def open(self) -> None:
         """Begin to remove what an earlier run has left of restores."""
@@ -123,10 +109,10 @@ class NodeRestores:
     async def close(self) -> None:
         """Give up the restore under way; what it leaves is removed by the next start."""
         self._stopped.set()
-        tasks = [task for task in (self._running, self._cleaning) if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._cleaning is not None:
+            self._cleaning.cancel()
+            await asyncio.wait([self._cleaning])
+        await self.job.cancel()
         await asyncio.to_thread(self._thread.shutdown)  # it may be opening a large log
 
     def begin(self, order: TopicRestoreOrder, place: str | None = None) -> int:
@@ -147,30 +133,9 @@ class NodeRestores:
         for taken in (name, name + DEAD_LETTERS_SUFFIX):
             if taken in self._broker.topics:
                 raise TopicExists(f"topic {taken} exists: choose another name", field="as")
-        if self.running is not None:
+        if self.job.running is not None:
             raise Conflict("another restore is under way; try again when it is done")
-        self._number += 1
-        self._running = asyncio.ensure_future(self._run(self._number, order, where))
-        return self._number
-
-    async def _run(self, number: int, order: TopicRestoreOrder, where: Path | str) -> None:
-        result, failure = None, None
-        try:
-            result = await self._restore(order, where)
-        except GoqError as error:
-            failure = error
-        except OSError as error:
-            failure = GoqError(f"the restore from {where} failed: {error}")
-        except asyncio.CancelledError:
-            raise
-        except Exception as error:
-            _log.exception("restore from %s", where)
-            failure = GoqError(f"the restore failed: {error!r}")
-        self.last = RestoreOutcome(number, result, failure)
-        if failure is not None:
-            _log.error("%s is not restored as %s: %s", order.topic, order.new_name, failure.detail)
-        else:
-            _log.warning("%s is restored as %s", order.topic, order.new_name)
+        return self.job.begin(partial(self._restore, order, where), partial(_tell, order))
 
     async def _restore(self, order: TopicRestoreOrder, where: Path | str) -> RestoredTopic:
         await self._broker.start_queue.wait_for_all()
@@ -286,6 +251,14 @@ class _Staged(NamedTuple):
     groups: Mapping[str, Mapping[str, str]]
     epoch: int
     result: RestoredTopic
+
+
+def _tell(order: TopicRestoreOrder, ended: JobOutcome[RestoredTopic]) -> None:
+    if ended.failure is not None:
+        reason = ended.failure.detail
+        _log.error("%s is not restored as %s: %s", order.topic, order.new_name, reason)
+    else:
+        _log.warning("%s is restored as %s", order.topic, order.new_name)
 
 
 def _lower_priority() -> None:

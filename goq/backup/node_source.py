@@ -5,7 +5,8 @@ same moment: each event is about messages that are committed by then, and in the
 says that a copy is stored which the other topic lacks. Logs only grow there, so their bytes up to
 the ends stay what they are.
 
-Files are copied as background reads, in pieces of about 10 ms, which pause during live traffic.
+Files are copied as background reads, which pause during live traffic: many pieces of a file at a
+time while there is none, and one at full load.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ from goq.storage.archive.manifest import ARCHIVE_DIR
 from goq.storage.disk import Disk
 from goq.storage.log.reader import LogReader
 
-_PIECE_S: Final = 0.01
+_STEP_S: Final = 0.02
+"""How long pieces are copied without a look at the load, while there was none."""
 _BUSY_S: Final = 0.2
 Copying = Generator[int, None, StoredPartition]
 """A copy of a partition under way; each step blocks and yields the bytes of a piece."""
@@ -121,7 +123,8 @@ class LocalSource:
         """Run the steps of a copy as background reads."""
         while True:
             try:
-                stored = await self._broker.background.run(lambda: _advance(copying))
+                step_s = _STEP_S * (1 - self._broker.background.load)
+                stored = await self._broker.background.run(partial(_advance, copying, step_s))
             except TooManyRequests:
                 await asyncio.sleep(_BUSY_S)
                 continue
@@ -139,16 +142,17 @@ class LocalSource:
 PLAN_TRIES: Final = 20
 
 
-def _advance(copying: Copying) -> StoredPartition | None:
-    """Copy for about 10 ms; return the partition once it is copied."""
-    until_s = time.monotonic() + _PIECE_S
-    while time.monotonic() < until_s:
+def _advance(copying: Copying, step_s: float) -> StoredPartition | None:
+    """Copy at least a piece, for about so long; return the partition once it is copied."""
+    until_s = time.monotonic() + step_s
+    while True:
         try:
             next(copying)
         except StopIteration as done:
             stored: StoredPartition = done.value
             return stored
-    return None
+        if time.monotonic() >= until_s:
+            return None
 
 
 def plan_topic(topic: Topic) -> PlannedTopic:

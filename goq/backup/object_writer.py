@@ -25,7 +25,8 @@ from goq.backup.place import BackupPlace
 from goq.backup.planned_files import FileStamp, PlannedFile, PlannedLog, PlannedPartition
 from goq.errors import CorruptData
 
-PIECE_BYTES: Final = 4 * limits.MIB
+PIECE_BYTES: Final = limits.MIB
+"""Small, because a sync of live traffic waits for the pieces before it in the device's queue."""
 
 
 class FileKey(NamedTuple):

@@ -10,9 +10,8 @@ import sys
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
 from itertools import accumulate, chain
-from typing import Any
+from typing import Any, NamedTuple
 
 from goq import limits
 from goq.errors import TooLarge
@@ -64,8 +63,7 @@ class Columns:
         return Columns(**found)
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerMark:
+class ProducerMark(NamedTuple):
     """The producer of a batch, and the sequence number of its first message."""
 
     producer_id: int
@@ -167,9 +165,27 @@ def assemble_frame(
     left_out: int = 0,
 ) -> bytes:
     """Return the parts of ``body``, together a multiple of 8 bytes, after their header."""
+    header = header_of(
+        body, count=count, attributes=attributes, producer=producer, left_out=left_out
+    )
+    return b"".join((header.pack(), *body))
+
+
+def header_of(
+    body: Sequence[bytes],
+    *,
+    count: int,
+    attributes: int,
+    producer: ProducerMark = NO_PRODUCER,
+    left_out: int = 0,
+) -> FrameHeader:
+    """Return the header of a frame with the parts of ``body``, together a multiple of 8 bytes."""
     frame_bytes = HEADER_BYTES + sum(map(len, body))
     _check_frame_bytes(frame_bytes)
-    header = FrameHeader(
+    body_crc32c = 0
+    for part in body:
+        body_crc32c = crc32c(part, body_crc32c)
+    return FrameHeader(
         magic=MAGIC,
         frame_bytes=frame_bytes,
         base_offset=0,
@@ -181,9 +197,8 @@ def assemble_frame(
         producer_epoch=producer.epoch,
         producer_id=producer.producer_id,
         first_sequence=producer.first_sequence,
-        body_crc32c=reduce(lambda crc, part: crc32c(part, crc), body, 0),
+        body_crc32c=body_crc32c,
     )
-    return b"".join((header.pack(), *body))
 
 
 def _check_frame_bytes(frame_bytes: int) -> None:

@@ -13,7 +13,14 @@ from typing import Any, cast
 from goq import limits
 from goq.errors import GoqError, Unavailable
 from goq.http.context import ServerContext
-from goq.http.message import BriefAnswer, CreateProtocol, LiveStream, Request, Response
+from goq.http.message import (
+    BriefAnswer,
+    CreateProtocol,
+    DeferredAnswer,
+    LiveStream,
+    Request,
+    Response,
+)
 from goq.http.request_parser import Phase, RequestParser
 from goq.http.response_writer import (
     CLOSE,
@@ -231,6 +238,11 @@ class Connection(asyncio.Protocol):
                 self._finish(request)
                 _note_step(shared, request, started_s)
                 return
+        elif isinstance(answer, DeferredAnswer):
+            answer.then(partial(self._answer_later, request))
+            _note_step(shared, request, started_s)
+            self._close_at_eof(request)
+            return
         elif request.is_brief and inspect.iscoroutine(answer):
             self._answer_briefly(answer, request)
             return
@@ -256,20 +268,40 @@ class Connection(asyncio.Protocol):
         shared, is_first_step = self._shared, True
 
         def on_answer(response: Response | None, error: BaseException | None) -> None:
-            if self._transport.is_closing():  # the client is gone
-                if response is not None and response.on_refused is not None:
-                    response.on_refused()
-                return
-            if response is None or response.stream is not None:
-                response = shared.failure(error or TypeError("a brief answer streams"), request)
-            self._writer.write(response, self._connection_line(request), request)
-            self._finish(request)
-            if not is_first_step:
+            if self._write_answer(request, response, error) and not is_first_step:
                 self._advance()
 
         note_step = partial(_note_step, shared, request)
         BriefAnswer(answer, self._loop, on_answer, note_step).step()
         is_first_step = False
+        self._close_at_eof(request)
+
+    def _answer_later(
+        self, request: Request, response: Response | None, error: BaseException | None
+    ) -> None:
+        """Write an answer that was deferred, and go on."""
+        started_s = perf_counter()
+        if self._write_answer(request, response, error):
+            self._advance()
+        _note_step(self._shared, request, started_s)
+
+    def _write_answer(
+        self, request: Request, response: Response | None, error: BaseException | None
+    ) -> bool:
+        """Write a whole answer; return False if the client is gone."""
+        if self._transport.is_closing():
+            if response is not None and response.on_refused is not None:
+                response.on_refused()
+            return False
+        if response is None or response.stream is not None:
+            error = error or TypeError("a brief answer streams")
+            response = self._shared.failure(error, request)
+        self._writer.write(response, self._connection_line(request), request)
+        self._finish(request)
+        return True
+
+    def _close_at_eof(self, request: Request) -> None:
+        """Close if the client has ended, and its request need not be finished."""
         if self._eof and not request.outlives_eof and self._current is request:
             self._close()
 

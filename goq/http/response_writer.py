@@ -63,7 +63,18 @@ class ResponseWriter:
         ``request`` is ``None`` for bytes that never became a request.
         """
         head_only = request is not None and request.method == "HEAD"
+        body = response.body
         try:
+            if (
+                isinstance(body, bytes)
+                and len(body) <= JOIN_BYTES_MAX
+                and not (response.headers or head_only or response.status in BODILESS)
+            ):  # as most are
+                start = _start(response.status, response.content_type)
+                self._transport.write(
+                    b"%b%bContent-Length: %d\r\n\r\n%b" % (start, connection, len(body), body)
+                )
+                return
             parts = render(response, connection, head_only=head_only)
             self._check_room(parts)
         except TooManyRequests as error:

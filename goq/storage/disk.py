@@ -22,8 +22,7 @@ import os
 import resource
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -124,12 +123,13 @@ class OpenFiles:
         """
         while True:
             with self._lock:
-                failure = self._failed_syncs.get(path)
+                failure = self._failed_syncs.get(path) if self._failed_syncs else None
                 if failure is not None:
                     raise OSError(failure.errno, f"an earlier sync failed: {failure}", str(path))
-                found = self._open.get(path)
+                found = self._open.pop(path, None)
+                if found is not None:
+                    self._open[path] = found
                 if found is not None and found.is_writable:
-                    self._open[path] = self._open.pop(path)
                     found.users += 1
                     if writes:
                         found.writes += 1
@@ -263,13 +263,8 @@ class _RealFile:
         self.size_bytes = status.st_size
         self._written_back = 0
 
-    @contextmanager
-    def _opened(self, *, writes: bool = True) -> Iterator[Descriptor]:
-        used = self._files.use(self._path, self._id, writes=writes)
-        try:
-            yield used
-        finally:
-            self._files.release(used)
+    def _use(self, *, writes: bool = True) -> Descriptor:
+        return self._files.use(self._path, self._id, writes=writes)
 
     def append(self, buffers: Sequence[bytes | memoryview]) -> None:
         space = self._space
@@ -283,15 +278,16 @@ class _RealFile:
             self._append(buffers)
 
     def _append(self, buffers: Sequence[bytes | memoryview]) -> None:
-        start = self.size_bytes
-        with self._opened() as opened:
-            try:
-                for first in range(0, len(buffers), _IOV_MAX):
-                    self._append_some(opened.fd, buffers[first : first + _IOV_MAX])
-            except OSError:
-                os.ftruncate(opened.fd, start)
-                self.size_bytes = start
-                raise
+        start, opened = self.size_bytes, self._use()
+        try:
+            for first in range(0, len(buffers), _IOV_MAX):
+                self._append_some(opened.fd, buffers[first : first + _IOV_MAX])
+        except OSError:
+            os.ftruncate(opened.fd, start)
+            self.size_bytes = start
+            raise
+        finally:
+            self._files.release(opened)
 
     def _append_some(self, fd: int, buffers: Sequence[bytes | memoryview]) -> None:
         expected = sum(map(len, buffers))
@@ -306,26 +302,38 @@ class _RealFile:
 
     def start_writeback(self) -> None:
         start, end = self._written_back, self.size_bytes
-        with self._opened(writes=False) as opened:
+        opened = self._use(writes=False)
+        try:
             os.posix_fadvise(opened.fd, start, end - start, os.POSIX_FADV_DONTNEED)
+        finally:
+            self._files.release(opened)
         self._written_back = end
 
     def write_at(self, data: bytes, position: int, *, must_last: bool = True) -> None:
-        with self._opened(writes=must_last) as opened:
+        opened = self._use(writes=must_last)
+        try:
             if os.pwrite(opened.fd, data, position) != len(data):
                 raise OSError(errno.EIO, "short write", str(self._path))
+        finally:
+            self._files.release(opened)
         self.size_bytes = max(self.size_bytes, position + len(data))
 
     def sync(self) -> None:
-        with self._opened(writes=False) as opened:
+        opened = self._use(writes=False)
+        try:
             os.fdatasync(opened.fd)
             opened.is_unsynced = False
+        finally:
+            self._files.release(opened)
 
     def truncate(self, size_bytes: int) -> None:
-        with self._opened() as opened:
+        opened = self._use()
+        try:
             os.ftruncate(opened.fd, size_bytes)
             os.fsync(opened.fd)
             opened.is_unsynced = False
+        finally:
+            self._files.release(opened)
         self.size_bytes = size_bytes
 
     def close(self) -> None:

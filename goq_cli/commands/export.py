@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 _NAMED = 10
 _MAX_WAIT = "10m"
 _TARGET_SIZE = "128MiB"
+_NICENESS = 10
 _COLUMNS = ("topic", "table", "files", "rows", "bytes", "missing")
 
 
@@ -278,12 +280,28 @@ def _check_topics(topics: list[str], nodes: Nodes) -> None:
 
 
 @contextmanager
+def _low_priority() -> Generator[None, None, None]:
+    """Run at a lower CPU priority, where the platform supports it: a node goes first."""
+    if not hasattr(os, "setpriority"):
+        yield
+        return
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    os.setpriority(os.PRIO_PROCESS, 0, max(before, _NICENESS))
+    try:
+        yield
+    finally:
+        with suppress(PermissionError):  # only root may raise it
+            os.setpriority(os.PRIO_PROCESS, 0, before)
+
+
+@contextmanager
 def _stager(engine: Engine, include_deleted: bool) -> Generator[Stager | None, None, None]:
     """Return the stager of pieces; None for this process."""
     from goq_cli.session import needs_extra
 
     if engine.name == "local":
-        yield None
+        with _low_priority():
+            yield None
         return
     with needs_extra("spark"):
         from goq.pipeline.export.spark_tasks import NodeAccess, stage_in_spark

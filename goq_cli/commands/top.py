@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from goq.client.results.live import LiveOrder, LiveState
 
 
+_TOPICS_LISTED: Final = 100
+
+
 def command(
     once: Annotated[
         bool, typer.Option("--once", help="Print one screen, of one interval, and end.")
@@ -47,8 +50,8 @@ def command(
         str, typer.Option("--filter", metavar="TEXT", help="Only topics with this in their names.")
     ] = "",
     limit: Annotated[
-        int | None, typer.Option(metavar="N", help="With --once or --json, so many topics.")
-    ] = None,
+        int, typer.Option(metavar="N", help="With --once or --json, the first N topics.")
+    ] = _TOPICS_LISTED,
 ) -> None:
     """Show the work of nodes, topics and groups: rates, lag, trend, time to drain.
 
@@ -58,7 +61,7 @@ def command(
     interval_s, order = _seconds(interval), _order(sort)
     if len(filter_) > limits.LIVE_SEARCH_MAX:
         raise UsageError(f"--filter: at most {limits.LIVE_SEARCH_MAX} characters")
-    if limit is not None and not 1 <= limit <= limits.LIVE_TOPICS_MAX:
+    if not 1 <= limit <= limits.LIVE_TOPICS_MAX:
         raise UsageError(f"--limit: {limit} is not between 1 and {limits.LIVE_TOPICS_MAX:,}")
     if not (once or SESSION.json):
         _show(interval_s, TopView(order, filter_, opened=topic))

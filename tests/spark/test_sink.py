@@ -11,7 +11,9 @@ pytest.importorskip("pyspark", minversion="4.2")
 
 import pyarrow as pa
 
+from goq import limits
 from goq.client import Client
+from goq.errors import InvalidInput
 from goq.pipeline.spark.sink import StreamWriter, WrittenBatch, stage
 from goq.pipeline.spark.sink_options import SinkOptions
 from goq.pipeline.spark.transaction_topics import TopicLedger
@@ -85,6 +87,34 @@ def test_a_batch_without_rows_finishes_one_that_was_interrupted(
     assert logged(node, topic) == []
     writer.commit([WrittenBatch({}, "query")], 1)
     assert logged(node, topic) == expected(2)
+
+
+def test_rows_without_key_and_partition_stay_together_by_batch_and_are_spread(
+    node: RunningNode, topic: str
+) -> None:
+    options = SinkOptions.parse({"server": node.url, "topic": topic, "txnId": "x"})
+    with Client(node.url) as client:
+        partitions = len(client.describe_topic(topic).partitions)
+        batch = pa.RecordBatch.from_pydict({"value": ["v0", "v1", "v2"]})
+        staged = stage(client, options, iter([batch] * partitions), 1)[topic]
+    assert sorted((each.partition, each.end - each.start) for each in staged) == [
+        (number, 3) for number in range(partitions)
+    ]
+
+
+def test_the_rows_of_a_task_are_for_so_many_topics_at_most(
+    node: RunningNode, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "SINK_TOPICS_MAX", 2)
+    options = SinkOptions.parse({"server": node.url, "txnId": "x"})
+    names = [topic, f"{topic}-b", f"{topic}-c"]
+    rows = pa.RecordBatch.from_pydict({"value": ["v"] * 3, "topic": names})
+    with Client(node.url) as client:
+        for name in names[1:]:
+            client.create_topic(name, 1)
+        assert len(stage(client, options, iter([rows.slice(0, 2)]), 0)) == 2
+        with pytest.raises(InvalidInput, match="at most 2 topics"):
+            stage(client, options, iter([rows]), 0)
 
 
 def test_a_query_with_a_name_is_written_once_and_one_without_each_time(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Sequence
 
 from msgspec import UNSET, Raw
 
@@ -18,12 +19,14 @@ from goq.api.codec.request import (
     time_us,
 )
 from goq.api.schemas.messages import HeaderIn, HeadersIn, NewMessage, Publish
-from goq.broker.topic.publisher import RoutedMessage
+from goq.broker.topic.publisher import ANY_PARTITION, RoutedMessage
 from goq.clock import TimeSlice
 from goq.config.topic import TopicSettings
 from goq.errors import InvalidInput, TooLarge
+from goq.frame.encoder import ProducerMark
 from goq.frame.hashes import dedup_hash
 from goq.frame.header import Attribute
+from goq.frame.one_value import parse_value
 from goq.frame.validation import check_delivery, check_frame
 from goq.frame.view import FrameView
 from goq.http.message import Request
@@ -52,29 +55,47 @@ def parse_acks(request: Request, in_body: str | None = None) -> Acks:
         ) from None
 
 
+def decode_small(request: Request) -> Publish | None:
+    """Return the body of a JSON publish; None if that takes longer than a moment."""
+    if _is_large(request.body):
+        return None
+    return json_body(request, Publish, bytes_max=LARGE_BYTES, keys_bytes_max=KEYS_BYTES_MAX)
+
+
+def only_message(publish: Publish, settings: TopicSettings, now_us: int) -> RoutedMessage | None:
+    """Return the message of a publish that has only one, if nothing but its place is unknown.
+
+    None for several, and where the answer says more than the place. Raises as
+    :func:`decode_messages`.
+    """
+    if len(publish.messages) != 1:
+        return None
+    new = publish.messages[0]
+    if new.dedup_id is not None or new.delay is not None or new.deliver_at is not None:
+        return None
+    one = _message(new, "messages[0]", settings, now_us)
+    _check_total(_total_margin_bytes(publish.messages) + _size_bytes(one.content))
+    return one
+
+
 async def decode_messages(
-    request: Request, settings: TopicSettings, now_us: int
+    request: Request, publish: Publish | None, settings: TopicSettings, now_us: int
 ) -> tuple[list[RoutedMessage], Acks]:
     """Return the messages of a JSON publish, and its ``acks``.
 
-    Delays and times to live count from ``now_us``. Raises ``InvalidInput`` naming the first bad
-    message.
+    ``publish`` is the result of :func:`decode_small`. Delays and times to live count from
+    ``now_us``. Raises ``InvalidInput`` naming the first bad message.
     """
     time_slice = TimeSlice()
     long_values: dict[int, bytes] = {}
-    if _is_large(request.body):
+    if publish is None:
         check_json(request, limits.BODY_BYTES_MAX)
         publish, long_values = await decode_large_publish(request.body)
-    else:
-        publish = json_body(request, Publish, bytes_max=LARGE_BYTES, keys_bytes_max=KEYS_BYTES_MAX)
     if not publish.messages:
         raise InvalidInput("there is no message to publish", field="messages")
-    count = len(publish.messages)
     if time_slice.is_over:
         await time_slice.next()
-    total_bytes = _FRAME_MARGIN_BYTES + _MESSAGE_MARGIN_BYTES * count
-    if not all(map(_is_plain, publish.messages)):
-        total_bytes += _DELIVERY_MARGIN_BYTES * count
+    total_bytes = _total_margin_bytes(publish.messages)
     placed: list[RoutedMessage] = []
     for number, new in enumerate(publish.messages):
         long_value = long_values.get(number)
@@ -85,6 +106,14 @@ async def decode_messages(
         if time_slice.is_over:
             await time_slice.next()
     return placed, parse_acks(request, publish.acks)
+
+
+def _total_margin_bytes(messages: Sequence[NewMessage]) -> int:
+    """Return how many bytes messages may add to a frame beside their contents."""
+    each_bytes = _MESSAGE_MARGIN_BYTES
+    if not all(map(_is_plain, messages)):
+        each_bytes += _DELIVERY_MARGIN_BYTES
+    return _FRAME_MARGIN_BYTES + each_bytes * len(messages)
 
 
 def _is_large(body: bytes) -> bool:
@@ -239,6 +268,18 @@ def _from_base64(text: str, field: str) -> bytes:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
         raise InvalidInput(f"not base64: {error}", field=field) from None
+
+
+def only_value(body: bytes) -> tuple[int | None, bytes, ProducerMark] | None:
+    """Return the partition, the value and the producer of a publish of one frame with one value.
+
+    A partition of None is any. None for all else, sound or not: see :func:`decode_frames`.
+    """
+    found = parse_value(body, _PARTITION_BYTES)
+    if found is None:
+        return None
+    partition = int.from_bytes(body[:_PARTITION_BYTES], "little")
+    return None if partition == ANY_PARTITION else partition, *found
 
 
 def decode_frames(body: bytes, settings: TopicSettings, now_ms: int) -> list[tuple[int, FrameView]]:

@@ -183,7 +183,12 @@ def _struct_in(place: Any) -> msgspec.inspect.StructType | None:
 
 def media_type(request: Request) -> str:
     """Return the content type without its parameters, lower-case."""
-    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    return _media_type(request.headers.get("content-type", ""))
+
+
+@lru_cache(maxsize=256)
+def _media_type(written: str) -> str:
+    return written.partition(";")[0].strip().lower()
 
 
 def wants_frames(request: Request) -> bool:

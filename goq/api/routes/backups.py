@@ -7,7 +7,9 @@ from goq.api.codec.request import json_body
 from goq.api.needs import OPERATE
 from goq.api.router import Route
 from goq.api.schemas.backups import BackupBegunOut, BackupOrder, BackupOut, BackupStatusOut
-from goq.backup.node_backups import NodeBackupOutcome, NodeBackups
+from goq.backup.backup import BackupResult
+from goq.backup.node_backups import NodeBackups
+from goq.broker.runtime.single_job import JobOutcome
 from goq.http.message import Request, Response
 from goq.units import format_time_us
 
@@ -57,14 +59,14 @@ class BackupRoutes:
         return json_response(
             BackupStatusOut(
                 None if folder is None else str(folder),
-                backups.running,
+                backups.job.running,
                 None if newest_us is None else format_time_us(newest_us),
-                None if backups.last is None else _finished(backups.last),
+                None if backups.job.last is None else _finished(backups.job.last),
             )
         )
 
 
-def _finished(last: NodeBackupOutcome) -> BackupOut:
+def _finished(last: JobOutcome[BackupResult]) -> BackupOut:
     if last.result is None:
         detail = "" if last.failure is None else last.failure.detail
         return BackupOut(number=last.number, failure=detail or "the node was stopped")

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Awaitable, Callable
 
 from goq import limits
 from goq.api.codec.messages import (
@@ -14,7 +13,15 @@ from goq.api.codec.messages import (
     lanes_of,
     messages_json,
 )
-from goq.api.codec.publish_request import decode_frames, decode_messages, parse_acks
+from goq.api.codec.publish_answer import PublishAnswer, answer_tail
+from goq.api.codec.publish_request import (
+    decode_frames,
+    decode_messages,
+    decode_small,
+    only_message,
+    only_value,
+    parse_acks,
+)
 from goq.api.codec.request import (
     CLIENT_ID,
     duration_ms,
@@ -34,10 +41,16 @@ from goq.api.views.log_read import RangeRead, RangeReader, damaged_json, read_sk
 from goq.api.views.principal_usage import PrincipalUsage
 from goq.broker.broker import Broker
 from goq.broker.retention.tiered_log import ArchiveView
-from goq.broker.topic.publisher import PublishedFrame, PublishedMessage
+from goq.broker.topic.publisher import (
+    PublishedFrame,
+    PublishedMessage,
+    RoutedMessage,
+    mark_of,
+)
 from goq.broker.topic.topic import Topic
 from goq.clock import TimeSlice
 from goq.errors import InvalidInput
+from goq.frame.encoder import ProducerMark
 from goq.frame.projection import OPTIONAL_COLUMNS
 from goq.frame.relative_times import absolute_ms
 from goq.frame.slice import slice_frame
@@ -132,35 +145,96 @@ class MessageRoutes:
             ),
         ]
 
-    async def publish(self, request: Request, name: str) -> Response:
+    def publish(self, request: Request, name: str) -> Awaitable[Response]:
         """Publish messages, as JSON or as frames."""
         topic = self._broker.topics.get(name)
-        settings = topic.settings if topic else self._broker.settings_for_publish(name)
-        now_us = self._broker.clock.wall_us()
-        client_id = parse_client_id(request)
+        is_simple = (
+            topic is not None
+            and self._nodes_with is None
+            and (request.principal is None or not request.principal.quotas)
+        )
         if media_type(request) == FRAMES:
-            acks = parse_acks(request)
-            if len(request.body) <= _CHECKED_AT_ONCE_BYTES:
-                frames = decode_frames(request.body, settings, now_us // 1000)
-            else:
-                check = partial(decode_frames, request.body, settings, now_us // 1000)
-                frames = await asyncio.to_thread(check)
-            if request.principal is not None and request.principal.quotas:
-                await self._usage.admit_frames(request.principal, [view for _, view in frames])
-            topic = topic or await self._create(name)
-            stored_frames = await topic.publisher.publish_frames(frames, client_id, acks=acks)
-            results = [_frame_result(stored) for stored in stored_frames]
+            answer = self._publish_value(request, topic) if topic and is_simple else None
+            return answer or self._publish_frames(request, name)
+        decoded = decode_small(request)
+        answer = None
+        if topic and is_simple and decoded is not None:
+            answer = self._publish_message(request, decoded, topic)
+        return answer or self._publish_messages(request, name, decoded)
+
+    def _publish_message(
+        self, request: Request, publish: Publish, topic: Topic
+    ) -> PublishAnswer | None:
+        """Begin to publish a single message; None if that takes more than a write."""
+        one = only_message(publish, topic.settings, self._broker.clock.wall_us())
+        if one is None:
+            return None
+        client_id = parse_client_id(request)
+        acks = parse_acks(request, publish.acks)
+        return self._begin(topic, one, mark_of(client_id), client_id, acks, is_frame=False)
+
+    def _publish_value(self, request: Request, topic: Topic) -> PublishAnswer | None:
+        """Begin to publish the value of a frame that has only that; None as above."""
+        found = only_value(request.body)
+        if found is None:
+            return None
+        partition, value, producer = found
+        client_id = parse_client_id(request)
+        if client_id is not None and not producer.producer_id:
+            producer = mark_of(client_id)
+        one = RoutedMessage(partition, Message(value))
+        return self._begin(topic, one, producer, client_id, parse_acks(request), is_frame=True)
+
+    def _begin(
+        self,
+        topic: Topic,
+        one: RoutedMessage,
+        producer: ProducerMark,
+        client_id: str | None,
+        acks: Acks,
+        *,
+        is_frame: bool,
+    ) -> PublishAnswer | None:
+        tail = answer_tail(topic.settings.fsync, topic.partitions.count)
+        answer = PublishAnswer(topic.name, tail, is_frame=is_frame)
+        partition = topic.publisher.publish_at_once(one, producer, client_id, acks, answer)
+        if partition is None:
+            return None
+        answer.partition = partition
+        return answer
+
+    async def _publish_frames(self, request: Request, name: str) -> Response:
+        topic = self._broker.topics.get(name)
+        settings = topic.settings if topic else self._broker.settings_for_publish(name)
+        now_ms = self._broker.clock.wall_ms()
+        client_id, acks = parse_client_id(request), parse_acks(request)
+        if len(request.body) <= _CHECKED_AT_ONCE_BYTES:
+            frames = decode_frames(request.body, settings, now_ms)
         else:
-            placed, acks = await decode_messages(request, settings, now_us)
-            if request.principal is not None and request.principal.quotas:
-                await self._usage.admit_messages(request.principal, placed)
-            topic = topic or await self._create(name)
-            stored_messages = await topic.publisher.publish_messages(placed, client_id, acks=acks)
-            results, time_slice = [], TimeSlice()
-            for asked, stored in zip(placed, stored_messages, strict=True):
-                results.append(_message_result(name, asked.content, stored))
-                if time_slice.is_over:
-                    await time_slice.next()
+            frames = await asyncio.to_thread(decode_frames, request.body, settings, now_ms)
+        if request.principal is not None and request.principal.quotas:
+            await self._usage.admit_frames(request.principal, [view for _, view in frames])
+        topic = topic or await self._create(name)
+        stored_frames = await topic.publisher.publish_frames(frames, client_id, acks=acks)
+        results = [_frame_result(stored) for stored in stored_frames]
+        return json_response(self._published(topic, results, acks))
+
+    async def _publish_messages(
+        self, request: Request, name: str, decoded: Publish | None
+    ) -> Response:
+        topic = self._broker.topics.get(name)
+        settings = topic.settings if topic else self._broker.settings_for_publish(name)
+        client_id, now_us = parse_client_id(request), self._broker.clock.wall_us()
+        placed, acks = await decode_messages(request, decoded, settings, now_us)
+        if request.principal is not None and request.principal.quotas:
+            await self._usage.admit_messages(request.principal, placed)
+        topic = topic or await self._create(name)
+        stored_messages = await topic.publisher.publish_messages(placed, client_id, acks=acks)
+        results, time_slice = [], TimeSlice()
+        for asked, stored in zip(placed, stored_messages, strict=True):
+            results.append(_message_result(name, asked.content, stored))
+            if time_slice.is_over:
+                await time_slice.next()
         return json_response(self._published(topic, results, acks))
 
     def _published(self, topic: Topic, results: list[PublishedOut], acks: Acks) -> PublishOut:

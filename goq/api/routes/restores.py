@@ -8,7 +8,8 @@ from goq.api.codec.request import json_body
 from goq.api.needs import OPERATE, check_ends, principal_of
 from goq.api.router import Route
 from goq.api.schemas.restores import RestoreBegunOut, RestoreOrderIn, RestoreOut, RestoreStatusOut
-from goq.backup.node_restores import NodeRestores, RestoreOutcome, TopicRestoreOrder
+from goq.backup.node_restores import NodeRestores, RestoredTopic, TopicRestoreOrder
+from goq.broker.runtime.single_job import JobOutcome
 from goq.clock import Clock
 from goq.http.message import Request, Response
 from goq.units import parse_time_us
@@ -63,12 +64,12 @@ class RestoreRoutes:
 
     def describe(self, _request: Request) -> Response:
         """Return the state of the restores."""
-        last = self._restores.last
-        found = None if last is None else _finished(last)
-        return json_response(RestoreStatusOut(self._restores.running, found))
+        job = self._restores.job
+        found = None if job.last is None else _finished(job.last)
+        return json_response(RestoreStatusOut(job.running, found))
 
 
-def _finished(last: RestoreOutcome) -> RestoreOut:
+def _finished(last: JobOutcome[RestoredTopic]) -> RestoreOut:
     if last.result is None:
         detail = "" if last.failure is None else last.failure.detail
         return RestoreOut(number=last.number, failure=detail or "the node was stopped")

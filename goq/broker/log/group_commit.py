@@ -183,11 +183,12 @@ class GroupCommit:
         return done
 
     def append_message(
-        self, message: Message, size_bytes: int, by: SharedBy
-    ) -> asyncio.Future[Appended]:
+        self, message: Message, size_bytes: int, by: SharedBy, done: Waiter[Appended]
+    ) -> None:
         """Queue a single message: those that wait for the same write share a frame.
 
-        ``size_bytes`` is that of :func:`message_bytes`. See :meth:`append`.
+        ``size_bytes`` is that of :func:`message_bytes`; ``done`` gets the position. See
+        :meth:`append`.
         """
         if self._closed is not None:
             raise self._closed
@@ -195,12 +196,11 @@ class GroupCommit:
         if shared is None or not shared.has_room_for(size_bytes):
             shared = self._shared[by] = SharedFrame(by)
             self._queue.append(_Waiting(shared, shared, begins_segment=False, acks=by.acks))
-        done: asyncio.Future[Appended] = self._loop.create_future()
         shared.add(message, size_bytes, done)
         self._queued_bytes += size_bytes
         self._turn.append_count += 1
-        self._wake()
-        return done
+        if not self._busy:
+            self._wake()
 
     def _wake(self) -> None:
         if not self._busy:

@@ -6,12 +6,12 @@ index entry and an acknowledgement each.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from goq import limits
-from goq.broker.log.pending_appends import Appended, reject, resolve
+from goq.broker.log.pending_appends import Appended, Waiter, reject, resolve
 from goq.frame.encoder import (
     NO_PRODUCER,
     ProducerMark,
@@ -19,7 +19,7 @@ from goq.frame.encoder import (
     encode_frame,
 )
 from goq.frame.header import HEADER_BYTES
-from goq.frame.one_value import encode_value
+from goq.frame.one_value import view_of_value
 from goq.frame.view import FrameView
 from goq.model import Acks, Message
 
@@ -35,6 +35,12 @@ class SharedBy(NamedTuple):
     default_lane: int = 0
 
 
+@lru_cache(maxsize=1024)
+def shared_by(producer: ProducerMark, acks: Acks, default_lane: int) -> SharedBy:
+    """Return the properties; the same object for the same ones, if they are frequent."""
+    return SharedBy(producer, acks, default_lane)
+
+
 class SharedFrame:
     """The messages of a frame that is encoded when its batch is written.
 
@@ -46,7 +52,7 @@ class SharedFrame:
     def __init__(self, by: SharedBy) -> None:
         self._by = by
         self._messages: list[Message] = []
-        self._waiting: list[asyncio.Future[Appended]] = []
+        self._waiting: list[Waiter[Appended]] = []
         self._view: FrameView | None = None
         self.size_bytes = 0
         """About the size of the frame, and no less."""
@@ -58,7 +64,7 @@ class SharedFrame:
             and len(self._messages) < limits.SHARED_FRAME_MESSAGES_MAX
         )
 
-    def add(self, message: Message, size_bytes: int, done: asyncio.Future[Appended]) -> None:
+    def add(self, message: Message, size_bytes: int, done: Waiter[Appended]) -> None:
         """Add a message; ``done`` gets its position."""
         self._messages.append(message)
         self._waiting.append(done)
@@ -77,8 +83,16 @@ class SharedFrame:
 
     def set_result(self, frame: Appended) -> None:
         """Resolve the waiter of each message with the message's position."""
-        for each, appended in zip(self._waiting, positions(frame, len(self._waiting)), strict=True):
-            resolve(each, appended)
+        if frame.left_out:
+            found = positions(frame, len(self._waiting))
+            for each, appended in zip(self._waiting, found, strict=True):
+                resolve(each, appended)
+            return
+        offset, time_us, _, _ = frame
+        for each in self._waiting:
+            if not each.done():
+                each.set_result(Appended(offset, time_us))
+            offset += 1
 
     def set_exception(self, error: Exception) -> None:
         """Fail the waiter of each message."""
@@ -103,7 +117,7 @@ def frame_of(messages: Sequence[Message], producer: ProducerMark, default_lane: 
     """Return messages as a frame; a single bare value takes a faster path."""
     first = messages[0]
     if len(messages) == 1 and first.value is not None and first == Message(first.value):
-        return FrameView.parse(encode_value(first.value, producer))
+        return view_of_value(first.value, producer)
     columns = columns_from_messages(messages, default_lane=default_lane)
     return FrameView.parse(encode_frame(columns, producer=producer))
 

@@ -20,7 +20,7 @@ from goq.broker.events.writer import EventWriter
 from goq.broker.log.admission import Admission
 from goq.broker.log.frame_cache import PartitionFrames
 from goq.broker.log.group_commit import GroupCommit
-from goq.broker.log.pending_appends import Appended, CommittedFrames, WrittenFrame
+from goq.broker.log.pending_appends import Appended, CommittedFrames, Waiter, WrittenFrame
 from goq.broker.log.quorum import Quorum
 from goq.broker.log.shared_frame import SharedBy, message_bytes
 from goq.broker.partition.loader import LoadedPartition
@@ -129,16 +129,30 @@ class Appender:
         """
         size_bytes = message_bytes(message)
         self.check_publish(size_bytes)
-        done = self.commit.append_message(message, size_bytes, by)
+        done: asyncio.Future[Appended] = self._loop.create_future()
+        self.commit.append_message(message, size_bytes, by, done)
         self._name(by.producer.producer_id, client_id, done)
         return done
+
+    def append_for(
+        self, done: Waiter[Appended], message: Message, by: SharedBy, client_id: str | None
+    ) -> bool:
+        """Do as :meth:`publish_message` for any waiter; return False where that takes a future."""
+        if client_id is not None and self._is_new_name(by.producer.producer_id, client_id):
+            return False
+        size_bytes = message_bytes(message)
+        self.check_publish(size_bytes)
+        self.commit.append_message(message, size_bytes, by, done)
+        return True
+
+    def _is_new_name(self, producer_id: int, client_id: str) -> bool:
+        return bool(producer_id) and self._state.producer_names.get(producer_id) != client_id
 
     def _name(
         self, producer_id: int, client_id: str | None, done: asyncio.Future[Appended]
     ) -> None:
         """Have a producer's name recorded with its first messages."""
-        names = self._state.producer_names
-        if client_id is not None and producer_id and names.get(producer_id) != client_id:
+        if client_id is not None and self._is_new_name(producer_id, client_id):
             done.add_done_callback(partial(self._record_name, producer_id, client_id))
 
     async def producers(self, _producer_id: int) -> ProducerTable:

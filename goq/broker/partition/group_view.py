@@ -100,25 +100,36 @@ class GroupView:
 
     def counts(self, scheduled_max: int, now_ms: int) -> GroupCounts:
         """Count messages by state; at most ``scheduled_max`` count as scheduled."""
-        group, start, end = self._group, self._state.start_offset, self._state.end_offset
-        untaken = end - start - group.taken.count(start, end)
-        unreadable = sum(
-            hole.end - hole.start
-            for r in self._state.corrupt
-            for hole in group.taken.missing(max(r.start, start), min(r.end, end))
-        )
-        scheduled = min(scheduled_max, untaken)
+        group = self._group
+        fresh, scheduled = self._fresh_and_scheduled(scheduled_max)
         waiting = group.retries.message_count
         due = sum(p.end - p.start for p in group.retries if p.time_ms <= now_ms)
         return GroupCounts(
-            lag=untaken - scheduled - unreadable + group.leased_count + waiting,
-            ready=untaken - scheduled - unreadable + due,
+            lag=fresh + group.leased_count + waiting,
+            ready=fresh + due,
             leased=group.leased_count,
             retry=waiting - due,
             blocked=group.locks.held_count,
             scheduled=scheduled,
             dead=group.dead_count,
         )
+
+    def lag(self, scheduled_max: int) -> int:
+        """Return the lag of :meth:`counts`."""
+        fresh, _ = self._fresh_and_scheduled(scheduled_max)
+        return fresh + self._group.leased_count + self._group.retries.message_count
+
+    def _fresh_and_scheduled(self, scheduled_max: int) -> tuple[int, int]:
+        """Return how many messages wait for a first delivery, and how many are scheduled."""
+        taken, start, end = self._group.taken, self._state.start_offset, self._state.end_offset
+        untaken = end - start - taken.count(start, end)
+        unreadable = sum(
+            hole.end - hole.start
+            for r in self._state.corrupt
+            for hole in taken.missing(max(r.start, start), min(r.end, end))
+        )
+        scheduled = min(scheduled_max, untaken)
+        return untaken - scheduled - unreadable, scheduled
 
     def leased_by_consumer(self) -> dict[str, int]:
         """Return the number of leased messages by consumer."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TypeVar
 
 from goq.broker.events.live_index import LiveEventIndex
@@ -316,6 +316,15 @@ class Partition:
         """
         scheduled = self.delayed_count if scheduled_max is None else scheduled_max
         return GroupView(self._state, name).counts(scheduled, now_ms)
+
+    def group_lags(self, names: Iterable[str]) -> list[int]:
+        """Return the lag of each group, as :meth:`group_counts` does."""
+        state, scheduled = self._state, self.delayed_count
+        unknown = GroupView(state, "").lag(scheduled)  # of a group without any event
+        return [
+            GroupView(state, name).lag(scheduled) if name in state.groups else unknown
+            for name in names
+        ]
 
     def tenant_name(self, number: int) -> str:
         """Return the tenant of a number of :meth:`GroupView.waiting`; "" for none."""

@@ -1,7 +1,8 @@
 """Background work and counters of the broker.
 
-tasks       background tasks whose errors are logged
-background  reads at low priority, paced so that live traffic goes first
-metrics     counters and histograms of a node
+tasks             background tasks whose errors are logged
+single_job        a job on request, one at a time, and how the last one ended
+background        reads at low priority, paced so that live traffic goes first
+metrics           counters and histograms of a node
 bounded_executor  a share of the threads, for the work of one topic
 """

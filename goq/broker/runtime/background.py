@@ -99,6 +99,11 @@ class BackgroundReads:
         self._asked = 0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="goq-background")
 
+    @property
+    def load(self) -> float:
+        """The load of live traffic, from 0 to 1, when the last piece ended."""
+        return self._pace.load
+
     async def run(self, piece: Callable[[], T]) -> T:
         """Run one piece in its turn; raise ``TooManyRequests`` if too many wait."""
         if self._asked > limits.BACKGROUND_READS_WAITING_MAX:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 from goq import limits
-from goq.broker.log.pending_appends import Appended, wait_for_all
-from goq.broker.log.shared_frame import SharedBy, frame_of, positions
+from goq.broker.log.pending_appends import Appended, Waiter, wait_for_all
+from goq.broker.log.shared_frame import frame_of, positions, shared_by
 from goq.broker.partition.publish_target import PublishTarget, TargetLookup
 from goq.broker.topic.partition_table import PartitionTable
 from goq.clock import TimeSlice
@@ -112,6 +112,29 @@ class TopicPublisher:
             raise self._partitions.not_here(number)
         return self._remote_target(self._topic, number)
 
+    def publish_at_once(
+        self,
+        placed: RoutedMessage,
+        producer: ProducerMark,
+        client_id: str | None,
+        acks: Acks,
+        done: Waiter[Appended],
+    ) -> int | None:
+        """Queue one message on this node; return its partition. ``done`` gets its position.
+
+        Return None, and queue nothing, where that takes more: then use :meth:`publish_messages`.
+        Raises as it does.
+        """
+        number = self._place(*placed)
+        partition = self._partitions.get(number)
+        if partition is None:
+            return None
+        if self.refusal is not None:
+            raise self.refusal
+        by = shared_by(producer, acks, self.settings.default_lane)
+        is_queued = partition.appender.append_for(done, placed.content, by, client_id)
+        return number if is_queued else None
+
     async def publish_messages(
         self,
         placed: Sequence[RoutedMessage],
@@ -124,10 +147,10 @@ class TopicPublisher:
         ``client_id`` is the name of their producer. ``acks`` is the number of nodes that must have
         stored them.
         """
-        producer = NO_PRODUCER if client_id is None else named_producer(client_id)
+        producer = mark_of(client_id)
         if len(placed) == 1:  # the fast path for the most frequent request
             number = self._place(*placed[0])
-            by = SharedBy(producer, acks, self.settings.default_lane)
+            by = shared_by(producer, acks, self.settings.default_lane)
             appended = await self.target(number).publish_message(placed[0].content, by, client_id)
             return [_published(number, appended)]
         chosen: dict[int, list[int]] = {}
@@ -210,7 +233,7 @@ class TopicPublisher:
         acks: Acks,
     ) -> asyncio.Future[Appended]:
         """Queue the value of a frame, to share a frame with others."""
-        by = SharedBy(producer, acks, self.settings.default_lane)
+        by = shared_by(producer, acks, self.settings.default_lane)
         return self.target(number).publish_message(Message(value), by, client_id)
 
     def _publish(
@@ -278,6 +301,12 @@ def _lone_value(frames: Sequence[tuple[int, FrameView]]) -> bytes | None:
     return value_of(frames[0][1])
 
 
+@lru_cache(maxsize=1024)
+def mark_of(client_id: str | None) -> ProducerMark:
+    """Return the mark of a producer with a name, or with none."""
+    return NO_PRODUCER if client_id is None else named_producer(client_id)
+
+
 def _producer_of(header: FrameHeader) -> ProducerMark:
     return ProducerMark(header.producer_id, header.producer_epoch, 0)
 
@@ -286,7 +315,7 @@ def _named(view: FrameView, client_id: str) -> FrameView:
     """Return a frame with the producer ``client_id``, unless it has a producer already."""
     if view.header.producer_id:
         return view
-    mark = named_producer(client_id)
+    mark = mark_of(client_id)
     header = view.header._replace(producer_id=mark.producer_id, producer_epoch=mark.epoch)
     return FrameView(header, view.buffer)
 

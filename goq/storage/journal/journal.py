@@ -161,7 +161,7 @@ class NodeJournal:
         commit = _Commit(entries)
         with self._changed:
             self._waiting.append(commit)
-        while True:
+        while not commit.is_done:
             with self._changed:
                 while self._is_writing and not commit.is_done:
                     self._changed.wait()

@@ -188,5 +188,5 @@ def _has_key(view: FrameView) -> npt.NDArray[np.bool_]:
     if validity is None:
         return kept
     bits = np.unpackbits(np.frombuffer(validity, np.uint8), bitorder="little")
-    present: npt.NDArray[np.bool_] = bits[: _count(view)].astype(np.bool_) & kept
+    present: npt.NDArray[np.bool_] = bits[: _count(view)].astype(np.bool_)
     return present

@@ -155,12 +155,12 @@ def test_a_message_that_moves_between_topics_meanwhile_is_not_lost(
     eventually(lambda: dead_letter_count(q, "jobs") == 1, seconds=WAIT_S)
     real, moved = node_source._advance, list[bool]()
 
-    def advance(copying: Any) -> Any:  # the first topic is planned by now
+    def advance(copying: Any, step_s: float) -> Any:  # the first topic is planned by now
         if not moved:
             moved.append(True)
             q.redrive_dead_letters("jobs")
             eventually(lambda: len(list(q.read_log("jobs"))) == 2, seconds=WAIT_S)
-        return real(copying)
+        return real(copying, step_s)
 
     monkeypatch.setattr(node_source, "_advance", advance)
     q.create_backup()
@@ -179,12 +179,14 @@ def test_topics_may_be_deleted_and_get_partitions_meanwhile(
     before = view(q, ["orders"])
     real, changed = node_source._advance, list[bool]()
 
-    def advance(copying: Any) -> Any:  # in a thread of its own, while the node serves
+    def advance(
+        copying: Any, step_s: float
+    ) -> Any:  # in a thread of its own, while the node serves
         if not changed:
             changed.append(True)
             q.alter_topic("orders", partitions=5)
             q.delete_topic("payments")
-        return real(copying)
+        return real(copying, step_s)
 
     monkeypatch.setattr(node_source, "_advance", advance)
     assert q.create_backup().topics == 2

@@ -252,6 +252,7 @@ def test_times_that_are_told_from_now_hold_for_all_of_a_following_export(
         eventually(lambda: len(rows(tmp_path / "out", "messages")) == 1)
         goq("produce", topic, stdin=b"b\n")
         eventually(lambda: len(rows(tmp_path / "out", "messages")) == 2)
+        assert os.getpriority(os.PRIO_PROCESS, process.pid) >= 10
     finally:
         process.terminate()
         process.wait()

@@ -1,4 +1,4 @@
-"""A handler that waits only for the disk runs without a task, and answers as others do."""
+"""Answers that wait only for the disk need no task: brief coroutines, and answers by a call."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from goq.errors import TopicNotFound
-from goq.http.message import Request, Response
+from goq.http.message import DeferredAnswer, Request, Response
 from tests.support.api.http_harness import post, serving
 from tests.support.eventually import until
 
@@ -144,5 +144,136 @@ def test_the_answer_for_a_client_that_is_gone_is_given_back(run, leave: str) -> 
             handler.waiting.pop().set_result(b"message")
             await until(lambda: handler.given_back)
             assert handler.given_back == 1
+
+    run(scenario)
+
+
+class _Deferring:
+    """A handler whose answers the test gives."""
+
+    def __init__(self, *, outlives_eof: bool = True) -> None:
+        self.waiting: list[DeferredAnswer] = []
+        self._outlives_eof = outlives_eof
+
+    def __call__(self, request: Request) -> DeferredAnswer:
+        request.is_brief = True
+        request.outlives_eof = self._outlives_eof
+        answer = DeferredAnswer()
+        if request.path == "/at-once":
+            answer.complete(Response(200, b"at once"))
+        else:
+            self.waiting.append(answer)
+        return answer
+
+
+def test_deferred_answers_of_a_connection_are_sent_in_order(run) -> None:
+    async def scenario() -> None:
+        handler = _Deferring()
+        async with serving(handler) as served:
+            peer = await served.connect()
+            peer.send(
+                post(b"", path="/at-once")
+                + post(b"", path="/later") * 2
+                + post(b"", path="/at-once")
+            )
+            assert (await peer.answer()).body == b"at once"
+            for value in (b"first", b"second"):
+                await until(lambda: handler.waiting)
+                assert len(handler.waiting) == 1
+                handler.waiting.pop().complete(Response(200, value))
+                assert (await peer.answer()).body == value
+            assert (await peer.answer()).body == b"at once"
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), [(TopicNotFound("none"), 404), (KeyError("a bug"), 500)]
+)
+def test_a_deferred_error_is_an_answer(run, caplog, error: Exception, status: int) -> None:
+    async def scenario() -> None:
+        handler = _Deferring()
+        async with serving(handler) as served:
+            peer = await served.connect()
+            peer.send(post(b""))
+            await until(lambda: handler.waiting)
+            handler.waiting.pop().complete(error)
+            assert (await peer.answer()).status == status
+            peer.send(post(b"", path="/at-once"))
+            assert (await peer.answer()).status == 200
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("way", ["reset", "leave", "end_input"])
+def test_a_deferred_answer_for_a_client_that_is_gone_is_given_back(run, way: str) -> None:
+    async def scenario() -> None:
+        handler = _Deferring(outlives_eof=False)
+        async with serving(handler) as served:
+            peer = await served.connect()
+            peer.send(post(b"some body"))
+            await until(lambda: handler.waiting)
+            getattr(peer, way)()
+            await until(lambda: not served.server.connection_count)
+            given_back = []
+            response = Response(200, b"done")
+            response.on_refused = lambda: given_back.append(True)
+            handler.waiting.pop().complete(response)
+            assert given_back == [True]
+            assert served.server._shared.bodies_in_flight_bytes == 0
+
+    run(scenario)
+
+
+def test_a_client_that_shut_its_sending_side_gets_a_deferred_answer(run) -> None:
+    async def scenario() -> None:
+        handler = _Deferring()
+        async with serving(handler) as served:
+            peer = await served.connect()
+            peer.send(post(b""))
+            peer.end_input()
+            await until(lambda: handler.waiting)
+            handler.waiting.pop().complete(Response(200, b"done"))
+            assert (await peer.answer()).body == b"done"
+            assert await peer.rest() == b""
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("is_given_first", [True, False])
+def test_a_deferred_answer_can_be_awaited(run, is_given_first: bool) -> None:
+    async def scenario() -> None:
+        good, bad = DeferredAnswer(), DeferredAnswer()
+
+        def give() -> None:
+            good.complete(Response(201))
+            bad.complete(TopicNotFound("none"))
+
+        if is_given_first:
+            give()
+        else:
+            asyncio.get_running_loop().call_later(0.01, give)
+        assert (await good).status == 201
+        with pytest.raises(TopicNotFound):
+            await bad
+
+    run(scenario)
+
+
+def test_a_deferred_answer_that_nobody_awaits_any_more_is_given_back(run) -> None:
+    async def scenario() -> None:
+        answer, given_back = DeferredAnswer(), []
+
+        async def wait() -> Response:
+            return await answer
+
+        task = asyncio.create_task(wait())
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+        response = Response(200)
+        response.on_refused = lambda: given_back.append(True)
+        answer.complete(response)
+        assert given_back == [True]
 
     run(scenario)

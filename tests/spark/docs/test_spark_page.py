@@ -12,11 +12,19 @@ from tests.support.paths import DOCS
 
 pytest.importorskip("pyspark", minversion="4.2")
 
+from goq import limits
+from goq.broker.runtime.background import BUSY_SHARE, FULL_WRITES_PER_S
 from goq.client import Client
+from goq.errors import Unavailable
 from goq.pipeline.arrow import events as event_rows
+from goq.pipeline.arrow.json_columns import COLUMNS_MAX
 from goq.pipeline.arrow.schema import EVENTS, GROUPS, MESSAGES, ddl_of
-from goq.pipeline.spark import session, sink_options
+from goq.pipeline.export.export import _SAMPLE
+from goq.pipeline.reports.audit.group_progress import SLACK_US
+from goq.pipeline.reports.waits import _POINTS_MAX
+from goq.pipeline.spark import session, sink_options, transaction_topics
 from goq.pipeline.spark import source_options as spark_options
+from goq_cli.commands.export import _NICENESS, _TARGET_SIZE
 from goq_cli.commands.report import REPORTS
 from tests.support.cli import terminal
 
@@ -70,6 +78,31 @@ def test_the_table_of_events_is_complete() -> None:
     made = set(re.findall(r'"([A-Z_]+)"', Path(event_rows.__file__).read_text()))
     told = re.findall(r"^\| `([A-Z_]+)` \|", TEXT, re.MULTILINE)
     assert sorted(told) == sorted(made)
+
+
+def test_the_numbers_of_the_page_are_those_of_the_code() -> None:
+    """What they do is tested where it is done, mostly with smaller ones."""
+    assert (spark_options.QUERY_PATIENCE, spark_options.STREAM_PATIENCE) == ("10s", "1m")
+    assert (spark_options.TASK_PATIENCE, sink_options.PATIENCE) == ("5m", "5m")
+    assert transaction_topics._STAGED_FOR["retention.age"] == "1d"
+    defaults = {row[0].lower(): row[2] for row in rows("## Read a topic")}
+    for name, default in spark_options._KNOWN.items():
+        told = defaults.get(f"`{name}`")
+        assert told is None or default in told.lower() or told in ("none", "", "all"), name
+    told = " ".join(TEXT.split())
+    for text in (
+        f"without an executor after a minute it ends with {Unavailable.exit_code}",
+        f"up to `--target-size`, {_TARGET_SIZE.replace('MiB', ' MiB')} by default",
+        f"the first {_SAMPLE:,} new messages of each partition",
+        f"there are {COLUMNS_MAX:,} columns | no column is added",
+        f"its name has at most {sink_options.NAME_CHARS_MAX} characters",
+        f"at most {limits.SINK_TOPICS_MAX} topics a task",
+        f"Steps fit the time: at most {_POINTS_MAX}",
+        f"From {FULL_WRITES_PER_S:.0f} on",
+        f"the CPU priority of `nice -n {_NICENESS}`",
+    ):
+        assert text in told, text
+    assert (session.EXECUTOR_S_MAX, SLACK_US, BUSY_SHARE) == (60, 60_000_000, 1 / 4)
 
 
 def test_the_tables_of_options_are_complete() -> None:

@@ -17,6 +17,7 @@ class HeldQuorum:
         self.is_sure = True
         self.takes_offers = False
         self.offered: list[tuple[int, int]] = []
+        self.kept: list[tuple[int, int]] = []
         self._doubts: list[Callable[[], None]] = []
         self._advance: Callable[[int], None] = lambda _offset: None
 
@@ -32,8 +33,8 @@ class HeldQuorum:
             self.offered.append((batch.start_offset, batch.end_offset))
         return self.takes_offers
 
-    def keep(self, _batch: WriteBatch) -> None:
-        return
+    def keep(self, batch: WriteBatch) -> None:
+        self.kept.append((batch.start_offset, batch.end_offset))
 
     def appended(self, end_offset: int) -> None:
         self.appended_to = end_offset

@@ -15,6 +15,8 @@ from goq.delivery.events.event import (
 from goq.delivery.events.frame_codec import snapshot_frames
 from goq.delivery.partition_state import PartitionState
 from goq.delivery.snapshot import DEFAULT_SNAPSHOT_LIMITS, snapshot_of
+from goq.frame.encoder import Columns, ProducerMark, encode_frame
+from goq.frame.header import parse_header
 from tests.support.delivery.model import canonical
 
 
@@ -47,6 +49,14 @@ def test_leases_are_restored_with_their_sessions() -> None:
         state.apply(Leased("g", "c", 1000, [(offset, offset + 1, 1)], session), offset, 1)
     leases = restored(state).group("g").leases.values()
     assert [lease.member for lease in leases] == ["c", "c/a", "c/b"]
+
+
+def test_batches_of_producers_are_restored() -> None:
+    state = PartitionState()
+    frame = encode_frame(Columns([b"x"]), producer=ProducerMark(7, 2, 40))
+    state.producers.add(parse_header(frame), 5, 1000)
+    assert restored(state).producers.progress(7) == (2, 41)
+    assert restored(state).producers.offset_of(7, 40) == 5
 
 
 def test_names_of_producers_are_restored_in_the_order_in_which_they_were_given() -> None:

@@ -37,6 +37,14 @@ def test_a_log_on_the_real_disk_survives_being_opened_again(tmp_path: Path) -> N
     again.close()
 
 
+def test_what_is_made_belongs_to_its_user_alone(tmp_path: Path) -> None:
+    disk, path = RealDisk(), tmp_path / "a/b/file"
+    disk.make_dir(path.parent)
+    disk.replace(path, b"new")
+    modes = [each.stat().st_mode & 0o777 for each in (tmp_path / "a", path.parent, path)]
+    assert modes == [0o700, 0o700, 0o600]
+
+
 def test_a_renamed_file_is_read_under_its_new_name_only(tmp_path: Path) -> None:
     disk, path, target = RealDisk(), tmp_path / "file", tmp_path / "other"
     disk.replace(path, b"new")

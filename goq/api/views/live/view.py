@@ -12,7 +12,8 @@ import os
 import random
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from heapq import nsmallest
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -44,6 +45,8 @@ _AT_REST_S: Final = 60.0
 """Any other is counted again after half to all of this: compaction may have made it smaller."""
 _KEPT_S: Final = 3 * limits.LIVE_INTERVAL_S_MAX
 """The last sample is dropped when nobody has looked for so long."""
+_LAGS_STEP: Final = 200
+"""The lags of so many groups are read before a look at the time."""
 _NO_COUNTS: Final = GroupCounts(0, 0, 0, 0, 0, 0, 0)
 _KINDS: Final = {
     "publish": (("POST", "/v1/topics/{topic}/messages"),),
@@ -133,10 +136,16 @@ class LiveView:
         self._counted = found
 
     async def _count(self, topic: Topic, part: str = "") -> LiveTopicOut:
-        """Return a topic with the first groups by name that have ``part`` in their names."""
+        """Return a topic with its groups that have ``part`` in their names.
+
+        Of very many, those that lag most; ``lag`` is the sum of all that were compared.
+        """
         here, stats = topic.partitions.here(), topic.stats
         names = sorted(name for name in topic.groups if part in name.casefold())
-        names = names[: limits.LIVE_GROUPS_COUNTED_MAX]
+        lags: dict[str, int] = {}
+        if len(names) > limits.LIVE_GROUPS_COUNTED_MAX:
+            lags = await _lags(here, names)
+            names = sorted(_most(lags, limits.LIVE_GROUPS_COUNTED_MAX))
         groups = [await self.count_group(topic, here, name) for name in names]
         return LiveTopicOut(
             name=topic.name,
@@ -154,7 +163,7 @@ class LiveView:
             last_append=stats.last_append_ms,
             group_count=len(topic.groups),
             groups=groups,
-            lag=sum(group.lag for group in groups),
+            lag=sum(lags.values() if lags else (group.lag for group in groups)),
             leased=sum(group.leased for group in groups),
             scheduled=sum(group.scheduled for group in groups),
             oldest_ready=min(filter(None, (group.oldest_ready for group in groups)), default=0),
@@ -223,6 +232,27 @@ class LiveView:
     def _histograms(self, kind: str) -> Iterator[Histogram]:
         seconds = self._stats.seconds
         return (seconds[key] for key in _KINDS[kind] if key in seconds)
+
+
+async def _lags(partitions: Sequence[Partition], names: Sequence[str]) -> dict[str, int]:
+    """Return the lags of groups by name: of as many, the first by name, as the bound allows."""
+    count_max = limits.LIVE_GROUP_LAGS_MAX // max(1, len(partitions))
+    count_max = max(limits.LIVE_GROUPS_COUNTED_MAX, count_max)
+    names, time_slice = names[:count_max], TimeSlice()
+    lags = dict.fromkeys(names, 0)
+    for partition in partitions:
+        for start in range(0, len(names), _LAGS_STEP):
+            some = names[start : start + _LAGS_STEP]
+            for name, lag in zip(some, partition.group_lags(some), strict=True):
+                lags[name] += lag
+            if time_slice.is_over:
+                await time_slice.next()
+    return lags
+
+
+def _most(lags: Mapping[str, int], count: int) -> list[str]:
+    """Return the names with the most lag; of equal ones, the first."""
+    return nsmallest(count, lags, key=lambda name: (-lags[name], name))
 
 
 def _resident_bytes() -> int:

@@ -138,6 +138,28 @@ def test_groups_of_a_named_topic_are_found_and_those_that_lag_most_come_first(
     assert waits <= {(topic, "archive"), (topic, "billing")}
 
 
+def test_of_very_many_groups_all_are_compared_and_those_that_lag_most_are_counted(
+    node: RunningNode, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(node, topic, "a", "b")
+    for name in ("archive", "billing", "late", "mail"):
+        node.call("PUT", f"/v1/topics/{topic}/groups/{name}", {"settings": {}})
+    for name in ("archive", "billing"):
+        messages = receive(node, topic, name)
+        for message in messages:
+            settle(node, topic, "ack", message["receipt"], group=name)
+    monkeypatch.setattr(limits, "LIVE_GROUPS_COUNTED_MAX", 2)
+    (told,) = now(node, f"&topics={topic}")["topics"]
+    assert [(group["group"], group["lag"]) for group in told["groups"]] == [
+        ("late", 2),
+        ("mail", 2),
+    ]
+    assert (told["group_count"], told["lag"]) == (4, 4)
+    monkeypatch.setattr(limits, "LIVE_GROUP_LAGS_MAX", 2)  # of the first by name
+    (told,) = now(node, f"&topics={topic}")["topics"]
+    assert [group["group"] for group in told["groups"]] == ["archive", "billing"]
+
+
 def test_the_node_tells_its_load(node: RunningNode, topic: str) -> None:
     publish(node, topic, "a")
     (told,) = now(node)["nodes"]

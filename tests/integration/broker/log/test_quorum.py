@@ -128,6 +128,7 @@ def test_a_batch_is_offered_to_other_nodes_once_the_disk_has_taken_one(tmp_path:
         setup.commit.append(frame(b"b"))
         await until(lambda: setup.quorum.offered == [(1, 2)])
         await setup.stored(2)
+        assert setup.quorum.kept == [(0, 1)]  # the other is kept as it is offered
 
     _run(tmp_path, test)
 

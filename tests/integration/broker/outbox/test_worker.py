@@ -196,6 +196,38 @@ def test_wherever_the_process_ends_at_length(seed: int) -> None:
     _check_all_crashes(seed, power=bool(seed % 2), step=1, frame_messages=1 + seed % 4)
 
 
+def test_a_redrive_is_answered_when_it_is_durable(tmp_path: Path) -> None:
+    async def main() -> None:
+        disk = BrokenDisk()
+        async with quick_broker_on(tmp_path, disk=disk) as broker:
+            topic = await broker.create_topic("t")
+            await publish(topic, b"a")
+            await reject_all(topic, await topic.receiver.receive("g", options()))
+            await died(broker, 1)
+            disk.hold("")
+            redriving = asyncio.ensure_future(put_back(broker))
+            await until(disk.holding.is_set)
+            assert not redriving.done()
+            disk.release()
+            assert (await redriving).removed == 1
+
+    run(main())
+
+
+def test_a_search_of_dead_letters_goes_on_behind_a_position(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with quick_broker_on(tmp_path) as broker:
+            dead = await broker.create_topic("t.dlq", 3)
+            for number in range(3):
+                await publish(dead, b"0", b"1", b"2", partition=number)
+            query = DeadLetterQuery()
+            search = DeadLetterSearch(dead, query, (1, 1)).run()
+            found = [(each.partition, each.offset) async for each in search]
+            assert found == [(1, 2), (2, 0), (2, 1), (2, 2)]
+
+    run(main())
+
+
 def test_dead_letters_wait_for_their_topic_and_none_is_lost(tmp_path: Path) -> None:
     disk, metadata, refused = BrokenDisk(), MemoryMetadata(), list[str]()
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from goq.broker.group.message_changes import MessageChanges
+from goq.broker.partition.delayed_reader import DelayedReader
 from goq.broker.topic.topic import Topic
 from goq.clock import ManualClock
 from goq.frame.encoder import Columns, encode_frame
@@ -27,7 +28,7 @@ from tests.support.broker.harness import (
     run,
     trim,
 )
-from tests.support.broker.partition_internals import ready_state
+from tests.support.broker.partition_internals import message_log, ready_state, state_of
 from tests.support.eventually import until
 from tests.support.storage.folder_copy import copy_in_use
 
@@ -46,6 +47,23 @@ async def drain(topic: Topic, group: str, count: int = 1000) -> list[bytes]:
         values += [value for _, _, value in leased(found)]
         await ack(topic, group, found)
     return values
+
+
+def test_delayed_messages_of_two_segments_are_one_run(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with broker_on(tmp_path) as broker:
+            topic = await broker.create_topic("t", 1)
+            (partition,) = topic.partitions
+            for _ in range(2):
+                await put(topic, b"x", b"x", deliver_at_ms=[2**42] * 2)
+                await partition.trimmer.roll()
+            await publish(topic, b"now")
+            await put(topic, b"x", b"x", deliver_at_ms=[2**42] * 2)
+            delayed = DelayedReader(message_log(partition).reader, state_of(partition))
+            assert delayed.runs(0, 7) == [(0, 4), (5, 7)]
+            assert delayed.runs(1, 6) == [(1, 4), (5, 6)]
+
+    run(main())
 
 
 def test_a_group_that_begins_after_a_restart_gets_everything(tmp_path: Path) -> None:

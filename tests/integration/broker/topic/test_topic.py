@@ -19,6 +19,7 @@ from goq.errors import (
     InvalidInput,
     NodeFull,
     PartitionNotFound,
+    StorageFull,
     TopicExists,
     TopicNotFound,
 )
@@ -39,6 +40,40 @@ from tests.support.broker.harness import (
     settle_acked,
 )
 from tests.support.eventually import until
+
+
+def test_a_group_is_stored_at_its_first_receive_and_counts_in_each_partition(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        metadata = MemoryMetadata()
+        async with broker_on(tmp_path, metadata=metadata) as broker:
+            topic = await broker.create_topic("t", 3)
+            for group in ("a", "b"):
+                assert await topic.receiver.receive(group, options()) == []
+            assert metadata.group_settings == {("t", "a"): {}, ("t", "b"): {}}
+            each_bytes = limits.PARTITION_BYTES + 2 * limits.GROUP_BYTES
+            assert broker.capacity.used_bytes == 3 * each_bytes
+
+    run(main())
+
+
+def test_acks_that_no_partition_can_record_fail_as_one(tmp_path: Path) -> None:
+    async def main() -> None:
+        disk = BrokenDisk()
+        async with broker_on(tmp_path, disk=disk) as broker:
+            topic = await broker.create_topic("t", 2)
+            await publish(topic, b"a", partition=0)
+            await publish(topic, b"b", partition=1)
+            found = await topic.receiver.receive("g", options())
+            found += await topic.receiver.receive("g", options())
+            assert {each.partition for each in found} == {0, 1}
+            disk.fault = lambda _operation, _path: errno.ENOSPC
+            with pytest.raises(StorageFull):
+                await ack(topic, "g", found)
+            disk.heal()
+
+    run(main())
 
 
 def test_topics_groups_and_progress_survive_a_restart(tmp_path: Path) -> None:

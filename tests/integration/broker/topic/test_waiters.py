@@ -78,6 +78,26 @@ def test_a_waiter_cancelled_as_it_is_woken_passes_that_on() -> None:
     run(main())
 
 
+def test_another_waiter_that_takes_retries_is_woken_and_no_other() -> None:
+    async def main() -> None:
+        waiters = Waiters()
+        tasks = {}
+        for name in ("own", None, "first", "second"):
+            tasks[name] = asyncio.ensure_future(waiters.wait("g", 100, consumer=name))
+            await asyncio.sleep(0)
+        waiters.wake_other("g", "own")
+        await tasks["first"]
+        assert [name for name, task in tasks.items() if task.done()] == ["first"]
+        waiters.wake_other("g", "own")
+        waiters.wake_other("g", "own")
+        await tasks["second"]
+        assert [name for name, task in tasks.items() if not task.done()] == ["own", None]
+        waiters.wake_all()
+        await asyncio.gather(*tasks.values())
+
+    run(main())
+
+
 def test_a_waiter_that_leaves_by_itself_wakes_nobody() -> None:
     async def main() -> None:
         waiters = Waiters()

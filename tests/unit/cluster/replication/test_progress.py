@@ -28,6 +28,14 @@ def test_what_all_in_sync_have_is_safe() -> None:
     assert progress.high_watermark == LogOffsets(7, 2)
 
 
+def test_what_one_in_sync_was_never_asked_for_is_not_safe() -> None:
+    progress = ReplicaProgress("a", LogOffsets(0, 0), in_sync=("a", "b"), min_insync=1)
+    progress.on_local_append(LogOffsets(10, 6))
+    assert progress.in_sync_to == LogOffsets(0, 0)
+    assert progress.high_watermark == LogOffsets(0, 0)
+    assert progress.holders(1, 0) == ["a"]
+
+
 def test_who_holds_an_offset_is_in_sync_and_has_it_on_its_disk() -> None:
     progress = _progress("a", "b")
     progress.on_local_append(LogOffsets(10, 6))

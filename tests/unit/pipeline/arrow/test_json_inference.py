@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("pyarrow")
 
 from goq.errors import Conflict
+from goq.pipeline.arrow.json_columns import COLUMNS_MAX
 from goq.pipeline.arrow.json_inference import counted, evolved, stated
 
 
@@ -78,6 +79,13 @@ def test_a_name_in_use_is_not_taken_by_a_wider_column_or_a_new_field() -> None:
     known = {"a": "bigint", "A_string": "bigint"}
     assert inferred({"a": "x"}, known=known) == known
     assert inferred({"b_double": 1}, known={"b": "bigint double"}) == {"b": "bigint double"}
+
+
+def test_a_table_gets_so_many_columns_and_no_more() -> None:
+    found = inferred({f"f{number}": 1 for number in range(COLUMNS_MAX + 5)})
+    assert len(found) == COLUMNS_MAX
+    assert inferred({"more": 1}, known=found) == found
+    assert inferred({"f0": "x"}, known=found) == found, "nor a wider one"
 
 
 def test_a_schema_adds_columns_and_widens_them_and_narrows_none() -> None:

@@ -55,9 +55,10 @@ def test_every_cut_every_flipped_bit_and_every_added_byte_is_found() -> None:
 
 @pytest.mark.parametrize("field", ["unknown", "id"])
 def test_a_file_with_other_fields_is_damaged(field: str) -> None:
-    body = b'{"name":"orders","id":"x","partitions":1,"settings":{},"unknown":1}\n'
-    if field == "id":
-        body = body.replace(b',"unknown":1', b"")
+    body = b'{"name":"orders","id":1,"partitions":1,"settings":{}}\n'
+    decode_topic_file(b"goq-topic 1 %08x\n%s" % (crc32c(body), body))
+    changed = {"unknown": (b"{}}", b'{},"unknown":1}'), "id": (b":1,", b':"x",')}
+    body = body.replace(*changed[field], 1)
     with pytest.raises(CorruptData, match="other fields"):
         decode_topic_file(b"goq-topic 1 %08x\n%s" % (crc32c(body), body))
 

@@ -13,6 +13,7 @@ from goq import limits
 from goq.config.topic import Fsync
 from goq.errors import InvalidFrame, StorageFailed
 from goq.frame.encoder import Columns, encode_frame
+from goq.frame.slice import remove_all_rows, remove_rows
 from goq.frame.view import FrameView
 from goq.storage.column_index.rows import ColumnsBuilder, read_frames, rows_of
 from goq.storage.disk import RealDisk
@@ -50,6 +51,29 @@ def test_dedup_ids_of_zeros_are_none() -> None:
     assert found.ids.tobytes() == ids[1]
     frame = encode_frame(Columns([b""], dedup_ids=ids[:1]))
     assert read_frames([FrameView.parse(frame)]) == (None, None)
+
+
+def test_removed_messages_have_no_rows_but_their_dedup_ids() -> None:
+    columns = Columns(
+        [b"x"] * 3,
+        lanes=[5, 6, 7],
+        tenants=["a", "b", "c"],
+        dedup_ids=[bytes(15) + bytes([number]) for number in (1, 2, 3)],
+    )
+    whole = FrameView.parse(encode_frame(columns))
+    compacted = FrameView.parse(remove_rows(whole, [0, 2]))
+    rows, ids = read_frames([compacted])
+    assert rows is not None
+    assert ids is not None
+    assert (rows.offsets.tolist(), rows.lanes.tolist()) == ([1], [6])
+    assert [rows.tenant_names[number] for number in rows.tenants] == ["b"]
+    assert ids.offsets.tolist() == [0, 1, 2], "they are not to be published again"
+    for nothing in (remove_all_rows(whole, keep_dedup_ids=False), remove_rows(whole, [0, 1, 2])):
+        assert read_frames([FrameView.parse(nothing)])[0] is None
+    behind = whole.header._replace(base_offset=3).pack() + bytes(whole.body)
+    rows, _ = read_frames([compacted, FrameView.parse(behind)])
+    assert rows is not None
+    assert (rows.offsets.tolist(), rows.lanes.tolist()) == ([1, 3, 4, 5], [6, 5, 6, 7])
 
 
 def test_a_name_that_a_frame_has_twice_is_one_tenant() -> None:

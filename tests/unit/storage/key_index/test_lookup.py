@@ -11,6 +11,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from crc32c import crc32c
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -54,6 +55,13 @@ def small_pages_and_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keyfile, "PAGE_ENTRIES", 3)
     monkeypatch.setattr(keyfile, "PAGE_BYTES", 3 * 12 + 4)
     monkeypatch.setattr(limits, "KEYS_PART_ENTRIES", 20)
+
+
+def with_sound_crc(frame: bytes | bytearray, **fields: int) -> bytes:
+    """Return a changed frame as one that was damaged before its CRC was made."""
+    view = FrameView.parse(bytes(frame))
+    header = view.header._replace(body_crc32c=crc32c(view.body), **fields)
+    return bytes(header.pack()) + bytes(view.body)
 
 
 def key_files(disk: SimulatedDisk) -> list[Path]:
@@ -305,6 +313,33 @@ def test_what_compaction_leaves_of_a_batch_is_found(compress: bool) -> None:
         dedup_hash = int.from_bytes(bytes([2]) * 8, "little")
         assert look_up(index, KeyTable.DEDUP_IDS, dedup_hash) == [1]
         log.roll()
+
+
+@pytest.mark.parametrize("removed", [[], [1]])
+def test_a_frame_whose_payload_cannot_be_read_is_found_by_the_hashes_before_it(
+    removed: list[int],
+) -> None:
+    """Whether its messages with the hash 0 have a key, nobody can say; removed ones have none."""
+    keys = [b"a", b"b", None, b"c"]
+    view = FrameView.parse(encode_frame(Columns([b"value"] * 4, keys=keys), compress=True))
+    frame = bytearray(remove_rows(view, removed) if removed else view.buffer)
+    frame[-12:] = bytes(12)
+    disk = SimulatedDisk()
+    log = Log.open(DIRECTORY, disk)
+    append(log, [with_sound_crc(frame), encode_frame(Columns([b"value"], keys=[b"a"]))])
+    index = index_of(log, disk)
+    for key, offsets in ((b"a", [4, 0]), (b"b", [] if removed else [1]), (b"", [2])):
+        assert look_up(index, KeyTable.KEYS, key_hash(key)) == offsets
+
+
+def test_a_frame_that_is_shorter_than_it_says_hides_only_its_own_keys() -> None:
+    columns = Columns([b"value"], keys=[b"a"], dedup_ids=[b"1" * 16])
+    disk = SimulatedDisk()
+    log = Log.open(DIRECTORY, disk)
+    append(log, [with_sound_crc(encode_frame(columns), message_count=100), encode_frame(columns)])
+    index = index_of(log, disk)
+    assert look_up(index, KeyTable.KEYS, key_hash(b"a")) == [100]
+    assert look_up(index, KeyTable.DEDUP_IDS, int.from_bytes(b"1" * 8, "little")) == [100]
 
 
 @pytest.mark.parametrize("distance", [2**32 - 2, 2**32 - 1, 2**32, 2**33, 2**62])

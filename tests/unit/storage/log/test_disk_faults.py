@@ -212,6 +212,14 @@ def test_a_truncated_log_takes_its_age_from_what_it_holds_now() -> None:
     assert len(log.segments) == 1
 
 
+def test_a_segment_ends_at_its_age_and_not_before() -> None:
+    log = Log.open(DIRECTORY, SimulatedDisk(), LogConfig(segment_age_ms=1000))
+    for time_us in (0, 999_999, 1_000_000, 1_999_999):
+        append(log, [FRAME], time_us=time_us)
+    starts = [segment.base_offset for segment in log.segments]
+    assert starts == [0, log.end_offset // 2]
+
+
 @pytest.mark.parametrize("fsync", [Fsync.NEVER, Fsync.INTERVAL])
 def test_a_checkpoint_speaks_only_of_bytes_that_are_durable(
     fsync: Fsync, monkeypatch: pytest.MonkeyPatch

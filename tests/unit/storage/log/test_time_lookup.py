@@ -10,7 +10,7 @@ import pytest
 from goq import limits
 from goq.errors import CorruptData
 from goq.storage.log.log import Log, LogConfig
-from goq.storage.log.time_lookup import end_offset_at, read_backward, retry_deleted
+from goq.storage.log.time_lookup import end_offset_at, find_frames, read_backward, retry_deleted
 from tests.support.storage.disk import SimulatedDisk
 from tests.support.storage.logs import DIRECTORY, START_US, append, frame_of
 
@@ -72,6 +72,18 @@ def test_a_log_reached_behind_the_last_frame_of_the_time_or_before(seed: int, fr
     log, frames = filled(random.Random(seed), 60, frame, dip=(1, 10))
     for time_us in moments(frames):
         assert end_offset_at(log.reader, time_us) == wanted(frames, time_us)
+
+
+def test_a_text_is_found_in_whichever_frames_have_it() -> None:
+    log = Log.open(DIRECTORY, SimulatedDisk(), LogConfig())
+    with_text = [0, 3, 200, 201, 299]
+    for number in range(300):
+        marked = [b"x" * 1500, b"wanted" if number in with_text else b"other"]
+        append(log, [frame_of(marked)])
+    (segment,) = log.segments
+    found = find_frames(log.reader, segment, b"wanted")
+    assert [place.view.header.base_offset // 2 for place in found] == with_text
+    assert not list(find_frames(log.reader, segment, b"absent"))
 
 
 @pytest.mark.parametrize("dip", [(1, 1), (4, 10)])

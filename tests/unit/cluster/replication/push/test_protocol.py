@@ -31,6 +31,15 @@ def test_messages_are_read_as_they_were_written() -> None:
     assert decode_message(PUSH) == Push(PushHead(7, 1, 1000, [UPDATE]), memoryview(b"abcde"))
 
 
+def test_an_update_may_have_frames_of_one_log_or_of_none() -> None:
+    for messages, events in ((UPDATE.messages, None), (None, UPDATE.events), (None, None)):
+        update = PartitionUpdate(KEY, 3, LogOffsets(5, 2), messages, events)
+        frames = b"x" * sum(log.frame_bytes for log in (messages, events) if log)
+        push = PushHead(7, 1, 1000, [update, UPDATE])
+        sent = encode_push(push, [memoryview(frames), memoryview(b"abcde")])
+        assert decode_message(sent) == Push(push, memoryview(frames + b"abcde"))
+
+
 def test_a_report_takes_a_few_bytes() -> None:
     assert len(encode_stored(2**53, 2**40)) == 17
 

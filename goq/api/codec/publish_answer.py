@@ -1,0 +1,71 @@
+"""The answer to the publish of one message: it is the waiter of the append, and renders itself.
+
+The bytes are those of the same :class:`PublishOut`, which costs ten times as much to build and
+encode. A standalone node gives such answers; there is one for each message of a client that
+publishes message by message.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from goq.api.codec.messages import encode_json
+from goq.api.router import JSON
+from goq.api.schemas.messages import PublishOut
+from goq.broker.log.pending_appends import Appended
+from goq.http.message import DeferredAnswer, Response
+from goq.units import format_time_us
+
+_format_time = lru_cache(maxsize=16)(format_time_us)  # all messages of a frame have one time
+
+
+class PublishAnswer(DeferredAnswer):
+    """Waits for the append of one message to ``topic``; ``partition`` is set once it is known.
+
+    ``tail`` is what :func:`answer_tail` returns. The answer to a frame has no id, and a count.
+    """
+
+    __slots__ = ("_is_done", "_is_frame", "_tail", "_topic", "partition")
+
+    def __init__(self, topic: str, tail: bytes, *, is_frame: bool = False) -> None:
+        super().__init__()
+        self._topic = topic
+        self._tail = tail
+        self._is_frame = is_frame
+        self._is_done = False
+        self.partition = 0
+
+    def done(self) -> bool:
+        """Return whether the outcome is known."""
+        return self._is_done
+
+    def set_result(self, appended: Appended) -> None:
+        """Answer with the position of the message."""
+        self._is_done = True
+        offset, time_us, _, _ = appended
+        place = b'{"results":[{"partition":%d,"offset":%d,"timestamp":"%b",' % (
+            self.partition,
+            offset,
+            _format_time(time_us).encode(),
+        )
+        if self._is_frame:
+            body = b'%b"count":1,"duplicate":false%b' % (place, self._tail)
+        else:
+            name = self._topic.encode()
+            body = b'%b"id":"%b:%d:%d"%b' % (place, name, self.partition, offset, self._tail)
+        self.complete(Response(200, body, JSON))
+
+    def set_exception(self, error: Exception) -> None:
+        """Answer with an error."""
+        self._is_done = True
+        self.complete(error)
+
+    def exception(self) -> None:
+        """Do nothing: the answer has the error."""
+
+
+@lru_cache(maxsize=1024)
+def answer_tail(durability: str, partitions: int) -> bytes:
+    """Return the end of an answer, after its only result."""
+    whole = encode_json(PublishOut([], durability, partitions))
+    return b"}]" + whole.removeprefix(b'{"results":[]')
