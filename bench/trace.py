@@ -21,6 +21,7 @@ from goq import limits
 from goq.broker.events.index import EventIndex
 from goq.broker.events.index_blocks import BlockBuilder
 from goq.broker.events.search import IndexedEventLog, timeline_of
+from goq.client import Client
 from goq.delivery.events.affected import PendingCopies
 from goq.delivery.events.event import (
     Acked,
@@ -32,6 +33,7 @@ from goq.delivery.events.event import (
 )
 from goq.delivery.events.frame_codec import encode_event_frame
 from goq.delivery.trace.steps import PublishRecord, StepName
+from goq.errors import TopicNotFound
 from goq.storage.disk import RealDisk
 from goq.storage.log.log import Log, LogConfig
 from goq.storage.log.segment import WriteBatch
@@ -41,6 +43,8 @@ FULL = 10_000_000
 _IN_FLIGHT = 200
 _TRACES = 300
 _NEVER = 2**62
+_REDRIVES = 7
+_PATIENCE_S = 10
 
 
 def _events(count: int, each: int) -> Iterator[AnyEvent]:
@@ -144,7 +148,43 @@ def _batches(place: Place) -> tuple[float, float]:
 
 
 _TEXT = f"{MESSAGES:,} messages acked one by one"
+
+
+def _copies(place: Place) -> float:
+    """Return the milliseconds a copy of the trace of a message that was redriven often."""
+    topic = f"bench-{secrets.token_hex(4)}"
+    with Client(place.goq.url) as client:
+        client.create_topic(topic, 1)
+        sent = client.publish(topic, b"x")
+        for _ in range(_REDRIVES):
+            (message,) = client.receive(topic, "g", wait=_PATIENCE_S)
+            message.reject("bad")
+            until_s = time.monotonic() + _PATIENCE_S
+            while not _redriven(client, topic) and time.monotonic() < until_s:
+                time.sleep(0.01)
+        client.receive(topic, "g", wait=_PATIENCE_S)
+        copies, seconds = 0, list[float]()
+        for _ in range(_TRACES // 10):
+            began_s = time.perf_counter()
+            traced = client.get_trace(sent.id)
+            seconds.append(time.perf_counter() - began_s)
+            copies = sum(event.event == "PUBLISHED" for event in traced.events) - 1
+    assert copies == 2 * _REDRIVES, copies
+    return 1000 * statistics.median(seconds) / copies
+
+
+def _redriven(client: Client, topic: str) -> bool:
+    try:
+        return client.redrive_dead_letters(topic, force=True).redriven > 0
+    except TopicNotFound:
+        return False
+
+
 WORKS = [
+    Work(
+        [Row("trace-copies", f"trace over {2 * _REDRIVES} copies, a copy", "ms", 10, at_most=True)],
+        _copies,
+    ),
     Work(
         [
             Row("trace-p50", f"{_TEXT}: trace of any, p50", "ms"),

@@ -6,8 +6,10 @@
 Works on copies of the tree. First the tests run once, to learn which of them reach which fault.
 Then each fault is tried with the nearest of those, for at most 15 s: first tests of files that
 import its module, then the quickest of each other file. A mutant is killed if one of them fails,
-or hangs, that passes without the fault. One that no test reaches survives. The exit code is 1 if
-less than ``--least`` percent are killed. The same seed on the same source gives the same mutants.
+or hangs, that passes without the fault. What runs while a module is imported, such as a default of
+a field, is tried with all tests of files that import its module. A fault that no test reaches
+survives. The exit code is 1 if less than ``--least`` percent are killed. The same seed on the same
+source gives the same mutants.
 
 No mutants are made of what is no behaviour: types, decorators, log lines, texts of errors, limits
 at the top of a module, ``strict=`` of zip, ``daemon=`` of threads, and ``__repr__``.
@@ -194,11 +196,7 @@ def chosen(root: Path, files: Sequence[str], count: int, seed: int) -> list[Muta
 
 def nearest_tests(root: Path, path: str, reaching: Sequence[ReachedTest]) -> list[str]:
     """Return the tests to try a fault of a file with, of those that reach it, quickest first."""
-    module = path.removesuffix(".py").replace("/", ".")
-    package, _, name = module.rpartition(".")
-    imports = re.compile(
-        rf"^\s*from ({re.escape(module)} import|{re.escape(package)} import .*\b{name}\b)", re.M
-    )
+    imports = _imports_of(path)
     by_file: dict[str, list[ReachedTest]] = {}
     for test in reaching:
         by_file.setdefault(test.name.partition("::")[0], []).append(test)
@@ -215,6 +213,26 @@ def nearest_tests(root: Path, path: str, reaching: Sequence[ReachedTest]) -> lis
             break
         found.append(each.name)
     return found
+
+
+def importing_tests(root: Path, path: str, tests: Sequence[str]) -> list[str]:
+    """Return the files of tests that import a module."""
+    imports = _imports_of(path)
+    files = [
+        file
+        for each in tests
+        for file in ([root / each] if each.endswith(".py") else sorted((root / each).rglob("*.py")))
+    ]
+    return [str(each.relative_to(root)) for each in files if imports.search(each.read_text())]
+
+
+def _imports_of(path: str) -> re.Pattern[str]:
+    """Return a pattern of the lines that import a module."""
+    module = path.removesuffix(".py").replace("/", ".")
+    package, _, name = module.rpartition(".")
+    return re.compile(
+        rf"^\s*from ({re.escape(module)} import|{re.escape(package)} import .*\b{name}\b)", re.M
+    )
 
 
 def failing_test(root: Path, tests: Sequence[str], limit_s: float) -> str | None:
@@ -279,6 +297,7 @@ def run(
         tree, mutant = free.get(), mutants[number]
         try:
             nearest = nearest_tests(tree, mutant.path, reaching.get(number, []))
+            nearest = nearest or importing_tests(tree, mutant.path, tests)
             return not is_killed(tree, mutant, nearest, limit_s)
         finally:
             free.put(tree)

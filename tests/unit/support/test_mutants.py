@@ -103,6 +103,10 @@ def smaller(a, b):
 
 def unused(a):
     return a + 1
+
+
+class Counter:
+    count = 0
 """
     (folder / "goq/numbers.py").write_text(source)
     (folder / "tests").mkdir()
@@ -114,11 +118,15 @@ def unused(a):
 
 def test_a_fault_that_a_test_notices_is_killed_and_another_survives(tmp_path: Path) -> None:
     tests = """
-from goq.numbers import larger, smaller
+from goq.numbers import Counter, larger, smaller
 
 
 def test_larger():
     assert not larger(1, 1)
+
+
+def test_what_ran_when_the_module_was_imported():
+    assert Counter.count == 0
 
 
 def test_smaller():
@@ -127,7 +135,7 @@ def test_smaller():
     trees = [tree_of(tmp_path / str(number), tests) for number in range(2)]
     source = (trees[0] / "goq/numbers.py").read_bytes()
     mutants = mutants_of("goq/numbers.py", source)
-    assert [each.text for each in mutants] == [">=", "<=", "-", "2"]
+    assert [each.text for each in mutants] == [">=", "<=", "-", "2", "1"]
     survivors = run(trees, mutants, ["tests"], 60.0)
     assert sorted(each.text for each in survivors) == ["-", "2", "<="]
     assert all((tree / "goq/numbers.py").read_bytes() == source for tree in trees)
