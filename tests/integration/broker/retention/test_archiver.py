@@ -14,13 +14,16 @@ import pytest
 
 from goq import limits
 from goq.broker.broker import Broker
+from goq.broker.partition.partition import Partition
 from goq.broker.retention.archiver import Archiver
+from goq.broker.retention.retention_manager import RetentionManager
 from goq.broker.retention.tiered_log import ArchiveView, TieredLogReader, tiered_logs
 from goq.clock import ManualClock
-from goq.errors import GoqError
+from goq.errors import GoqError, PartitionOffline
 from goq.frame.view import FrameView
 from goq.storage.archive.file import check_archive
 from goq.storage.disk import Disk
+from goq.storage.log.segment import Segment
 from tests.support.broker.harness import (
     BrokenDisk,
     MemoryMetadata,
@@ -95,6 +98,32 @@ def test_what_is_deleted_is_read_from_the_archive(tmp_path: Path) -> None:
             assert reader.offset_for_time(ManualClock().wall_us() + HOUR_MS * 1000, 12) == 3
             rows = [r.offsets.tolist() for r in reader.rows(0, 12)]
             assert rows == []
+
+    run(main())
+
+
+@pytest.mark.parametrize("looks", [1, 2])
+def test_a_segment_that_is_found_damaged_before_or_after_it_was_archived_is_kept(
+    looks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Damage that replicas can repair; a standalone node has none, so the check is given here."""
+    seen: list[int] = []
+
+    async def check(_self: RetentionManager, _partition: Partition, segment: Segment) -> None:
+        seen.append(segment.base_offset)
+        if len(seen) == looks:
+            raise PartitionOffline("damaged")
+
+    monkeypatch.setattr(RetentionManager, "_check_undamaged", check)
+
+    async def main() -> None:
+        clock = ManualClock()
+        async with quick_broker_on(tmp_path, clock=clock, **SETTINGS) as broker:
+            topic = await broker.create_topic("t", 1)
+            await fill(broker, clock, 4)
+            await broker.retention_manager.apply()
+            assert topic.partitions[0].log_start_offset == 0
+            assert seen == [0] * looks
 
     run(main())
 

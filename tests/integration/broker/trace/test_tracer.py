@@ -253,6 +253,21 @@ def test_copies_are_found_between_those_of_others(tmp_path: Path) -> None:
     run(main())
 
 
+def test_headers_name_an_origin_only_where_dead_letters_of_it_lie(tmp_path: Path) -> None:
+    """The origin is told, also where it is not known any more; not in a topic of another name."""
+
+    async def main() -> None:
+        async with broker_on(tmp_path) as broker:
+            claim = Message(b"x", headers=(("goq-dead-id", b"t:0:7"),))
+            for name, origin in (("t.dlq", MessageId("t", 0, 7)), ("other", None)):
+                topic = await broker.create_topic(name, 1)
+                await topic.publisher.publish_messages([RoutedMessage(0, claim)])
+                trace = await Tracer(broker).trace(MessageId(name, 0, 0))
+                assert [step.origin for step in trace.steps] == [origin]
+
+    run(main())
+
+
 def test_a_life_of_many_deaths_is_followed_up_to_a_bound(tmp_path: Path) -> None:
     async def main() -> None:
         async with broker_on(tmp_path) as broker:
