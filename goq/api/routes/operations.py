@@ -18,6 +18,7 @@ from goq.api.needs import OPEN, TOKEN, Needs, principal_of
 from goq.api.openapi import docs_page, openapi
 from goq.api.router import JSON, Route, RouteHandler
 from goq.broker.broker import Broker
+from goq.clock import TimeSlice
 from goq.cluster.rpc.server import CALL_PREFIX
 from goq.http.message import Request, Response
 from goq.http.tls.server_certificate import ServerCertificate
@@ -111,13 +112,13 @@ class OperationRoutes:
             _route("/docs", self.docs, "This API, to read", answer_type=page),
         ]
 
-    def health(self, request: Request) -> Response:
+    async def health(self, request: Request) -> Response:
         """Return 200, or 503 with what is offline, damaged, in doubt or full.
 
         The sender learns the names of topics that it may know of.
         """
-        offline, damaged = self._offline_and_damaged()
-        problems = _problems(self._broker)
+        offline, damaged = await self._offline_and_damaged()
+        problems = await _problems(self._broker)
         space = SpaceState.OK if self._space is None else self._space.state
         is_degraded = offline or damaged or problems or space is SpaceState.FULL
         disk = "" if space is SpaceState.OK else str(space)
@@ -183,10 +184,13 @@ class OperationRoutes:
         """Return a page about the API."""
         return Response(200, docs_page(self._described).encode(), "text/html; charset=utf-8")
 
-    def _offline_and_damaged(self) -> tuple[list[str], list[str]]:
+    async def _offline_and_damaged(self) -> tuple[list[str], list[str]]:
         offline: list[str] = []
         damaged: list[str] = []
-        for topic in self._broker.topics.values():
+        time_slice = TimeSlice()
+        for topic in list(self._broker.topics.values()):
+            if time_slice.is_over:
+                await time_slice.next()
             for partition in topic.partitions.here():
                 if not partition.is_online:
                     offline.append(str(partition.identity))
@@ -225,10 +229,13 @@ def _visible_series(text: bytes, principal: Principal) -> bytes:
     return b"\n".join(kept)
 
 
-def _problems(broker: Broker) -> list[ProblemOut]:
+async def _problems(broker: Broker) -> list[ProblemOut]:
     """Return what is not well about the topics of a node, with what to do."""
     problems: list[ProblemOut] = []
-    for topic in broker.topics.values():
+    time_slice = TimeSlice()
+    for topic in list(broker.topics.values()):
+        if time_slice.is_over:
+            await time_slice.next()
         name = topic.name
         if topic.doubt is not None:
             kind, reason = topic.doubt

@@ -31,6 +31,7 @@ from tests.support.node.running_node import RunningNode
 
 UNITS = 400
 CHUNK = 50
+TOPICS = 8
 
 
 class Asked(NamedTuple):
@@ -56,6 +57,12 @@ def _mixed(node: RunningNode, topic: str) -> None:
         for n in range(UNITS)
     ]
     node.call("POST", f"/v1/topics/{topic}/messages", {"messages": messages})
+
+
+def _with_topics(node: RunningNode, topic: str) -> Asked:
+    for number in range(TOPICS):
+        node.call("POST", "/v1/topics", {"name": f"{topic}-{number}", "partitions": 1})
+    return Asked("/healthz")
 
 
 def _publishing(_node: RunningNode, topic: str) -> Asked:
@@ -129,6 +136,7 @@ def _live(node: RunningNode, topic: str) -> Asked:
 _TOPIC = "/v1/topics/{topic}"
 _GROUP = _TOPIC + "/groups/{group}"
 SLICED = {
+    ("GET", "/healthz"): Case(_with_topics, 2 * TOPICS),
     ("POST", f"{_TOPIC}/messages"): Case(_publishing, 4 * UNITS - 4),  # read, placed, answered
     ("GET", f"{_TOPIC}/messages"): Case(_reading, UNITS - 1),
     ("POST", f"{_GROUP}/receive"): Case(_receiving, UNITS // 16 + UNITS // CHUNK),
@@ -184,7 +192,7 @@ SMALL = {
     *(("POST", f"/v1/schedules/{{schedule}}/{verb}") for verb in ("pause", "resume")),
     *((method, f"/v1/{what}") for method in ("GET", "POST") for what in ("backups", "restores")),
     ("GET", "/v1/whoami"),
-    *(("GET", path) for path in ("/healthz", "/livez", "/readyz", "/version")),
+    *(("GET", path) for path in ("/livez", "/readyz", "/version")),
     *(("GET", path) for path in ("/openapi.json", "/docs")),
 }
 """Routes about one topic, group, message or node."""
