@@ -139,6 +139,37 @@ def test_more_than_is_told_at_once_comes_with_the_next_question(
     asyncio.run(run())
 
 
+def test_an_archive_that_is_complete_asks_again_only_for_what_it_did_not_archive_itself() -> None:
+    async def run() -> None:
+        full, lacking = await two_nodes()
+        archives = lacking.follows({"full": full.follows({})})
+        archives._sources = lambda _: ["full"]
+        asked: list[int] = []
+        answer = archives._call
+
+        async def count(node: str, request: ArchiveRequest) -> bytes:
+            asked.append(request.start)
+            return await answer(node, request)
+
+        archives._call = count
+        (replica,) = archives._replicas
+        await archives._sync_replica(replica)
+        assert rows(lacking) == rows(full)
+        complete = len(asked)
+        await archives._sync_replica(replica)
+        lacking.publish(2)
+        await lacking.retire(1)
+        await archives._sync_replica(replica)
+        assert len(asked) == complete
+        lacking.publish(2)
+        messages = lacking.logs.messages
+        messages.remove(messages.detach_before(messages.segments[-1].base_offset))
+        await archives._sync_replica(replica)
+        assert len(asked) > complete
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize("broken", [b"", b"something else" * 100])
 def test_what_comes_broken_gets_no_name(broken: bytes) -> None:
     async def run() -> None:

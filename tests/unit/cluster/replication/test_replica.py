@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from goq.broker.partition.loader import PartitionLogs, open_logs
+from goq.cluster.replication.progress import LogOffsets
 from goq.cluster.replication.protocol import PartitionKey
 from goq.cluster.replication.replica import Replica, ReplicaAssignment
 from goq.config.topic import TopicSettings
@@ -142,6 +143,28 @@ class _LeadingHost(_Host):
 
     def may_renew_leaderships(self) -> bool:
         return self._may_renew
+
+
+def test_a_leader_counts_a_replica_that_came_with_a_decision_on_the_in_sync_set(
+    tmp_path: Path,
+) -> None:
+    logs = open_logs(tmp_path, RealDisk(), TopicSettings())
+    append(logs.messages, [frame_of([b"v"])])
+    _close(logs)
+
+    async def run() -> None:
+        replica = Replica(PartitionKey("t", 1, 0), tmp_path, _LeadingHost(may_renew=True))
+        replica.assign(ReplicaAssignment("n1", 1, ("n1", "n2"), ("n1", "n2"), 1, 1))
+        await until(lambda: replica.as_leader is not None)
+        leader = replica.as_leader
+        assert leader is not None
+        decided = ReplicaAssignment("n1", 1, ("n1", "n3"), ("n1", "n3"), 1, 2)
+        replica.on_in_sync_decided(decided)
+        leader.progress.on_fetch("n3", LogOffsets(1, 0), 1)
+        assert leader.progress.holders(0, 0) == ["n1", "n3"]
+        await replica.close()
+
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize("may_renew", [True, False])
