@@ -107,6 +107,19 @@ def run_history(world: World, rng: random.Random, steps: int) -> None:
     world.drain()
 
 
+def test_the_messages_that_wait_are_told_by_lane_and_tenant(partition: Partition) -> None:
+    group = partition.group()
+    partition.publish("a", 3, lane=1)
+    partition.publish("b", 2)
+    partition.publish("a", 4, lane=1)
+    a, b = partition.tenants.number("a"), partition.tenants.number("b")
+    assert sorted(group.scheduler.waiting()) == [(0, b, 2), (1, a, 7)]
+    group.take(4)
+    assert list(group.scheduler.waiting()) == [(1, a, 5)]
+    group.take(5)
+    assert list(group.scheduler.waiting()) == []
+
+
 def test_random_histories_break_no_rule_that_the_referee_knows() -> None:
     for seed in range(250):
         try:
