@@ -12,7 +12,8 @@ survives. The exit code is 1 if less than ``--least`` percent are killed. The sa
 source gives the same mutants.
 
 No mutants are made of what is no behaviour: types, decorators, log lines, texts of errors, limits
-at the top of a module, ``strict=`` of zip, ``daemon=`` of threads, and ``__repr__``.
+at the top of a module, ``strict=`` of zip, ``daemon=`` of threads, ``frozen=`` of values, and
+``__repr__``.
 """
 
 from __future__ import annotations
@@ -149,7 +150,7 @@ def _code_of(tree: ast.Module) -> ast.Module:
             return node
 
         def visit_keyword(self, node: ast.keyword) -> ast.AST | None:
-            return None if node.arg in {"strict", "daemon"} else self.generic_visit(node)
+            return None if node.arg in {"strict", "daemon", "frozen"} else self.generic_visit(node)
 
         def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
             is_log = isinstance(node.value, ast.Call) and "_log." in ast.unparse(node.value.func)

@@ -47,6 +47,10 @@ class Pair:
         return str(self.first + 1)
 
 
+class Record(msgspec.Struct, frozen=True):
+    pass
+
+
 def check(pairs: tuple[int, 2]) -> None:
     _log.info("checked %d", 1 + 1)
     for one, other in zip(pairs, pairs, strict=True):
