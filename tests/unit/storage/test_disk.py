@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from goq.errors import CorruptData, DataDirLocked, StorageFailed
+from goq.errors import CorruptData, DataDirLocked, StorageFailed, UnsupportedFormat
 from goq.model import topic_folder
 from goq.storage.data_dir_lock import DataDirLock
 from goq.storage.disk import NotCached, RealDisk
@@ -306,6 +306,20 @@ def test_the_folder_cannot_be_locked_twice_by_one_process(tmp_path: Path) -> Non
         DataDirLock(tmp_path)
     lock.release()
     DataDirLock(tmp_path).release()
+
+
+@pytest.mark.parametrize("text", ["3\n", "two", "restoring\n"])
+def test_a_folder_of_another_format_is_refused_and_not_kept_locked(
+    tmp_path: Path, text: str
+) -> None:
+    (tmp_path / "FORMAT").write_text(text)
+    for _ in range(2):
+        with pytest.raises(UnsupportedFormat):
+            DataDirLock(tmp_path)
+    assert (tmp_path / "FORMAT").read_text() == text
+    (tmp_path / "FORMAT").write_text("1\n")
+    DataDirLock(tmp_path).release()
+    assert (tmp_path / "FORMAT").read_text() == "2\n"
 
 
 def test_removing_the_lock_file_lets_no_second_process_in(tmp_path: Path) -> None:

@@ -169,8 +169,9 @@ def test_damage_in_a_frame_that_was_never_durable_is_cut_off() -> None:
         assert list(read_all(opened).frames) == [0, 1, 4, 7, 9][: len(read_all(opened).frames)]
 
 
-def test_a_frame_stored_as_a_value_is_never_taken_for_one_of_the_log() -> None:
-    planted = frame_of([b"planted"] * 2)
+@pytest.mark.parametrize("messages", [1, 2])
+def test_a_frame_stored_as_a_value_is_never_taken_for_one_of_the_log(messages: int) -> None:
+    planted = frame_of([b"planted"] * messages)
     for base_offset in range(12):
         disk = SimulatedDisk()
         log = Log.open(DIRECTORY, disk)
