@@ -120,6 +120,17 @@ def test_the_messages_that_wait_are_told_by_lane_and_tenant(partition: Partition
     assert list(group.scheduler.waiting()) == []
 
 
+def test_new_queues_are_caught_up_with_when_each_group_has_seen_them(partition: Partition) -> None:
+    groups = [partition.group(), partition.group()]
+    for number in range(5):
+        partition.publish(f"tenant-{number}")
+    assert groups[0].scheduler.catch_up(100)
+    assert not partition.ready.catch_up(2)
+    while not partition.ready.catch_up(2):
+        pass
+    assert groups[1].scheduler.catch_up(1)
+
+
 def test_random_histories_break_no_rule_that_the_referee_knows() -> None:
     for seed in range(250):
         try:

@@ -17,7 +17,14 @@ from goq.config.topic import Fsync
 from goq.errors import StorageFailed
 from goq.storage.disk import RealDisk
 from goq.storage.journal.journal import NodeJournal
-from goq.storage.journal.piece import HEADER_BYTES, JournalPiece, scan_pieces
+from goq.storage.journal.piece import (
+    HEADER_BYTES,
+    JournalPiece,
+    PieceHeader,
+    ScannedPiece,
+    journal_damage,
+    scan_pieces,
+)
 from goq.storage.log.log import Log, LogConfig
 from goq.storage.log.recovery_point import FILE_NAME, DurableEnd
 from goq.storage.verification import verify_log
@@ -439,3 +446,20 @@ def test_threads_share_records_and_each_log_keeps_its_order(
                 assert data == entry.data
     assert 3 in shared
     assert all(read_all(log).damage == [] for log in logs)
+
+
+def test_a_gap_between_pieces_is_damage_where_they_are_of_one_journal() -> None:
+    def piece(number: int, *, journal_id: int = 1, is_free: bool = False) -> ScannedPiece:
+        header = PieceHeader(is_free, journal_id, number, 3)
+        return ScannedPiece(Path(f"{number}.journal"), header, [], None)
+
+    assert journal_damage([piece(1), piece(1), piece(1)]) == []
+    assert journal_damage([piece(1), piece(4), piece(4)]) == [
+        (Path("1.journal"), "records 1 to 3 are missing")
+    ]
+    assert journal_damage([piece(1), piece(4, journal_id=2), piece(4, journal_id=2)]) == []
+    assert journal_damage([piece(4, journal_id=2), piece(1, journal_id=1), piece(1)]) == []
+    assert journal_damage([piece(1), piece(4, is_free=True), piece(1)]) == []
+    assert journal_damage([piece(1), piece(1)]) == [
+        (Path("1.journal"), "1 other files of the journal are missing")
+    ]
