@@ -160,6 +160,7 @@ def test_answers_of_all_operations_are_those_of_the_model(sqs: Any, url: str, na
     more = {"MessageAttributes": values, "MessageSystemAttributes": traced}
     fifo = {"FifoQueue": "true", "ContentBasedDeduplication": "true"}
 
+    ask("CreateQueue", QueueName=f"{name}-other")
     ask("CreateQueue", QueueName=f"{name}.fifo", Attributes=fifo)
     queue = ask("GetQueueUrl", QueueName=f"{name}.fifo")["QueueUrl"]
     ask("SetQueueAttributes", QueueUrl=queue, Attributes={"VisibilityTimeout": "60"})
@@ -192,9 +193,9 @@ def test_answers_of_all_operations_are_those_of_the_model(sqs: Any, url: str, na
     ask("CreateQueue", QueueName=f"{name}-more", Attributes=_redriving_to(dead))
     ask("ListDeadLetterSourceQueues", QueueUrl=dead, MaxResults=1)
     sqs.send_message(QueueUrl=dead, MessageBody="of no source")
-    for _ in range(2):
+    for _ in range(8):
         sqs.send_message(QueueUrl=name, MessageBody="dead")
-    kill(sqs, name, dead, 3)
+    kill(sqs, name, dead, 9)
     rate = {"MaxNumberOfMessagesPerSecond": 1, "DestinationArn": arn(name)}
     task = ask("StartMessageMoveTask", SourceArn=arn(dead), **rate)
     ask("ListMessageMoveTasks", SourceArn=arn(dead))
