@@ -24,6 +24,7 @@ from goq.cluster.metadata.state import (
     PartitionMetadata,
     TopicMetadata,
     active_partitions,
+    active_topics,
     required_in_sync,
 )
 from goq.cluster.replication.protocol import PartitionKey
@@ -60,6 +61,7 @@ class Reconciler:
         self._broker = broker
         self._replicas = replicas
         self._opened: dict[str, object] = {}
+        self._assignments = Assignments(replicas.name)
         self._policies: dict[int, _FsyncPolicy] = {}
         self._recorded: dict[int, bool] | None = None
 
@@ -72,7 +74,7 @@ class Reconciler:
             await replicas.in_thread(lambda: self._durable_topics.record(always))
             self._recorded = always
         await self._delete_outdated(state)
-        assignments = assignments_of(state, replicas.name)
+        assignments = self._assignments.of(state)
         here = {key.topic_id for key in assignments}
         for name, row in rows.items():
             known = row.id, state.topics[name].version, state.groups.get(name), row.id in here
@@ -251,13 +253,39 @@ def assignment_of(
     )
 
 
-def assignments_of(state: MetadataState, node: str) -> dict[PartitionKey, ReplicaAssignment]:
-    """Return the assignments of all replicas that a node has or is to copy."""
+class Assignments:
+    """The assignments of the node ``node``, kept by topic.
+
+    A start of thousands of partitions changes the metadata a hundred times, few topics each time.
+    """
+
+    def __init__(self, node: str) -> None:
+        self._node = node
+        self._basis: tuple[object, object] | None = None
+        self._by_topic: dict[str, tuple[TopicMetadata, dict[PartitionKey, ReplicaAssignment]]] = {}
+
+    def of(self, state: MetadataState) -> dict[PartitionKey, ReplicaAssignment]:
+        """Return the assignments of all replicas that the node has or is to copy."""
+        basis = self._basis
+        if basis is None or basis[0] is not state.nodes or basis[1] is not state.settings:
+            self._basis, self._by_topic = (state.nodes, state.settings), {}
+        before, self._by_topic = self._by_topic, {}
+        found: dict[PartitionKey, ReplicaAssignment] = {}
+        for topic in active_topics(state):
+            known = before.get(topic.name)
+            if known is None or known[0] is not topic:
+                known = topic, _assignments_in(state, topic, self._node)
+            self._by_topic[topic.name] = known
+            found.update(known[1])
+        return found
+
+
+def _assignments_in(
+    state: MetadataState, topic: TopicMetadata, node: str
+) -> dict[PartitionKey, ReplicaAssignment]:
     return {
-        PartitionKey(place.topic, topic.topic_id, place.partition): assignment_of(
-            state, topic, partition
-        )
-        for place, topic, partition in active_partitions(state)
+        PartitionKey(topic.name, topic.topic_id, number): assignment_of(state, topic, partition)
+        for number, partition in enumerate(topic.partitions)
         if node in partition.holders
     }
 

@@ -9,10 +9,20 @@ import pytest
 from msgspec.structs import replace
 
 from goq import limits
-from goq.cluster.metadata.commands import AlterInSync, ChangePartitions, CreateTopic, FenceNode
+from goq.cluster.metadata.commands import (
+    AlterClusterSettings,
+    AlterInSync,
+    ChangePartitions,
+    CreateTopic,
+    DeleteTopic,
+    ElectLeader,
+    FenceNode,
+    RegisterNode,
+    UnfenceNode,
+)
 from goq.cluster.metadata.state import Features, MetadataState
-from goq.cluster.reconciler import InSyncProposer, RenewalProposer, assignments_of
-from tests.support.cluster.metadata.states import after, nodes
+from goq.cluster.reconciler import Assignments, InSyncProposer, RenewalProposer
+from tests.support.cluster.metadata.states import after, at, nodes
 from tests.support.eventually import until
 
 PARTITIONS = 450
@@ -41,7 +51,7 @@ def test_changes_that_wait_go_together_once_all_nodes_know_how(level: int) -> No
         alone = frozenset({"n1"})
         asking = [
             asyncio.ensure_future(proposer.propose(key, assignment, alone))
-            for key, assignment in assignments_of(state, "n1").items()
+            for key, assignment in Assignments("n1").of(state).items()
         ]
         await until(lambda: bool(metadata.proposed))
         metadata.may_decide.set()
@@ -60,7 +70,7 @@ def test_changes_that_wait_go_together_once_all_nodes_know_how(level: int) -> No
 def test_a_fenced_node_that_fetches_keeps_no_other_from_entering(present: tuple[str, ...]) -> None:
     async def run() -> None:
         state = after(nodes(3), CreateTopic("t", 1, {}, 3), FenceNode("n3", 1))
-        key, assignment = next(iter(assignments_of(state, "n1").items()))
+        key, assignment = next(iter(Assignments("n1").of(state).items()))
         metadata = _Metadata(state)
         metadata.may_decide.set()
         seen = assignment._replace(in_sync=present)
@@ -75,7 +85,7 @@ def test_a_fenced_node_that_fetches_keeps_no_other_from_entering(present: tuple[
 def test_another_epoch_is_asked_for_only_while_the_node_leads_in_the_spent_one() -> None:
     async def run() -> None:
         state = after(nodes(3), CreateTopic("t", 1, {}, 3))
-        key, assignment = next(iter(assignments_of(state, "n1").items()))
+        key, assignment = next(iter(Assignments("n1").of(state).items()))
         leader, epoch = assignment.leader, assignment.leader_epoch
         assert leader is not None
         metadata = _Metadata(state)
@@ -83,7 +93,7 @@ def test_another_epoch_is_asked_for_only_while_the_node_leads_in_the_spent_one()
         for _ in range(2):
             await RenewalProposer(leader, metadata).propose(key, epoch)  # type: ignore[arg-type]
             assert len(metadata.proposed) == 1
-        found = assignments_of(metadata.state, "n1")[key]
+        found = Assignments("n1").of(metadata.state)[key]
         assert (found.leader, found.leader_epoch) == (leader, epoch + 1)
         for other in (key._replace(topic="gone"), key._replace(topic_id=99)):
             await RenewalProposer(leader, metadata).propose(other, epoch + 1)  # type: ignore[arg-type]
@@ -91,3 +101,24 @@ def test_another_epoch_is_asked_for_only_while_the_node_leads_in_the_spent_one()
         assert len(metadata.proposed) == 1
 
     asyncio.run(run())
+
+
+def test_kept_assignments_are_those_of_the_newest_metadata() -> None:
+    state = after(nodes(3), *(CreateTopic(name, 3, {}, 3) for name in ("a", "b", "c")))
+    kept = Assignments("n1")
+    for command in (
+        ElectLeader(*at(state, "a"), "n2"),
+        FenceNode("n2", 1),
+        UnfenceNode("n2", 1),
+        AlterClusterSettings(1, min_insync=3),
+        DeleteTopic("b", state.topics["b"].topic_id),
+        CreateTopic("d", 2, {}, 1),
+        RegisterNode("n3", 2, "http://n3", "n3:9"),
+        FenceNode("n1", 1),
+    ):
+        before = kept.of(state)
+        state = after(state, command)
+        found = kept.of(state)
+        assert found == Assignments("n1").of(state)
+        assert found != before or isinstance(command, UnfenceNode | CreateTopic)
+    assert kept.of(state) == kept.of(state)
