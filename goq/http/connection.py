@@ -279,10 +279,17 @@ class Connection(asyncio.Protocol):
     def _answer_later(
         self, request: Request, response: Response | None, error: BaseException | None
     ) -> None:
-        """Write an answer that was deferred, and go on."""
+        """Write an answer that was deferred, and go on.
+
+        The next request waits for the next turn: its handler must not run within the work that gave
+        the answer, which may not be complete.
+        """
         started_s = perf_counter()
         if self._write_answer(request, response, error):
-            self._advance()
+            if self._reader.requests:
+                self._loop.call_soon(self._advance)
+            else:
+                self._advance()
         _note_step(self._shared, request, started_s)
 
     def _write_answer(

@@ -263,12 +263,17 @@ class DeferredAnswer(Awaitable[Response]):
             self._tell(self._outcome, on_answer)
 
     def _tell(self, outcome: Response | Exception, on_answer: OnAnswer) -> None:
+        response: Response | None = None
+        failure: Exception | None = None
         try:
             response = self.finish(outcome)
         except Exception as error:
-            on_answer(None, error)
-        else:
-            on_answer(response, None)
+            failure = error
+        try:
+            on_answer(response, failure)
+        except Exception as error:  # a bug of one connection must not reach who completes many
+            context = {"message": "a deferred answer was not sent", "exception": error}
+            asyncio.get_running_loop().call_exception_handler(context)
 
     def __await__(self) -> Generator[Any, None, Response]:
         future: asyncio.Future[Response] = asyncio.get_running_loop().create_future()

@@ -277,3 +277,37 @@ def test_a_deferred_answer_that_nobody_awaits_any_more_is_given_back(run) -> Non
         assert given_back == [True]
 
     run(scenario)
+
+
+def test_the_next_request_is_not_handled_within_what_gives_an_answer(run) -> None:
+    async def scenario() -> None:
+        handler = _Deferring()
+        async with serving(handler) as served:
+            peer = await served.connect()
+            peer.send(post(b"", path="/later") * 2)
+            await until(lambda: handler.waiting)
+            handler.waiting.pop().complete(Response(200, b"first"))
+            assert not handler.waiting
+            await until(lambda: handler.waiting)
+            handler.waiting.pop().complete(Response(200, b"second"))
+            assert (await peer.answer()).body == b"first"
+            assert (await peer.answer()).body == b"second"
+
+    run(scenario)
+
+
+def test_a_bug_in_sending_one_answer_does_not_reach_who_completes_it(run) -> None:
+    async def scenario() -> None:
+        answer, told = DeferredAnswer(), []
+        asyncio.get_running_loop().set_exception_handler(
+            lambda _loop, told_of: told.append(told_of)
+        )
+
+        def on_answer(_response: Response | None, _error: BaseException | None) -> None:
+            raise KeyError("a bug")
+
+        answer.then(on_answer)
+        answer.complete(Response(200))
+        assert isinstance(told[0]["exception"], KeyError)
+
+    run(scenario)
