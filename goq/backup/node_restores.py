@@ -53,6 +53,8 @@ RESTORING_DIR: Final = "restoring"
 _NEW: Final = ".new"
 _RETRY_S: Final = 1.0
 _NICENESS: Final = 10
+_READABLE_S: Final = 10.0  # then a restore is done all the same
+_LOOK_S: Final = 0.02
 _log = logging.getLogger("goq.backup")
 
 T = TypeVar("T")
@@ -152,7 +154,21 @@ class NodeRestores:
             await self._in_thread(lambda: self._discard(staged.row.folder))
             raise
         await self._in_thread(lambda: self._disk.remove_dir(self._folder / staged.row.folder))
+        await self._until_readable(staged.row.name)
         return staged.result
+
+    async def _until_readable(self, name: str) -> None:
+        """Wait until the messages can be read: a cluster opens the partitions a moment later."""
+        topic = self._broker.topics.get(name)
+        if topic is None:
+            return
+        with suppress(GoqError, TimeoutError):
+            async with asyncio.timeout(_READABLE_S):
+                while topic.partitions.held_count() < topic.partitions.count:
+                    await asyncio.sleep(_LOOK_S)
+                for partition in topic.partitions:
+                    commit = partition.appender.commit
+                    await commit.wait_for_commit(commit.log.end_offset)
 
     def _stage(self, order: TopicRestoreOrder, where: Path | str) -> _Staged:
         place = open_place(self._disk, where)
