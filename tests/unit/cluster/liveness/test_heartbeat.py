@@ -143,7 +143,10 @@ def test_a_failure_to_reach_the_controller_says_nothing_of_its_version() -> None
         assert not heartbeats.has_session()
         heartbeats._call = call
         await heartbeats.send()
-        assert controller.received == [[*BEFORE_LEVELS, 1, CLOCK_MS, 0, 0, []]]
+        ((*fields, unanswered_ms, unreachable),) = controller.received
+        assert fields == [*BEFORE_LEVELS, 1, CLOCK_MS, 0]
+        assert unanswered_ms < 60_000  # how long the failure took on this machine
+        assert unreachable == []
         assert heartbeats.has_session()
 
     asyncio.run(run())
