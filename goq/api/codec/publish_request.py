@@ -37,6 +37,8 @@ _PARTITION_BYTES = 4
 FRAMES_PER_REQUEST_MAX = limits.PARTITIONS_PER_TOPIC_MAX
 RAW_BYTES_PER_REQUEST_MAX = 2 * limits.BODY_BYTES_MAX
 """Maximum size of all frames of a request after decompression."""
+CHECKED_AT_ONCE_BYTES = 256 * limits.KIB
+"""Larger frames are checked in a thread: the event loop would be held."""
 _FRAME_MARGIN_BYTES = 4 * limits.KIB
 _MESSAGE_MARGIN_BYTES = 32  # offsets, hash, validity
 _DELIVERY_MARGIN_BYTES = 48  # times, dedup id, lane, number and offset of a tenant
@@ -273,8 +275,11 @@ def _from_base64(text: str, field: str) -> bytes:
 def only_value(body: bytes) -> tuple[int | None, bytes, ProducerMark] | None:
     """Return the partition, the value and the producer of a publish of one frame with one value.
 
-    A partition of None is any. None for all else, sound or not: see :func:`decode_frames`.
+    A partition of None is any. None for all else, sound or not, and for a body over
+    ``CHECKED_AT_ONCE_BYTES``: see :func:`decode_frames`.
     """
+    if len(body) > CHECKED_AT_ONCE_BYTES:
+        return None
     found = parse_value(body, _PARTITION_BYTES)
     if found is None:
         return None

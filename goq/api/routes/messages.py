@@ -15,6 +15,7 @@ from goq.api.codec.messages import (
 )
 from goq.api.codec.publish_answer import PublishAnswer, answer_tail
 from goq.api.codec.publish_request import (
+    CHECKED_AT_ONCE_BYTES,
     decode_frames,
     decode_messages,
     decode_small,
@@ -84,9 +85,6 @@ _READ_PARAMETERS = (
     Parameter("as_of", "the log as it stood at this time, deleted messages included", TIME),
     Parameter("background", "as fast as live traffic leaves room for, no faster", FLAG),
 )
-
-
-_CHECKED_AT_ONCE_BYTES = 256 * limits.KIB
 
 
 class MessageRoutes:
@@ -208,7 +206,7 @@ class MessageRoutes:
         settings = topic.settings if topic else self._broker.settings_for_publish(name)
         now_ms = self._broker.clock.wall_ms()
         client_id, acks = parse_client_id(request), parse_acks(request)
-        if len(request.body) <= _CHECKED_AT_ONCE_BYTES:
+        if len(request.body) <= CHECKED_AT_ONCE_BYTES:
             frames = decode_frames(request.body, settings, now_ms)
         else:
             frames = await asyncio.to_thread(decode_frames, request.body, settings, now_ms)

@@ -199,8 +199,7 @@ class GroupCommit:
         shared.add(message, size_bytes, done)
         self._queued_bytes += size_bytes
         self._turn.append_count += 1
-        if not self._busy:
-            self._wake()
+        self._wake()
 
     def _wake(self) -> None:
         if not self._busy:
