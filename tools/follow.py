@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 import uvloop
 
 from goq.broker.log import commit_turn
-from goq.config.node import Config
+from goq.config.sources import config_of
 from goq.node import NodeServer
 
 _ROOT = str(Path(__file__).resolve().parent.parent) + "/"
@@ -108,7 +108,9 @@ class _NodeThread:
     """A node on one topic of one partition, in a thread."""
 
     def __init__(self, data_dir: Path) -> None:
-        self._node = NodeServer(Config(broker={"data_dir": data_dir, "listen": "127.0.0.1:0"}))
+        self._node = NodeServer(
+            config_of({"broker.data_dir": data_dir, "broker.listen": "127.0.0.1:0"})
+        )
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None

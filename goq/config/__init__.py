@@ -7,6 +7,7 @@ exposure   checks before a start: machines that reach a node, users that read it
 backup     the section of backups
 archive    the section of the archive
 sqs        the section of the SQS-compatible endpoint
+section    a section: its settings by name, each with its parser
 addresses  addresses and host names, checked
 topic      a topic's settings: names, defaults, bounds
 types      how a setting's value is parsed, checked and formatted

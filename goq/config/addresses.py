@@ -16,19 +16,20 @@ def host_and_port(value: str) -> str:
     return value
 
 
-def listed(value: Any) -> Any:
-    """Return a list of names; ``a,b`` and a list mean the same."""
+def host_names(value: Any, _field: str) -> tuple[str, ...]:
+    """Return names of hosts in lower case; ``a,b`` and a list mean the same.
+
+    Raises ``ValueError``.
+    """
     if value == "none" or value is None:
         return ()
-    return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
-
-
-def host_names(value: tuple[str, ...]) -> tuple[str, ...]:
-    """Return names of hosts in lower case, checked. Raises ``ValueError``."""
-    for name in value:
-        if not _HOST_NAME.fullmatch(name):
+    names = [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+    if not isinstance(names, list | tuple):
+        raise ValueError(f"{str(value)[:80]!r} is not a list; write a,b,c")
+    for name in names:
+        if not isinstance(name, str) or not _HOST_NAME.fullmatch(name):
             raise ValueError(
                 f"{name!r} is not a host name; write goq.example.com or *.example.com, without"
                 " scheme and port"
             )
-    return tuple(name.lower() for name in value)
+    return tuple(name.lower() for name in names)

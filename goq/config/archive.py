@@ -2,46 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
-
-from pydantic import BaseModel, ConfigDict, field_validator
+from typing import Any, ClassVar, Final
 
 from goq import limits
-from goq.errors import InvalidInput
+from goq.config.section import ConfigSection, Parser, checked_text, optional
 from goq.units import parse_size_bytes
 
 _CACHE_BYTES_MIN: Final = 64 * limits.MIB
 
 
-class ArchiveConfig(BaseModel):
+def _store(value: Any, _field: str) -> str:
+    if not str(value).startswith("s3://") or not str(value)[5:].strip("/"):
+        raise ValueError(f"{str(value)[:80]!r} is not s3://bucket/prefix")
+    return str(value).rstrip("/")
+
+
+def _cache_size(value: str) -> str:
+    if parse_size_bytes(value) < _CACHE_BYTES_MIN:
+        raise ValueError(f"{value!r} is too little: at least 64MiB")
+    return value
+
+
+class ArchiveConfig(ConfigSection, frozen=True):
     """Archived segments go to ``to``, ``s3://bucket/prefix``; without it they stay on the disk.
 
     ``cache`` bounds what of them is on the disk again, because it was read lately.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    PARSERS: ClassVar[dict[str, Parser]] = {
+        "to": optional(_store),
+        "cache": checked_text(_cache_size),
+    }
 
     to: str | None = None
     cache: str = "1GiB"
-
-    @field_validator("to", mode="before")
-    @classmethod
-    def _is_a_store(cls, value: Any) -> Any:
-        if value is None or value == "none":
-            return None
-        if not str(value).startswith("s3://") or not str(value)[5:].strip("/"):
-            raise ValueError(f"{str(value)[:80]!r} is not s3://bucket/prefix")
-        return str(value).rstrip("/")
-
-    @field_validator("cache")
-    @classmethod
-    def _is_a_size(cls, value: str) -> str:
-        try:
-            if parse_size_bytes(value) < _CACHE_BYTES_MIN:
-                raise ValueError(f"{value!r} is too little: at least 64MiB")
-        except InvalidInput as error:
-            raise ValueError(error.detail) from None
-        return value
 
     @property
     def cache_bytes(self) -> int:

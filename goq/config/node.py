@@ -3,55 +3,60 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Final, Literal
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from msgspec import field
 
 from goq import limits
-from goq.config.addresses import host_and_port, host_names, listed
+from goq.config.addresses import host_and_port, host_names
 from goq.config.archive import ArchiveConfig
 from goq.config.backup import BackupConfig
+from goq.config.section import (
+    ConfigSection,
+    Parser,
+    checked_text,
+    name_of,
+    optional,
+    path,
+    section,
+    settings,
+    switch,
+    text,
+    word,
+)
 from goq.config.sqs import SqsConfig
 from goq.config.topic import TopicSettings
-from goq.errors import InvalidInput
+from goq.config.types import count
+from goq.errors import InvalidInput, UsageError
 from goq.model import check_name
 
 DEFAULT_PARTITIONS = 6
 SECTIONS = "archive, broker, cluster, defaults, logging, metrics, security, sqs and backup"
-_STRICT = ConfigDict(extra="forbid", frozen=True)
 _ALL_ADDRESSES = ("0.0.0.0", "::")
+_OWN_SECTIONS: Final = ("delivery", "dead_letters", "delay", "priority", "tenants", "dedup")
 
 
-class BrokerConfig(BaseModel):
+def _data_dir(value: Any, field: str) -> Path:
+    if (folder := path(value, field)) == Path():
+        raise ValueError("name a folder; it is created if it does not exist")
+    return folder
+
+
+class BrokerConfig(ConfigSection, frozen=True):
     """The settings of the node itself."""
 
-    model_config = _STRICT
+    PARSERS: ClassVar[dict[str, Parser]] = {
+        "node_id": name_of("node"),
+        "data_dir": _data_dir,
+        "listen": checked_text(host_and_port),
+        "auto_create_topics": switch,
+    }
 
     node_id: str = "node-1"
     data_dir: Path = Path("goq-data")
     listen: str = "127.0.0.1:8080"
     auto_create_topics: bool = True
-
-    @field_validator("node_id")
-    @classmethod
-    def _is_a_name(cls, value: str) -> str:
-        try:
-            return check_name(value, "node")
-        except InvalidInput as error:
-            raise ValueError(error.detail) from None
-
-    @field_validator("data_dir")
-    @classmethod
-    def _is_given(cls, value: Path) -> Path:
-        if value == Path():
-            raise ValueError("name a folder; it is created if it does not exist")
-        return value
-
-    @field_validator("listen")
-    @classmethod
-    def _has_host_and_port(cls, value: str) -> str:
-        return host_and_port(value)
 
     @property
     def host(self) -> str:
@@ -77,21 +82,34 @@ def _node_url(value: str) -> str:
     return value.rstrip("/")
 
 
-class ClusterTlsConfig(BaseModel):
+class ClusterTlsConfig(ConfigSection, frozen=True):
     """The certificates of the metadata log's transport: encryption, and the identity of each node.
 
     PEM files. The authority in ``ca_file`` signs the certificate and should sign nothing else. The
     certificate names the node's id as a DNS name, and is valid for servers and clients.
     """
 
-    model_config = _STRICT
+    PARSERS: ClassVar[dict[str, Parser]] = {"cert_file": path, "key_file": path, "ca_file": path}
 
     cert_file: Path
     key_file: Path
     ca_file: Path
 
 
-class ClusterConfig(BaseModel):
+def _peers(value: Any, _field: str) -> dict[str, str]:
+    """Accept ``n1=HOST:PORT,n2=HOST:PORT`` as well as a mapping."""
+    if value == "none" or value is None:
+        return {}
+    if isinstance(value, str):
+        pairs = [part.partition("=") for part in value.split(",") if part]
+        value = {name: address for name, _, address in pairs}
+    for name, address in settings(value, _field).items():
+        check_name(name, "node")
+        host_and_port(text(address, _field))
+    return dict(value)
+
+
+class ClusterConfig(ConfigSection, frozen=True):
     """The settings of a member of a cluster; without ``listen`` the node is standalone.
 
     The first nodes of a cluster find each other by ``peers``: addresses by node id, this node's
@@ -104,60 +122,27 @@ class ClusterConfig(BaseModel):
     which speaks HTTPS and can call HTTP, then ``off``.
     """
 
-    model_config = _STRICT
+    PARSERS: ClassVar[dict[str, Parser]] = {
+        "listen": optional(checked_text(host_and_port)),
+        "peers": _peers,
+        "join": optional(checked_text(_node_url)),
+        "secret_file": optional(path),
+        "tls": optional(section(ClusterTlsConfig)),
+        "advertise": optional(checked_text(_node_url)),
+        "rack": optional(text),
+        "tls_rollover": word("off", "prepare", "switch"),
+        "min_insync": count(1, limits.CLUSTER_NODES_MAX).parse,
+    }
 
     listen: str | None = None
-    peers: dict[str, str] = Field(default_factory=dict)
+    peers: dict[str, str] = field(default_factory=dict)
     join: str | None = None
     secret_file: Path | None = None
     tls: ClusterTlsConfig | None = None
     advertise: str | None = None
     rack: str | None = None
     tls_rollover: Literal["off", "prepare", "switch"] = "off"
-    min_insync: int = Field(default=2, ge=1, le=limits.CLUSTER_NODES_MAX)
-
-    @field_validator("listen")
-    @classmethod
-    def _has_host_and_port(cls, value: str | None) -> str | None:
-        return None if value is None else host_and_port(value)
-
-    @field_validator("listen", "join", "secret_file", "tls", "advertise", "rack", mode="before")
-    @classmethod
-    def _may_be_none(cls, value: Any) -> Any:
-        return None if value == "none" else value
-
-    @field_validator("tls_rollover", mode="before")
-    @classmethod
-    def _is_off(cls, value: Any) -> Any:
-        """Accept what YAML makes of ``off``."""
-        return "off" if value is False else value
-
-    @field_validator("join", "advertise")
-    @classmethod
-    def _is_a_url(cls, value: str | None) -> str | None:
-        return None if value is None else _node_url(value)
-
-    @field_validator("peers", mode="before")
-    @classmethod
-    def _are_by_id(cls, value: Any) -> Any:
-        """Accept ``n1=HOST:PORT,n2=HOST:PORT`` as well as a mapping."""
-        if value == "none" or value is None:
-            return {}
-        if not isinstance(value, str):
-            return value
-        pairs = [part.partition("=") for part in value.split(",") if part]
-        return {name: address for name, _, address in pairs}
-
-    @field_validator("peers")
-    @classmethod
-    def _are_addresses(cls, value: dict[str, str]) -> dict[str, str]:
-        for name, address in value.items():
-            try:
-                check_name(name, "node")
-            except InvalidInput as error:
-                raise ValueError(error.detail) from None
-            host_and_port(address)
-        return value
+    min_insync: int = 2
 
     def join_url(self, node_id: str) -> str | None:
         """Return the URL of the node to ask for membership, None for a node among the peers."""
@@ -188,40 +173,39 @@ class ClusterConfig(BaseModel):
         return f"[{known}]:{port}" if ":" in str(known) else f"{known}:{port}"
 
 
-class DefaultsConfig(BaseModel):
+class DefaultsConfig(ConfigSection, frozen=True):
     """The settings of new topics, where their creator gives none.
 
     All sections hold topic settings, nested or dotted; ``topic`` also holds the number of
     partitions.
     """
 
-    model_config = _STRICT
+    PARSERS: ClassVar[dict[str, Parser]] = dict.fromkeys(("topic", *_OWN_SECTIONS), settings)
 
-    topic: dict[str, Any] = Field(default_factory=dict)
-    delivery: dict[str, Any] = Field(default_factory=dict)
-    dead_letters: dict[str, Any] = Field(default_factory=dict)
-    delay: dict[str, Any] = Field(default_factory=dict)
-    priority: dict[str, Any] = Field(default_factory=dict)
-    tenants: dict[str, Any] = Field(default_factory=dict)
-    dedup: dict[str, Any] = Field(default_factory=dict)
+    topic: dict[str, Any] = field(default_factory=dict)
+    delivery: dict[str, Any] = field(default_factory=dict)
+    dead_letters: dict[str, Any] = field(default_factory=dict)
+    delay: dict[str, Any] = field(default_factory=dict)
+    priority: dict[str, Any] = field(default_factory=dict)
+    tenants: dict[str, Any] = field(default_factory=dict)
+    dedup: dict[str, Any] = field(default_factory=dict)
 
-    @model_validator(mode="after")
-    def _are_settings(self) -> DefaultsConfig:
+    def check(self, name: str) -> None:
+        """Raise ``UsageError`` if a setting is none, or out of bounds."""
         try:
             _ = self.settings
         except InvalidInput as error:
             where = (error.field or "").removeprefix("settings.")
-            section = "" if where.partition(".")[0] in _OWN_SECTIONS else "topic."
-            raise ValueError(f"{section}{where}: {error.detail}") from None
+            own = "" if where.partition(".")[0] in _OWN_SECTIONS else "topic."
+            raise UsageError(f"{name}.{own}{where}: {error.detail}") from None
         except (OverflowError, ValueError) as error:
-            raise ValueError(f"a number is out of bounds: {error}") from None
+            raise UsageError(f"{name}: a number is out of bounds: {error}") from None
         count = self.partitions
         if type(count) is not int or not 1 <= count <= limits.PARTITIONS_PER_TOPIC_MAX:
-            raise ValueError(
-                f"topic.partitions: {count!r} is not a number from 1 to"
+            raise UsageError(
+                f"{name}.topic.partitions: {count!r} is not a number from 1 to"
                 f" {limits.PARTITIONS_PER_TOPIC_MAX}"
             )
-        return self
 
     @property
     def partitions(self) -> int:
@@ -238,10 +222,7 @@ class DefaultsConfig(BaseModel):
         return TopicSettings().changed({**topic, **sections})
 
 
-_OWN_SECTIONS = tuple(name for name in DefaultsConfig.model_fields if name != "topic")
-
-
-class ServerTlsConfig(BaseModel):
+class ServerTlsConfig(ConfigSection, frozen=True):
     """The certificate of the HTTP server, with the chain up to its authority, and the key: PEM.
 
     In a cluster the nodes verify each other by ``ca_file``, by default ``cluster.tls.ca_file``,
@@ -249,20 +230,20 @@ class ServerTlsConfig(BaseModel):
     token.
     """
 
-    model_config = _STRICT
+    PARSERS: ClassVar[dict[str, Parser]] = {
+        "cert_file": path,
+        "key_file": path,
+        "ca_file": optional(path),
+        "client_ca_file": optional(path),
+    }
 
     cert_file: Path
     key_file: Path
     ca_file: Path | None = None
     client_ca_file: Path | None = None
 
-    @field_validator("ca_file", "client_ca_file", mode="before")
-    @classmethod
-    def _may_be_none(cls, value: Any) -> Any:
-        return None if value == "none" else value
 
-
-class SecurityConfig(BaseModel):
+class SecurityConfig(ConfigSection, frozen=True):
     """The settings of who may ask the node.
 
     With ``auth`` of ``tokens`` each request needs a token. Without, a node that other machines
@@ -271,60 +252,57 @@ class SecurityConfig(BaseModel):
     ``tls`` the node speaks HTTPS and no HTTP.
     """
 
-    model_config = _STRICT
+    PARSERS: ClassVar[dict[str, Parser]] = {
+        "auth": word("off", "tokens"),
+        "allow_open": switch,
+        "tls": optional(section(ServerTlsConfig)),
+        "hosts": host_names,
+    }
 
     auth: Literal["off", "tokens"] = "off"
     allow_open: bool = False
     tls: ServerTlsConfig | None = None
     hosts: tuple[str, ...] = ()
 
-    @field_validator("auth", mode="before")
-    @classmethod
-    def _is_off(cls, value: Any) -> Any:
-        """Accept what YAML makes of ``off``."""
-        return "off" if value is False else value
 
-    @field_validator("tls", mode="before")
-    @classmethod
-    def _may_be_none(cls, value: Any) -> Any:
-        return None if value == "none" else value
-
-    @field_validator("hosts", mode="before")
-    @classmethod
-    def _are_listed(cls, value: Any) -> Any:
-        return listed(value)
-
-    @field_validator("hosts")
-    @classmethod
-    def _are_names(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        return host_names(value)
-
-
-class LoggingConfig(BaseModel):
+class LoggingConfig(ConfigSection, frozen=True):
     """The settings of the log on stderr."""
 
-    model_config = _STRICT
+    PARSERS: ClassVar[dict[str, Parser]] = {
+        "level": word("debug", "info", "warning", "error"),
+        "format": word("text", "json"),
+    }
 
     level: Literal["debug", "info", "warning", "error"] = "info"
     format: Literal["text", "json"] = "text"
 
 
-class MetricsConfig(BaseModel):
+class MetricsConfig(ConfigSection, frozen=True):
     """The settings of ``/metrics``.
 
     Without ``partitions`` there are no series of single partitions and their replicas, of which a
     large node has tens of thousands.
     """
 
-    model_config = _STRICT
+    PARSERS: ClassVar[dict[str, Parser]] = {"partitions": switch}
 
     partitions: bool = True
 
 
-class Config(BaseModel):
+class Config(ConfigSection, frozen=True):
     """The whole configuration of a node."""
 
-    model_config = _STRICT
+    PARSERS: ClassVar[dict[str, Parser]] = {
+        "broker": section(BrokerConfig),
+        "defaults": section(DefaultsConfig),
+        "cluster": section(ClusterConfig),
+        "security": section(SecurityConfig),
+        "logging": section(LoggingConfig),
+        "metrics": section(MetricsConfig),
+        "sqs": section(SqsConfig),
+        "backup": section(BackupConfig),
+        "archive": section(ArchiveConfig),
+    }
 
     broker: BrokerConfig = BrokerConfig()
     defaults: DefaultsConfig = DefaultsConfig()
@@ -370,36 +348,35 @@ class Config(BaseModel):
         own = urlsplit(f"//{self.sqs.listen}").hostname
         return {own or "", *self.sqs.hosts, *self.host_names}
 
-    @model_validator(mode="after")
-    def _is_one_cluster(self) -> Config:
+    def check(self, name: str) -> None:
+        """Raise ``UsageError`` if the settings of a cluster do not go together."""
         cluster, me = self.cluster, self.broker.node_id
         if not cluster.is_member:
             if cluster.peers or cluster.join:
-                raise ValueError(
+                raise UsageError(
                     "cluster.listen: set the address for other nodes, as in 10.0.0.1:9090"
                 )
-            return self
+            return
         if cluster.tls_rollover != "off" and self.security.tls is None:
-            raise ValueError("cluster.tls_rollover: set security.tls with it")
+            raise UsageError("cluster.tls_rollover: set security.tls with it")
         scheme = "https" if self.speaks_https else "http"
         if cluster.advertise is not None and urlsplit(cluster.advertise).scheme != scheme:
-            raise ValueError(
+            raise UsageError(
                 f"cluster.advertise: this node speaks {scheme.upper()}; write {scheme}://HOST:PORT"
             )
         if cluster.secret_file is None:
-            raise ValueError(
+            raise UsageError(
                 "cluster.secret_file: nodes authenticate each other by a shared secret; make one"
                 " for all with: (umask 077; openssl rand -hex 32 > cluster.secret)"
             )
         if cluster.peers and me not in cluster.peers and not cluster.join:
             names = ", ".join(sorted(cluster.peers))
-            raise ValueError(
+            raise UsageError(
                 f"cluster.peers: this node, {me}, is not among {names}; if it joins"
                 " later, set cluster.join to the URL of a running node"
             )
         if cluster.address_of(me) is None:
-            raise ValueError(
+            raise UsageError(
                 f"cluster.advertise: other nodes cannot reach this node at {cluster.listen}; set"
                 " the URL at which they can: http://HOST:PORT"
             )
-        return self

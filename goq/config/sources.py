@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from pydantic import BaseModel, ValidationError
 
 from goq.config.node import SECTIONS, Config, DefaultsConfig
 from goq.config.topic import TopicSettings
@@ -58,10 +57,9 @@ def config_of(
     for key, value in settings.items():
         written = _merge(written, _nested(key, value))
     try:
-        return Config(**written)
-    except ValidationError as error:
-        found = "; ".join(_explain(e) for e in error.errors())
-        raise UsageError(f"{found} (in {where})") from None
+        return Config.read(written)
+    except UsageError as error:
+        raise UsageError(f"{error.detail} (in {where})") from None
 
 
 def _read_environment() -> dict[str, Any]:
@@ -72,7 +70,7 @@ def _read_environment() -> dict[str, Any]:
         if not _is_known(name.upper()):
             raise UsageError(_unknown(name))
         path = name.upper().removeprefix(_PREFIX).lower().split("__")
-        if path[0] in Config.model_fields:
+        if path[0] in Config.names():
             value: Any = os.environ[name]
             if len(path) == 1 or value.startswith("{"):
                 value = _decode_object(name, value)
@@ -92,7 +90,7 @@ def _decode_object(name: str, value: str) -> dict[str, Any]:
 def _is_known(name: str) -> bool:
     """Return whether a variable is in a section, for a client, or of the platform."""
     section, nested, _ = name.removeprefix(_PREFIX).partition("__")
-    if section.lower() in Config.model_fields:
+    if section.lower() in Config.names():
         return True
     return not nested and (
         name in _CLIENT_VARIABLES
@@ -112,29 +110,19 @@ def _unknown(name: str) -> str:
 
 
 def _setting_names() -> Iterator[str]:
-    own = DefaultsConfig.model_fields
+    own = DefaultsConfig.names()
     for name in (*TopicSettings().written(), "partitions"):
         yield f"defaults.{'' if name.partition('.')[0] in own else 'topic.'}{name}"
-    for section in (
-        "broker",
-        "cluster",
-        "logging",
-        "metrics",
-        "security",
-        "sqs",
-        "backup",
-        "archive",
-    ):
-        kind = Config.model_fields[section].annotation
-        assert isinstance(kind, type)
-        assert issubclass(kind, BaseModel)
-        yield from (f"{section}.{name}" for name in kind.model_fields)
+    whole = Config()
+    for section in Config.names():
+        if section != "defaults":
+            yield from (f"{section}.{name}" for name in getattr(whole, section).names())
 
 
 def _nested(key: str, value: Any) -> dict[str, Any]:
     """Return a setting by its dotted name in the form of the file."""
     section, _, rest = key.partition(".")
-    if section not in Config.model_fields or not rest:
+    if section not in Config.names() or not rest:
         raise UsageError(
             f"{key!r} is not a setting; the sections are {SECTIONS}, as in broker.listen"
         )
@@ -154,13 +142,3 @@ def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
             else value
         )
     return merged
-
-
-def _explain(error: Mapping[str, Any]) -> str:
-    where = [str(step) for step in error["loc"]]
-    message = error["msg"].removeprefix("Value error, ")
-    if where == ["defaults"] and message.partition(".")[0] in DefaultsConfig.model_fields:
-        return f"defaults.{message}"
-    if error["type"] == "extra_forbidden":
-        return f"{'.'.join(where)}: there is no such setting"
-    return f"{'.'.join(where)}: {message}" if where else message

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from goq.config.node import Config
 
 
@@ -15,7 +17,8 @@ def changed_settings(before: Config, after: Config) -> dict[str, str]:
 
 
 def _settings(config: Config) -> dict[str, str]:
-    known = config.model_dump(mode="json", exclude={"defaults"})
+    known = msgspec.to_builtins(config, enc_hook=str)  # a path as text
+    del known["defaults"]
     topic = {
         f"defaults.{name}": value for name, value in config.defaults.settings.written().items()
     }
@@ -34,6 +37,6 @@ def _flat(tree: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
 
 
 def _text(value: Any) -> str:
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return ",".join(map(str, value)) or "none"
     return "none" if value in (None, {}) else str(value)

@@ -10,7 +10,7 @@ from tests.support.node.node_process import NodeProcess
 
 HEAVY = {
     *("httpx", "opentelemetry", "pandas", "pyarrow", "pyiceberg", "pyspark", "rich"),
-    *("pydantic_settings", "scipy", "sqlalchemy", "sqlite_utils", "yaml"),
+    *("pydantic", "pydantic_settings", "scipy", "sqlalchemy", "sqlite_utils", "yaml"),
 }
 IDLE_BYTES_MAX = 80 * limits.MIB
 _IMPORTED = re.compile(r"^import time:.*\| *([\w.]+)$", re.MULTILINE)

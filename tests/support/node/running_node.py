@@ -34,7 +34,7 @@ class RunningNode(NodeApi):
         self.data_dir = data_dir
         defaults = {"delivery": {"backoff": {"initial": 0}}, **settings.get("defaults", {})}
         self.clock = ShiftedClock()
-        config = Config(**{**settings, "broker": broker, "defaults": defaults})
+        config = Config.read({**settings, "broker": broker, "defaults": defaults})
         self._asks_for_tokens = config.asks_for_tokens
         self.node = NodeServer(config, self.clock, start_partitions=start_partitions)
         self._thread = NodeThread(self.node)

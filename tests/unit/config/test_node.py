@@ -42,19 +42,19 @@ def names_in(tree: dict[str, Any], prefix: str = "") -> set[str]:
 
 
 def all_settings() -> set[str]:
-    broker = {f"broker.{name}" for name in type(Config().broker).model_fields}
-    own = set(type(Config().defaults).model_fields)
+    broker = {f"broker.{name}" for name in Config().broker.names()}
+    own = set(Config().defaults.names())
     topic = {
         f"defaults.{'' if name.partition('.')[0] in own else 'topic.'}{name}"
         for name in TopicSettings().written().keys() | TOTAL_RETENTION
     }
-    cluster = {f"cluster.{name}" for name in type(Config().cluster).model_fields}
-    security = {f"security.{name}" for name in type(Config().security).model_fields}
-    security |= {f"logging.{name}" for name in type(Config().logging).model_fields}
-    security |= {f"metrics.{name}" for name in type(Config().metrics).model_fields}
-    security |= {f"backup.{name}" for name in type(Config().backup).model_fields}
-    security |= {f"archive.{name}" for name in type(Config().archive).model_fields}
-    security |= {f"sqs.{name}" for name in type(Config().sqs).model_fields}
+    cluster = {f"cluster.{name}" for name in Config().cluster.names()}
+    security = {f"security.{name}" for name in Config().security.names()}
+    security |= {f"logging.{name}" for name in Config().logging.names()}
+    security |= {f"metrics.{name}" for name in Config().metrics.names()}
+    security |= {f"backup.{name}" for name in Config().backup.names()}
+    security |= {f"archive.{name}" for name in Config().archive.names()}
+    security |= {f"sqs.{name}" for name in Config().sqs.names()}
     return broker | cluster | security | topic | {"defaults.topic.partitions"}
 
 
@@ -100,7 +100,7 @@ def test_the_example_says_the_defaults_and_names_every_setting() -> None:
 
 def test_the_documentation_lists_every_setting_with_its_default() -> None:
     text = (REPOSITORY / "docs" / "configuration.md").read_text()
-    sections = "|".join(Config.model_fields)
+    sections = "|".join(Config.names())
     rows = dict(re.findall(rf"^\| `((?:{sections})\.[\w.]+)` \| `([^`]*)` \|", text, re.M))
     assert set(rows) == all_settings()
     documented = load_config(None, rows)
