@@ -1,12 +1,13 @@
-"""The body of a frame with some rows of another frame, gathered by column.
+"""The body of a frame with some rows of other frames, gathered by column.
 
-The cost is a few vector operations for a run of rows, and for scattered rows a fraction of a
-microsecond a row. It does not depend on the other rows. Frames with removed rows are not handled.
+The cost is a few vector operations for each frame, and for scattered rows a fraction of a
+microsecond a row. It does not depend on the other rows. Keys are not hashed again, and nothing is
+decoded but names of tenants. Frames with removed rows are not handled.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from goq.frame.view import FrameView
 
     Rows = npt.NDArray[np.int64]
+    Chosen = Sequence[tuple[FrameView, Rows]]
 
 _WIDE = {
     Attribute.DELIVER_AT: "V8",
@@ -32,78 +34,127 @@ _WIDE = {
 _ABSENT = Attribute.ZSTD | Attribute.KEY_NULLS | Attribute.VALUE_NULLS | Attribute.REDRIVEN
 
 
-def frame_of_rows(view: FrameView, rows: range | Sequence[int], producer: ProducerMark) -> bytes:
-    """Return a frame of some rows, rising, uncompressed, stamped with offset, time and epoch 0."""
-    chosen = np.asarray(rows, np.int64)
-    attributes = view.header.attributes & ~_ABSENT
+def columns_present(view: FrameView) -> int:
+    """Return which columns a frame has: rows of frames with the same ones fit into one frame."""
+    return view.header.attributes & ~_ABSENT
+
+
+def frame_of_rows(
+    picked: Iterable[tuple[FrameView, Sequence[int]]], producer: ProducerMark
+) -> bytes:
+    """Return a frame of some rows, rising, of each of some frames that have the same columns.
+
+    It is uncompressed, and stamped with offset, time and epoch 0.
+    """
+    chosen = [(view, np.asarray(rows, np.int64)) for view, rows in picked]
+    attributes = columns_present(chosen[0][0])
     parts: list[bytes] = []
     for attribute, code in _WIDE.items():
-        if (column := view.column(attribute)) is not None:
-            parts.append(np.frombuffer(column, code)[chosen].tobytes())
-    if (tenants := view.column(Attribute.TENANT)) is not None and view.tenants is not None:
-        _add_tenants(parts, np.frombuffer(tenants, np.uint16)[chosen], view.tenants)
-    if (lanes := view.column(Attribute.LANE)) is not None:
-        _add(parts, np.frombuffer(lanes, np.uint8)[chosen].tobytes())
+        if attributes & attribute:
+            parts.append(_take(chosen, attribute, code))
+    if attributes & Attribute.TENANT:
+        _add_tenants(parts, chosen)
+    if attributes & Attribute.LANE:
+        _add(parts, _take(chosen, Attribute.LANE, "u1"))
     payload: list[bytes] = []
-    attributes |= _add_payload(payload, view, chosen)
+    attributes |= _add_payload(payload, chosen)
     size_bytes = sum(map(len, payload)).to_bytes(4, "little")
     parts += (size_bytes + size_bytes, *payload)
-    return assemble_frame(parts, count=len(chosen), attributes=attributes, producer=producer)
+    count = sum([len(rows) for _, rows in chosen])
+    return assemble_frame(parts, count=count, attributes=attributes, producer=producer)
 
 
-def _add_payload(parts: list[bytes], view: FrameView, rows: Rows) -> int:
-    payload, present = view.payload, 0
-    present |= _add_validity(parts, payload.value_validity, rows, Attribute.VALUE_NULLS)
-    _add_column(parts, payload.values, rows)
-    if payload.keys is not None:
-        present |= _add_validity(parts, payload.key_validity, rows, Attribute.KEY_NULLS)
-        _add_column(parts, payload.keys, rows)
-    if payload.header_counts is not None:
-        bounds = np.frombuffer(payload.header_counts, np.int32).astype(np.int64)
-        starts, counts = bounds[rows], bounds[rows + 1] - bounds[rows]
-        ends = np.cumsum(counts)
-        _add(parts, _offsets(counts))
-        headers = np.repeat(starts - ends + counts, counts) + np.arange(counts.sum())
-        _add_column(parts, payload.header_names, headers)
-        _add_column(parts, payload.header_values, headers)
+def _take(chosen: Chosen, attribute: int, code: str) -> bytes:
+    """Return a fixed column of the rows."""
+    found = []
+    for view, rows in chosen:
+        column = view.column(attribute)
+        assert column is not None
+        found.append(np.frombuffer(column, code)[rows])
+    return np.concatenate(found).tobytes()
+
+
+def _add_payload(parts: list[bytes], chosen: Chosen) -> int:
+    payloads = [(view.payload, rows) for view, rows in chosen]
+    present = _add_validity(
+        parts, [(p.value_validity, rows) for p, rows in payloads], Attribute.VALUE_NULLS
+    )
+    _add_columns(parts, [(p.values, rows) for p, rows in payloads])
+    if payloads[0][0].keys is not None:
+        present |= _add_validity(
+            parts, [(p.key_validity, rows) for p, rows in payloads], Attribute.KEY_NULLS
+        )
+        _add_columns(parts, [(p.keys, rows) for p, rows in payloads if p.keys is not None])
+    if payloads[0][0].header_counts is not None:
+        counts, headers = [], []
+        for payload, rows in payloads:
+            assert payload.header_counts is not None
+            bounds = np.frombuffer(payload.header_counts, np.int32).astype(np.int64)
+            starts = bounds[rows]
+            count = bounds[rows + 1] - starts
+            before = starts - np.cumsum(count) + count
+            counts.append(count)
+            headers.append(np.repeat(before, count) + np.arange(count.sum()))
+        _add(parts, _offsets(np.concatenate(counts)))
+        some = [(payload, h) for (payload, _), h in zip(payloads, headers, strict=True)]
+        _add_columns(parts, [(payload.header_names, h) for payload, h in some])
+        _add_columns(parts, [(payload.header_values, h) for payload, h in some])
     return present
 
 
-def _add_validity(parts: list[bytes], bitmap: memoryview | None, rows: Rows, attribute: int) -> int:
+def _add_validity(
+    parts: list[bytes], bitmaps: Sequence[tuple[memoryview | None, Rows]], attribute: int
+) -> int:
     """Add the validity bitmap of the rows; return its attribute, 0 if none of them is null."""
-    if bitmap is None:
+    if all(bitmap is None for bitmap, _ in bitmaps):
         return 0
-    bits = np.unpackbits(np.frombuffer(bitmap, np.uint8), bitorder="little")[rows]
+    bits = np.concatenate(
+        [
+            np.ones(len(rows), np.uint8)
+            if bitmap is None
+            else np.unpackbits(np.frombuffer(bitmap, np.uint8), bitorder="little")[rows]
+            for bitmap, rows in bitmaps
+        ]
+    )
     if bits.all():
         return 0
     _add(parts, np.packbits(bits, bitorder="little").tobytes())
     return attribute
 
 
-def _add_tenants(parts: list[bytes], numbers: npt.NDArray[np.uint16], names: BytesColumn) -> None:
-    known, renumbered = np.unique(numbers, return_inverse=True)
-    has_none = len(known) > 0 and known[-1] == NO_TENANT
-    own = renumbered.astype(np.uint16)
-    if has_none:
-        known = known[:-1]
-        own[numbers == NO_TENANT] = NO_TENANT
-    _add(parts, own.tobytes())
+def _add_tenants(parts: list[bytes], chosen: Chosen) -> None:
+    """Add the tenants of the rows, with a dictionary of those alone, in order of appearance."""
+    known: dict[bytes, int] = {}
+    own: list[int] = []
+    for view, rows in chosen:
+        column, names = view.column(Attribute.TENANT), view.encoded_tenant_names
+        assert column is not None
+        for number in np.frombuffer(column, np.uint16)[rows].tolist():
+            if number == NO_TENANT:
+                own.append(NO_TENANT)
+            else:
+                own.append(known.setdefault(names[number], len(known)))
+    _add(parts, np.array(own, np.uint16).tobytes())
     parts.append(len(known).to_bytes(8, "little"))
-    _add_column(parts, names, known.astype(np.int64))
+    _add(parts, _offsets(np.array([*map(len, known)], np.int32)))
+    _add(parts, b"".join(known))
 
 
-def _add_column(parts: list[bytes], column: BytesColumn, rows: Rows) -> None:
-    bounds = np.frombuffer(column.offsets, np.int32)
-    starts, ends = bounds[rows], bounds[rows + 1]
-    _add(parts, _offsets(ends - starts))
-    data = column.data
-    if not len(rows):
-        return
-    if rows[-1] - rows[0] == len(rows) - 1:
-        _add(parts, bytes(data[starts[0] : ends[-1]]))
-    else:
-        pairs = zip(starts.tolist(), ends.tolist(), strict=True)
-        _add(parts, b"".join([data[start:end] for start, end in pairs]))
+def _add_columns(parts: list[bytes], columns: Sequence[tuple[BytesColumn, Rows]]) -> None:
+    lengths: list[npt.NDArray[np.int32]] = []
+    pieces: list[memoryview] = []
+    for column, rows in columns:
+        bounds, data = np.frombuffer(column.offsets, np.int32), column.data
+        starts, ends = bounds[rows], bounds[rows + 1]
+        lengths.append(ends - starts)
+        if len(rows) and rows[-1] - rows[0] == len(rows) - 1:
+            pieces.append(data[starts[0] : ends[-1]])
+        else:
+            pieces += [
+                data[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
+            ]
+    _add(parts, _offsets(np.concatenate(lengths)))
+    _add(parts, b"".join(pieces))
 
 
 def _offsets(lengths: npt.NDArray[np.signedinteger[Any]]) -> bytes:

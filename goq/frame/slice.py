@@ -19,6 +19,9 @@ from goq.frame.view import FrameView
 
 _FEW_ROWS = 64  # fewer are encoded faster one by one
 
+PickedRows = tuple[FrameView, Sequence[int]]
+"""A frame, and some of its rows, rising."""
+
 
 def slice_frame(view: FrameView, start_offset: int, end_offset: int) -> memoryview:
     """Return a frame of the messages from ``start_offset`` up to ``end_offset``.
@@ -42,7 +45,7 @@ def slice_frame(view: FrameView, start_offset: int, end_offset: int) -> memoryvi
     else:
         from goq.frame.part import frame_of_rows  # small parts do not pay for numpy
 
-        part = frame_of_rows(view, range(start, end), producer)
+        part = frame_of_rows([(view, range(start, end))], producer)
     stamped = stamp(
         parse_header(part),
         base_offset=header.base_offset + start,
@@ -63,7 +66,31 @@ def select_rows(view: FrameView, rows: Sequence[int]) -> memoryview:
     else:
         from goq.frame.part import frame_of_rows
 
-        part = frame_of_rows(view, rows, NO_PRODUCER)
+        part = frame_of_rows([(view, rows)], NO_PRODUCER)
+    return _placed(part, view)
+
+
+def gather_rows(picked: Sequence[PickedRows]) -> memoryview:
+    """Return one frame of the picked rows of several frames, in this order.
+
+    :func:`can_gather` says which frames go together. It has the offset, time and epoch of the first
+    frame; it states neither the offsets of its messages nor the times of the others.
+    """
+    from goq.frame.part import frame_of_rows
+
+    return _placed(frame_of_rows(picked, NO_PRODUCER), picked[0][0])
+
+
+def can_gather(view: FrameView, other: FrameView) -> bool:
+    """Return whether rows of two frames fit into one: no row is removed, the columns are alike."""
+    from goq.frame.part import columns_present
+
+    columns = columns_present(view)
+    return columns == columns_present(other) and not columns & Attribute.REMOVED
+
+
+def _placed(part: bytes, view: FrameView) -> memoryview:
+    """Return a frame with the offset, time and epoch of another."""
     header = view.header
     stamped = stamp(
         parse_header(part),

@@ -177,10 +177,13 @@ class FrameView:
     @property
     def tenant_names(self) -> list[str]:
         """The names in that dictionary."""
+        return [name.decode() for name in self.encoded_tenant_names]
+
+    @_lazy
+    def encoded_tenant_names(self) -> list[bytes]:
+        """The same, as they are stored; computed once."""
         dictionary = self.tenants
-        if dictionary is None:
-            return []
-        return [name.decode() for name in dictionary.slice(0, len(dictionary.offsets) - 1)]
+        return [] if dictionary is None else dictionary.slice(0, len(dictionary.offsets) - 1)
 
     @property
     def left_out(self) -> Sequence[DuplicateRow]:

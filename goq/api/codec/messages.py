@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from goq import limits
 from goq.api.codec.long_value import LONG_BYTES, LongValue, encode_long_value, message_parts
 from goq.api.router import FRAMES
 from goq.api.schemas.groups import ReceivedOut
@@ -21,7 +22,7 @@ from goq.clock import TimeSlice
 from goq.config.topic import TopicSettings
 from goq.config.types import lanes
 from goq.delivery.events.event import Span
-from goq.frame.slice import select_rows, slice_frame
+from goq.frame.slice import PickedRows, can_gather, gather_rows, select_rows, slice_frame
 from goq.frame.view import DELIVERY_COLUMNS, FrameView
 from goq.http.message import BytesLike, Response
 from goq.model import Header, Message, Receipt, fence_of
@@ -282,13 +283,12 @@ async def deliveries_parts(
     time_slice = TimeSlice()
     for delivery in deliveries:
         spans = sorted(delivery.spans)
-        found = []
-        for view in delivery.frames:
-            if part := _leased_part(view, spans):
-                found.append(part)
+        answer = _DeliveryFrames()
+        for view in sorted(delivery.frames, key=_base_offset):
+            answer.add(view, spans)
             if time_slice.is_over:
                 await time_slice.next()
-        parts = [part for part, _ in found]
+        answer.finish()
         prefaces.append(
             {
                 "partition": delivery.partition,
@@ -296,12 +296,68 @@ async def deliveries_parts(
                 "lease_until": format_time_us(delivery.deadline_ms * 1000),
                 "lease_ms": delivery.deadline_ms - now_ms,
                 "ranges": delivery.spans,
-                "frames": len(parts),
-                "picked": [[n, end] for n, (_, end) in enumerate(found) if end is not None],
+                "frames": len(answer.frames),
+                "picked": answer.picked,
+                "times": answer.times,
             }
         )
-        frames.extend((delivery.partition, part) for part in parts)
+        frames.extend((delivery.partition, frame) for frame in answer.frames)
     return frames_parts({"deliveries": prefaces, "lanes": lanes_of(topic)}, frames)
+
+
+class _DeliveryFrames:
+    """The frames of a delivery; picked messages of neighbouring frames are gathered into one.
+
+    A ``picked`` frame (its number, and an offset) holds only the messages of the delivery from its
+    base offset up to that offset. Messages of a gathered frame from an offset on were appended at a
+    time of ``times`` (the number of the frame, the offset, the time).
+    """
+
+    def __init__(self) -> None:
+        self.frames: list[memoryview] = []
+        self.picked: list[tuple[int, int]] = []
+        self.times: list[tuple[int, int, int]] = []
+        self._gathering: list[PickedRows] = []
+        self._gathered_rows = self._gathered_bytes = 0
+
+    def add(self, view: FrameView, spans: Sequence[Span]) -> None:
+        """Add what the delivery has of the next frame."""
+        base, end = view.header.base_offset, view.header.end_offset
+        first = bisect_right(spans, base, key=_span_end)  # the first that ends after the base
+        last = bisect_left(spans, end, key=_span_start)  # the first that starts at or behind it
+        if first >= last:
+            return
+        rows = _rows_to_pick(view, spans[first:last])
+        if not rows:
+            self.finish()
+            start, stop = max(base, spans[first][0]), min(end, spans[last - 1][1])
+            self.frames.append(_cut(view, start, stop))
+            return
+        size_bytes = view.unpacked_bytes  # at least what its rows take, however they differ
+        if self._gathering and not (
+            can_gather(self._gathering[0][0], view)
+            and self._gathered_rows + len(rows) <= limits.TENANTS_PER_FRAME_MAX
+            and self._gathered_bytes + size_bytes <= limits.FRAME_BYTES_MAX
+        ):
+            self.finish()
+        self._gathering.append((view, rows))
+        self._gathered_rows += len(rows)
+        self._gathered_bytes += size_bytes
+
+    def finish(self) -> None:
+        """Add the frame that was being gathered, if any."""
+        gathered, self._gathering = self._gathering, []
+        self._gathered_rows = self._gathered_bytes = 0
+        if not gathered:
+            return
+        number = len(self.frames)
+        self.picked.append((number, gathered[-1][0].header.end_offset))
+        if len(gathered) == 1:
+            self.frames.append(select_rows(*gathered[0]))
+            return
+        for view, _ in gathered:
+            self.times.append((number, view.header.base_offset, view.header.append_time_us))
+        self.frames.append(gather_rows(gathered))
 
 
 def lanes_of(topic: Topic) -> str:
@@ -309,33 +365,32 @@ def lanes_of(topic: Topic) -> str:
     return lanes.format(topic.settings.lanes)
 
 
-def _leased_part(view: FrameView, spans: Sequence[Span]) -> tuple[memoryview, int | None] | None:
-    """Return the frame from its first to its last message in ``spans``.
+def _rows_to_pick(view: FrameView, spans: Sequence[Span]) -> list[int]:
+    """Return the rows of a frame that are leased, if they are so few that picking them pays."""
+    if len(spans) == 1:
+        return []
+    header = view.header
+    base, end = header.base_offset, header.end_offset
+    rows = [
+        offset - base
+        for start, stop, _ in spans
+        for offset in range(max(start, base), min(stop, end))
+    ]
+    left_out = rows[-1] + 1 - rows[0] - len(rows)
+    saves_bytes = left_out * (header.frame_bytes // header.message_count)
+    return rows if saves_bytes > len(rows) * _PICK_SAVES_BYTES_MIN else []
 
-    Cutting rebuilds a frame message by message. Where that saves little, the frame is sent whole.
-    Where few of its messages are leased, only those are picked; the end offset of the frame then
-    comes with them, to identify them.
+
+def _cut(view: FrameView, start: int, stop: int) -> memoryview:
+    """Return the frame from its first leased message up to behind its last.
+
+    Cutting rebuilds a frame message by message. Where that saves little, it is sent whole.
     """
-    base, end = view.header.base_offset, view.header.end_offset
-    first = bisect_right(spans, base, key=_span_end)  # the first that ends after the base
-    last = bisect_left(spans, end, key=_span_start)  # the first that starts at or behind the end
-    if first >= last:
-        return None
-    start, stop = max(base, spans[first][0]), min(end, spans[last - 1][1])
-    average_bytes = view.header.frame_bytes // (end - base)
-    if last - first > 1:
-        rows = [
-            offset - base
-            for s, e, _ in spans[first:last]
-            for offset in range(max(s, base), min(e, end))
-        ]
-        saves_bytes = (stop - start - len(rows)) * average_bytes
-        if saves_bytes > len(rows) * _PICK_SAVES_BYTES_MIN:
-            return select_rows(view, rows), end
-    saves_bytes = average_bytes * (end - base - stop + start)
+    header = view.header
+    saves_bytes = header.frame_bytes // header.message_count * (header.message_count - stop + start)
     if saves_bytes <= min((stop - start) * _CUT_SAVES_BYTES_MIN, _CUT_BYTES):
-        return view.buffer, None
-    return slice_frame(view, start, stop), None
+        return view.buffer
+    return slice_frame(view, start, stop)
 
 
 def _span_start(span: Span) -> int:

@@ -116,10 +116,14 @@ class PartitionFrames:
 
 
 def _memory_bytes(view: FrameView) -> int:
-    """Return the approximate memory of a frame; a compacted one has all its rows in memory."""
+    """Return the approximate memory of a frame.
+
+    A compacted one has all its rows in memory, one with tenants has their names.
+    """
     header = view.header
-    spread_bytes = _SPREAD_ROW_BYTES if header.attributes & Attribute.REMOVED else 0
-    return header.frame_bytes + spread_bytes * header.message_count
+    spread_rows = header.message_count if header.attributes & Attribute.REMOVED else 0
+    names = 0 if view.tenants is None else len(view.tenants.offsets) - 1
+    return header.frame_bytes + _SPREAD_ROW_BYTES * (spread_rows + names)
 
 
 _GONE_FRAME_COSTS_BYTES = 64 * 1024  # bounds how many removed frames one receive skips

@@ -118,13 +118,13 @@ class DeliveryBatch:
         self, delivery: PartitionDelivery, lease_time: LeaseTime = NO_LEASE
     ) -> Iterator[ReceivedMessage]:
         """Yield the messages of one of the deliveries; a loop knows its lease."""
-        for frame, start, end, attempt, offset in delivery.pieces():
+        for frame, start, end, attempt, offset, time_us in delivery.pieces():
             yield from map(
                 ReceivedMessage,
                 repeat(self.topic, end - start),
                 repeat(delivery.partition),
                 range(offset, offset + end - start),
-                repeat(frame.header.append_time_us),
+                repeat(time_us),
                 frame.values(start, end),
                 frame.keys(start, end),
                 frame.headers(start, end),

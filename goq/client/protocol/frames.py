@@ -137,6 +137,7 @@ class _DeliveryHead(msgspec.Struct):
     ranges: list[tuple[int, int, int]]
     frames: int
     picked: list[tuple[int, int]] = []
+    times: list[tuple[int, int, int]] = []
     lease_ms: int | None = None
 
 
@@ -151,7 +152,8 @@ _receive_decoder = msgspec.json.Decoder(_ReceivePreface, strict=False)
 class FrameSlice(NamedTuple):
     """Messages ``start`` up to ``end`` of a frame, counted from its first, on one attempt.
 
-    ``offset`` is that of the first: where a frame was picked, its own offsets say nothing.
+    ``offset`` is that of the first, ``time_us`` the append time of all: where messages were picked
+    from frames, those of the frame say nothing.
     """
 
     frame: FrameView
@@ -159,6 +161,7 @@ class FrameSlice(NamedTuple):
     end: int
     attempt: int
     offset: int
+    time_us: int
 
 
 class PartitionDelivery(NamedTuple):
@@ -166,7 +169,9 @@ class PartitionDelivery(NamedTuple):
 
     A range is ``(start, end, attempt)``, end excluded. ``frames`` hold at least these messages.
     ``lanes`` are the names of the topic's lanes. A ``picked`` frame (its number, and an offset)
-    holds only the messages of the ranges from its base offset up to that offset, in order.
+    holds only the messages of the ranges from its base offset up to that offset, in order. If they
+    come from several frames, ``times`` say (its number, an offset, a time) when those from that
+    offset on were appended.
     ``lease_ms`` was left of the lease when the node sent it, None from a node that does not tell.
     """
 
@@ -177,6 +182,7 @@ class PartitionDelivery(NamedTuple):
     frames: Sequence[FrameView]
     lanes: str = DEFAULT_LANES
     picked: Sequence[tuple[int, int]] = ()
+    times: Sequence[tuple[int, int, int]] = ()
     lease_ms: int | None = None
 
     def message_count(self) -> int:
@@ -189,11 +195,7 @@ class PartitionDelivery(NamedTuple):
 
     def pieces(self) -> Iterator[FrameSlice]:
         """Yield the slices of frames that hold the messages, in the order of the ranges."""
-        held = [_Held(f, f.header.base_offset, f.header.end_offset) for f in self.frames]
-        for number, end in self.picked:
-            base = held[number].base
-            held[number] = _Held(self.frames[number], base, end, self._rows_of(base, end))
-        held.sort(key=_base_of)
+        held = self._held()
         for start, end, attempt in self.ranges:
             at = start
             while at < end:
@@ -202,11 +204,32 @@ class PartitionDelivery(NamedTuple):
                     raise InvalidFrame(
                         f"partition {self.partition}, offset {at} was handed over without its frame"
                     )
-                frame, base, stop, rows = held[index]
+                frame, base, stop, time_us, rows = held[index]
                 stop = min(end, stop)
                 row = at - base if rows is None else rows[at]
-                yield FrameSlice(frame, row, row + stop - at, attempt, at)
+                yield FrameSlice(frame, row, row + stop - at, attempt, at, time_us)
                 at = stop
+
+    def _held(self) -> list[_Held]:
+        """Return what the frames hold, by rising offset; a gathered frame once for each source."""
+        ends = dict(self.picked)
+        times: dict[int, list[tuple[int, int]]] = {}
+        for number, offset, time_us in self.times:
+            times.setdefault(number, []).append((offset, time_us))
+        held: list[_Held] = []
+        for number, frame in enumerate(self.frames):
+            header, rows = frame.header, None
+            end = ends.get(number, header.end_offset)
+            if number in ends:
+                rows = self._rows_of(header.base_offset, end)
+            sources = times.get(number) or [(header.base_offset, header.append_time_us)]
+            next_bases = [base for base, _ in sources[1:]] + [end]
+            held += [
+                _Held(frame, base, next_base, time_us, rows)
+                for (base, time_us), next_base in zip(sources, next_bases, strict=True)
+            ]
+        held.sort(key=_base_of)
+        return held
 
     def _rows_of(self, base: int, end: int) -> dict[int, int]:
         """Return at which row of a picked frame the message of each offset is."""
@@ -215,11 +238,15 @@ class PartitionDelivery(NamedTuple):
 
 
 class _Held(NamedTuple):
-    """A frame and the offsets that it covers; where it was picked, the row of each it holds."""
+    """Offsets whose messages a frame holds, appended at one time.
+
+    Where they were picked, ``rows`` says where each message of the frame is.
+    """
 
     frame: FrameView
     base: int
     end: int
+    time_us: int
     rows: dict[int, int] | None = None
 
 
@@ -239,6 +266,7 @@ def decode_deliveries(body: bytes) -> list[PartitionDelivery]:
             [_next_frame(placed) for _ in range(head.frames)],
             preface.lanes,
             head.picked,
+            head.times,
             head.lease_ms,
         )
         for head in preface.deliveries

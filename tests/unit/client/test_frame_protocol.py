@@ -43,7 +43,7 @@ def test_scattered_messages_arrive_in_their_order_whole_and_alone() -> None:
         body = _body(delivery)
         (found,) = decode_deliveries(body)
         seen = []
-        for frame, start, end, _, first in found.pieces():
+        for frame, start, end, _, first, time_us in found.pieces():
             for said, message in enumerate(frame.messages(start, end), first):
                 assert message.value is not None
                 offset = int(message.value.partition(b":")[0])
@@ -51,8 +51,30 @@ def test_scattered_messages_arrive_in_their_order_whole_and_alone() -> None:
                 assert said == offset
                 assert message.key == (None if offset % 3 else b"k%d" % offset)
                 assert message.lane == offset % 50 % 3
-                assert frame.header.append_time_us == offset // 50 * 50
+                assert time_us == offset // 50 * 50
         assert seen == offsets
+
+
+def test_few_messages_of_many_frames_come_in_one() -> None:
+    frames = [_frame(base, 50) for base in range(0, 1000, 50)]
+    spans = [(offset, offset + 1, 1) for offset in range(7, 1000, 20)]
+    (found,) = decode_deliveries(_body(LeasedBatch(0, 1, "c", 0, spans, frames, False)))
+    assert len(found.frames) == 1
+    assert [piece.offset for piece in found.pieces()] == [start for start, _, _ in spans]
+
+
+def test_frames_that_are_sent_whole_stand_between_gathered_ones() -> None:
+    frames = [_frame(base, 50) for base in range(0, 250, 50)]
+    whole = [(offset, offset + 1, 1) for offset in range(100, 150)]
+    spans = [(9, 10, 1), (40, 41, 1), (60, 61, 1), (99, 100, 1), *whole, (160, 161, 2)]
+    spans += [(199, 200, 2), (201, 202, 1), (249, 250, 1)]
+    (found,) = decode_deliveries(_body(LeasedBatch(0, 1, "c", 0, spans, frames, False)))
+    assert len(found.frames) == 3
+    pieces = list(found.pieces())
+    assert [piece.offset for piece in pieces] == [start for start, _, _ in spans]
+    assert [piece.time_us for piece in pieces] == [start // 50 * 50 for start, _, _ in spans]
+    values = [value for p in pieces for value in p.frame.values(p.start, p.end)]
+    assert [int((value or b"").partition(b":")[0]) for value in values] == [s for s, _, _ in spans]
 
 
 def test_few_messages_of_a_large_frame_cost_few_bytes() -> None:

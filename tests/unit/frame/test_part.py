@@ -7,7 +7,8 @@ from typing import Any
 
 from goq.frame.encoder import Columns, ProducerMark, encode_frame
 from goq.frame.header import Attribute, stamp
-from goq.frame.slice import select_rows, slice_frame
+from goq.frame.part import columns_present
+from goq.frame.slice import can_gather, gather_rows, select_rows, slice_frame
 from goq.frame.validation import check_frame
 from goq.frame.view import FrameView
 
@@ -65,3 +66,34 @@ def test_many_scattered_rows_of_a_frame_make_a_sound_frame() -> None:
         check_frame(part)
         wanted = [message for row in rows for message in view.messages(row, row + 1)]
         assert list(part.messages(0, len(rows))) == wanted
+
+
+def test_rows_of_frames_with_the_same_columns_make_one_sound_frame() -> None:
+    draw = random.Random(3)
+    by_columns: dict[int, list[FrameView]] = {}
+    for _ in range(300):
+        view = _frame(draw, draw.randrange(1, 40))
+        alike = by_columns.setdefault(columns_present(view), [])
+        assert all(can_gather(view, other) for other in alike)
+        alike.append(view)
+    assert max(map(len, by_columns.values())) > 3
+    for views in by_columns.values():
+        picked, wanted = [], []
+        for view in views:
+            count = view.header.message_count
+            rows = sorted(draw.sample(range(count), draw.randrange(1, count + 1)))
+            picked.append((view, rows))
+            wanted += [message for row in rows for message in view.messages(row, row + 1)]
+        gathered = FrameView.parse(gather_rows(picked))
+        check_frame(gathered)
+        assert list(gathered.messages(0, len(wanted))) == wanted
+        assert gathered.header.base_offset == BASE
+
+
+def test_frames_with_other_columns_or_removed_rows_are_not_gathered() -> None:
+    plain = FrameView.parse(encode_frame(Columns([b"a", b"b"])))
+    keyed = FrameView.parse(encode_frame(Columns([b"a", b"b"], keys=[b"k", None])))
+    compacted = FrameView.parse(encode_frame(Columns([b"a", b"b"]), removed=[0]))
+    assert can_gather(plain, plain)
+    assert not can_gather(plain, keyed)
+    assert not can_gather(compacted, compacted)
