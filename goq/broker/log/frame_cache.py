@@ -29,13 +29,25 @@ _SPREAD_ROW_BYTES = 64
 class CachedFrame:
     """A frame with the attributes of its messages that a receive reads."""
 
-    __slots__ = ("base_offset", "end_offset", "expires_ms", "keys", "removed_rows", "view")
+    __slots__ = (
+        "average_bytes",
+        "base_offset",
+        "end_offset",
+        "expires_ms",
+        "is_plain",
+        "keys",
+        "removed_rows",
+        "view",
+    )
 
     def __init__(self, view: FrameView) -> None:
         self.view = view
         self.base_offset = view.header.base_offset
         self.end_offset = view.header.end_offset
+        self.average_bytes = view.header.frame_bytes // view.header.message_count
         self.removed_rows = view.removed_rows
+        self.is_plain = not view.header.attributes & (Attribute.REMOVED | Attribute.REDRIVEN)
+        """Whether all messages are there, and for all groups."""
         keys = view.column(Attribute.KEY_HASH)
         self.keys = keys.cast("Q") if keys is not None else None
         expires = view.column(Attribute.EXPIRES_AT)
@@ -202,6 +214,33 @@ class FrameFetch:
             frame.keys[first:last].tolist() if frame.keys is not None else None,
             frame.expires_ms[first:last].tolist() if frame.expires_ms is not None else None,
             _groups(view, first, last) if header.attributes & Attribute.REDRIVEN else None,
+        )
+
+    def single(self, offset: int) -> tuple[int, int] | None:
+        """Return the key's hash and the expiry of one message; None where :meth:`facts` is needed.
+
+        See :data:`~goq.delivery.selection.redelivery.SingleReader`.
+        """
+        frame = self._last
+        if frame is None or not frame.base_offset <= offset < frame.end_offset:
+            frame = self._cached.at(offset)
+            if frame is None:
+                return None
+            self._last = frame
+        cost = frame.average_bytes
+        if not frame.is_plain or cost > self._bytes_left or self._bytes_left <= 0:
+            return None
+        self._bytes_left -= cost
+        self.used_bytes += cost
+        base = frame.base_offset
+        if base not in self._frames:
+            self._frames[base] = frame.view
+            self._cached.use(frame)
+        keys, expires_ms = frame.keys, frame.expires_ms
+        row = offset - base
+        return (
+            keys[row] if keys is not None else 0,
+            expires_ms[row] if expires_ms is not None else 0,
         )
 
     def _pass_gone(self, frame: CachedFrame, start: int, end: int) -> AttributeColumns:

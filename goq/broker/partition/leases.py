@@ -154,7 +154,14 @@ class Leases:
             self._frames, partial(self._read, wait), self._note_damage, bytes_max=bytes_max
         )
         choice = Selector(
-            self._state, group, settings.ordering, ready.default_lane, now_ms, fetch.facts, rule
+            self._state,
+            group,
+            settings.ordering,
+            ready.default_lane,
+            now_ms,
+            fetch.facts,
+            rule,
+            fetch.single,
         )
         self.has_passed_over = choice.take(messages_max)
         for cause, ranges in choice.skipped.items():

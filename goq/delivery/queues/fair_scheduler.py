@@ -22,7 +22,7 @@ No message is skipped: a cursor passes a message only after the receive has deal
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Protocol
 
@@ -38,6 +38,13 @@ from goq.delivery.queues.weighted_shares import (
 )
 
 _NEVER_READ = -1
+
+
+TAKEN, PASSED, LEFT = 1, 0, -1
+SingleTaker = Callable[[int, int, int], int]
+"""Takes one fresh message by lane, tenant and offset: ``TAKEN``; ``PASSED``, it is never to be
+offered again; or ``LEFT``, it is to be offered by ``take_fresh``, which may find the receive full.
+"""
 
 
 class InFlightCount(Protocol):
@@ -68,6 +75,9 @@ class MessageTaker(InFlightCount, Protocol):
         held back and released later). It is ``end`` unless ``messages_max`` was reached or the
         receive is full.
         """
+
+    def single_taker(self) -> SingleTaker | None:
+        """Return what takes single messages at less cost than ``take_fresh``; None if nothing."""
 
     def is_full(self) -> bool:
         """Return whether this receive can take no more: its bytes are spent, or data is missing."""
@@ -266,7 +276,14 @@ class FairScheduler:
                 self._is_full = taker.is_full()
         if self._lanes >> lane & 1:
             sharing = self._sharing[lane]
+            take = None
+            if self._cap == UNLIMITED and not self._weights:
+                take = taker.single_taker()
             while taken < messages_max and not self._is_full:
+                if take is not None:
+                    taken += self._offer_singles(take, sharing, messages_max - taken)
+                    if taken == messages_max:
+                        break
                 turn = sharing.next_queue()
                 if turn is None:
                     self._lanes &= ~(1 << lane)
@@ -274,6 +291,35 @@ class FairScheduler:
                 taken += self._offer_queue(taker, sharing, *turn, messages_max - taken)
         if self._shares is not None:
             self._shares.charge(lane, taken)
+        return taken
+
+    def _offer_singles(self, take: SingleTaker, sharing: WeightedShares, messages_max: int) -> int:
+        """Offer messages of queues whose turn is a single message; return how many were taken.
+
+        So it is where many tenants share a lane. It does what :meth:`_offer_queue` does, in one
+        loop, and ends before a queue for which that has more to do.
+        """
+        cursors, slots = self._cursors, self._ready.slots
+        head_of, advance, next_queue = cursors.head, cursors.advance, sharing.next_queue
+        taken = 0
+        while taken < messages_max:
+            turn = next_queue()
+            if turn is None or turn[1] != 1:
+                break
+            slot = turn[0]
+            queue, head = slots[slot], head_of(slot)
+            if queue is None or head is None:
+                break
+            offset = head[0]
+            outcome = take(queue.lane, queue.tenant, offset)
+            if outcome == LEFT:
+                break
+            taken += outcome
+            if advance(slot, offset + 1):
+                sharing.remove_head()
+                cursors.flags[slot] &= ~IS_ACTIVE
+            elif outcome == TAKEN:
+                sharing.end_single_turn()
         return taken
 
     def _offer_queue(

@@ -78,6 +78,13 @@ class WeightedShares:
         self._ring.popleft()
         self._schedule(slot, credit, weight)
 
+    def end_single_turn(self) -> None:
+        """Count one message of the queue at the head, whose weight is 1: its turn is over.
+
+        So it is where :meth:`next_queue` allowed it one message.
+        """
+        self._ring.rotate(-1)
+
     def remove_head(self) -> None:
         """Remove the queue at the head of the ring."""
         self._ring.popleft()

@@ -58,6 +58,13 @@ AttributeReader = Callable[[int, int], AttributeColumns | None]
 """Reads attributes from one offset on, at most up to another; None when the receive is full."""
 
 
+SingleReader = Callable[[int], tuple[int, int] | None]
+"""Reads the hash of the key and the expiry of one message, 0 for none; None where an
+:data:`AttributeReader` has to be asked: the message is not in memory, has other attributes, or the
+receive is full.
+"""
+
+
 class Selection:
     """The messages that are about to be leased, and those that are done without a lease."""
 

@@ -187,7 +187,15 @@ class Pair:
         """Return the choice that a receive makes."""
         group, facts_of = self._group(name), self._facts_of(reads_max)
         ordering, lane = self.orderings.get(name, Ordering.KEY), self.settings.default_lane
-        return Selector(self.real, group, ordering, lane, self.now_ms, facts_of, rule)
+
+        def single_of(offset: int) -> tuple[int, int] | None:
+            facts = facts_of(offset, offset + 1)
+            if facts is None or facts.is_gone or not facts.is_readable or facts.groups is not None:
+                return None
+            return (facts.keys or (0,))[0], (facts.expires_ms or (0,))[0]
+
+        now_ms = self.now_ms
+        return Selector(self.real, group, ordering, lane, now_ms, facts_of, rule, single_of)
 
     def receive(
         self,

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from goq.delivery.queues.fair_scheduler import FairScheduler
+from goq.delivery.queues.fair_scheduler import LEFT, FairScheduler, SingleTaker
 from goq.delivery.queues.policy import SchedulingPolicy, TenantNumbers
 from goq.delivery.queues.ready_queues import ReadyQueues
 
@@ -112,6 +112,15 @@ class Referee:
                 self.next_index[key] += 1
             self.next_index[key] += 1
         return handed, end
+
+    def single_taker(self) -> SingleTaker | None:
+        return self._take_single if self.rng.random() < 0.7 else None
+
+    def _take_single(self, lane: int, tenant: int, offset: int) -> int:
+        if self.rng.random() < 0.2:
+            return LEFT
+        handed, reached = self.take_fresh(lane, tenant, offset, offset + 1, 1)
+        return LEFT if reached == offset else handed
 
     def is_full(self) -> bool:
         return not self.budget

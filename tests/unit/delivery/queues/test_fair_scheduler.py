@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from goq import limits
-from goq.delivery.queues.fair_scheduler import FairScheduler
+from goq.delivery.queues.fair_scheduler import LEFT, FairScheduler, SingleTaker
 from goq.delivery.queues.policy import SchedulingPolicy, TenantNumbers
 from goq.delivery.queues.ready_queues import ReadyQueues
 from goq.delivery.queues.weighted_shares import UNIT, WeightedShares
@@ -75,6 +75,12 @@ class Group:
         name = self.partition.tenants.name(tenant)
         self.taken += [(lane, name, offset) for offset in range(start, start + count)]
         return count, start + count
+
+    def single_taker(self) -> SingleTaker:
+        def take(lane: int, tenant: int, offset: int) -> int:
+            return self.take_fresh(lane, tenant, offset, offset + 1, 1)[0] or LEFT
+
+        return take
 
     def is_full(self) -> bool:
         return not self.budget
