@@ -7,11 +7,8 @@ from __future__ import annotations
 
 import struct
 
-from goq import limits
-from goq.errors import InvalidFrame, UnsupportedFormat
-from goq.frame.checksum import crc32c
 from goq.frame.encoder import NO_PRODUCER, ProducerMark, header_of
-from goq.frame.header import HEADER_BYTES, padding_bytes, parse_header
+from goq.frame.header import HEADER_BYTES, padding_bytes
 from goq.frame.view import FrameView
 
 _HEAD = struct.Struct("<IIii")  # raw and stored length of the payload, then two offsets
@@ -56,23 +53,3 @@ def value_of(view: FrameView) -> bytes | None:
     ):
         return None
     return bytes(buffer[_VALUE_AT : _VALUE_AT + size_bytes])
-
-
-def parse_value(body: bytes, position: int) -> tuple[bytes, ProducerMark] | None:
-    """Return the value and the producer of the frame that fills ``body`` from ``position`` on.
-
-    None for a frame of any other kind, one whose batch has sequence numbers, or a damaged one.
-    """
-    try:
-        header = parse_header(body, position)
-    except (InvalidFrame, UnsupportedFormat):
-        return None
-    buffer = memoryview(body)[position:]
-    if header.sequenced_producer_id or header.frame_bytes != len(buffer):
-        return None
-    value = value_of(FrameView(header, buffer))
-    if value is None or len(value) > limits.VALUE_BYTES_MAX:
-        return None
-    if crc32c(buffer[HEADER_BYTES:]) != header.body_crc32c:
-        return None
-    return value, ProducerMark(header.producer_id, header.producer_epoch, 0)

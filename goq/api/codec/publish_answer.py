@@ -1,4 +1,4 @@
-"""The answer to the publish of one message: it is the waiter of the append, and renders itself.
+"""The answer to the publish of one message or frame: it waits for the append, and renders itself.
 
 The bytes are those of the same :class:`PublishOut`, which costs ten times as much to build and
 encode. A standalone node gives such answers; there is one for each message of a client that
@@ -11,8 +11,9 @@ from functools import lru_cache
 
 from goq.api.codec.messages import encode_json
 from goq.api.router import JSON
-from goq.api.schemas.messages import PublishOut
+from goq.api.schemas.messages import PublishedOut, PublishOut
 from goq.broker.log.pending_appends import Appended
+from goq.broker.topic.publisher import PublishedFrame
 from goq.http.message import DeferredAnswer, Response
 from goq.units import format_time_us
 
@@ -22,16 +23,17 @@ _format_time = lru_cache(maxsize=16)(format_time_us)  # all messages of a frame 
 class PublishAnswer(DeferredAnswer):
     """Waits for the append of one message to ``topic``; ``partition`` is set once it is known.
 
-    ``tail`` is what :func:`answer_tail` returns. The answer to a frame has no id, and a count.
+    ``tail`` is what :func:`answer_tail` returns. The answer to a frame has no id; it has the
+    ``count`` of its messages.
     """
 
-    __slots__ = ("_is_done", "_is_frame", "_tail", "_topic", "partition")
+    __slots__ = ("_count", "_is_done", "_tail", "_topic", "partition")
 
-    def __init__(self, topic: str, tail: bytes, *, is_frame: bool = False) -> None:
+    def __init__(self, topic: str, tail: bytes, *, count: int | None = None) -> None:
         super().__init__()
         self._topic = topic
         self._tail = tail
-        self._is_frame = is_frame
+        self._count = count
         self._is_done = False
         self.partition = 0
 
@@ -40,20 +42,30 @@ class PublishAnswer(DeferredAnswer):
         return self._is_done
 
     def set_result(self, appended: Appended) -> None:
-        """Answer with the position of the message."""
+        """Answer with the position of the message, or of the frame's first."""
         self._is_done = True
-        offset, time_us, _, _ = appended
+        offset, time_us, duplicate, left_out = appended
+        if duplicate or left_out:
+            self.complete(Response(200, self._repetition(appended), JSON))
+            return
         place = b'{"results":[{"partition":%d,"offset":%d,"timestamp":"%b",' % (
             self.partition,
             offset,
             _format_time(time_us).encode(),
         )
-        if self._is_frame:
-            body = b'%b"count":1,"duplicate":false%b' % (place, self._tail)
+        if self._count is not None:
+            body = b'%b"count":%d,"duplicate":false%b' % (place, self._count, self._tail)
         else:
             name = self._topic.encode()
             body = b'%b"id":"%b:%d:%d"%b' % (place, name, self.partition, offset, self._tail)
         self.complete(Response(200, body, JSON))
+
+    def _repetition(self, appended: Appended) -> bytes:
+        """Return the answer to a frame of which something was stored before."""
+        assert self._count is not None
+        offset, time_us, duplicate, left_out = appended
+        place = (self.partition, offset, self._count, time_us, duplicate, left_out)
+        return b'{"results":[' + encode_json(frame_result(PublishedFrame(*place)))[:-1] + self._tail
 
     def set_exception(self, error: Exception) -> None:
         """Answer with an error."""
@@ -62,6 +74,18 @@ class PublishAnswer(DeferredAnswer):
 
     def exception(self) -> None:
         """Do nothing: the answer has the error."""
+
+
+def frame_result(stored: PublishedFrame) -> PublishedOut:
+    """Return what is answered for a published frame."""
+    return PublishedOut(
+        partition=stored.partition,
+        offset=stored.offset,
+        timestamp=format_time_us(stored.time_us),
+        count=stored.message_count,
+        duplicate=stored.duplicate,
+        duplicates=list(stored.left_out),
+    )
 
 
 @lru_cache(maxsize=1024)

@@ -19,14 +19,12 @@ from goq.api.codec.request import (
     time_us,
 )
 from goq.api.schemas.messages import HeaderIn, HeadersIn, NewMessage, Publish
-from goq.broker.topic.publisher import ANY_PARTITION, RoutedMessage
+from goq.broker.topic.publisher import RoutedMessage
 from goq.clock import TimeSlice
 from goq.config.topic import TopicSettings
 from goq.errors import InvalidInput, TooLarge
-from goq.frame.encoder import ProducerMark
 from goq.frame.hashes import dedup_hash
 from goq.frame.header import Attribute
-from goq.frame.one_value import parse_value
 from goq.frame.validation import check_delivery, check_frame
 from goq.frame.view import FrameView
 from goq.http.message import Request
@@ -270,21 +268,6 @@ def _from_base64(text: str, field: str) -> bytes:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
         raise InvalidInput(f"not base64: {error}", field=field) from None
-
-
-def only_value(body: bytes) -> tuple[int | None, bytes, ProducerMark] | None:
-    """Return the partition, the value and the producer of a publish of one frame with one value.
-
-    A partition of None is any. None for all else, sound or not, and for a body over
-    ``CHECKED_AT_ONCE_BYTES``: see :func:`decode_frames`.
-    """
-    if len(body) > CHECKED_AT_ONCE_BYTES:
-        return None
-    found = parse_value(body, _PARTITION_BYTES)
-    if found is None:
-        return None
-    partition = int.from_bytes(body[:_PARTITION_BYTES], "little")
-    return None if partition == ANY_PARTITION else partition, *found
 
 
 def decode_frames(body: bytes, settings: TopicSettings, now_ms: int) -> list[tuple[int, FrameView]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from goq import limits
 from goq.api.codec.messages import (
@@ -13,14 +13,13 @@ from goq.api.codec.messages import (
     lanes_of,
     messages_json,
 )
-from goq.api.codec.publish_answer import PublishAnswer, answer_tail
+from goq.api.codec.publish_answer import PublishAnswer, answer_tail, frame_result
 from goq.api.codec.publish_request import (
     CHECKED_AT_ONCE_BYTES,
     decode_frames,
     decode_messages,
     decode_small,
     only_message,
-    only_value,
     parse_acks,
 )
 from goq.api.codec.request import (
@@ -42,19 +41,14 @@ from goq.api.views.log_read import RangeRead, RangeReader, damaged_json, read_sk
 from goq.api.views.principal_usage import PrincipalUsage
 from goq.broker.broker import Broker
 from goq.broker.retention.tiered_log import ArchiveView
-from goq.broker.topic.publisher import (
-    PublishedFrame,
-    PublishedMessage,
-    RoutedMessage,
-    mark_of,
-)
+from goq.broker.topic.publisher import PublishedMessage, mark_of
 from goq.broker.topic.topic import Topic
 from goq.clock import TimeSlice
 from goq.errors import InvalidInput
-from goq.frame.encoder import ProducerMark
 from goq.frame.projection import OPTIONAL_COLUMNS
 from goq.frame.relative_times import absolute_ms
 from goq.frame.slice import slice_frame
+from goq.frame.view import FrameView
 from goq.http.message import Request, Response
 from goq.model import Acks, Message, check_name
 from goq.storage.log.time_range_reader import TimeRange
@@ -152,8 +146,7 @@ class MessageRoutes:
             and (request.principal is None or not request.principal.quotas)
         )
         if media_type(request) == FRAMES:
-            answer = self._publish_value(request, topic) if topic and is_simple else None
-            return answer or self._publish_frames(request, name)
+            return self._publish_frames_soon(request, name, topic if is_simple else None)
         decoded = decode_small(request)
         answer = None
         if topic and is_simple and decoded is not None:
@@ -168,53 +161,49 @@ class MessageRoutes:
         if one is None:
             return None
         client_id = parse_client_id(request)
-        acks = parse_acks(request, publish.acks)
-        return self._begin(topic, one, mark_of(client_id), client_id, acks, is_frame=False)
-
-    def _publish_value(self, request: Request, topic: Topic) -> PublishAnswer | None:
-        """Begin to publish the value of a frame that has only that; None as above."""
-        found = only_value(request.body)
-        if found is None:
-            return None
-        partition, value, producer = found
-        client_id = parse_client_id(request)
-        if client_id is not None and not producer.producer_id:
-            producer = mark_of(client_id)
-        one = RoutedMessage(partition, Message(value))
-        return self._begin(topic, one, producer, client_id, parse_acks(request), is_frame=True)
-
-    def _begin(
-        self,
-        topic: Topic,
-        one: RoutedMessage,
-        producer: ProducerMark,
-        client_id: str | None,
-        acks: Acks,
-        *,
-        is_frame: bool,
-    ) -> PublishAnswer | None:
-        tail = answer_tail(topic.settings.fsync, topic.partitions.count)
-        answer = PublishAnswer(topic.name, tail, is_frame=is_frame)
+        acks, producer = parse_acks(request, publish.acks), mark_of(client_id)
+        answer = PublishAnswer(topic.name, _tail_of(topic))
         partition = topic.publisher.publish_at_once(one, producer, client_id, acks, answer)
         if partition is None:
             return None
         answer.partition = partition
         return answer
 
-    async def _publish_frames(self, request: Request, name: str) -> Response:
+    def _publish_frames_soon(
+        self, request: Request, name: str, topic: Topic | None
+    ) -> Awaitable[Response]:
+        """Publish frames; begin at once with the only frame of a small request to a ``topic``."""
+        if topic is None or len(request.body) > CHECKED_AT_ONCE_BYTES:
+            return self._publish_frames(request, name)
+        frames = decode_frames(request.body, topic.settings, self._broker.clock.wall_ms())
+        if len(frames) == 1:
+            count = frames[0][1].header.message_count
+            answer = PublishAnswer(topic.name, _tail_of(topic), count=count)
+            partition = topic.publisher.publish_frame_at_once(
+                frames[0], parse_client_id(request), parse_acks(request), answer
+            )
+            if partition is not None:
+                answer.partition = partition
+                return answer
+        return self._publish_frames(request, name, frames)
+
+    async def _publish_frames(
+        self, request: Request, name: str, frames: Sequence[tuple[int, FrameView]] | None = None
+    ) -> Response:
         topic = self._broker.topics.get(name)
-        settings = topic.settings if topic else self._broker.settings_for_publish(name)
-        now_ms = self._broker.clock.wall_ms()
         client_id, acks = parse_client_id(request), parse_acks(request)
-        if len(request.body) <= CHECKED_AT_ONCE_BYTES:
-            frames = decode_frames(request.body, settings, now_ms)
-        else:
-            frames = await asyncio.to_thread(decode_frames, request.body, settings, now_ms)
+        if frames is None:
+            settings = topic.settings if topic else self._broker.settings_for_publish(name)
+            now_ms = self._broker.clock.wall_ms()
+            if len(request.body) <= CHECKED_AT_ONCE_BYTES:
+                frames = decode_frames(request.body, settings, now_ms)
+            else:
+                frames = await asyncio.to_thread(decode_frames, request.body, settings, now_ms)
         if request.principal is not None and request.principal.quotas:
             await self._usage.admit_frames(request.principal, [view for _, view in frames])
         topic = topic or await self._create(name)
         stored_frames = await topic.publisher.publish_frames(frames, client_id, acks=acks)
-        results = [_frame_result(stored) for stored in stored_frames]
+        results = [frame_result(stored) for stored in stored_frames]
         return json_response(self._published(topic, results, acks))
 
     async def _publish_messages(
@@ -355,15 +344,8 @@ def _without(request: Request) -> list[str]:
     return names
 
 
-def _frame_result(stored: PublishedFrame) -> PublishedOut:
-    return PublishedOut(
-        partition=stored.partition,
-        offset=stored.offset,
-        timestamp=format_time_us(stored.time_us),
-        count=stored.message_count,
-        duplicate=stored.duplicate,
-        duplicates=list(stored.left_out),
-    )
+def _tail_of(topic: Topic) -> bytes:
+    return answer_tail(topic.settings.fsync, topic.partitions.count)
 
 
 def _message_result(topic: str, message: Message, stored: PublishedMessage) -> PublishedOut:

@@ -172,15 +172,26 @@ class GroupCommit:
         With ``Acks.LEADER`` this node's disk is enough. Callers that can refuse a request call
         :meth:`check_room` first.
         """
+        done: asyncio.Future[Appended] = self._loop.create_future()
+        self.append_frame(view, done, begins_segment=begins_segment, acks=acks)
+        return done
+
+    def append_frame(
+        self,
+        view: FrameView,
+        done: Waiter[Appended],
+        *,
+        begins_segment: bool = False,
+        acks: Acks = Acks.QUORUM,
+    ) -> None:
+        """Do as :meth:`append` for any waiter."""
         if self._closed is not None:
             raise self._closed
-        done: asyncio.Future[Appended] = self._loop.create_future()
         self._queue.append(_Waiting(view, done, begins_segment, acks))
         self._shared.clear()  # later messages stay behind this frame
         self._queued_bytes += view.header.frame_bytes
         self._turn.append_count += 1
         self._wake()
-        return done
 
     def append_message(
         self, message: Message, size_bytes: int, by: SharedBy, done: Waiter[Appended]

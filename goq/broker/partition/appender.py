@@ -134,7 +134,7 @@ class Appender:
         self._name(by.producer.producer_id, client_id, done)
         return done
 
-    def append_for(
+    def append_message_for(
         self, done: Waiter[Appended], message: Message, by: SharedBy, client_id: str | None
     ) -> bool:
         """Do as :meth:`publish_message` for any waiter; return False where that takes a future."""
@@ -143,6 +143,16 @@ class Appender:
         size_bytes = message_bytes(message)
         self.check_publish(size_bytes)
         self.commit.append_message(message, size_bytes, by, done)
+        return True
+
+    def append_frame_for(
+        self, done: Waiter[Appended], view: FrameView, client_id: str | None, acks: Acks
+    ) -> bool:
+        """Do as :meth:`publish` for any waiter; return False where that takes a future."""
+        if client_id is not None and self._is_new_name(view.header.producer_id, client_id):
+            return False
+        self.check_publish(view.header.frame_bytes)
+        self.commit.append_frame(view, done, acks=acks)
         return True
 
     def _is_new_name(self, producer_id: int, client_id: str) -> bool:

@@ -132,7 +132,32 @@ class TopicPublisher:
         if self.refusal is not None:
             raise self.refusal
         by = shared_by(producer, acks, self.settings.default_lane)
-        is_queued = partition.appender.append_for(done, placed.content, by, client_id)
+        is_queued = partition.appender.append_message_for(done, placed.content, by, client_id)
+        return number if is_queued else None
+
+    def publish_frame_at_once(
+        self,
+        placed: tuple[int, FrameView],
+        client_id: str | None,
+        acks: Acks,
+        done: Waiter[Appended],
+    ) -> int | None:
+        """Do as :meth:`publish_at_once` for a checked frame; see :meth:`publish_frames`."""
+        number, view = self._place_frame(*placed), placed[1]
+        partition = self._partitions.get(number)
+        if partition is None:
+            return None
+        if self.refusal is not None:
+            raise self.refusal
+        if client_id is not None:
+            view = _named(view, client_id)
+        value = _lone_value(view)
+        if value is None:
+            is_queued = partition.appender.append_frame_for(done, view, client_id, acks)
+        else:
+            by = shared_by(_producer_of(view.header), acks, self.settings.default_lane)
+            message = Message(value)
+            is_queued = partition.appender.append_message_for(done, message, by, client_id)
         return number if is_queued else None
 
     async def publish_messages(
@@ -204,7 +229,7 @@ class TopicPublisher:
         if client_id is not None:
             frames = [(partition, _named(view, client_id)) for partition, view in frames]
         targets = [self._place_frame(partition, view) for partition, view in frames]
-        value = _lone_value(frames)
+        value = _lone_value(frames[0][1]) if len(frames) == 1 else None
         if value is not None:
             producer = _producer_of(frames[0][1].header)
             appends = [await self._publish_value(targets[0], value, producer, client_id, acks)]
@@ -294,11 +319,9 @@ class TopicPublisher:
         return self._keyless(len(view.buffer))
 
 
-def _lone_value(frames: Sequence[tuple[int, FrameView]]) -> bytes | None:
-    """Return the value of a frame that is alone, if nothing refers to it as a frame."""
-    if len(frames) != 1 or frames[0][1].header.sequenced_producer_id:
-        return None
-    return value_of(frames[0][1])
+def _lone_value(view: FrameView) -> bytes | None:
+    """Return the only value of a frame, if nothing refers to it as a frame."""
+    return None if view.header.sequenced_producer_id else value_of(view)
 
 
 @lru_cache(maxsize=1024)

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from goq import limits
-from goq.errors import TooLarge
+from goq.errors import InvalidFrame, TooLarge, UnsupportedFormat
 from goq.frame.encoder import Columns, ProducerMark, encode_frame
 from goq.frame.header import HEADER_BYTES, NAMED_ONLY_EPOCH
-from goq.frame.one_value import encode_value, parse_value, value_of
+from goq.frame.one_value import encode_value, value_of
 from goq.frame.validation import check_frame
 from goq.frame.view import FrameView
 from tests.support.frame.cases import GOLDEN, resealed
@@ -55,33 +55,14 @@ def test_a_value_over_its_limit_is_refused() -> None:
         check_frame(FrameView.parse(encode_value(bytes(limits.VALUE_BYTES_MAX + 1))))
 
 
-@given(st.binary(max_size=60), st.sampled_from([0, 3, 2**64 - 1]), st.integers(0, 8))
-def test_a_frame_with_a_name_alone_is_parsed(value: bytes, producer_id: int, before: int) -> None:
-    producer = ProducerMark(producer_id, NAMED_ONLY_EPOCH, 0)
-    body = bytes(before) + encode_value(value, producer)
-    assert parse_value(body, before) == (value, producer)
-
-
-def test_no_damaged_frame_is_parsed() -> None:
+def test_no_damaged_frame_passes_the_check() -> None:
     frame = encode_value(b"two teapots", ProducerMark(7, NAMED_ONLY_EPOCH, 0))
+    check_frame(FrameView.parse(frame))
     for bit in range(8 * len(frame)):
         damaged = bytearray(frame)
         damaged[bit // 8] ^= 1 << bit % 8
-        assert parse_value(bytes(damaged), 0) is None
+        with pytest.raises((InvalidFrame, UnsupportedFormat)):
+            check_frame(FrameView.parse(bytes(damaged)))
     for size in range(len(frame)):
-        assert parse_value(frame[:size], 0) is None
-    assert parse_value(frame + bytes(8), 0) is None
-    assert parse_value(frame + frame, 0) is None
-
-
-def test_a_frame_that_needs_more_than_its_value_is_not_parsed() -> None:
-    assert parse_value(encode_value(b"x", ProducerMark(7, 1, 0)), 0) is None  # has a sequence
-    assert parse_value(encode_value(bytes(limits.VALUE_BYTES_MAX)), 0) is not None
-    assert parse_value(encode_value(bytes(limits.VALUE_BYTES_MAX + 1)), 0) is None
-
-
-@pytest.mark.parametrize("name", GOLDEN)
-def test_only_a_frame_of_one_value_is_parsed(name: str) -> None:
-    frame = GOLDEN[name].encode()
-    found = parse_value(frame, 0)
-    assert found is None or encode_value(*found) == frame
+        with pytest.raises(InvalidFrame):
+            FrameView.parse(frame[:size])

@@ -86,7 +86,7 @@ def test_a_stream_that_hangs_loses_its_partitions_after_its_session_timeout(
                 publish(node, topic, f"m{partition}", partition=partition)
             found = {m["value"]: m for m in good.messages(4)}
             assert sorted(found) == ["a", "m0", "m1", "m2"]
-            assert found["a"]["attempt"] == 2
+            assert found["a"]["attempt"] >= 2  # "hung" had it twice if it was alone for long
             settle(node, topic, "ack", *(m["receipt"] for m in found.values()))
             assert group_of(node, topic)["dead"] == 0
 
