@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import re
 import tempfile
 import time
 from pathlib import Path
@@ -25,6 +26,7 @@ from goq.node import NodeServer
 _VALUE = frames.values(1, 1000)
 _TOPIC = "handling"
 _CONNECTIONS = (64, 1)
+_RECEIPT = re.compile(rb'"receipt":"([^"]*)"')
 
 
 class _Caller(asyncio.Transport):
@@ -64,7 +66,7 @@ class _Calls:
     """Sends one request over and over; :meth:`run` returns its CPU in microseconds."""
 
     def __init__(self, shared: ServerContext, request: bytes, connections: int) -> None:
-        self._request = request
+        self.request = request
         self._callers = [_Caller(self, shared) for _ in range(connections)]
         self._waiting: list[_Caller] = []
         self._to_send = self._to_answer = 0
@@ -82,7 +84,7 @@ class _Calls:
         some = callers[: self._to_send]
         self._to_send -= len(some)
         for caller in some:
-            caller.connection.data_received(self._request)
+            caller.connection.data_received(self.request)
 
     def answered(self, caller: _Caller, data: bytes) -> None:
         if data[9:10] != b"2":
@@ -97,6 +99,29 @@ class _Calls:
     def _next(self) -> None:
         callers, self._waiting = self._waiting, []
         self._send(callers)
+
+
+class _Pairs(_Calls):
+    """Receives one message and acks it, in turn; each of the two counts as half."""
+
+    def __init__(self, shared: ServerContext) -> None:
+        body = b'{"max_messages":1}'
+        self._receive = _group_head("receive", len(body)) + body
+        super().__init__(shared, self._receive, 1)
+
+    def answered(self, caller: _Caller, data: bytes) -> None:
+        found = _RECEIPT.search(data)
+        body = b'{"receipts":["%b"]}' % found[1] if found else b""
+        self.request = _group_head("ack", len(body)) + body if found else self._receive
+        super().answered(caller, data)
+
+
+def _group_head(verb: str, body_bytes: int) -> bytes:
+    path = f"/v1/topics/{_TOPIC}/groups/workers/{verb}"
+    return (
+        f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {body_bytes}\r\n\r\n"
+    ).encode()
 
 
 def _requests() -> dict[str, bytes]:
@@ -123,6 +148,10 @@ async def _measure(folder: Path, count: int) -> None:
             await calls.run(500)
             best_us = min([await calls.run(count) for _ in range(5)])
             print(f"{name + ',':<26} {connections:>2} at once: {best_us:6.1f} µs", flush=True)
+    pairs = _Pairs(shared)
+    await pairs.run(500)
+    best_us = 2 * min([await pairs.run(count) for _ in range(5)])
+    print(f"{'receive and ack of one,':<26}  1 at once: {best_us:6.1f} µs", flush=True)
     await server.stop()
 
 
