@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 
-from goq.frame.encoder import NO_PRODUCER, ProducerMark, header_of
+from goq.frame.encoder import NO_PRODUCER, Columns, ProducerMark, encode_frame, header_of
 from goq.frame.header import HEADER_BYTES, padding_bytes
 from goq.frame.view import FrameView
 
@@ -15,6 +15,14 @@ _HEAD = struct.Struct("<IIii")  # raw and stored length of the payload, then two
 _VALUE_AT = HEADER_BYTES + _HEAD.size
 _OFFSETS_BYTES = 8
 _PADDING = [bytes(count) for count in range(8)]
+
+
+def encode_batch(columns: Columns, producer: ProducerMark, *, compress: bool) -> bytes:
+    """Return the result of :func:`goq.frame.encoder.encode_frame`; faster for one bare value."""
+    value = columns.values[0] if len(columns.values) == 1 else None
+    if value is not None and not compress and columns == Columns(columns.values):
+        return encode_value(value, producer)
+    return encode_frame(columns, producer=producer, compress=compress)
 
 
 def encode_value(value: bytes, producer: ProducerMark = NO_PRODUCER) -> bytes:

@@ -30,7 +30,8 @@ from goq.client.protocol import frames as wire
 from goq.client.protocol import routes
 from goq.client.protocol.answers import TopicAnswer, read_answer
 from goq.errors import InvalidInput, PartitionNotFound
-from goq.frame.encoder import ProducerMark, encode_frame
+from goq.frame.encoder import ProducerMark
+from goq.frame.one_value import encode_batch
 from goq.model import Message
 from goq.units import parse_time_us
 
@@ -120,7 +121,7 @@ class Publisher:
         for share in shares:
             sequence = self._sequences.get(share.partition, 0)
             mark = ProducerMark(self._producer_id, 0, sequence)
-            frame = encode_frame(share.columns, producer=mark, compress=compress)
+            frame = encode_batch(share.columns, mark, compress=compress)
             frames.append((share.partition, frame))
         for share in shares:
             self._sequences[share.partition] = self._sequences.get(share.partition, 0) + len(
@@ -140,7 +141,8 @@ class Publisher:
                 raise
             stored = error.stored if isinstance(error, PartlyStored) else {}
         for index, result in stored.items():
-            job.stored.extend(self._runs_of(job.shares[index], result))
+            time_us = parse_time_us(result.timestamp, now_us=0)
+            job.stored.extend(self._runs_of(job.shares[index], result, time_us))
         left = [share for index, share in enumerate(job.shares) if index not in stored]
         positions = sorted(position for share in left for position in share.positions)
         await self.partitions(anew=True)
@@ -158,16 +160,19 @@ class Publisher:
         stored = await post_frames(self._http, self.topic, job.frames, self._acks)
         runs = list(job.stored)
         for share, result in zip(job.shares, stored, strict=True):
+            time_us = parse_time_us(result.timestamp, now_us=0)
             if not result.duplicate and len(result.duplicates) < len(share.positions):
-                self._clock.note(parse_time_us(result.timestamp, now_us=0), asked_us)
-            runs.extend(self._runs_of(share, result))
+                self._clock.note(time_us, asked_us)
+            runs.extend(self._runs_of(share, result, time_us))
         self._learn_count(max(result.partitions for result in stored))
         return PublishedBatch(self.topic, runs)
 
-    def _runs_of(self, share: PartitionShare, result: wire.StoredFrame) -> Iterator[PublishedRun]:
+    def _runs_of(
+        self, share: PartitionShare, result: wire.StoredFrame, time_us: int
+    ) -> Iterator[PublishedRun]:
         if len(result.duplicates) == len(share.positions):
             self._sequences[share.partition] -= len(share.positions)  # none was used up
-        return _runs(share.positions, result, parse_time_us(result.timestamp, now_us=0))
+        return _runs(share.positions, result, time_us)
 
     def _learn_count(self, count: int) -> None:
         """Divide the next batch by a larger number of partitions; it never gets smaller."""

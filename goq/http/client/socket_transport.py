@@ -41,7 +41,7 @@ from goq.http.client.trust import ClientTls
 if TYPE_CHECKING:
     import ssl
 
-_RECEIVE_BYTES: Final = 256 * 1024
+_RECEIVE_BYTES: Final = 64 * 1024  # over 128 KiB each call would map and unmap its memory
 
 
 def open_transport(scheme: str, connections_max: int, tls: ClientTls) -> SocketTransport:
@@ -168,8 +168,10 @@ class SocketTransport:
 
     def __init__(self, connections_max: int, tls: ssl.SSLContext | None = None) -> None:
         self._tls = tls
-        self._free = threading.BoundedSemaphore(connections_max)
         self._guard = threading.Lock()
+        self._returned = threading.Condition(self._guard)
+        self._permits = connections_max
+        self._waiting_count = 0  # for a permit
         self._idle: list[_Connection] = []
         self._busy: set[_Connection] = set()
         self._closed = False
@@ -233,8 +235,24 @@ class SocketTransport:
             connection.close()
 
     def _acquire(self, request: ClientRequest) -> None:
-        if not self._free.acquire(timeout=request.timeouts.pool_s):
-            raise PoolTimeout("every connection is in use")
+        with self._guard:
+            if not self._permits:
+                self._wait_for_permit(request.timeouts.pool_s)
+            self._permits -= 1
+
+    def _wait_for_permit(self, timeout_s: float | None) -> None:
+        self._waiting_count += 1
+        try:
+            if not self._returned.wait_for(lambda: self._permits > 0, timeout_s):
+                raise PoolTimeout("every connection is in use")
+        finally:
+            self._waiting_count -= 1
+
+    def _return_permit(self) -> None:
+        with self._guard:
+            self._permits += 1
+            if self._waiting_count:
+                self._returned.notify()
 
     def _exchange(self, use: _Use, request: ClientRequest) -> _Connection:
         """Send a request; return its connection when the headers of the response have arrived."""
@@ -302,7 +320,7 @@ class SocketTransport:
                 if not reuse:
                     self._drop(connection)
         finally:
-            self._free.release()
+            self._return_permit()
 
     def _drop(self, connection: _Connection) -> None:
         with self._guard:

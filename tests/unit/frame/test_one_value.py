@@ -12,7 +12,7 @@ from goq import limits
 from goq.errors import InvalidFrame, TooLarge, UnsupportedFormat
 from goq.frame.encoder import Columns, ProducerMark, encode_frame
 from goq.frame.header import HEADER_BYTES, NAMED_ONLY_EPOCH
-from goq.frame.one_value import encode_value, value_of
+from goq.frame.one_value import encode_batch, encode_value, value_of
 from goq.frame.validation import check_frame
 from goq.frame.view import FrameView
 from tests.support.frame.cases import GOLDEN, resealed
@@ -66,3 +66,18 @@ def test_no_damaged_frame_passes_the_check() -> None:
     for size in range(len(frame)):
         with pytest.raises(InvalidFrame):
             FrameView.parse(frame[:size])
+
+
+@pytest.mark.parametrize("compress", [False, True])
+@pytest.mark.parametrize("name", GOLDEN)
+def test_a_batch_is_encoded_as_any_other(name: str, compress: bool) -> None:
+    columns, producer = GOLDEN[name].columns, ProducerMark(7, 1, 5)
+    usual = encode_frame(columns, producer=producer, compress=compress)
+    assert encode_batch(columns, producer, compress=compress) == usual
+
+
+@pytest.mark.parametrize("value", [None, b"", b"x", b"\0" * 4096])
+def test_a_batch_of_one_value_is_encoded_as_any_other(value: bytes | None) -> None:
+    columns, producer = Columns([value]), ProducerMark(7, 1, 5)
+    usual = encode_frame(columns, producer=producer)
+    assert encode_batch(columns, producer, compress=False) == usual
