@@ -21,7 +21,7 @@ from goq.access.token_manager import TokenManager
 from goq.access.token_table import TokenTable
 from goq.api.access_control import AccessControl
 from goq.api.gateway.audit_trail import AuditTrail
-from goq.api.metrics.node import Metrics
+from goq.api.metrics.sources import MetricSources
 from goq.api.router import RequestStats, Route, Router
 from goq.api.routes.audit import AuditRoutes
 from goq.api.routes.backups import BackupRoutes
@@ -104,7 +104,9 @@ class App:
         self.failures = FailureLog()
         view = StandaloneView(broker, node_id, own_url) if cluster is None else cluster.view
         ready_ages = ReadyAges()
-        self.metrics = Metrics(broker, stats, view, space, ready_ages, partitions=partition_metrics)
+        self.metrics = MetricSources(
+            broker, stats, view, space, ready_ages, partitions=partition_metrics
+        )
         self.metrics.certificate = certificate
         self.backups = _backups(broker, backup or BackupConfig(), cluster)
         self.metrics.backups = self.backups

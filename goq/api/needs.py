@@ -8,8 +8,9 @@ does not exist, whether it does or not.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final, Protocol
+
+import msgspec
 
 from goq.access.rule import ANYONE, Principal, Verb
 from goq.errors import NotAllowed, TopicNotFound
@@ -40,8 +41,7 @@ class Needs(Protocol):
         """Return the topics that a request concerns."""
 
 
-@dataclass(frozen=True, slots=True)
-class Nothing:
+class Nothing(msgspec.Struct, frozen=True):
     """The route is open to all, or to all who have a token: its answer shows what they may see."""
 
     is_open: bool
@@ -81,8 +81,7 @@ def audit_topic(_request: Request, _values: Sequence[str]) -> Iterable[End]:
     return ((AUDIT_TOPIC, None),)
 
 
-@dataclass(frozen=True, slots=True)
-class TopicVerbs:
+class TopicVerbs(msgspec.Struct, frozen=True):
     """One of some verbs, on each of the topics that a request concerns."""
 
     verbs: tuple[Verb, ...]
@@ -103,8 +102,7 @@ class TopicVerbs:
         check_ends(principal, self.verbs, self.ends(request, values))
 
 
-@dataclass(frozen=True, slots=True)
-class SeesTopic:
+class SeesTopic(msgspec.Struct, frozen=True):
     """Any rule on the topic in the path."""
 
     is_open: bool = False
@@ -119,8 +117,7 @@ class SeesTopic:
         check_sees(principal, values[0])
 
 
-@dataclass(frozen=True, slots=True)
-class ServerVerb:
+class ServerVerb(msgspec.Struct, frozen=True):
     """A verb that concerns no topic."""
 
     verb: Verb

@@ -10,10 +10,12 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
 from typing import Any, Final, TypeVar
+
+import msgspec
+from msgspec.structs import force_setattr
 
 from goq.api.access_control import AccessControl
 from goq.api.errors import problem_response
@@ -45,18 +47,16 @@ _STOPPED_RETRY_MS: Final = 1000
 _PATHS_KNOWN_MAX: Final = 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Parameter:
+class Parameter(msgspec.Struct, frozen=True):
     """A query parameter or a header."""
 
     name: str
     description: str
-    schema: Schema = field(default_factory=lambda: TEXT)
+    schema: Schema = msgspec.field(default_factory=lambda: TEXT)
     required: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
+class Route(msgspec.Struct, frozen=True):
     """A method, a path with ``{parameters}``, and the handler.
 
     The handler gets the request and the values of the path parameters.
@@ -69,10 +69,10 @@ class Route:
     body: type[Any] | None = None
     answer: Any = None
     status: int = 200
-    parameters: Sequence[Parameter] = field(default=())
-    headers: Sequence[Parameter] = field(default=())
+    parameters: Sequence[Parameter] = ()
+    headers: Sequence[Parameter] = ()
     """Headers that only this route reads."""
-    errors: Sequence[str] = field(default=())
+    errors: Sequence[str] = ()
     """Error codes of this route; codes that any request can cause (``invalid_input``) are left
     out."""
     takes_frames: bool = False
@@ -98,18 +98,18 @@ class Route:
     routing: RoutingPolicy = None
     """Which nodes answer when several nodes lead the topic's partitions."""
 
-    is_audited: bool = field(init=False)
+    is_audited: bool = False
     """Whether the audit trail records each request."""
 
-    is_async: bool = field(init=False)
+    is_async: bool = False
     """Whether the handler is a coroutine function; otherwise it answers at once."""
 
     def __post_init__(self) -> None:
         if self.needs is None:
             raise ValueError(f"{self.method} {self.path} does not declare what it needs")
         is_audited = self.needs.is_audited and self.method != "GET"
-        object.__setattr__(self, "is_audited", is_audited)
-        object.__setattr__(self, "is_async", inspect.iscoroutinefunction(self.handler))
+        force_setattr(self, "is_audited", is_audited)
+        force_setattr(self, "is_async", inspect.iscoroutinefunction(self.handler))
 
     def check_query(self, request: Request) -> None:
         """Raise ``InvalidInput`` for a query parameter that the route does not have."""

@@ -7,9 +7,10 @@ cluster: any node answers, or the leader of one partition, or all leaders with t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Final
+
+import msgspec
 
 from goq.errors import GoqError
 from goq.http.message import Request
@@ -30,8 +31,7 @@ TopicOf = Callable[[Sequence[str]], str | None]
 """Returns the topic whose leaders answer, from the path parameters; ``None`` for all nodes."""
 
 
-@dataclass(frozen=True, slots=True)
-class MergeContext:
+class MergeContext(msgspec.Struct, frozen=True):
     """The parts of a request that a merge may need."""
 
     path: Sequence[str]
@@ -45,8 +45,7 @@ Merge = Callable[[Sequence[Document], MergeContext], Document]
 """Merges several answers into one."""
 
 
-@dataclass(frozen=True, slots=True)
-class ToPartitionLeader:
+class ToPartitionLeader(msgspec.Struct, frozen=True):
     """The leader of one partition answers; ``find`` returns it, ``None`` if there is none."""
 
     find: Callable[[Request, Sequence[str]], tuple[str, int] | None]
@@ -57,8 +56,7 @@ def topic_of_path(values: Sequence[str]) -> str | None:
     return values[0] if values else None
 
 
-@dataclass(frozen=True, slots=True)
-class ToAllLeaders:
+class ToAllLeaders(msgspec.Struct, frozen=True):
     """All leaders of the topic's partitions answer, and ``merge`` makes one answer.
 
     With ``needs_all`` the request fails while a partition has no leader. ``partition_of`` returns
@@ -71,8 +69,7 @@ class ToAllLeaders:
     partition_of: Callable[[Request], int | None] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class LocalThenMerged:
+class LocalThenMerged(msgspec.Struct, frozen=True):
     """Any node carries the request out; the answer is then the merged view of all leaders.
 
     The view is that of ``path``, a function of the local answer, or of the request's own path.
@@ -84,8 +81,7 @@ class LocalThenMerged:
     is_whole: Callable[[Document], bool] = lambda _shown: True
 
 
-@dataclass(frozen=True, slots=True)
-class Sequential:
+class Sequential(msgspec.Struct, frozen=True):
     """The partition leaders answer one after another, each for one partition, in order.
 
     Each gets the rest of ``max_messages``, by default ``max_default``. ``sums`` are the fields to

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
 from typing import NamedTuple
+
+import msgspec
 
 from goq.broker.log.commit_turn import CommitTurn
 from goq.broker.log.frame_cache import FrameCache
@@ -54,8 +55,7 @@ class Quorums(NamedTuple):
     events: Quorum
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionContext:
+class PartitionContext(msgspec.Struct, frozen=True):
     """The services that all partitions of a node share.
 
     ``epoch`` counts the starts of the node. A replicated partition has its own context, in which
@@ -75,13 +75,12 @@ class PartitionContext:
     new_id: Callable[[], int]
     """Returns a new unique producer id."""
     snapshot_limits: SnapshotLimits = DEFAULT_SNAPSHOT_LIMITS
-    indexes: IndexCache = field(default_factory=IndexCache)
-    turn: CommitTurn = field(default_factory=CommitTurn)
+    indexes: IndexCache = msgspec.field(default_factory=IndexCache)
+    turn: CommitTurn = msgspec.field(default_factory=CommitTurn)
     journal: NodeJournal | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionCallbacks:
+class PartitionCallbacks(msgspec.Struct, frozen=True):
     """The notifications of a partition to its topic."""
 
     on_ready: Callable[[str | None], None]

@@ -8,9 +8,11 @@ group may override the settings under ``delivery`` and a few others.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
 
 from goq import limits
 from goq.config.types import (
@@ -58,8 +60,7 @@ class Ordering(StrEnum):
     PARTITION = "partition"
 
 
-@dataclass(frozen=True, slots=True)
-class TopicSettings:
+class TopicSettings(msgspec.Struct, frozen=True):
     """The settings of a topic. None means unlimited, or none."""
 
     retention_age_ms: int | None = 7 * 86_400_000

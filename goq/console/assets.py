@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 STATIC: Final = Path(__file__).parent / "static"
 _TYPES: Final[Mapping[str, str]] = {
@@ -17,8 +18,7 @@ _TYPES: Final[Mapping[str, str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Asset:
+class Asset(msgspec.Struct, frozen=True):
     """A file: its content, and a tag that changes with it."""
 
     content: bytes

@@ -6,9 +6,10 @@ A large state comes in many events, so that each frame of them stays well within
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
 
 from goq import limits
 from goq.delivery.events.event import (
@@ -33,8 +34,7 @@ _MARKS_MAX = 20_000
 _NAMES_MAX = 4_000
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotLimits:
+class SnapshotLimits(msgspec.Struct, frozen=True):
     """How large the pieces of a snapshot may be, and what an entry of it may cost."""
 
     ranges_max: int = 5_000

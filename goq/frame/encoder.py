@@ -9,9 +9,11 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from itertools import accumulate, chain
 from typing import Any, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
 
 from goq import limits
 from goq.errors import TooLarge
@@ -35,8 +37,7 @@ _LENGTHS_BYTES = 8
 _PADDING = [bytes(count) for count in range(8)]
 
 
-@dataclass(frozen=True, slots=True)
-class Columns:
+class Columns(msgspec.Struct, frozen=True):
     """A batch by column; every column that is present has one entry per message.
 
     ``values`` and ``keys`` hold None for a tombstone and for a message without key. Times are
@@ -58,7 +59,7 @@ class Columns:
         """Return only these rows, in the given order."""
         found: dict[str, Any] = {
             name: None if (column := getattr(self, name)) is None else [column[r] for r in rows]
-            for name in self.__slots__
+            for name in self.__struct_fields__
         }
         return Columns(**found)
 

@@ -6,8 +6,9 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
 
 from goq import limits
 from goq.errors import GoqError
@@ -22,8 +23,7 @@ if TYPE_CHECKING:
     from goq.http.connection import Connection
 
 
-@dataclass(frozen=True, slots=True)
-class HttpLimits:
+class HttpLimits(msgspec.Struct, frozen=True):
     """Limits of an HTTP server; the defaults are those of ``goq.limits``.
 
     ``header_timeout_ms`` and ``body_timeout_ms`` bound the whole head and the whole body, so

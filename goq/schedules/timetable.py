@@ -16,11 +16,13 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import NamedTuple
-from zoneinfo import ZoneInfo
+from typing import TYPE_CHECKING, NamedTuple
 
 from goq import limits
 from goq.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from zoneinfo import ZoneInfo
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
@@ -120,6 +122,8 @@ def _next_of_cron(cron: str, tz: str, after_ms: int) -> int | None:
 
 @lru_cache(maxsize=256)
 def _zone(tz: str) -> ZoneInfo:
+    from zoneinfo import ZoneInfo  # a node without schedules starts without it, as without cronsim
+
     try:
         return ZoneInfo(tz)
     except (ValueError, OSError, LookupError):

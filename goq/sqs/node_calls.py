@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -16,8 +15,7 @@ _JSON: Final = "application/json"
 _encoder: Final = msgspec.json.Encoder()
 
 
-@dataclass(slots=True)
-class SqsCall:
+class SqsCall(msgspec.Struct):
     """A request of a client: its operation's input, and the address that the client called."""
 
     operation: str
@@ -26,8 +24,7 @@ class SqsCall:
     base_url: str
 
 
-@dataclass(frozen=True, slots=True)
-class BegunCall:
+class BegunCall(msgspec.Struct, frozen=True):
     """A request to the node that was begun, and how its answer becomes that of the operation."""
 
     answer: Response | Awaitable[Response]

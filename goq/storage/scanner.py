@@ -10,9 +10,10 @@ from __future__ import annotations
 import errno
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
+
+import msgspec
 
 from goq import limits
 from goq.errors import InvalidFrame
@@ -56,8 +57,7 @@ class BadRegion(NamedTuple):
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Damage:
+class Damage(msgspec.Struct, frozen=True):
     """Acknowledged offsets that cannot be read: quarantined, never served.
 
     The bytes stay in place, from ``position`` up to ``end_position`` of ``path``. Both are 0 if the

@@ -7,9 +7,10 @@ durable yet, and segments that retention deletes meanwhile, are no damage.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
+
+import msgspec
 
 from goq import limits
 from goq.errors import CorruptData, GoqError
@@ -26,18 +27,16 @@ from goq.storage.scanner import Damage, ScannedFrame, Scanner
 TOPICS_DIR = "topics"
 
 
-@dataclass(slots=True)
-class LogReport:
+class LogReport(msgspec.Struct):
     """The sound, durable frames of a log, and its damage."""
 
     frames: int = 0
     messages: int = 0
     bytes: int = 0
-    damage: list[Damage] = field(default_factory=list)
+    damage: list[Damage] = msgspec.field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
-class VerifiedLog:
+class VerifiedLog(msgspec.Struct, frozen=True):
     """One log of a data directory; ``log`` is ``messages`` or ``events``."""
 
     topic: str
@@ -46,12 +45,11 @@ class VerifiedLog:
     report: LogReport
 
 
-@dataclass(slots=True)
-class DataDirReport:
+class DataDirReport(msgspec.Struct):
     """All logs of a data directory, and its other problems."""
 
-    logs: list[VerifiedLog] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
+    logs: list[VerifiedLog] = msgspec.field(default_factory=list)
+    problems: list[str] = msgspec.field(default_factory=list)
 
     @property
     def bytes(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -65,6 +66,8 @@ def command(
     Prints one line when ready.
     """
     gc.disable()  # the imports below make no garbage; run() enables it
+    # numpy's library for linear algebra, which a node does none of, starts a thread for each core.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
     from goq import __version__
     from goq.config.node import Config

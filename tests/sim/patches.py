@@ -7,10 +7,11 @@ import math
 import secrets
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
+
+from msgspec.structs import replace
 
 from goq import clock, limits
 from goq.broker import broker

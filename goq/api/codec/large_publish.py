@@ -16,7 +16,6 @@ import base64
 import binascii
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import msgspec
@@ -65,15 +64,14 @@ class _LongText(NamedTuple):
     depth: int
 
 
-@dataclass(slots=True)
-class _Index:
+class _Index(msgspec.Struct):
     """The places in a body, and the state at the end of the last window."""
 
     opened: int | None = None
     """The bracket before the messages."""
     closed: int | None = None
-    separators: list[int] = field(default_factory=list)
-    long_texts: list[_LongText] = field(default_factory=list)
+    separators: list[int] = msgspec.field(default_factory=list)
+    long_texts: list[_LongText] = msgspec.field(default_factory=list)
     depth: int = 0
     is_in_text: bool = False
     is_escaped: bool = False

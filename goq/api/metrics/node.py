@@ -11,7 +11,6 @@ import asyncio
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from typing import Protocol
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import (
@@ -24,23 +23,16 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from goq import __version__
-from goq.access.quota_table import QuotaTable
-from goq.api.metrics.cluster import ClusterCounts, ClusterMetrics
+from goq.api.metrics.cluster import ClusterMetrics
 from goq.api.metrics.groups import GroupMetrics
-from goq.api.router import RequestStats
-from goq.api.views.group_backlog import ReadyAges
-from goq.backup.node_backups import NodeBackups
-from goq.broker.broker import Broker
+from goq.api.metrics.sources import MetricSources
 from goq.broker.runtime.metrics import TopicCounts
 from goq.broker.topic.topic import Topic
 from goq.clock import TimeSlice
 from goq.histogram import Histogram
-from goq.http.loop_watch import Holder
-from goq.http.tls.server_certificate import ServerCertificate
 from goq.model import DEAD_LETTERS_SUFFIX
-from goq.storage.disk_space import DiskSpace, SpaceState
+from goq.storage.disk_space import SpaceState
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _TOPIC_COUNTERS = {
     "published_messages": "Messages stored",
     "published_bytes": "Bytes of frames stored",
@@ -55,63 +47,14 @@ _TOPIC_COUNTERS = {
 }
 
 
-class ServerCounts(Protocol):
-    """Counters of the HTTP server."""
-
-    @property
-    def connection_count(self) -> int:
-        """Open connections."""
-        ...
-
-    @property
-    def bodies_in_flight_bytes(self) -> int:
-        """Bytes of request bodies held."""
-        ...
-
-    @property
-    def unsent_bytes(self) -> int:
-        """Bytes of answers whose clients take them slowly."""
-        ...
-
-    def longest_holds(self) -> dict[Holder, float]:
-        """Return the longest holds of the event loop."""
-        ...
-
-    def holds(self) -> dict[str, Histogram]:
-        """Return the holds of the event loop by cause."""
-        ...
-
-
 class Metrics:
     """Collects all metrics on each scrape, at no cost in between."""
 
-    def __init__(
-        self,
-        broker: Broker,
-        http: RequestStats,
-        cluster: ClusterCounts,
-        space: DiskSpace | None,
-        ready_ages: ReadyAges,
-        *,
-        partitions: bool = True,
-    ) -> None:
-        """``partitions`` is whether there are series of single partitions."""
-        self._has_partitions = partitions
-        self._space = space
-        self._broker = broker
-        self._groups = GroupMetrics(broker, ready_ages)
-        self._cluster = ClusterMetrics(cluster, partitions=partitions)
-        self._http = http
-        self.server: ServerCounts | None = None
-        """The HTTP server, set when it is created."""
-        self.quotas = QuotaTable()
-        """What principals use."""
-        self.certificate: ServerCertificate | None = None
-        """The certificate of a node that speaks HTTPS."""
-        self.cluster_certificate_end_s: float | None = None
-        """The Unix time at which the certificate of ``cluster.tls`` ends."""
-        self.backups: NodeBackups | None = None
-        """The backups of the node."""
+    def __init__(self, sources: MetricSources) -> None:
+        self._sources = sources
+        self._broker = sources.broker
+        self._groups = GroupMetrics(sources.broker, sources.ready_ages)
+        self._cluster = ClusterMetrics(sources.cluster, partitions=sources.has_partitions)
         self._process = ProcessCollector(registry=None)
 
     async def render(self) -> bytes:
@@ -132,7 +75,7 @@ class Metrics:
     def _collect(self, topics: list[Topic]) -> Iterator[Metric | None]:
         """Yield every metric, and ``None`` wherever the event loop may do other work."""
         yield from self._topic_counters(topics)
-        if self._has_partitions:
+        if self._sources.has_partitions:
             yield from self._partition_gauges(topics)
         yield self._archive_gauge(topics)
         yield from self._archive_store()
@@ -154,7 +97,7 @@ class Metrics:
         return self._broker.topics.get(topic.name) is topic
 
     def _topic_counters(self, topics: list[Topic]) -> Iterator[Metric]:
-        assert set(_TOPIC_COUNTERS) == set(TopicCounts.__slots__)
+        assert set(_TOPIC_COUNTERS) == set(TopicCounts.__struct_fields__)
         for name, text in _TOPIC_COUNTERS.items():
             counter = CounterMetricFamily(f"goq_{name}", text, labels=["topic"])
             for topic in topics:
@@ -251,8 +194,9 @@ class Metrics:
         return dead
 
     def _disk(self) -> Iterator[Metric]:
-        if self._space is not None:
-            free, is_full = self._space.free_bytes, self._space.state is SpaceState.FULL
+        space = self._sources.space
+        if space is not None:
+            free, is_full = space.free_bytes, space.state is SpaceState.FULL
             yield GaugeMetricFamily("goq_disk_free_bytes", "Room on the disk", value=free)
             yield GaugeMetricFamily("goq_disk_full", "1 while the disk is full", value=is_full)
 
@@ -267,7 +211,7 @@ class Metrics:
         refused = CounterMetricFamily(
             "goq_quota_refusals", "Requests that a quota refused", labels=[*labels, "quota"]
         )
-        for principal, usage in sorted(self.quotas.usages.items()):
+        for principal, usage in sorted(self._sources.quotas.usages.items()):
             requests.add_metric([principal, usage.name], usage.requests)
             published.add_metric([principal, usage.name], usage.publish_bytes)
             for quota, count in sorted(usage.refused.items()):
@@ -275,19 +219,19 @@ class Metrics:
         yield from (requests, published, refused)
 
     def _http_metrics(self) -> Iterator[Metric]:
+        http, server = self._sources.http, self._sources.server
         requests = CounterMetricFamily(
             "goq_http_requests", "Requests answered", labels=["method", "route", "status"]
         )
-        for (method, route, status), count in sorted(self._http.requests.items()):
+        for (method, route, status), count in sorted(http.requests.items()):
             requests.add_metric([method, route, str(status)], count)
         yield requests
         yield _histogram(
             "goq_http_request_seconds",
             "Time from a request's last byte to its answer, waiting included",
-            self._http.seconds,
+            http.seconds,
             ("method", "route"),
         )
-        server = self.server
         assert server is not None
         stalls = GaugeMetricFamily(
             "goq_loop_stall_seconds",
@@ -308,22 +252,23 @@ class Metrics:
             "1 while the clock has jumped ahead and retention does not count with it",
             value=int(self._broker.retention_manager.clock.is_held),
         )
+        backups, certificate = self._sources.backups, self._sources.certificate
         yield GaugeMetricFamily(
             "goq_backup_age_seconds",
             "Seconds since the newest backup began",
-            value=None if self.backups is None else self.backups.age_s,
+            value=None if backups is None else backups.age_s,
         )
         yield CounterMetricFamily(
             "goq_backup_failures",
             "Backups that failed, and removals of old ones",
-            value=None if self.backups is None else self.backups.failures,
+            value=None if backups is None else backups.failures,
         )
         yield GaugeMetricFamily(
             "goq_tls_certificate_expiry_seconds",
             "Seconds until the certificate ends",
-            value=None if self.certificate is None else self.certificate.left_s,
+            value=None if certificate is None else certificate.left_s,
         )
-        end_s = self.cluster_certificate_end_s
+        end_s = self._sources.cluster_certificate_end_s
         yield GaugeMetricFamily(
             "goq_cluster_certificate_expiry_seconds",
             "Seconds until the certificate of the metadata log's transport ends",

@@ -13,7 +13,7 @@ import msgspec
 from goq import __version__
 from goq.access.rule import Principal
 from goq.api.codec.messages import encode_json, json_response
-from goq.api.metrics.node import CONTENT_TYPE, Metrics
+from goq.api.metrics.sources import CONTENT_TYPE, MetricSources
 from goq.api.needs import OPEN, TOKEN, Needs, principal_of
 from goq.api.openapi import docs_page, openapi
 from goq.api.router import JSON, Route, RouteHandler
@@ -79,7 +79,7 @@ class OperationRoutes:
         self,
         broker: Broker,
         node_id: str,
-        metrics: Metrics,
+        metrics: MetricSources,
         is_draining: Callable[[], bool],
         waits_for: Callable[[], list[str]] = list,
         space: DiskSpace | None = None,

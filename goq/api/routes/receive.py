@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Awaitable, Coroutine, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 from urllib.parse import quote
+
+from msgspec.structs import replace
 
 from goq import limits
 from goq.api.codec.messages import deliveries_parts, encode_deliveries, json_response

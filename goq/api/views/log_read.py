@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
+
+import msgspec
+from msgspec.structs import replace
 
 from goq import limits
 from goq.api.codec.messages import (
@@ -114,8 +116,7 @@ _BACKGROUND_JSON = ReadBounds(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class RangeRead:
+class RangeRead(msgspec.Struct, frozen=True):
     """A read of a partition in a thread: by time, in the background, of chosen columns."""
 
     topic: Topic

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import NamedTuple
+
+import msgspec
 
 from goq import limits
 from goq.broker.dlq.search import DeadLetterQuery, DeadLetterSearch, FoundDeadLetter
@@ -39,8 +40,7 @@ class RemovalResult(NamedTuple):
     next: tuple[int, int] | None
 
 
-@dataclass(frozen=True, slots=True)
-class RemovalRequest:
+class RemovalRequest(msgspec.Struct, frozen=True):
     """Which letters to remove, after which position, and how many at most.
 
     With ``force`` letters are redriven that reached the limit of redrives, with ``to_origin`` only

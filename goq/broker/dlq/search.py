@@ -6,8 +6,9 @@ A search reads the log. It reads a bounded number of messages and returns where 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass
 from typing import NamedTuple
+
+import msgspec
 
 from goq import limits
 from goq.broker.outbox.dead_letter_headers import DeadLetter, read_dead_letter
@@ -21,8 +22,7 @@ _PAGE_MESSAGES = 1_000
 _PAGE_BYTES = 4 * limits.MIB
 
 
-@dataclass(frozen=True, slots=True)
-class DeadLetterQuery:
+class DeadLetterQuery(msgspec.Struct, frozen=True):
     """The conditions for a dead letter. None, or an empty set of ids, matches every letter.
 
     ``reason`` matches a substring. Times are when the message was dead-lettered, in microseconds;

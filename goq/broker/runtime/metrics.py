@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict, deque
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
+
+import msgspec
 
 from goq import limits
 from goq.histogram import Histogram
@@ -61,8 +62,7 @@ class RecentTotals:
         return Rates._make((*per_s, window_s))
 
 
-@dataclass(slots=True)
-class TopicCounts:
+class TopicCounts(msgspec.Struct):
     """The counts of a topic since the node started."""
 
     published_messages: int = 0
@@ -77,8 +77,7 @@ class TopicCounts:
     retention_stalls: int = 0
 
 
-@dataclass(slots=True)
-class GroupCounters:
+class GroupCounters(msgspec.Struct):
     """The counts of a group since the node started."""
 
     delivered_messages: int = 0
@@ -88,16 +87,15 @@ class GroupCounters:
     deleted_unread_messages: int = 0
 
 
-@dataclass(slots=True)
 class TopicStats(TopicCounts):
     """The counts of a topic, those of its groups, and its recent rates."""
 
-    groups: defaultdict[str, GroupCounters] = field(
-        default_factory=lambda: defaultdict(GroupCounters), init=False
+    groups: defaultdict[str, GroupCounters] = msgspec.field(
+        default_factory=lambda: defaultdict(GroupCounters)
     )
-    last_append_ms: int = field(default=0, init=False)
+    last_append_ms: int = 0
     """When the last message was stored, 0 for none since the node started."""
-    _recent: RecentTotals = field(default_factory=RecentTotals, init=False)
+    _recent: RecentTotals = msgspec.field(default_factory=RecentTotals)
 
     def begin(self, now_s: float) -> None:
         """Record the monotonic time before a rated event is counted."""

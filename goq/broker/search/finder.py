@@ -7,9 +7,10 @@ import heapq
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
+
+import msgspec
 
 from goq import limits
 from goq.broker.partition.partition import Partition
@@ -55,8 +56,7 @@ class SearchPage(NamedTuple):
     scanned: int = 0
 
 
-@dataclass(slots=True)
-class TopicSearch:
+class TopicSearch(msgspec.Struct):
     """A running search over several partitions, newest first, until the page is full.
 
     When the budget is spent, the page ends with the results found so far. So every page makes
@@ -66,8 +66,8 @@ class TopicSearch:
     searches: Sequence[PartitionSearch]
     limit: int
     budget: SearchBudget
-    found: list[FoundMessage] = field(default_factory=list)
-    _heap: list[tuple[int, int]] = field(init=False)
+    found: list[FoundMessage] = msgspec.field(default_factory=list)
+    _heap: list[tuple[int, int]] = msgspec.field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._heap = [self._heap_entry(number) for number in range(len(self.searches))]

@@ -9,8 +9,9 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
+
+import msgspec
 
 from goq import limits
 from goq.errors import InvalidInput
@@ -40,8 +41,7 @@ class TextQuery(NamedTuple):
     ignores_case: bool
 
 
-@dataclass(frozen=True, slots=True)
-class MessageQuery:
+class MessageQuery(msgspec.Struct, frozen=True):
     """The condition for a message: one of a key, a dedup id, a header or a text; none for all.
 
     ``dedup_id`` is the hash of 16 bytes that is stored. ``from_us`` and ``to_us`` bound the append
@@ -88,8 +88,7 @@ class FoundMessage(NamedTuple):
     time_us: int
 
 
-@dataclass(slots=True)
-class SearchBudget:
+class SearchBudget(msgspec.Struct):
     """The work that a search may still do before it has to answer."""
 
     messages: int

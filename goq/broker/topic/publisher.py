@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import NamedTuple
+
+import msgspec
 
 from goq import limits
 from goq.broker.log.pending_appends import Appended, Waiter, wait_for_all
@@ -52,8 +53,7 @@ class PublishedMessage(NamedTuple):
     is_repetition: bool
 
 
-@dataclass(frozen=True, slots=True)
-class PublishedFrame:
+class PublishedFrame(msgspec.Struct, frozen=True):
     """The positions of the messages of one published frame.
 
     The offsets are consecutive from ``offset`` on. ``left_out`` holds the messages that were stored

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from dataclasses import dataclass, replace
 from typing import Final
+
+import msgspec
+from msgspec.structs import replace
 
 from goq import limits
 from goq.broker.partition.leases import LeasedBatch
@@ -21,8 +23,7 @@ _PAUSE_MS: Final = 1_000  # after a retryable refusal without a retry time
 _OFFLINE_MAX: Final = 30  # refusals in a row, about a second apart, until a stream ends
 
 
-@dataclass(frozen=True, slots=True)
-class PushStreamOptions:
+class PushStreamOptions(msgspec.Struct, frozen=True):
     """The parameters of a new stream.
 
     ``credit`` is the maximum of messages in flight at a time. ``messages_max`` is the maximum that

@@ -11,9 +11,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
 
 from goq import limits
 from goq.broker.group.coordinator import Coordinator
@@ -53,8 +55,7 @@ _GENERATIONS_PER_START = 1_000_000
 _OPENED_AT_ONCE = limits.COMMIT_THREADS // 2  # the other threads commit for other topics
 
 
-@dataclass(frozen=True, slots=True)
-class TopicParameters:
+class TopicParameters(msgspec.Struct, frozen=True):
     """The internal parameters of a topic, which no user can set."""
 
     reopen_delay_s: float = 1.0
@@ -68,8 +69,7 @@ class TopicParameters:
 DEFAULT_PARAMETERS = TopicParameters()
 
 
-@dataclass(frozen=True, slots=True)
-class Leadership:
+class Leadership(msgspec.Struct, frozen=True):
     """The parameters of a partition that this node leads for the cluster."""
 
     epoch: int

@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from goq import limits
 from goq.broker.group.coordinator import Coordinator
@@ -39,8 +40,7 @@ class LeaseRoom(Protocol):
         """Note messages that were leased."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReceiveRequest:
+class ReceiveRequest(msgspec.Struct, frozen=True):
     """The parameters of a receive."""
 
     consumer: str

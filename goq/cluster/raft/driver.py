@@ -8,11 +8,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import msgspec
 from pysyncobj import SyncObjConf
 
 from goq import limits
@@ -31,8 +31,7 @@ from goq.errors import StorageFull
 from goq.storage.disk import Disk
 
 
-@dataclass(frozen=True, slots=True)
-class RaftTiming:
+class RaftTiming(msgspec.Struct, frozen=True):
     """Timeouts of the Raft member in seconds, and sizes of its log and messages.
 
     A follower without a heartbeat for ``election_min_s`` to ``election_max_s`` starts an election.
@@ -74,8 +73,7 @@ _RETRY_S = 0.1
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class RaftSettings:
+class RaftSettings(msgspec.Struct, frozen=True):
     """Settings of a Raft member.
 
     ``member`` is this member, such as ``n1=10.0.0.1:9080``, with the address that the others dial;
@@ -91,16 +89,15 @@ class RaftSettings:
     folder: Path
     credentials: Credentials
     others: tuple[str, ...] = ()
-    timing: RaftTiming = field(default_factory=RaftTiming)
-    pace: ConnectionTiming = field(default_factory=ConnectionTiming)
+    timing: RaftTiming = msgspec.field(default_factory=RaftTiming)
+    pace: ConnectionTiming = msgspec.field(default_factory=ConnectionTiming)
     disk: str = ""
     registered_disk_of: Callable[[str], str] = lambda _id: ""
     registered_disk_in: Callable[[Any], tuple[str, str] | None] = lambda _command: None
     addresses_of: Callable[[str], Iterable[str]] = lambda _id: ()
 
 
-@dataclass(frozen=True, slots=True)
-class RaftStatus:
+class RaftStatus(msgspec.Struct, frozen=True):
     """The state of the Raft group as this member knows it: its leader may be deposed already.
 
     ``failure`` is why this member has stopped, if it has. ``rejected_members`` came with another

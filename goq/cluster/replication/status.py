@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from goq.cluster.replication.progress import ReplicaProgress
-from goq.cluster.replication.replica import Replica
 from goq.errors import InvalidFrame
 from goq.storage.disk import Disk
 from goq.storage.log.segment import list_segments
 from goq.storage.scanner import ScannedFrame, Scanner
+
+if TYPE_CHECKING:  # a standalone node has reports, and no replicas
+    from goq.cluster.replication.progress import ReplicaProgress
+    from goq.cluster.replication.replica import Replica
 
 
 class FollowerReport(msgspec.Struct, frozen=True, array_like=True):

@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Protocol
+
+import msgspec
 
 from goq.delivery.events.event import Range, Span
 from goq.delivery.group.attempt_ranges import AttemptRange, AttemptRanges, Retries
@@ -28,14 +29,13 @@ DEFAULT_LANE = -1
 _ENTRIES_MIN = 64
 
 
-@dataclass(slots=True)
-class Lease:
+class Lease(msgspec.Struct):
     """Messages that one consumer holds; each range has its own deadline."""
 
     token: int
     consumer: str
     session_id: str = ""
-    parts: AttemptRanges = field(default_factory=AttemptRanges)
+    parts: AttemptRanges = msgspec.field(default_factory=AttemptRanges)
 
     @property
     def member(self) -> str:

@@ -18,7 +18,8 @@ member without a sign of life for its session timeout and without open receives 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+
+import msgspec
 
 from goq.delivery.membership.rebalance_history import Move, Rebalance, RebalanceReason
 from goq.delivery.membership.sticky_assignor import assign
@@ -26,8 +27,7 @@ from goq.delivery.membership.sticky_assignor import assign
 DEFAULT_SESSION_TIMEOUT_MS = 30_000
 
 
-@dataclass(slots=True)
-class GroupMember:
+class GroupMember(msgspec.Struct):
     """A consumer that is a member of the group."""
 
     consumer: str

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
+
+import msgspec
 
 from goq import limits
 
@@ -20,8 +21,7 @@ class RebalanceReason(StrEnum):
     PARTITIONS_ADDED = "partitions_added"
 
 
-@dataclass(slots=True)
-class Move:
+class Move(msgspec.Struct):
     """A partition on its way from its last owner to its next one.
 
     ``source`` None means that it never had an owner, ``target`` None that there is no member, and
@@ -38,8 +38,7 @@ class Move:
     paused_ms: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Rebalance:
+class Rebalance(msgspec.Struct, frozen=True):
     """One change of the membership, and the partitions that it moved."""
 
     generation: int

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from zlib import crc32
+
+import msgspec
 
 from goq import limits
 from goq.errors import InvalidInput
@@ -12,8 +13,7 @@ from goq.errors import InvalidInput
 NO_TENANT = 0
 
 
-@dataclass(frozen=True, slots=True)
-class SchedulingPolicy:
+class SchedulingPolicy(msgspec.Struct, frozen=True):
     """The rules of :class:`~goq.delivery.queues.fair_scheduler.FairScheduler`.
 
     ``lane_weights``: None is strict priority. A lane beyond the end of the weights weighs 1.
@@ -28,7 +28,7 @@ class SchedulingPolicy:
 
     lane_weights: tuple[int, ...] | None = None
     starvation_ms: int | None = None
-    tenant_weights: Mapping[str, float] = field(default_factory=dict)
+    tenant_weights: Mapping[str, float] = msgspec.field(default_factory=dict)
     tenant_in_flight_max: int | None = None
 
     def __post_init__(self) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
+
+import msgspec
 
 
 class StepName(StrEnum):
@@ -50,8 +51,7 @@ class CopyLocation(NamedTuple):
     number: int
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(msgspec.Struct, frozen=True):
     """One thing that happened to the message, with what is known of it; units as in the names."""
 
     time_us: int

@@ -9,8 +9,10 @@ So a timeline with gaps leaves steps out, and says so, and is never wrong.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Any, Final
+
+import msgspec
+from msgspec.structs import replace
 
 from goq.delivery.events.affected import WITHOUT_OFFSETS, affects
 from goq.delivery.events.event import (
@@ -50,8 +52,7 @@ DAMAGED: Final = "events are damaged"
 DELETED: Final = "older events were deleted"
 
 
-@dataclass(slots=True)
-class _GroupProgress:
+class _GroupProgress(msgspec.Struct):
     """The message's state for a group: its lease and consumer, and the step that reported it."""
 
     token: int = 0

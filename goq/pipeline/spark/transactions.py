@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 from goq.client.message_batch import producer_id_of
 from goq.errors import Conflict, OutOfOrderSequence, TimedOut
@@ -152,7 +153,7 @@ def _finish(
     topic: TransactionTarget,
 ) -> None:
     _copy(transaction, entry, topic)
-    ledger.done(transaction.name, msgspec.structs.replace(entry, ranges=(), done=True))
+    ledger.done(transaction.name, replace(entry, ranges=(), done=True))
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from goq import limits
 from goq.sqs.protocol.errors import invalid_parameter
@@ -23,8 +24,7 @@ LIST_RESULTS_MAX: Final = 1000
 RECEIVE_COUNT_MAX: Final = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
+class Bounds(msgspec.Struct, frozen=True):
     """The bounds that differ between ``strict`` and ``relaxed``; sizes in bytes."""
 
     size_max: int

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-from crc32c import crc32c
 
 from goq.errors import CorruptData, UsageError
+from goq.frame.checksum import crc32c
 from goq.storage.archive.file import SUFFIX as ARCHIVE_SUFFIX
 from goq.storage.archive.file import Footer
 from goq.storage.archive.object_store import check_url

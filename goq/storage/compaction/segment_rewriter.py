@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from goq import limits
@@ -34,8 +34,7 @@ _WRITE_BYTES = limits.MIB
 _NO_TIMES = (TIME_US_MAX, TIME_US_MIN)  # of the last entry, which no frame follows
 
 
-@dataclass(frozen=True, slots=True)
-class CleanerParameters:
+class CleanerParameters(msgspec.Struct, frozen=True):
     """The parameters of a cleaning pass.
 
     Times are microseconds. Tombstones appended at or before ``tombstones_until_us`` are removed.
@@ -284,8 +283,7 @@ class SegmentWriter:
             self._buffers, self._buffered_bytes = [], 0
 
 
-@dataclass(slots=True)
-class _Run:
+class _Run(msgspec.Struct):
     """Consecutive frames without any message left, to be merged into one.
 
     The merged frame has the latest of their times, so the running maximum after it is unchanged.

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from goq import limits
 from goq.config.topic import Fsync
@@ -35,8 +36,7 @@ _OFFSET_MAX = 2**63 - 1
 _JOURNAL_HEAD_BYTES_MAX = ENTRY_BYTES + 1024  # with the path
 
 
-@dataclass(frozen=True, slots=True)
-class LogConfig:
+class LogConfig(msgspec.Struct, frozen=True):
     """The settings of a log that a topic may choose."""
 
     segment_bytes: int = 64 * limits.MIB

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+
+import msgspec
 
 from goq import limits
 from goq.errors import CorruptData
@@ -18,13 +19,12 @@ from goq.storage.scanner import BadPages, BadRegion, Damage, DamageRegistry, Sca
 _ENDS_MAX = 64
 
 
-@dataclass(slots=True)
-class ReadResult:
+class ReadResult(msgspec.Struct):
     """The frames of one read, the offset to continue from, and the damage that was skipped."""
 
-    frames: list[FrameView] = field(default_factory=list)
+    frames: list[FrameView] = msgspec.field(default_factory=list)
     next_offset: int = 0
-    damage: list[Damage] = field(default_factory=list)
+    damage: list[Damage] = msgspec.field(default_factory=list)
 
 
 class LogReader:

@@ -8,8 +8,9 @@ continues after them, and their offsets are never given to another message.
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass, field
 from pathlib import Path
+
+import msgspec
 
 from goq import limits
 from goq.errors import StorageFailed
@@ -27,13 +28,12 @@ from goq.storage.log.sparse_index import IndexEntry
 from goq.storage.scanner import BadRegion, Damage, Scanner
 
 
-@dataclass(slots=True)
-class RecoveredLog:
+class RecoveredLog(msgspec.Struct):
     """The state of a log on disk, and what recovery changed."""
 
     segments: list[Segment]
     recovery_point: RecoveryPoint
-    damage: list[Damage] = field(default_factory=list)
+    damage: list[Damage] = msgspec.field(default_factory=list)
     truncated_bytes: int = 0
     scanned_bytes: int = 0
 

@@ -6,10 +6,10 @@ import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from goq import limits
 from goq.cluster.raft.driver import RaftTiming

@@ -11,11 +11,11 @@ import pickle
 import struct
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from random import Random
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from goq import limits
 from goq.cluster.raft import codec

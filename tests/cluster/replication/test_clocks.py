@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from goq.broker.topic.topic_leases import ReceiveRequest
 from goq.config.topic import TopicSettings

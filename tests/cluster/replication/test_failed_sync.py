@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from msgspec.structs import replace
 
 from goq.cluster.replication.protocol import PartitionKey
 from goq.cluster.replication.replica import Replica

@@ -6,10 +6,10 @@ Work on a disk and the way to another host take fixed times, and nothing else ta
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from statistics import median
 
 import pytest
+from msgspec.structs import replace
 
 from goq.config.topic import TopicSettings
 from goq.frame.encoder import Columns, encode_frame

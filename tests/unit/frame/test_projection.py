@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from goq.frame.encoder import Columns, ProducerMark, encode_frame
 from goq.frame.header import Attribute, parse_header, stamp

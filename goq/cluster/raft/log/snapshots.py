@@ -10,9 +10,10 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from goq import limits
 from goq.cluster.raft.state_machine.state_machine import StateMachine, StateMachineFailed
@@ -27,8 +28,7 @@ _READ_BYTES = 1024 * 1024
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotMetadata:
+class SnapshotMetadata(msgspec.Struct, frozen=True):
     """Describes a snapshot: the state after entry ``index`` of ``term``, and the members then."""
 
     index: int
@@ -38,21 +38,18 @@ class SnapshotMetadata:
     crc32c: int
 
 
-@dataclass(slots=True)
-class _Follower:
+class _Follower(msgspec.Struct):
     offset: int = 0
     sent_at_s: float | None = None
 
 
-@dataclass(slots=True)
-class _Outgoing:
+class _Outgoing(msgspec.Struct):
     metadata: SnapshotMetadata
     used_s: float
-    followers: dict[str, _Follower] = field(default_factory=dict)
+    followers: dict[str, _Follower] = msgspec.field(default_factory=dict)
 
 
-@dataclass(slots=True)
-class _Incoming:
+class _Incoming(msgspec.Struct):
     metadata: SnapshotMetadata
     file: File
     crc32c: int = 0

@@ -7,8 +7,9 @@ import logging
 import os
 import ssl
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol, cast
+
+import msgspec
 
 from goq import limits
 from goq.cluster.raft.transport import handshake
@@ -19,8 +20,7 @@ _REASON_CHARS_MAX = 300
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Credentials:
+class Credentials(msgspec.Struct, frozen=True):
     """A member's credentials: the cluster's secret, and with TLS a certificate.
 
     With TLS both sides need certificates. A member's certificate names its id as a DNS name.

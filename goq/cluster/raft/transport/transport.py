@@ -11,10 +11,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+import msgspec
 from pysyncobj.transport import Transport
 
 from goq import limits
@@ -27,8 +27,7 @@ from goq.errors import InvalidInput
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectionTiming:
+class ConnectionTiming(msgspec.Struct, frozen=True):
     """Seconds between checks of the connections, until one is closed, and between two dials."""
 
     check_interval_s: float = 0.5

@@ -7,11 +7,11 @@ import errno
 import random
 import shutil
 from collections import Counter
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from goq import limits
 from goq.broker.broker import Broker

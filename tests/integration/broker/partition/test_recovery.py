@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import random
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from goq import limits
 from goq.broker.partition.leases import LeasedBatch

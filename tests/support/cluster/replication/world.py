@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import TypeVar
+
+from msgspec.structs import replace
 
 from goq.broker.partition.leases import LeasedBatch
 from goq.broker.topic.topic_leases import ReceiveRequest
