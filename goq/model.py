@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -161,6 +161,30 @@ class Receipt(NamedTuple):
         return cls(int(partition), own, first, first + int(count or 1), fenced_id)
 
 
+def parse_receipts(texts: Iterable[str]) -> list[Receipt]:
+    """Parse receipts as :meth:`Receipt.parse` does; those of one lease cost less than one each."""
+    found: list[Receipt] = []
+    lease = ""
+    known: tuple[int, int, int] | None = None
+    for text in texts:
+        before, _, tail = text.rpartition(":")
+        if (
+            known is not None
+            and before == lease
+            and tail.isdecimal()
+            and tail.isascii()
+            and len(tail) < 18
+        ):
+            partition, token, fenced_id = known
+            start = int(tail)
+            found.append(Receipt(partition, token, start, start + 1, fenced_id))
+            continue
+        receipt = Receipt.parse(text)
+        lease, known = before, (receipt.partition, receipt.token, receipt.fenced_id)
+        found.append(receipt)
+    return found
+
+
 def fenced_id_of(topic_id: int) -> int:
     """Return the id in a topic's receipts: 0 if it was not drawn, so old receipts stay valid."""
     return topic_id if topic_id >= NATIVE_TOPIC_IDS else NO_TOPIC_ID
@@ -172,6 +196,7 @@ def fence_of(topic_id: int, token: int) -> int:
 
 
 _TOKEN_BITS: Final = 64
+_OFFSET_DIGITS_MAX: Final = 18
 
 _RECEIPT = re.compile(r"(\d{1,9}):(\d{1,36}):(\d{1,18})(?:\+([1-9]\d{0,8}))?", re.ASCII)
 

@@ -159,6 +159,8 @@ class PartitionState:
 
     def _leased(self, event: Leased, token: int) -> None:
         group = self.ensure_group(event.group)
+        if group.lease_new(token, event.consumer, event.deadline_ms, event.spans, event.session_id):
+            return
         for start, end, _ in event.spans:
             self._check_waiting(group, start, end)
         group.lease(token, event.consumer, event.deadline_ms, event.spans, event.session_id)
@@ -182,7 +184,10 @@ class PartitionState:
                 group.taken.add(part.start, part.end)
 
     def _acked(self, event: Acked) -> None:
-        group = self._holder(event.group, event.token, [(s, e, 0) for s, e in event.ranges])
+        group = self.ensure_group(event.group)
+        lease = group.leases.get(event.token)
+        if lease is None or not lease.parts.equals(event.ranges):
+            self._holder(event.group, event.token, [(s, e, 0) for s, e in event.ranges])
         group.finish(event.token, event.ranges)
 
     def _dropped(self, event: Dropped) -> None:

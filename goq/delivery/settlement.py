@@ -256,12 +256,15 @@ def _settle(
     leases = state.group(group_name).leases
     by_token: dict[int, dict[int, AttemptRange]] = {}
     void: list[Receipt] = []
+    known_token, lease = -1, None
+    chosen: dict[int, AttemptRange] = {}
     for receipt in receipts:
         _, token, start, end, _ = receipt
-        lease = leases.get(token)
-        chosen = by_token.setdefault(token, {})
+        if token != known_token:
+            known_token, lease = token, leases.get(token)
+            chosen = by_token.setdefault(token, {})
         whole = lease.parts.at(start) if lease and start not in chosen else None
-        if whole is not None and whole.start == start and whole.end == end:
+        if whole is not None and whole[0] == start and whole[1] == end:
             chosen[start] = whole  # one receipt for one whole range: the usual case
             continue
         parts = lease.parts.within(start, end) if lease else []

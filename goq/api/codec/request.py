@@ -22,6 +22,7 @@ from goq.broker.topic.topic_leases import ReceiveRequest
 from goq.errors import InvalidInput, TooLarge, UnsupportedMedia
 from goq.http.message import Request
 from goq.model import Receipt, check_client_id
+from goq.model import parse_receipts as parse_receipt_texts
 from goq.units import format_duration_ms, parse_duration_ms, parse_time_us
 
 T = TypeVar("T")
@@ -299,7 +300,7 @@ async def parse_receipts(texts: list[str], maximum: int) -> list[Receipt]:
         for start in range(0, len(texts), _RECEIPTS_AT_ONCE):
             if start:
                 await asyncio.sleep(0)
-            receipts += [Receipt.parse(text) for text in texts[start : start + _RECEIPTS_AT_ONCE]]
+            receipts += parse_receipt_texts(texts[start : start + _RECEIPTS_AT_ONCE])
         return receipts
     except InvalidInput as error:
         error.field = f"receipts[{_first_bad(texts)}]"

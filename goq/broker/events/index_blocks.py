@@ -72,6 +72,13 @@ class IntervalSet:
                 self._pending = merge_intervals(self._pending)
         self.low, self.high = start, end
 
+    def add_all(self, ranges: Sequence[tuple[int, ...]]) -> None:
+        """Cover several ranges; those in any order as one, where that leaves no gap."""
+        if len(ranges) > _PENDING_MAX:
+            ranges = merge_intervals([(each[0], each[1]) for each in ranges])
+        for each in ranges:
+            self.add(each[0], each[1])
+
     def intervals(self) -> list[Interval]:
         """Return the intervals, sorted and disjoint."""
         last = [(self.low, self.high)] if self.low < self.high else []
@@ -175,9 +182,7 @@ class BlockBuilder:
         if offset_ranges is None:
             self._add_other(event)
             return
-        cover = self._intervals.add
-        for each in offset_ranges(event):
-            cover(each[0], each[1])
+        self._intervals.add_all(offset_ranges(event))
         if type(event) is CopyQueued:
             self._pending_copies.begin(event, epoch, sequence)
 

@@ -22,7 +22,7 @@ from goq.clock import TimeSlice
 from goq.errors import GoqError, LeaseLost
 from goq.model import Receipt, fenced_id_of
 
-_SETTLED_AT_ONCE = 500
+_SETTLED_AT_ONCE = 1000  # one lease of the usual size is one event
 
 
 class UnsettledReceipt(NamedTuple):

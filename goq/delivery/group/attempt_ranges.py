@@ -18,7 +18,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from goq.delivery.events.event import Failure
+from goq.delivery.events.event import Failure, Span
 
 
 class AttemptRange(NamedTuple):
@@ -59,6 +59,25 @@ class AttemptRanges:
             place = bisect_right(starts, part.start)
         starts.insert(place, part.start)
         self._ranges.insert(place, part)
+
+    def add_spans(self, spans: Iterable[Span], time_ms: int) -> None:
+        """Add spans that overlap nothing, all with one time; neighbours of one attempt are joined.
+
+        So what a lease got in any order is one range where it is one run.
+        """
+        found: list[tuple[int, int, int]] = []
+        for span in sorted(spans):
+            if found and found[-1][1] == span[0] and found[-1][2] == span[2]:
+                found[-1] = (found[-1][0], span[1], span[2])
+            else:
+                found.append(span)
+        if self._ranges:
+            for start, end, attempt in found:
+                self.add(AttemptRange(start, end, attempt, time_ms))
+            return
+        self._starts = [span[0] for span in found]
+        self._ranges = [AttemptRange(start, end, attempt, time_ms) for start, end, attempt in found]
+        self.message_count = sum([end - start for start, end, _ in found])
 
     def take(self, start: int, end: int) -> list[AttemptRange]:
         """Remove and return the ranges from ``start`` up to ``end``, cut to these bounds."""
@@ -119,8 +138,14 @@ class AttemptRanges:
             reached = parts[number].end
         return True
 
+    def bounds(self) -> list[tuple[int, int]]:
+        """Return the start and the end of each range."""
+        return [part[:2] for part in self._ranges]
+
     def equals(self, ranges: Sequence[tuple[int, int]]) -> bool:
         """Return whether these ranges, which do not overlap, are the whole set."""
+        if self.bounds() == ranges:
+            return True  # nearly always
         count = sum([end - start for start, end in ranges])
         return count == self.message_count and all(self.contains(*each) for each in ranges)
 

@@ -114,6 +114,25 @@ class Group:
             self.taken.add(start, end)
         self._deadlines.add(deadline_ms, token, lease_count=len(self.leases))
 
+    def lease_new(
+        self,
+        token: int,
+        consumer: str,
+        deadline_ms: int,
+        spans: Sequence[Span],
+        session_id: str = "",
+    ) -> bool:
+        """Lease messages as :meth:`lease` does if the group never took any of them; else False."""
+        if not self.taken.add_new(spans):
+            return False
+        lease = self.leases.setdefault(token, Lease(token, consumer, session_id))
+        lease.parts.add_spans(spans, deadline_ms)
+        self.leased_count += sum([end - start for start, end, _ in spans])
+        for start, end, _ in spans if self.attributes else ():
+            self._lock(start, end)
+        self._deadlines.add(deadline_ms, token, lease_count=len(self.leases))
+        return True
+
     def finish(self, token: int, ranges: Sequence[Range]) -> list[AttemptRange]:
         """Remove messages that are done from a lease; return what was removed."""
         lease = self.leases.get(token)
@@ -285,14 +304,27 @@ class Group:
 
     def _end(self, parts: Iterable[AttemptRange]) -> None:
         """Remove the attributes and locks of messages that are in no lease any more."""
-        all_attributes = self.attributes
+        all_attributes, remove_lease, in_flight = (
+            self.attributes,
+            self.locks.remove_lease,
+            self.in_flight,
+        )
         if not all_attributes:
             return
-        for part in parts:
-            for offset in range(part.start, part.end):
+        freed: dict[int, None] = {}
+        for start, end, *_ in parts:
+            for offset in range(start, end):
                 attributes = all_attributes.pop(offset, None)
-                if attributes is not None:
-                    self._unlock_one(attributes)
+                if attributes is None:
+                    continue
+                key, _, tenant = attributes
+                if key and remove_lease(key) and len(self.retries):
+                    self._requeue_retries(key)
+                if tenant:
+                    in_flight[tenant] -= 1
+                    freed[tenant] = None
+        for tenant in freed:
+            self._on_tenant_freed(tenant)
 
     def _wait(self, part: AttemptRange) -> None:
         for piece in self._split(part):
@@ -361,10 +393,11 @@ class Group:
             self.retries.requeue(offset)
 
     def _free_tenant(self, tenant: int) -> None:
-        left = self.in_flight[tenant] - 1
-        if left:
-            self.in_flight[tenant] = left
-        else:
+        self.in_flight[tenant] -= 1
+        self._on_tenant_freed(tenant)
+
+    def _on_tenant_freed(self, tenant: int) -> None:
+        if not self.in_flight[tenant]:
             del self.in_flight[tenant]
         self.tenant_cap.on_tenant_freed(tenant)
         if self.scheduler is not None:

@@ -84,7 +84,8 @@ class KeyLocks:
             self._leased[key] = left
             return False
         del self._leased[key]
-        self.unlock(key)
+        if key in self._held:
+            self.unlock(key)
         return True
 
     def add_retry(self, key: int, lane: int, offset: int) -> None:

@@ -11,7 +11,7 @@ end at an offset as it begins at one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from goq.model import OffsetRange
 
@@ -77,6 +77,36 @@ class OffsetSet:
         self.floor = end
         if self._chunks:
             self._absorb()
+
+    def add_new(self, ranges: Sequence[tuple[int, ...]]) -> bool:
+        """Add ranges of which the set has nothing; return False, and add nothing, if it has any.
+
+        A range begins with its start and its end; they do not overlap. Scattered offsets cost one
+        bitmap a chunk.
+        """
+        chunks, floor, ceiling = self._chunks, self.floor, self.ceiling
+        bitmaps: dict[int, bytearray] = {}
+        others: list[tuple[int, ...]] = []
+        for each in ranges:
+            start, end = each[0], each[1]
+            if end == start + 1 and floor < start < ceiling:
+                number, bit = divmod(start, _CHUNK)
+                bitmap = bitmaps.get(number)
+                if bitmap is None:
+                    bitmap = bitmaps[number] = bytearray(_CHUNK_BYTES)
+                bitmap[bit >> 3] |= 1 << (bit & 7)
+            elif self.count(start, end):
+                return False
+            else:
+                others.append(each)
+        masks = [(number, int.from_bytes(each, "little")) for number, each in bitmaps.items()]
+        if any(chunks.get(number, 0) & mask for number, mask in masks):
+            return False
+        for number, mask in masks:
+            chunks[number] = chunks.get(number, 0) | mask
+        for each in others:
+            self.add(each[0], each[1])
+        return True
 
     def remove(self, start: int, end: int) -> None:
         """Remove the offsets from ``start`` up to ``end``; the floor may fall to ``start``.

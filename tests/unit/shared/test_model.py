@@ -16,6 +16,7 @@ from goq.model import (
     draw_topic_id,
     fence_of,
     fenced_id_of,
+    parse_receipts,
     parse_topic_folder,
     topic_folder,
 )
@@ -48,6 +49,29 @@ def test_a_receipt_that_was_written_reads_the_same(
     assert Receipt.parse(str(receipt)) == receipt
     fenced = Receipt(partition, fence_of(topic_id, token), start, start + count)
     assert str(fenced) == str(receipt)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["0:7", "1:7", "0:" + "9" * 36]),
+            st.one_of(st.from_regex(r"[0-9]{1,18}(\+[1-9])?", fullmatch=True), st.text(max_size=3)),
+        )
+    )
+)
+def test_receipts_of_one_lease_are_read_as_each_alone(parts: list[tuple[str, str]]) -> None:
+    texts = [":".join(each) for each in parts]
+
+    def alone() -> list[Receipt]:
+        return [Receipt.parse(text) for text in texts]
+
+    try:
+        expected = alone()
+    except InvalidInput:
+        with pytest.raises(InvalidInput):
+            parse_receipts(texts)
+    else:
+        assert parse_receipts(texts) == expected
 
 
 def test_a_receipt_of_a_topic_whose_id_was_not_drawn_has_no_id() -> None:

@@ -125,3 +125,32 @@ def test_a_copy_goes_its_own_way() -> None:
     assert list(copied.runs()) == [(10, 20)]
     copied.add(0, 10)
     assert offsets.floor == 5
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    OFFSETS,
+    STEPS,
+    st.lists(st.tuples(OFFSETS, st.integers(1, 3)), max_size=20),
+    st.one_of(st.none(), OFFSETS),
+)
+def test_ranges_are_added_together_if_all_are_new(
+    floor: int, steps: list[tuple[str, int, int]], runs: list[tuple[int, int]], ceiling: int | None
+) -> None:
+    offsets, plain = changed(floor, steps)
+    if ceiling is not None:
+        offsets.ceiling = ceiling
+        plain |= set(range(ceiling, LAST + 5000))
+    ranges, named = [], set[int]()
+    for start, count in runs:
+        if named.isdisjoint(range(start, start + count)):
+            ranges.append((start, start + count, 1))
+            named.update(range(start, start + count))
+    before = offsets.copy()
+    assert offsets.add_new(ranges) == named.isdisjoint(plain)
+    if named & plain:
+        assert offsets == before
+        return
+    plain |= named
+    assert {o for run in offsets.present(0, LAST + 5000) for o in range(*run)} == plain
+    assert offsets.floor == next(o for o in range(LAST + 5001) if o not in plain) or not ranges
