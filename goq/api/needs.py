@@ -13,9 +13,11 @@ from typing import Final, Protocol
 import msgspec
 
 from goq.access.rule import ANYONE, Principal, Verb
-from goq.errors import NotAllowed, TopicNotFound
+from goq.errors import InvalidInput, NotAllowed, TopicNotFound
 from goq.http.message import Request
 from goq.model import AUDIT_TOPIC, DEAD_LETTERS_SUFFIX, MessageId
+
+_DEAD_LETTER_SETTING: Final = "settings.dead_letters.topic"
 
 End = tuple[str, str | None]
 """A topic, and a group of it if one is concerned."""
@@ -159,6 +161,23 @@ def check_sees(principal: Principal, topic: str) -> None:
     """Raise ``TopicNotFound`` for a topic that no rule of a principal concerns."""
     if not principal.sees(topic):
         raise TopicNotFound(f"there is no topic {topic[:200]!r}", field="topic")
+
+
+def check_dead_letter_target(principal: Principal, name: str, target: str | None) -> None:
+    """Check the topic that the dead letters of ``name`` are to go to, if it has such a setting.
+
+    Raises ``NotAllowed`` if a principal may not publish to it, and ``InvalidInput`` if it is the
+    topic itself.
+    """
+    if target is None:
+        return
+    if target == name:
+        raise InvalidInput("dead letters cannot go to the topic itself", field=_DEAD_LETTER_SETTING)
+    if not principal.allows(Verb.PUBLISH, target):
+        raise NotAllowed(
+            f"dead letters of {name} would be published to {target}: that needs publish:{target}",
+            field=_DEAD_LETTER_SETTING,
+        )
 
 
 def principal_of(request: Request) -> Principal:

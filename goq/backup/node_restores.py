@@ -65,7 +65,8 @@ IsInCluster = Callable[[int], Awaitable[bool]]
 class TopicRestoreOrder(NamedTuple):
     """A topic of a backup and the name that it gets; ``settings`` replace those of the backup.
 
-    ``backup`` and ``at_us`` choose as those of ``RestoreOrder`` do.
+    ``backup`` and ``at_us`` choose as those of ``RestoreOrder`` do. ``check`` raises ``GoqError``
+    if the sender may not have the settings that the topic then has.
     """
 
     topic: str
@@ -73,6 +74,7 @@ class TopicRestoreOrder(NamedTuple):
     backup: str | None = None
     at_us: int | None = None
     settings: Mapping[str, Any] = {}
+    check: Callable[[TopicSettings], None] = lambda _settings: None
 
 
 class RestoredTopic(NamedTuple):
@@ -177,6 +179,7 @@ class NodeRestores:
             chosen = RestoreOrder(order.backup, order.at_us, {order.topic: order.new_name})
             backup, manifest = choose_backup(place, chosen)
             ((stored, name),) = chosen_topics(manifest, chosen.topics)
+            order.check(TopicSettings().changed(stored.settings).changed(order.settings))
             epoch = self._epoch_above(manifest.epoch)
             self._check_room(stored)
             new = self._folder / _NEW  # its topic has no name before it is whole

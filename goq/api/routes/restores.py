@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from goq.access.rule import Verb
 from goq.api.codec.messages import json_response
-from goq.api.codec.request import json_body
-from goq.api.needs import OPERATE, check_ends, principal_of
+from goq.api.codec.request import flatten_settings, json_body
+from goq.api.needs import OPERATE, check_dead_letter_target, check_ends, principal_of
 from goq.api.router import Route
 from goq.api.schemas.restores import RestoreBegunOut, RestoreOrderIn, RestoreOut, RestoreStatusOut
 from goq.backup.node_restores import NodeRestores, RestoredTopic, TopicRestoreOrder
 from goq.broker.runtime.single_job import JobOutcome
 from goq.clock import Clock
+from goq.config.topic import TopicSettings
 from goq.http.message import Request, Response
 from goq.units import parse_time_us
 
@@ -57,9 +58,13 @@ class RestoreRoutes:
         check_ends(principal, (Verb.MANAGE,), ((order.new_name, None),))
         now_us = self._clock.wall_us()
         at_us = None if order.at is None else parse_time_us(order.at, now_us=now_us, field="at")
-        wanted = TopicRestoreOrder(
-            order.topic, order.new_name, order.backup, at_us, order.settings or {}
-        )
+
+        def check(settings: TopicSettings) -> None:
+            check_dead_letter_target(principal, order.new_name, settings.dead_letter_topic)
+
+        written = flatten_settings(order.settings or {})
+        check(TopicSettings().changed(written))
+        wanted = TopicRestoreOrder(order.topic, order.new_name, order.backup, at_us, written, check)
         return json_response(RestoreBegunOut(self._restores.begin(wanted, order.place)), 202)
 
     def describe(self, _request: Request) -> Response:

@@ -17,7 +17,17 @@ from goq.api.codec.request import (
     number_of,
     query_int,
 )
-from goq.api.needs import MANAGE, PUBLISH, READ, SEE, TOKEN, End, TopicVerbs, principal_of
+from goq.api.needs import (
+    MANAGE,
+    PUBLISH,
+    READ,
+    SEE,
+    TOKEN,
+    End,
+    TopicVerbs,
+    check_dead_letter_target,
+    principal_of,
+)
 from goq.api.router import Parameter, Route
 from goq.api.routing_policy import CustomRouting, Document, LocalThenMerged, ToAllLeaders
 from goq.api.schemas.topics import (
@@ -42,7 +52,6 @@ from goq.broker.retention.daily_counts import bounds_us, daily_volumes, day_star
 from goq.broker.topic.topic import Topic
 from goq.clock import TimeSlice
 from goq.config.types import NONE
-from goq.errors import InvalidInput, NotAllowed
 from goq.http.message import Request, Response
 from goq.model import check_name, format_topic_id
 from goq.units import format_time_us
@@ -273,17 +282,8 @@ def _allowed_settings(request: Request, name: str, written: Mapping[str, Any]) -
     """
     settings = flatten_settings(written)
     target = settings.get(_DEAD_LETTER_TOPIC)
-    if not isinstance(target, str) or target == NONE:
-        return settings
-    if target == name:
-        raise InvalidInput(
-            "dead letters cannot go to the topic itself", field=f"settings.{_DEAD_LETTER_TOPIC}"
-        )
-    if not principal_of(request).allows(Verb.PUBLISH, target):
-        raise NotAllowed(
-            f"dead letters of {name} would be published to {target}: that needs publish:{target}",
-            field=f"settings.{_DEAD_LETTER_TOPIC}",
-        )
+    if isinstance(target, str) and target != NONE:
+        check_dead_letter_target(principal_of(request), name, target)
     return settings
 
 

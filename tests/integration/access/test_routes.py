@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -315,3 +316,37 @@ def test_dead_letters_go_only_where_the_sender_may_publish(place: Place) -> None
     place.admin("PATCH", f"/v1/topics/{TOPIC}", {"unset": ["dead_letters.topic"]})
     settings = place.admin("GET", f"/v1/topics/{TOPIC}")["settings"]
     assert "dead_letters.topic" not in settings
+
+
+def test_dead_letters_of_a_restored_topic_go_only_where_the_sender_may_publish(
+    tmp_path: Path,
+) -> None:
+    backups = {"to": str(tmp_path / "place")}
+    with running_node(tmp_path / "data", security={"auth": "tokens"}, backup=backups) as node:
+        token = (node.data_dir / "admin.token").read_text().strip()
+        place = Place(node, {"admin": token})
+        for topic in ("plain", "orders", "other"):
+            place.admin("PUT", f"/v1/topics/{topic}")
+        body = {"settings": {"dead_letters.topic": "other"}}
+        place.admin("PATCH", "/v1/topics/orders", body)
+        place.admin("POST", "/v1/backups", {})
+        eventually(lambda: "last" in place.admin("GET", "/v1/backups"))
+        rules = ("operate:*", "read:orders", "read:plain", "manage:old")
+        mine = {"Authorization": f"Bearer {create(place, 'mine', *rules)}"}
+
+        def restore(topic: str, **fields: Any) -> Answer:
+            order = {"topic": topic, "as": "old", **fields}
+            return node.request("POST", "/v1/restores", order, mine)
+
+        assert restore("plain", **body).status == 403
+        nested = {"settings": {"dead_letters": {"topic": "other"}}}
+        assert restore("plain", **nested).status == 403
+        assert restore("plain", settings={"dead_letters.topic": "old"}).status == 400
+        assert restore("orders").status == 202, "what the backup has is not known yet"
+        eventually(lambda: "last" in place.admin("GET", "/v1/restores"))
+        assert "needs publish:other" in place.admin("GET", "/v1/restores")["last"]["failure"]
+        assert "old" not in {each["name"] for each in place.admin("GET", "/v1/topics")["topics"]}
+        elsewhere = {"settings": {"dead_letters.topic": "none"}}
+        number = restore("orders", **elsewhere).json["number"]
+        eventually(lambda: place.admin("GET", "/v1/restores")["last"]["number"] == number)
+        assert "dead_letters.topic" not in place.admin("GET", "/v1/topics/old")["settings"]
