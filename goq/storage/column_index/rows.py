@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, count, filterfalse
 from typing import NamedTuple
 
 import numpy as np
@@ -149,11 +149,13 @@ class ColumnsBuilder:
     ) -> npt.NDArray[np.int32]:
         if not names:
             return tenants
-        for name in names:
-            if name not in self.names:
-                self.names[name] = len(self.names)
-                self._names_bytes += 4 + len(name.encode())
-        return np.array([*(self.names[name] for name in names), -1], np.int32)[tenants]
+        known = self.names
+        new = dict.fromkeys(filterfalse(known.__contains__, names))
+        known.update(zip(new, count(len(known)), strict=False))
+        self._names_bytes += 4 * len(new) + len("".join(new).encode())
+        numbers = np.full(len(names) + 1, -1, np.int32)  # the last one for none
+        numbers[:-1] = np.fromiter(map(known.__getitem__, names), np.int32, len(names))
+        return numbers[tenants]
 
     def rows(self) -> ColumnRows:
         """Return a copy of the rows, unaffected by later additions."""
