@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from goq import limits
@@ -28,6 +29,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
 _FIELDS = (5, 6)
 _CLOCK_CHANGE_MS_MAX = 3 * 3_600_000  # that a time zone ever had, but for changes of the date
+_LOOK_MS = 7 * 86_400_000
 
 
 class Timetable(NamedTuple):
@@ -104,20 +106,76 @@ def check_interval(every_ms: int) -> None:
 
 
 def _next_of_cron(cron: str, tz: str, after_ms: int) -> int | None:
-    """Return the first time of a cron line after a time.
+    """Return the first time of a cron line after a time."""
+    fields = cron.split()
+    if len(fields) == _FIELDS[0] and not any(each.startswith("*") for each in fields[:2]):
+        return _next_at_an_hour(cron, _zone(tz), after_ms)
+    return _next_of_clock(cron, _zone(tz), after_ms)
 
-    Of five fields, cronsim may return an earlier time in an hour that a day has twice. So it starts
-    before any such hour.
+
+def _next_at_an_hour(cron: str, zone: ZoneInfo, after_ms: int) -> int | None:
+    """Return the next time of a line with a fixed minute and hour: once each day that it names.
+
+    cronsim may return an earlier time in an hour that a day has twice. So it starts before any such
+    hour.
     """
     from cronsim import CronSim
 
-    back_ms = _CLOCK_CHANGE_MS_MAX if len(cron.split()) == _FIELDS[0] else 0
-    start = (_EPOCH + (after_ms - back_ms) * _MS).astimezone(_zone(tz))
+    start = (_EPOCH + (after_ms - _CLOCK_CHANGE_MS_MAX) * _MS).astimezone(zone)
     for time in CronSim(cron, start):
         time_ms = (time.astimezone(UTC) - _EPOCH) // _MS
         if time_ms > after_ms:
             return time_ms
     return None
+
+
+def _next_of_clock(cron: str, zone: ZoneInfo, after_ms: int) -> int | None:
+    """Return the next time that a clock in a zone shows a time of a line.
+
+    The clock is followed from one change to the next; cronsim knows of none. Given a zone, it skips
+    times after a change by half an hour.
+    """
+    from cronsim import CronSim
+
+    start_ms = after_ms
+    while True:
+        ahead_ms = _ahead_ms(zone, start_ms)
+        # What the clock shows at a change counts, too: only after_ms itself is over.
+        shown_ms = start_ms + ahead_ms - (start_ms > after_ms)
+        shown = next(CronSim(cron, _EPOCH + shown_ms * _MS), None)
+        if shown is None:
+            return None
+        due_ms = (shown - _EPOCH) // _MS - ahead_ms
+        change_ms = _first_change(zone, start_ms, due_ms)
+        if change_ms is None:
+            return due_ms
+        start_ms = change_ms
+
+
+def _first_change(zone: ZoneInfo, from_ms: int, to_ms: int) -> int | None:
+    """Return when a clock is changed first, after one time and up to another.
+
+    It is not changed twice within ``_LOOK_MS``.
+    """
+    ahead_ms = _ahead_ms(zone, from_ms)
+    for end_ms in chain(range(from_ms + _LOOK_MS, to_ms, _LOOK_MS), (to_ms,)):
+        if _ahead_ms(zone, end_ms) == ahead_ms:
+            continue
+        low_ms, high_ms = max(from_ms, end_ms - _LOOK_MS), end_ms
+        while high_ms - low_ms > 1:
+            middle_ms = (low_ms + high_ms) // 2
+            if _ahead_ms(zone, middle_ms) == ahead_ms:
+                low_ms = middle_ms
+            else:
+                high_ms = middle_ms
+        return high_ms
+    return None
+
+
+def _ahead_ms(zone: ZoneInfo, time_ms: int) -> int:
+    """Return by how much a clock in a zone is ahead of UTC."""
+    offset = (_EPOCH + time_ms * _MS).astimezone(zone).utcoffset()
+    return 0 if offset is None else offset // _MS
 
 
 @lru_cache(maxsize=256)

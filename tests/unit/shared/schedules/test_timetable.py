@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from datetime import UTC, datetime
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -49,6 +50,41 @@ def test_a_fixed_hour_that_a_day_has_twice_is_due_once() -> None:
 def test_a_line_for_any_hour_is_due_in_both_of_an_hour_that_a_day_has_twice() -> None:
     expected = ["10-25 00:30", "10-25 01:00", "10-25 01:30", "10-25 02:00"]
     assert times("*/30 * * * *", "2026-10-25T00:10", 4) == expected
+
+
+def shown_times(minute: int | None, hour: int | None, tz: str, after: str, count: int) -> list[str]:
+    """Return when a clock shows a minute, an hour or any, by looking at it each minute."""
+    found, zone, time_ms = [], ZoneInfo(tz), ms(after)
+    while len(found) < count:
+        time_ms += 60_000
+        shown = datetime.fromtimestamp(time_ms / 1000, zone)
+        if minute in (None, shown.minute) and hour in (None, shown.hour):
+            found.append(str(text(time_ms)))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("tz", "around"),
+    [
+        (ZURICH, SPRING),
+        (ZURICH, AUTUMN),
+        ("Australia/Lord_Howe", "2026-04-04T14:00"),  # back from 2:00 to 1:30 at 15:00 UTC
+        ("Australia/Lord_Howe", "2026-10-03T14:00"),  # ahead from 2:00 to 2:30 at 15:30 UTC
+        ("Asia/Pyongyang", "2018-05-04T14:00"),  # ahead from 23:30 to 24:00 at 15:00 UTC
+    ],
+)
+def test_a_line_for_any_minute_or_hour_is_due_whenever_the_clock_shows_it(
+    tz: str, around: str
+) -> None:
+    for cron, minute, hour in (
+        ("* * * * *", None, None),
+        ("* 2 * * *", None, 2),
+        ("* 0 * * *", None, 0),
+        ("40 * * * *", 40, None),
+        ("0 * * * *", 0, None),
+    ):
+        count = 5 if hour is None and minute is not None else 150
+        assert times(cron, around, count, tz) == shown_times(minute, hour, tz, around, count), cron
 
 
 @pytest.mark.parametrize(
