@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 
-from goq.frame.encoder import NO_PRODUCER, Columns, ProducerMark, encode_frame, header_of
+from goq.frame.encoder import NO_PRODUCER, Columns, ProducerMark, encode_frame
 from goq.frame.header import HEADER_BYTES, padding_bytes
 from goq.frame.view import FrameView
 
@@ -36,8 +36,7 @@ def view_of_value(value: bytes, producer: ProducerMark = NO_PRODUCER) -> FrameVi
     raw_bytes = _OFFSETS_BYTES + len(value) + padding
     head = _HEAD.pack(raw_bytes, raw_bytes, 0, len(value))
     body = (head, value, _PADDING[padding])
-    header = header_of(body, count=1, attributes=0, producer=producer)
-    return FrameView(header, memoryview(b"".join((header.pack(), *body))))
+    return FrameView.assemble(body, count=1, attributes=0, producer=producer)
 
 
 def value_of(view: FrameView) -> bytes | None:

@@ -25,9 +25,12 @@ from goq.frame.body import (
 )
 from goq.frame.encoder import (
     NO_DEDUP_ID,
+    NO_PRODUCER,
     NO_TENANT,
     Columns,
     DuplicateRow,
+    ProducerMark,
+    header_of,
 )
 from goq.frame.header import (
     HEADER_BYTES,
@@ -90,6 +93,19 @@ class FrameView:
                 f"a frame of {header.frame_bytes} bytes is cut off after {len(buffer) - position}"
             )
         return cls(header, memoryview(buffer)[position:end])
+
+    @classmethod
+    def assemble(
+        cls,
+        body: Sequence[bytes],
+        *,
+        count: int,
+        attributes: int,
+        producer: ProducerMark = NO_PRODUCER,
+    ) -> FrameView:
+        """Return a new frame with the parts of ``body``, together a multiple of 8 bytes."""
+        header = header_of(body, count=count, attributes=attributes, producer=producer)
+        return cls(header, memoryview(b"".join((header.pack(), *body))))
 
     @property
     def body(self) -> memoryview:

@@ -25,7 +25,7 @@ from goq.delivery.events.event import (
     encode_events,
 )
 from goq.errors import InvalidFrame
-from goq.frame.encoder import NO_PRODUCER, ProducerMark, assemble_frame
+from goq.frame.encoder import NO_PRODUCER, ProducerMark
 from goq.frame.header import Attribute, FrameHeader, padding_bytes
 from goq.frame.view import FrameView
 
@@ -58,8 +58,7 @@ def encode_event_frame(events: Sequence[AnyEvent], messages_end: int | None = No
     mark = NO_PRODUCER if messages_end is None else ProducerMark(0, 0, messages_end + 1)
     data = encode_events(events)
     parts = [len(data).to_bytes(_LENGTH_BYTES, "little"), data, bytes(padding_bytes(len(data)))]
-    frame = assemble_frame(parts, count=len(events), attributes=Attribute.EVENTS, producer=mark)
-    return FrameView.parse(frame)
+    return FrameView.assemble(parts, count=len(events), attributes=Attribute.EVENTS, producer=mark)
 
 
 def snapshot_frames(

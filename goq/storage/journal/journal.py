@@ -161,21 +161,25 @@ class NodeJournal:
         commit = _Commit(entries)
         with self._changed:
             self._waiting.append(commit)
-        while not commit.is_done:
-            with self._changed:
-                while self._is_writing and not commit.is_done:
-                    self._changed.wait()
-                if commit.is_done:
-                    break
-                self._is_writing = True
-                together = self._take()
+            together = self._wait_for_turn(commit)
+        while together:
             self._write(together)
             with self._changed:
                 self._is_writing = False
                 self._changed.notify_all()
+                together = self._wait_for_turn(commit)
         if commit.error is not None:
             raise commit.error
         return commit.mark
+
+    def _wait_for_turn(self, commit: _Commit) -> list[_Commit]:
+        """Return what this thread is to write now; nothing once its own commit is done."""
+        while self._is_writing and not commit.is_done:
+            self._changed.wait()
+        if commit.is_done:
+            return []
+        self._is_writing = True
+        return self._take()
 
     def _take(self) -> list[_Commit]:
         """Take the commits that share the next record."""
