@@ -24,7 +24,8 @@ from typing import Protocol
 from goq import limits
 from goq.clock import Clock, SystemClock, TimeSlice
 from goq.errors import GoqError
-from goq.storage.journal.journal import NodeJournal, PathEntry
+from goq.storage.journal.journal import NodeJournal
+from goq.storage.journal.record import EncodedEntry
 from goq.storage.log.log import Log
 from goq.storage.log.segment import WriteBatch
 
@@ -284,7 +285,7 @@ def write_together(journal: NodeJournal, writes: Sequence[JournalWrite]) -> None
 
     Without room in the journal none is durable, nor has an error.
     """
-    entries: list[PathEntry] = []
+    entries: list[EncodedEntry] = []
     appended: list[JournalWrite] = []
     for write in writes:
         try:
@@ -322,6 +323,8 @@ def finish_alone(writes: Sequence[JournalWrite]) -> None:
 
 def _check_followed(write: JournalWrite, writes: Sequence[JournalWrite]) -> None:
     """Raise the error of a staged batch that this one depends on."""
+    if write.follows is None:
+        return
     for each in writes:
         if each.is_staged and each.error is not None and each.log is write.follows:
             raise each.error

@@ -25,7 +25,6 @@ from goq.broker.log.admission import AppendAdmission
 from goq.broker.log.commit_turn import CommitTurn, JournalWrite
 from goq.broker.log.pending_appends import (
     Appended,
-    CommittedFrames,
     PendingAppends,
     Waiter,
     WrittenFrame,
@@ -92,7 +91,7 @@ class GroupCommit:
         clock: Clock,
         epoch: int,
         *,
-        on_commit: Callable[[CommittedFrames], None],
+        on_commit: Callable[[Sequence[WrittenFrame]], None],
         on_seal: Callable[[Segment], None],
         on_failure: Callable[[GoqError], None] = lambda _error: None,
         stager: Stager | None = None,

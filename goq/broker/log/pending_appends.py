@@ -55,7 +55,7 @@ class Waiter(Protocol[T_contra]):
 
 
 class WrittenFrame(NamedTuple):
-    """A frame of a batch, with the waiter of its append."""
+    """A frame of a batch as submitted, with its position, and the waiter of its append."""
 
     view: FrameView
     appended: Appended
@@ -71,15 +71,14 @@ class _Stored(NamedTuple):
     written: Sequence[WrittenFrame]
 
 
-CommittedFrames = Sequence[tuple[FrameView, Appended]]
-"""Frames as submitted, with their positions."""
-
-
 class PendingAppends:
     """The appends of one log from the disk to the acknowledgement. ``on_commit`` gets frames."""
 
     def __init__(
-        self, end_offset: int, quorum: Quorum | None, on_commit: Callable[[CommittedFrames], None]
+        self,
+        end_offset: int,
+        quorum: Quorum | None,
+        on_commit: Callable[[Sequence[WrittenFrame]], None],
     ) -> None:
         self.high_watermark = end_offset
         """Everything before it is committed."""
@@ -152,7 +151,7 @@ class PendingAppends:
             self._stored_bytes -= size_bytes
             for each in written:
                 resolve(each.done, each.appended)
-            self._on_commit([(each.view, each.appended) for each in written])
+            self._on_commit(written)
         if self._repeated:
             self._repeated, waiting = [], self._repeated
             for appended, done in waiting:

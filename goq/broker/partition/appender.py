@@ -20,7 +20,7 @@ from goq.broker.events.writer import EventWriter
 from goq.broker.log.admission import Admission
 from goq.broker.log.frame_cache import PartitionFrames
 from goq.broker.log.group_commit import GroupCommit
-from goq.broker.log.pending_appends import Appended, CommittedFrames, Waiter, WrittenFrame
+from goq.broker.log.pending_appends import Appended, Waiter, WrittenFrame
 from goq.broker.log.quorum import Quorum
 from goq.broker.log.shared_frame import SharedBy, message_bytes
 from goq.broker.partition.loader import LoadedPartition
@@ -210,26 +210,26 @@ class Appender:
         """Enter frames that the event loop is about to write, and serve waiting consumers."""
         self._is_staged = True
         self._frames.add(batch.frames())
-        self._enter([(each.view, each.appended) for each in written])
+        self._enter(written)
         self._callbacks.on_staged()
 
-    def _on_commit(self, committed: CommittedFrames) -> None:
+    def _on_commit(self, committed: Sequence[WrittenFrame]) -> None:
         if self._is_staged:
             self._is_staged = False
         else:
             self._enter(committed)
             self._callbacks.on_ready(None)
-        committed_bytes = sum([view.header.frame_bytes for view, _ in committed])
+        committed_bytes = sum([each.view.header.frame_bytes for each in committed])
         is_snapshot_due = self._writer.count_published(committed_bytes)
         if is_snapshot_due and self._availability.error is None:
             self._writer.record_snapshot()
 
-    def _enter(self, committed: CommittedFrames) -> None:
+    def _enter(self, committed: Sequence[WrittenFrame]) -> None:
         """Enter frames into the state and the ready queues."""
         stats, state, ready = self._stats, self._state, self._ready.current
         stats.begin(self._loop.time())
         rows_entered = 0
-        for view, appended in committed:
+        for view, appended, _, _ in committed:
             header = view.header
             end = appended.offset + header.message_count
             state.producers.add(header, appended.offset, appended.time_us)

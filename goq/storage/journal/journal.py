@@ -26,7 +26,7 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from goq import limits
 from goq.errors import StorageFailed
@@ -73,19 +73,12 @@ class JournaledLog(Protocol):
         """Sync what was committed through the journal. Raises ``OSError``."""
 
 
-class PathEntry(NamedTuple):
-    """An encoded entry, and the path of its log."""
-
-    path: str
-    entry: EncodedEntry
-
-
 class _Commit:
     __slots__ = ("entries", "error", "is_done", "mark", "size_bytes")
 
-    def __init__(self, entries: Sequence[PathEntry]) -> None:
+    def __init__(self, entries: Sequence[EncodedEntry]) -> None:
         self.entries = entries
-        self.size_bytes = sum(each.entry.size_bytes for each in entries)
+        self.size_bytes = sum([each.size_bytes for each in entries])
         self.is_done = False
         self.mark: JournalMark | None = None
         self.error: StorageFailed | None = None
@@ -153,7 +146,7 @@ class NodeJournal:
         self._make_room_soon()
         return False
 
-    def commit(self, entries: Sequence[PathEntry]) -> JournalMark | None:
+    def commit(self, entries: Sequence[EncodedEntry]) -> JournalMark | None:
         """Write and sync a record of entries; None if there is no room for it now.
 
         Raises ``StorageFailed`` when the disk fails: the outcome is unknown.
@@ -203,9 +196,9 @@ class NodeJournal:
         for commit in together:
             commit.mark, commit.error, commit.is_done = mark, error, True
 
-    def _append(self, entries: Sequence[PathEntry]) -> JournalMark | None:
+    def _append(self, entries: Sequence[EncodedEntry]) -> JournalMark | None:
         mark = JournalMark(self._id, self._number + 1)
-        record = encode_record(mark.number, mark.journal_id, [each.entry for each in entries])
+        record = encode_record(mark.number, mark.journal_id, entries)
         piece = self._piece_for(len(record))
         if piece is None:
             return None
@@ -234,14 +227,14 @@ class NodeJournal:
                 return piece
         return None
 
-    def _use(self, piece: JournalPiece, mark: JournalMark, entries: Sequence[PathEntry]) -> None:
+    def _use(self, piece: JournalPiece, mark: JournalMark, entries: Sequence[EncodedEntry]) -> None:
         if piece is not self._current:
             self._free.popleft()
             if self._current is not None:
                 self._full.append(self._current)
             self._current = piece
-        for path, _ in entries:
-            piece.marks[path] = mark
+        for entry in entries:
+            piece.marks[entry.path] = mark
 
     def _end_piece(self) -> None:
         """Write no more to the current piece; what comes later is of another journal."""

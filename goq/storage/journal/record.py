@@ -68,14 +68,15 @@ def encode_record(number: int, journal_id: int, entries: Sequence[EncodedEntry])
 
 
 class EncodedEntry(NamedTuple):
-    """An entry as it is written: its head, then the buffers of its data."""
+    """An entry as it is written: its head, then the buffers of its data. ``path`` is its log's."""
 
+    path: str
     buffers: list[bytes | memoryview]
     size_bytes: int
 
 
 def encode_entry(
-    path: bytes,
+    path: str,
     segment: int,
     position: int,
     end_offset: int,
@@ -83,8 +84,9 @@ def encode_entry(
     data_bytes: int,
 ) -> EncodedEntry:
     """Return an entry over ``data``, which is not copied."""
-    head = _ENTRY.pack(len(path), data_bytes, segment, position, end_offset)
-    return EncodedEntry([head, path, *data], ENTRY_BYTES + len(path) + data_bytes)
+    name = path.encode()
+    head = _ENTRY.pack(len(name), data_bytes, segment, position, end_offset)
+    return EncodedEntry(path, [head, name, *data], ENTRY_BYTES + len(name) + data_bytes)
 
 
 def parse_record(data: memoryview, at: int) -> JournalRecord | None:

@@ -23,8 +23,8 @@ from goq.config.topic import Fsync
 from goq.errors import ResourcesExhausted, StorageFailed, StorageFull
 from goq.storage.column_index.block import SegmentPosition
 from goq.storage.disk import Disk, File, is_full, is_temporary
-from goq.storage.journal.journal import NodeJournal, PathEntry
-from goq.storage.journal.record import ENTRY_BYTES, encode_entry
+from goq.storage.journal.journal import NodeJournal
+from goq.storage.journal.record import ENTRY_BYTES, EncodedEntry, encode_entry
 from goq.storage.log.reader import LogReader
 from goq.storage.log.recovery import RecoveredLog, recover
 from goq.storage.log.recovery_point import NO_MARK, Checkpoint, DurableEnd, JournalMark
@@ -70,7 +70,7 @@ class Log:
         self.rewrites = RewriteHistory(found.segments)
         self._file: File = disk.open(self.active.path)
         self._journal = journal
-        self._journal_path = b"" if journal is None else journal.path_of(directory).encode()
+        self._journal_path = "" if journal is None else journal.path_of(directory)
         self._last_mark = self.synced_mark = found.recovery_point.journal_mark
         self._is_unsynced = False  # it has frames that neither a sync nor the journal covers
         if journal is not None:
@@ -210,7 +210,7 @@ class Log:
             and self._journal.has_room_for(size_bytes + _JOURNAL_HEAD_BYTES_MAX)
         )
 
-    def append(self, batch: WriteBatch) -> PathEntry:
+    def append(self, batch: WriteBatch) -> EncodedEntry:
         """Write a batch to the segment, without a sync; return it as an entry of the journal.
 
         Raises as :meth:`write`.
@@ -227,9 +227,8 @@ class Log:
             if is_temporary(error):
                 raise _refused(self.directory, error) from error
             raise self._fail(error) from error
-        path = self._journal_path
         place = (batch.segment.base_offset, batch.start_position, batch.end_offset)
-        return PathEntry(path.decode(), encode_entry(path, *place, batch.buffers, batch.size_bytes))
+        return encode_entry(self._journal_path, *place, batch.buffers, batch.size_bytes)
 
     def on_journaled(self, batch: WriteBatch, mark: JournalMark) -> None:
         """Record that the journal has a batch, synced."""

@@ -390,6 +390,8 @@ class WriteBatch:
 
     def read_columns(self) -> None:
         """Read the columns of the frames that have any; runs on the writing thread."""
+        if not self._with_columns:
+            return
         self.rows = read_frames(
             [
                 FrameView(stamped, memoryview(b"".join(self.buffers[place : place + 2])))

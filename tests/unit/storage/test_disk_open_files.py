@@ -112,7 +112,7 @@ def few_descriptors(spare: int) -> Iterator[None]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     taken = []
     highest = max(map(int, os.listdir("/proc/self/fd")))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (highest + spare + 1, hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (highest + spare + 64, hard))  # threads open some
     try:
         while True:
             try:

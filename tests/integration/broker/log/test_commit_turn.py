@@ -50,7 +50,7 @@ class _Node:
             ManualClock(),
             7,
             on_commit=lambda committed: self.committed.extend(
-                f"{directory.parent.parent.name}:{appended.offset}" for _, appended in committed
+                f"{directory.parent.parent.name}:{each.appended.offset}" for each in committed
             ),
             on_seal=lambda _segment: None,
             write_seconds=WriteTimes(),

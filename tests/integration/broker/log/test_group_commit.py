@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -12,7 +12,7 @@ import pytest
 
 from goq.broker.log.admission import Admission
 from goq.broker.log.group_commit import GroupCommit
-from goq.broker.log.pending_appends import Appended
+from goq.broker.log.pending_appends import Appended, WrittenFrame
 from goq.broker.runtime.metrics import TopicStats, WriteTimes
 from goq.clock import ManualClock
 from goq.config.topic import Fsync
@@ -58,9 +58,9 @@ class _Setup:
             **bounds,
         )
 
-    def _on_commit(self, committed: object) -> None:
+    def _on_commit(self, committed: Sequence[WrittenFrame]) -> None:
         self.commits += 1
-        for view, appended in committed:  # type: ignore[attr-defined]
+        for view, appended, _, _ in committed:
             self.producers.add(view.header, appended.offset, appended.time_us)
             self.committed.append(appended.offset)
 

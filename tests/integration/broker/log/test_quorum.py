@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -11,7 +11,7 @@ import pytest
 
 from goq.broker.log.admission import Admission
 from goq.broker.log.group_commit import GroupCommit
-from goq.broker.log.pending_appends import Appended, wait_for_all
+from goq.broker.log.pending_appends import Appended, WrittenFrame, wait_for_all
 from goq.broker.partition.loader import open_logs
 from goq.broker.partition_context import Quorums
 from goq.broker.runtime.metrics import TopicStats, WriteTimes
@@ -76,8 +76,8 @@ class _Setup:
             **bounds,
         )
 
-    def _on_commit(self, committed: object) -> None:
-        for view, appended in committed:  # type: ignore[attr-defined]
+    def _on_commit(self, committed: Sequence[WrittenFrame]) -> None:
+        for view, appended, _, _ in committed:
             self.producers.add(view.header, appended.offset, appended.time_us)
             self.shown.append(appended.offset)
 
