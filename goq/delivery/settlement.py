@@ -263,9 +263,10 @@ def _settle(
         if token != known_token:
             known_token, lease = token, leases.get(token)
             chosen = by_token.setdefault(token, {})
-        whole = lease.parts.at(start) if lease and start not in chosen else None
-        if whole is not None and whole[0] == start and whole[1] == end:
-            chosen[start] = whole  # one receipt for one whole range: the usual case
+        part = lease.parts.at(start) if lease and start not in chosen else None
+        if part is not None and part[1] >= end:  # one receipt for a range or a piece: as usual
+            is_whole = part[0] == start and part[1] == end
+            chosen[start] = part if is_whole else AttemptRange(start, end, *part[2:])
             continue
         parts = lease.parts.within(start, end) if lease else []
         reached = start

@@ -32,6 +32,7 @@ _LEVELS = 8
 _SPANS = np.array([1 << _BITS * (level + 1) for level in range(_LEVELS - 1)], np.int64)
 _ROW_BYTES = 24
 _GROUP_BITS = 16  # amendments are grouped by due time, about a minute each
+_FEW = 16  # rows that are sorted faster without numpy
 _CHECK_EVERY = 256
 _REMOVED_SHARE = 16  # a removed entry costs about 200 bytes more than before
 _REMOVED_MIN = 1024
@@ -217,7 +218,9 @@ class TimerWheel:
         """Return rows that were taken, without removed ones, in order."""
         self._count -= len(rows)
         rows = self._amend(rows)
-        if len(rows) > 1:
+        if 1 < len(rows) <= _FEW:
+            rows = np.array(sorted(rows.tolist()), np.int64)
+        elif len(rows) > 1:
             rows = rows[np.lexsort((rows[:, OFFSET], rows[:, DUE]))]
         return TimerEntries(rows[:, OFFSET].copy(), rows[:, DUE].copy(), rows[:, TAG].copy())
 

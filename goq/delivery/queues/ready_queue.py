@@ -204,8 +204,3 @@ class ReadyQueue:
 
 def _need_two_marks(earlier_ms: int, later_ms: int) -> bool:
     return not earlier_ms <= later_ms < earlier_ms + limits.READY_TIME_STEP_MS
-
-
-"""The queue takes part in the weighted sharing of its lane."""
-"""The queue has an entry in the heap of the starvation bound."""
-"""The queue's tenant is at its cap."""

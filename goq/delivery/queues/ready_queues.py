@@ -22,6 +22,8 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
+from operator import itemgetter
 from typing import Any, Protocol
 
 import numpy as np
@@ -34,6 +36,10 @@ _TENANT_BITS = 32
 _SWEEP_MIN = 16
 _SWEEP_SHARE = 8
 _ARRIVALS_MIN = 1024
+_FEW_ROWS = 16  # fewer cost less one by one
+
+
+_key_of = itemgetter(0)
 
 
 class QueueReader(Protocol):
@@ -148,6 +154,9 @@ class ReadyQueues:
         """Add messages of many lanes and tenants, each queue's in the order of the rows."""
         if not len(offsets):
             return
+        if len(offsets) <= _FEW_ROWS:
+            self._add_few(offsets.tolist(), lanes.tolist(), tenants.tolist(), ready_ms)
+            return
         offsets = offsets.astype(np.int64, copy=False)
         steps = np.diff(offsets)
         first, end = int(offsets[0]), int(offsets.max()) + 1
@@ -168,6 +177,21 @@ class ReadyQueues:
         ):
             queue = self._queues.get(key) or self._new_queue(key)
             made += queue.append(start, end, late_ms)
+            if queue.last_arrival < arrivals.read_to:
+                arrivals.add(queue, len(self.slots))
+        self._count(made)
+
+    def _add_few(
+        self, offsets: list[int], lanes: list[int], tenants: list[int], ready_ms: int
+    ) -> None:
+        """Do the same for a few rows, as they mature one after the other."""
+        is_rising = all(before < after for before, after in pairwise(offsets))
+        late_ms = self._late_ms(offsets[0], max(offsets) + 1, ready_ms, is_rising=is_rising)
+        arrivals, made = self.arrivals, 0
+        keys = [lane << _TENANT_BITS | n for lane, n in zip(lanes, tenants, strict=True)]
+        for key, offset in sorted(zip(keys, offsets, strict=True), key=_key_of):
+            queue = self._queues.get(key) or self._new_queue(key)
+            made += queue.append(offset, offset + 1, late_ms)
             if queue.last_arrival < arrivals.read_to:
                 arrivals.add(queue, len(self.slots))
         self._count(made)
@@ -261,12 +285,11 @@ class ReadyQueues:
 
 
 IS_ACTIVE = 1
-
-
+"""The queue takes part in the weighted sharing of its lane."""
 IS_WATCHED = 2
-
-
+"""The queue has an entry in the heap of the starvation bound."""
 IS_PARKED = 4
+"""The queue's tenant is at its cap."""
 
 
 class Cursors:

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from goq import limits
+from goq.delivery.queues import ready_queues
 from goq.delivery.queues.policy import TenantNumbers
 from goq.delivery.queues.ready_queue import COUNT_BITS, COUNT_MAX, IN_ORDER, ReadyQueue, ReadyTimes
 from goq.delivery.queues.ready_queues import ReadyQueues
@@ -312,3 +313,25 @@ def test_names_beyond_the_bound_share_numbers() -> None:
     assert tenants.number("tenant-3") == 4
     assert tenants.number("tenant-700") == tenants.number("tenant-700")
     assert len(tenants) == 10
+
+
+def test_few_rows_enter_as_many_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = random.Random(4)
+
+    def entered(few_rows: int, batches: list[tuple[list[int], list[int], list[int]]]) -> object:
+        monkeypatch.setattr(ready_queues, "_FEW_ROWS", few_rows)
+        ready = ReadyQueues()
+        for number, columns in enumerate(batches):
+            ready.add_rows(*(np.array(column, np.int64) for column in columns), 100 * number)
+        queues = [(q.lane, q.tenant, q.slot, list(q.runs), q.late_ms(0)) for q in ready]
+        return queues, ready.entry_count, list(ready.arrivals.since(0) or ())
+
+    for _ in range(50):
+        batches = []
+        for start in range(0, 300, 10):
+            offsets = draw.sample(range(start, start + 10), draw.randrange(1, 10))
+            if draw.random() < 0.5:
+                offsets.sort()
+            lanes, tenants = ([draw.randrange(3) for _ in offsets] for _ in range(2))
+            batches.append((offsets, lanes, tenants))
+        assert entered(0, batches) == entered(16, batches)
