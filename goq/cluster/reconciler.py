@@ -23,13 +23,12 @@ from goq.cluster.metadata.state import (
     MetadataState,
     PartitionMetadata,
     TopicMetadata,
-    active_partitions,
     active_topics,
     required_in_sync,
 )
 from goq.cluster.replication.protocol import PartitionKey
 from goq.cluster.replication.replica import ReplicaAssignment
-from goq.cluster.replication.replica_manager import ReplicaManager
+from goq.cluster.replication.replica_manager import ReplicaManager, TopicReplicas
 from goq.config.topic import Fsync
 from goq.errors import NotLeader
 
@@ -75,17 +74,17 @@ class Reconciler:
             self._recorded = always
         await self._delete_outdated(state)
         assignments = self._assignments.of(state)
-        here = {key.topic_id for key in assignments}
         for name, row in rows.items():
-            known = row.id, state.topics[name].version, state.groups.get(name), row.id in here
+            is_here = row.id in assignments
+            known = row.id, state.topics[name].version, state.groups.get(name), is_here
             if self._opened.get(name) != known:
                 groups = group_settings(state, name)
-                await self._broker.take_up(row, groups, has_replicas=row.id in here)
+                await self._broker.take_up(row, groups, has_replicas=is_here)
                 self._opened[name] = known
-        adding = adding_replicas(state, replicas.name)
-        replicas.fetch_server.set_throttle(state.settings.move_bytes_per_s, adding)
+        settings, adding = state.settings, self._assignments.adding
+        replicas.fetch_server.set_throttle(settings.move_bytes_per_s, adding)
         replicas.apply(assignments)
-        for key in [r.key for r in replicas if r.key not in assignments and r.key.topic in rows]:
+        for key in [key for key in replicas.unassigned if key.topic in rows]:
             await self._delete_replica(key)
         deleted = {topic.topic_id: topic.name for topic in state.deleted_topics.values()}
         deleted |= {topic.topic_id: name for name, topic in state.topics.items() if topic.deleting}
@@ -257,32 +256,44 @@ class Assignments:
     """The assignments of the node ``node``, kept by topic.
 
     A start of thousands of partitions changes the metadata a hundred times, few topics each time.
+    The mapping of a topic that is unchanged is the same object as before.
     """
 
     def __init__(self, node: str) -> None:
         self._node = node
         self._basis: tuple[object, object] | None = None
-        self._by_topic: dict[str, tuple[TopicMetadata, dict[PartitionKey, ReplicaAssignment]]] = {}
+        self._by_topic: dict[int, _TopicAssignments] = {}
 
-    def of(self, state: MetadataState) -> dict[PartitionKey, ReplicaAssignment]:
-        """Return the assignments of all replicas that the node has or is to copy."""
+    def of(self, state: MetadataState) -> dict[int, TopicReplicas]:
+        """Return by topic id the assignments of the replicas that the node has or is to copy."""
         basis = self._basis
         if basis is None or basis[0] is not state.nodes or basis[1] is not state.settings:
             self._basis, self._by_topic = (state.nodes, state.settings), {}
         before, self._by_topic = self._by_topic, {}
-        found: dict[PartitionKey, ReplicaAssignment] = {}
         for topic in active_topics(state):
-            known = before.get(topic.name)
-            if known is None or known[0] is not topic:
-                known = topic, _assignments_in(state, topic, self._node)
-            self._by_topic[topic.name] = known
-            found.update(known[1])
-        return found
+            known = before.get(topic.topic_id)
+            if known is None or known.topic is not topic:
+                known = _TopicAssignments(
+                    topic,
+                    _replicas_in(state, topic, self._node),
+                    _adding_in(topic, self._node),
+                )
+            self._by_topic[topic.topic_id] = known
+        return {i: known.replicas for i, known in self._by_topic.items() if known.replicas}
+
+    @property
+    def adding(self) -> dict[PartitionKey, frozenset[str]]:
+        """The nodes that copy partitions led here because of a reassignment under way."""
+        return {key: nodes for n in self._by_topic.values() for key, nodes in n.adding.items()}
 
 
-def _assignments_in(
-    state: MetadataState, topic: TopicMetadata, node: str
-) -> dict[PartitionKey, ReplicaAssignment]:
+class _TopicAssignments(NamedTuple):
+    topic: TopicMetadata
+    replicas: TopicReplicas
+    adding: dict[PartitionKey, frozenset[str]]
+
+
+def _replicas_in(state: MetadataState, topic: TopicMetadata, node: str) -> TopicReplicas:
     return {
         PartitionKey(topic.name, topic.topic_id, number): assignment_of(state, topic, partition)
         for number, partition in enumerate(topic.partitions)
@@ -290,11 +301,10 @@ def _assignments_in(
     }
 
 
-def adding_replicas(state: MetadataState, leader: str) -> dict[PartitionKey, frozenset[str]]:
-    """Return the nodes that copy partitions of a leader because of a reassignment under way."""
+def _adding_in(topic: TopicMetadata, leader: str) -> dict[PartitionKey, frozenset[str]]:
     return {
-        PartitionKey(place.topic, topic.topic_id, place.partition): frozenset(copying)
-        for place, topic, partition in active_partitions(state)
+        PartitionKey(topic.name, topic.topic_id, number): frozenset(copying)
+        for number, partition in enumerate(topic.partitions)
         if partition.is_reassigning
         and partition.leader == leader
         and (copying := set(partition.adding_replicas) - set(partition.in_sync))

@@ -127,7 +127,7 @@ class _ControllerPass:
         reachable: Collection[str],
         unsettled: UnsettledPartitions | None,
     ) -> None:
-        self._unsettled = unsettled or UnsettledPartitions()
+        self._unsettled = UnsettledPartitions() if unsettled is None else unsettled
         self.decided: list[AnyCommand] = []
         self._state = state
         self._draft = state
@@ -311,19 +311,20 @@ class _ControllerPass:
         """Return the node that should lead instead; None if the leader is to stay."""
         if partition.leader is None:
             return None
-        able = eligible_leaders(self._draft.nodes, partition)
         preferred = partition.replicas[0]
         if partition.leader in leaving:
+            able = eligible_leaders(self._draft.nodes, partition)
             others = [node for node in able if node not in leaving]
             if preferred in others:
                 return preferred
             return min(others, key=self._leader_counts.count, default=None)
-        if partition.target or preferred == partition.leader or preferred not in able:
-            return None
-        return preferred if self._is_steady(preferred) else None
+        if partition.target or preferred == partition.leader or not self._is_steady(preferred):
+            return None  # also of thousands, ten times a second
+        return preferred if preferred in eligible_leaders(self._draft.nodes, partition) else None
 
     def _is_steady(self, node: str) -> bool:
-        heard = self._liveness.latest(node, self._draft.nodes[node].incarnation)
+        known = self._draft.nodes.get(node)
+        heard = None if known is None else self._liveness.latest(node, known.incarnation)
         return (
             heard is not None
             and self._liveness.ticked_ms - heard.steady_since_ms >= self._preferred_delay_ms
@@ -362,42 +363,49 @@ class _Found(NamedTuple):
 
 
 class UnsettledPartitions:
-    """The partitions that may need a step, kept until the topics or the nodes change.
+    """The partitions that may need a step, kept by topic until the topic or the nodes change.
 
     The controller decides ten times a second, and at rest nothing of a thousand partitions changes.
     """
 
     def __init__(self) -> None:
-        self._asked: tuple[Mapping[str, TopicMetadata], set[str], set[str]] | None = None
+        self._topics: Mapping[str, TopicMetadata] | None = None
+        self._nodes: tuple[set[str], set[str]] = set(), set()
+        self._by_topic: dict[str, tuple[TopicMetadata, _Found]] = {}
         self._found = _Found([], 0)
 
     def find(
         self, topics: Mapping[str, TopicMetadata], leaving: set[str], receivers: set[str]
     ) -> _Found:
         """Return the partitions that may need a step. The mapping of topics must not change."""
-        asked = self._asked
-        if asked is None or asked[0] is not topics or asked[1:] != (leaving, receivers):
-            self._asked = topics, leaving, receivers
-            self._found = _find_unsettled(topics, leaving, receivers)
+        if self._nodes != (leaving, receivers):
+            self._topics, self._nodes, self._by_topic = None, (leaving, receivers), {}
+        if self._topics is not topics:
+            before, self._topics, self._by_topic = self._by_topic, topics, {}
+            for name, topic in topics.items():
+                known = before.get(name)
+                if known is None or known[0] is not topic:
+                    known = topic, _find_unsettled(topic, leaving, receivers)
+                self._by_topic[name] = known
+            found = [of_topic for _, of_topic in self._by_topic.values()]
+            places = sorted(place for of_topic in found for place in of_topic.places)
+            self._found = _Found(places, sum(of_topic.reassigning for of_topic in found))
         return self._found
 
 
-def _find_unsettled(
-    topics: Mapping[str, TopicMetadata], leaving: set[str], receivers: set[str]
-) -> _Found:
+def _find_unsettled(topic: TopicMetadata, leaving: set[str], receivers: set[str]) -> _Found:
     places, reassigning = [], 0
-    for topic in topics.values():
-        for number, partition in enumerate(topic.partitions):
-            reassigning += partition.is_reassigning
-            if (
-                partition.target
-                or partition.leader != partition.replicas[0]
-                or leaving
-                or partition.has_surplus_replicas
-                or _can_add_replica(partition, receivers)
-            ):
-                places.append(PartitionRef(topic.name, number))
-    return _Found(sorted(places), reassigning)
+    for number, partition in enumerate(topic.partitions):
+        reassigning += partition.is_reassigning
+        if (
+            partition.target
+            or partition.leader != partition.replicas[0]
+            or leaving
+            or partition.has_surplus_replicas
+            or _can_add_replica(partition, receivers)
+        ):
+            places.append(PartitionRef(topic.name, number))
+    return _Found(places, reassigning)
 
 
 def _can_add_replica(partition: PartitionMetadata, receivers: set[str]) -> bool:

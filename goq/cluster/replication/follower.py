@@ -113,7 +113,8 @@ class FollowerReplica:
     @property
     def position(self) -> Position:
         """The position to report to the leader."""
-        ends = LogOffsets(*(log.end_offset for log in self._logs))
+        messages, events = self._logs
+        ends = LogOffsets(messages.end_offset, events.end_offset)
         return Position(
             self.key, self.leader_epoch, ends, LogOffsets(*self._epochs), self._rewrites
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from contextlib import nullcontext
 from pathlib import Path
@@ -55,6 +55,9 @@ Returns, once it is decided either way, the assignment that holds then.
 
 RenewLeadership = Callable[[PartitionKey, int], Awaitable[None]]
 """Asks the cluster for another epoch than this one of a partition that is led here."""
+
+TopicReplicas = Mapping[PartitionKey, ReplicaAssignment]
+"""The assignments of a node's replicas of one topic."""
 
 _RENEWAL_PAUSE_S = 0.5
 
@@ -124,7 +127,10 @@ class ReplicaManager:
         self._propose_in_sync = propose_in_sync
         self._propose_renewal = propose_renewal
         self._on_failure = on_failure
+        self.unassigned: set[PartitionKey] = set()
+        """The replicas without an assignment, until they are removed."""
         self._replicas: dict[PartitionKey, Replica] = {}
+        self._applied: dict[int, TopicReplicas] = {}
         self._fetchers: dict[str, Fetcher] = {}
         self._retentions: dict[PartitionKey, FollowerRetention] = {}
         self._proposing: dict[PartitionKey, asyncio.Task[None]] = {}
@@ -143,15 +149,33 @@ class ReplicaManager:
         """Return the directory of a replica."""
         return self._topics.directory(key)
 
-    def apply(self, assignments: Mapping[PartitionKey, ReplicaAssignment]) -> None:
-        """Apply the assignments of all replicas; a replica without one is closed."""
-        for key in self._replicas.keys() - assignments.keys():
-            self._replicas[key].assign(None)
-        for key, assignment in assignments.items():
-            replica = self._replicas.get(key)
-            if replica is None:
-                replica = self._replicas[key] = Replica(key, self.directory(key), self)
-            replica.assign(assignment)
+    def apply(self, assignments: Mapping[int, TopicReplicas]) -> None:
+        """Apply the assignments of all replicas, by topic id; a replica without one is closed.
+
+        Nothing is done for a topic whose mapping is the very one of the last time.
+        """
+        before, self._applied = self._applied, dict(assignments)
+        for topic_id in before.keys() - assignments.keys():
+            self._unassign(before[topic_id])
+        for topic_id, of_topic in assignments.items():
+            known = before.get(topic_id, {})
+            if known is not of_topic:
+                self._unassign(known.keys() - of_topic.keys())
+                for key, assignment in of_topic.items():
+                    self._assign(key, assignment)
+
+    def _unassign(self, keys: Iterable[PartitionKey]) -> None:
+        for key in keys:
+            if key in self._replicas:
+                self._replicas[key].assign(None)
+                self.unassigned.add(key)
+
+    def _assign(self, key: PartitionKey, assignment: ReplicaAssignment) -> None:
+        replica = self._replicas.get(key)
+        if replica is None:
+            replica = self._replicas[key] = Replica(key, self.directory(key), self)
+        self.unassigned.discard(key)
+        replica.assign(assignment)
 
     def needed_from(self, partition: PartitionId) -> int | None:
         """Return the first message of a partition led here that some replica in sync lacks.
@@ -168,6 +192,9 @@ class ReplicaManager:
     async def remove(self, key: PartitionKey) -> None:
         """Remove a replica for good; its logs are closed on return."""
         self.leader_clocks.forget(key)
+        self.unassigned.discard(key)
+        if key.topic_id in self._applied:
+            self._applied[key.topic_id] = dict(self._applied[key.topic_id])  # apply it anew
         replica = self._replicas.pop(key, None)
         if replica is not None:
             await replica.close()
@@ -176,6 +203,7 @@ class ReplicaManager:
 
     async def close_replicas(self) -> None:
         """Close all replicas until the next assignments; all logs are closed on return."""
+        self._applied = {number: dict(each) for number, each in self._applied.items()}
         await asyncio.gather(*(replica.close() for replica in self._replicas.values()))
 
     async def close(self) -> None:

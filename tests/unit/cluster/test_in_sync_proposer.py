@@ -22,6 +22,8 @@ from goq.cluster.metadata.commands import (
 )
 from goq.cluster.metadata.state import Features, MetadataState
 from goq.cluster.reconciler import Assignments, InSyncProposer, RenewalProposer
+from goq.cluster.replication.protocol import PartitionKey
+from goq.cluster.replication.replica import ReplicaAssignment
 from tests.support.cluster.metadata.states import after, at, nodes
 from tests.support.eventually import until
 
@@ -42,6 +44,11 @@ class _Metadata:
         self.state = after(self.state, command)
 
 
+def _assignments(state: MetadataState) -> dict[PartitionKey, ReplicaAssignment]:
+    of_topics = Assignments("n1").of(state).values()
+    return {key: assignment for of_topic in of_topics for key, assignment in of_topic.items()}
+
+
 @pytest.mark.parametrize("level", [3, 4])
 def test_changes_that_wait_go_together_once_all_nodes_know_how(level: int) -> None:
     async def run() -> None:
@@ -51,7 +58,7 @@ def test_changes_that_wait_go_together_once_all_nodes_know_how(level: int) -> No
         alone = frozenset({"n1"})
         asking = [
             asyncio.ensure_future(proposer.propose(key, assignment, alone))
-            for key, assignment in Assignments("n1").of(state).items()
+            for key, assignment in _assignments(state).items()
         ]
         await until(lambda: bool(metadata.proposed))
         metadata.may_decide.set()
@@ -70,7 +77,7 @@ def test_changes_that_wait_go_together_once_all_nodes_know_how(level: int) -> No
 def test_a_fenced_node_that_fetches_keeps_no_other_from_entering(present: tuple[str, ...]) -> None:
     async def run() -> None:
         state = after(nodes(3), CreateTopic("t", 1, {}, 3), FenceNode("n3", 1))
-        key, assignment = next(iter(Assignments("n1").of(state).items()))
+        key, assignment = next(iter(_assignments(state).items()))
         metadata = _Metadata(state)
         metadata.may_decide.set()
         seen = assignment._replace(in_sync=present)
@@ -85,7 +92,7 @@ def test_a_fenced_node_that_fetches_keeps_no_other_from_entering(present: tuple[
 def test_another_epoch_is_asked_for_only_while_the_node_leads_in_the_spent_one() -> None:
     async def run() -> None:
         state = after(nodes(3), CreateTopic("t", 1, {}, 3))
-        key, assignment = next(iter(Assignments("n1").of(state).items()))
+        key, assignment = next(iter(_assignments(state).items()))
         leader, epoch = assignment.leader, assignment.leader_epoch
         assert leader is not None
         metadata = _Metadata(state)
@@ -93,7 +100,7 @@ def test_another_epoch_is_asked_for_only_while_the_node_leads_in_the_spent_one()
         for _ in range(2):
             await RenewalProposer(leader, metadata).propose(key, epoch)  # type: ignore[arg-type]
             assert len(metadata.proposed) == 1
-        found = Assignments("n1").of(metadata.state)[key]
+        found = _assignments(metadata.state)[key]
         assert (found.leader, found.leader_epoch) == (leader, epoch + 1)
         for other in (key._replace(topic="gone"), key._replace(topic_id=99)):
             await RenewalProposer(leader, metadata).propose(other, epoch + 1)  # type: ignore[arg-type]

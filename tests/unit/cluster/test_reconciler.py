@@ -23,6 +23,7 @@ _AFTER = MetadataState(version=7, topics={"t": _TOPIC})
 
 class _Replicas:
     name = "n1"
+    unassigned: tuple[()] = ()
     fetch_server = SimpleNamespace(set_throttle=lambda *_: None)
 
     async def in_thread(self, work: Callable[[], object]) -> object:

@@ -200,7 +200,10 @@ class SimNode:
             known = self._latest.get(key)
             if known is None or known.version < part.version:
                 self._latest[key] = part
-        mine = {k: p for k, p in self._latest.items() if self.name in p.replicas}
+        mine: dict[int, dict[PartitionKey, ReplicaAssignment]] = {}
+        for key, part in self._latest.items():
+            if self.name in part.replicas:
+                mine.setdefault(key.topic_id, {})[key] = part
         self._home.copy().run(self.replicas.apply, mine)
 
     async def _check(self) -> None:

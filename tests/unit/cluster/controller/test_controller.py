@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from goq import limits
-from goq.cluster.controller.controller import IS_RAFT_SILENT, IS_UNCALLABLE, decide, is_deaf
+from goq.cluster.controller import controller
+from goq.cluster.controller.controller import (
+    IS_RAFT_SILENT,
+    IS_UNCALLABLE,
+    UnsettledPartitions,
+    decide,
+    is_deaf,
+)
 from goq.cluster.controller.node_liveness import Heartbeat, NodeLiveness
 from goq.cluster.metadata.apply import apply
 from goq.cluster.metadata.commands import (
@@ -13,6 +22,7 @@ from goq.cluster.metadata.commands import (
     AlterInSync,
     AnyCommand,
     CancelReassignment,
+    CreateTopic,
     CreateTopicWithMinInsync,
     DecommissionNode,
     DeleteTopic,
@@ -30,7 +40,7 @@ from goq.cluster.metadata.commands import (
     UnfenceNode,
 )
 from goq.cluster.metadata.results import Accepted
-from goq.cluster.metadata.state import MetadataState
+from goq.cluster.metadata.state import MetadataState, TopicMetadata
 from tests.support.cluster.metadata.states import after, at, nodes, partition, with_topic
 from tests.support.cluster.metadata.world import World
 
@@ -488,3 +498,34 @@ def test_a_node_that_has_ended_or_stops_is_fenced_though_raft_still_counts_it() 
     stopping = liveness.with_heartbeat("n3", Heartbeat(1, stopping=True), 2900, TIMEOUT_MS)
     found = decide(state, stopping, timeout_ms=TIMEOUT_MS, reachable=("n2", "n3"))
     assert found == [FenceNode("n3", 1)]
+
+
+def test_a_look_for_partitions_that_need_a_step_costs_what_changed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    topics = [CreateTopic(f"t{number}", 4, {}, 3) for number in range(10)]
+    state = after(nodes(3), *topics)
+    looked_at: list[str] = []
+    find = controller._find_unsettled
+
+    def counted(topic: TopicMetadata, leaving: set[str], receivers: set[str]) -> Any:
+        looked_at.append(topic.name)
+        return find(topic, leaving, receivers)
+
+    monkeypatch.setattr(controller, "_find_unsettled", counted)
+    unsettled, receivers = UnsettledPartitions(), {"n1", "n2", "n3"}
+    unsettled.find(state.topics, set(), receivers)
+    assert len(looked_at) == len(topics)
+    for name in ("t3", "t7"):
+        looked_at.clear()
+        partition = state.topics[name].partitions[0]
+        other = next(n for n in partition.in_sync if n != partition.leader)
+        state = after(state, ElectLeader(*at(state, name), other))
+        found = unsettled.find(state.topics, set(), receivers)
+        assert looked_at == [name]
+        assert (name, 0) in found.places
+        assert found == UnsettledPartitions().find(state.topics, set(), receivers)
+    looked_at.clear()
+    found = unsettled.find(state.topics, {"n2"}, receivers - {"n2"})
+    assert len(looked_at) == len(topics)
+    assert len(found.places) == 40
