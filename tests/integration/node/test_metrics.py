@@ -298,6 +298,23 @@ def test_holds_of_the_event_loop_are_counted_by_cause(node: RunningNode) -> None
     assert count("request") > before["request"]
 
 
+def test_a_scrape_looks_for_no_reference_cycles_and_the_node_does_again_after_it(
+    node: RunningNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[bool] = []
+
+    def generate(_registry: object) -> bytes:
+        seen.append(gc.isenabled())
+        return b""
+
+    monkeypatch.setattr("goq.api.metrics.node.generate_latest", generate)
+    assert gc.isenabled()
+    for _ in range(2):
+        assert node.request("GET", "/metrics").status == 200
+        assert gc.isenabled()
+    assert seen == [False, False]
+
+
 def test_a_node_tells_what_runs_and_how_it_stands(node: RunningNode) -> None:
     python = sys.version.split()[0]
     assert metric(node, "goq_build_info", version=__version__, python=python) == 1
