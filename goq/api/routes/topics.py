@@ -52,6 +52,7 @@ from goq.broker.retention.daily_counts import bounds_us, daily_volumes, day_star
 from goq.broker.topic.topic import Topic
 from goq.clock import TimeSlice
 from goq.config.types import NONE
+from goq.errors import InvalidInput
 from goq.http.message import Request, Response
 from goq.model import check_name, format_topic_id
 from goq.units import format_time_us
@@ -200,8 +201,14 @@ class TopicRoutes:
         """Show a topic."""
         return json_response(self._timed(self._broker.topic(name)))
 
-    async def use(self, _request: Request, name: str) -> Response:
+    async def use(self, request: Request, name: str) -> Response:
         """Show a topic before publishing to it; the topic may be created automatically."""
+        if request.body.strip() not in (b"", b"{}"):
+            raise InvalidInput(
+                "this creates a topic with the defaults and takes no body: POST /v1/topics creates"
+                f" one with settings, PATCH /v1/topics/{name[:200]} changes them",
+                field="body",
+            )
         if name not in self._broker.topics:
             check_name(name, "topic")
         return json_response(self._timed(await self._broker.topic_for_publish(name)))

@@ -95,6 +95,14 @@ def test_using_a_topic_creates_it_once(node: RunningNode) -> None:
     assert len(first["partitions"]) == 6
 
 
+def test_using_a_topic_takes_no_settings_that_it_would_not_set(node: RunningNode) -> None:
+    for body in ({"settings": {"retention.age": "1h"}}, {"partitions": 3}, [], b"age=1h"):
+        answer = node.request("PUT", "/v1/topics/used-with-settings", body)
+        assert (answer.status, answer.json["field"]) == (400, "body"), body
+    assert node.request("GET", "/v1/topics/used-with-settings").status == 404
+    assert node.request("PUT", "/v1/topics/used-with-settings", {}).status == 200
+
+
 @pytest.mark.parametrize(
     ("method", "path", "body"),
     [
