@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from msgspec.structs import force_setattr
+
 from goq.access.rule import Verb
 from goq.api.needs import READ_AUDIT, SeesTopic, ServerVerb, TopicVerbs
 from goq.api.router import Route, RouteHandler
@@ -76,14 +78,14 @@ def spied_routes(routes: Iterable[Route]) -> Iterator[Spy]:
     spy = Spy()
     handlers = [(route, route.handler, route.at_once) for route in routes]
     for route, _, _ in handlers:
-        object.__setattr__(route, "handler", spy.instead_of(route))
-        object.__setattr__(route, "at_once", None)
+        force_setattr(route, "handler", spy.instead_of(route))
+        force_setattr(route, "at_once", None)
     try:
         yield spy
     finally:
         for route, handler, at_once in handlers:
-            object.__setattr__(route, "handler", handler)
-            object.__setattr__(route, "at_once", at_once)
+            force_setattr(route, "handler", handler)
+            force_setattr(route, "at_once", at_once)
 
 
 def allowed_verbs(route: Route) -> set[str]:
