@@ -29,6 +29,8 @@ _ANY_HEAD = re.compile(rb"goq-backup (\d{1,9}) ", re.ASCII)
 _DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _OFFSET_MAX: Final = 2**63 - 1
 _GENERATION_MAX: Final = 999_999_999
+_EPOCH_MAX: Final = 2**31 - 1  # a frame has 32 bits for it, and the restored node goes on counting
+_TIME_US_MAX: Final = 253_402_300_799_999_999  # the end of the year 9999
 
 
 class StoredFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -163,6 +165,8 @@ def _first_line(number: int, body: bytes) -> bytes:
 
 
 def _check(manifest: BackupManifest) -> None:
+    _check_number(manifest.time_us, _TIME_US_MAX)
+    _check_number(manifest.epoch, _EPOCH_MAX)
     _check_rising([topic.name for topic in manifest.topics], "topics")
     _check_rising([schedule.name for schedule in manifest.schedules], "schedules")
     for schedule in manifest.schedules:

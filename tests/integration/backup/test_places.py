@@ -112,6 +112,18 @@ def test_a_backup_heals_an_object_that_it_copies_again(place: BackupPlace, tmp_p
     assert verify_place(BackupPlace(RealDisk(), place.folder)).problems == []
 
 
+def test_a_damaged_object_that_was_removed_is_copied_again(
+    place: BackupPlace, tmp_path: Path
+) -> None:
+    damaged = max(place.objects.iterdir(), key=lambda path: path.stat().st_size)
+    damaged.write_bytes(bytes(damaged.stat().st_size))
+    back_up_folder(RealDisk(), tmp_path / "data", place.folder, now_us())
+    assert verify_place(place).problems, "no backup copies what the place has"
+    damaged.unlink()
+    back_up_folder(RealDisk(), tmp_path / "data", place.folder, now_us())
+    assert verify_place(BackupPlace(RealDisk(), place.folder)).problems == []
+
+
 def test_a_place_that_is_a_file_is_told_in_a_sentence(
     goq: Run, place: BackupPlace, tmp_path: Path
 ) -> None:
