@@ -161,7 +161,7 @@ class Work:
 
 
 def _fields(columns: Columns) -> dict[str, Any]:
-    return {name: getattr(columns, name) for name in Columns.__slots__}
+    return {name: getattr(columns, name) for name in Columns.__struct_fields__}
 
 
 Request = Callable[[], Answer]

@@ -66,6 +66,31 @@ _HELP = "A message queue on a durable log."
 
 def build_app(names: list[str]) -> typer.Typer:
     """Return the application with the commands in ``names``."""
+    app = _root()
+    for name in names:
+        module = importlib.import_module(f"goq_cli.commands.{name}")
+        if hasattr(module, "app"):
+            app.add_typer(module.app, name=name, help=COMMANDS[name], epilog=_EPILOG)
+        else:
+            kind = getattr(module, "COMMAND", None)
+            told = {"help": module.command.__doc__, "epilog": _EPILOG}
+            app.command(name, cls=kind, **told)(module.command)
+    return app
+
+
+def build_overview() -> typer.Typer:
+    """Return the application for ``goq --help``: all commands by name, and none of their code."""
+
+    def listed() -> None:
+        raise AssertionError("whoever names a command gets its code")
+
+    app = _root()
+    for name, summary in COMMANDS.items():
+        app.command(name, help=summary)(listed)
+    return app
+
+
+def _root() -> typer.Typer:
     app = typer.Typer(
         help=_HELP,
         epilog=_EPILOG,
@@ -79,14 +104,6 @@ def build_app(names: list[str]) -> typer.Typer:
     def root() -> None:
         """Hold the global help."""
 
-    for name in names:
-        module = importlib.import_module(f"goq_cli.commands.{name}")
-        if hasattr(module, "app"):
-            app.add_typer(module.app, name=name, help=COMMANDS[name], epilog=_EPILOG)
-        else:
-            kind = getattr(module, "COMMAND", None)
-            told = {"help": module.command.__doc__, "epilog": _EPILOG}
-            app.command(name, cls=kind, **told)(module.command)
     return app
 
 
@@ -116,7 +133,7 @@ def _run(arguments: list[str]) -> int:
         if rest[0] in ("--version", "-V"):
             rest[0] = "version"
         named = next((word for word in rest if not word.startswith("-")), "")
-        app = build_app([named] if named in COMMANDS else list(COMMANDS))
+        app = build_app([named]) if named in COMMANDS else build_overview()
         code = app(rest, prog_name="goq", standalone_mode=False)
     except GoqError as error:
         if (code := _interrupted_by(error)) is not None:

@@ -56,10 +56,10 @@ _AS_ABOVE = "Options: as above."
 
 def render() -> str:
     """Return the page."""
-    from goq_cli.main import COMMANDS, build_app
+    from goq_cli.main import COMMANDS, build_app, build_overview
 
     app = build_app(list(COMMANDS))
-    sections = [INTRODUCTION, _section(app, [], "")]
+    sections = [INTRODUCTION, _section(build_overview(), [], "")]
     for name in COMMANDS:
         group = next((g for g in app.registered_groups if g.name == name), None)
         if group is None or group.typer_instance is None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 
 import goq as package
 from goq.broker.group.coordinator import Coordinator
+from goq_cli.main import COMMANDS
 from tests.support.cli.command import GOQ, Run
 from tests.support.delivery.members_model import FakeHost
 from tests.support.eventually import eventually
@@ -176,7 +178,7 @@ def test_serve_says_which_process_holds_the_folder(goq: Run, node: RunningNode) 
 HEAVY = {"numpy", "pydantic", "rich.console", "yaml", "asyncio", "uvloop"}
 
 
-@pytest.mark.parametrize("arguments", [["version"], ["produce", "TOPIC"]])
+@pytest.mark.parametrize("arguments", [["version"], ["produce", "TOPIC"], ["--help"]])
 def test_short_commands_import_little(
     environment: dict[str, str], topic: str, arguments: list[str]
 ) -> None:
@@ -194,6 +196,14 @@ def test_short_commands_import_little(
     modules = set(done.stderr.decode().split())
     assert modules & HEAVY == set()
     assert len(modules) < (420 if arguments[0] == "produce" else 300), len(modules)
+    commands = {name for name in modules if re.fullmatch(r"goq_cli\.commands\.\w+", name)}
+    assert commands <= {f"goq_cli.commands.{arguments[0]}"}
+
+
+def test_the_help_lists_each_command_with_what_it_is_for(goq: Run) -> None:
+    listed = goq("--help").stdout.decode().partition("Commands:\n")[2]
+    assert re.findall(r"^  (\w+)  ", listed, re.MULTILINE) == list(COMMANDS)
+    assert "  topic       create, list, show, alter, delete topics\n" in listed
 
 
 def test_every_command_and_option_has_help() -> None:
