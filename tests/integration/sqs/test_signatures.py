@@ -188,17 +188,18 @@ def test_a_refused_signature_is_in_the_audit_trail(place: Place, pair: tuple[str
     assert app is not None
     assert app.audit is not None
     trail = app.audit
+
+    def record() -> Any:
+        return place.admin("GET", "/v1/audit?limit=1000")["records"][-1]
+
     for body in (b"{}", b" " * 100_000):  # with its head, and refused before it is read
         place.node.on_loop(lambda: trail._record_counts(float("inf")))
+        before = record()["request"]
         answer = raw_request(place.url, body, place.signed(("nobody11", pair[1]), body))
         assert code(answer) == (403, "InvalidClientTokenId")
-
-        def record() -> Any:
-            return place.admin("GET", "/v1/audit?limit=1000")["records"][-1]
-
-        eventually(lambda record=record: record()["count"] == 1)
+        eventually(lambda before=before: record()["request"] != before)
         found = record()
-        assert (found["result"], found["code"]) == ("refused", "unauthenticated")
+        assert (found["result"], found["code"], found["count"]) == ("refused", "unauthenticated", 1)
         assert found["peer"].startswith("127.0.0.1:")
         assert "key pair" in found["detail"]
     assert found["route"] == ""
