@@ -10,9 +10,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from goq.http.server import HttpServer
 from tests.support.client.sqs_client import json_request, raw_request
 from tests.support.eventually import eventually
-from tests.support.node.running_node import RunningNode
+from tests.support.node.ports import free_port
+from tests.support.node.running_node import RunningNode, running_node
 
 
 def test_an_answer_without_messages_has_no_list_of_them(url: str, queue: str) -> None:
@@ -107,3 +109,16 @@ def test_a_long_poll_gets_a_message_as_soon_as_it_is_sent(
         answer = b"".join(iter(lambda: client.recv(65_536), b""))
     assert b"early" in answer
     assert time.monotonic() - started_s < 15
+
+
+def test_a_node_that_is_ready_answers_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, start = [], HttpServer.start
+
+    async def note(server: HttpServer, host: str, port: int, *args: Any) -> None:
+        begun.append(port)
+        await start(server, host, port, *args)
+
+    monkeypatch.setattr(HttpServer, "start", note)
+    port = free_port()
+    with running_node(sqs={"listen": f"127.0.0.1:{port}"}):
+        assert begun[0] == port, "/readyz is on the other listener, which comes last"
