@@ -41,7 +41,10 @@ def _call(connection: http.client.HTTPConnection, method: str, path: str, body: 
 
 
 def _latencies(place: Place) -> tuple[float, ...]:
-    """Ask one thing after the other, slowly, each over its own connection."""
+    """Ask one thing after the other, slowly, each over its own connection.
+
+    The group exists before: its first receive, which creates it, is not that of a consumer at work.
+    """
     read, written = fresh_topic(place.goq), fresh_topic(place.goq)
     fill(place.goq, read, 6_000)
     group = f"/v1/topics/{read}/groups/slow"
@@ -57,6 +60,8 @@ def _latencies(place: Place) -> tuple[float, ...]:
         time.sleep(_PAUSE_S)
         return found
 
+    [message] = _call(taking, "POST", f"{group}/receive", {"wait": "5s"})["messages"]
+    _call(acking, "POST", f"{group}/ack", {"receipts": [message["receipt"]]})
     loaders = beside(_publish, place.goq.port, written)
     try:
         time.sleep(_RISE_S)
