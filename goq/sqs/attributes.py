@@ -44,6 +44,7 @@ POLICY_CHARS_MAX: Final = 16 * limits.KIB
 _DEFAULT_VISIBILITY_S: Final = 30
 _DEFAULT_RETENTION_S: Final = 345_600
 _SEGMENT_AGE_S_MAX: Final = 86_400
+_DIGITS_MAX: Final = 12
 _READ_ONLY: Final = (
     "ApproximateNumberOfMessages",
     "ApproximateNumberOfMessagesDelayed",
@@ -84,7 +85,8 @@ class QueueRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def number(self, name: str, default: int) -> int:
         """Return an attribute that is a number."""
-        return int(self.attributes.get(name, default))
+        text = self.attributes.get(name, "")
+        return int(text) if _is_digits(text) else default
 
     def written(self) -> str:
         """Return the text of the setting."""
@@ -96,15 +98,19 @@ def read_record(text: str | None) -> QueueRecord:
     """Return the record of a setting; that of a plain topic for a text that is none."""
     try:
         return msgspec.json.decode(text or "{}", type=QueueRecord)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return QueueRecord()
 
 
 Check = Callable[[str], bool]
 
 
+def _is_digits(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX
+
+
 def _is_number(low: int, high: int) -> Check:
-    return lambda text: text.isascii() and text.isdigit() and low <= int(text[:12]) <= high
+    return lambda text: _is_digits(text) and low <= int(text) <= high
 
 
 def _is_one_of(*allowed: str) -> Check:

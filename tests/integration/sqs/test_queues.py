@@ -179,3 +179,24 @@ def test_a_new_queue_keeps_its_messages_until_their_retention_is_over(
     settings = node.call("GET", f"/v1/topics/{name}")["settings"]
     assert (settings["retention.age"], settings["retention.bytes"]) == ("14d", "none")
     assert (settings["delivery.max_attempts"], settings["segment.age"]) == ("none", "1d")
+
+
+@pytest.mark.parametrize("padded", ["0000000000000901", "9" * 13, "٣", "-1", "1.0", ""])
+def test_a_number_out_of_bounds_is_refused_however_it_is_written(
+    sqs: Any, queue: str, padded: str
+) -> None:
+    with pytest.raises(ClientError, match="DelaySeconds"):
+        sqs.set_queue_attributes(QueueUrl=queue, Attributes={"DelaySeconds": padded})
+    assert attributes(sqs, queue, "DelaySeconds") == {"DelaySeconds": "0"}
+
+
+def test_a_setting_that_no_queue_has_makes_a_plain_topic_of_it(
+    sqs: Any, queue: str, name: str, node: RunningNode
+) -> None:
+    strange = {"attributes": {"DelaySeconds": "soon", "ReceiveMessageWaitTimeSeconds": "9" * 20}}
+    for text in (json.dumps(strange), '{"a":' * 5_000, "garbage"):
+        node.call("PATCH", f"/v1/topics/{name}", {"settings": {"sqs": text}})
+        sqs.send_message(QueueUrl=queue, MessageBody="x")
+        assert len(sqs.receive_message(QueueUrl=queue)["Messages"]) == 1
+        assert "QueueArn" in attributes(sqs, queue)
+        assert queue in sqs.list_queues(QueueNamePrefix=name)["QueueUrls"]
