@@ -367,3 +367,18 @@ def test_a_replica_that_asks_and_gets_nothing_does_not_enter_the_set_again() -> 
     assert decided == [{"a", "b"}]
     progress.on_fetch("c", LogOffsets(5, 0), 9000)
     assert progress.desired_in_sync(9000, 1000) == {"a", "c"}
+
+
+def test_the_lag_that_is_allowed_may_be_used_up_and_not_exceeded() -> None:
+    progress = _progress("a", min_insync=1)
+    progress.on_local_append(LogOffsets(10, 6))
+    progress.on_fetch("b", LogOffsets(10, 6), 100)
+    assert progress.desired_in_sync(100 + LAG_MS, LAG_MS) == {"a", "b"}
+    assert progress.desired_in_sync(100 + LAG_MS + 1, LAG_MS) is None
+    member = _progress("a", "b", "c")
+    for node in "bc":
+        member.on_fetch(node, LogOffsets(0, 0), 100)
+    member.on_local_append(LogOffsets(10, 6))
+    member.on_fetch("b", LogOffsets(10, 6), 500)
+    assert member.desired_in_sync(100 + LAG_MS, LAG_MS) is None
+    assert member.desired_in_sync(100 + LAG_MS + 1, LAG_MS) == {"a", "b"}
