@@ -54,6 +54,10 @@ def member_id(consumer: str, session_id: str) -> str:
 class GroupScheduler(Protocol):
     """The group's reader of the ready queues: the interface for notifications of changes."""
 
+    @property
+    def has_parked(self) -> bool:
+        """Whether any tenant's messages wait until one that it has in flight ends."""
+
     def on_tenant_freed(self, tenant: int) -> None:
         """Offer a tenant's messages again: one that it had in flight has ended."""
 
@@ -128,8 +132,7 @@ class Group:
         lease = self.leases.setdefault(token, Lease(token, consumer, session_id))
         lease.parts.add_spans(spans, deadline_ms)
         self.leased_count += sum([end - start for start, end, _ in spans])
-        for start, end, _ in spans if self.attributes else ():
-            self._lock(start, end)
+        self._lock_all(spans)
         self._deadlines.add(deadline_ms, token, lease_count=len(self.leases))
         return True
 
@@ -324,7 +327,10 @@ class Group:
                     in_flight[tenant] -= 1
                     freed[tenant] = None
         for tenant in freed:
-            self._on_tenant_freed(tenant)
+            if not in_flight[tenant]:
+                del in_flight[tenant]
+        if freed:
+            self._on_tenants_freed(freed)
 
     def _wait(self, part: AttemptRange) -> None:
         for piece in self._split(part):
@@ -362,16 +368,23 @@ class Group:
             self._drop_attributes(part.start, part.end)
 
     def _lock(self, start: int, end: int) -> None:
+        self._lock_all([(start, end, 0)])
+
+    def _lock_all(self, spans: Iterable[Span]) -> None:
+        """Lock the keys of leased messages, and count those of their tenants."""
         if not self.attributes:
             return
-        for offset in range(start, end):
-            attributes = self.attributes.get(offset)
-            if attributes is not None:
-                if attributes.key:
-                    self.locks.add_lease(attributes.key)
-                tenant = attributes.tenant
-                if tenant:
-                    self.in_flight[tenant] = self.in_flight.get(tenant, 0) + 1
+        attributes_at, in_flight = self.attributes.get, self.in_flight
+        keys: list[int] = []
+        for start, end, _ in spans:
+            for offset in range(start, end):
+                attributes = attributes_at(offset)
+                if attributes is not None:
+                    key, _, tenant = attributes
+                    keys.append(key)
+                    if tenant:
+                        in_flight[tenant] = in_flight.get(tenant, 0) + 1
+        self.locks.add_leases(keys)
 
     def _unlock(self, start: int, end: int) -> None:
         if not self.attributes:
@@ -394,14 +407,18 @@ class Group:
 
     def _free_tenant(self, tenant: int) -> None:
         self.in_flight[tenant] -= 1
-        self._on_tenant_freed(tenant)
-
-    def _on_tenant_freed(self, tenant: int) -> None:
         if not self.in_flight[tenant]:
             del self.in_flight[tenant]
-        self.tenant_cap.on_tenant_freed(tenant)
-        if self.scheduler is not None:
-            self.scheduler.on_tenant_freed(tenant)
+        self._on_tenants_freed((tenant,))
+
+    def _on_tenants_freed(self, tenants: Iterable[int]) -> None:
+        """Resume what a cap on messages in flight postponed, if there is anything."""
+        if self.tenant_cap.has_parked:
+            for tenant in tenants:
+                self.tenant_cap.on_tenant_freed(tenant)
+        if self.scheduler is not None and self.scheduler.has_parked:
+            for tenant in tenants:
+                self.scheduler.on_tenant_freed(tenant)
 
     def _drop_attributes(self, start: int, end: int) -> None:
         if self.attributes:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 
@@ -73,9 +73,12 @@ class KeyLocks:
         """Return the offsets of the key that wait for a retry in any lane."""
         return [offset for offsets in self._retries.get(key, {}).values() for offset in offsets]
 
-    def add_lease(self, key: int) -> None:
-        """Count a message of the key as leased."""
-        self._leased[key] = self._leased.get(key, 0) + 1
+    def add_leases(self, keys: Iterable[int]) -> None:
+        """Count a message of each key as leased; 0 is no key."""
+        leased = self._leased
+        for key in keys:
+            if key:
+                leased[key] = leased.get(key, 0) + 1
 
     def remove_lease(self, key: int) -> bool:
         """Count a message of the key as no longer leased; return whether it was the last."""

@@ -20,6 +20,11 @@ class TenantCap:
         self._keys: dict[int, dict[int, None]] = {}
         self._freed: set[int] = set()
 
+    @property
+    def has_parked(self) -> bool:
+        """Whether anything is parked."""
+        return bool(self._retries or self._keys)
+
     def park_retry(self, tenant: int, offset: int) -> None:
         """Park a retry of a tenant that has no room."""
         self._retries.setdefault(tenant, {})[offset] = None

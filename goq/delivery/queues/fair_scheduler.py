@@ -77,7 +77,10 @@ class MessageTaker(InFlightCount, Protocol):
         """
 
     def single_taker(self) -> SingleTaker | None:
-        """Return what takes single messages at less cost than ``take_fresh``; None if nothing."""
+        """Return what takes single messages at less cost than ``take_fresh``; None if nothing.
+
+        It is asked for only where tenants have no cap.
+        """
 
     def is_full(self) -> bool:
         """Return whether this receive can take no more: its bytes are spent, or data is missing."""
@@ -159,6 +162,11 @@ class FairScheduler:
         """Return the most urgent lane that may have fresh messages, None if there is none."""
         self._read_arrivals()
         return lowest_lane(self._lanes) if self._lanes else None
+
+    @property
+    def has_parked(self) -> bool:
+        """Whether any tenant's messages wait until one that it has in flight ends."""
+        return bool(self._parked)
 
     def on_tenant_freed(self, tenant: int) -> None:
         """Offer a tenant's messages again: one that it had in flight has ended."""

@@ -105,7 +105,7 @@ def bring_to(state: MessageState) -> Scene:
     elif state is MessageState.CANCELLED:
         scene.apply(Cancelled([(0, 1)]))
     elif state is MessageState.BLOCKED:
-        scene.group.locks.add_lease(7)
+        scene.group.locks.add_leases([7])
         scene.group.locks.hold(HeldMessage(0, MessageAttributes(7, LANE, 0), 0))
     assert scene.seen() is state
     return scene
@@ -180,7 +180,7 @@ def test_what_the_table_says_of_no_event_follows_from_the_message_the_keys_and_t
 
     def met(source: MessageState) -> MessageState | None:
         scene = bring_to(source)
-        scene.group.locks.add_lease(7)
+        scene.group.locks.add_leases([7])
         scene.group.locks.hold(HeldMessage(0, MessageAttributes(7, LANE, 0), 0))
         return scene.seen()
 

@@ -9,7 +9,7 @@ def held(offset: int, *, key: int = 7, lane: int = 1, tenant: int = 0) -> HeldMe
 
 def test_what_is_held_behind_a_key_comes_in_order_when_nothing_has_it_in_hand() -> None:
     locks = KeyLocks()
-    locks.add_lease(7)
+    locks.add_leases([7])
     for offset in (5, 3, 9):
         locks.hold(held(offset))
     assert locks.free_lanes() == []
@@ -25,8 +25,8 @@ def test_what_is_held_behind_a_key_comes_in_order_when_nothing_has_it_in_hand() 
 
 def test_a_key_that_is_leased_twice_is_free_when_both_have_ended() -> None:
     locks = KeyLocks()
-    locks.add_lease(7)
-    locks.add_lease(7)
+    locks.add_leases([7])
+    locks.add_leases([7])
     locks.hold(held(1))
     assert not locks.remove_lease(7)
     assert locks.free_lanes() == []
@@ -36,7 +36,7 @@ def test_a_key_that_is_leased_twice_is_free_when_both_have_ended() -> None:
 
 def test_each_lane_holds_back_for_itself() -> None:
     locks = KeyLocks()
-    locks.add_lease(7)
+    locks.add_leases([7])
     locks.hold(held(1, lane=2))
     locks.hold(held(2, lane=0))
     locks.remove_lease(7)
@@ -50,7 +50,7 @@ def test_each_lane_holds_back_for_itself() -> None:
 
 def test_what_is_put_back_is_the_next_again() -> None:
     locks = KeyLocks()
-    locks.add_lease(7)
+    locks.add_leases([7])
     locks.hold(held(1))
     locks.hold(held(2))
     locks.remove_lease(7)
@@ -74,7 +74,7 @@ def test_retries_of_a_key_are_in_order_of_offset_lane_by_lane() -> None:
 
 def test_a_key_is_for_the_tenant_whose_message_is_the_first_of_a_lane() -> None:
     locks = KeyLocks()
-    locks.add_lease(7)
+    locks.add_leases([7])
     locks.hold(held(1, tenant=1))
     locks.hold(held(2, tenant=2))
     locks.hold(held(3, lane=0, tenant=3))
