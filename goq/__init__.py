@@ -34,6 +34,7 @@ index_cache   key and event indexes in memory
 clock     time, as a parameter
 log_throttle  one log record of a kind in a period
 histogram     histograms of durations
+event_loop    the event loops of threads
 """
 
 from __future__ import annotations

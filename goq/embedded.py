@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from goq.config.sources import config_of
 from goq.errors import Unavailable
+from goq.event_loop import new_event_loop
 from goq.node import NodeServer
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ class NodeThread:
 
     def _run(self) -> None:
         try:
-            with asyncio.Runner(loop_factory=_new_event_loop) as runner:
+            with asyncio.Runner(loop_factory=new_event_loop) as runner:
                 runner.run(self._serve())
         except BaseException as error:
             self._error = error
@@ -184,11 +185,3 @@ def _close_open_nodes() -> None:
 
 # Before the pools of threads end, which the node needs; atexit would be after them.
 getattr(threading, "_register_atexit", atexit.register)(_close_open_nodes)
-
-
-def _new_event_loop() -> asyncio.AbstractEventLoop:
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop()
-    return uvloop.new_event_loop()

@@ -11,7 +11,6 @@ import gc
 import logging
 import os
 import signal
-import sys
 from collections.abc import Callable
 
 from goq import __version__
@@ -19,6 +18,7 @@ from goq.api.metrics.request_spans import open_spans
 from goq.config.exposure import is_loopback
 from goq.config.node import Config
 from goq.errors import GoqError
+from goq.event_loop import new_event_loop
 from goq.node import NodeServer
 from goq.process import log
 from goq.process.dump import dump
@@ -42,13 +42,8 @@ def run(load: Callable[[], Config], on_ready: Callable[[Config, str], None]) -> 
     _raise_open_files()
     os.umask(_PRIVATE)
     set_up_heap()
-    if sys.platform != "win32":
-        import uvloop
-
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_run(config, load, on_ready))
-    else:
-        asyncio.run(_run(config, load, on_ready))
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(_run(config, load, on_ready))
 
 
 async def _run(

@@ -211,6 +211,17 @@ class NodeLiveness(NamedTuple):
         latest = self.latest(node, incarnation)
         return latest is None or now_ms - latest.at_ms > 3 * limits.NODE_HEARTBEAT_MS // 2
 
+    def quiet_until_ms(self, nodes: Mapping[str, NodeMetadata]) -> int | None:
+        """Return until when no node is overdue; None if one is, or is not up."""
+        heard_ms: list[int] = []
+        for name, node in nodes.items():
+            latest = self.latest(name, node.incarnation)
+            if latest is None or not node.is_up:
+                return None
+            heard_ms.append(latest.at_ms)
+        until_ms = min(heard_ms, default=0) + 3 * limits.NODE_HEARTBEAT_MS // 2
+        return until_ms if until_ms >= self.ticked_ms else None
+
     def latest(self, node: str, incarnation: int) -> ReceivedHeartbeat | None:
         """Return the latest heartbeat of a node in an incarnation, or None."""
         latest = self.received.get(node)

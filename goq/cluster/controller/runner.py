@@ -114,13 +114,18 @@ class ControllerRunner:
     async def run(self) -> None:
         """Run the controller after each change and at intervals, until cancelled."""
         while True:
-            liveness = self._liveness
-            pause_s = limits.CONTROLLER_INTERVAL_MS / 1000 if liveness is not None else None
+            pause_s = None if self._liveness is None else self._pause_ms(self._liveness) / 1000
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):  # wait_for may lose a cancellation
                     await self._changed.wait()
             self._changed.clear()
             await self._run_once()
+
+    def _pause_ms(self, liveness: NodeLiveness) -> int:
+        """Return the time to the next pass: while all nodes are heard, until one may be overdue."""
+        until_ms = liveness.quiet_until_ms(self._metadata.state.nodes)
+        quiet_ms = 0 if until_ms is None else until_ms + 1 - self._now_ms()
+        return quiet_ms if quiet_ms > 0 else limits.CONTROLLER_INTERVAL_MS
 
     async def _run_once(self) -> None:
         if self._liveness is None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from random import Random
@@ -128,7 +129,9 @@ class RaftStatus(msgspec.Struct, frozen=True):
 
 
 class Driver:
-    """The part of a member that lives on the Raft thread; all its methods are called there.
+    """The part of a member that lives on the Raft thread; its methods are called there.
+
+    :meth:`on_owner_alive` is called on any thread.
 
     ``on_status_change`` is called when the leader, the term or the members change, or the member
     fails; ``on_applied`` with the applied entries, in order. Neither may raise or block.
@@ -203,7 +206,7 @@ class Driver:
             self._raft.learn_members(index, members)
 
     def on_owner_alive(self) -> None:
-        """Note that the application's event loop runs."""
+        """Note that the application's event loop runs; it calls this on its own thread."""
         self._owner_seen_s = self._loop.time()
 
     def _give_lead_away_if_owner_stands(self, raft: HardenedSyncObj) -> None:
@@ -243,13 +246,21 @@ class Driver:
             others,
             listen=self._settings.listen,
             credentials=self._settings.credentials,
-            on_message=self._schedule_tick,
+            on_message=self._on_message,
             random=self._random,
             pace=self._settings.pace,
             identity=self._identity,
             addresses_of=self._settings.addresses_of,
         )
         return self._transport
+
+    def _on_message(self) -> None:
+        """Tick soon, unless the message changed nothing: an idle leader's heartbeats are answered.
+
+        The tick of its next heartbeat tells what else has changed.
+        """
+        if self._raft is None or not self._raft.is_at_rest():
+            self._schedule_tick()
 
     def _schedule_tick(self) -> None:
         """Tick once the event loop has handled all received data."""
@@ -280,7 +291,8 @@ class Driver:
                 return
             _log.exception("a tick of the Raft node failed; it continues")
         self._publish(raft)
-        self._timer = self._loop.call_later(wait_s, self._tick)
+        # Whole milliseconds: uvloop rounds, and a tick too early would be one more.
+        self._timer = self._loop.call_later(math.ceil(1000 * wait_s) / 1000, self._tick)
 
     def _publish(self, raft: HardenedSyncObj) -> None:
         if applied := self._machine.take_applied():

@@ -36,6 +36,7 @@ from goq.errors import (
     Unavailable,
     outcome_unknown,
 )
+from goq.event_loop import new_event_loop
 from goq.storage.disk import Disk, RealDisk
 
 _OUTCOME_UNKNOWN = (FAIL_REASON.LEADER_CHANGED, FAIL_REASON.UNKNOWN_OUTCOME)
@@ -97,12 +98,14 @@ class RaftNode:
         self._signing = asyncio.ensure_future(self._sign_life())
 
     async def _sign_life(self) -> None:
-        """Tell the Raft thread that this event loop runs: a leader that stands still hands over."""
+        """Tell the Raft thread that this event loop runs: a leader that stands still hands over.
+
+        This call is safe from here, and wakes no thread that rests.
+        """
         while True:
             await asyncio.sleep(limits.RAFT_OWNER_SIGN_S)
-            driver = self._driver
-            if driver is not None:
-                self._call_raft_loop(driver.on_owner_alive)
+            if self._driver is not None:
+                self._driver.on_owner_alive()
 
     async def stop(self) -> None:
         """Stop the thread and close everything; pending calls raise ``TimedOut``."""
@@ -304,7 +307,8 @@ class RaftNode:
     # The Raft thread
 
     def _run(self, started: asyncio.Future[None]) -> None:
-        asyncio.run(self._main(started))
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+            runner.run(self._main(started))
 
     async def _main(self, started: asyncio.Future[None]) -> None:
         app = self._app_loop

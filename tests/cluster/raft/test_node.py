@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from goq import limits
 from goq.cluster.raft.driver import RaftTiming
 from goq.cluster.raft.member import RaftMember
+from goq.cluster.raft.pysyncobj.hardened_sync_obj import HardenedSyncObj
 from goq.cluster.raft.state_machine.state_machine import AppliedEntry
 from goq.errors import (
     Conflict,
@@ -444,5 +445,32 @@ def test_a_member_without_a_connection_is_shown_after_a_while(
             await gone.node.stop()
             for member in (leader, stays):
                 await until(lambda member=member: member.node.status.unconnected == {gone.id})
+
+    run(test())
+
+
+def test_a_leader_at_rest_does_nothing_when_its_heartbeats_are_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two members answer each of them, which made three ticks of one."""
+    ticks: list[bool] = []
+    tick = HardenedSyncObj.doTick
+
+    def counted(node: HardenedSyncObj, wait_s: float) -> None:
+        ticks.append(bool(node._isLeader()))
+        tick(node, wait_s)
+
+    monkeypatch.setattr(HardenedSyncObj, "doTick", counted)
+
+    async def test() -> None:
+        async with group(tmp_path, 3) as members:
+            leader = await leader_of(members)
+            await leader.set("a", "1")
+            await asyncio.gather(*(member.node.barrier(WAIT_S) for member in members))
+            await until(lambda: leader.node.status.reachable == {m.id for m in members})
+            ticks.clear()
+            await until(lambda: ticks.count(False) >= 40)  # a follower ticks for each heartbeat
+            assert ticks.count(True) <= 30
+            await leader.set("b", "2")
 
     run(test())

@@ -160,6 +160,21 @@ class HardenedSyncObj(following._SyncObj):
         journal: Journal = self._SyncObj__raftLog
         return journal
 
+    def is_at_rest(self) -> bool:
+        """Return whether this member leads and has nothing to do before its next heartbeat.
+
+        All members have the whole log, and all of it is committed and applied here.
+        """
+        last, sent_to = self._journal().last.index, self._SyncObj__raftNextIndex
+        return bool(
+            self._isLeader()
+            and self.raftLastApplied == self.raftCommitIndex == last
+            and all(sent_to.get(node) == last + 1 for node in self._SyncObj__otherNodes)
+            and not self._replies
+            and not self._snapshots_wanted
+            and self._SyncObj__newAppendEntriesTime > now_s()
+        )
+
     def tick_due_in_s(self) -> float:
         """Return the time until the next tick is due, if no message arrives before."""
         time_s = now_s()

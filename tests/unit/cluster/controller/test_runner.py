@@ -12,10 +12,11 @@ from msgspec.structs import replace
 from goq import limits
 from goq.clock import ManualClock
 from goq.cluster.controller.controller import IS_RAFT_SILENT
-from goq.cluster.controller.node_liveness import Heartbeat
+from goq.cluster.controller.node_liveness import Heartbeat, NodeLiveness
 from goq.cluster.controller.runner import ControllerRunner
 from goq.cluster.metadata.commands import AnyCommand, FenceNode, SetNodeHealth
 from goq.cluster.metadata.results import Accepted
+from goq.cluster.metadata.state import NodeStatus
 from goq.errors import Conflict, TimedOut
 from tests.support.cluster.metadata.states import nodes
 
@@ -133,3 +134,44 @@ def test_a_node_without_the_clusters_features_has_no_session() -> None:
         setting.runner.receive_heartbeat("n1", Heartbeat(1, feature_level=1))
 
     asyncio.run(run())
+
+
+def test_the_next_pass_is_when_a_node_may_be_overdue_and_soon_once_one_is() -> None:
+    liveness = NodeLiveness.start(0)
+    known = nodes(3).nodes
+
+    def after_heartbeats(now_ms: int, *names: str) -> NodeLiveness:
+        heard = liveness
+        for name in names:
+            heard = heard.with_heartbeat(name, Heartbeat(1), now_ms)
+        return heard.tick(now_ms)
+
+    assert liveness.quiet_until_ms(known) is None
+    liveness = after_heartbeats(100, "n1", "n2", "n3")
+    assert liveness.quiet_until_ms(known) == 400
+    liveness = after_heartbeats(300, "n1", "n3")
+    assert liveness.quiet_until_ms(known) == 400
+    assert not any(liveness.is_overdue(name, 1, 400) for name in known)
+    assert liveness.is_overdue("n2", 1, 401)
+    liveness = after_heartbeats(401, "n1", "n3")
+    assert liveness.quiet_until_ms(known) is None
+    liveness = after_heartbeats(410, "n2")
+    assert liveness.quiet_until_ms(known) == 701
+    fenced = {**known, "n3": replace(known["n3"], status=NodeStatus.FENCED)}
+    assert liveness.quiet_until_ms(fenced) is None
+    assert liveness.quiet_until_ms({**known, "n2": replace(known["n2"], incarnation=2)}) is None
+
+
+def test_a_controller_of_nodes_that_are_heard_passes_when_one_may_be_overdue() -> None:
+    setting = Setting(reachable=("n1", "n2", "n3"))
+    pauses_ms: list[int] = []
+
+    async def run() -> None:
+        await setting.live(1_000, "n1", "n2", "n3")
+        liveness = setting.runner._liveness
+        assert liveness is not None
+        for setting.now_ms in (1_000, 1_250, 1_301, 1_600):
+            pauses_ms.append(setting.runner._pause_ms(liveness))
+
+    asyncio.run(run())
+    assert pauses_ms == [301, 51, limits.CONTROLLER_INTERVAL_MS, limits.CONTROLLER_INTERVAL_MS]
