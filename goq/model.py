@@ -173,7 +173,7 @@ def parse_receipts(texts: Iterable[str]) -> list[Receipt]:
             and before == lease
             and tail.isdecimal()
             and tail.isascii()
-            and len(tail) < 18
+            and len(tail) <= _OFFSET_DIGITS_MAX
         ):
             partition, token, fenced_id = known
             start = int(tail)

@@ -20,8 +20,8 @@ from goq.model import check_name
 Parser = Callable[[Any, str], Any]
 T = TypeVar("T")
 
-_TRUE: Final = ("true", "yes", "on", "1")
-_FALSE: Final = ("false", "no", "off", "0")
+_TRUE: Final = ("true", "yes", "on", "1", "y", "t")
+_FALSE: Final = ("false", "no", "off", "0", "n", "f")  # YAML leaves y and n text
 
 
 class ConfigSection(msgspec.Struct, frozen=True):

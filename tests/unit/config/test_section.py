@@ -29,12 +29,12 @@ def test_all_that_is_wrong_is_told_at_once() -> None:
     assert all(f"{name}: " in raised.value.detail for name in wrong)
 
 
-@pytest.mark.parametrize("word", ["true", "True", "yes", "on", "1", True, 1])
+@pytest.mark.parametrize("word", ["true", "True", "yes", "on", "1", "y", "T", True, 1])
 def test_a_switch_is_on_by_each_word_for_it(word: object) -> None:
     assert config_of({"security.allow_open": word}).security.allow_open
 
 
-@pytest.mark.parametrize("word", ["false", "FALSE", "no", "off", "0", False, 0])
+@pytest.mark.parametrize("word", ["false", "FALSE", "no", "off", "0", "n", "F", False, 0])
 def test_a_switch_is_off_by_each_word_for_it(word: object) -> None:
     assert not config_of({"metrics.partitions": word}).metrics.partitions
 
