@@ -100,6 +100,7 @@ class NodeServer:
         try:
             await self._start()
         except BaseException:
+            await self._close_servers(0)
             await self._release(remove_new=True)
             raise
         self._new_dirs = []
@@ -359,14 +360,17 @@ class NodeServer:
         if self.broker is not None:
             self.broker.start_queue.stop()
             self.broker.streams.end_all()
-        servers = [each for each in (self._server, self._sqs_server) if each is not None]
-        for each in servers:
-            each.begin_drain()  # before a waiting request is answered: it closes its connection
-        await asyncio.gather(*(each.drain(limits.DRAIN_TIMEOUT_MS) for each in servers))
-        self._server = self._sqs_server = None
+        await self._close_servers(limits.DRAIN_TIMEOUT_MS)
         if self.app is not None and self.app.audit is not None:
             await self.app.audit.close()
         await self._release()
+
+    async def _close_servers(self, timeout_ms: int) -> None:
+        servers = [each for each in (self._server, self._sqs_server) if each is not None]
+        for each in servers:
+            each.begin_drain()  # before a waiting request is answered: it closes its connection
+        await asyncio.gather(*(each.drain(timeout_ms) for each in servers))
+        self._server = self._sqs_server = None
 
     async def _release(self, *, remove_new: bool = False) -> None:
         if self._certificate_monitor is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ from goq.errors import DataDirLocked, UnsupportedFormat, UsageError
 from goq.frame.encoder import Columns, ProducerMark, encode_frame
 from goq.frame.header import parse_header
 from goq.node import NodeServer
+from tests.support.node.ports import free_port
 from tests.support.node.running_node import RunningNode, running_node
 
 GROUP = "/v1/topics/t/groups/g"
@@ -151,6 +153,18 @@ def test_a_folder_that_is_in_use_is_refused_and_left_alone(tmp_path: Path) -> No
         with pytest.raises(DataDirLocked, match=r"in use by process \d+"), running_node(tmp_path):
             pass
         publish(node, "still works")
+
+
+def test_a_start_that_fails_leaves_no_port_open(tmp_path: Path) -> None:
+    port = free_port()
+    both = {"listen": f"127.0.0.1:{port}"}
+    with (
+        pytest.raises(UsageError, match="address already in use"),
+        running_node(tmp_path, broker=both, sqs=both),
+    ):
+        pass
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", port))
 
 
 def test_a_folder_of_a_later_goq_is_refused_in_one_sentence_and_left_alone(tmp_path: Path) -> None:
