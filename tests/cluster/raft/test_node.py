@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -472,5 +473,32 @@ def test_a_leader_at_rest_does_nothing_when_its_heartbeats_are_answered(
             await until(lambda: ticks.count(False) >= 40)  # a follower ticks for each heartbeat
             assert ticks.count(True) <= 30
             await leader.set("b", "2")
+
+    run(test())
+
+
+def test_a_leader_at_rest_begins_with_a_command_of_another_member_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waited for the tick of the leader's next heartbeat."""
+    rested: list[bool] = []
+    apply = HardenedSyncObj._applyCommand
+
+    def watched(node: HardenedSyncObj, *arguments: Any) -> None:
+        was_at_rest = node.is_at_rest()
+        apply(node, *arguments)
+        if was_at_rest:
+            rested.append(node.is_at_rest())
+
+    monkeypatch.setattr(HardenedSyncObj, "_applyCommand", watched)
+
+    async def test() -> None:
+        async with group(tmp_path, 3) as members:
+            leader = await leader_of(members)
+            other = next(member for member in members if member is not leader)
+            await leader.set("a", "1")
+            while not rested:
+                await other.set("b", "2")
+            assert rested == [False]
 
     run(test())

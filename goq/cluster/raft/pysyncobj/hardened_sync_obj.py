@@ -163,13 +163,15 @@ class HardenedSyncObj(following._SyncObj):
     def is_at_rest(self) -> bool:
         """Return whether this member leads and has nothing to do before its next heartbeat.
 
-        All members have the whole log, and all of it is committed and applied here.
+        All members have the whole log, and all of it is committed and applied here. No command that
+        a member passed on waits for a tick.
         """
         last, sent_to = self._journal().last.index, self._SyncObj__raftNextIndex
         return bool(
             self._isLeader()
             and self.raftLastApplied == self.raftCommitIndex == last
             and all(sent_to.get(node) == last + 1 for node in self._SyncObj__otherNodes)
+            and not self._SyncObj__commandsQueue._FastQueue__queue
             and not self._replies
             and not self._snapshots_wanted
             and self._SyncObj__newAppendEntriesTime > now_s()
