@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from random import Random
+from time import monotonic
 from typing import Any
 
 import msgspec
@@ -159,7 +160,7 @@ class Driver:
         self._tick_scheduled = False
         self._is_disk_full = False
         self._missing_since_s: dict[str, float] = {}
-        self._owner_seen_s = self._loop.time()
+        self._owner_seen_s = monotonic()
         self._raft: HardenedSyncObj | None = None
         self._transport: SecureTransport | None = None
         is_new = FILE_NAME not in disk.names(settings.folder)
@@ -206,16 +207,19 @@ class Driver:
             self._raft.learn_members(index, members)
 
     def on_owner_alive(self) -> None:
-        """Note that the application's event loop runs; it calls this on its own thread."""
-        self._owner_seen_s = self._loop.time()
+        """Note that the application's event loop runs; it calls this on its own thread.
+
+        So the time is not asked of this thread's loop, which is not made for other threads.
+        """
+        self._owner_seen_s = monotonic()
 
     def _give_lead_away_if_owner_stands(self, raft: HardenedSyncObj) -> None:
         """Transfer the lead while the application's event loop stands still here."""
-        silent_s = self._loop.time() - self._owner_seen_s
+        silent_s = monotonic() - self._owner_seen_s
         if silent_s < limits.RAFT_OWNER_SILENT_S or not raft._isLeader():
             return
         _log.error("this node stood still for %.1f s; another node is to lead", silent_s)
-        self._owner_seen_s = self._loop.time()  # not with every tick
+        self._owner_seen_s = monotonic()  # not with every tick
         raft.transferLeadership(None, lambda _result, _reason: None)
 
     def transfer_leadership(self, to: str | None, callback: Callback) -> None:
