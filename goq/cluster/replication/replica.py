@@ -208,7 +208,9 @@ class Replica:
                     wanted = self._wanted
             try:
                 await self._change(wanted)
-            except (GoqError, OSError) as error:
+            except Exception as error:  # after a bug too, it must be tried again, and told
+                if not isinstance(error, GoqError | OSError):
+                    _log.exception("the replica of %s could not be changed", self.key)
                 self.failure = error
                 self._host.on_storage_error(self.key, error)
                 await self._close(_offline(error))

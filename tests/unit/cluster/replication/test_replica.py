@@ -145,6 +145,38 @@ class _LeadingHost(_Host):
         return self._may_renew
 
 
+class _BuggyHost(_FollowingHost):
+    """A node whose first work ends in a bug."""
+
+    def __init__(self) -> None:
+        super().__init__("always")
+        self.tries = 0
+
+    async def in_thread(self, work: Callable[[], object]) -> object:
+        self.tries += 1
+        if self.tries == 1:
+            raise KeyError("a bug")
+        return work()
+
+
+def test_a_replica_that_a_bug_kept_from_opening_tries_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("goq.cluster.replication.replica._RETRY_S", 0.01)
+
+    async def run() -> list[str]:
+        host = _BuggyHost()
+        replica = Replica(PartitionKey("t", 1, 0), tmp_path, host)
+        both = ("n1", "n2")
+        replica.assign(ReplicaAssignment("n2", 1, both, both, 2, 1))
+        await until(lambda: replica.as_follower is not None)
+        assert replica.failure is None
+        await replica.close()
+        return host.calls
+
+    assert "on_storage_error" in asyncio.run(run())
+
+
 def test_a_leader_counts_a_replica_that_came_with_a_decision_on_the_in_sync_set(
     tmp_path: Path,
 ) -> None:
