@@ -133,6 +133,8 @@ def _memory_bytes(view: FrameView) -> int:
     A compacted one has all its rows in memory, one with tenants has their names.
     """
     header = view.header
+    if not header.attributes & (Attribute.REMOVED | Attribute.TENANT):
+        return header.frame_bytes
     spread_rows = header.message_count if header.attributes & Attribute.REMOVED else 0
     names = 0 if view.tenants is None else len(view.tenants.offsets) - 1
     return header.frame_bytes + _SPREAD_ROW_BYTES * (spread_rows + names)

@@ -16,6 +16,19 @@ def now(node: RunningNode) -> dict[str, Any]:
     return line
 
 
+def of_all(node: RunningNode) -> dict[str, Any]:
+    """Return the first line to which all nodes have answered in time."""
+    lines: list[dict[str, Any]] = []
+
+    def have_answered() -> bool:
+        lines.append(now(node))
+        assert [each["node"] for each in lines[-1]["nodes"]] == sorted(NAMES)
+        return all("started" in each for each in lines[-1]["nodes"])
+
+    eventually(have_answered)
+    return lines[-1]
+
+
 def test_any_node_tells_of_all_and_a_node_that_is_away_is_named() -> None:
     with running_cluster() as cluster:
         cluster.create("t", 6)
@@ -25,9 +38,7 @@ def test_any_node_tells_of_all_and_a_node_that_is_away_is_named() -> None:
         got = receive(first, "t", max_messages=7)
         settle(first, "t", "ack", *(message["receipt"] for message in got))
         for name in NAMES:
-            line = now(cluster.by_name[name])
-            assert [each["node"] for each in line["nodes"]] == sorted(NAMES)
-            assert all(each["started"] for each in line["nodes"])
+            line = of_all(cluster.by_name[name])
             (topic,) = line["topics"]
             assert topic["published_messages"] == topic["messages"] == 30
             assert topic["partitions"] == 6

@@ -69,6 +69,7 @@ def test_keys_open_filter_sort_and_pause(filled: str, environment: dict[str, str
         screen.send(f"/{filled}\r")
         end = f"enter: open  filter: {filled}"
         screen.wait(lambda lines: lines[-1].rstrip().endswith(end), end)
+        screen.wait(lambda lines: any(line.split()[:1] == [filled] for line in lines), filled)
         screen.send(f"{DOWN}{DOWN}{UP}{UP}\r")
         opened = screen.wait_for("\\x1b[2J\\u202e[/]")
         assert any(line.split()[1:3] == ["lane", "high"] for line in opened)
