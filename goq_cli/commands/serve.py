@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -65,15 +66,6 @@ def command(
     Settings come from the file, the environment (GOQ_BROKER__DATA_DIR) and flags; later ones win.
     Prints one line when ready.
     """
-    gc.disable()  # the imports below make no garbage; run() enables it
-    # numpy's library for linear algebra, which a node does none of, starts a thread for each core.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-
-    from goq import __version__
-    from goq.config.node import Config
-    from goq.config.sources import load_config
-    from goq.process.run import run
-
     flags: dict[str, object] = dict(parse_settings(settings))
     given = {
         "broker.data_dir": data_dir,
@@ -91,6 +83,21 @@ def command(
         "cluster.tls.ca_file": cluster_tls_ca_file,
     }
     flags |= {name: value for name, value in given.items() if value is not None}
+
+    # numpy's library for linear algebra, which a node does none of, starts a thread for each core.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    gc.disable()  # the imports below make no garbage; run() enables it once topics are open
+    try:
+        _serve(config, flags)
+    finally:
+        gc.enable()
+
+
+def _serve(config: Path | None, flags: Mapping[str, object]) -> None:
+    from goq import __version__
+    from goq.config.node import Config
+    from goq.config.sources import load_config
+    from goq.process.run import run
 
     def ready(loaded: Config, url: str) -> None:
         where = loaded.broker.data_dir.resolve()
