@@ -29,20 +29,16 @@ _CONNECTIONS = (64, 1)
 _RECEIPT = re.compile(rb'"receipt":"([^"]*)"')
 
 
-class _Caller(asyncio.Transport):
-    """A connection's transport: it is its own client."""
+class OwnClient(asyncio.Transport):
+    """A connection's transport that is its own client: ``write`` gets the answers."""
 
-    def __init__(self, calls: _Calls, shared: ServerContext) -> None:
+    def __init__(self, shared: ServerContext) -> None:
         super().__init__()
-        self._calls = calls
         self.connection = Connection(shared)
         self.connection.connection_made(self)
 
     def get_extra_info(self, name: str, default: object = None) -> object:
         return ("127.0.0.1", 1) if name == "peername" else default
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        self._calls.answered(self, bytes(data))
 
     def get_write_buffer_size(self) -> int:
         return 0
@@ -60,6 +56,15 @@ class _Caller(asyncio.Transport):
         asyncio.get_running_loop().call_soon(self.connection.connection_lost, None)
 
     abort = close
+
+
+class _Caller(OwnClient):
+    def __init__(self, calls: _Calls, shared: ServerContext) -> None:
+        super().__init__(shared)
+        self._calls = calls
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self._calls.answered(self, bytes(data))
 
 
 class _Calls:

@@ -19,10 +19,10 @@ import msgspec
 import uvloop
 
 from bench import frames
+from bench.handling import OwnClient
 from bench.mixed import BATCH, CONSUMERS, body_of, mixed_messages
 from goq.client.protocol.frames import decode_deliveries
 from goq.config.sources import config_of
-from goq.http.connection import Connection
 from goq.http.context import ServerContext
 from goq.node import NodeServer
 
@@ -32,20 +32,18 @@ _BODIES = 20
 _HEAD_END = b"\r\n\r\n"
 
 
-class _Caller(asyncio.Transport):
+class _Caller(OwnClient):
     """A connection's transport: :meth:`ask` gives it a request and returns the answer's body."""
 
     def __init__(self, shared: ServerContext) -> None:
-        super().__init__()
+        super().__init__(shared)
         self._answer = bytearray()
         self._done: asyncio.Future[bytes] | None = None
-        self._connection = Connection(shared)
-        self._connection.connection_made(self)
 
     async def ask(self, request: bytes) -> bytes:
         self._answer.clear()
         self._done = asyncio.get_running_loop().create_future()
-        self._connection.data_received(request)
+        self.connection.data_received(request)
         return await self._done
 
     async def post(self, path: str, body: bytes, accept: str = "application/json") -> bytes:
@@ -63,26 +61,6 @@ class _Caller(asyncio.Transport):
             if head[9:10] != b"2":
                 raise RuntimeError(self._answer.decode("latin-1"))
             self._done.set_result(body)
-
-    def get_extra_info(self, name: str, default: object = None) -> object:
-        return ("127.0.0.1", 1) if name == "peername" else default
-
-    def get_write_buffer_size(self) -> int:
-        return 0
-
-    def is_closing(self) -> bool:
-        return False
-
-    def pause_reading(self) -> None:
-        pass
-
-    def resume_reading(self) -> None:
-        pass
-
-    def close(self) -> None:
-        asyncio.get_running_loop().call_soon(self._connection.connection_lost, None)
-
-    abort = close
 
 
 async def _round(callers: list[_Caller]) -> tuple[int, float, float]:
