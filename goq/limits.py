@@ -214,6 +214,7 @@ TOKENS_MAX: Final = 1_000
 TOKEN_RULES_MAX: Final = 64
 QUOTA_MAX: Final = 2**50
 QUOTA_EXCHANGE_MS: Final = 100  # from a use of a rate until other nodes are told
+QUOTA_STORED_MS: Final = 500  # for which what topics hold is known, without a new count
 SPENT_AMOUNTS_MAX: Final = 20_000  # uses of rates that another node was not told yet
 QUOTA_TENANTS_MAX: Final = 10_000  # whose use is known at a time, of each token
 REFUSALS_PER_S: Final = 200  # of one token or address; those beyond it are held for a moment

@@ -149,17 +149,14 @@ class QuotaTable:
                 retry_after_ms=_IN_FLIGHT_RETRY_MS,
             )
 
-    def check_stored(
-        self, principal: Principal, stored_bytes: int, bound: int, now_s: float
-    ) -> None:
-        """Raise ``QuotaExceeded`` if the topics of a principal hold ``bound``, this node's share of
-        what they may."""
+    def check_stored(self, principal: Principal, stored_bytes: int, now_s: float) -> None:
+        """Raise ``QuotaExceeded`` if the topics of a principal hold as much as they may."""
+        bound = principal.quotas[Quota.STORED_BYTES]
         if stored_bytes >= bound:
             self._count_refusal(self._usage(principal, now_s), Quota.STORED_BYTES)
             raise QuotaExceeded(
-                f"the topics of token {principal.id} hold {format_size_bytes(stored_bytes)} on this"
-                f" node, and may hold {format_size_bytes(bound)} there (its share of the quota"
-                " stored_bytes)"
+                f"the topics of token {principal.id} hold {format_size_bytes(stored_bytes)}, and"
+                f" may hold {format_quota(Quota.STORED_BYTES, bound)} (its quota stored_bytes)"
             )
 
     def _usage(self, principal: Principal, now_s: float) -> Usage:

@@ -113,7 +113,7 @@ class App:
         self.restores = _restores(broker, self.backups.config, cluster)
         traces = TraceRoutes(broker, node_id)
         quotas = self.metrics.quotas
-        usage = PrincipalUsage(broker, quotas)
+        usage = PrincipalUsage(broker, quotas, cluster.stored_bytes.elsewhere if cluster else None)
         receive = ReceiveRoutes(broker, usage)
         operations = OperationRoutes(
             broker,
@@ -142,6 +142,7 @@ class App:
         )
         if cluster is not None and token_table is not None:
             cluster.quotas.attach(quotas, token_table.named)
+            cluster.stored_bytes.attach(usage.stored_here, token_table.named)
         live = LiveView(broker, node_id, stats, self._connection_count, space, ready_ages)
         routes: list[Route] = [
             *_topic_routes(broker, node_id, cluster).routes(),

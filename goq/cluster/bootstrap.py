@@ -33,6 +33,7 @@ from goq.cluster.forwarding.remote_partition import (
     ForwardedPublishServer,
     RemotePartition,
 )
+from goq.cluster.forwarding.stored_bytes import STORED, StoredBytes
 from goq.cluster.liveness.disk_health import DiskHealth
 from goq.cluster.liveness.heartbeat import (
     HEARTBEAT,
@@ -94,7 +95,7 @@ from goq.storage.disk import Disk
 
 _FOLDER = "cluster"
 _RELAYED_CALLS = frozenset({PUBLISH, PRODUCERS, RETURN_LEASES, RECONCILED, REPORTS})
-_STREAMED_CALLS = frozenset({HEARTBEAT, PUBLISH, RETURN_LEASES, RECONCILED, SPENT})
+_STREAMED_CALLS = frozenset({HEARTBEAT, PUBLISH, RETURN_LEASES, RECONCILED, SPENT, STORED})
 _CONTROLLER_HANDOVER_S = 3.0
 
 
@@ -278,6 +279,7 @@ class ClusterBootstrap:
         lease_return = LeaseReturn(broker, base.leaders.call_leader)
         replica_server = ReplicaServer(replicas.fetch_server, repairs, archives, state)
         quotas = QuotaExchange(name, state, base.nodes.call)
+        stored_bytes = StoredBytes(name, state, base.nodes.call)
         rpc_server = RpcServer(
             self._secret,
             {
@@ -291,6 +293,7 @@ class ClusterBootstrap:
                 REPORTS: replica_status.handle_reports,
                 **BackupFileServer(broker, replicas).handlers(),
                 **quotas.handlers(),
+                **stored_bytes.handlers(),
             },
             open_calls=OPEN_CALLS,
             is_known_disk=admission.is_known_disk,
@@ -318,6 +321,7 @@ class ClusterBootstrap:
             leaders=base.leaders,
             routes=base.routes,
             quotas=quotas,
+            stored_bytes=stored_bytes,
             lease_return=lease_return,
             replicas=replicas,
             repairs=repairs,

@@ -24,6 +24,7 @@ from goq.cluster.forwarding.metadata_freshness import MetadataFreshness
 from goq.cluster.forwarding.node_routes import NodeRoutes
 from goq.cluster.forwarding.partition_leaders import PartitionLeaders
 from goq.cluster.forwarding.quota_exchange import QuotaExchange
+from goq.cluster.forwarding.stored_bytes import StoredBytes
 from goq.cluster.liveness.disk_health import DiskHealth
 from goq.cluster.liveness.heartbeat import HeartbeatSender
 from goq.cluster.liveness.leadership_handoff import LeadershipHandoff
@@ -64,6 +65,7 @@ class ClusterNode:
     leaders: PartitionLeaders
     routes: NodeRoutes
     quotas: QuotaExchange
+    stored_bytes: StoredBytes
     lease_return: LeaseReturn
     replicas: ReplicaManager
     repairs: RepairManager

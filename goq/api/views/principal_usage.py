@@ -1,18 +1,21 @@
 """The use of this node by a principal, where its quotas ask for it.
 
 A node counts what it leads itself. What principals hold, stored or in flight, is bounded for all
-nodes together: each has the share of a quota that it leads of the partitions in question. Publishes
-and receives without quotas never come here.
+nodes together. Of what is in flight each node has the share that it leads of the partitions in
+question; what is stored elsewhere the others tell. Publishes and receives without quotas never come
+here.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, islice
 from time import monotonic
 from typing import Final, TypeVar
 
+from goq import limits
 from goq.access.quota import TENANT_RATES, Quota
 from goq.access.quota_bucket import InFlightRoom, TenantAmount
 from goq.access.quota_table import QuotaTable
@@ -23,17 +26,23 @@ from goq.broker.topic.topic import Topic
 from goq.frame.view import FrameView
 
 T = TypeVar("T")
-_STORED_KNOWN_S: Final = 0.5
 _TENANTS_AT_ONCE: Final = 1000  # then others get a turn
 
 
 class PrincipalUsage:
     """Counts publishes and leases of principals with quotas against ``quotas``."""
 
-    def __init__(self, broker: Broker, quotas: QuotaTable) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        quotas: QuotaTable,
+        stored_elsewhere: Callable[[Principal], int] | None = None,
+    ) -> None:
+        """``stored_elsewhere`` returns what the topics of a principal hold on other nodes."""
         self._broker = broker
         self._quotas = quotas
-        self._stored: dict[str, tuple[float, int, int]] = {}
+        self._stored_elsewhere = stored_elsewhere
+        self._stored: dict[str, tuple[float, int]] = {}
         self._rooms: dict[str, tuple[Principal, InFlightRoom]] = {}
 
     async def admit_frames(self, principal: Principal, frames: Sequence[FrameView]) -> None:
@@ -52,7 +61,10 @@ class PrincipalUsage:
     ) -> None:
         self._quotas.take_messages(principal, count, monotonic())
         if Quota.STORED_BYTES in principal.quotas:
-            self._quotas.check_stored(principal, *self._stored_bytes(principal), monotonic())
+            stored_bytes = self.stored_here(principal)
+            if self._stored_elsewhere is not None:
+                stored_bytes += self._stored_elsewhere(principal)
+            self._quotas.check_stored(principal, stored_bytes, monotonic())
         for some in _batches(tenants):
             self._quotas.check_tenants(principal, some, monotonic())
             if len(some) == _TENANTS_AT_ONCE:
@@ -62,17 +74,16 @@ class PrincipalUsage:
             if len(some) == _TENANTS_AT_ONCE:
                 await asyncio.sleep(0)
 
-    def _stored_bytes(self, principal: Principal) -> tuple[int, int]:
-        """Return what the topics of a principal hold here, and what they may."""
+    def stored_here(self, principal: Principal) -> int:
+        """Return the size in bytes of all partitions here to which a principal may publish."""
         now_s = monotonic()
-        at_s, stored_bytes, bound = self._stored.get(principal.id, (-_STORED_KNOWN_S, 0, 0))
-        if now_s - at_s >= _STORED_KNOWN_S:
+        at_s, stored_bytes = self._stored.get(principal.id, (-math.inf, 0))
+        if now_s - at_s >= limits.QUOTA_STORED_MS / 1000:
             all_topics = self._broker.topics.values()
-            topics = [t for t in all_topics if principal.allows(Verb.PUBLISH, t.name)]
+            topics = (t for t in all_topics if principal.allows(Verb.PUBLISH, t.name))
             stored_bytes = sum(p.size_bytes for topic in topics for p in topic.partitions)
-            bound = _share(principal.quotas[Quota.STORED_BYTES], topics)
-            self._stored[principal.id] = now_s, stored_bytes, bound
-        return stored_bytes, bound
+            self._stored[principal.id] = now_s, stored_bytes
+        return stored_bytes
 
     def in_flight_room(self, principal: Principal | None) -> InFlightRoom | None:
         """Return the room of a principal for messages in flight, None without a bound.
@@ -109,10 +120,7 @@ class PrincipalUsage:
 
 
 def _share(bound: int, topics: Sequence[Topic]) -> int:
-    """Return this node's share of a bound, rounded up.
-
-    It is at least 1: a node that leads nothing also checks what it relays, and refuses none of it.
-    """
+    """Return this node's share of a bound, rounded up; at least 1."""
     count = sum(topic.partitions.count for topic in topics)
     held = sum(topic.partitions.held_count() for topic in topics)
     return max(1, -(-bound * held // count)) if count else bound

@@ -7,5 +7,6 @@ node_routes         the ways from this node to others, built in one place
 relay               requests over a third node, where a node does not reach the leader
 remote_partition    publishing to a partition that another node leads
 quota_exchange      what principals used of their rates, told to the other nodes
+stored_bytes        what the topics of principals hold on the other nodes, which are asked
 lease_return        release of leases whose messages never reached their client
 """

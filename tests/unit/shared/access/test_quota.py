@@ -96,9 +96,9 @@ def test_what_is_refused_takes_nothing() -> None:
 
 def test_stored_bytes_are_bounded() -> None:
     table, sender = QuotaTable(), principal(stored_bytes=1000)
-    table.check_stored(sender, 999, 1000, now_s=0)
+    table.check_stored(sender, 999, now_s=0)
     with pytest.raises(QuotaExceeded, match="stored_bytes"):
-        table.check_stored(sender, 1000, 1000, now_s=0)
+        table.check_stored(sender, 1000, now_s=0)
 
 
 def test_quotas_are_stored_as_rules_that_an_earlier_version_cannot_read() -> None:
