@@ -230,7 +230,7 @@ class FrameFetch:
                 return None
             self._last = frame
         cost = frame.average_bytes
-        if not frame.is_plain or cost > self._bytes_left or self._bytes_left <= 0:
+        if not frame.is_plain or cost > self._bytes_left:
             return None
         self._bytes_left -= cost
         self.used_bytes += cost
