@@ -289,6 +289,7 @@ def run(
     places: dict[str, list[tuple[int, int]]] = {}
     for number, mutant in enumerate(mutants):
         places.setdefault(mutant.path, []).append((number, mutant.start))
+    lines = {path: (trees[0] / path).read_text().splitlines() for path in places}
     reaching = record(trees[0], places, tests, len(trees))
     free = queue.SimpleQueue[Path]()
     for tree in trees:
@@ -310,8 +311,8 @@ def run(
             mutant = mutants[runs[each]]
             if each.result():
                 survivors.append(mutant)
-                line = (trees[0] / mutant.path).read_bytes().splitlines()[mutant.line - 1]
-                told = f"{mutant.path}:{mutant.line}: {line.decode().strip()}  ->  {mutant.text}"
+                line = lines[mutant.path][mutant.line - 1].strip()
+                told = f"{mutant.path}:{mutant.line}: {line}  ->  {mutant.text}"
                 print(told if runs[each] in reaching else f"{told}  (no test reaches it)")
             if done % 20 == 0:
                 print(f"{done} of {len(mutants)}, {len(survivors)} survived", flush=True)

@@ -61,9 +61,12 @@ class MessageLog:
             if frame.is_plain or frame.end <= start or end <= frame.start:
                 continue
             rows = self.rows_of(frame.start, frame.end).within(start, end)
-            if due_from_ms is not None and due_to_ms is not None:
-                rows = rows.due_within(due_from_ms, due_to_ms)
-            yield rows
+            if due_from_ms is not None or due_to_ms is not None:
+                rows = rows.due_within(
+                    due_from_ms or 1, 2**63 - 1 if due_to_ms is None else due_to_ms
+                )
+            if len(rows.offsets):
+                yield rows
 
     def facts(self, start: int, end: int) -> AttributeColumns:
         end = min(end, self.frame(start).end)
