@@ -1,0 +1,406 @@
+"""Push streams: their credit, their sessions, and what becomes of their messages at the end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from goq import limits
+from goq.broker.broker import Broker
+from goq.broker.partition.leases import LeasedBatch
+from goq.broker.topic.push_streams import PushStream, PushStreamOptions
+from goq.broker.topic.topic import Topic
+from goq.clock import ManualClock
+from goq.errors import StreamNotFound, TooManyRequests
+from tests.support.broker.harness import (
+    ack,
+    broker_on,
+    leased,
+    nack,
+    options,
+    publish,
+    receipts,
+    run,
+)
+from tests.support.eventually import until
+
+GROUP = "g"
+
+
+class Node:
+    """A broker with one topic, and streams of it whose batches are kept."""
+
+    def __init__(self, broker: Broker, topic: Topic, clock: ManualClock) -> None:
+        self.broker, self.topic, self.clock = broker, topic, clock
+
+    def open(self, credit: int = 100, **parameters: object) -> Reader:
+        asked = {"consumer": "c", "messages_max": None, "visibility_ms": None} | parameters
+        stream = PushStream(self.topic, GROUP, PushStreamOptions(credit=credit, **asked))  # type: ignore[arg-type]
+        self.broker.streams.open(stream)
+        return Reader(stream)
+
+    async def publish(self, *values: bytes, partition: int = 0) -> None:
+        await publish(self.topic, *values, partition=partition)
+
+    async def left(self) -> list[tuple[bytes, int]]:
+        """Return value and attempt of what another consumer gets now, and lease it."""
+        batches = await self.topic.receiver.receive(GROUP, options(100))
+        return [(value, attempt) for _, attempt, value in leased(batches)]
+
+
+class Reader:
+    """A consumer that reads a stream as messages come."""
+
+    def __init__(self, stream: PushStream) -> None:
+        self.stream = stream
+        self.batches: list[LeasedBatch] = []
+        self.is_over = False
+        self.task = asyncio.ensure_future(self._read())
+
+    async def _read(self) -> None:
+        while batches := await self.stream.next():
+            self.batches += batches
+        self.is_over = True
+
+    @property
+    def values(self) -> list[bytes]:
+        return [value for batch in self.batches for _, _, value in leased([batch])]
+
+    async def got(self, *values: bytes) -> None:
+        """Wait for messages; they are all that came, and no more come."""
+        await until(lambda: len(self.values) >= len(values))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert sorted(self.values) == sorted(values)
+
+    async def disconnect(self, node: Node) -> None:
+        """Stop to read, and close the stream, as a broken connection does."""
+        self.task.cancel()
+        await asyncio.wait([self.task])
+        node.broker.streams.close(self.stream)
+
+    async def ended(self) -> None:
+        await self.task
+        assert self.is_over
+
+
+def on_node(
+    path: Path,
+    test: Callable[[Node], Awaitable[None]],
+    *,
+    partitions: int = 1,
+    ordering: str = "key",
+) -> None:
+    async def main() -> None:
+        clock = ManualClock()
+        settings = {"delivery__ordering": ordering}
+        async with broker_on(path, clock=clock, partitions=partitions, **settings) as broker:  # type: ignore[arg-type]
+            node = Node(broker, await broker.create_topic("t"), clock)
+            await test(node)
+            broker.streams.end_all()
+            for stream in list(broker.streams._streams.values()):
+                broker.streams.close(stream)
+
+    run(main())
+
+
+def test_a_stream_gets_as_many_messages_as_its_credit_and_one_for_each_that_is_settled(
+    tmp_path: Path,
+) -> None:
+    async def test(node: Node) -> None:
+        reader = node.open(3)
+        await node.publish(*(b"%d" % n for n in range(7)))
+        await reader.got(b"0", b"1", b"2")
+        assert reader.stream.account.in_flight == 3
+        first = [receipts(reader.batches)[0]._replace(start=0, end=2)]
+        count, failed = await node.topic.settler.acknowledge(GROUP, first)
+        assert (count, failed) == (2, [])
+        await reader.got(b"0", b"1", b"2", b"3", b"4")
+        await node.topic.settler.nack(GROUP, [first[0]._replace(start=2, end=3)], None, "busy")
+        await until(lambda: len(reader.values) == 6)
+        assert reader.stream.account.in_flight == 3
+
+    on_node(tmp_path, test)
+
+
+def test_a_stream_ends_after_its_maximum_of_messages(tmp_path: Path) -> None:
+    async def test(node: Node) -> None:
+        await node.publish(b"0", b"1", b"2", b"3")
+        reader = node.open(3, messages_max=3)
+        await reader.ended()
+        assert reader.values == [b"0", b"1", b"2"]
+        assert await node.left() == [(b"3", 1)]
+        with pytest.raises(StreamNotFound):
+            node.broker.streams.find("t", GROUP, reader.stream.id)
+
+    on_node(tmp_path, test, ordering="none")
+
+
+def test_what_a_closed_connection_had_is_ready_again_at_once(tmp_path: Path) -> None:
+    async def test(node: Node) -> None:
+        await node.publish(b"0", b"1")
+        await node.publish(b"2", partition=1)
+        reader = node.open()
+        await reader.got(b"0", b"1", b"2")
+        one = receipts(reader.batches)[0]
+        await node.topic.settler.acknowledge(GROUP, [one._replace(end=one.start + 1)])
+        waiting = asyncio.ensure_future(node.topic.receiver.receive(GROUP, options(wait_ms=60_000)))
+        await asyncio.sleep(0)
+        assert len(node.broker.streams) == 1
+        await reader.disconnect(node)
+        assert len(node.broker.streams) == 0
+        again = leased(await waiting) + leased(await node.topic.receiver.receive(GROUP, options()))
+        settled = leased(reader.batches)[0][2]
+        assert sorted(again_value for _, _, again_value in again) == sorted(
+            {b"0", b"1", b"2"} - {settled}
+        )
+        assert {attempt for _, attempt, _ in again} == {2}
+
+    on_node(tmp_path, test, partitions=2)
+
+
+def test_a_consumer_that_ends_its_stream_keeps_its_messages(tmp_path: Path) -> None:
+    async def test(node: Node) -> None:
+        await node.publish(b"0", b"1")
+        reader = node.open()
+        await reader.got(b"0", b"1")
+        streams = node.broker.streams
+        assert streams.find("t", GROUP, reader.stream.id) is reader.stream
+        for topic, group, name in (("u", GROUP, None), ("t", "h", None), ("t", GROUP, "x")):
+            with pytest.raises(StreamNotFound):
+                streams.find(topic, group, name or reader.stream.id)
+        reader.stream.end()
+        await reader.ended()
+        with pytest.raises(StreamNotFound):
+            streams.find("t", GROUP, reader.stream.id)
+        streams.close(reader.stream)
+        await node.publish(b"2")
+        assert await node.left() == [(b"2", 1)]
+        assert await ack(node.topic, GROUP, reader.batches) == 2
+
+    on_node(tmp_path, test)
+
+
+def test_all_streams_end_when_the_node_stops(tmp_path: Path) -> None:
+    async def test(node: Node) -> None:
+        readers = [node.open(consumer=name) for name in "ab"]
+        await asyncio.sleep(0)
+        node.broker.streams.end_all()
+        for reader in readers:
+            await reader.ended()
+
+    on_node(tmp_path, test)
+
+
+def test_a_stream_ends_when_its_topic_is_deleted(tmp_path: Path) -> None:
+    async def test(node: Node) -> None:
+        has_room, full = node.open(), node.open(0, consumer="d")
+        await until(lambda: node.topic.receiver.waiters.count(GROUP))
+        await node.broker.delete_topic("t")
+        await has_room.ended()
+        await full.ended()
+
+    on_node(tmp_path, test)
+
+
+def test_a_new_stream_of_a_session_takes_the_place_of_the_old_one(tmp_path: Path) -> None:
+    async def test(node: Node) -> None:
+        await node.publish(b"0", b"1")
+        old = node.open(session_id="loop")
+        await old.got(b"0", b"1")
+        other = node.open(0, session_id="other")
+        new = node.open(session_id="loop")
+        await old.ended()
+        await new.got(b"0", b"1")
+        assert [attempt for _, attempt, _ in leased(new.batches)] == [2, 2]
+        assert len(node.broker.streams) == 2
+        node.broker.streams.close(old.stream)  # its connection breaks at last
+        await node.publish(b"2")
+        await new.got(b"0", b"1", b"2")
+        other.stream.end()
+
+    on_node(tmp_path, test)
+
+
+def test_a_grant_is_a_number_beyond_what_is_in_flight_or_a_maximum(tmp_path: Path) -> None:
+    async def test(node: Node) -> None:
+        await node.publish(*(b"%d" % n for n in range(9)))
+        reader = node.open(2)
+        await reader.got(b"0", b"1")
+        reader.stream.grant(3)
+        assert reader.stream.account.credit == 5
+        await reader.got(*(b"%d" % n for n in range(5)))
+        reader.stream.grant(0, 7)
+        await reader.got(*(b"%d" % n for n in range(7)))
+        reader.stream.grant(0, 1)
+        await ack(node.topic, GROUP, reader.batches[:1])
+        await reader.got(*(b"%d" % n for n in range(7)))
+        reader.stream.grant(10**9)
+        assert reader.stream.account.credit == limits.STREAM_IN_FLIGHT_MESSAGES_MAX
+        await reader.got(*(b"%d" % n for n in range(9)))
+
+    on_node(tmp_path, test)
+
+
+async def expire(node: Node, reader: Reader) -> None:
+    """Let the leases of a stream run out, and another consumer take the messages."""
+    count = reader.stream.account.in_flight
+    node.clock.advance_ms(21)
+    await until(lambda: reader.stream.account.expired_count == count)
+
+
+SIGNS: dict[str, Callable[[Node, Reader], Awaitable[object]]] = {}
+
+
+def sign(of: Callable[[Node, Reader], Awaitable[object]]) -> None:
+    SIGNS[of.__name__] = of
+
+
+@sign
+async def an_ack_that_comes_too_late(node: Node, reader: Reader) -> None:
+    count, failed = await node.topic.settler.acknowledge(GROUP, receipts(reader.batches[:1]))
+    assert (count, [each.code for each in failed]) == (0, ["lease_lost"])
+
+
+@sign
+async def a_nack(node: Node, reader: Reader) -> None:
+    await nack(node.topic, GROUP, reader.batches[:1])
+
+
+@sign
+async def an_extension(node: Node, reader: Reader) -> None:
+    deadline_ms = node.clock.wall_ms() + 1_000
+    await node.topic.settler.extend(GROUP, receipts(reader.batches[:1]), deadline_ms)
+
+
+@sign
+async def a_heartbeat(node: Node, _reader: Reader) -> None:
+    node.topic.settler.on_heartbeat(GROUP, "c")
+
+
+@sign
+async def more_credit(_node: Node, reader: Reader) -> None:
+    reader.stream.grant(2)
+
+
+@pytest.mark.parametrize("name", SIGNS)
+def test_a_hung_consumer_gets_no_more_than_its_credit_until_it_shows_life(
+    tmp_path: Path, name: str
+) -> None:
+    async def test(node: Node) -> None:
+        reader = node.open(2, visibility_ms=20)
+        await node.publish(b"0", b"1", b"2")
+        await reader.got(b"0", b"1")
+        await expire(node, reader)
+        node.topic.settler.on_heartbeat(GROUP, "another")
+        node.topic.settler.on_heartbeat("h", "c")
+        await node.publish(b"3")
+        await reader.got(b"0", b"1")
+        assert reader.stream.account.room == 0
+        await SIGNS[name](node, reader)
+        await until(lambda: len(reader.values) == 4)
+        assert reader.stream.account.expired_count == 0
+        assert reader.stream.account.in_flight == 2
+
+    on_node(tmp_path, test)
+
+
+def test_a_maximum_set_by_the_client_is_no_sign_of_life(tmp_path: Path) -> None:
+    async def test(node: Node) -> None:
+        reader = node.open(1, visibility_ms=20)
+        await node.publish(b"0", b"1")
+        await reader.got(b"0")
+        await expire(node, reader)
+        reader.stream.grant(0, 1)
+        await reader.got(b"0")
+        assert reader.stream.account.expired_count == 1
+
+    on_node(tmp_path, test)
+
+
+def test_streams_share_the_partitions_of_a_group_and_a_closed_one_leaves_its_own(
+    tmp_path: Path,
+) -> None:
+    async def test(node: Node) -> None:
+        coordinator = node.topic.coordinator
+        readers = [node.open() for _ in range(2)]
+        await until(lambda: all(_owned(node, reader) for reader in readers))
+        assert sorted(_owned(node, readers[0]) + _owned(node, readers[1])) == [0, 1, 2, 3]
+        for number in range(4):
+            await node.publish(b"%d" % number, partition=number)
+        for reader in readers:
+            await reader.got(*(b"%d" % number for number in _owned(node, reader)))
+        await readers[0].disconnect(node)
+        await until(lambda: _owned(node, readers[1]) == [0, 1, 2, 3])
+        await readers[1].got(b"0", b"1", b"2", b"3")
+        await readers[1].disconnect(node)
+        members = coordinator.members(GROUP)
+        assert members is None or not members.membership.members
+
+    on_node(tmp_path, test, partitions=4, ordering="partition")
+
+
+def _owned(node: Node, reader: Reader) -> list[int]:
+    member = reader.stream.session[2]
+    return sorted(node.topic.coordinator.partitions_for(GROUP, member))
+
+
+def test_a_stream_of_a_member_stays_one_without_credit_and_hung_ones_lose_their_session(
+    tmp_path: Path,
+) -> None:
+    async def test(node: Node) -> None:
+        reader = node.open(1, visibility_ms=20)
+        await node.publish(b"0", b"1")
+        await reader.got(b"0")
+        members = node.topic.coordinator.members(GROUP)
+        assert members is not None
+        (member,) = members.membership.members.values()
+        assert member.open_count == 1
+        await expire(node, reader)
+        await until(lambda: member.open_count == 0)
+        reader.stream.grant(1)
+        await until(lambda: member.open_count == 1)
+
+    on_node(tmp_path, test, ordering="partition")
+
+
+class Room:
+    def __init__(self, messages: int) -> None:
+        self.messages = messages
+
+    def left(self) -> int:
+        return self.messages
+
+    def take(self, messages: int) -> None:
+        self.messages -= messages
+
+
+def test_a_stream_takes_no_more_than_its_sender_has_room_for(tmp_path: Path) -> None:
+    async def test(node: Node) -> None:
+        await node.publish(b"0", b"1", b"2")
+        room = Room(2)
+        reader = node.open(room=room)
+        await reader.got(b"0", b"1")
+        assert room.messages == 0
+        room.messages = 5
+        await reader.got(b"0", b"1", b"2")
+        assert room.messages == 4
+
+    on_node(tmp_path, test)
+
+
+def test_no_stream_opens_where_too_many_consumers_wait(tmp_path: Path) -> None:
+    async def test(node: Node) -> None:
+        node.topic.receiver.waiters.count_max = 1
+        node.broker.streams.check_room(node.topic, GROUP)
+        node.open()
+        await until(lambda: node.topic.receiver.waiters.count(GROUP))
+        with pytest.raises(TooManyRequests) as caught:
+            node.broker.streams.check_room(node.topic, GROUP)
+        assert caught.value.retry_after_ms
+        node.broker.streams.check_room(node.topic, "h")
+
+    on_node(tmp_path, test)
