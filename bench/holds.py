@@ -1,16 +1,21 @@
-"""``python -m bench.holds [--only NAME]``: how long requests at their bounds hold the event loop.
+"""``python -m bench.holds [--only NAME] [--profile]``: how long requests hold the event loop.
 
-The requests are those of ``bench.stalls``. The node runs in a thread of this process, and each
+The requests are those of ``bench.stalls``, each the largest of its route. The node runs in a thread of this process, and each
 callback of its loop is timed by the CPU time of that thread. So other work on the machine hardly
 counts, nor does a wait for the disk. Slices of work are cut by CPU time, too. Collections of
-garbage are subtracted: this process has the heap of the client as well.
+garbage are subtracted: this process has the heap of the client as well. With ``--profile`` the
+functions of the longest callback are printed; the profiler makes each call longer.
+
+Exit 1 if a request held the loop for longer than the goal.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import cProfile
 import gc
+import pstats
 import sys
 import tempfile
 import threading
@@ -23,31 +28,39 @@ from typing import Any
 from bench.stalls import SCENARIOS, Caller, Work
 from goq import clock, embedded
 
+_GOAL_MS = 20
 _REST_S = 0.3  # for what a request leaves behind
+_PROFILE_LINES = 25
 
 
 class Holds:
     """The longest callback of the event loop of one thread, in CPU time."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_profiled: bool = False) -> None:
         self.longest_s = 0.0
         self.callback = ""
+        self.profile: cProfile.Profile | None = None
+        self._is_profiled = is_profiled
         self._garbage_s = 0.0
         self._garbage_since_s = 0.0
         self._run = Handle._run
         watch = self
 
         def run(handle: Handle) -> Any:
-            began_s, garbage_s = time.thread_time(), watch._garbage_s
-            try:
-                return watch._run(handle)
-            finally:
-                held_s = time.thread_time() - began_s - (watch._garbage_s - garbage_s)
-                if held_s > watch.longest_s:
-                    watch.longest_s, watch.callback = held_s, repr(handle)
+            return watch._time(handle)
 
         Handle._run = run  # type: ignore[method-assign]
         gc.callbacks.append(self._on_garbage)
+
+    def _time(self, handle: Handle) -> Any:
+        profile = cProfile.Profile(time.thread_time) if self._is_profiled else None
+        began_s, garbage_s = time.thread_time(), self._garbage_s
+        try:
+            return self._run(handle) if profile is None else profile.runcall(self._run, handle)
+        finally:
+            held_s = time.thread_time() - began_s - (self._garbage_s - garbage_s)
+            if held_s > self.longest_s:
+                self.longest_s, self.callback, self.profile = held_s, repr(handle), profile
 
     def _on_garbage(self, phase: str, _info: dict[str, int]) -> None:
         if threading.current_thread() is threading.main_thread():
@@ -57,36 +70,49 @@ class Holds:
         else:
             self._garbage_s += time.thread_time() - self._garbage_since_s
 
-    def reset(self) -> None:
-        """Forget what was longest."""
-        self.longest_s, self.callback = 0.0, ""
+    def take(self) -> tuple[float, str, cProfile.Profile | None]:
+        """Return the longest hold in ms, its callback and its profile; forget them."""
+        found = self.longest_s * 1000, self.callback, self.profile
+        self.longest_s, self.callback, self.profile = 0.0, "", None
+        return found
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.holds", description=__doc__)
     parser.add_argument("--only", metavar="NAME", action="append", help="begins so; repeatable")
-    only = parser.parse_args().only
+    parser.add_argument("--profile", action="store_true", help="print the longest callback's")
+    arguments = parser.parse_args()
     slices = SimpleNamespace(**{name: getattr(time, name) for name in dir(time)})
     slices.perf_counter = time.thread_time
     clock.time = slices  # type: ignore[assignment]
-    embedded._new_event_loop = asyncio.new_event_loop  # uvloop has no callbacks to time
-    holds = Holds()
+    embedded.new_event_loop = asyncio.new_event_loop  # uvloop has no callbacks to time
+    holds = Holds(is_profiled=arguments.profile)
     with (
         tempfile.TemporaryDirectory(prefix=".goq-bench-", dir=Path.cwd()) as folder,
         embedded.Node(Path(folder) / "goq", settings={"defaults.topic.fsync": "never"}) as node,
     ):
-        work = Work(Caller(int(node.url.rpartition(":")[2])))
-        print(f"{'request':30} {'status':>6} {'longest hold':>13}  ms of CPU")
-        for name, prepare in SCENARIOS.items():
-            if only is not None and not any(name.startswith(wanted) for wanted in only):
-                continue
-            request = prepare(work)
-            holds.reset()
-            answer = request()
-            time.sleep(_REST_S)
-            hold_ms = holds.longest_s * 1000
-            print(f"{name:30} {answer.status:6} {hold_ms:13.1f}  {holds.callback[:80]}", flush=True)
-    return 0
+        return _run(Work(Caller(int(node.url.rpartition(":")[2]))), holds, arguments.only)
+
+
+def _run(work: Work, holds: Holds, only: list[str] | None) -> int:
+    assert holds.take()[0], "the loop's callbacks are not timed"
+    worst_ms = 0.0
+    print(f"{'request':30} {'status':>6} {'prepared':>9} {'longest hold':>13}  ms of CPU")
+    for name, prepare in SCENARIOS.items():
+        if only is not None and not any(name.startswith(wanted) for wanted in only):
+            continue
+        request = prepare(work)
+        time.sleep(_REST_S)
+        prepared_ms = holds.take()[0]
+        answer = request()
+        time.sleep(_REST_S)
+        hold_ms, callback, profile = holds.take()
+        worst_ms = max(worst_ms, hold_ms)
+        line = f"{name:30} {answer.status:6} {prepared_ms:9.1f} {hold_ms:13.1f}  {callback[:120]}"
+        print(line, flush=True)
+        if profile is not None:
+            pstats.Stats(profile).sort_stats("tottime").print_stats(_PROFILE_LINES)
+    return int(worst_ms > _GOAL_MS)
 
 
 if __name__ == "__main__":
