@@ -1,10 +1,11 @@
 """``python -m bench.holds [--only NAME] [--profile]``: how long requests hold the event loop.
 
-The requests are those of ``bench.stalls``, each the largest of its route. The node runs in a thread of this process, and each
-callback of its loop is timed by the CPU time of that thread. So other work on the machine hardly
-counts, nor does a wait for the disk. Slices of work are cut by CPU time, too. Collections of
-garbage are subtracted: this process has the heap of the client as well. With ``--profile`` the
-functions of the longest callback are printed; the profiler makes each call longer.
+The requests are those of ``bench.bounds``, each the largest of its route. The node runs in a
+thread of this process, and each callback of its loop is timed by the CPU time of that thread. So
+other work on the machine hardly counts, nor does a wait for the disk. Slices of work are cut by CPU
+time, too. Collections of garbage are subtracted: this process has the heap of the client as well.
+With ``--profile`` the functions of the longest callback are printed; the profiler makes each call
+longer.
 
 Exit 1 if a request held the loop for longer than the goal.
 """
@@ -25,7 +26,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from bench.stalls import SCENARIOS, Caller, Work
+from bench.bounds import SCENARIOS, Caller, Work
 from goq import clock, embedded
 
 _GOAL_MS = 20

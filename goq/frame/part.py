@@ -123,18 +123,19 @@ def _add_validity(
 
 
 def _add_tenants(parts: list[bytes], chosen: Chosen) -> None:
-    """Add the tenants of the rows, with a dictionary of those alone, in order of appearance."""
+    """Add the tenants of the rows, with a dictionary of those alone."""
     known: dict[bytes, int] = {}
-    own: list[int] = []
+    own: list[npt.NDArray[np.uint16]] = []
     for view, rows in chosen:
-        column, names = view.column(Attribute.TENANT), view.encoded_tenant_names
+        column, dictionary = view.column(Attribute.TENANT), view.tenants
         assert column is not None
-        for number in np.frombuffer(column, np.uint16)[rows].tolist():
-            if number == NO_TENANT:
-                own.append(NO_TENANT)
-            else:
-                own.append(known.setdefault(names[number], len(known)))
-    _add(parts, np.array(own, np.uint16).tobytes())
+        assert dictionary is not None
+        used, places = np.unique(np.frombuffer(column, np.uint16)[rows], return_inverse=True)
+        names = dictionary.pick([number for number in used.tolist() if number != NO_TENANT])
+        numbers = [known.setdefault(name, len(known)) for name in names]
+        numbers.append(NO_TENANT)  # the highest number, so the last one used
+        own.append(np.array(numbers, np.uint16)[places])
+    _add(parts, np.concatenate(own).tobytes())
     parts.append(len(known).to_bytes(8, "little"))
     _add(parts, _offsets(np.array([*map(len, known)], np.int32)))
     _add(parts, b"".join(known))

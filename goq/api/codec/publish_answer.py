@@ -7,6 +7,7 @@ publishes message by message.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 from goq.api.codec.messages import encode_json
@@ -14,8 +15,12 @@ from goq.api.router import JSON
 from goq.api.schemas.messages import PublishedOut, PublishOut
 from goq.broker.log.pending_appends import Appended
 from goq.broker.topic.publisher import PublishedFrame
+from goq.clock import TimeSlice
 from goq.http.message import DeferredAnswer, Response
 from goq.units import format_time_us
+
+_NO_RESULTS = b'{"results":[]'
+_JOINED_BYTES_MAX = 256 * 1024
 
 _format_time = lru_cache(maxsize=16)(format_time_us)  # all messages of a frame have one time
 
@@ -76,6 +81,19 @@ class PublishAnswer(DeferredAnswer):
         """Do nothing: the answer has the error."""
 
 
+async def frames_answer(out: PublishOut, stored_frames: Sequence[PublishedFrame]) -> Response:
+    """Return the answer to published frames: ``out`` with a result for each, made in slices."""
+    whole, time_slice = encode_json(out), TimeSlice()
+    parts = [_NO_RESULTS[:-1]]
+    for number, stored in enumerate(stored_frames):
+        parts.append(b"," * bool(number) + encode_json(frame_result(stored)))
+        if time_slice.is_over:
+            await time_slice.next()
+    parts.append(b"]" + whole.removeprefix(_NO_RESULTS))
+    size_bytes = sum(map(len, parts))
+    return Response(200, b"".join(parts) if size_bytes <= _JOINED_BYTES_MAX else parts, JSON)
+
+
 def frame_result(stored: PublishedFrame) -> PublishedOut:
     """Return what is answered for a published frame."""
     return PublishedOut(
@@ -92,4 +110,4 @@ def frame_result(stored: PublishedFrame) -> PublishedOut:
 def answer_tail(durability: str, partitions: int) -> bytes:
     """Return the end of an answer, after its only result."""
     whole = encode_json(PublishOut([], durability, partitions))
-    return b"}]" + whole.removeprefix(b'{"results":[]')
+    return b"}]" + whole.removeprefix(_NO_RESULTS)

@@ -273,7 +273,7 @@ def _from_base64(text: str, field: str) -> bytes:
 def decode_frames(body: bytes, settings: TopicSettings, now_ms: int) -> list[tuple[int, FrameView]]:
     """Return the placed frames of a publish; raise ``InvalidFrame`` naming the first bad frame."""
     frames: list[tuple[int, FrameView]] = []
-    position = raw_bytes = 0
+    position = raw_bytes = dedup_ids = 0
     while position < len(body):
         field = f"frames[{len(frames)}]"
         partition = int.from_bytes(body[position : position + _PARTITION_BYTES], "little")
@@ -292,6 +292,14 @@ def decode_frames(body: bytes, settings: TopicSettings, now_ms: int) -> list[tup
                 f" {RAW_BYTES_PER_REQUEST_MAX} bytes before compression",
                 field=field,
             )
+        if view.header.attributes & Attribute.DEDUP_ID:
+            dedup_ids += view.header.message_count
+            if dedup_ids > limits.DEDUP_IDS_PER_REQUEST_MAX:
+                raise TooLarge(
+                    f"a request brings at most {limits.DEDUP_IDS_PER_REQUEST_MAX} messages in"
+                    " frames with dedup ids",
+                    field=field,
+                )
         # A new view, which drops the bytes that the check decompressed.
         frames.append((partition, FrameView(view.header, view.buffer)))
         position += _PARTITION_BYTES + view.header.frame_bytes

@@ -13,7 +13,7 @@ from goq.api.codec.messages import (
     lanes_of,
     messages_json,
 )
-from goq.api.codec.publish_answer import PublishAnswer, answer_tail, frame_result
+from goq.api.codec.publish_answer import PublishAnswer, answer_tail, frames_answer
 from goq.api.codec.publish_request import (
     CHECKED_AT_ONCE_BYTES,
     decode_frames,
@@ -203,8 +203,7 @@ class MessageRoutes:
             await self._usage.admit_frames(request.principal, [view for _, view in frames])
         topic = topic or await self._create(name)
         stored_frames = await topic.publisher.publish_frames(frames, client_id, acks=acks)
-        results = [frame_result(stored) for stored in stored_frames]
-        return json_response(self._published(topic, results, acks))
+        return await frames_answer(self._published(topic, [], acks), stored_frames)
 
     async def _publish_messages(
         self, request: Request, name: str, decoded: Publish | None

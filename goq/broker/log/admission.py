@@ -26,13 +26,19 @@ from goq.frame.view import FrameView
 
 
 class AppendAdmission(Protocol):
-    """The admission of frames: decides before the write, and learns the outcome."""
+    """The admission of frames: decides before the write, and learns the outcome.
+
+    Its owner calls one method at a time, in any thread.
+    """
 
     def admit(self, view: FrameView, next_offset: int, now_us: int) -> FrameView | Appended | None:
         """Return the frame to append, the place of a duplicate, or None: ask again after the batch.
 
         Raises ``GoqError`` for the frame's sender if it may not be appended.
         """
+
+    def note_duplicate(self) -> None:
+        """Count a frame that is stored already."""
 
     def stage(self, view: FrameView, offset: int, time_us: int) -> None:
         """Record a frame that will be written."""
@@ -84,6 +90,7 @@ class Admission:
         is_ahead: bool = False,
     ) -> None:
         self._window = window
+        self._window_us = window.window_us  # from the next frame on
         self._producers = producers.copy() if is_ahead else producers
         self._is_ahead = is_ahead
         self._numbered: list[_Numbered] = []
@@ -94,8 +101,8 @@ class Admission:
         self._halves_of = 0  # so many staged frames
 
     def configure(self, settings: TopicSettings) -> None:
-        """Apply a changed window."""
-        self._window.configure(dedup_window_us(settings))
+        """Apply a changed window to later frames; a thread may use the window now."""
+        self._window_us = dedup_window_us(settings)
 
     def admit(self, view: FrameView, next_offset: int, now_us: int) -> FrameView | Appended | None:
         """Return the frame to append at ``next_offset``, the place of a duplicate, or None.
@@ -106,13 +113,14 @@ class Admission:
         header = view.header
         known = self._producers.find(header)
         if known is not None:
-            self._stats.duplicate_frames += 1
             left_out: Sequence[DuplicateRow] = ()
             if known.left_out:
                 stored = self._read_frame(known.offset)
                 left_out = stored.left_out if stored is not None else ()
             return Appended(known.offset, known.time_us, True, left_out)
         view = with_absolute_times(view, now_us)
+        if self._window.window_us != self._window_us:
+            self._window.configure(self._window_us)
         if self._window.window_us is None or not header.attributes & Attribute.DEDUP_ID:
             return view
         rows, ids = _ids_of(view)
@@ -126,6 +134,10 @@ class Admission:
             _, offset, time_us = left_out[0]
             return Appended(offset, time_us, left_out=left_out)
         return drop_duplicates(view, left_out)
+
+    def note_duplicate(self) -> None:
+        """Count a frame that is stored already; on the event loop."""
+        self._stats.duplicate_frames += 1
 
     def stage(self, view: FrameView, offset: int, time_us: int) -> None:
         """Record a frame that is being written."""

@@ -46,10 +46,18 @@ from goq.errors import (
     TooManyRequests,
     outcome_unknown,
 )
+from goq.frame.header import Attribute
 from goq.frame.view import FrameView
 from goq.model import Acks, Message
 from goq.storage.log.log import Log
 from goq.storage.log.segment import Segment, WriteBatch
+
+
+class _Decision(NamedTuple):
+    """The result of a frame's admission, and the time that it took for the time of the append."""
+
+    result: FrameView | Appended | GoqError | None
+    now_us: int
 
 
 class _Waiting(NamedTuple):
@@ -57,6 +65,17 @@ class _Waiting(NamedTuple):
     done: Waiter[Appended]
     begins_segment: bool
     acks: Acks
+    decision: _Decision | None = None
+    """The decision of a thread, for a frame with so many dedup ids that it needs one."""
+
+    @property
+    def needs_thread(self) -> bool:
+        """Whether a thread must decide about the frame before it is written."""
+        if self.decision is not None or isinstance(self.frame, SharedFrame):
+            return False
+        header = self.frame.header
+        has_ids = header.attributes & Attribute.DEDUP_ID
+        return bool(has_ids) and header.message_count > limits.DEDUP_IDS_ADMITTED_AT_ONCE
 
 
 class _Exclusive(NamedTuple):
@@ -233,10 +252,12 @@ class GroupCommit:
                 stager = self._stager
                 stage = None if stager is None else partial(stager.stage, batch, written)
                 return JournalWrite(self.log, batch, finish, stage, self._follows)
-            self._run(partial(self.log.write, batch), finish)
+            self._run(partial(self._write, batch), finish)
         elif self._sync_wanted:
             self._sync_wanted = False
             self._run(self.log.sync, self._synced)
+        elif self._queue and isinstance(head := self._queue[0], _Waiting):
+            self._decide_in_thread(head)
         elif self._queue:
             exclusive = self._queue.popleft()
             assert isinstance(exclusive, _Exclusive)
@@ -255,32 +276,36 @@ class GroupCommit:
             self._idle.set()
 
     def _fill(self, written: list[WrittenFrame]) -> WriteBatch | None:
-        """Move queued frames into a batch; None if there is nothing to write."""
+        """Move queued frames into a batch; None if there is nothing to write.
+
+        A frame stays at the head of the queue if a thread has to decide about it first.
+        """
         queue, batch = self._queue, None
         producers: set[int] = set()
-        now_us = 0
+        now_us = dedup_ids = 0
         self._shared.clear()
         while queue and not self._sync_wanted and not isinstance(waiting := queue[0], _Exclusive):
-            frame, done, begins_segment, acks = waiting
+            frame, done, begins_segment, acks, decision = waiting
             if isinstance(frame, SharedFrame):
                 view, queued_bytes = frame.view, frame.size_bytes
             else:
                 view, queued_bytes = frame, frame.header.frame_bytes
             header = view.header
             producer_id = header.sequenced_producer_id
-            if producer_id in producers or (begins_segment and written):
+            if producer_id in producers or (written and (begins_segment or decision)):
                 break  # undecided until the frames before it are committed
+            if waiting.needs_thread:
+                break
+            if header.attributes & Attribute.DEDUP_ID:
+                dedup_ids += header.message_count
+                if written and dedup_ids > limits.COMMIT_BATCH_DEDUP_IDS_MAX:
+                    break
             if batch is None:
-                now_us = self._clock.wall_us()
+                now_us = decision.now_us if decision else self._clock.wall_us()
                 batch = self.log.begin(now_us, roll=begins_segment)
             if not batch.has_room_for(header.frame_bytes):
                 break
-            admitted: FrameView | Appended | GoqError | None
-            try:
-                admit = self._admission and self._admission.admit
-                admitted = admit(view, batch.end_offset, now_us) if admit else view
-            except GoqError as error:
-                admitted = error
+            admitted = (decision or self._decide(view, batch.end_offset, now_us)).result
             if admitted is None:
                 break
             queue.popleft()
@@ -288,6 +313,8 @@ class GroupCommit:
             if isinstance(admitted, GoqError):
                 self.pending.refuse(done, admitted)
             elif isinstance(admitted, Appended):
+                if admitted.duplicate and self._admission:
+                    self._admission.note_duplicate()
                 self.pending.answer_repetition(admitted, done)
             else:
                 if producer_id:
@@ -302,7 +329,42 @@ class GroupCommit:
                     self._admission.stage(admitted, offset, now_us)
                 appended = Appended(offset, now_us, left_out=admitted.left_out)
                 written.append(WrittenFrame(admitted, appended, done, acks))
+            if decision and written:
+                break  # its time is not that of the frames after it
+            if decision:
+                batch = None
         return batch if written else None
+
+    def _decide(self, view: FrameView, next_offset: int, now_us: int) -> _Decision:
+        try:
+            admit = self._admission and self._admission.admit
+            return _Decision(admit(view, next_offset, now_us) if admit else view, now_us)
+        except GoqError as error:
+            return _Decision(error, now_us)
+
+    def _decide_in_thread(self, head: _Waiting) -> None:
+        """Decide about the next frame. Nothing else is admitted, written or settled meanwhile."""
+        frame, found = head.frame, list[_Decision]()
+        assert isinstance(frame, FrameView)
+
+        def decide() -> None:
+            found.append(self._decide(frame, self.log.end_offset, self._clock.wall_us()))
+
+        def go_on(error: Exception | None) -> None:
+            if error is not None:
+                self._fail([], self._as_known(error))
+                return
+            if self._queue and self._queue[0] is head:
+                self._queue[0] = head._replace(decision=found[0])
+            self._turn.join(self)
+
+        self._run(decide, go_on)
+
+    def _write(self, batch: WriteBatch) -> None:
+        """Write a large batch in a thread, and remember its dedup ids there."""
+        self.log.write(batch)
+        if self._admission:
+            self._admission.settle(stored=True)
 
     def _run(self, work: Callable[[], None], then: Callable[[Exception | None], None]) -> None:
         def job() -> None:

@@ -248,6 +248,8 @@ class Log:
             self._checkpoint(batch.segment, batch.start_position, batch.start_offset)
         elif batch.segment.columns is not None and batch.segment.columns.is_block_full:
             batch.segment.columns.flush()
+        if batch.segment.columns is not None:
+            batch.rows = batch.segment.columns.number(batch.rows)
 
     def sync_journaled(self) -> None:
         """Sync what was committed through the journal; any thread may call. Raises ``OSError``."""

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from goq import limits
+from goq.api.codec import publish_answer
 from goq.frame.encoder import NO_DEDUP_ID, Columns, encode_frame
 from goq.frame.hashes import dedup_hash
 from tests.support.api import frames as f
@@ -176,6 +177,25 @@ def test_frames_answer_which_of_their_messages_were_there(node: RunningNode, top
     assert (second["offset"], second["count"], second["duplicate"]) == (3, 3, False)
     assert [(row_0, at_0), (row_2, at_2)] == [(0, 2), (2, 3)]
     assert us_2 > us_0
+
+
+@pytest.mark.parametrize("joined_bytes_max", [0, 10_000])
+def test_an_answer_of_many_frames_has_a_result_for_each(
+    node: RunningNode, topic: str, joined_bytes_max: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publish_answer, "_JOINED_BYTES_MAX", joined_bytes_max)
+    ids = [dedup_hash(name) for name in "abc"]
+    frames = [
+        encode_frame(Columns([b"v"] * len(some), dedup_ids=some)) for some in (ids, ids[1:], ids)
+    ]
+    body = b"".join(f.placed(frame, 0) for frame in frames)
+    answer = node.request("POST", f"/v1/topics/{topic}/messages", body, f.FRAMES)
+    assert answer.status == 200
+    assert answer.json["durability"] == "always"
+    results = answer.json["results"]
+    assert [(one["offset"], one["count"]) for one in results] == [(0, 3), (1, 2), (0, 3)]
+    rows = [[row[:2] for row in one.get("duplicates", [])] for one in results]
+    assert rows == [[], [[0, 1], [1, 2]], [[0, 0], [1, 1], [2, 2]]]
 
 
 def test_received_messages_and_peeked_ones_say_it_too(node: RunningNode, topic: str) -> None:

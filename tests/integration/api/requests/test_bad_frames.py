@@ -239,6 +239,15 @@ def test_more_frames_than_a_request_may_bring_are_refused(node: RunningNode) -> 
     refused(node, many, "too_large", f"frames[{FRAMES_PER_REQUEST_MAX}]", 413)
 
 
+def test_more_dedup_ids_than_a_request_may_bring_are_refused(
+    node: RunningNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "DEDUP_IDS_PER_REQUEST_MAX", 3)
+    ids = [bytes([n]) * 16 for n in (1, 2)]
+    two = encode_frame(Columns([b"one", b"two"], dedup_ids=ids))
+    refused(node, f.placed(GOOD, 0) + f.placed(two, 0) * 2, "too_large", "frames[2]", 413)
+
+
 def test_many_small_zip_bombs_are_refused_at_what_they_come_to(node: RunningNode) -> None:
     small = f.frame(bytes(8 * MIB), bytes(7 * MIB), compress=True)
     refused(node, f.placed(small) * 100, "too_large", "frames[4]", 413)

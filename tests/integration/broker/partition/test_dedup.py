@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from goq import limits
 from goq.broker.topic.publisher import ANY_PARTITION, PublishedFrame, RoutedMessage
 from goq.broker.topic.topic import Topic
 from goq.clock import ManualClock
@@ -17,6 +18,13 @@ from goq.frame.view import FrameView
 from goq.model import Message
 from tests.support.broker.harness import BrokenDisk, MemoryMetadata, broker_on, run
 from tests.support.eventually import until
+
+
+@pytest.fixture(autouse=True, params=["on the event loop", "in a thread"])
+def _admitted(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have each frame admitted there: a thread admits those with many dedup ids."""
+    if request.param == "in a thread":
+        monkeypatch.setattr(limits, "DEDUP_IDS_ADMITTED_AT_ONCE", 0)
 
 
 def dedup_frame(
@@ -253,5 +261,39 @@ def test_messages_without_a_key_meet_their_original_whatever_came_between(tmp_pa
             assert [(s.partition, s.offset, s.time_us) for s in again] == places
             with pytest.raises(InvalidInput):
                 await topic.publisher.publish_frames([(ANY_PARTITION, dedup_frame("a"))])
+
+    run(main())
+
+
+def test_frames_with_many_ids_that_come_together_name_the_first_of_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "COMMIT_BATCH_DEDUP_IDS_MAX", 5)
+
+    async def main() -> None:
+        async with broker_on(tmp_path) as broker:
+            topic = await broker.create_topic("t")
+            sends = [send(topic, text) for text in ("abc", "cd", "...", "dae", "abc", "f")]
+            stored = await asyncio.gather(*sends)
+            assert [(one.offset, left_out(one)) for one in stored] == [
+                (0, []),
+                (3, [(0, 2)]),
+                (4, []),
+                (7, [(0, 3), (1, 0)]),
+                (0, [(0, 0), (1, 1), (2, 2)]),
+                (8, []),
+            ]
+            assert stored_ids(topic) == [dedup_hash(c) if c != "." else None for c in "abcd...ef"]
+
+    run(main())
+
+
+def test_a_window_that_is_switched_off_counts_from_the_next_frame_on(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with broker_on(tmp_path) as broker:
+            topic = await broker.create_topic("t")
+            await send(topic, "ab")
+            await broker.alter_topic("t", {"dedup.window": "none"})
+            assert left_out(await send(topic, "ab")) == []
 
     run(main())

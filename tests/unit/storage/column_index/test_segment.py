@@ -53,6 +53,22 @@ def test_dedup_ids_of_zeros_are_none() -> None:
     assert read_frames([FrameView.parse(frame)]) == (None, None)
 
 
+def test_rows_numbered_before_they_are_added_are_the_same() -> None:
+    tenants = [["a", "b", None], ["c", "a", "a"], [None, None, "d"]]
+    plain, numbered = ColumnsBuilder(), ColumnsBuilder()
+    for number, names in enumerate(tenants):
+        frame = encode_frame(Columns([b""] * 3, tenants=names))
+        view = FrameView.parse(frame)
+        rows = rows_of(FrameView(view.header._replace(base_offset=3 * number), view.buffer))
+        assert rows is not None
+        plain.add(rows, None)
+        numbered.add(numbered.numbered(rows), None)
+    wanted, found = plain.rows(), numbered.rows()
+    assert found.tenant_names == wanted.tenant_names == ["a", "b", "c", "d"]
+    assert found.tenants.tolist() == wanted.tenants.tolist() == [0, 1, -1, 2, 0, 0, -1, -1, 3]
+    assert numbered.size_bytes == plain.size_bytes
+
+
 def test_removed_messages_have_no_rows_but_their_dedup_ids() -> None:
     columns = Columns(
         [b"x"] * 3,

@@ -1,0 +1,15 @@
+"""The largest requests that routes allow: rows of ``bench.stalls`` and ``bench.holds``.
+
+work     a client, the topics to ask about, and the tables of requests
+publish  messages published, as JSON and as frames
+consume  receive, ack and the like
+read     looks at messages, dead letters and events
+admin    looks at groups, topics and the node, and settings
+"""
+
+from bench.bounds import admin, consume, publish, read
+from bench.bounds.work import Caller, Work
+
+SCENARIOS = publish.ROWS | consume.ROWS | read.ROWS | admin.ROWS
+
+__all__ = ["SCENARIOS", "Caller", "Work"]

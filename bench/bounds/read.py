@@ -1,0 +1,108 @@
+"""Looks at messages, dead letters, delayed messages and events."""
+
+from __future__ import annotations
+
+import time
+
+from bench.bounds.work import FRAMES, WIDE, Request, Rows, Work, fields, wide_columns
+from goq.frame.encoder import Columns
+
+ROWS = Rows()
+
+
+@ROWS.add
+def read_json(work: Work) -> Request:
+    path = f"/v1/topics/{work.wide()}/messages?partition=0&limit=10000&offset=30000"
+    return lambda: work.caller.call("GET", path)
+
+
+@ROWS.add
+def read_frames(work: Work) -> Request:
+    path = f"/v1/topics/{work.wide()}/messages?partition=0&limit=10000&offset=55000"
+    return lambda: work.caller.call("GET", path, accept=FRAMES)
+
+
+@ROWS.add
+def message(work: Work) -> Request:
+    work.wide()
+    return lambda: work.caller.call("GET", "/v1/messages/wide:0:59000")
+
+
+@ROWS.add
+def trace(work: Work) -> Request:
+    work.wide()
+    return lambda: work.caller.call("GET", "/v1/messages/wide:0:0/trace")
+
+
+@ROWS.add
+def search_by_header(work: Work) -> Request:
+    path = f"/v1/topics/{work.wide()}/trace?header=name%3D59999&limit=100"
+    return lambda: work.caller.call("GET", path)
+
+
+def _peeking(work: Work, state: str) -> Request:
+    path = f"/v1/topics/{work.wide()}/groups/g/peek?limit=10000&state={state}"
+    return lambda: work.caller.call("GET", path)
+
+
+@ROWS.add
+def peek_ready(work: Work) -> Request:
+    return _peeking(work, "ready")
+
+
+@ROWS.add
+def peek_leased(work: Work) -> Request:
+    work.receive(work.wide(), "g")
+    return _peeking(work, "leased")
+
+
+@ROWS.add
+def peek_done(work: Work) -> Request:
+    return _peeking(work, "done")
+
+
+@ROWS.add
+def peek_dead(work: Work) -> Request:
+    receipts = work.receive(work.wide(), "g")
+    work.caller.do("POST", "/v1/topics/wide/groups/g/reject", {"receipts": receipts})
+    time.sleep(3)
+    return _peeking(work, "dead")
+
+
+@ROWS.add
+def dead_list(work: Work) -> Request:
+    return lambda: work.caller.call("GET", "/v1/topics/wide/dead?limit=10000")
+
+
+@ROWS.add
+def dead_redrive(work: Work) -> Request:
+    return lambda: work.caller.call("POST", "/v1/topics/wide/redrive", {"max_messages": 10_000})
+
+
+@ROWS.add
+def dead_purge(work: Work) -> Request:
+    return lambda: work.caller.call("DELETE", "/v1/topics/wide/dead?max_messages=10000")
+
+
+@ROWS.add
+def scheduled(work: Work) -> Request:
+    topic = work.topic("later")
+    far_ms = int(time.time() * 1000) + 86_400_000
+    for _ in range(2):
+        columns = wide_columns()
+        times = [far_ms - (n * 7919) % WIDE for n in range(WIDE)]
+        found = {**fields(columns), "deliver_at_ms": times, "dedup_ids": None}
+        work.publish(topic, Columns(**found))
+    return lambda: work.caller.call("GET", f"/v1/topics/{topic}/scheduled?limit=1000")
+
+
+@ROWS.add
+def events_json(work: Work) -> Request:
+    topic = work.topic("sparse")
+    if not work.caller.do("GET", f"/v1/topics/{topic}")["partitions"][0]["end_offset"]:
+        for _ in range(8):
+            work.publish(topic, Columns([b"v"] * 65_536))
+    for _ in range(5):
+        receipts = work.receive(topic, "s", 10_000)[::2]
+        work.caller.do("POST", f"/v1/topics/{topic}/groups/s/ack", {"receipts": receipts})
+    return lambda: work.caller.call("GET", f"/v1/topics/{topic}/events?partition=0&limit=1000")
