@@ -241,6 +241,8 @@ class MemoryMetadata:
 
     async def delete_topic(self, name: str, topic_id: int) -> None:
         self.before("delete_topic")
+        if name not in self.rows or self.rows[name].id != topic_id:
+            return
         del self.rows[name]
         for key in [key for key in self.group_settings if key[0] == name]:
             del self.group_settings[key]
