@@ -13,7 +13,7 @@ from goq import limits
 from goq.broker.events.index import EventIndex, LiveBlocks, LiveBlocksBySegment
 from goq.broker.events.index_blocks import BlockBuilder, EventIndexBlock
 from goq.delivery.events.affected import PendingCopies, affected_spans, holds_offset
-from goq.delivery.events.event import AnyEvent, CopyStored, Matured
+from goq.delivery.events.event import AnyEvent, CopyStored, Matured, Trimmed
 from goq.delivery.outbox import Outbox
 from goq.errors import TooManyRequests
 from goq.index_cache import IndexCache
@@ -129,6 +129,8 @@ class LiveEventIndex:
             offset_ranges = self._pending_copies.of(event.entry)
         elif isinstance(event, Matured):
             return event.end_offset > offset
+        elif isinstance(event, Trimmed):
+            return event.start_offset > offset
         else:
             offset_ranges = affected_spans(event)
         return offset_ranges is None or holds_offset(offset_ranges, offset)

@@ -1,0 +1,166 @@
+"""Requests that wait for an event of a message: they wake when it is durable, and only then."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import pytest
+
+from goq import limits
+from goq.broker.events.live_index import LiveEventIndex
+from goq.delivery.events.event import (
+    Acked,
+    AnyEvent,
+    Cancelled,
+    Cause,
+    CopyQueued,
+    CopyStored,
+    Leased,
+    Matured,
+    Moved,
+    Reset,
+    Trimmed,
+    Truncated,
+    token_of,
+)
+from goq.delivery.outbox import Outbox
+from goq.errors import TooManyRequests
+from goq.index_cache import IndexCache
+from goq.storage.log.log import Log
+from tests.support.broker.harness import run
+from tests.support.storage.disk import SimulatedDisk
+from tests.support.storage.logs import DIRECTORY
+
+EPOCH = 1
+
+
+def queued(*offsets: int) -> CopyQueued:
+    spans = [(offset, offset + 1, 1) for offset in offsets]
+    return CopyQueued("g", 0, spans, Cause.NACKED, "", 0, "t.dlq", 0, 7)
+
+
+@contextmanager
+def live_index(outbox: Outbox | None = None) -> Iterator[LiveEventIndex]:
+    disk = SimulatedDisk()
+    log = Log.open(DIRECTORY, disk)
+    with ThreadPoolExecutor(1) as executor:
+        yield LiveEventIndex(log, outbox or Outbox(), EPOCH, disk, executor, IndexCache())
+    log.close()
+
+
+async def is_woken(index: LiveEventIndex, offset: int, *events: AnyEvent) -> bool:
+    """Return whether a request for a message wakes when the events are durable; never before."""
+    changed, done = asyncio.Event(), asyncio.get_running_loop().create_future()
+    with index.watch(offset, changed):
+        index.on_record(events, 100, done)
+        await asyncio.sleep(0)
+        assert not changed.is_set()
+        done.set_result(None)
+        await asyncio.sleep(0)
+        return changed.is_set()
+
+
+ABOUT_5: list[AnyEvent] = [
+    Leased("g", "c", 9, [(3, 6, 1)]),
+    Acked("g", 1, [(5, 6)]),
+    Cancelled([(0, 2), (5, 9)]),
+    Moved(5, 0),
+    Matured(9, 6),
+    Matured(9, 10),
+    Trimmed(6),
+    queued(1, 5),
+]
+ABOUT_OTHERS: list[AnyEvent] = [
+    Leased("g", "c", 9, [(3, 5, 1), (6, 8, 1)]),
+    Acked("g", 1, [(6, 7)]),
+    Moved(4, 0),
+    Matured(9, 5),
+    Trimmed(5),
+    queued(4, 6),
+]
+
+
+@pytest.mark.parametrize("event", ABOUT_5, ids=repr)
+def test_an_event_about_a_message_wakes_the_request_for_it(event: AnyEvent) -> None:
+    async def test() -> None:
+        with live_index() as index:
+            assert await is_woken(index, 5, event)
+            assert await is_woken(index, 5, ABOUT_OTHERS[0], event)
+            with index.watch(5, asyncio.Event()):
+                assert index.is_watched(event)
+            assert not index.is_watched(event)
+
+    run(test())
+
+
+@pytest.mark.parametrize("event", ABOUT_OTHERS, ids=repr)
+def test_an_event_about_other_messages_wakes_no_request(event: AnyEvent) -> None:
+    async def test() -> None:
+        with live_index() as index:
+            assert not await is_woken(index, 5, event)
+            with index.watch(5, asyncio.Event()):
+                assert not index.is_watched(event)
+            with index.watch(4, asyncio.Event()), index.watch(6, asyncio.Event()):
+                assert index.is_watched(event)
+
+    run(test())
+
+
+@pytest.mark.parametrize("event", [Reset("g", 0), Truncated(9)], ids=repr)
+def test_an_event_about_all_messages_wakes_each_request(event: AnyEvent) -> None:
+    async def test() -> None:
+        with live_index() as index:
+            assert await is_woken(index, 5, event)
+
+    run(test())
+
+
+def test_a_stored_copy_wakes_the_requests_for_the_messages_of_its_entry() -> None:
+    async def test() -> None:
+        outbox = Outbox()
+        outbox.add(token_of(0, 3), queued(7), [])
+        with live_index(outbox) as index:
+            done = asyncio.get_running_loop().create_future()
+            index.on_record([Moved(1, 0), queued(1, 5)], 100, done)
+            stored = CopyStored(token_of(EPOCH, 1), 0)
+            assert not await is_woken(index, 4, stored)
+            index.on_record([queued(1, 5)], 100, done)
+            again = CopyStored(token_of(EPOCH, 3), 0)
+            assert await is_woken(index, 5, again)
+            before_the_start = CopyStored(token_of(0, 3), 0)
+            assert not await is_woken(index, 5, before_the_start)
+
+    run(test())
+
+
+def test_every_request_for_a_message_is_woken_and_one_that_left_is_not() -> None:
+    async def test() -> None:
+        with live_index() as index:
+            first, second, gone = (asyncio.Event() for _ in range(3))
+            done = asyncio.get_running_loop().create_future()
+            with index.watch(5, first), index.watch(5, second):
+                with index.watch(5, gone):
+                    pass
+                index.on_record([Moved(5, 0)], 100, done)
+                done.set_result(None)
+                await asyncio.sleep(0)
+            assert (first.is_set(), second.is_set(), gone.is_set()) == (True, True, False)
+
+    run(test())
+
+
+def test_so_many_requests_wait_for_events_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "TRACE_WATCHES_MAX", 2)
+
+    async def test() -> None:
+        with live_index() as index:
+            for _ in range(3):
+                with index.watch(1, asyncio.Event()), index.watch(2, asyncio.Event()):
+                    with pytest.raises(TooManyRequests) as caught:
+                        index.watch(3, asyncio.Event()).__enter__()
+                    assert caught.value.retry_after_ms
+
+    run(test())
