@@ -199,7 +199,13 @@ class AccessControl:
         if self._proof is None:
             raise _only_nodes()
         self._proof(request)
-        principal_id = request.headers[PRINCIPAL]
+        return self.named(request.headers[PRINCIPAL])
+
+    def named(self, principal_id: str) -> Principal:
+        """Return the principal that a node of the cluster names.
+
+        Raises ``NotAuthenticated``, and ``NotLeader`` for a token that is not known here yet.
+        """
         if not self._table.is_known(principal_id):
             raise NotLeader(f"token {principal_id[:50]} is not known here yet", retry_after_ms=500)
         return self._table.named(principal_id)

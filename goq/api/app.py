@@ -200,6 +200,8 @@ class App:
             handle = handle if self.audit is None else self.audit.recorded(handle)
             handle = with_relay(handle, ways.relay_server, cluster.rpc_server)
             self.handle = with_cluster_version(handle, lambda: cluster.state.version)
+            named = None if self.access is None else self.access.named
+            ways.request_server.attach(self.handle, named)
         elif self.audit is not None:
             self.handle = self.audit.recorded(self.handle)
 

@@ -215,6 +215,7 @@ class ClusterBootstrap:
             name,
             lambda: machine.state,
             nodes.call,
+            streams.call,
             probes,
             streams.is_alive,
             _RELAYED_CALLS,

@@ -83,7 +83,9 @@ class ReceiveGateway:
         """Return the leader of each partition of a topic, None where there is none."""
         return self._fanout.partition_leaders.leaders(topic)
 
-    async def take(self, url: str | None, values: Sequence[str], request: Request) -> Response:
+    async def take(
+        self, url: str | None, values: Sequence[str], request: Request, *, is_small: bool
+    ) -> Response:
         """Return a leader's answer. Leases of an answer that arrives too late are released.
 
         Raises ``NotLeader``, and ``TimedOut`` if the leader may have leased messages.
@@ -91,7 +93,9 @@ class ReceiveGateway:
         leaders = self._fanout.partition_leaders
         loop = asyncio.get_running_loop()
         until = loop.time() + limits.REMOTE_STORE_WAIT_MS / 1000
-        asked: asyncio.Future[Any] = asyncio.ensure_future(self._fanout.ask(url, request))
+        asked: asyncio.Future[Any] = asyncio.ensure_future(
+            self._fanout.ask(url, request, is_small=is_small)
+        )
         try:
             while not asked.done():
                 change: asyncio.Future[Any] = leaders.next_change()
@@ -188,10 +192,11 @@ class _Receive:
         for url in self._gateway.leaders_in_rotation(self._values[0]):
             if messages <= 0 or size_bytes <= 0:
                 break
+            is_small = messages <= limits.STREAM_ANSWER_MESSAGES_MAX
+            most_bytes = min(size_bytes, limits.STREAM_ANSWER_BYTES_MAX) if is_small else size_bytes
+            request = self._for_one(messages, most_bytes)
             try:
-                answer = await self._gateway.take(
-                    url, self._values, self._for_one(messages, size_bytes)
-                )
+                answer = await self._gateway.take(url, self._values, request, is_small=is_small)
             except Unavailable as error:
                 self._note_failure(error)
                 continue

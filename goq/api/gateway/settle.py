@@ -104,7 +104,7 @@ async def _ask(
     texts = [text for some in receipts.values() for text in some]
     body = msgspec.json.encode({**fields, "receipts": texts})
     try:
-        answer = await fanout.ask(url, copy_request(request, body=body))
+        answer = await fanout.ask(url, copy_request(request, body=body), is_small=True)
     except NotLeader:
         return None
     except Unavailable as error:

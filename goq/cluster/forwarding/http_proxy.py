@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from urllib.parse import quote
 
 from goq import limits
@@ -44,8 +44,7 @@ class HttpProxy:
         target = quote(request.path, safe="/:")
         if request.query_string:
             target += "?" + request.query_string
-        headers = {n: v for n, v in request.headers.items() if n not in _HOP_BY_HOP}
-        headers[LOCAL] = "true"
+        headers = passed_on(request.headers)
         parsed = parsed_url(url)
         pairs = header_pairs(headers)
         head = encode_head(request.method, parsed, target.encode("latin-1"), pairs)
@@ -71,6 +70,13 @@ class HttpProxy:
     async def close(self) -> None:
         """Close all connections; requests that wait for a response fail."""
         await self._connections.close()
+
+
+def passed_on(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return the headers of a client's request that go to another node, which answers itself."""
+    passed = {name: value for name, value in headers.items() if name not in _HOP_BY_HOP}
+    passed[LOCAL] = "true"
+    return passed
 
 
 async def _response(answer: ProtocolStream) -> Response:

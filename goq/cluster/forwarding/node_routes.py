@@ -9,6 +9,11 @@ from collections.abc import Callable
 
 from goq.cluster.forwarding.http_proxy import HttpProxy
 from goq.cluster.forwarding.relay import Call, RelayServer, RoutedCalls, RoutedProxy
+from goq.cluster.forwarding.streamed_requests import (
+    StreamCall,
+    StreamedRequests,
+    StreamedRequestServer,
+)
 from goq.cluster.metadata.state import MetadataState
 from goq.cluster.rpc.client import PeerTls, RpcClient
 from goq.cluster.rpc.peer_links import PeerLinks
@@ -18,7 +23,8 @@ from goq.cluster.rpc.server import RpcHandler
 class NodeRoutes:
     """The ways of the node ``name``.
 
-    ``call`` calls a node directly, and ``probes`` does for the links. ``is_alive`` returns whether
+    ``call`` calls a node directly, ``call_over_stream`` only over its stream, and ``probes`` calls
+    for the links. ``is_alive`` returns whether
     the stream with a node gives signs of life. ``relayed`` are the paths of the calls that may be
     relayed. ``tls`` is for forwarded requests.
     """
@@ -28,6 +34,7 @@ class NodeRoutes:
         name: str,
         state: Callable[[], MetadataState],
         call: Call,
+        call_over_stream: StreamCall,
         probes: RpcClient,
         is_alive: Callable[[str], bool],
         relayed: frozenset[str],
@@ -36,15 +43,21 @@ class NodeRoutes:
         proxy = HttpProxy(tls)
         self.links = PeerLinks(name, state, probes.call, is_alive)
         self.calls = RoutedCalls(self.links, call)
-        self.proxy = RoutedProxy(proxy, self.links, state, probes.signed_headers)
+        streamed = StreamedRequests(call_over_stream)
+        self.proxy = RoutedProxy(proxy, streamed, self.links, state, probes.signed_headers)
         self.relay_server = RelayServer(
             proxy, self.links, state, call, relayed, probes.signed_headers
         )
+        self.request_server = StreamedRequestServer()
         self._probes = probes
 
     def handlers(self) -> dict[str, RpcHandler]:
         """Return the handlers of the calls of other nodes, by path."""
-        return {**self.links.handlers(), **self.relay_server.handlers()}
+        return {
+            **self.links.handlers(),
+            **self.relay_server.handlers(),
+            **self.request_server.handlers(),
+        }
 
     async def close(self) -> None:
         """Close all connections; requests that wait for a response fail."""

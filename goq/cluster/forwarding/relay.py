@@ -22,6 +22,7 @@ import msgspec
 
 from goq import limits
 from goq.cluster.forwarding.http_proxy import HttpProxy
+from goq.cluster.forwarding.streamed_requests import StreamedRequests
 from goq.cluster.metadata.state import MetadataState
 from goq.cluster.rpc.peer_links import PeerLinks
 from goq.cluster.rpc.server import AUTHENTICATION_HEADERS, CALL_PREFIX, RpcHandler
@@ -68,22 +69,29 @@ class RoutedCalls:
 
 
 class RoutedProxy:
-    """Forwards clients' requests to other nodes, directly or over a relay."""
+    """Forwards clients' requests to other nodes, directly or over a relay.
+
+    ``streamed`` sends small ones over the streams between nodes.
+    """
 
     def __init__(
         self,
         proxy: HttpProxy,
+        streamed: StreamedRequests,
         links: PeerLinks,
         state: Callable[[], MetadataState],
         sign: Sign,
     ) -> None:
         self._proxy = proxy
+        self._streamed = streamed
         self._links = links
         self._state = state
         self._sign = sign
 
-    async def forward(self, url: str, request: Request) -> Response:
+    async def forward(self, url: str, request: Request, *, is_small: bool = False) -> Response:
         """Return the response of the node at ``url``, which does not forward the request again.
+
+        ``is_small`` says that the node answers at once, by a small answer.
 
         Raises ``NotLeader`` or ``PartitionOffline`` if it cannot be reached and did nothing. If no
         response came, the node may have done what was asked: ``TimedOut``, or ``Unavailable`` for a
@@ -91,6 +99,10 @@ class RoutedProxy:
         """
         node = _node_at(self._state(), url)
         relay = self._links.relay_to(node)
+        if is_small and relay is None:
+            answer = await self._links.unless_lost(node, self._streamed.ask(node, request))
+            if answer is not None:
+                return answer
         if request.principal is not None:
             request = _with_headers(request, {PRINCIPAL: request.principal.id})
         if relay is None:

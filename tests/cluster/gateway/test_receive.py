@@ -7,11 +7,14 @@ import socket
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 from goq.api.codec.leased import read_frames
 from goq.api.router import FRAMES
+from goq.cluster.forwarding.http_proxy import HttpProxy
+from goq.http.message import Request, Response
 from tests.support.cluster.running_cluster import RunningCluster, running_cluster
 from tests.support.eventually import eventually
 from tests.support.node.node_api import Answer
@@ -169,6 +172,27 @@ def test_a_mistake_is_refused_as_on_a_node_of_its_own(
     for node in cluster.nodes:
         answer = node.request("POST", _path(topic, verb), body, headers)
         assert (answer.status, answer.json) == (expected.status, expected.json)
+
+
+def test_small_receives_and_acks_go_over_the_streams_between_nodes(
+    cluster: RunningCluster, topic: str
+) -> None:
+    forwarded: list[str] = []
+    original = HttpProxy.forward
+
+    async def forward(self: HttpProxy, url: str, request: Request) -> Response:
+        forwarded.append(request.path)
+        return await original(self, url, request)
+
+    with patch.object(HttpProxy, "forward", forward):
+        _publish(cluster, topic, [n % 6 for n in range(900)])
+        for node in cluster.nodes:
+            messages = _receive(node, topic, max_messages=100)
+            assert len(messages) == 100
+            assert _settle(node, topic, messages) == {"settled": 100, "failed": []}
+        assert forwarded == []
+        assert len(_receive(cluster.nodes[0], topic, max_messages=600)) == 600
+        assert forwarded
 
 
 def test_a_group_is_reset_on_all_nodes(cluster: RunningCluster, topic: str) -> None:

@@ -36,8 +36,8 @@ from goq.errors import GoqError, InvalidFrame
 
 _log = logging.getLogger("goq.cluster")
 _GATHER_S = 0.01
-_JOINING_S = 1.0  # from a partition that joins, for which more may follow
-_JOINING_WAIT_MS = 20
+_JOINING_S = 0.25  # from a partition that joins, for which more may follow
+_JOINING_WAIT_MS = 25
 _PAUSE_S_MIN = 0.02
 _PAUSE_S_MAX = 1.0
 
