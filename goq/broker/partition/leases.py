@@ -27,7 +27,7 @@ from goq.config.topic import Ordering, TopicSettings
 from goq.delivery.events.event import Cause, CopyQueued, Leased, Range, Skipped, Span
 from goq.delivery.group.attempt_ranges import gaps
 from goq.delivery.selection.redelivery import RetryRule
-from goq.delivery.selection.selector import ANY_RETRY, Selector, may_select
+from goq.delivery.selection.selector import Selector, may_select
 from goq.delivery.settlement import (
     FailureContext,
     Settlement,
@@ -128,9 +128,9 @@ class Leases:
         visibility_ms: int | None,
         *,
         bytes_max: int,
-        wait: bool = False,
-        rule: RetryRule = ANY_RETRY,
-        session_id: str = "",
+        wait: bool,
+        rule: RetryRule,
+        session_id: str,
     ) -> tuple[LeasedBatch, asyncio.Future[Appended]] | None:
         """Lease ready messages to a consumer of a group; return None without any.
 

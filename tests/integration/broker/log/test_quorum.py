@@ -133,6 +133,23 @@ def test_a_batch_is_offered_to_other_nodes_once_the_disk_has_taken_one(tmp_path:
     _run(tmp_path, test)
 
 
+def test_after_a_batch_that_the_disk_refused_the_next_one_is_not_offered(tmp_path: Path) -> None:
+    async def test(setup: _Setup) -> None:
+        setup.commit.append(frame(b"a"))
+        await setup.stored(1)
+        setup.disk.capacity_bytes = setup.disk.used_bytes
+        with pytest.raises(StorageFull):
+            await setup.commit.append(frame(b"b"))
+        setup.disk.capacity_bytes = None
+        setup.quorum.takes_offers = True
+        for stored in (2, 3):
+            setup.commit.append(frame(b"c"))
+            await setup.stored(stored)
+        assert setup.quorum.offered == [(2, 3)]
+
+    _run(tmp_path, test)
+
+
 @pytest.mark.parametrize("is_offered", [True, False])
 def test_a_full_disk_ends_the_writer_only_if_other_nodes_may_have_what_it_refused(
     tmp_path: Path, *, is_offered: bool

@@ -165,6 +165,21 @@ def test_keys_whose_hashes_are_the_same_are_told_apart(tmp_path: Path) -> None:
     run(main())
 
 
+def test_dedup_ids_that_begin_alike_are_told_apart(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with broker_on(tmp_path) as broker:
+            topic = await broker.create_topic("t")
+            ids = [b"the same" + bytes([number] * 8) for number in (1, 2, 3)]
+            frame = encode_frame(Columns([b""] * 3, dedup_ids=ids))
+            await topic.publisher.publish_frames([(0, FrameView.parse(frame))])
+            for _ in range(2):
+                page = await broker.finder.find(topic, MessageQuery(dedup_id=ids[1]), 10, None)
+                assert [found.offset for found in page.found] == [1]
+                await topic.partitions[0].trimmer.roll()
+
+    run(main())
+
+
 def test_a_page_counts_what_it_searched(tmp_path: Path) -> None:
     async def main() -> SearchPage:
         async with broker_on(tmp_path, partitions=2) as broker:

@@ -106,3 +106,18 @@ def test_a_queue_that_is_stopped_opens_no_further_topic() -> None:
         assert opening.begun == ["t1", "t2"]
 
     asyncio.run(run())
+
+
+def test_a_topic_that_was_opened_meanwhile_is_not_opened_again() -> None:
+    async def run() -> None:
+        opening = Opening()
+        opening.gate.set()
+        queue = StartQueue(opening, 0)
+        queue.take(rows(30))
+        queue.start()
+        await queue.wait_for("t29", "t28")
+        await queue.wait_for_all()
+        await queue.close()
+        assert sorted(opening.begun) == sorted(f"t{number}" for number in range(1, 30))
+
+    asyncio.run(run())
