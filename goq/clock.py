@@ -69,6 +69,22 @@ class TimeSlice:
         self._until_s = time.perf_counter() + SLICE_S
 
 
+def beat_delay_s(now_s: float, period_s: float) -> float:
+    """Return the time until a multiple of a period: from half of one to one and a half.
+
+    Work that is due at multiples of its period shares its wakes, which cost more than short work.
+    """
+    delay_s = period_s - now_s % period_s
+    return delay_s if delay_s >= period_s / 2 else delay_s + period_s
+
+
+async def next_beat(period_s: float) -> None:
+    """Wait for the next multiple of a period, by the event loop's clock."""
+    import asyncio
+
+    await asyncio.sleep(beat_delay_s(asyncio.get_running_loop().time(), period_s))
+
+
 class ManualClock:
     """A clock that changes only when it is moved: for tests and simulations."""
 

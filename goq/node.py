@@ -20,7 +20,7 @@ from goq.api.metrics.request_spans import RequestSpans
 from goq.broker.broker import Broker
 from goq.broker.metadata import LocalMetadata, MetadataStore
 from goq.broker.partition.partition import Partition
-from goq.clock import Clock, SystemClock
+from goq.clock import Clock, SystemClock, next_beat
 from goq.config.exposure import check_exposure, check_secret_files
 from goq.config.node import Config
 from goq.errors import StorageFull, UsageError
@@ -168,7 +168,7 @@ class NodeServer:
                 if before is not state:
                     await self.cluster.hand_over_controller()
             before = state
-            await asyncio.sleep(limits.DISK_SPACE_CHECK_S)
+            await next_beat(limits.DISK_SPACE_CHECK_S)
 
     def _lock_data_dir(self, disk: Disk) -> DataDirLock:
         data_dir = self.config.broker.data_dir

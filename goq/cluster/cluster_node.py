@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from goq import limits
 from goq.broker.runtime.tasks import Tasks
+from goq.clock import next_beat
 from goq.cluster.admin.backup_files import LeaderFiles
 from goq.cluster.admin.cluster_view import ClusterView
 from goq.cluster.controller.node_liveness import Heartbeat
@@ -202,12 +203,12 @@ class ClusterNode:
 
     async def _check_replicas(self) -> None:
         while True:
-            await asyncio.sleep(limits.IN_SYNC_CHECK_MS / 1000)
+            await next_beat(limits.IN_SYNC_CHECK_MS / 1000)
             self.replicas.check_in_sync()
 
     async def _repair_replicas(self) -> None:
         while True:
-            await asyncio.sleep(limits.REPAIR_CHECK_MS / 1000)
+            await next_beat(limits.REPAIR_CHECK_MS / 1000)
             self.repairs.start_due_repairs()
 
 

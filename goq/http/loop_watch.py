@@ -19,6 +19,7 @@ from time import perf_counter
 from typing import Final, NamedTuple
 
 from goq import limits
+from goq.clock import beat_delay_s
 from goq.histogram import Histogram
 from goq.http.message import Request
 from goq.log_throttle import LogThrottle
@@ -27,7 +28,7 @@ REQUEST: Final = "request"
 JOURNAL: Final = "journal"
 GARBAGE: Final = "garbage"
 OTHER: Final = "other"
-_TICK_S: Final = 0.05
+_TICK_S: Final = 0.1
 _KEPT_S: Final = 60.0
 _LOG_PERIOD_S: Final = 10.0
 _log: Final = logging.getLogger("goq.http")
@@ -128,8 +129,9 @@ class LoopWatch:
             self._longest_s, self._since_s = {}, now_s
 
     def _arm(self, loop: asyncio.AbstractEventLoop) -> None:
-        due_s = perf_counter() + _TICK_S
-        self._timer = loop.call_later(_TICK_S, self._tick, loop, due_s, self.held_s)
+        delay_s = beat_delay_s(loop.time(), _TICK_S)
+        due_s = perf_counter() + delay_s
+        self._timer = loop.call_later(delay_s, self._tick, loop, due_s, self.held_s)
 
     def _tick(self, loop: asyncio.AbstractEventLoop, due_s: float, held_before_s: float) -> None:
         late_s = perf_counter() - due_s - (self.held_s - held_before_s)

@@ -22,7 +22,7 @@ import msgspec
 
 from goq import limits
 from goq.broker.runtime.tasks import Tasks
-from goq.clock import Clock
+from goq.clock import Clock, next_beat
 from goq.cluster.controller.node_liveness import Heartbeat
 from goq.cluster.metadata.features import OWN_LEVEL
 from goq.cluster.rpc.server import CALL_PREFIX
@@ -77,7 +77,7 @@ class HeartbeatSender:
     async def run(self) -> None:
         """Send heartbeats until cancelled."""
         while True:
-            await asyncio.sleep(limits.NODE_HEARTBEAT_MS / 1000)
+            await next_beat(limits.NODE_HEARTBEAT_MS / 1000)
             self._tasks.start(self.send())  # one that hangs does not delay the next
 
     async def send(self) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 from pysyncobj import FAIL_REASON
 
 from goq import limits
+from goq.clock import next_beat
 from goq.cluster.raft import codec
 from goq.cluster.raft.driver import Driver, RaftSettings, RaftStatus
 from goq.cluster.raft.member import RaftMember, check_member
@@ -103,7 +104,7 @@ class RaftNode:
         This call is safe from here, and wakes no thread that rests.
         """
         while True:
-            await asyncio.sleep(limits.RAFT_OWNER_SIGN_S)
+            await next_beat(limits.RAFT_OWNER_SIGN_S)
             if self._driver is not None:
                 self._driver.on_owner_alive()
 

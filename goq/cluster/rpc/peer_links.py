@@ -24,6 +24,7 @@ import msgspec
 
 from goq import limits
 from goq.broker.runtime.tasks import Tasks
+from goq.clock import next_beat
 from goq.cluster.metadata.state import MetadataState, NodeMetadata
 from goq.cluster.rpc.server import CALL_PREFIX, RpcHandler
 from goq.errors import GoqError, InvalidInput, NotLeader, PartitionOffline, TimedOut, Unavailable
@@ -75,7 +76,7 @@ class PeerLinks:
     async def run(self) -> None:
         """Probe until cancelled."""
         while True:
-            await asyncio.sleep(limits.LINK_PROBE_MS / 1000)
+            await next_beat(limits.LINK_PROBE_MS / 1000)
             others = self._state().nodes.keys() - {self._name}
             for gone in (self._lost_s.keys() | self._views.keys()) - others:
                 self._lost_s.pop(gone, None)

@@ -22,6 +22,7 @@ from typing import Final, Protocol, cast
 
 from goq import limits
 from goq.broker.runtime.tasks import Tasks
+from goq.clock import next_beat
 from goq.cluster.metadata.features import has_push_streams, has_stream_calls
 from goq.cluster.metadata.state import MetadataState
 from goq.cluster.raft.transport.link import Credentials, Link
@@ -116,7 +117,7 @@ class PeerStreams:
         try:
             while True:
                 self._check()
-                await asyncio.sleep(limits.PUSH_STREAM_CHECK_S)
+                await next_beat(limits.PUSH_STREAM_CHECK_S)
         finally:
             self._is_closed = True
             for link in [*self._streams.values(), *self._handshaking]:
@@ -132,7 +133,7 @@ class PeerStreams:
                 link.abort("the node is unknown, or has another disk than it is registered with")
             elif has_stream_calls(state) and (renewal := self._host.renewal(node)):
                 link.send(renewal)
-            elif now_s - link.sent_s >= limits.PUSH_STREAM_CHECK_S:
+            elif now_s - link.sent_s >= limits.PUSH_STREAM_CHECK_S / 2:
                 link.send(b"")
         if not has_push_streams(state):
             return
