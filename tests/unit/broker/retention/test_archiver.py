@@ -1,0 +1,297 @@
+"""The archive of a node: what is in it, what comes and goes, and what expires."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+
+import pytest
+from msgspec.structs import replace
+
+from goq.broker.partition_context import PartitionId
+from goq.broker.retention.archiver import Archiver, ArchiveTotals, find_expired
+from goq.clock import ManualClock
+from goq.config.topic import TopicSettings
+from goq.errors import CorruptData
+from goq.storage.log.log import Log, LogConfig
+from goq.storage.log.segment import Segment
+from goq.storage.node_db import ArchiveRow
+from tests.support.broker.harness import MemoryMetadata, run
+from tests.support.storage.disk import InlineExecutor, SimulatedDisk
+from tests.support.storage.logs import START_US, append, frame_of
+
+ROOT = Path("/data/archive")
+ONE, TWO, OTHER = PartitionId("t", 0), PartitionId("t", 1), PartitionId("u", 0)
+SETTINGS = TopicSettings()
+
+
+def row(base: int, *, log: str = "messages", first_us: int = 1, last_us: int = 1) -> ArchiveRow:
+    return ArchiveRow("t", 0, log, base, base + 10, 100, 50, first_us, last_us, 9, 4)
+
+
+class Node:
+    """An archive, and logs whose segments are archived in it."""
+
+    def __init__(self, disk: SimulatedDisk | None = None, root: Path = ROOT) -> None:
+        self.disk = disk or SimulatedDisk()
+        self.metadata = MemoryMetadata()
+        self.clock = ManualClock()
+        self.root = root
+        self.archive = self.started()
+        self.logs: dict[tuple[PartitionId, str], Log] = {}
+
+    def started(self) -> Archiver:
+        return Archiver(
+            self.root,
+            self.disk,
+            self.metadata,  # type: ignore[arg-type]
+            self.clock,
+            executor=InlineExecutor(),
+        )
+
+    def segments(self, identity: PartitionId, log: str = "messages") -> list[Segment]:
+        """Return the sealed segments of a log of 12 messages, three a segment."""
+        path = Path("/data/topics") / identity.folder / str(identity.number) / log
+        opened = Log.open(path, self.disk, LogConfig(segment_bytes=1))
+        for number in range(5):
+            append(opened, [frame_of([b"%d" % number] * 3)], time_us=START_US + number)
+        self.logs[identity, log] = opened
+        return list(opened.segments[:-1])
+
+    async def archive_all(self, identity: PartitionId, log: str = "messages") -> list[ArchiveRow]:
+        return [
+            await self.archive.archive_segment(identity, log, segment)
+            for segment in self.segments(identity, log)
+        ]
+
+    def content(self, found: ArchiveRow) -> bytes:
+        segment = self.archive.segment(found, has_columns=False)
+        return bytes(self.archive.disk.read(segment.path, 0, found.size_bytes))
+
+
+def on_node(test: Callable[[Node], Awaitable[None]]) -> None:
+    async def main() -> None:
+        node = Node()
+        node.disk.make_dir(ROOT)
+        await node.archive.open({"t", "u"})
+        await test(node)
+        node.archive.close()
+
+    run(main())
+
+
+def test_an_archived_segment_is_listed_found_and_read_as_it_was() -> None:
+    async def test(node: Node) -> None:
+        rows = await node.archive_all(ONE)
+        assert [(r.base_offset, r.end_offset) for r in rows] == [(0, 3), (3, 6), (6, 9), (9, 12)]
+        assert list(node.archive.rows(ONE, "messages")) == rows
+        assert node.archive.rows(ONE, "events") == node.archive.rows(TWO, "messages") == ()
+        for offset in range(12):
+            assert node.archive.find(ONE, "messages", offset) == rows[offset // 3]
+        assert node.archive.find(ONE, "messages", 12) is None
+        assert node.archive.find(TWO, "messages", 0) is None
+        assert node.metadata.archive == {each[:4]: each for each in rows}
+        log = node.logs[ONE, "messages"]
+        for segment, each in zip(log.segments[:-1], rows, strict=True):
+            assert node.content(each) == node.disk.read_all(segment.path)
+            assert (each.first_time_us, each.last_time_us) == (segment.time_us, segment.time_us)
+            assert each.archived_at_us == node.clock.wall_us()
+            assert each.archived_bytes == node.disk.size(node.archive.file_of(each))
+
+    on_node(test)
+
+
+def test_readers_share_a_segment_which_knows_its_times() -> None:
+    async def test(node: Node) -> None:
+        each = (await node.archive_all(ONE))[1]
+        segment = node.archive.segment(each, has_columns=False)
+        assert node.archive.segment(each, has_columns=False) is segment
+        assert (segment.base_offset, segment.end_offset) == (3, 6)
+        assert (segment.size_bytes, segment.time_us) == (each.size_bytes, each.last_time_us)
+        assert segment.first_time_us == each.first_time_us
+        unknown = node.archive.segment(each._replace(first_time_us=0), has_columns=False)
+        assert unknown.first_time_us is None
+
+    on_node(test)
+
+
+def test_a_segment_between_others_is_listed_in_its_place() -> None:
+    async def test(node: Node) -> None:
+        first, second, third, *_ = node.segments(ONE)
+        for segment in (third, first, second, first):
+            await node.archive.archive_segment(ONE, "messages", segment)
+        listed = node.archive.rows(ONE, "messages")
+        assert [each.base_offset for each in listed] == [0, 3, 6]
+
+    on_node(test)
+
+
+def test_a_segment_that_was_archived_before_is_taken_over_unless_it_is_another() -> None:
+    async def test(node: Node) -> None:
+        segment = node.segments(ONE)[0]
+        first = await node.archive.archive_segment(ONE, "messages", segment)
+        path = node.archive.file_of(first)
+        before = node.disk.read_all(path)
+        node.clock.advance_ms(5)
+        again = await node.archive.archive_segment(ONE, "messages", segment)
+        assert again == first._replace(archived_at_us=node.clock.wall_us())
+        assert node.disk.read_all(path) == before
+        node.disk.flip(path, len(before) // 3, 1)
+        await node.archive.archive_segment(ONE, "messages", segment)
+        assert node.content(first) == node.disk.read_all(segment.path)
+
+    on_node(test)
+
+
+def test_totals_are_those_of_the_messages_and_the_bytes_of_all_files() -> None:
+    async def test(node: Node) -> None:
+        assert node.archive.topic_totals("t") is None
+        rows = [*await node.archive_all(ONE), *await node.archive_all(TWO)]
+        events = await node.archive_all(ONE, "events")
+        await node.archive_all(OTHER)
+        found = node.archive.topic_totals("t")
+        size_bytes = sum(each.archived_bytes for each in [*rows, *events])
+        assert found == ArchiveTotals(8, 24, size_bytes, START_US)
+        some = node.archive.topic_totals("t", {1})
+        assert some == ArchiveTotals(4, 12, sum(each.archived_bytes for each in rows[4:]), START_US)
+        assert node.archive.topic_totals("t", {7}) is None
+
+    on_node(test)
+
+
+def test_a_start_knows_what_was_archived_and_finds_what_is_not_listed() -> None:
+    async def test(node: Node) -> None:
+        rows = await node.archive_all(ONE)
+        others = await node.archive_all(OTHER)
+        del node.metadata.archive[rows[1][:4]]
+        part = node.archive.file_of(rows[0]).with_name("x.part")
+        node.disk.put(part, b"half")
+        again = node.started()
+        await again.open({"t", "u"})
+        assert list(again.rows(ONE, "messages")) == rows
+        assert list(again.rows(OTHER, "messages")) == others
+        assert rows[1][:4] in node.metadata.archive
+        assert part.name not in node.disk.names(part.parent)
+        again.close()
+
+    on_node(test)
+
+
+def test_the_archive_of_a_topic_that_came_later_is_taken_up() -> None:
+    async def test(node: Node) -> None:
+        rows = await node.archive_all(ONE)
+        again = node.started()
+        node.metadata.archive.clear()
+        await again.open({"u"})
+        assert again.rows(ONE, "messages") == ()
+        await again.take_up("t")
+        assert list(again.rows(ONE, "messages")) == rows
+        assert node.metadata.archive.keys() == {each[:4] for each in rows}
+        await again.take_up("t")
+        assert list(again.rows(ONE, "messages")) == rows
+        again.close()
+
+    on_node(test)
+
+
+def test_a_deleted_topic_takes_its_archive_and_no_other() -> None:
+    async def test(node: Node) -> None:
+        rows = await node.archive_all(ONE)
+        others = await node.archive_all(OTHER)
+        await node.archive.delete_topic("t")
+        assert node.archive.rows(ONE, "messages") == ()
+        assert "t" not in node.disk.names(ROOT)
+        assert list(node.archive.rows(OTHER, "messages")) == others
+        assert node.content(others[0])
+        with pytest.raises(FileNotFoundError):
+            node.content(rows[0])
+
+    on_node(test)
+
+
+def test_a_copy_from_another_node_is_what_is_there_or_nothing() -> None:
+    async def test(node: Node) -> None:
+        rows = await node.archive_all(ONE)
+        target = Node(root=Path("/other/archive"))
+        target.disk.make_dir(target.root)
+        await target.archive.open({"t"})
+        each = rows[1]
+
+        async def read(position: int) -> bytes:
+            return await node.archive.read_chunk(each, position, 20)
+
+        await target.archive.copy_segment(each, read)
+        assert list(target.archive.rows(ONE, "messages")) == [each]
+        assert target.metadata.archive == {each[:4]: each}
+        assert target.content(each) == node.content(each)
+        other = rows[2]
+        for wrong in (other, each._replace(end_offset=7), each._replace(crc32c=1)):
+            target.archive._rows.clear()
+            with pytest.raises(CorruptData):
+                await target.archive.copy_segment(wrong, read)
+            assert target.archive.rows(ONE, "messages") == ()
+        await target.archive.copy_segment(each._replace(archived_at_us=1), read)
+        assert len(target.archive.rows(ONE, "messages")) == 1
+        target.archive.close()
+
+    on_node(test)
+
+
+def test_a_chunk_of_a_file_is_read_up_to_its_end() -> None:
+    async def test(node: Node) -> None:
+        each = (await node.archive_all(ONE))[0]
+        whole = node.disk.read_all(node.archive.file_of(each))
+        assert await node.archive.read_chunk(each, 3, 10) == whole[3:13]
+        assert await node.archive.read_chunk(each, len(whole), 10) == b""
+
+    on_node(test)
+
+
+def test_what_is_beyond_the_total_retention_goes_from_list_and_manifest() -> None:
+    async def test(node: Node) -> None:
+        rows = await node.archive_all(ONE)
+        kept = await node.archive_all(TWO)
+        settings = replace(SETTINGS, total_bytes=sum(r.size_bytes for r in rows) + 10)
+        live_bytes = {0: rows[0].size_bytes + 11, 1: 10}
+        assert await node.archive.expire("t", SETTINGS, START_US, live_bytes) == 0
+        assert await node.archive.expire("unknown", settings, START_US, live_bytes) == 0
+        assert await node.archive.expire("t", settings, START_US, live_bytes) == 2
+        assert list(node.archive.rows(ONE, "messages")) == rows[2:]
+        assert list(node.archive.rows(TWO, "messages")) == kept
+        assert node.metadata.archive.keys() == {each[:4] for each in [*rows[2:], *kept]}
+        assert node.archive.find(ONE, "messages", 0) is None
+
+    on_node(test)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_oldest_go_until_what_stays_is_young_and_small_enough(seed: int) -> None:
+    chance = Random(seed)
+    now_us = 100_000
+    times_us = sorted(chance.randrange(1, 100_000) for _ in range(7))
+    messages = [
+        row(10 * n, first_us=early, last_us=late)
+        for n, (early, late) in enumerate(pairwise(times_us))
+    ][: chance.randrange(7)]
+    events = [row(n, log="events", last_us=chance.randrange(1, 100_000)) for n in range(4)]
+    events.sort(key=lambda each: each.last_time_us)
+    age_ms = chance.choice([None, 20, 60, 99])
+    bytes_max = chance.choice([None, 0, 250, 500])
+    live_bytes = chance.choice([0, 60, 150])
+    settings = replace(SETTINGS, total_age_ms=age_ms, total_bytes=bytes_max)
+    found = find_expired(messages, events, settings, now_us, live_bytes)
+    horizon_us = 0 if age_ms is None else now_us - 1000 * age_ms
+    gone = 0
+    while gone < len(messages) and (
+        messages[gone].last_time_us < horizon_us
+        or (bytes_max is not None and live_bytes + 100 * (len(messages) - gone) > bytes_max)
+    ):
+        gone += 1
+    if gone < len(messages):
+        horizon_us = messages[gone].first_time_us
+    elif gone:
+        horizon_us = max(horizon_us, messages[-1].last_time_us)
+    old = [each for each in events if each.last_time_us < horizon_us]
+    assert found == [*messages[:gone], *old]
