@@ -14,7 +14,7 @@ from goq.broker.partition.leases import LeasedBatch
 from goq.broker.topic.push_streams import PushStream, PushStreamOptions
 from goq.broker.topic.topic import Topic
 from goq.clock import ManualClock
-from goq.errors import StreamNotFound, TooManyRequests
+from goq.errors import InvalidInput, StreamNotFound, TooManyRequests
 from tests.support.broker.harness import (
     ack,
     broker_on,
@@ -404,3 +404,16 @@ def test_no_stream_opens_where_too_many_consumers_wait(tmp_path: Path) -> None:
         node.broker.streams.check_room(node.topic, "h")
 
     on_node(tmp_path, test)
+
+
+def test_a_stream_that_may_not_join_its_group_is_not_opened(tmp_path: Path) -> None:
+    async def test(node: Node) -> None:
+        with pytest.raises(InvalidInput):
+            node.open(consumer="")
+        assert len(node.broker.streams) == 0
+        node.open()
+        members = node.topic.coordinator.members(GROUP)
+        assert members is not None
+        assert len(members.membership.members) == 1  # before it asks for messages
+
+    on_node(tmp_path, test, ordering="partition")
