@@ -335,6 +335,7 @@ class _RealFile:
         finally:
             self._files.release(opened)
         self.size_bytes = size_bytes
+        self._written_back = min(self._written_back, size_bytes)
 
     def close(self) -> None:
         self._files.forget(self._path)
