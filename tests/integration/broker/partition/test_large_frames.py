@@ -67,6 +67,7 @@ def test_messages_of_a_large_frame_are_received_once_and_in_order(
             await publish(topic, b"%d" % (2 * COUNT + 2))
             found = await drain(topic, "g")
             assert sorted(found) == list(range(2 * COUNT + 3))
+            assert topic.partitions[0].ready_manager.entering_bytes == 0
             for tenant in (0, 1, 2, COUNT - 1):
                 own = [n for n in found if n % COUNT == tenant and n <= 2 * COUNT + 1]
                 assert own == sorted(own)

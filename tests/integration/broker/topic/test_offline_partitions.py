@@ -12,7 +12,14 @@ from goq.broker.topic import push_streams
 from goq.broker.topic.push_streams import PushStream, PushStreamOptions
 from goq.broker.topic.topic import Topic
 from goq.errors import GoqError, PartitionOffline
-from tests.support.broker.harness import BrokenDisk, options, publish, quick_broker_on, run
+from tests.support.broker.harness import (
+    BrokenDisk,
+    leased,
+    options,
+    publish,
+    quick_broker_on,
+    run,
+)
 from tests.support.eventually import until
 
 
@@ -65,5 +72,23 @@ def test_a_stream_survives_a_short_fault_and_ends_when_nothing_is_left_to_wait_f
             with pytest.raises(PartitionOffline):
                 await asked
             broker.streams.close(stream)
+
+    run(main())
+
+
+def test_who_waits_gets_the_messages_of_a_partition_that_is_online_again(tmp_path: Path) -> None:
+    async def main() -> None:
+        disk = BrokenDisk()
+        async with quick_broker_on(tmp_path, disk=disk, partitions=2) as broker:
+            topic = await broker.create_topic("t")
+            await publish(topic, b"stored")
+            await _lose(disk, topic, 0)
+            asked = options(wait_ms=60_000)
+            waiting = asyncio.ensure_future(topic.receiver.receive("g", asked))
+            await until(lambda: topic.receiver.waiters.count("g") == 1)
+            disk.heal()
+            await broker.reopen_partition("t", 0)
+            values = [value for _, _, value in leased(await waiting)]
+            assert values[0] == b"stored"  # the other may be stored, too
 
     run(main())
