@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from pathlib import Path
 
 import pytest
 
 from goq.broker.broker import Broker
 from goq.broker.topic.publisher import RoutedMessage
-from goq.errors import InvalidInput, NotAllowed, TopicExists, TopicNotFound
+from goq.errors import (
+    GoqError,
+    InvalidInput,
+    NotAllowed,
+    ShuttingDown,
+    TopicExists,
+    TopicNotFound,
+)
 from goq.model import Message
 from goq.storage.node_db import DoubtKind, TopicDoubt, TopicRow
 from tests.support.broker.harness import (
@@ -266,5 +275,27 @@ def test_only_the_topic_that_is_meant_is_dropped(tmp_path: Path) -> None:
             await broker.drop("t", TOPIC_ID)
             assert "t" not in broker.topics
             assert not folder.exists()
+
+    run(test())
+
+
+def test_a_broker_that_was_closed_leaves_no_thread_and_takes_nothing(tmp_path: Path) -> None:
+    async def test() -> None:
+        before = set(threading.enumerate())
+        async with broker_on(tmp_path, journaled=True) as broker:
+            topic = await broker.create_topic("t")
+            await publish(topic, b"v")
+            assert await broker.background.run(lambda: 1) == 1
+            assert await broker.archive.in_thread(lambda: 2) == 2
+            waiting = asyncio.ensure_future(topic.receiver.receive("h", options(wait_ms=60_000)))
+            assert leased(await waiting) == [(0, 1, b"v")]
+            waiting = asyncio.ensure_future(topic.receiver.receive("h", options(wait_ms=60_000)))
+            await until(lambda: topic.receiver.waiters.count("h"))
+        with pytest.raises(ShuttingDown):
+            await waiting
+        with pytest.raises(GoqError):
+            await publish(topic, b"late")
+        names = {each.name for each in set(threading.enumerate()) - before}
+        assert not [name for name in names if name.startswith("goq")]
 
     run(test())
