@@ -142,13 +142,16 @@ def test_a_disk_that_fails_ends_the_log_until_it_is_opened_again(operation: str,
     append(opened, [FRAME])
 
 
-@pytest.mark.parametrize("operation", ["sync", "replace", "open", "write_at"])
-def test_a_disk_that_fails_in_rolling_ends_the_log(operation: str) -> None:
+@pytest.mark.parametrize(
+    ("operation", "name"),
+    [("sync", ""), ("sync", "watermark"), ("replace", ""), ("open", ""), ("write_at", "")],
+)
+def test_a_disk_that_fails_in_rolling_ends_the_log(operation: str, name: str) -> None:
     disk = SimulatedDisk()
     log = Log.open(DIRECTORY, disk, LogConfig(segment_bytes=1))
     append(log, [FRAME])
     stored = read_all(log)
-    fail(disk, operation)
+    fail(disk, operation, name)
     with pytest.raises(StorageFailed):
         append(log, [FRAME])
     with pytest.raises(StorageFailed):
