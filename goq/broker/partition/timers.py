@@ -5,7 +5,8 @@ forward takes effect within a second. Without due times no timer is set. A timer
 finds nothing due and is set again.
 
 A heap has the next time of each group. It may be too early, never too late: then the group has
-nothing due and gets another time. So a partition with many groups looks at those that are due.
+nothing due and gets another time. So a partition with many groups looks at those that are due, and
+at those before them whose leases have all ended: they get their times without a timer each.
 """
 
 from __future__ import annotations
@@ -112,9 +113,24 @@ class Timers:
                 break  # the timer is due at once again
         if has_freed:
             self._callbacks.on_ready(None)
-        if self._groups:
-            self.arm(self._groups[0][0])
+        self._arm_for_first_group(time_slice)
         self.arm_for_delayed()
+
+    def _arm_for_first_group(self, time_slice: TimeSlice) -> None:
+        """Fire for the first group that still has something to end or to repeat at its time."""
+        while self._groups:
+            known_ms, group = self._groups[0]
+            due_ms = self._state.next_timer_ms(group)
+            is_current = self._times_ms.get(group) == known_ms
+            if (is_current and due_ms == known_ms) or time_slice.is_over:
+                self.arm(known_ms)
+                return
+            heappop(self._groups)
+            if is_current:
+                del self._times_ms[group]
+                if due_ms is not None:
+                    self._times_ms[group] = due_ms
+                    heappush(self._groups, (due_ms, group))
 
     def _pop_due(self, now_ms: int) -> str | None:
         """Return a group that may have something due; it has no time until it is armed again."""

@@ -428,6 +428,8 @@ class Group:
     def _drop_if_empty(self, lease: Lease) -> None:
         if not lease.parts:
             del self.leases[lease.token]
+            if not self.leases:
+                self._deadlines.clear()  # a group at rest has no timer
 
     def _live_deadlines(self) -> Iterator[tuple[int, int]]:
         for lease in self.leases.values():
