@@ -320,15 +320,12 @@ LIVE_INTERVAL_S_MAX: Final = 60.0
 LIVE_TOPICS_MAX: Final = 10_000  # that a line of GET /v1/live tells of
 LIVE_LINE_TOPICS_MAX: Final = 500  # more changed ones come in several lines
 LIVE_GROUPS_MAX: Final = 100  # of a topic, those with the most lag
-LIVE_GROUPS_COUNTED_MAX: Final = 1_000  # of a topic, those with the most lag
-LIVE_GROUP_LAGS_MAX: Final = 100_000  # of groups in partitions, compared to find these
+LIVE_PART_GROUPS_MAX: Final = 1_000  # the same for another node, which adds up, and by tokens
 LIVE_SEARCH_MAX: Final = 200  # characters of a part of names
 LIVE_WAITS_MAX: Final = 10  # groups that have waited longest, and topics with offline partitions
 LIVE_NAMED_MAX: Final = 20  # topics that a request names, with their lanes and tenants
 LIVE_TENANTS_MAX: Final = 10  # of a group, those that most wait
-FIRST_READY_TIMES_MAX: Final = (
-    200_000  # groups of partitions whose first message's time is remembered
-)
+FIRST_READY_TIMES_MAX: Final = 200_000  # of messages for which groups wait, remembered
 LIVE_NODE_TIMEOUT_S: Final = 2.0  # for another node's part of a line
 
 # Metrics

@@ -46,6 +46,7 @@ from goq.api.routes.tokens import TokenRoutes
 from goq.api.routes.topics import HistoryRoutes, TopicRoutes
 from goq.api.routes.trace import TraceRoutes
 from goq.api.views.group_backlog import ReadyAges
+from goq.api.views.live.node_load import NodeLoadReader
 from goq.api.views.live.view import LiveView
 from goq.api.views.principal_usage import PrincipalUsage
 from goq.api.views.schedule_publisher import SchedulePublisher
@@ -143,7 +144,8 @@ class App:
         if cluster is not None and token_table is not None:
             cluster.quotas.attach(quotas, token_table.named)
             cluster.stored_bytes.attach(usage.stored_here, token_table.named)
-        live = LiveView(broker, node_id, stats, self._connection_count, space, ready_ages)
+        live = LiveView(broker, ready_ages)
+        load = NodeLoadReader(broker, node_id, stats, self._connection_count, space)
         routes: list[Route] = [
             *_topic_routes(broker, node_id, cluster).routes(),
             *MessageRoutes(broker, usage, _acknowledged_copies(cluster)).routes(),
@@ -164,7 +166,7 @@ class App:
             *AuditRoutes(broker).routes(),
             *BackupRoutes(self.backups).routes(),
             *RestoreRoutes(self.restores, broker.clock).routes(),
-            *LiveRoutes(live, view).routes(),
+            *LiveRoutes(live, load, view).routes(),
             *ClusterRoutes(view).routes(),
             *operations.routes(),
         ]

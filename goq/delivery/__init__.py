@@ -12,6 +12,7 @@ settlement       decisions on leased messages: ack, nack, reject, extend, expiry
 outbox           messages on their way to another topic
 events           the events of a partition, and the states of a message
 partition_state  the state of a partition, changed by events only
+group_tally      the counts of many groups at once
 snapshot         the state as events, for a quick rebuild
 clock_change     the move of deadlines to the clock of a new leader
 membership       the members of a group and their partitions

@@ -19,6 +19,7 @@ from goq.api.schemas.live import LiveNodeOut, LiveOut, LiveTopicOut
 from goq.api.values import DURATION, integer, one_of
 from goq.api.views.cluster import status_of
 from goq.api.views.live.board import LiveAsked, LiveBoard, LiveBoards, LiveSample
+from goq.api.views.live.node_load import NodeLoadReader
 from goq.api.views.live.selection import AT_REST_STEP, BY_NAME, ORDERS, LiveSelection, shortened
 from goq.api.views.live.view import LiveView
 from goq.clock import TimeSlice
@@ -45,8 +46,9 @@ class LiveTopicsAsked(NamedTuple):
 class LiveRoutes:
     """The current work of this node, on topics that the sender may see."""
 
-    def __init__(self, view: LiveView, cluster: ClusterInfo) -> None:
+    def __init__(self, view: LiveView, load: NodeLoadReader, cluster: ClusterInfo) -> None:
         self._view = view
+        self._load = load
         self._cluster = cluster
         self._boards = LiveBoards()
 
@@ -96,7 +98,7 @@ class LiveRoutes:
         sample = partial(self._sample, query, principal, is_part)
         lines = self._boards.lines(
             (principal.id, principal.rules, query, is_part),
-            lambda: LiveBoard(sample, self._view.node_id, self._view.clock, query.selection),
+            lambda: LiveBoard(sample, self._load.node_id, self._view.clock, query.selection),
             asked_lines(request),
             is_new=query.names is not None,
         )
@@ -108,7 +110,12 @@ class LiveRoutes:
         """Return what a principal may see; a part, which a node adds up, has all groups."""
         found: dict[str, LiveTopicOut] = {}
         time_slice = TimeSlice()
-        topics = await self._view.topics(query.names, query.groups)
+        sees_all = principal.is_admin and not is_part
+        groups_max = limits.LIVE_GROUPS_MAX if sees_all else limits.LIVE_PART_GROUPS_MAX
+        if query.names is None:
+            topics = await self._view.topics(groups_max)
+        else:
+            topics = await self._view.named(query.names, query.groups, groups_max)
         for number, (name, topic) in enumerate(topics.items()):
             if principal.is_admin or principal.sees(name):
                 seen = topic if principal.is_admin else _visible(topic, principal)
@@ -119,7 +126,7 @@ class LiveRoutes:
         return LiveSample(self._nodes(), found)
 
     def _nodes(self) -> list[LiveNodeOut]:
-        own = self._view.node()
+        own = self._load.read()
         if not self._cluster.is_cluster:
             return [own]
         known = self._cluster.state.nodes

@@ -88,8 +88,9 @@ class LiveTopicOut(msgspec.Struct):
     """A topic: its totals since the start, and what it holds.
 
     ``last_append`` is when the last message came, in Unix milliseconds, 0 if none has come since
-    the start. ``group_count`` counts all groups; ``groups`` has those with the most lag. ``lag``,
-    ``leased``, ``scheduled`` and ``oldest_ready`` are of the first 1,000 groups by name.
+    the start. ``group_count`` counts all groups, as ``lag``, ``leased``, ``scheduled`` and
+    ``oldest_ready`` do; of many, ``groups`` has those with the most lag, and some that have waited
+    longest.
     """
 
     name: str

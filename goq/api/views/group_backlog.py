@@ -1,12 +1,13 @@
 """The messages that wait in a group: since when, and by lane and tenant.
 
 A group that consumers have read since the node started knows its times. Of any other the time of
-its first message is read from the log, once: without consumers it stays where it is.
+its first message is read from the log, once for all groups that wait there.
 """
 
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
+from collections.abc import Sequence
 from heapq import nsmallest
 from typing import Final
 
@@ -16,6 +17,7 @@ from goq.broker.partition.partition import Partition
 from goq.broker.partition_context import PartitionId
 from goq.broker.topic.topic import Topic
 from goq.errors import GoqError
+from goq.storage.log.reader import LogReader
 
 _QUEUES_MAX: Final = 2_000
 """A group with more queues, of lanes and tenants, is not looked through."""
@@ -27,7 +29,7 @@ class ReadyAges:
     """Since when the oldest ready messages of groups are ready, shared by all who ask."""
 
     def __init__(self) -> None:
-        self._first: OrderedDict[tuple[PartitionId, str], tuple[int, int]] = OrderedDict()
+        self._read_ms: OrderedDict[tuple[PartitionId, int], int] = OrderedDict()
 
     async def since_ms(
         self, partition: Partition, name: str, now_ms: int, *, may_read: bool = True
@@ -36,28 +38,53 @@ class ReadyAges:
 
         Without ``may_read`` the log is not read.
         """
-        group = partition.group(name)
-        since_ms = group.ready_since_ms(now_ms, _QUEUES_MAX)
-        if since_ms is not None:
+        since_ms, offset = ready_since(partition, name, now_ms)
+        if since_ms or offset < 0:
             return since_ms
-        first = group.first_unfinished()
-        if first is None:
-            return 0
-        key = partition.identity, name
-        known = self._first.get(key)
-        if known is not None and known[0] == first:
-            return known[1]
-        if not may_read:
-            return 0
-        reader = partition.message_reader
-        try:
-            since_ms = await partition.in_thread(lambda: reader.append_time_us(first) // 1000)
-        except (GoqError, OSError):
-            since_ms = 0
-        self._first[key] = first, since_ms
-        if len(self._first) > limits.FIRST_READY_TIMES_MAX:
-            self._first.popitem(last=False)
-        return since_ms
+        known_ms = self._read_ms.get((partition.identity, offset))
+        if known_ms is not None or not may_read:
+            return known_ms or 0
+        (read_ms,) = await self.times_ms([(partition, offset)])
+        return read_ms
+
+    async def times_ms(self, messages: Sequence[tuple[Partition, int]]) -> list[int]:
+        """Return when messages were appended, by partition and offset, 0 where it is not known."""
+        keys = [(partition.identity, offset) for partition, offset in messages]
+        unknown = {
+            key: (partition.message_reader, key[1])
+            for key, (partition, _) in zip(keys, messages, strict=True)
+            if key not in self._read_ms
+        }
+        found = {}
+        if unknown:
+            found = await messages[0][0].in_thread(
+                lambda: {key: _append_time_ms(*each) for key, each in unknown.items()}
+            )
+        times_ms = [found.get(key) or self._read_ms.get(key, 0) for key in keys]
+        self._read_ms.update(found)
+        while len(self._read_ms) > limits.FIRST_READY_TIMES_MAX:
+            self._read_ms.popitem(last=False)
+        return times_ms
+
+
+def _append_time_ms(reader: LogReader, offset: int) -> int:
+    try:
+        return reader.append_time_us(offset) // 1000
+    except (GoqError, OSError):
+        return 0
+
+
+def ready_since(partition: Partition, name: str, now_ms: int) -> tuple[int, int]:
+    """Return since when a group's oldest message is ready, or 0 and the offset to read that of.
+
+    The offset is -1 where there is none.
+    """
+    group = partition.group(name)
+    since_ms = group.ready_since_ms(now_ms, _QUEUES_MAX)
+    if since_ms is not None:
+        return since_ms, -1
+    first = group.first_unfinished()
+    return 0, -1 if first is None else first
 
 
 class GroupQueues:

@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from goq import limits
+from goq.broker.events.group_changes import GroupChanges
 from goq.broker.events.live_index import LiveEventIndex
 from goq.broker.log.group_commit import GroupCommit
 from goq.broker.log.pending_appends import Appended
@@ -32,7 +33,7 @@ _EVENTS_PER_ENTRY = 4  # a snapshot that does not start a segment needs so many
 class EventWriter:
     """Writes the events of a partition, of what ``messages`` has or is about to have.
 
-    ``on_event`` is called for each event that was applied.
+    ``on_event`` is called for each recorded event that was applied; ``changes`` gets all of them.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class EventWriter:
         messages: Log,
         rebuilds_from: int,
         quorum: Quorum | None,
+        changes: GroupChanges,
         on_event: Callable[[AnyEvent], None],
         on_failure: Callable[[GoqError], None],
     ) -> None:
@@ -52,6 +54,7 @@ class EventWriter:
         """The sequence of the event that a rebuild would start with."""
         self._state = state
         self._epoch = context.epoch
+        self._changes = changes
         self._on_event = on_event
         self._deferred: list[AnyEvent] = []
         self._next_sequence = log.end_offset
@@ -92,6 +95,7 @@ class EventWriter:
         A crash before that loses the event, so it must be an event that would happen again.
         """
         self._state.apply(event, self._next_sequence + len(self._deferred), self._epoch)
+        self._changes.on_event(event)
         self._deferred.append(event)
         if len(self._deferred) >= _DEFERRED_MAX or self.live_index.is_watched(event):
             self.record(())
@@ -116,6 +120,7 @@ class EventWriter:
         for event in events:
             self._state.apply(event, self._next_sequence, self._epoch)
             self._next_sequence += 1
+            self._changes.on_event(event)
             self._on_event(event)
         if self._has_many_events():
             self._record_snapshot(begins_segment=self._is_full())

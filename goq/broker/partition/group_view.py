@@ -94,6 +94,11 @@ class GroupView:
         return self._group.end_offset
 
     @property
+    def has_scheduler(self) -> bool:
+        """Whether the group has read the ready queues since they were built."""
+        return self._group.scheduler is not None
+
+    @property
     def leased_count(self) -> int:
         """The number of leased messages."""
         return self._group.leased_count
@@ -101,7 +106,15 @@ class GroupView:
     def counts(self, scheduled_max: int, now_ms: int) -> GroupCounts:
         """Count messages by state; at most ``scheduled_max`` count as scheduled."""
         group = self._group
-        fresh, scheduled = self._fresh_and_scheduled(scheduled_max)
+        taken, start, end = group.taken, self._state.start_offset, self._state.end_offset
+        untaken = end - start - taken.count(start, end)
+        unreadable = sum(
+            hole.end - hole.start
+            for r in self._state.corrupt
+            for hole in taken.missing(max(r.start, start), min(r.end, end))
+        )
+        scheduled = min(scheduled_max, untaken - unreadable)
+        fresh = untaken - unreadable - scheduled
         waiting = group.retries.message_count
         due = sum(p.end - p.start for p in group.retries if p.time_ms <= now_ms)
         return GroupCounts(
@@ -113,23 +126,6 @@ class GroupView:
             scheduled=scheduled,
             dead=group.dead_count,
         )
-
-    def lag(self, scheduled_max: int) -> int:
-        """Return the lag of :meth:`counts`."""
-        fresh, _ = self._fresh_and_scheduled(scheduled_max)
-        return fresh + self._group.leased_count + self._group.retries.message_count
-
-    def _fresh_and_scheduled(self, scheduled_max: int) -> tuple[int, int]:
-        """Return how many messages wait for a first delivery, and how many are scheduled."""
-        taken, start, end = self._group.taken, self._state.start_offset, self._state.end_offset
-        untaken = end - start - taken.count(start, end)
-        unreadable = sum(
-            hole.end - hole.start
-            for r in self._state.corrupt
-            for hole in taken.missing(max(r.start, start), min(r.end, end))
-        )
-        scheduled = min(scheduled_max, untaken)
-        return untaken - scheduled - unreadable, scheduled
 
     def leased_by_consumer(self) -> dict[str, int]:
         """Return the number of leased messages by consumer."""

@@ -14,6 +14,7 @@ from functools import partial
 from typing import NamedTuple
 
 from goq import limits
+from goq.broker.events.group_changes import GroupChanges
 from goq.broker.events.recorded_acks import split_recorded
 from goq.broker.events.search import IndexedEventLog
 from goq.broker.events.writer import EventWriter
@@ -98,6 +99,7 @@ class Leases:
         ready: ReadyStateManager,
         writer: EventWriter,
         frames: PartitionFrames,
+        changes: GroupChanges,
         *,
         note_damage: Callable[[Damage], None],
     ) -> None:
@@ -110,6 +112,7 @@ class Leases:
         self._ready = ready
         self._writer = writer
         self._frames = frames
+        self._changes = changes
         self._note_damage = note_damage
         self.has_passed_over = False
         """Whether the latest receive left due retries to other consumers."""
@@ -147,6 +150,7 @@ class Leases:
         group = self._state.ensure_group(group_name)
         ready = self._ready.current
         ready.scheduler_of(group)
+        self._changes.on_group(group_name)  # also if it gets nothing: it may hold back more keys
         if not may_select(group):  # nearly all partitions have nothing for a waiting consumer
             self.has_passed_over = False
             return None
@@ -201,6 +205,7 @@ class Leases:
         group = self._state.ensure_group(group_name)
         ready = self._ready.current
         fresh = ready.scheduler_of(group).next_lane()
+        self._changes.on_group(group_name)  # it may have begun to read its queues
         lanes = [ready.default_lane if lane < 0 else lane for lane in group.retries.due_lanes()]
         return min([*lanes, limits.LANES_MAX if fresh is None else fresh])
 

@@ -17,6 +17,7 @@ import contextlib
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TypeVar
 
+from goq.broker.events.group_changes import GroupChanges
 from goq.broker.events.live_index import LiveEventIndex
 from goq.broker.events.writer import EventWriter
 from goq.broker.log.pending_appends import Appended
@@ -56,6 +57,7 @@ from goq.delivery.events.event import (
     Reset,
     Trimmed,
 )
+from goq.delivery.group_tally import GroupTally, PartitionBounds, group_tallies
 from goq.delivery.outbox import OutboxEntry
 from goq.errors import GoqError, MessageNotFound, StorageFailed
 from goq.storage.column_index.rows import ColumnRows
@@ -86,6 +88,7 @@ class Partition:
         self._callbacks = callbacks
         self.availability = Availability(identity)
         self._loop = asyncio.get_running_loop()
+        self.group_changes = GroupChanges(stats)
         self.ready_manager = ReadyStateManager(
             loaded.ready,
             loaded.messages,
@@ -103,12 +106,13 @@ class Partition:
             messages=loaded.messages,
             rebuilds_from=loaded.snapshot_sequence,
             quorum=quorums and quorums.events,
+            changes=self.group_changes,
             on_event=self._on_event,
             on_failure=self._on_events_lost,
         )
         frames = context.frames.of_partition()
         parts = (loaded, context, callbacks, self.availability, self.ready_manager, self._writer)
-        self.leases = Leases(*parts, frames, note_damage=self.note_damage)
+        self.leases = Leases(*parts, frames, self.group_changes, note_damage=self.note_damage)
         self._timers = Timers(*parts, self.leases, stats)
         self.appender = Appender(
             *parts,
@@ -185,6 +189,7 @@ class Partition:
     def check_repairable(self, damage: Damage) -> None:
         """Go offline and raise ``PartitionOffline`` if another replica may have the data."""
         if self._callbacks.may_be_repaired(damage):
+            self.group_changes.on_all_groups()
             raise self.availability.take_offline(
                 "is damaged on this node; another is to lead it", retry_after_ms=1000
             )
@@ -200,16 +205,6 @@ class Partition:
     def end_offset(self) -> int:
         """The offset before which everything is committed: the high watermark."""
         return self._state.end_offset
-
-    def change_mark(self) -> tuple[int, int, int, bool]:
-        """Return what differs whenever something has happened in the partition."""
-        messages = self._messages.segments
-        return (
-            messages[0].base_offset,
-            messages[-1].end_offset,
-            self._events.segments[-1].end_offset,
-            self.availability.error is None,
-        )
 
     @property
     def log_start_offset(self) -> int:
@@ -317,14 +312,14 @@ class Partition:
         scheduled = self.delayed_count if scheduled_max is None else scheduled_max
         return GroupView(self._state, name).counts(scheduled, now_ms)
 
-    def group_lags(self, names: Iterable[str]) -> list[int]:
-        """Return the lag of each group, as :meth:`group_counts` does."""
-        state, scheduled = self._state, self.delayed_count
-        unknown = GroupView(state, "").lag(scheduled)  # of a group without any event
-        return [
-            GroupView(state, name).lag(scheduled) if name in state.groups else unknown
-            for name in names
-        ]
+    def group_tallies(self, names: Iterable[str], now_ms: int) -> list[GroupTally]:
+        """Return what changes the counts of groups, for all that look at many of them."""
+        return group_tallies(self._state, names, now_ms)
+
+    @property
+    def bounds(self) -> PartitionBounds:
+        """The numbers that change the counts of all groups."""
+        return PartitionBounds(self.start_offset, self.end_offset, self.delayed_count)
 
     def tenant_name(self, number: int) -> str:
         """Return the tenant of a number of :meth:`GroupView.waiting`; "" for none."""
@@ -393,6 +388,7 @@ class Partition:
         """Reconsider messages that a group's ordering held back: the ordering has changed."""
         if group in self._state.groups:
             self._state.groups[group].restart_reading()
+            self.group_changes.on_group(group)
 
     async def delete_group(self, group: str) -> None:
         """Delete a group and its progress."""
@@ -431,12 +427,14 @@ class Partition:
         self._take_offline(error)
 
     def _on_rebuilt(self) -> None:
+        self.group_changes.on_all_groups()
         self._timers.arm_all()
         self._callbacks.on_ready(None)
 
     def _take_offline(self, error: GoqError) -> None:
         if self.is_online:
             self._timers.cancel()
+            self.group_changes.on_all_groups()
             self.availability.take_offline(f"is offline: {error.detail}", retry_after_ms=1000)
             self._callbacks.on_failure()
 

@@ -93,6 +93,8 @@ class TopicStats(TopicCounts):
     groups: defaultdict[str, GroupCounters] = msgspec.field(
         default_factory=lambda: defaultdict(GroupCounters)
     )
+    change_count: int = 0
+    """Grows with each change that the counts do not tell: of partitions, groups and settings."""
     last_append_ms: int = 0
     """When the last message was stored, 0 for none since the node started."""
     _recent: RecentTotals = msgspec.field(default_factory=RecentTotals)

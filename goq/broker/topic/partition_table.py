@@ -26,6 +26,8 @@ class PartitionTable:
         """The number of partitions of the topic, over all nodes."""
         self.offline: dict[int, GoqError] = {}
         """Why partitions could not be opened on this node, by number."""
+        self.change_count = 0
+        """Grows when partitions come or go."""
         self._topic = topic
         self._here: dict[int, Partition] = {}
 
@@ -62,6 +64,7 @@ class PartitionTable:
 
     def put(self, *partitions: Partition) -> None:
         """Add partitions all at once, or replace those with their numbers."""
+        self.change_count += 1
         known = len(self._here)
         for partition in partitions:
             number = partition.identity.number
@@ -73,12 +76,14 @@ class PartitionTable:
 
     def put_offline(self, number: int, error: GoqError) -> None:
         """Add a partition that could not be opened."""
+        self.change_count += 1
         self.count = max(self.count, number + 1)
         self.offline[number] = error
 
     def take(self, number: int) -> Partition:
         """Remove and return a partition; raise as ``[number]`` does."""
         partition = self[number]
+        self.change_count += 1
         del self._here[number]
         return partition
 

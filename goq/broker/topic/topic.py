@@ -391,6 +391,7 @@ class Topic:
                 self._change_ordering(group)
         for partition in self.partitions:
             partition.configure(settings)
+        self.stats.change_count += 1
 
     def add_group(self, group: str) -> None:
         """Add a group without overrides of the settings, unless the topic has it."""
@@ -406,6 +407,7 @@ class Topic:
 
     def _set_group_settings(self, group: str, written: Mapping[str, str]) -> None:
         self.groups[group] = dict(written)
+        self.stats.change_count += 1
         self._effective.set_group(group, written)
 
     def _change_ordering(self, group: str) -> None:
@@ -418,6 +420,7 @@ class Topic:
     def forget_group(self, group: str) -> None:
         """Remove a deleted group."""
         self.groups.pop(group, None)
+        self.stats.change_count += 1
         self._effective.pop(group, None)
         self.stats.groups.pop(group, None)
         self.coordinator.forget(group)

@@ -35,6 +35,8 @@ class Waiters:
         self.count_max = count_max
         self.queues: dict[str, _Queue] = {}
         """The queues by name; empty ones are removed."""
+        self.change_count = 0
+        """Grows when a receive begins to wait, or waits no more."""
 
     def count(self, group: str) -> int:
         """Return the number of waiters in a group."""
@@ -62,6 +64,7 @@ class Waiters:
         woken: asyncio.Future[None] = loop.create_future()
         queue = self.queues.setdefault(group, OrderedDict())
         queue[woken] = _Waiter(consumer, serve)
+        self.change_count += 1
         if in_front:
             queue.move_to_end(woken, last=False)
         timer = loop.call_later(timeout_s, _finish, woken)
@@ -109,6 +112,7 @@ class Waiters:
 
     def wake_group(self, group: str) -> None:
         """Wake all waiters of a group."""
+        self.change_count += 1
         for woken in self.queues.pop(group, ()):
             _finish(woken)
 
@@ -121,6 +125,7 @@ class Waiters:
         queue = self.queues.get(group)
         if queue is not None:
             queue.pop(woken, None)
+            self.change_count += 1
             if not queue:
                 del self.queues[group]
 

@@ -88,7 +88,7 @@ class LiveGroup:
 class LiveTopic:
     """A topic: totals since the nodes started, what it holds, and its groups with the most lag.
 
-    ``lag``, ``leased``, ``scheduled`` and ``oldest_ready`` are of its first 1,000 groups by name.
+    ``lag``, ``leased``, ``scheduled`` and ``oldest_ready`` are of all its groups.
     """
 
     name: str

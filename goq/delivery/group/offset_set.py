@@ -41,6 +41,11 @@ class OffsetSet:
         """Whether the set contains everything from some offset on."""
         return self.ceiling != NO_CEILING
 
+    @property
+    def is_dense(self) -> bool:
+        """Whether nothing is in the set between its floor and its ceiling."""
+        return not self._chunks
+
     def __contains__(self, offset: int) -> bool:
         if offset < self.floor or offset >= self.ceiling:
             return True
