@@ -417,3 +417,18 @@ def test_a_stream_that_may_not_join_its_group_is_not_opened(tmp_path: Path) -> N
         assert len(members.membership.members) == 1  # before it asks for messages
 
     on_node(tmp_path, test, ordering="partition")
+
+
+def test_a_session_that_is_taken_over_is_open_once(tmp_path: Path) -> None:
+    async def test(node: Node) -> None:
+        old = node.open(session_id="loop")
+        new = node.open(0, session_id="loop")
+        await old.ended()
+        members = node.topic.coordinator.members(GROUP)
+        assert members is not None
+        (member,) = members.membership.members.values()
+        assert member.open_count == 1
+        await new.disconnect(node)
+        assert not members.membership.members
+
+    on_node(tmp_path, test, ordering="partition")
