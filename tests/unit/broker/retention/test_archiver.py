@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from goq.broker.partition_context import PartitionId
 from goq.broker.retention.archiver import Archiver, ArchiveTotals, find_expired
+from goq.broker.retention.tiered_log import TieredLogReader
 from goq.clock import ManualClock
 from goq.config.topic import TopicSettings
 from goq.errors import CorruptData
@@ -295,3 +296,81 @@ def test_the_oldest_go_until_what_stays_is_young_and_small_enough(seed: int) -> 
         horizon_us = max(horizon_us, messages[-1].last_time_us)
     old = [each for each in events if each.last_time_us < horizon_us]
     assert found == [*messages[:gone], *old]
+
+
+def reader_of(node: Node, *, is_unbroken: bool = False) -> TieredLogReader:
+    live = node.logs[ONE, "messages"].reader
+    return TieredLogReader(
+        node.archive, ONE, "messages", live, has_columns=False, is_unbroken=is_unbroken
+    )
+
+
+def values_of(reader: TieredLogReader, start: int, end: int) -> list[tuple[int, bytes | None]]:
+    found, at = list[tuple[int, bytes | None]](), start
+    while at < end:
+        reading = reader.read(at, end)
+        for view in reading.frames:
+            base = view.header.base_offset
+            found += [(base + row, value) for row, value in enumerate(view.values(0, 3))]
+        at = reading.next_offset
+    return found
+
+
+def test_archived_and_live_segments_are_one_log_in_which_each_message_is_once() -> None:
+    async def test(node: Node) -> None:
+        rows = await node.archive_all(ONE)
+        log, reader = node.logs[ONE, "messages"], reader_of(node)
+        expected = [(offset, b"%d" % (offset // 3)) for offset in range(15)]
+        for kept_from in (0, 3, 9, 12):
+            log.remove(log.detach_before(kept_from))
+            assert values_of(reader, 0, 15) == expected
+            assert reader.start_offset == 0
+            assert reader.gaps(0, 15) == []
+            segments = reader.segments
+            assert [each.base_offset for each in segments] == [0, 3, 6, 9, 12]
+            assert reader.segments is segments
+            live = [each for each in segments if each in log.segments]
+            assert [each.base_offset for each in live] == list(range(kept_from, 15, 3))
+        assert reader.first_archived_after(node.clock.wall_us()) == 12
+        assert reader.first_archived_after(node.clock.wall_us() - 1) == rows[0].base_offset
+
+    on_node(test)
+
+
+def test_segments_that_were_deleted_without_an_archive_are_gaps() -> None:
+    async def test(node: Node) -> None:
+        segments = node.segments(ONE)
+        for number in (0, 2):
+            await node.archive.archive_segment(ONE, "messages", segments[number])
+        log = node.logs[ONE, "messages"]
+        log.remove(log.detach_before(9))
+        reader = reader_of(node)
+        assert reader.gaps(0, 15) == [(3, 6)]
+        assert reader.gaps(4, 5) == [(4, 5)]
+        assert reader.gaps(6, 15) == reader.gaps(0, 3) == []
+        assert [offset for offset, _ in values_of(reader, 0, 15)] == [*range(3), *range(6, 15)]
+        unbroken = reader_of(node, is_unbroken=True)
+        assert unbroken.start_offset == 6
+        assert [offset for offset, _ in values_of(unbroken, 0, 15)] == list(range(6, 15))
+
+    on_node(test)
+
+
+def test_damage_is_told_by_the_log_or_the_archive_that_has_it() -> None:
+    async def test(node: Node) -> None:
+        rows = await node.archive_all(ONE)
+        log, reader = node.logs[ONE, "messages"], reader_of(node)
+        log.remove(log.detach_before(6))
+        node.disk.flip(node.archive.file_of(rows[0]), 40, 1)
+        node.disk.flip(log.segments[0].path, 70, 1)
+        assert [offset for offset, _ in values_of(reader, 0, 15)] == [*range(3, 6), *range(9, 15)]
+        archived = [(each.start_offset, each.end_offset) for each in reader.damage]
+        assert archived == [(0, 3)]
+        assert [(each.start_offset, each.end_offset) for each in log.damage] == [(6, 9)]
+        ((identity, name, damage),) = node.archive.damaged()
+        assert (identity, name, len(damage)) == (ONE, "messages", 1)
+        settings = replace(SETTINGS, total_bytes=0)
+        await node.archive.expire("t", settings, START_US, {})
+        assert node.archive.damaged() == []
+
+    on_node(test)
