@@ -13,6 +13,7 @@ import pytest
 from goq.broker.log.admission import Admission
 from goq.broker.log.group_commit import GroupCommit
 from goq.broker.log.pending_appends import Appended, WrittenFrame
+from goq.broker.log.shared_frame import SharedBy
 from goq.broker.runtime.metrics import TopicStats, WriteTimes
 from goq.clock import ManualClock
 from goq.config.topic import Fsync
@@ -28,6 +29,7 @@ from goq.errors import (
     TooManyRequests,
 )
 from goq.frame.encoder import ProducerMark
+from goq.model import Message
 from goq.storage.log.log import Log, LogConfig
 from tests.support.broker.harness import BrokenDisk, frame, run
 from tests.support.eventually import until
@@ -206,6 +208,31 @@ def test_a_full_disk_refuses_what_waits_and_takes_more_when_there_is_room(
         setup.disk.heal()
         assert (await setup.commit.append(frame(b"later"))).offset == 1
         assert setup.values() == [b"first", b"later"]
+
+    _run(tmp_path, test)
+
+
+def test_messages_after_those_that_a_full_disk_refused_share_a_frame_of_their_own(
+    tmp_path: Path,
+) -> None:
+    async def test(setup: _Setup) -> None:
+        def send(value: bytes) -> asyncio.Future[Appended]:
+            done: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+            setup.commit.append_message(Message(value), 100, SharedBy(), done)
+            return done
+
+        first = await setup.held()
+        refused = [send(b"a"), send(b"b")]
+        setup.disk.fail("append", ".log")
+        setup.disk.release()
+        await first
+        for each in refused:
+            with pytest.raises(StorageFull):
+                await each
+        setup.disk.heal()
+        later = [send(b"c"), send(b"d")]
+        assert [(await each).offset for each in later] == [1, 2]
+        assert setup.values() == [b"first", b"c", b"d"]
 
     _run(tmp_path, test)
 

@@ -1,4 +1,4 @@
-"""Push streams: their credit, their sessions, and what becomes of their messages at the end."""
+"""Push streams: their credit, and what becomes of their messages at the end."""
 
 from __future__ import annotations
 
@@ -9,102 +9,10 @@ from pathlib import Path
 import pytest
 
 from goq import limits
-from goq.broker.broker import Broker
-from goq.broker.partition.leases import LeasedBatch
-from goq.broker.topic.push_streams import PushStream, PushStreamOptions
-from goq.broker.topic.topic import Topic
-from goq.clock import ManualClock
-from goq.errors import InvalidInput, StreamNotFound, TooManyRequests
-from tests.support.broker.harness import (
-    ack,
-    broker_on,
-    leased,
-    nack,
-    options,
-    publish,
-    receipts,
-    run,
-)
+from goq.errors import StreamNotFound, TooManyRequests
+from tests.support.broker.harness import ack, leased, nack, options, receipts
+from tests.support.broker.push_streams import GROUP, Node, Reader, expire, on_node
 from tests.support.eventually import until
-
-GROUP = "g"
-
-
-class Node:
-    """A broker with one topic, and streams of it whose batches are kept."""
-
-    def __init__(self, broker: Broker, topic: Topic, clock: ManualClock) -> None:
-        self.broker, self.topic, self.clock = broker, topic, clock
-
-    def open(self, credit: int = 100, **parameters: object) -> Reader:
-        asked = {"consumer": "c", "messages_max": None, "visibility_ms": None} | parameters
-        stream = PushStream(self.topic, GROUP, PushStreamOptions(credit=credit, **asked))  # type: ignore[arg-type]
-        self.broker.streams.open(stream)
-        return Reader(stream)
-
-    async def publish(self, *values: bytes, partition: int = 0) -> None:
-        await publish(self.topic, *values, partition=partition)
-
-    async def left(self) -> list[tuple[bytes, int]]:
-        """Return value and attempt of what another consumer gets now, and lease it."""
-        batches = await self.topic.receiver.receive(GROUP, options(100))
-        return [(value, attempt) for _, attempt, value in leased(batches)]
-
-
-class Reader:
-    """A consumer that reads a stream as messages come."""
-
-    def __init__(self, stream: PushStream) -> None:
-        self.stream = stream
-        self.batches: list[LeasedBatch] = []
-        self.is_over = False
-        self.task = asyncio.ensure_future(self._read())
-
-    async def _read(self) -> None:
-        while batches := await self.stream.next():
-            self.batches += batches
-        self.is_over = True
-
-    @property
-    def values(self) -> list[bytes]:
-        return [value for batch in self.batches for _, _, value in leased([batch])]
-
-    async def got(self, *values: bytes) -> None:
-        """Wait for messages; they are all that came, and no more come."""
-        await until(lambda: len(self.values) >= len(values))
-        for _ in range(20):
-            await asyncio.sleep(0)
-        assert sorted(self.values) == sorted(values)
-
-    async def disconnect(self, node: Node) -> None:
-        """Stop to read, and close the stream, as a broken connection does."""
-        self.task.cancel()
-        await asyncio.wait([self.task])
-        node.broker.streams.close(self.stream)
-
-    async def ended(self) -> None:
-        await self.task
-        assert self.is_over
-
-
-def on_node(
-    path: Path,
-    test: Callable[[Node], Awaitable[None]],
-    *,
-    partitions: int = 1,
-    ordering: str = "key",
-) -> None:
-    async def main() -> None:
-        clock = ManualClock()
-        settings = {"delivery__ordering": ordering}
-        async with broker_on(path, clock=clock, partitions=partitions, **settings) as broker:  # type: ignore[arg-type]
-            node = Node(broker, await broker.create_topic("t"), clock)
-            await test(node)
-            broker.streams.end_all()
-            for stream in list(broker.streams._streams.values()):
-                broker.streams.close(stream)
-
-    run(main())
 
 
 def test_a_stream_gets_as_many_messages_as_its_credit_and_one_for_each_that_is_settled(
@@ -206,25 +114,6 @@ def test_a_stream_ends_when_its_topic_is_deleted(tmp_path: Path) -> None:
     on_node(tmp_path, test)
 
 
-def test_a_new_stream_of_a_session_takes_the_place_of_the_old_one(tmp_path: Path) -> None:
-    async def test(node: Node) -> None:
-        await node.publish(b"0", b"1")
-        old = node.open(session_id="loop")
-        await old.got(b"0", b"1")
-        other = node.open(0, session_id="other")
-        new = node.open(session_id="loop")
-        await old.ended()
-        await new.got(b"0", b"1")
-        assert [attempt for _, attempt, _ in leased(new.batches)] == [2, 2]
-        assert len(node.broker.streams) == 2
-        node.broker.streams.close(old.stream)  # its connection breaks at last
-        await node.publish(b"2")
-        await new.got(b"0", b"1", b"2")
-        other.stream.end()
-
-    on_node(tmp_path, test)
-
-
 def test_a_grant_is_a_number_beyond_what_is_in_flight_or_a_maximum(tmp_path: Path) -> None:
     async def test(node: Node) -> None:
         await node.publish(*(b"%d" % n for n in range(9)))
@@ -243,13 +132,6 @@ def test_a_grant_is_a_number_beyond_what_is_in_flight_or_a_maximum(tmp_path: Pat
         await reader.got(*(b"%d" % n for n in range(9)))
 
     on_node(tmp_path, test)
-
-
-async def expire(node: Node, reader: Reader) -> None:
-    """Let the leases of a stream run out, and another consumer take the messages."""
-    count = reader.stream.account.in_flight
-    node.clock.advance_ms(21)
-    await until(lambda: reader.stream.account.expired_count == count)
 
 
 SIGNS: dict[str, Callable[[Node, Reader], Awaitable[object]]] = {}
@@ -321,52 +203,6 @@ def test_a_maximum_set_by_the_client_is_no_sign_of_life(tmp_path: Path) -> None:
     on_node(tmp_path, test)
 
 
-def test_streams_share_the_partitions_of_a_group_and_a_closed_one_leaves_its_own(
-    tmp_path: Path,
-) -> None:
-    async def test(node: Node) -> None:
-        coordinator = node.topic.coordinator
-        readers = [node.open() for _ in range(2)]
-        await until(lambda: all(_owned(node, reader) for reader in readers))
-        assert sorted(_owned(node, readers[0]) + _owned(node, readers[1])) == [0, 1, 2, 3]
-        for number in range(4):
-            await node.publish(b"%d" % number, partition=number)
-        for reader in readers:
-            await reader.got(*(b"%d" % number for number in _owned(node, reader)))
-        await readers[0].disconnect(node)
-        await until(lambda: _owned(node, readers[1]) == [0, 1, 2, 3])
-        await readers[1].got(b"0", b"1", b"2", b"3")
-        await readers[1].disconnect(node)
-        members = coordinator.members(GROUP)
-        assert members is None or not members.membership.members
-
-    on_node(tmp_path, test, partitions=4, ordering="partition")
-
-
-def _owned(node: Node, reader: Reader) -> list[int]:
-    member = reader.stream.session[2]
-    return sorted(node.topic.coordinator.partitions_for(GROUP, member))
-
-
-def test_a_stream_of_a_member_stays_one_without_credit_and_hung_ones_lose_their_session(
-    tmp_path: Path,
-) -> None:
-    async def test(node: Node) -> None:
-        reader = node.open(1, visibility_ms=20)
-        await node.publish(b"0", b"1")
-        await reader.got(b"0")
-        members = node.topic.coordinator.members(GROUP)
-        assert members is not None
-        (member,) = members.membership.members.values()
-        assert member.open_count == 1
-        await expire(node, reader)
-        await until(lambda: member.open_count == 0)
-        reader.stream.grant(1)
-        await until(lambda: member.open_count == 1)
-
-    on_node(tmp_path, test, ordering="partition")
-
-
 class Room:
     def __init__(self, messages: int) -> None:
         self.messages = messages
@@ -404,31 +240,3 @@ def test_no_stream_opens_where_too_many_consumers_wait(tmp_path: Path) -> None:
         node.broker.streams.check_room(node.topic, "h")
 
     on_node(tmp_path, test)
-
-
-def test_a_stream_that_may_not_join_its_group_is_not_opened(tmp_path: Path) -> None:
-    async def test(node: Node) -> None:
-        with pytest.raises(InvalidInput):
-            node.open(consumer="")
-        assert len(node.broker.streams) == 0
-        node.open()
-        members = node.topic.coordinator.members(GROUP)
-        assert members is not None
-        assert len(members.membership.members) == 1  # before it asks for messages
-
-    on_node(tmp_path, test, ordering="partition")
-
-
-def test_a_session_that_is_taken_over_is_open_once(tmp_path: Path) -> None:
-    async def test(node: Node) -> None:
-        old = node.open(session_id="loop")
-        new = node.open(0, session_id="loop")
-        await old.ended()
-        members = node.topic.coordinator.members(GROUP)
-        assert members is not None
-        (member,) = members.membership.members.values()
-        assert member.open_count == 1
-        await new.disconnect(node)
-        assert not members.membership.members
-
-    on_node(tmp_path, test, ordering="partition")
