@@ -112,53 +112,7 @@ def _follower(number: int) -> FollowerReplica:
     return cast(FollowerReplica, SimpleNamespace(key=key, position=position))
 
 
-@pytest.fixture
-def joins_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fetcher of partitions that are not opened one after the other."""
-    monkeypatch.setattr("goq.cluster.replication.fetch.fetcher._JOINING_S", 0)
-
-
-def test_partitions_that_are_opened_one_after_the_other_join_the_session_under_way() -> None:
-    async def run() -> None:
-        leader = _Leader()
-        fetcher = leader.fetcher()
-        fetcher.add(_follower(0))
-        await until(lambda: len(leader.requests) == 1)
-        for number in range(1, 100):
-            fetcher.add(_follower(number))
-            await asyncio.sleep(0)
-        leader.may_answer.set()
-        await until(lambda: len(leader.requests) > 3)
-        await fetcher.stop()
-        first, second, third, *_ = leader.requests
-        assert leader.ended <= 1  # by the stop
-        assert {position.key.number for position in second.positions} == set(range(1, 100))
-        assert not third.positions
-        assert {request.session for request in leader.requests} == {first.session}
-        assert [request.is_new for request in leader.requests[:3]] == [True, False, False]
-        assert all(request.wait_ms < 100 for request in leader.requests[:3])
-
-    asyncio.run(run())
-
-
-def test_another_leadership_of_a_partition_does_not_join_the_session_that_named_it() -> None:
-    async def run() -> None:
-        leader = _Leader()
-        fetcher = leader.fetcher()
-        fetcher.add(_follower(0))
-        fetcher.add(_follower(1))
-        await until(lambda: len(leader.requests) == 1)
-        fetcher.add(_follower(1))
-        await until(lambda: len(leader.requests) == 2)
-        assert leader.requests[1].is_new
-        assert leader.requests[1].session != leader.requests[0].session
-        await fetcher.stop()
-
-    asyncio.run(run())
-
-
-@pytest.mark.usefixtures("joins_none")
-def test_a_change_of_the_partitions_ends_a_long_request_and_its_session() -> None:
+def test_a_change_of_the_partitions_ends_the_request_under_way_and_its_session() -> None:
     async def run() -> None:
         leader = _Leader()
         fetcher = leader.fetcher()
@@ -183,7 +137,6 @@ def test_a_change_of_the_partitions_ends_a_long_request_and_its_session() -> Non
     asyncio.run(run())
 
 
-@pytest.mark.usefixtures("joins_none")
 def test_a_fetcher_that_is_stopped_while_its_partitions_change_asks_no_more() -> None:
     async def run() -> None:
         leader = _Leader()

@@ -4,9 +4,6 @@ With a push stream to that node, each session is attached to the stream once its
 here. From then on the leader pushes what it appends, and the fetches bring the rest. They are held
 for long then, because the stream renews the session. A push that does not continue the logs, and
 the end of the stream, begin another session.
-
-A partition that a session has not named yet joins it with the next request. Many are opened one
-after the other, so requests are brief for a moment after each, and none is ended for the next.
 """
 
 from __future__ import annotations
@@ -36,8 +33,6 @@ from goq.errors import GoqError, InvalidFrame
 
 _log = logging.getLogger("goq.cluster")
 _GATHER_S = 0.01
-_JOINING_S = 0.25  # from a partition that joins, for which more may follow
-_JOINING_WAIT_MS = 25
 _PAUSE_S_MIN = 0.02
 _PAUSE_S_MAX = 1.0
 
@@ -79,11 +74,6 @@ class Fetcher:
         self._refused_pause_s = _PAUSE_S_MIN
         self._refused_timer: asyncio.TimerHandle | None = None
         self._session = 0
-        self._named: set[PartitionKey] = set()
-        """The partitions that the session has named, also those that it has forgotten since."""
-        self._joined_s = -math.inf
-        self._is_brief = True
-        """Whether the request under way ends soon."""
         self._stream: PeerStream | None = None
         self._attach_s = 0.0
         """When pushes may begin again."""
@@ -100,9 +90,7 @@ class Fetcher:
         self._followers[follower.key] = follower
         self._to_ask.add(follower.key)
         self._forgotten.discard(follower.key)
-        self._joined_s = asyncio.get_running_loop().time()
-        if follower.key in self._named or not self._is_brief:
-            self._on_change()
+        self._on_change()
         if self._task is None or self._task.done():
             self._task = asyncio.ensure_future(self._run())
 
@@ -230,21 +218,13 @@ class Fetcher:
             self._session = secrets.randbits(53) | 1
             self._to_ask = set(self._followers)
             self._forgotten.clear()
-            self._named.clear()
-        self._named |= self._to_ask
         positions = [self._followers[key].position for key in self._to_ask]
         forgotten = list(self._forgotten)
         self._to_ask.clear()
         self._forgotten.clear()
-        now_s = asyncio.get_running_loop().time()
-        is_renewed = (
-            self._pushes.session == self._session
-            and now_s - self._renewed_s < limits.PUSH_STREAM_IDLE_S
-        )
+        silent_s = asyncio.get_running_loop().time() - self._renewed_s
+        is_renewed = self._pushes.session == self._session and silent_s < limits.PUSH_STREAM_IDLE_S
         wait_ms = limits.FETCH_WAIT_RENEWED_MS if is_renewed else limits.FETCH_WAIT_MS
-        self._is_brief = now_s - self._joined_s < _JOINING_S
-        if self._is_brief:
-            wait_ms = _JOINING_WAIT_MS
         return FetchRequest(self._name, self._session, is_new, positions, forgotten, wait_ms)
 
     async def _fetch_unless_changed(
