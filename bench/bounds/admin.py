@@ -84,3 +84,75 @@ def topics(work: Work) -> Request:
 @ROWS.add
 def metrics_of_many_partitions(work: Work) -> Request:
     return lambda: work.caller.call("GET", "/metrics")
+
+
+@ROWS.add
+def message_of_many_groups(work: Work) -> Request:
+    return lambda: work.caller.call("GET", "/v1/messages/groups:0:0")
+
+
+@ROWS.add
+def trace_of_many_groups(work: Work) -> Request:
+    return lambda: work.caller.call("GET", "/v1/messages/groups:0:0/trace")
+
+
+@ROWS.add
+def live(work: Work) -> Request:
+    return lambda: work.caller.call("GET", "/v1/live?limit=1")
+
+
+@ROWS.add
+def live_of_many_groups(work: Work) -> Request:
+    return lambda: work.caller.call("GET", "/v1/live?limit=1&topic=groups")
+
+
+@ROWS.add
+def topic_create(work: Work) -> Request:
+    body = {"name": "of-1000-partitions", "partitions": 1_000}
+    return lambda: work.caller.call("POST", "/v1/topics", body)
+
+
+@ROWS.add
+def topic_show(work: Work) -> Request:
+    return lambda: work.caller.call("GET", "/v1/topics/of-1000-partitions")
+
+
+@ROWS.add
+def topic_tenant_weights(work: Work) -> Request:
+    topic = work.wide()
+    weights = ",".join(f"tenant-{n}={1 + n % 7}" for n in range(10_000))
+    body = {"settings": {"tenants.weights": weights}}
+    return lambda: work.caller.call("PATCH", f"/v1/topics/{topic}", body)
+
+
+@ROWS.add
+def topic_delete(work: Work) -> Request:
+    return lambda: work.caller.call("DELETE", "/v1/topics/of-1000-partitions")
+
+
+@ROWS.add
+def topic_delete_of_many_groups(work: Work) -> Request:
+    return lambda: work.caller.call("DELETE", "/v1/topics/groups")
+
+
+@ROWS.add
+def schedules(work: Work) -> Request:
+    topic = work.topic("scheduled")
+    message = {"value": "v" * 8_000}
+    body = {"topic": topic, "every": "1d", "messages": [message]}
+    for number in range(1_000):
+        work.caller.do("PUT", f"/v1/schedules/s-{number}", body)
+    return lambda: work.caller.call("GET", "/v1/schedules")
+
+
+@ROWS.add
+def tokens(work: Work) -> Request:
+    rules = [f"publish:topic-{n}-*" for n in range(64)]
+    for number in range(1_000):
+        work.caller.do("POST", "/v1/tokens", {"name": f"t-{number}", "allow": rules})
+    return lambda: work.caller.call("GET", "/v1/tokens")
+
+
+@ROWS.add
+def audit(work: Work) -> Request:
+    return lambda: work.caller.call("GET", "/v1/audit?limit=1000")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
-from bench.bounds.work import FRAMES, JSON, Request, Rows, Work
+from bench.bounds.work import FRAMES, JSON, Answer, Request, Rows, Work
 from goq.frame.encoder import Columns
 
 ROWS = Rows()
@@ -63,3 +64,31 @@ def nack(work: Work) -> Request:
 @ROWS.add
 def reject(work: Work) -> Request:
     return _settling(work, "reject", reason="r")
+
+
+@ROWS.add
+def release(work: Work) -> Request:
+    return _settling(work, "release")
+
+
+@ROWS.add
+def receive_behind_keys(work: Work) -> Request:
+    return _receiving(work, work.keyed(), "g", JSON)
+
+
+@ROWS.add
+def expiry(work: Work) -> Request:
+    """The leases of 10,000 messages end together."""
+    body = {"max_messages": 10_000, "visibility": "2s", "consumer": "c"}
+    work.caller.do("POST", f"/v1/topics/{work.wide()}/groups/e/receive", body)
+
+    def wait() -> Answer:
+        time.sleep(3)
+        return work.caller.call("GET", "/livez")
+
+    return wait
+
+
+@ROWS.add
+def expiry_of_a_group_deleted(work: Work) -> Request:
+    return lambda: work.caller.call("DELETE", f"/v1/topics/{work.wide()}/groups/e")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
-from bench.bounds.work import FRAMES, WIDE, Request, Rows, Work, fields, wide_columns
+from bench.bounds.work import FRAMES, WIDE, Request, Rows, Scenario, Work, fields, wide_columns
 from goq.frame.encoder import Columns
 
 ROWS = Rows()
@@ -106,3 +107,60 @@ def events_json(work: Work) -> Request:
         receipts = work.receive(topic, "s", 10_000)[::2]
         work.caller.do("POST", f"/v1/topics/{topic}/groups/s/ack", {"receipts": receipts})
     return lambda: work.caller.call("GET", f"/v1/topics/{topic}/events?partition=0&limit=1000")
+
+
+def _looking(make: Callable[[Work], str], path: str) -> Scenario:
+    return lambda work: lambda: work.caller.call("GET", path.format(make(work)))
+
+
+for _name, _make in (
+    ("behind_keys", Work.keyed),
+    ("of_many_leases", Work.leased),
+    ("of_many_retries", Work.retried),
+):
+    for _what, _path in (
+        ("group", "/v1/topics/{}/groups/g"),
+        ("groups", "/v1/topics/{}/groups"),
+        ("peek_ready", "/v1/topics/{}/groups/g/peek?limit=10000&state=ready"),
+        ("peek_done", "/v1/topics/{}/groups/g/peek?limit=10000&state=done"),
+        ("message", "/v1/messages/{}:0:40000"),
+        ("live", "/v1/live?limit=1&topic={}"),
+    ):
+        ROWS[f"{_what}-{_name}".replace("_", "-")] = _looking(_make, _path)
+for _name, _make in (
+    ("blocked", Work.keyed),
+    ("leased", Work.leased),
+    ("retry", Work.retried),
+):
+    _path = "/v1/topics/{}/groups/g/peek?limit=10000&state=" + _name
+    ROWS[f"peek-many-{_name}"] = _looking(_make, _path)
+
+
+@ROWS.add
+def search_by_key(work: Work) -> Request:
+    return lambda: work.caller.call("GET", f"/v1/topics/{work.keyed()}/trace?key=7&limit=100")
+
+
+@ROWS.add
+def search_by_text(work: Work) -> Request:
+    return lambda: work.caller.call("GET", f"/v1/topics/{work.wide()}/search?text=value-59999")
+
+
+@ROWS.add
+def reset_behind_keys(work: Work) -> Request:
+    return _resetting(work, work.keyed())
+
+
+@ROWS.add
+def reset_of_many_retries(work: Work) -> Request:
+    return _resetting(work, work.retried())
+
+
+@ROWS.add
+def reset_of_many_leases(work: Work) -> Request:
+    return _resetting(work, work.leased())
+
+
+def _resetting(work: Work, topic: str) -> Request:
+    path = f"/v1/topics/{topic}/groups/g/reset"
+    return lambda: work.caller.call("POST", path, {"to": 10})

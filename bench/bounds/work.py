@@ -101,6 +101,41 @@ class Work:
         self.publish(topic, Columns([b"x" * 100] * 65_536))
         return topic
 
+    def keyed(self) -> str:
+        """A topic of 100 keys: 1,000 messages are leased, 100,000 others are held behind them."""
+        if "keyed" in self._made:
+            return "keyed"
+        topic = self.topic("keyed")
+        for _ in range(3):
+            self.publish(
+                topic, Columns([b"v"] * WIDE, keys=[b"%d" % (n % 100) for n in range(WIDE)])
+            )
+        self.receive(topic, "g", 1_000)
+        for _ in range(15):
+            self.receive(topic, "g", 10_000)
+        return topic
+
+    def leased(self) -> str:
+        """A topic with 60,000 messages leased to ``g``, each in a run of its own."""
+        if "leased" in self._made:
+            return "leased"
+        topic = self.topic("leased")
+        self.publish(topic, wide_columns())
+        for _ in range(6):
+            self.receive(topic, "g")
+        return topic
+
+    def retried(self) -> str:
+        """A topic with 60,000 messages that wait for a retry, each in a run of its own."""
+        if "retried" in self._made:
+            return "retried"
+        topic = self.topic("retried")
+        self.publish(topic, wide_columns())
+        for _ in range(6):
+            body = {"receipts": self.receive(topic, "g"), "delay": "1h"}
+            self.caller.do("POST", f"/v1/topics/{topic}/groups/g/nack", body)
+        return topic
+
     def receive(self, topic: str, group: str, count: int = 10_000) -> list[str]:
         body = {"max_messages": count, "visibility": "1h", "consumer": "c"}
         found = self.caller.do("POST", f"/v1/topics/{topic}/groups/{group}/receive", body)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from msgspec import UNSET, UnsetType
@@ -12,7 +13,7 @@ from goq.api.views.log_read import read_log
 from goq.broker.group.messages_by_state import exact_counts, runs_of
 from goq.broker.partition.partition import Partition
 from goq.broker.topic.topic import Topic
-from goq.clock import Clock
+from goq.clock import Clock, TimeSlice
 from goq.delivery.events.transitions import MessageState
 from goq.errors import InvalidInput
 
@@ -27,7 +28,11 @@ class GroupProgressView:
         """Return a group's progress in total and by partition."""
         now_ms = self._clock.wall_ms()
         chosen = topic.partitions.here()
-        counts = [await exact_counts(partition, name, now_ms) for partition in chosen]
+        counts, time_slice = [], TimeSlice()
+        for partition in chosen:
+            counts.append(await exact_counts(partition, name, now_ms))
+            if time_slice.is_over:
+                await time_slice.next()
         partitions = [
             GroupPartitionOut(
                 partition=p.identity.number,
@@ -37,6 +42,7 @@ class GroupProgressView:
             )
             for p, each in zip(chosen, counts, strict=True)
         ]
+        with_ready = [p for p, each in zip(chosen, counts, strict=True) if each.ready]
         holders: dict[str, int] = {}
         for partition in topic.partitions:
             for consumer, held in partition.group(name).leased_by_consumer().items():
@@ -50,17 +56,18 @@ class GroupProgressView:
             blocked=sum(each.blocked for each in counts),
             scheduled=sum(p.scheduled for p in partitions),
             dead=sum(p.dead for p in partitions),
-            oldest_ready_age_ms=await self._oldest_age_ms(topic, name, now_ms),
+            oldest_ready_age_ms=await self._oldest_age_ms(with_ready, name, now_ms),
             members=[LeaseHolderOut(consumer, held) for consumer, held in sorted(holders.items())],
             partitions=partitions,
             settings=topic.settings_of(name).written_for_group(),
         )
 
-    async def _oldest_age_ms(self, topic: Topic, name: str, now_ms: int) -> int | None:
+    async def _oldest_age_ms(
+        self, partitions: Sequence[Partition], name: str, now_ms: int
+    ) -> int | None:
+        """Return the age of the oldest ready message of partitions that have any."""
         times_us: list[int] = []
-        for partition in topic.partitions:
-            if not (await exact_counts(partition, name, now_ms)).ready:
-                continue  # so the scheduled messages need no scan
+        for partition in partitions:
             async for run in runs_of(partition, name, MessageState.READY, 0, now_ms):
                 reading = await read_log(partition, run.start, run.start + 1)
                 times_us += [view.header.append_time_us for view in reading.frames]

@@ -17,7 +17,9 @@ from goq.broker.partition.partition import Partition
 from goq.delivery.events.transitions import MessageState
 from goq.delivery.group.attempt_ranges import AttemptRange
 
-_WINDOW = 4_096  # offsets
+_WINDOW_MIN = 512  # offsets
+_WINDOW_MAX = 4_096
+_FEW_RUNS = 64  # in a window: the next one may be twice as large
 
 
 async def runs_of(
@@ -34,20 +36,22 @@ async def runs_of(
             yield part
     if state not in WINDOWED:
         return
-    at = max(start, partition.start_offset)
+    at, window = max(start, partition.start_offset), _WINDOW_MIN
     while True:
         at, end = partition.group(name).bounds(state, at)
         if at >= end:
             return
-        stop = min(at + _WINDOW, end)
+        stop = min(at + window, end)
         delayed: list[Run] = []
         if state is not MessageState.DONE and partition.delayed_count:
             delayed = await partition.read_delayed(partial(DelayedReader.runs, start=at, end=stop))
         else:
             await asyncio.sleep(0)
+        runs = 0
         for part in partition.group(name).window(state, delayed, at, stop, now_ms):
+            runs += 1
             yield part
-        at = stop
+        at, window = stop, min(2 * window, _WINDOW_MAX) if runs <= _FEW_RUNS else _WINDOW_MIN
 
 
 async def exact_counts(partition: Partition, name: str, now_ms: int) -> GroupCounts:

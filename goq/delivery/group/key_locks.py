@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import NamedTuple
 
 
@@ -40,12 +40,13 @@ class HeldMessage(NamedTuple):
 class KeyLocks:
     """The keys of one group in one partition."""
 
-    __slots__ = ("_free", "_held", "_leased", "_retries", "held_count")
+    __slots__ = ("_by_offset", "_free", "_held", "_leased", "_retries", "held_count")
 
     def __init__(self) -> None:
         self._leased: dict[int, int] = {}  # messages by key
         self._retries: dict[int, dict[int, list[int]]] = {}  # offsets by key, then lane
         self._held: dict[int, dict[int, deque[HeldMessage]]] = {}  # by key, then lane
+        self._by_offset: dict[int, HeldMessage] = {}  # of a moved one, as it was held last
         self._free: dict[int, dict[int, None]] = {}  # keys in order, by lane
         self.held_count = 0
 
@@ -106,25 +107,33 @@ class KeyLocks:
             del self._retries[key]
             self.unlock(key)
 
-    def held(self) -> Iterator[HeldMessage]:
-        """Yield the held messages, in no order."""
-        for lanes in self._held.values():
-            for waiting in lanes.values():
-                yield from waiting
+    def held_at(self, offset: int) -> HeldMessage | None:
+        """Return the held message at an offset."""
+        return self._by_offset.get(offset)
+
+    def held_within(self, start: int, end: int) -> list[HeldMessage]:
+        """Return the held messages from offset ``start`` up to ``end``, in order."""
+        held = self._by_offset
+        if end - start < len(held):
+            return [held[offset] for offset in range(start, end) if offset in held]
+        return [held[offset] for offset in sorted(held) if start <= offset < end]
 
     def hold(self, message: HeldMessage) -> None:
         """Hold a fresh message back, behind the held messages of its key and lane."""
         self._queue_of(message).append(message)
+        self._by_offset[message.offset] = message
         self.held_count += 1
 
     def put_back(self, message: HeldMessage) -> None:
         """Hold a message again that was popped and could not be delivered: it stays the next."""
         self._queue_of(message).appendleft(message)
+        self._by_offset.setdefault(message.offset, message)
         self.held_count += 1
 
     def clear_held(self) -> None:
         """Remove all held messages: the group will find them again."""
         self._held.clear()
+        self._by_offset.clear()
         self._free.clear()
         self.held_count = 0
 
@@ -160,6 +169,8 @@ class KeyLocks:
         if lane not in lanes:
             return None
         message = lanes[lane].popleft()
+        if self._by_offset.get(message.offset) is message:
+            del self._by_offset[message.offset]
         self.held_count -= 1
         if not lanes[lane]:
             del lanes[lane]

@@ -269,7 +269,6 @@ class Selector:
             return columns.end - start, columns.end
         locks = self._group.locks
         selected = 0
-        self._selection.steps += columns.end - start - 1
         for offset in range(start, columns.end):
             index = offset - start
             if columns.groups is not None and columns.groups[index] not in (None, self._group.name):
@@ -283,11 +282,13 @@ class Selector:
             if attributes.key and self._ordering is Ordering.KEY and locks.must_wait(attributes):
                 if locks.held_count >= limits.HELD_MESSAGES_MAX:
                     self._is_holding_full = True
+                    self._selection.steps += max(0, offset - start - 1)  # what comes after waits
                     return selected, offset
                 locks.hold(HeldMessage(offset, attributes, expires_ms))
                 continue
             self._select(offset, offset + 1, attributes)
             selected += 1
+        self._selection.steps += columns.end - start - 1  # the read counted one
         return selected, columns.end
 
     def _pass_gone(self, start: int, end: int) -> int:

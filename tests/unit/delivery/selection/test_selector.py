@@ -247,6 +247,23 @@ def test_a_group_that_holds_back_all_it_may_still_gets_what_frees_the_keys(
     pair.drain()
 
 
+def test_a_receive_that_finds_no_room_to_hold_messages_back_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "HELD_MESSAGES_MAX", 2)
+    monkeypatch.setattr(limits, "SELECTION_STEPS_MAX", 3)
+    pair = published(*[Message(1, key=7)] * 12)
+    assert receive(pair, 1) == [0]
+    for _ in range(12):
+        choice = pair.choice("g", 100, ANY_RETRY)
+        choice.take(100)
+        assert choice.spans == []
+        if not choice.must_repeat:
+            break
+    assert not choice.must_repeat
+    assert pair.real.group("g").locks.held_count == 2
+
+
 def test_an_expired_retry_lets_what_waits_behind_it_go() -> None:
     now_ms = Pair().now_ms
     pair = published(Message(1, key=7, expires_ms=now_ms + 5), Message(1, key=7))
