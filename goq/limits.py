@@ -184,6 +184,7 @@ DEDUP_WINDOW_MS_MAX: Final = 30 * 86_400_000
 WAITERS_PER_GROUP_MAX: Final = 10_000
 HELD_MESSAGES_MAX: Final = 100_000
 RUNS_PASSED_MAX: Final = 10_000
+EXPIRED_AT_ONCE: Final = 1_000  # messages of a lease that ends
 SELECTION_STEPS_MAX: Final = 1_000  # messages or runs that one turn of a receive decides on
 FAILURES_REMEMBERED_MAX: Final = 10
 MARKS_PER_PARTITION_MAX: Final = 100_000

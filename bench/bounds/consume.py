@@ -79,11 +79,11 @@ def receive_behind_keys(work: Work) -> Request:
 @ROWS.add
 def expiry(work: Work) -> Request:
     """The leases of 10,000 messages end together."""
-    body = {"max_messages": 10_000, "visibility": "2s", "consumer": "c"}
+    body = {"max_messages": 10_000, "visibility": "4s", "consumer": "c"}
     work.caller.do("POST", f"/v1/topics/{work.wide()}/groups/e/receive", body)
 
     def wait() -> Answer:
-        time.sleep(3)
+        time.sleep(5)
         return work.caller.call("GET", "/livez")
 
     return wait

@@ -110,7 +110,11 @@ def events_json(work: Work) -> Request:
 
 
 def _looking(make: Callable[[Work], str], path: str) -> Scenario:
-    return lambda work: lambda: work.caller.call("GET", path.format(make(work)))
+    def prepare(work: Work) -> Request:
+        asked = path.format(make(work))
+        return lambda: work.caller.call("GET", asked)
+
+    return prepare
 
 
 for _name, _make in (
@@ -124,7 +128,7 @@ for _name, _make in (
         ("peek_ready", "/v1/topics/{}/groups/g/peek?limit=10000&state=ready"),
         ("peek_done", "/v1/topics/{}/groups/g/peek?limit=10000&state=done"),
         ("message", "/v1/messages/{}:0:40000"),
-        ("live", "/v1/live?limit=1&topic={}"),
+        ("live", "/v1/live?limit=1&topics={}"),
     ):
         ROWS[f"{_what}-{_name}".replace("_", "-")] = _looking(_make, _path)
 for _name, _make in (

@@ -44,7 +44,7 @@ _LONG_SETTING = "sqs"
 _SETTINGS_DEPTH_MAX = 4
 _SETTINGS_MAX = 100  # more than there are
 _QUANTITY_CHARS_MAX = 64  # of a duration or a time
-_RECEIPTS_AT_ONCE = 2000
+_RECEIPTS_AT_ONCE = 1_000
 _NUMBER_MAX = 10**15  # of seconds or milliseconds: thousands of years
 
 _PATH = re.compile(r" - at `\$\.?(.*)`$")

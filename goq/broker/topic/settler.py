@@ -23,6 +23,7 @@ from goq.errors import GoqError, LeaseLost
 from goq.model import Receipt, fenced_id_of
 
 _SETTLED_AT_ONCE = 1000  # one lease of the usual size is one event
+_SLICES = 4  # of so many, where there are more
 
 
 class UnsettledReceipt(NamedTuple):
@@ -154,13 +155,18 @@ class TopicSettler:
         """
         by_partition: dict[int, list[Receipt]] = {}
         foreign: list[Receipt] = []
-        if len(receipts) > _SETTLED_AT_ONCE:  # a slice would call what an earlier one settled lost
+        time_slice, at_once = None, _SETTLED_AT_ONCE
+        if len(receipts) > at_once:  # a slice would call what an earlier one settled lost
             receipts = list(dict.fromkeys(receipts))
-        for receipt in receipts:
-            if receipt.fenced_id == self._fenced_id:
-                by_partition.setdefault(receipt.partition, []).append(receipt)
-            else:
-                foreign.append(receipt)
+            time_slice, at_once = TimeSlice(), at_once // _SLICES
+        for at in range(0, len(receipts), at_once):
+            if time_slice is not None and time_slice.is_over:
+                await time_slice.next()
+            for receipt in receipts[at : at + at_once]:
+                if receipt.fenced_id == self._fenced_id:
+                    by_partition.setdefault(receipt.partition, []).append(receipt)
+                else:
+                    foreign.append(receipt)
         count, failed = 0, _lost(foreign)
         settling: list[tuple[Leases, list[Receipt]]] = []
         for number, some in by_partition.items():
@@ -173,16 +179,15 @@ class TopicSettler:
         if self._credits.expired:
             self.on_life((receipt.partition, receipt.token) for receipt in receipts)
         pending: list[tuple[Settling, list[Receipt]]] = []
-        time_slice = TimeSlice() if len(receipts) > _SETTLED_AT_ONCE else None
         has_members = group in self._coordinator.groups
         for leases, some in settling:
             if has_members:  # a settlement counts as a heartbeat
                 for member in leases.members(group, {receipt.token for receipt in some}):
                     self._coordinator.touch(group, member)
-            for at in range(0, len(some), _SETTLED_AT_ONCE):
+            for at in range(0, len(some), at_once):
                 if time_slice is not None and time_slice.is_over:
                     await time_slice.next()
-                part = some[at : at + _SETTLED_AT_ONCE]
+                part = some[at : at + at_once]
                 try:
                     pending.append((settle(leases, part), part))
                 except GoqError as error:

@@ -18,6 +18,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from goq import limits
 from goq.delivery.events.event import Failure, Span
 
 
@@ -261,12 +262,17 @@ class Retries:
             self._push(part)
 
     def advance(self, now_ms: int) -> bool:
-        """Move on to a time; return whether any message has become due."""
+        """Move on to a time; return whether any message has become due.
+
+        So many may be due that it takes several calls: until then :attr:`is_behind` is true.
+        """
         if now_ms < self._now_ms:
             self._rebuild()
         self._now_ms = now_ms
         is_any_due = False
-        while self._waiting and self._waiting[0][0] <= now_ms:
+        left = limits.SELECTION_STEPS_MAX
+        while left and self._waiting and self._waiting[0][0] <= now_ms:
+            left -= 1
             entry = heapq.heappop(self._waiting)
             if self._range_of(entry) is not None:
                 heapq.heappush(self._due.setdefault(self._lane_of(entry[1]), []), entry)
@@ -274,6 +280,11 @@ class Retries:
             else:
                 self._entry_count -= 1
         return is_any_due
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether more is due at the time of the last :meth:`advance`."""
+        return bool(self._waiting) and self._waiting[0][0] <= self._now_ms
 
     def shift_times(self, shift_ms: int) -> None:
         """Move all due times by so many milliseconds."""

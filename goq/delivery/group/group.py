@@ -19,6 +19,7 @@ from typing import Protocol
 
 import msgspec
 
+from goq import limits
 from goq.delivery.events.event import Range, Span
 from goq.delivery.group.attempt_ranges import AttemptRange, AttemptRanges, Retries
 from goq.delivery.group.key_locks import KeyLocks, MessageAttributes
@@ -179,7 +180,8 @@ class Group:
     def expired(self, now_ms: int) -> Iterator[tuple[int, list[AttemptRange]]]:
         """Yield the tokens and ranges of leases whose deadline has passed.
 
-        The caller applies the expiry of one before it asks for the next.
+        The caller applies the expiry of one before it asks for the next. Of a large lease about
+        ``limits.EXPIRED_AT_ONCE`` messages come at a time.
         """
         while (token := self._deadlines.pop_due(now_ms)) is not None:
             lease = self.leases.get(token)
@@ -187,10 +189,29 @@ class Group:
                 continue
             parts = [part for part in lease.parts if part.time_ms <= now_ms]
             later_ms = min((p.time_ms for p in lease.parts if p.time_ms > now_ms), default=None)
+            if (cut := self._cut_of(parts)) is not None:
+                later_ms = parts[0].time_ms
+                parts = lease.parts.within(parts[0].start, cut)
+                parts = [part for part in parts if part.time_ms <= now_ms]
             if later_ms is not None:
                 self._deadlines.add(later_ms, lease.token, lease_count=len(self.leases))
             if parts:
                 yield lease.token, parts
+
+    def _cut_of(self, parts: Sequence[AttemptRange]) -> int | None:
+        """Return the offset before which so much of these ranges lies as may expire at once.
+
+        None if all may. Messages without attributes cost nothing but their range.
+        """
+        left = limits.EXPIRED_AT_ONCE
+        for part in parts:
+            if left <= 0:
+                return part.start
+            count = part.end - part.start if self.attributes else 1
+            if count > left:
+                return part.start + left
+            left -= count
+        return None
 
     def next_timer_ms(self) -> int | None:
         """Return when the next lease may expire or the next retry be due."""

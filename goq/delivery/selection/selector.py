@@ -68,6 +68,7 @@ class Selector:
             state, group, ordering, default_lane, now_ms, self._selection, rule
         )
         self._is_holding_full = False
+        self._is_behind = False
         self._runs_passed = 0
         self._corrupt_before = state.corrupt
 
@@ -90,7 +91,8 @@ class Selector:
     def must_yield(self) -> bool:
         """Whether it did so much that others should go before the next receive."""
         return (
-            self._runs_passed >= limits.RUNS_PASSED_MAX
+            self._is_behind
+            or self._runs_passed >= limits.RUNS_PASSED_MAX
             or self._selection.steps >= limits.SELECTION_STEPS_MAX
         )
 
@@ -113,6 +115,10 @@ class Selector:
         assert isinstance(scheduler, FairScheduler)
         self._redelivery.resume_parked(messages_max)
         group.retries.advance(self._now_ms)
+        if group.retries.is_behind:  # a retry that comes first may not be known yet
+            self._is_behind = True
+            self._redelivery.finish()
+            return False
         left, is_all = messages_max, True
         if self._ordering is Ordering.PARTITION:
             taken, is_all = self._redelivery.take_in_order(left)

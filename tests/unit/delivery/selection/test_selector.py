@@ -264,6 +264,38 @@ def test_a_receive_that_finds_no_room_to_hold_messages_back_ends(
     assert pair.real.group("g").locks.held_count == 2
 
 
+def test_many_retries_that_are_due_at_once_are_taken_in_several_turns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "SELECTION_STEPS_MAX", 3)
+    pair = published(*[Message(1 + n % 2, key=n + 1) for n in range(8)])
+    while receive(pair):
+        pass
+    for offset in range(8):
+        settle(pair, "nack", offset, delay_ms=5)
+    pair.move_clock(10)
+    choice = pair.choice("g", 100, ANY_RETRY)
+    choice.take(100)
+    assert (choice.spans, choice.must_repeat) == ([], True)
+    assert receive(pair, 3) == [0, 2, 4]
+    pair.drain()
+
+
+@pytest.mark.parametrize("keys", [0, 1])
+def test_a_large_lease_ends_in_several_pieces(monkeypatch: pytest.MonkeyPatch, keys: int) -> None:
+    monkeypatch.setattr(limits, "EXPIRED_AT_ONCE", 3)
+    pair = published(*[Message(1, key=keys * (n + 1)) for n in range(8)])
+    assert receive(pair) == list(range(8))
+    group = pair.real.group("g")
+    pieces = []
+    for token, parts in group.expired(pair.now_ms + 1000):
+        pieces.append(sum(part.end - part.start for part in parts))
+        for part in parts:
+            group.finish(token, [(part.start, part.end)])
+    assert pieces == ([3, 3, 2] if keys else [8])
+    assert not group.leases
+
+
 def test_an_expired_retry_lets_what_waits_behind_it_go() -> None:
     now_ms = Pair().now_ms
     pair = published(Message(1, key=7, expires_ms=now_ms + 5), Message(1, key=7))
