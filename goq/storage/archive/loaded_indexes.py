@@ -13,7 +13,7 @@ from goq import limits
 from goq.storage.log.segment import Segment
 
 _ENTRY_BYTES = 40
-_OTHER_BYTES = 1024
+_OTHER_BYTES = 4096  # mostly of the column index
 
 
 class LoadedIndexes:

@@ -141,8 +141,8 @@ def write_generation(
     new.size_bytes, new.end_offset = writer.position, segment.end_offset
     new.index = writer.index
     new.time_us = writer.index.last().time_us
-    if segment.columns is not None:
-        new.attach_columns(disk)
+    if segment.has_columns:
+        new.attach_columns_later(disk)
     return new
 
 

@@ -336,6 +336,7 @@ class Log:
             sealed, self._rolled = self.active, None
             if sealed.columns is not None:
                 sealed.columns.seal()
+                sealed.attach_columns_later(self._disk)
             sealed.end_offset = segment.base_offset
             self.reader.segments = [*self.segments, segment]
         assert segment.index is not None
@@ -440,8 +441,8 @@ class Log:
             self._file.close()
             self._file = self._disk.open(segment.path)
             self._file.truncate(position)
-            if segment.columns is not None:
-                segment.columns.truncate(position)
+            if (columns := segment.used_columns()) is not None:
+                columns.truncate(position)
         except OSError as error:
             raise self._fail(error) from error
         self._rolled = None
@@ -486,8 +487,8 @@ class Log:
 
 def _keep_columns(disk: Disk, segments: Sequence[Segment]) -> None:
     for segment in segments:
-        segment.attach_columns(disk)
-    active = segments[-1].columns
+        segment.attach_columns_later(disk)
+    active = segments[-1].used_columns()
     assert active is not None
     active.open_for_append()
 

@@ -89,15 +89,25 @@ class Segment:
         return self.columns
 
     def used_columns(self) -> SegmentColumns | None:
-        """Return the column index, attached now if it was to be attached later."""
-        columns = self.columns
-        if columns is None and self._columns_disk is not None:
-            return self.attach_columns(self._columns_disk)
+        """Return the column index, attached now if it was to be attached later. Thread-safe."""
+        columns, disk = self.columns, self._columns_disk
+        if columns is None and disk is not None:
+            with self._loading:
+                columns = self.columns
+                return self.attach_columns(disk) if columns is None else columns
         return columns
 
     def attach_columns_later(self, disk: Disk) -> None:
-        """Attach a column index to a segment that does not grow, once it is used."""
-        self._columns_disk = disk
+        """Attach a column index to a segment that does not grow, once it is used.
+
+        One that is attached is dropped: it takes more memory than the rest of a small segment.
+        """
+        self._columns_disk, self.columns = disk, None
+
+    @property
+    def has_columns(self) -> bool:
+        """Whether the segment has a column index, attached or not."""
+        return self.columns is not None or self._columns_disk is not None
 
     def has_index(self, disk: Disk) -> bool:
         """Return whether the index is in memory; loads it from its file if that is sound."""

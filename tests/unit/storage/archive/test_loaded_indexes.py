@@ -13,7 +13,7 @@ from goq.storage.log.segment import Segment
 from goq.storage.log.sparse_index import IndexEntry, SparseIndex
 
 ENTRIES = 10
-SIZE_BYTES = 1024 + 40 * ENTRIES
+SIZE_BYTES = 4096 + 40 * ENTRIES
 
 
 def stored_segment(folder: Path, number: int) -> Segment:

@@ -271,6 +271,26 @@ def test_a_log_that_was_closed_reads_no_frame_to_know_its_columns() -> None:
     assert disk.bytes_read - before < log.size_bytes / 10
 
 
+def test_a_sealed_segment_has_its_columns_in_memory_only_once_they_are_read() -> None:
+    disk = SimulatedDisk()
+    log = Log.open(DIRECTORY, disk, CONFIG)
+    for tenant in "ab":
+        append(log, [encode_frame(Columns([b""], tenants=[tenant]))])
+        log.roll()
+    append(log, [encode_frame(Columns([b""], tenants=["c"]))])
+    for _ in range(2):
+        assert [segment.columns is None for segment in log.segments] == [True, True, False]
+        assert all(segment.has_columns for segment in log.segments)
+        found = [rows.tenant_names for rows in log.reader.rows(0, log.end_offset)]
+        assert found == [["a"], ["b"], ["c"]]
+        assert not any(segment.columns is None for segment in log.segments)
+        log.close()
+        log = Log.open(DIRECTORY, disk, CONFIG)
+    assert log.truncate(1) == 1
+    append(log, [encode_frame(Columns([b""], tenants=["d"]))])
+    assert [rows.tenant_names for rows in log.reader.rows(0, 2)] == [["a"], ["d"]]
+
+
 def test_columns_of_a_plain_segment_are_one_small_header_however_often_it_is_opened() -> None:
     disk = SimulatedDisk()
     for _ in range(5):
