@@ -1,6 +1,7 @@
 """Retention, compaction and the archive of the logs of a node.
 
 retention_manager   seals and deletes segments when they are due
+due_times           when partitions are due for retention
 retention_clock     the time for retention, which does not follow a clock that jumps ahead
 archiver            writes compressed segments to the archive before retention deletes them
 archive_uploader    moves archived segments to an object store, and deletes them there

@@ -26,6 +26,7 @@ from goq.broker.metadata import MetadataStore
 from goq.broker.partition.partition import Partition
 from goq.broker.partition_context import PartitionContext, PartitionId
 from goq.broker.retention.archiver import Archiver
+from goq.broker.retention.due_times import DueTimes
 from goq.broker.retention.retention_clock import RetentionClock
 from goq.broker.topic.topic import Topic
 from goq.clock import TimeSlice
@@ -141,16 +142,17 @@ class RetentionManager:
         self.clock = RetentionClock(context.clock, context.disk, context.executor, clock_path)
         self._replica_start_offset = replica_start_offset
         self._wait = wait
-        self._due_us: dict[PartitionId, int] = {}
+        self._due = DueTimes()
         self._woken = asyncio.Event()
         self._lock = asyncio.Lock()
         self._archiving: dict[PartitionId, asyncio.Task[None]] = {}
+        self._due_after_archiving: set[PartitionId] = set()
         self._archive_turn = asyncio.Lock()
         self._out_of_space: set[PartitionId] = set()
 
     def wake(self, identity: PartitionId) -> None:
         """Check a partition now: an action may be due earlier than expected."""
-        self._due_us[identity] = 0
+        self._due.set_no_later(identity, 0)
         self._woken.set()
 
     def wake_topic(self, topic: Topic) -> None:
@@ -181,8 +183,7 @@ class RetentionManager:
         await self._expire_archives()
 
     def _pause_s(self) -> float:
-        dues_us = (due for each, due in self._due_us.items() if each not in self._archiving)
-        next_us = min(dues_us, default=None)
+        next_us = self._due.next_us()
         if next_us is None:
             return _CHECK_INTERVAL_S
         left_s = (next_us - self._context.clock.wall_us()) / 1_000_000
@@ -191,16 +192,16 @@ class RetentionManager:
     async def _run_due(self) -> None:
         async with self._lock:
             now_us = self._context.clock.wall_us()
-            for identity in [i for i, due_us in self._due_us.items() if due_us <= now_us]:
+            for identity in self._due.take_due(now_us):
                 if identity in self._archiving:
-                    continue  # it is checked again at the end of that
-                del self._due_us[identity]
+                    self._due_after_archiving.add(identity)
+                    continue
                 topic = self._topics.get(identity.topic)
                 partition = topic.partitions.get(identity.number) if topic is not None else None
                 if topic is not None and partition is not None:
                     work = partial(self._apply, topic, partition)
                     due_us = await self._run_logged(topic, partition, work)
-                    self._due_us.setdefault(identity, due_us)  # wake() may have set an earlier time
+                    self._due.set_no_later(identity, due_us)  # wake() may have set an earlier time
 
     async def _run_logged(
         self, topic: Topic, partition: Partition, work: Callable[[], Awaitable[int | None]]
@@ -271,9 +272,11 @@ class RetentionManager:
 
         try:
             due_us = await self._run_logged(topic, partition, work)
-            known_us = self._due_us.get(partition.identity, due_us)
-            self._due_us[partition.identity] = min(known_us, due_us)
+            if partition.identity in self._due_after_archiving:
+                due_us = 0
+            self._due.set_no_later(partition.identity, due_us)
         finally:
+            self._due_after_archiving.discard(partition.identity)
             del self._archiving[partition.identity]
             self._woken.set()
 

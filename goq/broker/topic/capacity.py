@@ -27,6 +27,7 @@ _log = logging.getLogger("goq.broker")
 _OWN_CGROUP = Path("/proc/self/cgroup")
 _CGROUPS = Path("/sys/fs/cgroup")
 _LOG_PERIOD_S = 60.0
+_COUNTED_FOR_S = 1.0
 
 
 class Capacity:
@@ -47,6 +48,8 @@ class Capacity:
         self._default_partitions = default_partitions
         self._is_member = is_member
         self._pending_bytes = 0
+        self._counted_bytes = 0  # and what has been created since
+        self._counted_s = float("-inf")
         self._throttle = LogThrottle(_LOG_PERIOD_S)
 
     @property
@@ -59,12 +62,23 @@ class Capacity:
         queued_bytes = self._start_queue.partition_count * limits.PARTITION_BYTES
         return queued_bytes + sum(_topic_bytes(topic) for topic in self._topics.values())
 
+    def _used_at_most(self, wanted_bytes: int) -> int:
+        """Return the memory that counts, or somewhat more where that leaves room for so much more.
+
+        It takes milliseconds to count many topics, so that is not done for each creation.
+        """
+        now_s = time.monotonic()
+        is_full = self._counted_bytes + wanted_bytes > self.bytes_max
+        if is_full or now_s - self._counted_s >= _COUNTED_FOR_S:
+            self._counted_bytes, self._counted_s = self.used_bytes, now_s
+        return self._counted_bytes
+
     def shortage(self) -> str | None:
         """Return why no further topic fits, in words for users; None while one fits."""
         if self._topic_count >= limits.TOPICS_MAX:
             return f"{self._topic_count:,} topics: a node holds at most {limits.TOPICS_MAX:,}"
         wanted_bytes = 0 if self._is_member else self._default_partitions * limits.PARTITION_BYTES
-        used_bytes = self.used_bytes
+        used_bytes = self._used_at_most(wanted_bytes)
         return None if used_bytes + wanted_bytes <= self.bytes_max else self._text(used_bytes)
 
     def tell(self) -> None:
@@ -105,7 +119,7 @@ class Capacity:
 
     @contextmanager
     def _kept(self, size_bytes: int) -> Iterator[None]:
-        used_bytes = self.used_bytes + self._pending_bytes
+        used_bytes = self._used_at_most(self._pending_bytes + size_bytes) + self._pending_bytes
         if size_bytes and used_bytes + size_bytes > self.bytes_max:
             raise self._refusal(self._text(used_bytes))
         self._pending_bytes += size_bytes
@@ -113,6 +127,7 @@ class Capacity:
             yield
         finally:
             self._pending_bytes -= size_bytes
+            self._counted_bytes += size_bytes
             self.tell()
 
     def _text(self, used_bytes: int) -> str:
