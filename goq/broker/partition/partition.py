@@ -39,6 +39,7 @@ from goq.broker.partition_context import (
     PartitionId,
     Quorums,
 )
+from goq.broker.runtime.disposal import dispose
 from goq.broker.runtime.metrics import TopicStats
 from goq.config.topic import TopicSettings
 from goq.delivery.clock_change import AheadOf, clock_change
@@ -378,11 +379,13 @@ class Partition:
         self.leases.check_room()
         known = self._state.groups.get(group)
         ends = (end_offset, None if known is None else known.end_offset)
+        dropped = [] if known is None else known.containers()
         done = self._writer.record(
             [Reset(group, offset, *(-1 if end is None else end for end in ends))]
         )
         self._callbacks.on_ready(group)
         await done
+        await dispose(dropped)
 
     def start_group_over(self, group: str) -> None:
         """Reconsider messages that a group's ordering held back: the ordering has changed."""
@@ -394,7 +397,9 @@ class Partition:
         """Delete a group and its progress."""
         if group in self._state.groups:
             self.availability.check()
+            dropped = self._state.groups[group].containers()
             await self._writer.record([GroupDeleted(group)])
+            await dispose(dropped)
 
     # Callbacks
 

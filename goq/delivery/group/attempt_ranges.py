@@ -16,7 +16,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from goq import limits
 from goq.delivery.events.event import Failure, Span
@@ -139,6 +139,10 @@ class AttemptRanges:
             reached = parts[number].end
         return True
 
+    def containers(self) -> list[list[Any]]:
+        """Return what holds the ranges."""
+        return [self._ranges, self._starts]
+
     def bounds(self) -> list[tuple[int, int]]:
         """Return the start and the end of each range."""
         return [part[:2] for part in self._ranges]
@@ -226,6 +230,10 @@ class Retries:
         """Return whether a message waits and its time has come."""
         part = self._ranges.at(offset)
         return part is not None and part.time_ms <= now_ms
+
+    def containers(self) -> list[list[Any]]:
+        """Return what holds the ranges."""
+        return [*self._ranges.containers(), self._waiting, *self._due.values()]
 
     def within(self, start: int, end: int) -> list[AttemptRange]:
         """Return what waits from ``start`` up to ``end``."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -261,15 +261,24 @@ class Group:
     def reset(self, floor: int, end_offset: int | None = None) -> None:
         """Continue from ``floor``, up to an end if one is given; void everything outstanding."""
         self.taken = OffsetSet(floor, NO_CEILING if end_offset is None else end_offset)
-        self.leases.clear()
+        self.leases = {}
         self.leased_count = 0
-        self.attributes.clear()
+        self.attributes = {}
         self.locks = KeyLocks()
         self.tenant_cap = TenantCap()
         self.in_flight.clear()
         self.restart_reading()
         self.retries = Retries(self._lane_of)
         self._deadlines.clear()
+
+    def containers(self) -> list[dict[Any, Any] | list[Any]]:
+        """Return what holds the outstanding and the held messages; a reset leaves it to others."""
+        return [
+            self.leases,
+            self.attributes,
+            *self.locks.containers(),
+            *self.retries.containers(),
+        ]
 
     def restart_reading(self) -> None:
         """Read the ready queues again from their beginnings; taken messages stay taken."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class MessageAttributes(NamedTuple):
@@ -136,6 +136,10 @@ class KeyLocks:
         self._by_offset.clear()
         self._free.clear()
         self.held_count = 0
+
+    def containers(self) -> list[dict[Any, Any]]:
+        """Return what holds the messages."""
+        return [self._by_offset, self._held, self._leased, self._retries]
 
     def unlock(self, key: int) -> None:
         """Release the messages held behind the key, unless it is still locked."""

@@ -1,0 +1,30 @@
+"""Containers of many objects are emptied in turns of the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from goq import clock
+from goq.broker.runtime import disposal
+from goq.broker.runtime.disposal import dispose
+
+
+def test_others_get_a_turn_while_containers_are_emptied(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clock, "SLICE_S", 0.0)
+    monkeypatch.setattr(disposal, "_FREED_AT_ONCE", 10)
+    numbers, names = list(range(25)), {n: str(n) for n in range(31)}
+    left: list[int] = []
+
+    async def main() -> None:
+        disposing = asyncio.create_task(dispose([numbers, names, []]))
+        while not disposing.done():
+            left.append(len(numbers) + len(names))
+            await asyncio.sleep(0)
+        await disposing
+
+    asyncio.run(main())
+    assert left[:7] == [56, 46, 36, 26, 25, 15, 5]
+    assert not numbers
+    assert not names
