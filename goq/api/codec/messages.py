@@ -46,6 +46,17 @@ def encode_json(answer: object) -> bytes:
     return _encoder.encode(answer)
 
 
+async def list_response(name: str, items: Iterable[object]) -> Response:
+    """Return an object with one list as a JSON response; items are made and encoded in slices."""
+    parts, time_slice = [b'{"%b":[' % name.encode()], TimeSlice()
+    for item in items:
+        parts.append(b"," * (len(parts) > 1) + _encoder.encode(item))
+        if time_slice.is_over:
+            await time_slice.next()
+    parts.append(b"]}")
+    return Response(200, b"".join(parts), "application/json")
+
+
 def frames_response(preface: dict[str, Any], frames: Iterable[tuple[int, memoryview]]) -> Response:
     """Return a preface and frames as unjoined parts, sent from where they are in memory."""
     return Response(200, frames_parts(preface, frames), FRAMES)

@@ -9,7 +9,7 @@ import msgspec
 
 from goq import limits
 from goq.access.rule import Principal, Verb
-from goq.api.codec.messages import json_response
+from goq.api.codec.messages import json_response, list_response
 from goq.api.codec.request import json_body
 from goq.api.needs import TOKEN, End, TopicVerbs, principal_of
 from goq.api.router import Route
@@ -123,7 +123,7 @@ class ScheduleRoutes:
         records = [each for each in self._manager.all if _may_show(principal, each)]
         now_ms = self._broker.clock.wall_ms()
         found = await asyncio.to_thread(lambda: [schedule_out(each, now_ms) for each in records])
-        return json_response(SchedulesOut(found))
+        return await list_response("schedules", found)
 
     async def show(self, request: Request, name: str) -> Response:
         """Show a schedule."""

@@ -10,7 +10,7 @@ from goq.access.aws_key import AWS_MARK, has_aws_key
 from goq.access.quota import format_quota, is_quota, parse_quotas
 from goq.access.token_manager import NewSecret, TokenManager, TokenStore
 from goq.access.token_record import DAY_MS, TokenRecord
-from goq.api.codec.messages import json_response
+from goq.api.codec.messages import json_response, list_response
 from goq.api.codec.request import json_body
 from goq.api.needs import ADMINISTER, TOKEN, principal_of
 from goq.api.router import Route
@@ -107,7 +107,7 @@ class TokenRoutes:
     async def list(self, _request: Request) -> Response:
         """List tokens, the newest first."""
         found = sorted(self._store.tokens.values(), key=lambda token: (-token.created_ms, token.id))
-        return json_response(TokensOut([token_out(token) for token in found]))
+        return await list_response("tokens", map(token_out, found))
 
     async def rotate(self, request: Request, token_id: str) -> Response:
         """Give a token another secret."""

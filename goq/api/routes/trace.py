@@ -19,6 +19,7 @@ from goq.api.values import DURATION, integer
 from goq.broker.broker import Broker
 from goq.broker.trace.trace import MessageHistory, Trace, TracedStep
 from goq.broker.trace.tracer import LIVE, Tracer
+from goq.clock import TimeSlice
 from goq.config.topic import TopicSettings
 from goq.delivery.trace.steps import StepName, TraceGap
 from goq.http.message import Request, Response
@@ -70,7 +71,7 @@ class TraceRoutes:
         seen = query_int(request, "seen", 0)
         may_read = partial(principal_of(request).allows, Verb.READ)
         trace = await self._tracer.follow(message_id, may_read, seen=seen, wait_ms=wait_ms)
-        return json_response(self._out(trace))
+        return json_response(await self._out(trace))
 
     async def traced(self, message_id: MessageId, principal: Principal) -> TraceOut:
         """Return the trace of a message, as far as a principal may read it.
@@ -78,9 +79,9 @@ class TraceRoutes:
         Raises ``MessageNotFound``.
         """
         may_read = partial(principal.allows, Verb.READ)
-        return self._out(await self._tracer.trace(message_id, may_read))
+        return await self._out(await self._tracer.trace(message_id, may_read))
 
-    def _out(self, trace: Trace) -> TraceOut:
+    async def _out(self, trace: Trace) -> TraceOut:
         broker, took_us = self._broker, trace.publish_to_ack_us
         topic, number, offset = trace.message.id
         message = message_out(trace.message, broker.topic(topic).settings)
@@ -89,9 +90,14 @@ class TraceRoutes:
             node_id = None  # the node it was published on is not recorded
             if trace.message.state == LIVE:
                 message.nodes = list(holders)
+        steps, time_slice = list[StepOut](), TimeSlice()
+        for each in trace.steps:  # there may be 10,000 groups
+            steps.append(_step_out(each, broker, node_id))
+            if time_slice.is_over:
+                await time_slice.next()
         return TraceOut(
             message,
-            [_step_out(each, broker, node_id) for each in trace.steps],
+            steps,
             trace.attempts,
             None if took_us is None else took_us / 1000,
             [_incomplete_out(each) for each in trace.incomplete],
