@@ -64,17 +64,22 @@ class TopicView:
         self._number += 1
         self._signature = signature
 
+    def known(self, groups_max: int) -> LiveTopicOut | None:
+        """Return what :meth:`told` would, None if it is not known."""
+        number, out = self._told.get(groups_max, (0, None))
+        return out if number == self._number else None
+
     async def told(self, groups_max: int) -> LiveTopicOut:
         """Return the topic with those of its groups that lag most; the same object while it is so.
 
         Of as many groups come besides those that may have waited longest.
         """
-        number, known = self._told.get(groups_max, (0, None))
-        if number == self._number and known is not None:
+        if (known := self.known(groups_max)) is not None:
             return known
+        _, before = self._told.get(groups_max, (0, None))
         out = await self._count(self._table.all, groups_max)
-        if known == out:
-            out = known
+        if before is not None and before == out:
+            out = before
         self._told[groups_max] = self._number, out
         return out
 

@@ -76,11 +76,13 @@ class LiveView:
         time_slice, now_ms = TimeSlice(), self.clock.wall_ms()
         for number, (name, topic) in enumerate(sorted(self._topics.items())):
             view = self._view_of(topic)
-            is_fresh = view.is_fresh(now_ms)
-            if not is_fresh:
+            known = view.known(groups_max) if view.is_fresh(now_ms) else None
+            if known is None:
                 await view.refresh(now_ms)
-            told[name] = await view.told(groups_max)
-            if (not is_fresh or not number % AT_REST_STEP) and time_slice.is_over:
+                known = await view.told(groups_max)
+                number = 0
+            told[name] = known
+            if not number % AT_REST_STEP and time_slice.is_over:
                 await time_slice.next()
         for name in self._views.keys() - told.keys():
             self._views.pop(name).close()
