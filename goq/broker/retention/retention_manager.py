@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -147,6 +147,8 @@ class RetentionManager:
         self._lock = asyncio.Lock()
         self._archiving: dict[PartitionId, asyncio.Task[None]] = {}
         self._due_after_archiving: set[PartitionId] = set()
+        self._checked: set[str] = set()  # topics whose archives may have changed
+        self._all_checked_us: int | None = None
         self._archive_turn = asyncio.Lock()
         self._out_of_space: set[PartitionId] = set()
 
@@ -166,7 +168,7 @@ class RetentionManager:
             while True:
                 self._woken.clear()
                 await self._run_due()
-                await self._expire_archives()
+                await self._expire_archives(self._topics_to_expire())
                 await self._wait(self._woken, self._pause_s())
         finally:
             for task in self._archiving.values():
@@ -180,7 +182,7 @@ class RetentionManager:
         while self._archiving:
             await asyncio.wait(self._archiving.values())
             await self._run_due()
-        await self._expire_archives()
+        await self._expire_archives(list(self._topics))
 
     def _pause_s(self) -> float:
         next_us = self._due.next_us()
@@ -193,6 +195,7 @@ class RetentionManager:
         async with self._lock:
             now_us = self._context.clock.wall_us()
             for identity in self._due.take_due(now_us):
+                self._checked.add(identity.topic)
                 if identity in self._archiving:
                     self._due_after_archiving.add(identity)
                     continue
@@ -247,9 +250,19 @@ class RetentionManager:
             return None
         return seal_us if due_us is None else min(seal_us, due_us)
 
-    async def _expire_archives(self) -> None:
+    def _topics_to_expire(self) -> Collection[str]:
+        """Return the topics that were checked, and all of them once in a while."""
+        checked, self._checked = self._checked, set()
+        now_us, before_us = self._context.clock.uptime_us(), self._all_checked_us
+        interval_us = _CHECK_INTERVAL_S * 1_000_000
+        if before_us is not None and 0 <= now_us - before_us < interval_us:
+            return checked
+        self._all_checked_us = now_us
+        return list(self._topics)
+
+    async def _expire_archives(self, names: Collection[str]) -> None:
         """Delete what is beyond the total retention of its topic."""
-        for topic in list(self._topics.values()):
+        for topic in [self._topics[name] for name in names if name in self._topics]:
             settings = topic.settings
             if (settings.total_age_ms is None and settings.total_bytes is None) or topic.is_closed:
                 continue
@@ -277,6 +290,7 @@ class RetentionManager:
             self._due.set_no_later(partition.identity, due_us)
         finally:
             self._due_after_archiving.discard(partition.identity)
+            self._checked.add(topic.name)
             del self._archiving[partition.identity]
             self._woken.set()
 
