@@ -18,7 +18,7 @@ import uvloop
 
 from bench.rows import Place, Row, Work
 from bench.servers import GoqNode
-from goq.client import AsyncClient
+from goq.client import AsyncClient, Client
 
 GROUPS = 10_000
 TOPICS = 10
@@ -207,7 +207,17 @@ def main() -> None:
         began_s = time.perf_counter()
         with GoqNode(Path(name) / "node") as node:
             print(f"started again in {time.perf_counter() - began_s:.2f} s")
+            _await_open(node)
+            took_s = time.perf_counter() - began_s
+            print(f"all open after {took_s:.1f} s, {node.cpu_s():.1f} s of CPU")
             _print(node, given)
+
+
+def _await_open(node: GoqNode) -> None:
+    """Return when the start has opened all partitions."""
+    with Client(node.url) as client:
+        while client.get_health().opening:
+            time.sleep(1)
 
 
 def _print(node: GoqNode, given: argparse.Namespace) -> None:

@@ -3,7 +3,7 @@
 The table has a row of numbers for each group in each partition of this node. A refresh counts those
 groups again that have changed by what a partition noted, or have a retry that is now due.
 Everything else follows from the bounds of the partitions, for all groups at once. So ten thousand
-groups at rest cost some hundred microseconds, and only where something happens in their topic.
+groups at rest cost some milliseconds, and only where something happens in their topic.
 """
 
 from __future__ import annotations
