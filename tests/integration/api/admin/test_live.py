@@ -157,6 +157,24 @@ def test_of_very_many_groups_all_are_counted_and_those_that_lag_most_are_told(
     assert (told["group_count"], told["lag"]) == (4, 4)
 
 
+def test_a_group_that_has_waited_longest_is_told_though_others_lag_more(
+    node: RunningNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.call("POST", "/v1/topics", {"name": "waits", "partitions": 1})
+    for value in "abc":
+        publish(node, "waits", value)
+    groups = "/v1/topics/waits/groups"
+    for name in ("late", "old"):
+        node.call("PUT", f"{groups}/{name}", {"settings": {}})
+    node.call("POST", f"{groups}/late/reset", {"to": 1})
+    node.call("POST", f"{groups}/old/reset", {"to": 0, "end": 1})
+    monkeypatch.setattr(limits, "LIVE_GROUPS_MAX", 1)
+    told = now(node, "&search=waits")
+    lags = [(group["group"], group["lag"]) for group in told["topics"][0]["groups"]]
+    assert lags == [("late", 2), ("old", 1)]
+    assert ("waits", "old") in {(wait["topic"], wait["group"]) for wait in told["waits"]}
+
+
 def test_the_node_tells_its_load(node: RunningNode, topic: str) -> None:
     publish(node, topic, "a")
     (told,) = now(node)["nodes"]
