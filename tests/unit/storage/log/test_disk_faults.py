@@ -259,3 +259,15 @@ def test_a_log_without_changes_is_closed_without_a_write() -> None:
     log.close()
     disk.crash(power=True)
     assert Log.open(DIRECTORY, disk).end_offset == 3
+
+
+def test_an_index_that_was_lost_is_written_again_when_its_log_closes() -> None:
+    disk = SimulatedDisk()
+    log = Log.open(DIRECTORY, disk)
+    append(log, [FRAME])
+    log.close()
+    log = Log.open(DIRECTORY, disk)
+    index_path = log.active.index_path
+    disk.put(index_path, b"")
+    log.close()
+    assert disk.size(index_path) > 0
