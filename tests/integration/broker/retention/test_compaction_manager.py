@@ -309,6 +309,7 @@ def test_nothing_is_left_of_old_generations(tmp_path: Path) -> None:
             log = message_log(topic.partitions[0])
             logs = sorted(p.name for p in log.directory.glob("*.log*"))
             assert logs == [s.path.name for s in log.segments]
+            assert all(s.index_path.exists() for s in log.segments[:-1])
             assert len(served(topic)) == 20
             report = verify_log(broker._disk, log.directory)
             assert not report.damage
