@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from goq import limits
 from goq.broker.broker import Broker
 from goq.broker.topic.publisher import RoutedMessage
 from goq.errors import (
@@ -297,5 +298,17 @@ def test_a_broker_that_was_closed_leaves_no_thread_and_takes_nothing(tmp_path: P
             await publish(topic, b"late")
         names = {each.name for each in set(threading.enumerate()) - before}
         assert not [name for name in names if name.startswith("goq")]
+
+    run(test())
+
+
+def test_a_group_takes_its_share_of_memory_in_each_partition(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with broker_on(tmp_path) as broker:
+            topic = await broker.create_topic("t", 3)
+            before = broker.capacity.used_bytes
+            assert before == 3 * limits.PARTITION_BYTES
+            await broker.remember_group(topic, "g")
+            assert broker.capacity.used_bytes == before + 3 * limits.GROUP_BYTES
 
     run(test())
