@@ -365,3 +365,15 @@ def test_a_restart_between_two_parts_matures_the_rest_and_no_message_twice() -> 
         if len(pair._pop().offsets):  # else it has only cascaded
             pair.restart(chunk_size=100)
     assert all(message.matured for message in pair.messages.values())
+
+
+def test_a_far_message_that_was_cancelled_stays_so_when_the_log_begins_with_it() -> None:
+    pair = SchedulePair(NOW_MS)
+    pair.publish([5 * HORIZON_MS] * 3)
+    pair.cancel(pair.waiting()[1])
+    pair.trim(1)
+    for _ in range(12):
+        pair.now_ms += HORIZON_MS // 2
+        pair.catch_up()
+        pair.check()
+    assert not pair.waiting()
