@@ -257,3 +257,25 @@ def test_errors_of_the_disk_are_told_from_those_that_pass() -> None:
     ):
         error = OSError(code, "")
         assert (is_full(error), is_temporary(error)) == (full, temporary)
+
+
+def test_no_operation_leaves_a_descriptor_open(tmp_path: Path) -> None:
+    disk, path = RealDisk(), tmp_path / "a" / "file"
+
+    def work() -> None:
+        disk.make_dir(path.parent)
+        disk.replace(path, b"abc")
+        disk.rename(path, path.with_name("other"))
+        disk.remove(path.with_name("other"))
+        file = disk.open(path)
+        file.append([b"abc"])
+        file.sync()
+        file.close()
+        disk.sync_names(path.parent)
+        disk.remove_dir(tmp_path / "a")
+
+    work()
+    before = os.listdir("/proc/self/fd")
+    for _ in range(3):
+        work()
+    assert len(os.listdir("/proc/self/fd")) == len(before)
