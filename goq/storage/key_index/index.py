@@ -96,13 +96,7 @@ class KeyIndex:
         with self._lock:
             known = self._sealed.get(segment.base_offset)
             if known is None or (known.segment, known.size_bytes) != (segment, segment.size_bytes):
-                known = SealedKeys(
-                    self.disk,
-                    segment,
-                    self._cache,
-                    lambda: segment in self.reader.segments,
-                    self._limit,
-                )
+                known = SealedKeys(self.disk, segment, self._cache, self.reader, self._limit)
                 self._sealed[segment.base_offset] = known
                 self._cache.drop(segment.path)  # entries of the segment while it was active
             return known

@@ -6,8 +6,9 @@ A failed write of the file is not an error: lookups then scan the frames, slower
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 
 from goq import limits
 from goq.index_cache import IndexCache
@@ -24,29 +25,37 @@ from goq.storage.key_index.file import (
     unpack_header,
 )
 from goq.storage.key_index.lookup import KeyLookup, Pause, has_frame, scan_offsets
+from goq.storage.log.reader import LogReader
 from goq.storage.log.segment import KEYS_SUFFIX, Segment
 
 
 class SealedKeys:
-    """The index of one sealed segment. Thread-safe."""
+    """The index of one sealed segment. Thread-safe.
+
+    There is one for each segment that was ever searched, so it is small: the cache has the rest.
+    """
+
+    __slots__ = ("_cache", "_disk", "_limit", "_lock", "_reader", "segment", "size_bytes")
 
     def __init__(
         self,
         disk: Disk,
         segment: Segment,
         cache: IndexCache,
-        is_held: Callable[[], bool],
+        reader: LogReader,
         limit: ScanLimits = DEFAULT_LIMITS,
     ) -> None:
         self.segment = segment
         self.size_bytes = segment.size_bytes
         self._disk = disk
-        self._path = segment.path.with_suffix(KEYS_SUFFIX)
         self._cache = cache
-        self._is_held = is_held
+        self._reader = reader
         self._limit = limit
-        self._parts: list[KeyPart] | None = None  # never changed in place
         self._lock = threading.Lock()
+
+    @property
+    def _path(self) -> Path:
+        return self.segment.path.with_suffix(KEYS_SUFFIX)
 
     def offsets(self, lookup: KeyLookup, pause: Pause) -> Iterator[int]:
         """Yield candidate offsets, highest first.
@@ -109,21 +118,29 @@ class SealedKeys:
     def parts(self, pause: Pause) -> list[KeyPart]:
         """Return the parts of the file; missing parts, or parts of another segment, are rebuilt."""
         with self._lock:
-            parts = self._parts
-            if parts is None:
-                parts = self._read_parts()
+            parts = self._known_parts()
             while parts and not has_frame(self._disk, self.segment.path, parts[-1].frames.last):
                 parts = parts[:-1]
             if self._covered_bytes(parts) != self.size_bytes:
                 parts = self._build_parts(parts, pause)
-            self._parts = parts
+            self._remember(parts)
             return parts
+
+    def _known_parts(self) -> list[KeyPart]:
+        """Return the parts as they were, never changed in place, or as the file has them."""
+        found: list[KeyPart] | None = self._cache.get((self._path, self.size_bytes))
+        return self._read_parts() if found is None else found
+
+    def _remember(self, parts: list[KeyPart]) -> None:
+        name = (self._path, self.size_bytes)
+        self._cache.put(name, parts, (1 + len(parts)) * limits.KIB)
 
     def _drop_from(self, part: KeyPart) -> None:
         """Discard a part and the parts after it; the next lookup rebuilds them."""
         with self._lock:
-            if self._parts is not None and part in self._parts:
-                self._parts = self._parts[: self._parts.index(part)]
+            parts = self._known_parts()
+            if part in parts:
+                self._remember(parts[: parts.index(part)])
 
     def _read_parts(self) -> list[KeyPart]:
         """Return the parts at the start of the file, as long as each continues the one before."""
@@ -175,7 +192,9 @@ class SealedKeys:
                 file.append([data])
             finally:
                 file.close()
-            if not self._is_held():  # the segment was deleted meanwhile, so its file is an orphan
+            if (
+                self.segment not in self._reader.segments
+            ):  # the segment was deleted meanwhile, so its file is an orphan
                 self._disk.remove(self._path)
         except OSError as error:
             raise _WriteFailed from error
