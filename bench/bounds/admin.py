@@ -103,7 +103,7 @@ def live(work: Work) -> Request:
 
 @ROWS.add
 def live_of_many_groups(work: Work) -> Request:
-    return lambda: work.caller.call("GET", "/v1/live?limit=1&topic=groups")
+    return lambda: work.caller.call("GET", "/v1/live?limit=1&topics=groups")
 
 
 @ROWS.add

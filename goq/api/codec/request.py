@@ -40,7 +40,7 @@ SESSION_ID = "Goq-Session"
 """The header with the session id of a client's loop."""
 _SESSION_ID = SESSION_ID.lower()
 _SETTING_CHARS_MAX = 100
-_LONG_SETTING = "sqs"
+_LONG_SETTINGS = ("sqs", "tenants.weights")  # whose kinds bound them
 _SETTINGS_DEPTH_MAX = 4
 _SETTINGS_MAX = 100  # more than there are
 _QUANTITY_CHARS_MAX = 64  # of a duration or a time
@@ -257,7 +257,9 @@ def _flat(written: Mapping[str, Any], prefix: str, depth_left: int) -> dict[str,
             flat.update(_flat(value, f"{key}.", depth_left - 1))
         elif isinstance(value, Mapping | list):
             raise InvalidInput("a setting is a text or a number", field=f"settings.{key}")
-        elif isinstance(value, str) and len(value) > _SETTING_CHARS_MAX and key != _LONG_SETTING:
+        elif (
+            isinstance(value, str) and len(value) > _SETTING_CHARS_MAX and key not in _LONG_SETTINGS
+        ):
             raise InvalidInput(
                 f"a setting has at most {_SETTING_CHARS_MAX} characters", field=f"settings.{key}"
             )

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from goq import limits
 from goq.clock import SystemClock
 from goq.config.topic import TopicSettings
 from goq.units import parse_time_us
@@ -76,6 +77,23 @@ def test_a_setting_that_is_none_is_unlimited(node: RunningNode, topic: str) -> N
     change = {"settings": {"retention.age": None, "retention.bytes": "none"}}
     settings = node.call("PATCH", f"/v1/topics/{topic}", change)["settings"]
     assert (settings["retention.age"], settings["retention.bytes"]) == ("none", "none")
+
+
+def test_thousands_of_tenants_have_a_weight_and_one_more_than_may_is_refused(
+    node: RunningNode, topic: str
+) -> None:
+    path = f"/v1/topics/{topic}"
+    most = ",".join(f"t{number:05}=2" for number in range(limits.TENANT_WEIGHTS_MAX))
+    assert node.call("PATCH", path, {"settings": {"tenants.weights": most}})
+    assert node.call("GET", path)["settings"]["tenants.weights"] == most
+    for settings in (
+        {"tenants.weights": f"{most},more=2"},
+        {"tenants": {"weights": most + ",x=0"}},
+    ):
+        refused = node.request("PATCH", path, {"settings": settings})
+        assert (refused.status, refused.json["field"]) == (400, "settings.tenants.weights")
+    refused = node.request("PATCH", path, {"settings": {"retention.age": "9" * 101}})
+    assert "at most 100 characters" in refused.json["detail"]
 
 
 def test_a_deleted_topic_is_gone_and_its_name_is_free(node: RunningNode, topic: str) -> None:
