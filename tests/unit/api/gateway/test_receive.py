@@ -47,7 +47,7 @@ class _Nodes:
         self.change.set_result(None)
         self.change = asyncio.get_running_loop().create_future()
 
-    async def ask(self, url: str | None, request: Request) -> Response:
+    async def ask(self, url: str | None, request: Request, *, is_small: bool = False) -> Response:
         self.bodies[url] = msgspec.json.decode(request.body or b"null")
         self.asked[url] = asyncio.get_running_loop().create_future()
         return await self.asked[url]

@@ -38,7 +38,7 @@ class _Nodes:
     async def answer_here(self, _request: Request) -> Response:
         return Response(400, b'{"code":"here"}')
 
-    async def ask(self, url: str, request: Request) -> Response:
+    async def ask(self, url: str, request: Request, *, is_small: bool) -> Response:
         body = msgspec.json.decode(request.body)
         self.asked.append((url, body))
         answers = self._answers.get(url, [])
