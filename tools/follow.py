@@ -50,7 +50,7 @@ class Bounds(NamedTuple):
     crossings: int
 
 
-BOUNDS = {"publish": Bounds(49, 121), "receive": Bounds(58, 206), "ack": Bounds(42, 96)}
+BOUNDS = {"publish": Bounds(49, 121), "receive": Bounds(59, 209), "ack": Bounds(43, 97)}
 
 
 class Path_(NamedTuple):

@@ -158,7 +158,7 @@ class TopicSettler:
         time_slice, at_once = None, _SETTLED_AT_ONCE
         if len(receipts) > at_once:  # a slice would call what an earlier one settled lost
             receipts = list(dict.fromkeys(receipts))
-            time_slice, at_once = TimeSlice(), at_once // _SLICES
+            time_slice, at_once = TimeSlice(), max(1, at_once // _SLICES)
         for at in range(0, len(receipts), at_once):
             if time_slice is not None and time_slice.is_over:
                 await time_slice.next()

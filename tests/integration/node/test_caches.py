@@ -16,7 +16,7 @@ FRAMES_BYTES = 81_000  # of two messages
 CHUNKS_BYTES = 81_000
 INDEXES_BYTES = 2_000
 FOOTERS = 1
-SPARSE_INDEXES_BYTES = 3_500  # of three segments
+SPARSE_INDEXES_BYTES = 12_600  # of three segments
 
 
 class Watched:

@@ -277,7 +277,8 @@ def test_the_longest_hold_of_the_event_loop_is_shown_for_its_route(node: Running
     background = {"method": "", "route": "(background)"}
     node.on_loop(lambda: time.sleep(0.4))
     eventually(lambda: metric(node, "goq_loop_stall_seconds", **background) is not None)
-    assert 0.3 < (metric(node, "goq_loop_stall_seconds", **background) or 0) < 30
+    # A timer sees it that is due 0.05 to 0.15 s after it was set.
+    assert 0.2 < (metric(node, "goq_loop_stall_seconds", **background) or 0) < 30
 
 
 def test_holds_of_the_event_loop_are_counted_by_cause(node: RunningNode) -> None:
