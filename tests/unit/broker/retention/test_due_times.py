@@ -34,3 +34,15 @@ def test_whatever_is_set_each_partition_has_its_earliest_time() -> None:
             found = due.take_due(now_us)
             assert sorted(found) == sorted(i for i, at in expected.items() if at <= now_us)
             expected = {i: at for i, at in expected.items() if at > now_us}
+
+
+def test_a_partition_that_is_looked_at_early_again_and_again_leaves_nothing_behind() -> None:
+    due, often, later = DueTimes(), PartitionId("t", 0), PartitionId("t", 1)
+    due.set_no_later(later, 2**40)
+    for now_us in range(10_000):
+        due.set_no_later(often, now_us)
+        assert due.take_due(now_us) == [often]
+        due.set_no_later(often, 2**50 + now_us)
+    assert len(due._heap) < 100
+    assert due.take_due(2**41) == [later]
+    assert due.take_due(2**61) == [often]
