@@ -13,8 +13,9 @@ from goq import limits
 from goq.access.quota_table import QuotaTable
 from goq.access.rule import Principal
 from goq.cluster.forwarding.quota_exchange import QuotaExchange
-from goq.cluster.metadata.state import ClusterSettings, MetadataState, NodeMetadata, NodeStatus
+from goq.cluster.metadata.state import MetadataState
 from goq.errors import InvalidInput, NotAuthenticated, TooManyRequests, Unavailable
+from tests.support.cluster.metadata.nodes import state_of
 from tests.support.eventually import until
 
 NAMES = ("n1", "n2", "n3")
@@ -40,18 +41,7 @@ class World:
             self.exchanges[name].attach(self.tables[name], find)
 
     def state(self) -> MetadataState:
-        nodes = {
-            name: NodeMetadata(
-                name,
-                1,
-                f"http://{name}",
-                "",
-                None,
-                NodeStatus.FENCED if name in self.fenced else NodeStatus.UP,
-            )
-            for name in NAMES
-        }
-        return MetadataState(1, nodes, {}, {}, ClusterSettings(3, 2))
+        return state_of(NAMES, self.fenced)
 
     async def _call(self, node: str, path: str, body: bytes) -> bytes:
         self.calls.append((node, path))

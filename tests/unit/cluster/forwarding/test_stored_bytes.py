@@ -10,8 +10,9 @@ import pytest
 from goq import limits
 from goq.access.rule import Principal
 from goq.cluster.forwarding.stored_bytes import STORED, StoredBytes
-from goq.cluster.metadata.state import ClusterSettings, MetadataState, NodeMetadata, NodeStatus
+from goq.cluster.metadata.state import MetadataState
 from goq.errors import InvalidInput, NotAuthenticated, Unavailable
+from tests.support.cluster.metadata.nodes import state_of
 from tests.support.eventually import until
 
 NAMES = ("n1", "n2", "n3")
@@ -39,18 +40,7 @@ class World:
             self.sizes[name].attach(lambda _, name=name: self.held[name], find)  # type: ignore[misc]
 
     def state(self) -> MetadataState:
-        nodes = {
-            name: NodeMetadata(
-                name,
-                1,
-                f"http://{name}",
-                "",
-                None,
-                NodeStatus.FENCED if name in self.fenced else NodeStatus.UP,
-            )
-            for name in NAMES
-        }
-        return MetadataState(1, nodes, {}, {}, ClusterSettings(3, 2))
+        return state_of(NAMES, self.fenced)
 
     async def _call(self, node: str, path: str, body: bytes) -> bytes:
         assert path == STORED

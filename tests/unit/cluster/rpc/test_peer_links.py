@@ -8,9 +8,10 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from goq import limits
-from goq.cluster.metadata.state import ClusterSettings, MetadataState, NodeMetadata, NodeStatus
+from goq.cluster.metadata.state import MetadataState
 from goq.cluster.rpc.peer_links import PeerLinks
 from goq.errors import GoqError, InvalidInput, NotLeader, PartitionOffline, TimedOut, Unavailable
+from tests.support.cluster.metadata.nodes import state_of
 from tests.support.eventually import until
 
 NAMES = ("n1", "n2", "n3")
@@ -26,14 +27,7 @@ class World:
         self.links = {name: PeerLinks(name, self.state, self._probe_of(name)) for name in NAMES}
 
     def state(self) -> MetadataState:
-        up, down = NodeStatus.UP, NodeStatus.FENCED
-        nodes = {
-            name: NodeMetadata(
-                name, 1, f"http://{name}", "", None, down if name in self.down else up
-            )
-            for name in NAMES
-        }
-        return MetadataState(1, nodes, {}, {}, ClusterSettings(3, 2))
+        return state_of(NAMES, self.down)
 
     def _probe_of(self, source: str) -> Callable[[str, str, bytes, float], Awaitable[bytes]]:
         async def probe(url: str, _path: str, body: bytes, _timeout_s: float) -> bytes:
