@@ -13,9 +13,10 @@ from goq import limits
 from goq.access.quota_table import QuotaTable
 from goq.access.rule import Principal
 from goq.cluster.forwarding.quota_exchange import QuotaExchange
+from goq.cluster.metadata.commands import FenceNode
 from goq.cluster.metadata.state import MetadataState
 from goq.errors import InvalidInput, NotAuthenticated, TooManyRequests, Unavailable
-from tests.support.cluster.metadata.nodes import state_of
+from tests.support.cluster.metadata.states import after, nodes
 from tests.support.eventually import until
 
 NAMES = ("n1", "n2", "n3")
@@ -41,7 +42,7 @@ class World:
             self.exchanges[name].attach(self.tables[name], find)
 
     def state(self) -> MetadataState:
-        return state_of(NAMES, self.fenced)
+        return after(nodes(len(NAMES)), *(FenceNode(name, 1) for name in sorted(self.fenced)))
 
     async def _call(self, node: str, path: str, body: bytes) -> bytes:
         self.calls.append((node, path))

@@ -10,9 +10,10 @@ import pytest
 from goq import limits
 from goq.access.rule import Principal
 from goq.cluster.forwarding.stored_bytes import STORED, StoredBytes
+from goq.cluster.metadata.commands import FenceNode
 from goq.cluster.metadata.state import MetadataState
 from goq.errors import InvalidInput, NotAuthenticated, Unavailable
-from tests.support.cluster.metadata.nodes import state_of
+from tests.support.cluster.metadata.states import after, nodes
 from tests.support.eventually import until
 
 NAMES = ("n1", "n2", "n3")
@@ -40,7 +41,7 @@ class World:
             self.sizes[name].attach(lambda _, name=name: self.held[name], find)  # type: ignore[misc]
 
     def state(self) -> MetadataState:
-        return state_of(NAMES, self.fenced)
+        return after(nodes(len(NAMES)), *(FenceNode(name, 1) for name in sorted(self.fenced)))
 
     async def _call(self, node: str, path: str, body: bytes) -> bytes:
         assert path == STORED

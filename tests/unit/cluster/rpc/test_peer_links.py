@@ -8,10 +8,11 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from goq import limits
+from goq.cluster.metadata.commands import FenceNode
 from goq.cluster.metadata.state import MetadataState
 from goq.cluster.rpc.peer_links import PeerLinks
 from goq.errors import GoqError, InvalidInput, NotLeader, PartitionOffline, TimedOut, Unavailable
-from tests.support.cluster.metadata.nodes import state_of
+from tests.support.cluster.metadata.states import after, nodes
 from tests.support.eventually import until
 
 NAMES = ("n1", "n2", "n3")
@@ -27,7 +28,7 @@ class World:
         self.links = {name: PeerLinks(name, self.state, self._probe_of(name)) for name in NAMES}
 
     def state(self) -> MetadataState:
-        return state_of(NAMES, self.down)
+        return after(nodes(len(NAMES)), *(FenceNode(name, 1) for name in sorted(self.down)))
 
     def _probe_of(self, source: str) -> Callable[[str, str, bytes, float], Awaitable[bytes]]:
         async def probe(url: str, _path: str, body: bytes, _timeout_s: float) -> bytes:
