@@ -287,6 +287,14 @@ class Checks:
         newest = max(state.version for state in states)
         return len({encode_state(state) for state in states if state.version == newest}) == 1
 
+    def files_set_aside(self) -> int:
+        """Return how many files nodes set aside, since their metadata had forked.
+
+        Between two looks a node may fork and heal; this is what stays of it.
+        """
+        machines = (*self._cluster.machines.values(), *self._cluster.retired)
+        return sum("/diverged/" in path for machine in machines for path in machine.disk._inodes)
+
     def are_equal(self) -> bool:
         """Whether all replicas have the same frames, and nothing else but damage."""
         topic = self._cluster.topic()
@@ -323,6 +331,8 @@ class Checks:
         Where metadata may diverge, a node may stop while it copies a replica anew.
         """
         fail = self._world.fail
+        if self.files_set_aside() and not self.may_diverge:
+            fail("the metadata of a node has forked")
         machines = self._cluster.machines
         topic = self._cluster.final_topic
         assert topic is not None

@@ -159,8 +159,7 @@ class _Life:
         for life in self.cluster.lives:
             if life.is_ready:
                 counts["frames repaired"] += life.cluster_node.repairs.repaired_frames
-        for machine in self.cluster.machines.values():
-            counts["files set aside"] += sum("/diverged/" in path for path in machine.disk._inodes)
+        counts["files set aside"] += self.checks.files_set_aside()
         topic = self.cluster.final_topic
         if topic is not None:
             counts["changes of leaders"] += sum(p.leader_epoch - 1 for p in topic.partitions)
