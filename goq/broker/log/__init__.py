@@ -1,6 +1,8 @@
 """Appends to one log: admission, group commit, the quorum, and cached reads.
 
+append_queue     what waits to be written to one log
 admission        drops duplicate frames and messages before append
+batch_filler     queued frames become the next batch
 group_commit     one write and one sync for many appends
 shared_frame     one frame for the single messages that wait for the same write
 recent_batches   the latest batches in memory, for followers

@@ -14,14 +14,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Protocol
 
 from goq import limits
 from goq.broker.log.admission import AppendAdmission
+from goq.broker.log.append_queue import AppendQueue, Decision, ExclusiveWork, QueuedFrame
+from goq.broker.log.batch_filler import BatchFiller
 from goq.broker.log.commit_turn import CommitTurn, JournalWrite
 from goq.broker.log.pending_appends import (
     Appended,
@@ -32,7 +33,7 @@ from goq.broker.log.pending_appends import (
     resolve,
 )
 from goq.broker.log.quorum import Quorum
-from goq.broker.log.shared_frame import SharedBy, SharedFrame
+from goq.broker.log.shared_frame import SharedBy
 from goq.broker.runtime.metrics import WriteTimes
 from goq.clock import Clock
 from goq.config.topic import Fsync
@@ -46,41 +47,10 @@ from goq.errors import (
     TooManyRequests,
     outcome_unknown,
 )
-from goq.frame.header import Attribute
 from goq.frame.view import FrameView
 from goq.model import Acks, Message
 from goq.storage.log.log import Log
 from goq.storage.log.segment import Segment, WriteBatch
-
-
-class _Decision(NamedTuple):
-    """The result of a frame's admission, and the time that it took for the time of the append."""
-
-    result: FrameView | Appended | GoqError | None
-    now_us: int
-
-
-class _Waiting(NamedTuple):
-    frame: FrameView | SharedFrame
-    done: Waiter[Appended]
-    begins_segment: bool
-    acks: Acks
-    decision: _Decision | None = None
-    """The decision of a thread, for a frame with so many dedup ids that it needs one."""
-
-    @property
-    def needs_thread(self) -> bool:
-        """Whether a thread must decide about the frame before it is written."""
-        if self.decision is not None or isinstance(self.frame, SharedFrame):
-            return False
-        header = self.frame.header
-        has_ids = header.attributes & Attribute.DEDUP_ID
-        return bool(has_ids) and header.message_count > limits.DEDUP_IDS_ADMITTED_AT_ONCE
-
-
-class _Exclusive(NamedTuple):
-    work: Callable[[], None]
-    done: asyncio.Future[None]
 
 
 class Stager(Protocol):
@@ -126,7 +96,6 @@ class GroupCommit:
         self._executor = executor
         self._turn = CommitTurn() if turn is None else turn
         self._clock = clock
-        self._epoch = epoch
         self._on_seal = on_seal
         self._on_failure = on_failure
         self._stager = stager
@@ -136,10 +105,9 @@ class GroupCommit:
         self._queue_bytes_max = queue_bytes_max
         self._fsync_interval_ms = fsync_interval_ms
         self._loop = asyncio.get_running_loop()
-        self._queue: deque[_Waiting | _Exclusive] = deque()
-        self._shared: dict[SharedBy, SharedFrame] = {}  # queued, and open for more messages
-        self._queued_bytes = 0
+        self._queue = AppendQueue()
         self.pending = PendingAppends(log.end_offset, quorum, on_commit)
+        self._filler = BatchFiller(log, self._queue, self.pending, admission, clock, epoch)
         self._busy = False
         self._idle = asyncio.Event()
         self._idle.set()
@@ -164,7 +132,7 @@ class GroupCommit:
     @property
     def queued_bytes(self) -> int:
         """The bytes that wait to be written."""
-        return self._queued_bytes
+        return self._queue.size_bytes
 
     @property
     def is_quiet(self) -> bool:
@@ -176,7 +144,8 @@ class GroupCommit:
         if self._closed is not None:
             raise self._closed
         self.pending.check_room(frame_bytes, self._queue_bytes_max)
-        if self._queue and self._queued_bytes + frame_bytes > self._queue_bytes_max:
+        queued_bytes = self._queue.size_bytes
+        if queued_bytes and queued_bytes + frame_bytes > self._queue_bytes_max:
             raise TooManyRequests(
                 "the disk cannot keep up: too many bytes wait to be written; send again shortly",
                 retry_after_ms=100,
@@ -205,9 +174,7 @@ class GroupCommit:
         """Do as :meth:`append` for any waiter."""
         if self._closed is not None:
             raise self._closed
-        self._queue.append(_Waiting(view, done, begins_segment, acks))
-        self._shared.clear()  # later messages stay behind this frame
-        self._queued_bytes += view.header.frame_bytes
+        self._queue.add_frame(view, done, begins_segment=begins_segment, acks=acks)
         self._turn.append_count += 1
         self._wake()
 
@@ -221,12 +188,7 @@ class GroupCommit:
         """
         if self._closed is not None:
             raise self._closed
-        shared = self._shared.get(by)
-        if shared is None or not shared.has_room_for(size_bytes):
-            shared = self._shared[by] = SharedFrame(by)
-            self._queue.append(_Waiting(shared, shared, begins_segment=False, acks=by.acks))
-        shared.add(message, size_bytes, done)
-        self._queued_bytes += size_bytes
+        self._queue.add_message(message, size_bytes, by, done)
         self._turn.append_count += 1
         self._wake()
 
@@ -240,7 +202,7 @@ class GroupCommit:
         """Start the next batch or exclusive work. Return a batch that the turn is to write."""
         written: list[WrittenFrame] = []
         try:
-            batch = self._fill(written)
+            batch = None if self._sync_wanted else self._filler.fill(written)
         except Exception as raised:
             self._fail(written, self._as_known(raised))
             return None
@@ -256,12 +218,11 @@ class GroupCommit:
         elif self._sync_wanted:
             self._sync_wanted = False
             self._run(self.log.sync, self._synced)
-        elif self._queue and isinstance(head := self._queue[0], _Waiting):
+        elif isinstance(head := self._queue.head, QueuedFrame):
             self._decide_in_thread(head)
-        elif self._queue:
-            exclusive = self._queue.popleft()
-            assert isinstance(exclusive, _Exclusive)
-            self._run(exclusive.work, lambda error: self._finish_exclusive(exclusive, error))
+        elif head is not None:
+            self._queue.pop()
+            self._run(head.work, partial(self._finish_exclusive, head))
         else:
             self._busy = False
             self._idle.set()
@@ -269,93 +230,25 @@ class GroupCommit:
 
     def _continue(self) -> None:
         """Start what waits, in the next turn."""
-        if self._queue or self._sync_wanted:
+        if self._queue.head or self._sync_wanted:
             self._turn.join(self)
         else:
             self._busy = False
             self._idle.set()
 
-    def _fill(self, written: list[WrittenFrame]) -> WriteBatch | None:
-        """Move queued frames into a batch; None if there is nothing to write.
-
-        A frame stays at the head of the queue if a thread has to decide about it first.
-        """
-        queue, batch = self._queue, None
-        producers: set[int] = set()
-        now_us = dedup_ids = 0
-        self._shared.clear()
-        while queue and not self._sync_wanted and not isinstance(waiting := queue[0], _Exclusive):
-            frame, done, begins_segment, acks, decision = waiting
-            if isinstance(frame, SharedFrame):
-                view, queued_bytes = frame.view, frame.size_bytes
-            else:
-                view, queued_bytes = frame, frame.header.frame_bytes
-            header = view.header
-            producer_id = header.sequenced_producer_id
-            if producer_id in producers or (written and (begins_segment or decision)):
-                break  # undecided until the frames before it are committed
-            if waiting.needs_thread:
-                break
-            if header.attributes & Attribute.DEDUP_ID:
-                dedup_ids += header.message_count
-                if written and dedup_ids > limits.COMMIT_BATCH_DEDUP_IDS_MAX:
-                    break
-            if batch is None:
-                now_us = decision.now_us if decision else self._clock.wall_us()
-                batch = self.log.begin(now_us, roll=begins_segment)
-            if not batch.has_room_for(header.frame_bytes):
-                break
-            admitted = (decision or self._decide(view, batch.end_offset, now_us)).result
-            if admitted is None:
-                break
-            queue.popleft()
-            self._queued_bytes -= queued_bytes
-            if isinstance(admitted, GoqError):
-                self.pending.refuse(done, admitted)
-            elif isinstance(admitted, Appended):
-                if admitted.duplicate and self._admission:
-                    self._admission.note_duplicate()
-                self.pending.answer_repetition(admitted, done)
-            else:
-                if producer_id:
-                    producers.add(producer_id)
-                offset = batch.add(
-                    admitted.header,
-                    admitted.body,
-                    append_time_us=now_us,
-                    leader_epoch=self._epoch,
-                )
-                if self._admission:
-                    self._admission.stage(admitted, offset, now_us)
-                appended = Appended(offset, now_us, left_out=admitted.left_out)
-                written.append(WrittenFrame(admitted, appended, done, acks))
-            if decision and written:
-                break  # its time is not that of the frames after it
-            if decision:
-                batch = None
-        return batch if written else None
-
-    def _decide(self, view: FrameView, next_offset: int, now_us: int) -> _Decision:
-        try:
-            admit = self._admission and self._admission.admit
-            return _Decision(admit(view, next_offset, now_us) if admit else view, now_us)
-        except GoqError as error:
-            return _Decision(error, now_us)
-
-    def _decide_in_thread(self, head: _Waiting) -> None:
+    def _decide_in_thread(self, head: QueuedFrame) -> None:
         """Decide about the next frame. Nothing else is admitted, written or settled meanwhile."""
-        frame, found = head.frame, list[_Decision]()
+        frame, found = head.frame, list[Decision]()
         assert isinstance(frame, FrameView)
 
         def decide() -> None:
-            found.append(self._decide(frame, self.log.end_offset, self._clock.wall_us()))
+            found.append(self._filler.decide(frame))
 
         def go_on(error: Exception | None) -> None:
             if error is not None:
                 self._fail([], self._as_known(error))
                 return
-            if self._queue and self._queue[0] is head:
-                self._queue[0] = head._replace(decision=found[0])
+            self._queue.note_decision(head, found[0])
             self._turn.join(self)
 
         self._run(decide, go_on)
@@ -417,7 +310,7 @@ class GroupCommit:
                 self._loop.call_later(self._fsync_interval_ms / 1000, self._want_sync)
             self._continue()
 
-    def _finish_exclusive(self, exclusive: _Exclusive, error: Exception | None) -> None:
+    def _finish_exclusive(self, exclusive: ExclusiveWork, error: Exception | None) -> None:
         if error is None:
             self.pending.on_disk(self.log.end_offset)  # followers may need this end too
             resolve(exclusive.done, None)
@@ -447,10 +340,7 @@ class GroupCommit:
 
         The batch under way fails with ``doubt`` if its bytes may be on the disk.
         """
-        queued: list[Waiter[Any]] = [w.done for w in self._queue]
-        self._queue.clear()
-        self._shared.clear()
-        self._queued_bytes = 0
+        queued = self._queue.take_waiters()
         if self._admission:
             self._admission.settle(stored=False)
         if self.log.failed:
@@ -471,7 +361,7 @@ class GroupCommit:
         if self._closed is not None:
             raise self._closed
         done: asyncio.Future[None] = self._loop.create_future()
-        self._queue.append(_Exclusive(work, done))
+        self._queue.add_exclusive(work, done)
         self._wake()
         await done
 
@@ -493,13 +383,7 @@ class GroupCommit:
         ``TimedOut``.
         """
         self._closed = error
-        kept = [each for each in self._queue if isinstance(each, _Exclusive)]
-        for waiting in self._queue:
-            if isinstance(waiting, _Waiting):
-                reject(waiting.done, error)
-        self._queue = deque(kept)
-        self._shared.clear()
-        self._queued_bytes = 0
+        self._queue.refuse_frames(error)
         self.pending.forget(error)
 
     async def close(self) -> None:
