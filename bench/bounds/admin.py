@@ -7,7 +7,6 @@ from urllib.parse import quote
 
 from bench.bounds.read import events_json
 from bench.bounds.work import Request, Rows, Scenario, Work
-from goq.frame.encoder import Columns
 
 ROWS = Rows()
 
@@ -62,10 +61,7 @@ for _path in ("/openapi.json", "/docs", "/healthz", "/v1/cluster", "/v1/topics")
 
 @ROWS.add
 def groups(work: Work) -> Request:
-    topic = work.topic("groups")
-    work.publish(topic, Columns([b"v"]))
-    for number in range(10_000):
-        work.caller.do("POST", f"/v1/topics/{topic}/groups/g{number}/receive", {})
+    topic = work.grouped()
     return lambda: work.caller.call("GET", f"/v1/topics/{topic}/groups")
 
 
@@ -88,12 +84,14 @@ def metrics_of_many_partitions(work: Work) -> Request:
 
 @ROWS.add
 def message_of_many_groups(work: Work) -> Request:
-    return lambda: work.caller.call("GET", "/v1/messages/groups:0:0")
+    topic = work.grouped()
+    return lambda: work.caller.call("GET", f"/v1/messages/{topic}:0:0")
 
 
 @ROWS.add
 def trace_of_many_groups(work: Work) -> Request:
-    return lambda: work.caller.call("GET", "/v1/messages/groups:0:0/trace")
+    topic = work.grouped()
+    return lambda: work.caller.call("GET", f"/v1/messages/{topic}:0:0/trace")
 
 
 @ROWS.add
@@ -103,7 +101,8 @@ def live(work: Work) -> Request:
 
 @ROWS.add
 def live_of_many_groups(work: Work) -> Request:
-    return lambda: work.caller.call("GET", "/v1/live?limit=1&topics=groups")
+    topic = work.grouped()
+    return lambda: work.caller.call("GET", f"/v1/live?limit=1&topics={topic}")
 
 
 @ROWS.add
@@ -132,7 +131,8 @@ def topic_delete(work: Work) -> Request:
 
 @ROWS.add
 def topic_delete_of_many_groups(work: Work) -> Request:
-    return lambda: work.caller.call("DELETE", "/v1/topics/groups")
+    topic = work.grouped()
+    return lambda: work.caller.call("DELETE", f"/v1/topics/{topic}")
 
 
 @ROWS.add

@@ -136,6 +136,16 @@ class Work:
             self.caller.do("POST", f"/v1/topics/{topic}/groups/g/nack", body)
         return topic
 
+    def grouped(self) -> str:
+        """A topic of 10,000 groups, each with the one message leased."""
+        if "groups" in self._made:
+            return "groups"
+        topic = self.topic("groups")
+        self.publish(topic, Columns([b"v"]))
+        for number in range(10_000):
+            self.caller.do("POST", f"/v1/topics/{topic}/groups/g{number}/receive", {})
+        return topic
+
     def receive(self, topic: str, group: str, count: int = 10_000) -> list[str]:
         body = {"max_messages": count, "visibility": "1h", "consumer": "c"}
         found = self.caller.do("POST", f"/v1/topics/{topic}/groups/{group}/receive", body)
