@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from goq import limits
+from goq import clock, limits
+from goq.broker.topic.publisher import RoutedMessage
 from goq.delivery.events.event import Truncated
-from goq.model import Receipt
+from goq.model import Message, Receipt
 from tests.support.broker.harness import (
     ack,
     broker_on,
@@ -104,6 +105,24 @@ def test_what_a_group_gets_again_is_not_done(tmp_path: Path, is_deleted: bool) -
             second = await topic.receiver.receive("g", options())
             await ack(topic, "g", second)
             assert (await settle_acked(topic, "g", [whole]))[0] == (0 if is_deleted else 1)
+
+    run(main())
+
+
+def test_the_largest_ack_is_done_again_though_it_was_recorded_in_slices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clock, "SLICE_S", 0.0)
+    count = limits.RECEIPTS_PER_REQUEST_MAX
+
+    async def main() -> None:
+        async with broker_on(tmp_path) as broker:
+            topic = await broker.create_topic("t")
+            await topic.publisher.publish_messages([RoutedMessage(0, Message(b""))] * count)
+            (whole,) = receipts(await topic.receiver.receive("g", options(count)), topic.id)
+            single = [whole._replace(start=n, end=n + 1) for n in range(count)]
+            for _ in range(2):
+                assert await settle_acked(topic, "g", single) == (count, [])
 
     run(main())
 
