@@ -434,7 +434,8 @@ class Broker:
         name = topic.name
         del self.topics[name]
         self._loader.half_deleted[name] = topic.id
-        await topic.close(TopicNotFound(f"topic {name} was deleted", field="topic"))
+        reason = TopicNotFound(f"topic {name} was deleted", field="topic")
+        await topic.close(reason, is_deleted=True)
         self.finder.forget(topic.id)
         gc.unfreeze()  # so that what a start loaded of it can be collected
         await self._loader.delete(name, topic.id)

@@ -458,11 +458,14 @@ class Partition:
         self._writer.commit.abort(reason)
         await self.close()
 
-    async def close(self) -> None:
-        """Write queued frames, snapshot the state for a fast open, and close the logs."""
+    async def close(self, *, is_deleted: bool = False) -> None:
+        """Write queued frames, snapshot the state for a fast open, and close the logs.
+
+        A deleted partition is not opened again: its state is not written.
+        """
         await self.compactor.stop()
         self._timers.cancel()
-        if self.is_online:
+        if self.is_online and not is_deleted:
             self._writer.record_last_snapshot()
         self.availability.take_offline("is closed")
         await self.ready_manager.close()

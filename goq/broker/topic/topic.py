@@ -455,7 +455,7 @@ class Topic:
         """Stop the outbox workers until the topic is opened again."""
         await asyncio.gather(*(worker.stop() for worker in self._outbox_workers.values()))
 
-    async def close(self, reason: GoqError) -> None:
+    async def close(self, reason: GoqError, *, is_deleted: bool = False) -> None:
         """Make everything durable and close the partitions; waiters get ``reason``."""
         await self.stop_outbox()
         self._closing.set()
@@ -464,4 +464,5 @@ class Topic:
         self.coordinator.close()
         await asyncio.gather(*self._reopening, return_exceptions=True)
         async with self._reopen_lock:
-            await asyncio.gather(*(partition.close() for partition in self.partitions))
+            closing = [partition.close(is_deleted=is_deleted) for partition in self.partitions]
+            await asyncio.gather(*closing)
