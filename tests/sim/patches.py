@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import secrets
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
@@ -66,7 +67,12 @@ def _threads(*_arguments: Any, **_options: Any) -> SimExecutor:
 
 @contextmanager
 def product_in(world: World, network: Network) -> Iterator[None]:
-    """Let the product live in a world while the block runs."""
+    """Let the product live in a world while the block runs.
+
+    A node in another thread of this process would draw from the same chance.
+    """
+    others = [thread.name for thread in threading.enumerate() if thread.name == "goq-node"]
+    assert not others, "a node of another test still runs"
     chance = world.stream("product")
     logging.disable()
     with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""The node that all tests of a process share, and topics on it."""
+"""The node that all tests of a file share, and topics on it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ from tests.support.node.running_node import RunningNode, running_node
 _numbers = itertools.count(1)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def node() -> Iterator[RunningNode]:
-    """One node for all tests that neither stop nor damage it."""
+    """One node for all tests that neither stop nor damage it.
+
+    It ends with its file: tests that patch limits or chance would reach the nodes of others.
+    """
     with running_node() as running:
         yield running
 
