@@ -37,7 +37,8 @@ def http_cut(cluster: RunningCluster, cut: str) -> Iterator[None]:
         return cut not in (self._name, peer) and is_allowed(self, peer)
 
     def end_streams(node: ClusterNode) -> None:
-        for link in list(node.streams._streams.values()):
+        under_way = node.streams._handshaking  # those may have been allowed before the cut
+        for link in [*node.streams._streams.values(), *under_way]:
             link.abort("cut")
 
     is_allowed = PeerStreams.is_dialer_allowed
