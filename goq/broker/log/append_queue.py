@@ -63,7 +63,7 @@ class ExclusiveWork(NamedTuple):
 
 
 class AppendQueue:
-    """What waits for one log; ``size_bytes`` is that of its frames."""
+    """The entries that wait for one log; ``size_bytes`` is that of its frames."""
 
     def __init__(self) -> None:
         self._entries: deque[QueuedFrame | ExclusiveWork] = deque()
@@ -99,7 +99,7 @@ class AppendQueue:
         self._entries.append(ExclusiveWork(work, done))
 
     def close_shared(self) -> None:
-        """Let no more messages into the frames that are queued: they are about to be written."""
+        """Close the frames that are queued to more messages: they are about to be written."""
         self._shared.clear()
 
     def pop(self) -> None:
