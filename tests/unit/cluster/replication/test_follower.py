@@ -1,4 +1,4 @@
-"""A follower that gets frames with removed rows: which of its own messages it may keep."""
+"""What a follower keeps of its log: before removed rows, and where its leader has other frames."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from random import Random
 import pytest
 
 from goq.broker.partition.loader import PartitionLogs
-from goq.cluster.replication.follower import FollowerReplica
+from goq.cluster.replication.follower import FollowerReplica, parse_frames
 from goq.cluster.replication.progress import LogOffsets
-from goq.cluster.replication.protocol import LogUpdate, PartitionKey, PartitionUpdate
+from goq.cluster.replication.protocol import LogUpdate, PartitionKey, PartitionUpdate, Position
+from goq.cluster.replication.repair.lost_gaps import LostGaps
+from goq.errors import InvalidFrame
 from goq.frame.encoder import Columns, encode_frame
 from goq.frame.view import FrameView
 from goq.storage.log.log import Log
+from goq.storage.log.repair import Gap
 from tests.support.storage.disk import SimulatedDisk
 
 KEY = PartitionKey("t", 1, 0)
@@ -36,8 +39,7 @@ def follower_with(frames: list[bytes]) -> FollowerReplica:
 
 
 def reopen(log: Log, offset: int) -> Log:
-    assert offset == 0
-    return Log.open(Path("/data/anew"), SimulatedDisk(Random(2)))
+    return Log.open(Path("/data/anew"), SimulatedDisk(Random(2)), base_offset=offset)
 
 
 def give(follower: FollowerReplica, frames: list[bytes], *, epoch: int = 2) -> list[int]:
@@ -79,3 +81,107 @@ def test_messages_repaired_from_another_replica_are_dropped_before_removed_rows(
     follower.on_messages_repaired()
     assert give(follower, [frame(2, removed=[0])]) == [0]
     assert follower.logs.messages.end_offset == 0
+
+
+def diverge(follower: FollowerReplica, at: int, epoch: int, *, start: int = 0) -> None:
+    """Tell a follower that its leader's log is another from an offset on."""
+    update = LogUpdate(start, start, 0, diverges_at=at, epoch=epoch)
+    follower.apply(PartitionUpdate(KEY, 2, LogOffsets(0, 0), update, None), memoryview(b""))
+
+
+def test_what_its_leader_does_not_have_is_truncated_down_to_what_is_safe() -> None:
+    follower = follower_with([frame(0), frame(2), frame(4)])
+    follower.high_watermark = LogOffsets(2, 0)
+    diverge(follower, 4, 1)
+    assert follower.position.ends == LogOffsets(4, 0)
+    assert follower.position.epochs == LogOffsets(1, -1)
+    diverge(follower, 2, 1)
+    assert follower.position.ends == LogOffsets(2, 0)
+    with pytest.raises(InvalidFrame):
+        diverge(follower, 0, 1)
+    assert follower.position.ends == LogOffsets(2, 0)
+
+
+def test_frames_of_an_epoch_that_its_leader_never_had_are_truncated() -> None:
+    follower = follower_with([frame(0), frame(2)])
+    diverge(follower, 99, 0)
+    assert follower.position.ends == LogOffsets(0, 0)
+    assert follower.position.epochs == LogOffsets(-1, -1)
+
+
+def test_a_log_of_which_its_leader_has_nothing_begins_anew_and_is_lost_nowhere() -> None:
+    lost = LostGaps()
+    earlier = follower_with([frame(0), frame(2)])
+    follower = FollowerReplica(KEY, 2, earlier.logs, reopen, lost)
+    lost.add(0, Gap(0, 2))
+    lost.add(1, Gap(0, 2))
+    diverge(follower, 0, 1)
+    assert follower.position == Position(KEY, 2, LogOffsets(0, 0), LogOffsets(-1, -1))
+    assert follower.logs.messages.directory == Path("/data/anew")
+    assert not lost.cover(0, 0, 2)
+    assert lost.cover(1, 0, 2)
+    assert give(follower, [frame(0, removed=[0])]) == []
+    assert follower.position.ends == LogOffsets(2, 0)
+
+
+def test_a_log_that_ends_before_its_leaders_log_begins_continues_there() -> None:
+    follower = follower_with([frame(0)])
+    update = LogUpdate(6, 6, 0)
+    whole = PartitionUpdate(KEY, 2, LogOffsets(0, 0), update, None)
+    assert follower.truncated_logs(whole, memoryview(b"")) == [0]
+    follower.apply(whole, memoryview(b""))
+    assert (follower.logs.messages.start_offset, follower.logs.messages.end_offset) == (6, 6)
+
+
+def test_an_update_of_another_leadership_changes_nothing() -> None:
+    follower = follower_with([frame(0)])
+    late = PartitionUpdate(
+        KEY, 1, LogOffsets(9, 9), LogUpdate(6, 6, 0, diverges_at=0, rewrites=4), None
+    )
+    before = follower.position
+    assert follower.truncated_logs(late, memoryview(b"")) == []
+    follower.apply(late, memoryview(b""))
+    assert (follower.position, follower.high_watermark) == (before, LogOffsets(0, 0))
+
+
+def test_what_is_safe_never_becomes_less() -> None:
+    follower = follower_with([frame(0)])
+    for told, known in (((2, 0), (2, 0)), ((1, 3), (2, 3)), ((0, 0), (2, 3))):
+        nothing = LogUpdate(0, 0, 0)
+        update = PartitionUpdate(KEY, 2, LogOffsets(*told), nothing, nothing)
+        follower.apply(update, memoryview(b""))
+        assert follower.high_watermark == known
+
+
+def test_segments_that_its_leader_deleted_are_deleted_oldest_first_but_never_the_last() -> None:
+    follower = follower_with([frame(0)])
+    messages = follower.logs.messages
+    messages.roll()
+    give(follower, [frame(2)])
+    assert follower.expired_segment() is None
+    follower.note_bounds(
+        PartitionUpdate(KEY, 2, LogOffsets(0, 0), LogUpdate(0, 1, 0), LogUpdate(0, 0, 0))
+    )
+    assert follower.expired_segment() is None
+    for start in (2, 4):
+        update = PartitionUpdate(KEY, 2, LogOffsets(0, 0), LogUpdate(start, start, 0), None)
+        follower.note_bounds(update)
+        expired = follower.expired_segment()
+        if expired is not None:
+            follower.delete_segment(*expired)
+            follower.delete_segment(*expired)
+        assert (messages.start_offset, messages.end_offset) == (2, 4)
+    follower.delete_segment(0, messages.active)
+    assert (messages.start_offset, messages.end_offset) == (2, 4)
+
+
+def test_frames_that_are_cut_off_damaged_or_missing_are_refused() -> None:
+    whole = frame(0)
+    assert [view.header.base_offset for view in parse_frames(memoryview(whole + frame(2)))] == [
+        0,
+        2,
+    ]
+    damaged = whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:]
+    for data in (b"", whole[:-8], whole + whole[:20], damaged):
+        with pytest.raises(InvalidFrame):
+            parse_frames(memoryview(data))

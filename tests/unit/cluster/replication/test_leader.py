@@ -1,4 +1,4 @@
-"""What a leader takes, and what it leaves to whoever may lead by now."""
+"""What a leader takes, what it leaves to whoever may lead by now, and what followers get of it."""
 
 from __future__ import annotations
 
@@ -9,17 +9,21 @@ import pytest
 from goq.broker.partition.loader import open_logs
 from goq.cluster.replication.leader import LeaderReplica
 from goq.cluster.replication.progress import LogOffsets, ReplicaProgress
-from goq.cluster.replication.protocol import PartitionKey
+from goq.cluster.replication.protocol import LogUpdate, PartitionKey, Position
 from goq.config.topic import TopicSettings
 from goq.errors import NotEnoughReplicas, NotLeader
+from goq.frame.view import FrameView
 from tests.support.storage.disk import SimulatedDisk
+from tests.support.storage.logs import append, frame_of
+
+KEY = PartitionKey("t", 1, 0)
 
 
 def leading(in_sync: tuple[str, ...]) -> LeaderReplica:
     logs = open_logs(Path("/t/0"), SimulatedDisk(), TopicSettings())
     progress = ReplicaProgress("n1", LogOffsets(0, 0), in_sync=in_sync, min_insync=2)
     progress.set_replicas(("n1", "n2", "n3"), 0)
-    return LeaderReplica(PartitionKey("t", 1, 0), 1, logs, progress)
+    return LeaderReplica(KEY, 1, logs, progress)
 
 
 def test_a_leader_that_others_may_have_replaced_takes_nothing_and_refuses_nothing_for_good() -> (
@@ -78,3 +82,89 @@ def test_a_leader_that_hands_over_takes_nothing_and_what_it_has_still_becomes_sa
         led.check_writable()
     led.on_fetch("n2", LogOffsets(7, 0), 1)
     assert led.progress.high_watermark == LogOffsets(7, 0)
+
+
+def leading_with(*frames: int, epochs: tuple[int, ...] = ()) -> LeaderReplica:
+    """Return a leader of messages with frames of so many each, 0 for the end of a segment."""
+    logs = open_logs(Path("/t/0"), SimulatedDisk(), TopicSettings())
+    written = 0
+    for count in frames:
+        if count:
+            epoch = epochs[written] if epochs else 1
+            append(logs.messages, [frame_of([b"v"] * count)], epoch=epoch)
+            written += 1
+        else:
+            logs.messages.roll()
+    ends = LogOffsets(logs.messages.end_offset, 0)
+    progress = ReplicaProgress("n1", ends, in_sync=("n1",), min_insync=1)
+    return LeaderReplica(KEY, 3, logs, progress)
+
+
+def given(
+    led: LeaderReplica, end: int, epoch: int = 1, *, is_checked: bool = True, bytes_max: int = 2**20
+) -> tuple[LogUpdate, list[int]]:
+    """Return what a follower of the messages gets: the update, and where its frames begin."""
+    at = Position(KEY, 3, LogOffsets(end, 0), LogOffsets(epoch, -1), 0)
+    update = led.read_update(at, is_checked=is_checked, bytes_max=bytes_max)
+    assert update.head.messages is not None
+    assert update.head.messages.frame_bytes == sum(map(len, update.buffers))
+    return update.head.messages, [
+        FrameView.parse(each).header.base_offset for each in update.buffers
+    ]
+
+
+def test_a_follower_gets_the_frames_of_one_segment_at_a_time() -> None:
+    led = leading_with(2, 1, 0, 3, 1)
+    found = [given(led, end) for end in (0, 2, 3, 6, 7)]
+    assert [offsets for _, offsets in found] == [[0, 2], [2], [3, 6], [6], []]
+    assert [update.segment_base for update, _ in found] == [0, 0, 3, 3, 0]
+
+
+def test_a_follower_gets_at_least_one_frame_and_else_no_more_than_fits() -> None:
+    led = leading_with(1, 1, 1)
+    size = len(frame_of([b"v"]))
+    for bytes_max, count in ((1, 1), (size, 1), (2 * size, 2), (9 * size, 3)):
+        assert len(given(led, 0, bytes_max=bytes_max)[1]) == count
+
+
+def test_a_follower_within_a_merged_frame_gets_all_of_the_frame() -> None:
+    assert given(leading_with(4, 1), 2)[1] == [0, 4]
+
+
+def test_a_follower_before_the_log_is_told_where_it_begins() -> None:
+    led = leading_with(2, 0, 1)
+    log = led.logs.messages
+    log.remove(log.detach_before(2))
+    assert given(led, 1) == (LogUpdate(2, 2, 0, rewrites=0), [])
+    assert given(led, 2)[1] == [2]
+
+
+@pytest.mark.parametrize(
+    ("end", "epoch", "expected"),
+    [
+        (2, 1, [2]),  # the same log up to where it ends
+        (3, 1, (2, 1)),  # it has more of the epoch than there ever was
+        (1, 1, [1]),
+        (3, 2, [3]),
+        (4, 2, (3, 2)),
+        (4, 9, (4, 3)),  # of a leadership that this leader knows nothing of
+        (1, 0, (0, -1)),
+    ],
+)
+def test_a_new_follower_is_told_where_its_log_differs(
+    end: int, epoch: int, expected: list[int] | tuple[int, int]
+) -> None:
+    led = leading_with(1, 1, 1, 1, epochs=(1, 1, 2, 3))
+    update, offsets = given(led, end, epoch, is_checked=False)
+    if isinstance(expected, tuple):
+        assert ((update.diverges_at, update.epoch), offsets) == (expected, [])
+    else:
+        assert (update.diverges_at, offsets[:1]) == (None, expected)
+
+
+def test_a_follower_of_another_epoch_is_refused() -> None:
+    at = Position(KEY, 2, LogOffsets(0, 0), LogOffsets(-1, -1))
+    update = leading_with(1).read_update(at, is_checked=True, bytes_max=9)
+    assert "3" in update.head.refusal
+    assert "2" in update.head.refusal
+    assert (update.head.messages, update.buffers) == (None, [])

@@ -78,6 +78,8 @@ def test_offsets_that_are_given_to_others_have_not_matured() -> None:
 
 
 def test_what_concerns_only_deleted_messages_is_forgotten() -> None:
-    maturity = Maturity([(900, 40), (500, 60)], exempt=[(20, 600), (45, 100)])
+    maturity = Maturity([(900, 40), (500, 60)], exempt=[(39, 600), (40, 100), (45, 100)])
+    maturity.trim(39)
+    assert maturity.pairs == [(900, 40), (500, 60)]
     maturity.trim(40)
-    assert (maturity.pairs, maturity.exempt) == ([(500, 60)], [(45, 100)])
+    assert (maturity.pairs, maturity.exempt) == ([(500, 60)], [(40, 100), (45, 100)])

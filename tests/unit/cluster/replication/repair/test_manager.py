@@ -1,0 +1,313 @@
+"""When damaged replicas are repaired, how long a failed repair rests, and what is told of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from goq import limits
+from goq.broker.partition.loader import PartitionLogs, open_logs
+from goq.cluster.replication.leader import LeaderReplica
+from goq.cluster.replication.progress import LogOffsets, ReplicaProgress
+from goq.cluster.replication.protocol import PartitionKey
+from goq.cluster.replication.repair.manager import DamageReport, RepairManager
+from goq.cluster.replication.repair.protocol import RepairRequest, RepairResponse, answer_repair
+from goq.cluster.replication.replica import Replica, ReplicaAssignment, ReplicaLogs
+from goq.config.topic import TopicSettings
+from goq.errors import Unavailable
+from goq.storage.log.log import Log
+from goq.storage.log.repair import Gap, scan_segment
+from tests.support.eventually import until
+from tests.support.storage.disk import InlineExecutor, SimulatedDisk
+from tests.support.storage.logs import append, frame_of
+
+KEY = PartitionKey("t", 1, 0)
+THIS = (KEY.topic_id, KEY.number)
+NODES = ("a", "b")
+
+
+def logs_of(disk: SimulatedDisk, count: int) -> PartitionLogs:
+    """Return logs with a sealed segment of some messages, each in its own frame."""
+    logs = open_logs(Path("/t/0"), disk, TopicSettings())
+    for number in range(count):
+        append(logs.messages, [frame_of([b"%d" % number])])
+    logs.messages.roll()
+    return logs
+
+
+class Node:
+    """A node that holds one replica, and what its repair manager sees of it."""
+
+    name = "a"
+
+    def __init__(self, count: int = 3, *, others: int = 3) -> None:
+        self.disk = SimulatedDisk(Random(1))
+        self.executor: Executor = InlineExecutor()
+        self.time_ms = 0
+        self.asked = 0
+        self.answers = True
+        self.recorded = 0
+        host: Any = self
+        self.replica = Replica(KEY, Path("/t/0"), host)
+        self.logs = self.replica.idle_logs = logs_of(self.disk, count)
+        self.replicas = {KEY: self.replica}
+        self.assign(damaged=())
+        self._other = logs_of(SimulatedDisk(Random(2)), others)
+        manager: Any = self
+        self.repairs = RepairManager(manager, self._call)
+
+    def assign(self, *, damaged: tuple[str, ...]) -> None:
+        self.replica.assignment = ReplicaAssignment(None, 1, NODES, NODES, 1, 1, damaged)
+
+    def damage(self, *offsets: int, is_known: bool = True) -> None:
+        segment = self.logs.messages.segments[0]
+        for offset in offsets:
+            frame_bytes = segment.size_bytes // segment.end_offset
+            self.disk.flip(segment.path, (offset + 1) * frame_bytes - 10, 1)
+        if is_known:
+            scan_segment(self.logs.messages, segment)
+
+    async def check(self) -> None:
+        """Start the repairs that are due, and wait for them."""
+        self.repairs.start_due_repairs()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        if others:
+            await asyncio.wait(others)
+
+    async def rest_ms(self) -> int:
+        """Let time pass until the next repair has ended; return how much passed."""
+        began_ms, asked = self.time_ms, self.asked
+        while self.asked == asked:
+            self.time_ms += 250
+            await self.check()
+        return self.time_ms - began_ms
+
+    @staticmethod
+    def fail_to_read(*_: object, **_options: object) -> memoryview:
+        raise OSError("a bad sector")
+
+    def offsets(self) -> list[int]:
+        log = self.logs.messages
+        return [v.header.base_offset for v in log.reader.read(0, log.end_offset).frames]
+
+    def report(self) -> DamageReport:
+        (report,) = self.repairs.damage_reports()
+        return report
+
+    async def _call(self, _node: str, request: RepairRequest) -> tuple[RepairResponse, memoryview]:
+        self.asked += 1
+        if not self.answers:
+            raise Unavailable("it is down")
+        replica = ReplicaLogs(self._other, LogOffsets(self._other.messages.end_offset, 0))
+        answer, data = answer_repair(request, replica, self.tiered_reader)
+        return answer, memoryview(b"".join(data))
+
+    # What a manager asks of the replicas of its node
+
+    def __iter__(self) -> Iterator[Replica]:
+        return iter(self.replicas.values())
+
+    def get(self, key: PartitionKey) -> Replica | None:
+        return self.replicas.get(key)
+
+    async def in_thread(self, work: Callable[[], object]) -> object:
+        return work()
+
+    def now_ms(self) -> int:
+        return self.time_ms
+
+    def is_compacted(self, _key: PartitionKey) -> bool:
+        return False
+
+    async def record_segments(self, _key: PartitionKey, _logs: PartitionLogs) -> None:
+        self.recorded += 1
+
+    @staticmethod
+    def tiered_reader(_key: PartitionKey, _which: int, log: Log) -> Any:
+        return log.reader
+
+
+def test_damage_is_repaired_from_another_replica_and_told_before_and_after() -> None:
+    async def run() -> None:
+        node = Node()
+        node.damage(1)
+        assert node.offsets() == [0, 2]
+        assert node.report() == DamageReport("t", 1, 0, 0)
+        await node.check()
+        assert node.repairs.damaged == frozenset()
+        assert node.offsets() == [0, 1, 2]
+        assert node.report() == DamageReport("t", 0, 0, 1)
+        assert node.repairs.repaired_frames == 1
+        assert node.recorded == 1
+
+    asyncio.run(run())
+
+
+def test_a_replica_without_damage_asks_nobody_and_is_told_of_as_neither() -> None:
+    async def run() -> None:
+        node = Node()
+        await node.check()
+        assert (node.asked, node.repairs.damaged, node.repairs.repaired) == (0, set(), set())
+
+    asyncio.run(run())
+
+
+def test_a_damaged_leader_is_told_and_repaired_only_when_it_leads_no_more() -> None:
+    async def run() -> None:
+        node = Node()
+        node.damage(1)
+        progress = ReplicaProgress("a", LogOffsets(3, 0), in_sync=NODES, min_insync=1)
+        node.replica.as_leader = LeaderReplica(KEY, 1, node.logs, progress)
+        await node.check()
+        assert node.repairs.damaged == {THIS}
+        assert node.asked == 0
+        node.replica.as_leader = None
+        await node.check()
+        assert node.offsets() == [0, 1, 2]
+
+    asyncio.run(run())
+
+
+def test_a_repair_that_fails_rests_twice_as_long_each_time_up_to_a_bound() -> None:
+    async def run() -> None:
+        node = Node()
+        node.damage(1)
+        node.answers = False
+        await node.check()
+        assert [await node.rest_ms() for _ in range(8)] == [
+            *(500 * 2**n for n in range(6)),
+            30_000,
+            30_000,
+        ]
+        node.answers = True
+        await node.rest_ms()
+        assert node.offsets() == [0, 1, 2]
+        node.damage(2)
+        node.answers = False
+        await node.check()
+        assert await node.rest_ms() == 500
+
+    asyncio.run(run())
+
+
+def test_what_no_replica_has_is_lost_and_the_replica_counts_as_whole_as_it_can_be() -> None:
+    async def run() -> None:
+        node = Node(others=1)
+        node.damage(1)
+        node.assign(damaged=("a",))
+        await node.check()
+        assert node.offsets() == [0, 2]
+        assert node.report() == DamageReport("t", 1, 1, 0)
+        assert node.replica.lost_gaps.cover(0, *Gap(1, 2))
+        await node.check()
+        assert (node.repairs.damaged, node.repairs.repaired) == (set(), {THIS})
+        assert node.asked == 1
+
+    asyncio.run(run())
+
+
+def test_a_gap_that_others_have_in_part_is_repaired_in_part_and_the_rest_is_lost() -> None:
+    async def run() -> None:
+        node = Node(5, others=2)
+        node.damage(1, 2)
+        await node.check()
+        assert node.offsets() == [0, 1, 3, 4]
+        assert node.report() == DamageReport("t", 1, 1, 1)
+        await node.check()
+        assert node.asked == 2
+
+    asyncio.run(run())
+
+
+def test_a_replica_that_the_cluster_counts_as_damaged_is_read_whole_and_repaired() -> None:
+    """Its damage was found in an earlier run, which this one knows nothing of."""
+
+    async def run() -> None:
+        node = Node()
+        node.damage(2, is_known=False)
+        node.assign(damaged=("b",))
+        await node.check()
+        assert node.report() == DamageReport("t", 0, 0, 0)
+        node.assign(damaged=("a",))
+        assert node.repairs.repaired == frozenset()
+        await node.check()
+        assert node.report() == DamageReport("t", 0, 0, 1)
+        assert node.repairs.repaired == {THIS}
+        node.assign(damaged=())
+        await node.check()
+        assert node.repairs.repaired == frozenset()
+
+    asyncio.run(run())
+
+
+def test_damage_of_a_replica_that_was_whole_is_repaired_too() -> None:
+    async def run() -> None:
+        node = Node()
+        node.assign(damaged=("a",))
+        await node.check()
+        assert node.repairs.repaired == {THIS}
+        node.damage(0)
+        await node.check()
+        assert node.offsets() == [0, 1, 2]
+
+    asyncio.run(run())
+
+
+def test_the_repair_of_a_replica_that_is_removed_ends_and_so_do_all_at_the_end() -> None:
+    async def run() -> None:
+        for is_removed in (True, False):
+            node = Node()
+            node.damage(1)
+            hung = asyncio.Event()
+            cancelled = asyncio.Event()
+
+            async def hang(
+                _work: object, hung: asyncio.Event = hung, cancelled: asyncio.Event = cancelled
+            ) -> object:
+                hung.set()
+                try:
+                    return await asyncio.Event().wait()
+                finally:
+                    cancelled.set()
+
+            node.repairs._in_thread = hang
+            node.repairs.start_due_repairs()
+            await hung.wait()
+            if is_removed:
+                node.replicas.clear()
+                node.repairs.start_due_repairs()
+                await cancelled.wait()
+            else:
+                await node.repairs.close()
+                assert cancelled.is_set()
+            assert node.repairs.damaged == (frozenset() if is_removed else {THIS})
+
+    asyncio.run(run())
+
+
+def test_what_nobody_reads_is_scrubbed_again_and_again_and_a_bad_disk_does_not_end_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(limits, "SCRUB_PAUSE_S", 0)
+    monkeypatch.setattr(limits, "SCRUB_BYTES_PER_S", 2**60)
+
+    async def run() -> None:
+        node = Node()
+        scrubbing = asyncio.ensure_future(node.repairs.scrub())
+        node.damage(1, is_known=False)
+        await until(lambda: node.report().damaged_gaps)
+        read = node.disk.read
+        monkeypatch.setattr(node.disk, "read", node.fail_to_read)
+        await until(lambda: "cannot be read" in caplog.text)
+        monkeypatch.setattr(node.disk, "read", read)
+        node.damage(2, is_known=False)
+        await until(lambda: not node.offsets()[1:])
+        scrubbing.cancel()
+
+    asyncio.run(run())
