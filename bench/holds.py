@@ -28,6 +28,7 @@ from typing import Any
 
 from bench.bounds import SCENARIOS, Caller, Work
 from goq import clock, embedded
+from goq.process.heap import set_up_heap
 
 _GOAL_MS = 20
 _REST_S = 0.3  # for what a request leaves behind
@@ -83,6 +84,7 @@ def main() -> int:
     parser.add_argument("--only", metavar="NAME", action="append", help="begins so; repeatable")
     parser.add_argument("--profile", action="store_true", help="print the longest callback's")
     arguments = parser.parse_args()
+    set_up_heap()  # as the process of a node does
     slices = SimpleNamespace(**{name: getattr(time, name) for name in dir(time)})
     slices.perf_counter = time.thread_time
     clock.time = slices  # type: ignore[assignment]

@@ -1,12 +1,17 @@
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
 from collections.abc import AsyncIterator
 
 import pytest
 
-from goq.http.context import HttpLimits
+from goq.http import request_parser
+from goq.http.allowed_hosts import AllowedHosts
+from goq.http.context import HttpLimits, ServerContext
+from goq.http.failure_log import FailureLog
 from goq.http.message import Request, Response
+from goq.http.request_parser import RequestParser
 from tests.support.api.http_harness import chunked, describe, echo, get, post, serving
 from tests.support.eventually import until
 
@@ -221,3 +226,29 @@ def test_an_http_10_client_is_never_told_to_send(run):
             assert (await peer.answer()).body == b"body"
 
     run(scenario)
+
+
+def test_the_end_of_a_large_body_copies_none_of_what_came_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(request_parser, "GATHERED_BYTES", 64 * 1024)
+    piece, count = bytes(range(256)) * 256, 64
+    shared = ServerContext(
+        echo, lambda _error: Response(500), HttpLimits(), AllowedHosts(None), FailureLog()
+    )
+    parser = RequestParser(shared, "peer")
+    parser.feed(
+        b"POST / HTTP/1.1\r\nHost: test\r\nContent-Length: %d\r\n\r\n" % (count * len(piece))
+    )
+    tracemalloc.start()
+    try:
+        for _ in range(count - 1):
+            parser.feed(piece)
+        before_bytes, _ = tracemalloc.get_traced_memory()
+        tracemalloc.reset_peak()
+        parser.feed(piece)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert parser.requests[0].body == piece * count
+    assert peak_bytes - before_bytes < count * len(piece) // 2
