@@ -7,9 +7,9 @@ turn ends early to let others use the event loop, and where messages must be rea
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -70,6 +70,24 @@ class ReceiveRequest(msgspec.Struct, frozen=True):
         return self.account is not None and self.account.expired_count > 0
 
 
+class _Room(NamedTuple):
+    """What a receive may still lease."""
+
+    messages: int
+    size_bytes: int
+
+    @staticmethod
+    def of(request: ReceiveRequest) -> _Room:
+        return _Room(request.messages_max, request.bytes_max)
+
+    def less(self, leased: Iterable[LeasedPart]) -> _Room:
+        messages, size_bytes = self
+        for batch, _ in leased:
+            messages -= batch.message_count
+            size_bytes -= batch.size_bytes
+        return _Room(messages, size_bytes)
+
+
 class TopicLeases:
     """Leases the messages of one topic. ``wake_group`` wakes a waiter of each queue of a group."""
 
@@ -109,10 +127,12 @@ class TopicLeases:
     async def lease_rest(self, group: str, request: ReceiveRequest, leased: Leased) -> None:
         """Go on with a receive whose turn ended early, and add to what it leased."""
         is_paused = True
+        left = _Room.of(request).less(leased)
         try:
             while is_paused:
                 await asyncio.sleep(0)
-                more, is_paused = self._lease(group, request, None, leased)
+                more, is_paused = self._lease(group, request, None, left)
+                left = left.less(more)
                 leased += more
         except (OnlySkipped, _Warm, _Rebuild, GoqError, OSError):
             pass  # the next receive deals with it
@@ -125,14 +145,13 @@ class TopicLeases:
         group: str,
         request: ReceiveRequest,
         warmed: int | None,
-        before: Sequence[LeasedPart] = (),
+        left: _Room | None = None,
     ) -> tuple[Leased, bool]:
-        """Lease what is cached and has room besides what was leased ``before``, in one turn.
+        """Lease what is cached and has room, in one turn; ``left`` is what earlier turns left.
 
         Return also whether the turn ended before the receive was full.
         """
-        messages = request.messages_max - sum([batch.message_count for batch, _ in before])
-        size_bytes = request.bytes_max - sum([batch.size_bytes for batch, _ in before])
+        messages, size_bytes = left or _Room.of(request)
         if request.room is not None:
             messages = min(messages, request.room.left())
             if messages <= 0:

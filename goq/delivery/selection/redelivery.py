@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _UNKNOWN = MessageAttributes(0, DEFAULT_LANE, 0)
 _PASSED_OVER_MAX = 100  # by one receive, so that it has time for others
+_RETRY_STEPS = 4  # a retry that is selected and leased takes as long as so many fresh messages
 
 
 class RetryRule(NamedTuple):
@@ -291,6 +292,7 @@ class Redelivery:
         The rest of it comes up again when the selected messages are leased.
         """
         at, left = part.start, messages_max
+        self._selection.steps += _RETRY_STEPS - 1  # the read counts one
         while at < part.end and left > 0:
             columns = self._selection.read(at, min(part.end, at + left))
             if columns is None:

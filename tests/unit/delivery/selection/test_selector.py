@@ -277,7 +277,7 @@ def test_many_retries_that_are_due_at_once_are_taken_in_several_turns(
     choice = pair.choice("g", 100, ANY_RETRY)
     choice.take(100)
     assert (choice.spans, choice.must_repeat) == ([], True)
-    assert receive(pair, 3) == [0, 2, 4]
+    assert receive(pair, 3) == [0]  # which takes as long as several fresh messages
     pair.drain()
 
 
@@ -420,4 +420,7 @@ def test_many_retries_for_others_do_not_keep_a_consumer_from_fresh_messages() ->
         assert len(receive(pair, 1, rule=hung)) == 1
     pair.move_clock(1000)
     assert receive(pair, 10, rule=hung) == list(range(250, 260))
-    assert len(receive(pair, 1000, rule=RetryRule("other"))) == 290
+    found: list[int] = []
+    while len(found) < 290:  # retries take several turns
+        found += receive(pair, 1000, rule=RetryRule("other"))
+    assert sorted(found) == [*range(250), *range(260, 300)]
