@@ -46,6 +46,7 @@ from goq.units import format_time_us
 
 LIVE, _ARCHIVED = "live", "archived"
 _DELETED, _COMPACTED, _DAMAGED = "deleted", "compacted", "damaged"
+_STEPS_AT_ONCE = 500  # 15 us each; there may be 10,000 groups
 MayRead = Callable[[str], bool]
 """Returns whether the asker may read a topic."""
 
@@ -118,7 +119,10 @@ class Tracer:
         together = linked_messages(message_id, links)
         chosen = [each for each in found.values() if each.id in together]
         ordered = order_by_origin(chosen, links)
-        return build_trace(asked, ordered, links, may_read, is_cut=is_cut)
+        build = partial(build_trace, asked, ordered, links, may_read, is_cut=is_cut)
+        if sum(len(each.timeline.steps) for each in ordered) <= _STEPS_AT_ONCE:
+            return build()
+        return await asyncio.to_thread(build)  # of what does not change any more
 
     def _partition(self, message_id: MessageId) -> Partition:
         return self._broker.topic(message_id.topic).partitions[message_id.partition]

@@ -79,17 +79,23 @@ class GroupTable:
 
     async def refresh(self, now_ms: int) -> None:
         """Count what changed; a refresh that is broken off goes on with the next one."""
+        time_slice = TimeSlice()
         self._follow_partitions()
         self._follow_groups()
         was_set_back, self._now_ms = now_ms < self._now_ms, now_ms
         for number, partition in enumerate(self._partitions):
+            if time_slice.is_over:
+                await time_slice.next()
             names = partition.group_changes.take()
             self._changed[number].update(self._places if names is None or was_set_back else names)
             for place in np.flatnonzero(self._tallies[_NEXT_DUE, number] <= now_ms).tolist():
                 self._changed[number].add(self.names[place])
-        time_slice = TimeSlice()
+        if time_slice.is_over:
+            await time_slice.next()
         for number, partition in enumerate(self._partitions):
             await self._count(number, partition, now_ms, time_slice)
+        if time_slice.is_over:
+            await time_slice.next()
         counts = self._add_up()
         await self._date(counts.ready > 0, now_ms, time_slice)
 

@@ -87,8 +87,11 @@ class TopicView:
         """Return the topic with the groups that have a part in their names, with their queues."""
         out = self._named.get((part, groups_max))
         if out is None:
-            out = await self._count(self._table.matching(part), groups_max)
             time_slice = TimeSlice()
+            places = self._table.matching(part)
+            if time_slice.is_over:
+                await time_slice.next()
+            out = await self._count(places, groups_max)
             for group in shortened(out).groups:
                 queues = GroupQueues(self.topic, group.group)
                 queues.add_leased(self.topic, group.group)

@@ -13,10 +13,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from goq import limits
+from goq import clock, limits
 from goq.api.schemas.live import LiveGroupOut, LiveTopicOut
 from goq.api.views.group_backlog import GroupQueues, ReadyAges
 from goq.api.views.live import view as live_view
+from goq.api.views.live.group_table import GroupTable
 from goq.api.views.live.view import LiveView
 from goq.broker.broker import Broker
 from goq.broker.group.message_changes import MessageChanges
@@ -24,8 +25,8 @@ from goq.broker.partition.group_view import GroupCounts
 from goq.broker.runtime.metrics import GroupCounters
 from goq.broker.topic.publisher import RoutedMessage
 from goq.broker.topic.topic import Topic
-from goq.clock import ManualClock
-from goq.errors import Conflict
+from goq.clock import ManualClock, TimeSlice
+from goq.errors import Conflict, GoqError
 from goq.model import Message, Receipt
 from goq.storage.scanner import Damage
 from tests.support.broker.harness import broker_on, options, receipts, run, trim
@@ -305,9 +306,9 @@ def test_whatever_happens_the_counts_are_those_of_a_recount(
     monkeypatch.setattr(live_view, "_SHARED_S", 0.0)
 
     async def main() -> None:
-        clock = ManualClock()
-        async with broker_on(tmp_path, clock=clock) as broker:
-            view, traffic = LiveView(broker, ReadyAges()), Traffic(seed, broker, clock)
+        now = ManualClock()
+        async with broker_on(tmp_path, clock=now) as broker:
+            view, traffic = LiveView(broker, ReadyAges()), Traffic(seed, broker, now)
             await traffic.begin()
             for _ in range(STEPS):
                 await traffic.step()
@@ -315,3 +316,67 @@ def test_whatever_happens_the_counts_are_those_of_a_recount(
                     await look(view, broker.topics)
 
     run(main())
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_happens_between_two_slices_of_a_look_is_counted_by_the_next(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_view, "_SHARED_S", 0.0)
+    monkeypatch.setattr(clock, "SLICE_S", 0.0)
+    turns: list[int] = []
+    yields = TimeSlice.next
+
+    async def main() -> None:
+        now = ManualClock()
+        async with broker_on(tmp_path, clock=now) as broker:
+            view, traffic = LiveView(broker, ReadyAges()), Traffic(seed, broker, now)
+            left = 0
+
+            async def next_slice(each: TimeSlice) -> None:
+                nonlocal left
+                if left:
+                    left -= 1
+                    turns.append(left)
+                    with suppress(GoqError):  # a partition may be closed just now
+                        await traffic.step()
+                await yields(each)
+
+            monkeypatch.setattr(TimeSlice, "next", next_slice)
+            await traffic.begin()
+            for _ in range(STEPS // 2):
+                await traffic.step()
+                left = traffic.chance.randint(1, 4)
+                await view.topics(limits.LIVE_GROUPS_MAX)
+                left = 0
+                await look(view, broker.topics)
+
+    run(main())
+    assert len(turns) > STEPS // 2
+
+
+def test_a_look_at_a_topic_gives_others_a_turn_before_it_counts_groups(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clock, "SLICE_S", 0.0)
+    steps: list[str] = []
+    count, yields = GroupTable._count, TimeSlice.next
+
+    async def counted(table: GroupTable, *arguments: Any) -> None:
+        steps.append("count")
+        await count(table, *arguments)
+
+    async def next_slice(each: TimeSlice) -> None:
+        steps.append("turn")
+        await yields(each)
+
+    async def main() -> None:
+        async with broker_on(tmp_path) as broker:
+            await broker.create_topic("t", 2)
+            view = LiveView(broker, ReadyAges())
+            monkeypatch.setattr(GroupTable, "_count", counted)
+            monkeypatch.setattr(TimeSlice, "next", next_slice)
+            await view.topics(limits.LIVE_GROUPS_MAX)
+
+    run(main())
+    assert steps[:4] == ["turn", "turn", "turn", "count"]

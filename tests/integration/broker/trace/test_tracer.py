@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -13,7 +15,8 @@ from goq.broker.dlq.redrive import RemovalRequest, redrive
 from goq.broker.dlq.search import DeadLetterQuery
 from goq.broker.topic.publisher import RoutedMessage
 from goq.broker.topic.topic import Topic, TopicParameters
-from goq.broker.trace.trace import Trace
+from goq.broker.trace import tracer
+from goq.broker.trace.trace import Trace, build_trace
 from goq.broker.trace.tracer import Tracer
 from goq.clock import ManualClock
 from goq.delivery.events.event import Moved
@@ -343,3 +346,27 @@ def test_where_the_dead_letters_are_gone_the_message_is_still_told_of(tmp_path: 
                 await Tracer(broker).trace(MessageId(TOPIC + ".dlq", 0, 0))
 
     run(main())
+
+
+@pytest.mark.parametrize("is_large", [False, True])
+def test_a_trace_of_many_steps_is_put_together_in_a_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_large: bool
+) -> None:
+    monkeypatch.setattr(tracer, "_STEPS_AT_ONCE", 2 if is_large else 3)
+    threads: list[int] = []
+
+    def building(*arguments: Any, **options: Any) -> Trace:
+        threads.append(threading.get_ident())
+        return build_trace(*arguments, **options)
+
+    async def main() -> None:
+        async with broker_on(tmp_path) as broker:
+            topic = await broker.create_topic("t", 1)
+            await publish(topic, b"v")
+            await ack(topic, "g", await topic.receiver.receive("g", options()))
+            monkeypatch.setattr(tracer, "build_trace", building)
+            trace = await Tracer(broker).trace(MessageId("t", 0, 0))
+            assert names(trace) == ["PUBLISHED", "DELIVERED", "ACKNOWLEDGED"]
+
+    run(main())
+    assert (threads != [threading.get_ident()]) is is_large
