@@ -71,7 +71,7 @@ class ReceiveRequest(msgspec.Struct, frozen=True):
 
 
 class _Room(NamedTuple):
-    """What a receive may still lease."""
+    """The messages and bytes that a receive may still lease."""
 
     messages: int
     size_bytes: int
