@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -17,8 +17,8 @@ from goq.api.metrics.sources import CONTENT_TYPE, MetricSources
 from goq.api.needs import OPEN, TOKEN, Needs, principal_of
 from goq.api.openapi import docs_page, openapi
 from goq.api.router import JSON, Route, RouteHandler
+from goq.api.views.health import ProblemOut, offline_and_damaged, problems_of, troubled_topics
 from goq.broker.broker import Broker
-from goq.clock import TimeSlice
 from goq.cluster.rpc.server import CALL_PREFIX
 from goq.http.message import Request, Response
 from goq.http.tls.server_certificate import ServerCertificate
@@ -32,15 +32,6 @@ if TYPE_CHECKING:
 _TOPIC_LABEL = re.compile(rb'[{,]topic="([^"]*)"')
 _PRINCIPAL_LABEL = re.compile(rb'[{,]principal="([^"]*)"')
 _GROUP_LABEL = re.compile(rb'[{,]group="([^"]*)"')
-
-
-class ProblemOut(msgspec.Struct):
-    """A topic, a partition or a file that is not well: its state, why, and what to do."""
-
-    what: str
-    state: str
-    reason: str
-    advice: str
 
 
 class HealthOut(msgspec.Struct, omit_defaults=True):
@@ -117,8 +108,9 @@ class OperationRoutes:
 
         The sender learns the names of topics that it may know of.
         """
-        offline, damaged = await self._offline_and_damaged()
-        problems = await _problems(self._broker)
+        troubled = await troubled_topics(self._broker)
+        offline, damaged = await offline_and_damaged(troubled)
+        problems = await problems_of(self._broker, troubled)
         space = SpaceState.OK if self._space is None else self._space.state
         is_degraded = offline or damaged or problems or space is SpaceState.FULL
         disk = "" if space is SpaceState.OK else str(space)
@@ -184,21 +176,6 @@ class OperationRoutes:
         """Return a page about the API."""
         return Response(200, docs_page(self._described).encode(), "text/html; charset=utf-8")
 
-    async def _offline_and_damaged(self) -> tuple[list[str], list[str]]:
-        offline: list[str] = []
-        damaged: list[str] = []
-        time_slice = TimeSlice()
-        for topic in list(self._broker.topics.values()):
-            if time_slice.is_over:
-                await time_slice.next()
-            for partition in topic.partitions.here():
-                if not partition.is_online:
-                    offline.append(str(partition.identity))
-                if partition.message_damage or partition.event_damage:
-                    damaged.append(str(partition.identity))
-            offline += [f"{topic.name}:{number}" for number in topic.partitions.offline]
-        return sorted(set(offline)), damaged
-
 
 def _visible(partitions: Sequence[str], principal: Principal) -> list[str]:
     """Return the partitions of topics that a principal may know of."""
@@ -227,49 +204,6 @@ def _visible_series(text: bytes, principal: Principal) -> bytes:
             continue
         kept.append(line)
     return b"\n".join(kept)
-
-
-async def _problems(broker: Broker) -> list[ProblemOut]:
-    """Return what is not well about the topics of a node, with what to do."""
-    problems: list[ProblemOut] = []
-    time_slice = TimeSlice()
-    for topic in list(broker.topics.values()):
-        if time_slice.is_over:
-            await time_slice.next()
-        name = topic.name
-        if topic.doubt is not None:
-            kind, reason = topic.doubt
-            advice = (
-                f"goq topic show {name}, then goq topic alter {name} with the settings it should"
-                " have; without any it keeps those that are shown"
-            )
-            problems.append(ProblemOut(f"topic {name}", str(kind), reason, advice))
-        for number, error in topic.partitions.failures().items():
-            advice = (
-                "the node tries again within 10 s; when the cause is removed:"
-                f" goq topic reopen {name} {number}"
-            )
-            problems.append(ProblemOut(f"{name}:{number}", "offline", error.detail, advice))
-    problems += _archive_problems(broker)
-    advice = "nothing: the node goes on without it, and tells of it until it is restarted"
-    problems += [
-        ProblemOut("node.db", "damaged", reason, advice) for reason in broker.metadata.problems
-    ]
-    if broker.journal is not None:
-        advice = "goq doctor --verify shows what is lost; then delete the file that is named"
-        problems += [
-            ProblemOut("journal", "damaged", text, advice) for text in broker.journal.problems
-        ]
-    return problems
-
-
-def _archive_problems(broker: Broker) -> Iterator[ProblemOut]:
-    """Yield the damage that reads have found in archived segments."""
-    advice = "put the file back from a backup; goq doctor --verify checks all archived segments"
-    for identity, log, damage in broker.archive.damaged():
-        more = f" (and {len(damage) - 1} more)" if len(damage) > 1 else ""
-        what = f"archived {log} of {identity}"
-        yield ProblemOut(what, "damaged", f"{damage[0]}{more}", advice)
 
 
 def _route(

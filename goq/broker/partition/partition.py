@@ -162,6 +162,12 @@ class Partition:
         return self.availability.error is None
 
     @property
+    def is_sound(self) -> bool:
+        """Whether the partition is usable and no damage of its logs is known."""
+        is_damaged = self._messages.reader.damage or self._events.reader.damage
+        return self.availability.error is None and not is_damaged
+
+    @property
     def is_quiet(self) -> bool:
         """Whether no append is under way."""
         return self.appender.commit.is_quiet and self._writer.commit.is_quiet

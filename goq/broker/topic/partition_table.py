@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 
 _is_online = attrgetter("is_online")
+_is_sound = attrgetter("is_sound")
 
 
 class PartitionTable:
@@ -99,6 +100,11 @@ class PartitionTable:
         """Raise ``PartitionOffline`` if a partition could not be opened on this node."""
         for error in self.offline.values():
             raise error
+
+    @property
+    def are_sound(self) -> bool:
+        """Whether all partitions of this node are usable, without damage that is known."""
+        return not self.offline and all(map(_is_sound, self._here.values()))
 
     def failures(self) -> dict[int, GoqError]:
         """Return why partitions of this node are offline, by number."""

@@ -148,7 +148,7 @@ class GroupTable:
         """Return the counts in each partition, and keep their sums."""
         bounds = np.array([each.bounds for each in self._partitions], np.int64)
         counts = counts_of(self._tallies, bounds.reshape(-1, 3, 1).swapaxes(0, 1))
-        self._sums = GroupColumns(*(each.sum(axis=0) for each in counts))
+        self._sums = GroupColumns(*np.array(counts).sum(axis=1))
         self._due_ms = int(self._tallies[_NEXT_DUE].min(initial=NEVER))
         return counts
 

@@ -55,6 +55,11 @@ class TopicView:
         """Return whether nothing has changed since the last :meth:`refresh`."""
         return self._signature == _signature(self.topic) and self._table.is_current(now_ms)
 
+    def current(self, groups_max: int, now_ms: int) -> LiveTopicOut | None:
+        """Return what :meth:`told` would if nothing has changed since then, else None."""
+        known = self._told.get(groups_max)
+        return known[1] if known and known[0] == self._number and self.is_fresh(now_ms) else None
+
     async def refresh(self, now_ms: int) -> None:
         """Count what changed."""
         signature = _signature(self.topic)
@@ -64,19 +69,14 @@ class TopicView:
         self._number += 1
         self._signature = signature
 
-    def known(self, groups_max: int) -> LiveTopicOut | None:
-        """Return what :meth:`told` would, None if it is not known."""
-        number, out = self._told.get(groups_max, (0, None))
-        return out if number == self._number else None
-
     async def told(self, groups_max: int) -> LiveTopicOut:
         """Return the topic with those of its groups that lag most; the same object while it is so.
 
         Of as many groups come besides those that may have waited longest.
         """
-        if (known := self.known(groups_max)) is not None:
-            return known
-        _, before = self._told.get(groups_max, (0, None))
+        number, before = self._told.get(groups_max, (0, None))
+        if before is not None and number == self._number:
+            return before
         out = await self._count(self._table.all, groups_max)
         if before is not None and before == out:
             out = before
@@ -105,12 +105,12 @@ class TopicView:
 
     async def _count(self, places: Int64s, groups_max: int) -> LiveTopicOut:
         topic, table = self.topic, self._table
-        waiting = table.longest_waiting(places, limits.LIVE_WAITS_MAX)
-        oldest_ms = await table.since_ms(waiting)
         shown: Sequence[int] = places.tolist()
         if len(shown) > groups_max:
+            waiting = table.longest_waiting(places, limits.LIVE_WAITS_MAX)
             shown = table.most_lag(places, groups_max)
             shown = [*shown, *(place for place in waiting if place not in set(shown))]
+        groups = await self._groups(shown)
         here, stats = topic.partitions.here(), topic.stats
         return LiveTopicOut(
             name=topic.name,
@@ -127,11 +127,11 @@ class TopicView:
             expired_messages=stats.expired_messages,
             last_append=stats.last_append_ms,
             group_count=len(table.names),
-            groups=await self._groups(shown),
+            groups=groups,
             lag=table.total("lag", places),
             leased=table.total("leased", places),
             scheduled=table.total("scheduled", places),
-            oldest_ready=min(filter(None, oldest_ms), default=0),
+            oldest_ready=min((each.oldest_ready for each in groups if each.oldest_ready), default=0),
         )
 
     async def _groups(self, places: Sequence[int]) -> list[LiveGroupOut]:

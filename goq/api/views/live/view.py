@@ -75,10 +75,13 @@ class LiveView:
         told: dict[str, LiveTopicOut] = {}
         time_slice, now_ms = TimeSlice(), self.clock.wall_ms()
         for number, (name, topic) in enumerate(sorted(self._topics.items())):
-            view = self._view_of(topic)
-            known = view.known(groups_max) if view.is_fresh(now_ms) else None
+            view = self._views.get(name)
+            if view is None or view.topic is not topic:
+                view = self._view_of(topic)
+            known = view.current(groups_max, now_ms)
             if known is None:
-                await view.refresh(now_ms)
+                if not view.is_fresh(now_ms):
+                    await view.refresh(now_ms)
                 known = await view.told(groups_max)
                 number = 0
             told[name] = known
