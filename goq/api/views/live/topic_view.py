@@ -131,7 +131,7 @@ class TopicView:
             lag=table.total("lag", places),
             leased=table.total("leased", places),
             scheduled=table.total("scheduled", places),
-            oldest_ready=min((each.oldest_ready for each in groups if each.oldest_ready), default=0),
+            oldest_ready=min(filter(None, (each.oldest_ready for each in groups)), default=0),
         )
 
     async def _groups(self, places: Sequence[int]) -> list[LiveGroupOut]:
