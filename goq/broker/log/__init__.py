@@ -1,8 +1,7 @@
 """Appends to one log: admission, group commit, the quorum, and cached reads.
 
-append_queue     what waits to be written to one log
+append_queue     what waits for one log, and which of it becomes the next batch
 admission        drops duplicate frames and messages before append
-batch_filler     queued frames become the next batch
 group_commit     one write and one sync for many appends
 shared_frame     one frame for the single messages that wait for the same write
 recent_batches   the latest batches in memory, for followers

@@ -22,7 +22,6 @@ from typing import Protocol
 from goq import limits
 from goq.broker.log.admission import AppendAdmission
 from goq.broker.log.append_queue import AppendQueue, Decision, ExclusiveWork, QueuedFrame
-from goq.broker.log.batch_filler import BatchFiller
 from goq.broker.log.commit_turn import CommitTurn, JournalWrite
 from goq.broker.log.pending_appends import (
     Appended,
@@ -105,9 +104,8 @@ class GroupCommit:
         self._queue_bytes_max = queue_bytes_max
         self._fsync_interval_ms = fsync_interval_ms
         self._loop = asyncio.get_running_loop()
-        self._queue = AppendQueue()
         self.pending = PendingAppends(log.end_offset, quorum, on_commit)
-        self._filler = BatchFiller(log, self._queue, self.pending, admission, clock, epoch)
+        self._queue = AppendQueue(log, self.pending, admission, clock, epoch)
         self._busy = False
         self._idle = asyncio.Event()
         self._idle.set()
@@ -202,7 +200,7 @@ class GroupCommit:
         """Start the next batch or exclusive work. Return a batch that the turn is to write."""
         written: list[WrittenFrame] = []
         try:
-            batch = None if self._sync_wanted else self._filler.fill(written)
+            batch = None if self._sync_wanted else self._queue.fill(written)
         except Exception as raised:
             self._fail(written, self._as_known(raised))
             return None
@@ -242,7 +240,7 @@ class GroupCommit:
         assert isinstance(frame, FrameView)
 
         def decide() -> None:
-            found.append(self._filler.decide(frame))
+            found.append(self._queue.decide(frame))
 
         def go_on(error: Exception | None) -> None:
             if error is not None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from unittest.mock import Mock
 
 import pytest
 
 from goq.broker.log.append_queue import AppendQueue, Decision, ExclusiveWork, QueuedFrame
 from goq.broker.log.pending_appends import Appended
 from goq.broker.log.shared_frame import frame_of, message_bytes, shared_by
+from goq.clock import ManualClock
 from goq.errors import StorageFailed
 from goq.frame.encoder import NO_PRODUCER
 from goq.model import Acks, Message
@@ -35,7 +37,8 @@ class _Waiter:
 
 @pytest.fixture
 def queue() -> AppendQueue:
-    return AppendQueue()
+    log, pending, clock = Mock(), Mock(), ManualClock()
+    return AppendQueue(log, pending, None, clock, epoch=1)
 
 
 def _add_frame(queue: AppendQueue, *values: bytes) -> _Waiter:
@@ -81,13 +84,6 @@ def test_messages_that_differ_in_what_a_frame_has_once_do_not_share_one(
     _add_message(queue, b"urgent", by=URGENT)
     _add_message(queue, b"plain, too")
     assert [_pop(queue) for _ in range(2)] == [[b"plain", b"plain, too"], [b"urgent"]]
-
-
-def test_a_frame_that_is_about_to_be_written_takes_no_more_messages(queue: AppendQueue) -> None:
-    _add_message(queue, b"a")
-    queue.close_shared()
-    _add_message(queue, b"b")
-    assert [_pop(queue) for _ in range(2)] == [[b"a"], [b"b"]]
 
 
 def test_a_decision_is_kept_for_the_frame_it_is_about_alone(queue: AppendQueue) -> None:
