@@ -575,3 +575,41 @@ def test_a_partition_that_is_led_no_more_keeps_nothing_in_memory(logs: Partition
         assert not follower.server._recent.size_bytes
 
     asyncio.run(run())
+
+
+def test_a_follower_that_asked_before_the_leadership_began_hears_of_it_at_once(
+    logs: PartitionLogs,
+) -> None:
+    leading = leading_of(logs)
+
+    async def run() -> None:
+        follower = Follower(leading)
+        follower.server.remove_leader(KEY)
+        refused = await follower.ask(10, 1)
+        assert refused.updates[0].refusal
+        patient = FetchRequest("b", 7, False, [], [], int(PATIENCE_S * 10_000))
+        waiting = asyncio.ensure_future(follower.server.fetch(patient))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        follower.server.add_leader(leading)
+        async with asyncio.timeout(PATIENCE_S):
+            answer, frames = await waiting
+        assert not answer.updates[0].refusal
+        assert [parse_header(bytes(each)).base_offset for each in frames] == [10]
+
+    asyncio.run(run())
+
+
+def test_a_leadership_of_what_no_follower_asked_for_is_told_to_nobody(logs: PartitionLogs) -> None:
+    leading = leading_of(logs)
+
+    async def run() -> None:
+        follower = Follower(leading)
+        follower.server.remove_leader(KEY)
+        async with asyncio.timeout(PATIENCE_S):
+            await follower.server.fetch(FetchRequest("b", 7, True, [], [], 1))
+            follower.server.add_leader(leading)
+            answer, frames = await follower.server.fetch(FetchRequest("b", 7, False, [], [], 1))
+        assert (answer.updates, frames) == ([], [])
+
+    asyncio.run(run())

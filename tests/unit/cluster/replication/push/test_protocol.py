@@ -12,10 +12,12 @@ from goq.cluster.replication.push.protocol import (
     Begin,
     Push,
     PushHead,
+    Renew,
     Stored,
     decode_message,
     encode_begin,
     encode_push,
+    encode_renew,
     encode_stored,
 )
 from goq.errors import InvalidFrame
@@ -28,6 +30,7 @@ PUSH = encode_push(PushHead(7, 1, 1000, [UPDATE]), [memoryview(b"abc"), memoryvi
 def test_messages_are_read_as_they_were_written() -> None:
     assert decode_message(encode_begin(2**53)) == Begin(2**53)
     assert decode_message(encode_stored(2**53, 9)) == Stored(2**53, 9)
+    assert decode_message(encode_renew(2**53)) == Renew(2**53)
     assert decode_message(PUSH) == Push(PushHead(7, 1, 1000, [UPDATE]), memoryview(b"abcde"))
 
 
@@ -44,7 +47,7 @@ def test_a_report_takes_a_few_bytes() -> None:
     assert len(encode_stored(2**53, 2**40)) == 17
 
 
-@pytest.mark.parametrize("message", [PUSH, encode_begin(1), encode_stored(1, 1)])
+@pytest.mark.parametrize("message", [PUSH, encode_begin(1), encode_renew(1), encode_stored(1, 1)])
 def test_a_message_of_another_length_is_refused(message: bytes) -> None:
     for size in range(len(message)):
         with pytest.raises(InvalidFrame):
