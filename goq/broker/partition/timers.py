@@ -18,7 +18,7 @@ from heapq import heappop, heappush
 from goq.broker.events.writer import EventWriter
 from goq.broker.partition.leases import Leases
 from goq.broker.partition.loader import LoadedPartition
-from goq.broker.partition.ready_state import ReadyStateManager
+from goq.broker.partition.ready_state import ReadyState, ReadyStateManager
 from goq.broker.partition_context import Availability, PartitionCallbacks, PartitionContext
 from goq.broker.runtime.metrics import TopicStats
 from goq.clock import TimeSlice
@@ -189,8 +189,14 @@ class Timers:
                 self._context.executor, ready.load, self._messages, load
             )
         except (GoqError, OSError):
-            self._loop.call_later(_LOAD_RETRY_S, ready.schedule.load_failed)
+            self._loop.call_later(_LOAD_RETRY_S, self._allow_load, ready)
             raise
         if ready is self._ready.current and self._availability.error is None:
             ready.loaded(load, found)
             self.arm_all()
+
+    def _allow_load(self, ready: ReadyState) -> None:
+        """Try a failed load again: nothing else may set the timer for what it should have read."""
+        ready.schedule.load_failed()
+        if ready is self._ready.current and self._availability.error is None:
+            self.arm_for_delayed()
