@@ -4,12 +4,12 @@
     python tools/mutants.py --changed-since HEAD~20
 
 Works on copies of the tree. First the tests run once, to learn which of them reach which fault.
-Then each fault is tried with the nearest of those, for at most 15 s: first tests of files that
-import its module, then the quickest of each other file. A mutant is killed if one of them fails,
-or hangs, that passes without the fault. What runs while a module is imported, such as a default of
-a field, is tried with all tests of files that import its module. A fault that no test reaches
-survives. The exit code is 1 if less than ``--least`` percent are killed. The same seed on the same
-source gives the same mutants.
+Then each fault is tried with the nearest of those, as many as take 15 s together: first tests of
+files that import its module or are named after it, then the quickest of each other file. A mutant
+is killed if one of them fails, or hangs, that passes without the fault. What runs while a module is
+imported, such as a default of a field, is tried with all tests of files that import its module. A
+fault that no test reaches survives. The exit code is 1 if less than ``--least`` percent are killed.
+The same seed on the same source gives the same mutants.
 
 No mutants are made of what is no behaviour: types, decorators, log lines, texts of errors, limits
 at the top of a module, ``strict=`` of zip, ``daemon=`` of threads, ``frozen=`` of values, and
@@ -197,22 +197,24 @@ def chosen(root: Path, files: Sequence[str], count: int, seed: int) -> list[Muta
 
 def nearest_tests(root: Path, path: str, reaching: Sequence[ReachedTest]) -> list[str]:
     """Return the tests to try a fault of a file with, of those that reach it, quickest first."""
-    imports = _imports_of(path)
+    imports, module = _imports_of(path), Path(path)
+    named = re.compile(rf"/{module.parent.name}/test_{module.stem}(_\w+)?\.py$")
     by_file: dict[str, list[ReachedTest]] = {}
     for test in reaching:
         by_file.setdefault(test.name.partition("::")[0], []).append(test)
-    near = [file for file in by_file if imports.search((root / file).read_text())]
+    near = [
+        file for file in by_file if named.search(file) or imports.search((root / file).read_text())
+    ]
     far = [by_file[file] for file in by_file if file not in near]
     in_order = [
         *sorted(itertools.chain.from_iterable(by_file[file] for file in near)),
         *(each for turn in itertools.zip_longest(*far) for each in turn if each is not None),
     ]
     found, seconds = list[str](), 0.0
-    for each in in_order[:TESTS_MAX]:
-        seconds += each.seconds
-        if found and seconds > SECONDS_MAX:
-            break
-        found.append(each.name)
+    for each in in_order:
+        if len(found) < TESTS_MAX and (not found or seconds + each.seconds <= SECONDS_MAX):
+            seconds += each.seconds
+            found.append(each.name)
     return found
 
 

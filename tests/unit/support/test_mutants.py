@@ -90,7 +90,27 @@ def test_tests_of_the_module_come_first_and_then_the_quickest_of_each_other_file
         "test_other.py::test",
         "test_far.py::slow",
     ]
-    assert nearest_tests(tmp_path, "goq/a/b.py", reaching) == ["test_near.py::test"]
+    assert nearest_tests(tmp_path, "goq/a/b.py", reaching) == [
+        "test_near.py::test",
+        "test_far.py::quick",
+        "test_other.py::test",
+        "test_far.py::slow",
+    ]
+
+
+def test_tests_named_after_a_module_are_near_though_they_do_not_import_it(tmp_path: Path) -> None:
+    names = ("a/test_b.py", "a/test_b_clock.py", "a/test_bb.py", "c/test_b.py")
+    reaching = [ReachedTest(number, f"tests/{name}::t") for number, name in enumerate(names)]
+    for name in names:
+        (tmp_path / "tests" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "tests" / name).touch()
+    slowest_first = [each._replace(seconds=4 - each.seconds) for each in reaching]
+    assert nearest_tests(tmp_path, "goq/a/b.py", sorted(slowest_first)) == [
+        "tests/a/test_b_clock.py::t",
+        "tests/a/test_b.py::t",
+        "tests/c/test_b.py::t",
+        "tests/a/test_bb.py::t",
+    ]
 
 
 def tree_of(folder: Path, tests: str) -> Path:
