@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _BITMAPS_MAX = 2_000  # half a KiB each
+_FEW_RANGES = 64  # of a group whose state is one event
 _MARKS_MAX = 20_000
 _NAMES_MAX = 4_000
 
@@ -72,8 +73,7 @@ def snapshot_of(
     ]
     events += _marks(state)
     events += outbox.snapshot()
-    for group in state.groups.values():
-        events += _group(group, snapshot_limits.ranges_max)
+    events += _groups(state.groups.values(), snapshot_limits.ranges_max)
     events.append(state.producers.snapshot())
     events += (
         SnapshotProducers([], batch) for batch in _batches(state.producer_names.items(), _NAMES_MAX)
@@ -127,7 +127,43 @@ def restore_producers(state: PartitionState, snapshot: SnapshotProducers) -> Non
     state.producer_names.update(snapshot.names)
 
 
-def _group(group: Group, ranges_max: int) -> Iterator[AnyEvent]:
+def _groups(groups: Iterable[Group], ranges_max: int) -> Iterator[AnyEvent]:
+    few = min(_FEW_RANGES, ranges_max)
+    for group in groups:
+        leases = group.leases
+        held = sum([len(lease.parts) for lease in leases.values()]) if leases else 0
+        if held + len(group.retries) <= few:
+            yield _small_group(group)
+        else:
+            yield from _large_group(group, ranges_max)
+
+
+def _small_group(group: Group) -> AnyEvent:
+    """Return a group of few ranges as one event: there may be 10,000 of them."""
+    taken = group.taken
+    floor, full, partial = (taken.floor, [], []) if taken.is_dense else taken.encode()
+    table = _FailureTable()
+    leases: list[tuple[int, str, list[HeldSpan]]] = []
+    sessions: list[tuple[int, str]] = []
+    for lease in group.leases.values():
+        leases += [(lease.token, lease.consumer, [table.span(part)]) for part in lease.parts]
+        if lease.session_id:
+            sessions.append((lease.token, lease.session_id))
+    return SnapshotGroup(
+        group.name,
+        floor,
+        full,
+        partial,
+        leases,
+        [table.span(part) for part in group.retries] if len(group.retries) else [],
+        table.rows,
+        taken.ceiling if taken.has_ceiling else -1,
+        group.dead_count,
+        sorted(sessions),
+    )
+
+
+def _large_group(group: Group, ranges_max: int) -> Iterator[AnyEvent]:
     floor, full, partial = group.taken.encode()
     end_offset = -1 if group.end_offset is None else group.end_offset
     yield SnapshotGroup(group.name, floor, full, end_offset=end_offset, dead=group.dead_count)
@@ -163,12 +199,13 @@ class _FailureTable:
         self._numbers: dict[tuple[Failure, ...], int] = {}
 
     def span(self, part: AttemptRange) -> HeldSpan:
+        start, end, attempt, time_ms, failures = part
         number = 0
-        if part.failures:
-            number = self._numbers.setdefault(part.failures, len(self.rows) + 1)
+        if failures:
+            number = self._numbers.setdefault(failures, len(self.rows) + 1)
             if number > len(self.rows):
-                self.rows.append(part.failures)
-        return (part.start, part.end, part.attempt, part.time_ms, number)
+                self.rows.append(failures)
+        return (start, end, attempt, time_ms, number)
 
 
 def _range_of(span: HeldSpan, table: list[tuple[Failure, ...]]) -> AttemptRange:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from goq import limits
 from goq.delivery.events.event import (
     Cancelled,
@@ -8,6 +10,8 @@ from goq.delivery.events.event import (
     Nacked,
     Named,
     Rescheduled,
+    Reset,
+    SnapshotGroup,
     decode_events,
     encode_events,
     token_of,
@@ -117,3 +121,21 @@ def test_a_state_that_takes_several_events_of_each_kind_is_restored_in_full() ->
     assert canonical(fresh) == canonical(state)
     assert fresh.groups["g"].taken == state.groups["g"].taken
     assert fresh.cancelled == state.cancelled
+
+
+@pytest.mark.parametrize(("count", "events"), [(64, 1), (65, 4)])
+def test_a_group_of_few_ranges_is_one_event_with_everything_that_it_has(
+    count: int, events: int
+) -> None:
+    state = PartitionState()
+    state.extend_to(100_000)
+    state.apply(Reset("g", 7, 90_000), 0, 1)
+    for number in range(1, count + 1):
+        spans = [(10 * number, 10 * number + 1, 1)]
+        state.apply(Leased("g", "c", 1000, spans, "s" if number % 2 else ""), number, 1)
+    for number in (2, 3):
+        spans = [(10 * number, 10 * number + 1, 1)]
+        state.apply(Nacked("g", token_of(1, number), spans, 5, "why", time_ms=4), 0, 1)
+    found = [each for each in snapshot_of(state, 0) if isinstance(each, SnapshotGroup)]
+    assert len(found) == events
+    assert canonical(restored(state)) == canonical(state)
