@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 from xml.etree import ElementTree
 
 import pytest
 
+from goq.sqs.protocol.query_protocol import _unescaped
 from tests.support.client.sqs_client import RawAnswer, raw_request
 
 FORM = {"Content-Type": "application/x-www-form-urlencoded; charset=utf-8"}
@@ -168,6 +170,9 @@ def test_characters_that_xml_does_not_have_are_replaced(
         ("Action=ListQueues&a.b=1&a=2", "MalformedQueryString"),
         ("Action=ListQueues&a=%", "MalformedQueryString"),
         ("Action=ListQueues&a=%ff", "MalformedQueryString"),
+        ("Action=ListQueues&" + "a" * 2000 + "=%", "MalformedQueryString"),
+        ("Action=ListQueues&a=" + "%C3%BC" * 1000 + "%ff", "MalformedQueryString"),
+        ("Action=ListQueues" + "&a" * 5000, "MalformedQueryString"),
         ("Action=TagQueue&QueueUrl=q&Tag.x.Key=a", "InvalidParameterValue"),
         ("Action=TagQueue&QueueUrl=q&Tag.1=a", "InvalidParameterValue"),
         ("Action=SendMessage&MessageBody=x", "MissingParameter"),
@@ -185,3 +190,17 @@ def test_a_get_does_nothing(url: str, queue: str) -> None:
     path = f"{urlsplit(queue).path}?Action=DeleteQueue"
     assert raw_request(url, b"", FORM, path, method="GET").status == 400
     result(query(url, "ReceiveMessage", QueueUrl=queue))
+
+
+def test_a_long_value_stands_for_what_a_short_one_would() -> None:
+    chance = random.Random(1)
+    for _ in range(5_000):
+        text = "".join(chance.choices("a%%=\n\r_3DF0g+ ", k=chance.randint(1, 12)))
+        padded = "x" * 1_000 + text
+        try:
+            short = _unescaped(text)
+        except ValueError as error:
+            with pytest.raises(type(error)):
+                _unescaped(padded)
+        else:
+            assert _unescaped(padded) == "x" * 1_000 + short, text
