@@ -27,6 +27,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from bench.bounds import SCENARIOS, Caller, Work
+from bench.servers import free_port
 from goq import clock, embedded
 from goq.process.heap import set_up_heap
 
@@ -90,11 +91,14 @@ def main() -> int:
     clock.time = slices  # type: ignore[assignment]
     embedded.new_event_loop = asyncio.new_event_loop  # uvloop has no callbacks to time
     holds = Holds(is_profiled=arguments.profile)
+    sqs_port = free_port()
+    settings = {"defaults.topic.fsync": "never", "sqs.listen": f"127.0.0.1:{sqs_port}"}
     with (
         tempfile.TemporaryDirectory(prefix=".goq-bench-", dir=Path.cwd()) as folder,
-        embedded.Node(Path(folder) / "goq", settings={"defaults.topic.fsync": "never"}) as node,
+        embedded.Node(Path(folder) / "goq", settings=settings) as node,
     ):
-        return _run(Work(Caller(int(node.url.rpartition(":")[2]))), holds, arguments.only)
+        work = Work(Caller(int(node.url.rpartition(":")[2])), sqs_port)
+        return _run(work, holds, arguments.only)
 
 
 def _run(work: Work, holds: Holds, only: list[str] | None) -> int:

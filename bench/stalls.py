@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from bench.bounds import SCENARIOS, Caller, Work
-from bench.servers import GoqNode
+from bench.servers import GoqNode, free_port
 
 _STALL = re.compile(r'^goq_loop_stall_seconds\{method="(.*?)",route="(.*?)"\} (\S+)$', re.M)
 _PAUSE_S = 0.001
@@ -64,16 +64,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.stalls", description=__doc__)
     parser.add_argument("--only", metavar="NAME", action="append", help="begins so; repeatable")
     arguments = parser.parse_args()
+    sqs_port = free_port()
     with (
         tempfile.TemporaryDirectory(prefix=".goq-bench-", dir=Path.cwd()) as folder,
-        GoqNode(Path(folder) / "goq") as node,
+        GoqNode(Path(folder) / "goq", "--sqs-listen", f"127.0.0.1:{sqs_port}") as node,
     ):
-        _run(node, arguments.only)
+        _run(node, sqs_port, arguments.only)
     return 0
 
 
-def _run(node: GoqNode, only: list[str] | None) -> None:
-    work, prober = Work(Caller(node.port)), Prober(node.port)
+def _run(node: GoqNode, sqs_port: int, only: list[str] | None) -> None:
+    work, prober = Work(Caller(node.port), sqs_port), Prober(node.port)
     held: dict[str, float] = {}
     print(f"{'request':30} {'status':>6} {'took':>9} {'longest wait':>13}  ms")
     for name, prepare in SCENARIOS.items():

@@ -67,13 +67,16 @@ def wide_columns(count: int = WIDE, *, headers: bool = False) -> Columns:
 class Work:
     """The topics to ask about, and the requests; each scenario is a method."""
 
-    def __init__(self, caller: Caller) -> None:
+    def __init__(self, caller: Caller, sqs_port: int) -> None:
         self.caller = caller
+        self.sqs = Caller(sqs_port)
+        self.sqs_url = f"http://127.0.0.1:{sqs_port}"
+        self.member_count = 0
         self._made: dict[str, str] = {}
 
-    def topic(self, name: str, **settings: Any) -> str:
+    def topic(self, name: str, partitions: int = 1, **settings: Any) -> str:
         if name not in self._made:
-            body = {"name": name, "partitions": 1, "settings": settings}
+            body = {"name": name, "partitions": partitions, "settings": settings}
             self.caller.do("POST", "/v1/topics", body)
             self._made[name] = name
         return name
