@@ -130,36 +130,44 @@ def restore_producers(state: PartitionState, snapshot: SnapshotProducers) -> Non
 def _groups(groups: Iterable[Group], ranges_max: int) -> Iterator[AnyEvent]:
     few = min(_FEW_RANGES, ranges_max)
     for group in groups:
-        leases = group.leases
-        held = sum([len(lease.parts) for lease in leases.values()]) if leases else 0
-        if held + len(group.retries) <= few:
+        if _range_count(group, few) <= few:
             yield _small_group(group)
         else:
             yield from _large_group(group, ranges_max)
 
 
+def _range_count(group: Group, few: int) -> int:
+    """Return the number of ranges that are leased or wait, or more if they are few."""
+    messages = group.leased_count + group.retries.message_count
+    if messages <= few:
+        return messages
+    return sum([len(lease.parts) for lease in group.leases.values()]) + len(group.retries)
+
+
 def _small_group(group: Group) -> AnyEvent:
     """Return a group of few ranges as one event: there may be 10,000 of them."""
-    taken = group.taken
+    taken, retries = group.taken, group.retries
     floor, full, partial = (taken.floor, [], []) if taken.is_dense else taken.encode()
     table = _FailureTable()
+    span = table.span
     leases: list[tuple[int, str, list[HeldSpan]]] = []
     sessions: list[tuple[int, str]] = []
     for lease in group.leases.values():
-        leases += [(lease.token, lease.consumer, [table.span(part)]) for part in lease.parts]
+        token, consumer = lease.token, lease.consumer
+        leases += [(token, consumer, [span(part)]) for part in lease.parts]
         if lease.session_id:
-            sessions.append((lease.token, lease.session_id))
+            sessions.append((token, lease.session_id))
     return SnapshotGroup(
         group.name,
         floor,
         full,
         partial,
         leases,
-        [table.span(part) for part in group.retries] if len(group.retries) else [],
+        [span(part) for part in retries] if retries.message_count else [],
         table.rows,
         taken.ceiling if taken.has_ceiling else -1,
         group.dead_count,
-        sorted(sessions),
+        sorted(sessions) if sessions else sessions,
     )
 
 
