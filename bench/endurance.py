@@ -5,6 +5,9 @@ publish with lanes, keys, tenants, dedup ids and delays, ack, nack and reject, r
 archive, search by key, trace, and create and delete topics. Each sample is the node's resident
 memory and its open files. Then the load stops and memory is measured again.
 
+With ``--caches`` the bounds of the node's caches are cut to so many MiB together, so that they are
+full after a minute: what memory gains then is not theirs.
+
 Exit 1 if memory in the last third is over that of the second third by more than ``--growth`` MB,
 or if open files are, once the LRU of data files is full.
 """
@@ -27,7 +30,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from bench.servers import GoqNode
+from bench.servers import GOQ, GoqNode
 from goq import limits
 from goq.client import AsyncClient
 from goq.errors import GoqError
@@ -47,6 +50,12 @@ _COMPACTED_KEYS = 200
 _TENANTS = 500
 _RATE_BATCHES = 20
 _VALUE_BYTES = 1_000
+_CACHES = (
+    "FRAME_CACHE_BYTES",
+    "ARCHIVE_CACHE_BYTES",
+    "ARCHIVE_CACHE_FOOTERS",
+    "INDEX_CACHE_BYTES",
+)
 
 
 class Sample(NamedTuple):
@@ -199,9 +208,26 @@ def _watch(node: GoqNode, seconds: float, minute_s: float) -> list[Sample]:
     return samples
 
 
-def measure(folder: Path, minutes: float, growth_mb_max: float, *, archive: bool = True) -> bool:
+def _program(caches_mb: float | None) -> Sequence[str]:
+    """Return how to run ``goq``, with a part of the bounds of its caches if that is given."""
+    if caches_mb is None:
+        return (GOQ,)
+    share = caches_mb * limits.MIB / limits.CACHES_BYTES_MAX
+    cut = "; ".join(f"limits.{name} = int(limits.{name} * {share})" for name in _CACHES)
+    run = f"import sys; from goq import limits; {cut}; from goq_cli.main import main; main()"
+    return (sys.executable, "-c", run)
+
+
+def measure(
+    folder: Path,
+    minutes: float,
+    growth_mb_max: float,
+    *,
+    archive: bool = True,
+    caches_mb: float | None = None,
+) -> bool:
     """Run the load on a new node in ``folder``; return whether memory and files stayed flat."""
-    with GoqNode(folder) as node:
+    with GoqNode(folder, program=_program(caches_mb)) as node:
         load = multiprocessing.get_context("spawn").Process(
             target=_run_load, args=(node.url, archive), daemon=True
         )
@@ -244,6 +270,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=30, help="default 30")
     parser.add_argument("--growth", type=float, default=20, help="MB that are allowed, default 20")
     parser.add_argument("--no-archive", action="store_true", help="delete what is archived else")
+    parser.add_argument("--caches", type=float, metavar="MIB", help="bound of all caches together")
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the node is stopped
     with tempfile.TemporaryDirectory(prefix=".goq-bench-", dir=Path.cwd()) as name:
@@ -252,6 +279,7 @@ def main() -> int:
             arguments.minutes,
             arguments.growth,
             archive=not arguments.no_archive,
+            caches_mb=arguments.caches,
         )
     return 0 if is_flat else 1
 

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -57,10 +58,21 @@ class Server:
 
 
 class GoqNode(Server):
-    """``goq serve`` with ``more`` flags, else its defaults: fsync always, 6 partitions a topic."""
+    """``goq serve`` with ``more`` flags, else its defaults: fsync always, 6 partitions a topic.
 
-    def __init__(self, folder: Path, *more: str) -> None:
-        command = [GOQ, "--json", "serve", "--data-dir", str(folder), "--listen", "127.0.0.1:0"]
+    ``program`` is another way to run ``goq``.
+    """
+
+    def __init__(self, folder: Path, *more: str, program: Sequence[str] = (GOQ,)) -> None:
+        command = [
+            *program,
+            "--json",
+            "serve",
+            "--data-dir",
+            str(folder),
+            "--listen",
+            "127.0.0.1:0",
+        ]
         command += more
         log = (folder.parent / f"{folder.name}.log").open("wb")
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log)
