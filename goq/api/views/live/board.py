@@ -38,7 +38,7 @@ from goq.units import format_time_us
 _SUMS: Final = LiveTotalsOut.__struct_fields__[1:]
 _SHARED_S: Final = limits.LIVE_INTERVAL_S_MIN / 2
 """A sample serves other lookers for so long."""
-_WORK_SHARE: Final = 10
+_WORK_SHARE: Final = 20
 """A pause is at least so many times as long as the sample before it took."""
 _KEPT_INTERVALS: Final = 3
 """The board of a looker that asks for single lines stays for so long, for orders by rate."""
@@ -79,7 +79,10 @@ class LiveBoard:
         self.looker_count = 0
         self.dropping: asyncio.TimerHandle | None = None
         self.took_s = 0.0
-        """How long the last sample kept the event loop's thread busy, with the work in between."""
+        """How long the last sample kept the event loop's thread busy, with the work in between.
+
+        The first, which counts what later ones only compare, does not tell how long those take.
+        """
         self._take_sample = take_sample
         self._node = node
         self._clock = clock
@@ -109,7 +112,9 @@ class LiveBoard:
                 return
             began_s, busy_s = loop.time(), time.thread_time()
             await self._take(await self._take_sample())
-            self._taken_s, self.took_s = began_s, time.thread_time() - busy_s
+            self._taken_s = began_s
+            if self._number > 1:
+                self.took_s = time.thread_time() - busy_s
 
     async def _take(self, sample: LiveSample) -> None:
         """Compare a sample with the one before, in slices; then replace that at once."""

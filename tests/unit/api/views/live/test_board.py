@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator
 from functools import partial
 from typing import Any
@@ -201,6 +202,22 @@ def test_who_missed_the_end_of_too_many_topics_begins_anew(monkeypatch: pytest.M
     asyncio.run(run())
 
 
+def test_only_samples_after_the_first_delay_the_lines_after_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    busy_s = iter((0.0, 3.0, 10.0, 10.5))
+    monkeypatch.setattr(time, "thread_time", lambda: next(busy_s))
+
+    async def run() -> None:
+        board = Node("a").board()
+        await board.refresh(0)
+        assert board.took_s == 0.0
+        await board.refresh(0)
+        assert board.took_s == 0.5
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize(
     ("now_s", "interval_s", "took_s", "expected_s"),
     [
@@ -208,7 +225,7 @@ def test_who_missed_the_end_of_too_many_topics_begins_anew(monkeypatch: pytest.M
         (100.4, 1.0, 0.001, 101.0),
         (100.6, 1.0, 0.001, 102.0),
         (99.9999, 1.0, 0.001, 101.0),
-        (100.0, 1.0, 0.35, 104.0),
+        (100.0, 1.0, 0.35, 105.0),
         (100.0, 60.0, 30.0, 180.0),
     ],
 )
