@@ -205,7 +205,7 @@ def test_who_missed_the_end_of_too_many_topics_begins_anew(monkeypatch: pytest.M
 def test_only_samples_after_the_first_delay_the_lines_after_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    busy_s = iter((0.0, 3.0, 10.0, 10.5))
+    busy_s = iter((0.0, 10.0, 10.5))
     monkeypatch.setattr(time, "thread_time", lambda: next(busy_s))
 
     async def run() -> None:
