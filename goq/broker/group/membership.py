@@ -91,13 +91,11 @@ class GroupMembers:
         self._arm_for(consumer)
         self._apply(rebalance)
 
-    def touch(self, consumer: str) -> bool:
-        """Restart a consumer's session timeout; return whether it is a member."""
+    def touch(self, consumer: str) -> None:
+        """Restart a consumer's session timeout, if it is a member."""
         member = self.membership.members.get(consumer)
-        if member is None:
-            return False
-        member.touch(self._now_ms())
-        return True
+        if member is not None:
+            member.touch(self._now_ms())
 
     def leave(self, consumer: str) -> None:
         """Remove a member."""

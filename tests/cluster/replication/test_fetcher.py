@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
@@ -147,5 +148,62 @@ def test_a_fetcher_that_is_stopped_while_its_partitions_change_asks_no_more() ->
         await fetcher.stop()
         assert leader.ended == 1
         assert len(leader.requests) == 1
+
+    asyncio.run(run())
+
+
+class _Storing:
+    """A follower whose first update is stored when it is let go on."""
+
+    def __init__(self) -> None:
+        self.key = PartitionKey("t", 1, 0)
+        self.position = Position(self.key, 1, LogOffsets(0, 0), LogOffsets(-1, -1))
+        self.sealed_segments: list[Any] = []
+        self.log_lock = self
+        self.is_storing = threading.Event()
+        self.may_go_on = threading.Event()
+
+    def truncated_logs(self, _update: PartitionUpdate, _frames: memoryview) -> list[int]:
+        return []
+
+    def apply(self, _update: PartitionUpdate, _frames: memoryview) -> None:
+        self.is_storing.set()
+        assert self.may_go_on.wait(30)
+        self.position = replace(self.position, ends=LogOffsets(1, 0))
+
+    def expired_segment(self) -> None:
+        return None
+
+    async def run(self, work: Any) -> None:
+        await work()
+
+
+def test_a_partition_that_is_removed_before_it_was_asked_for_is_not_asked_for() -> None:
+    async def run() -> None:
+        leader, storing = _Leader(), _Storing()
+        update = PartitionUpdate(storing.key, 1, LogOffsets(0, 0), LogUpdate(0, 0, 0), None)
+        answers = [FetchResponse([update])]
+
+        async def fetch(request: FetchRequest) -> tuple[FetchResponse, memoryview]:
+            if answers:
+                leader.requests.append(request)
+                return answers.pop(), memoryview(b"")
+            return await _Leader.fetch(leader, request)
+
+        leader.fetch = fetch  # type: ignore[method-assign]
+        fetcher = leader.fetcher()
+        fetcher.add(cast(FollowerReplica, storing))
+        await until(storing.is_storing.is_set)
+        fetcher.add(_follower(1))
+        removing = asyncio.ensure_future(fetcher.remove(_follower(1).key))
+        await asyncio.sleep(0)
+        storing.may_go_on.set()
+        await removing
+        await until(lambda: len(leader.requests) == 2)
+        first, second = leader.requests
+        assert second.session == first.session
+        assert [position.key.number for position in second.positions] == [0]
+        assert [key.number for key in second.forgotten] == [1]
+        await fetcher.stop()
 
     asyncio.run(run())
