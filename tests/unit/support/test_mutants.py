@@ -98,6 +98,22 @@ def test_tests_of_the_module_come_first_and_then_the_quickest_of_each_other_file
     ]
 
 
+def test_each_function_near_a_module_has_its_turn_with_its_longest_test_first(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "test_near.py").write_text("from goq.a import b")
+    reaching = [
+        ReachedTest(0.1, "test_near.py::random[1]"),
+        ReachedTest(0.2, "test_near.py::plain"),
+        ReachedTest(0.3, "test_near.py::random[2]"),
+    ]
+    assert nearest_tests(tmp_path, "goq/a/b.py", reaching) == [
+        "test_near.py::random[2]",
+        "test_near.py::plain",
+        "test_near.py::random[1]",
+    ]
+
+
 def test_tests_named_after_a_module_are_near_though_they_do_not_import_it(tmp_path: Path) -> None:
     names = ("a/test_b.py", "a/test_b_clock.py", "a/test_bb.py", "c/test_b.py")
     reaching = [ReachedTest(number, f"tests/{name}::t") for number, name in enumerate(names)]
