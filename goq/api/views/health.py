@@ -15,7 +15,7 @@ from goq.broker.broker import Broker
 from goq.broker.topic.topic import Topic
 from goq.clock import TimeSlice
 
-_LOOK_STEP: Final = 32
+LOOK_STEP: Final = 32
 """So many topics without trouble are looked at before a look at the time."""
 
 
@@ -35,7 +35,7 @@ async def troubled_topics(broker: Broker) -> list[Topic]:
     for number, topic in enumerate(list(broker.topics.values())):
         if topic.doubt is not None or not topic.partitions.are_sound:
             troubled.append(topic)
-        if not number % _LOOK_STEP and time_slice.is_over:
+        if not number % LOOK_STEP and time_slice.is_over:
             await time_slice.next()
     return troubled
 

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from goq import clock, limits
+from goq.api.views.health import LOOK_STEP
 from goq.broker.events.writer import EventWriter
 from goq.broker.partition import ready_state, timers
 from goq.broker.partition.ready_state import ReadyState
@@ -31,7 +32,6 @@ from tests.support.node.running_node import RunningNode
 
 UNITS = 400
 CHUNK = 50
-TOPICS = 8
 
 
 class Asked(NamedTuple):
@@ -60,7 +60,7 @@ def _mixed(node: RunningNode, topic: str) -> None:
 
 
 def _with_topics(node: RunningNode, topic: str) -> Asked:
-    for number in range(TOPICS):
+    for number in range(2 * LOOK_STEP):
         node.call("POST", "/v1/topics", {"name": f"{topic}-{number}", "partitions": 1})
     return Asked("/healthz")
 
@@ -136,7 +136,7 @@ def _live(node: RunningNode, topic: str) -> Asked:
 _TOPIC = "/v1/topics/{topic}"
 _GROUP = _TOPIC + "/groups/{group}"
 SLICED = {
-    ("GET", "/healthz"): Case(_with_topics, 2 * TOPICS),
+    ("GET", "/healthz"): Case(_with_topics, 2),
     ("POST", f"{_TOPIC}/messages"): Case(_publishing, 4 * UNITS - 4),  # read, placed, answered
     ("GET", f"{_TOPIC}/messages"): Case(_reading, UNITS - 1),
     ("POST", f"{_GROUP}/receive"): Case(_receiving, UNITS // 16 + UNITS // CHUNK),
