@@ -21,6 +21,7 @@ from goq.cluster.replication.progress import LogOffsets, ReplicaProgress
 from goq.cluster.replication.protocol import PartitionUpdate, Position
 from goq.storage.log.segment import WriteBatch
 from tests.sim import patches
+from tests.support.cluster.replication.loop import SimExecutor
 from tests.support.storage.disk import _SimulatedFile
 
 Mutation = Callable[[], AbstractContextManager[Any]]
@@ -144,8 +145,18 @@ def _leases_keep_the_old_clock() -> AbstractContextManager[Any]:
 
 
 @contextmanager
+def slow_threads() -> Iterator[None]:
+    """Have threads write, and take many times as long as a message of the network."""
+    with (
+        patch.dict(patches.SMALL, JOURNAL_INLINE_BYTES_MAX=_ALL_IN_THREADS),
+        patch.object(SimExecutor, "MEAN_S", 0.02),
+    ):
+        yield
+
+
+@contextmanager
 def _a_leader_counts_what_it_has_not_synced() -> Iterator[None]:
-    """It counts a batch once it is pushed. Threads write, so that others may look meanwhile."""
+    """It counts a batch once it is pushed. Threads write for longer than an answer takes."""
     original = LeaderReplica.offer
 
     def offer(self: LeaderReplica, which: int, batch: WriteBatch) -> bool:
@@ -156,7 +167,7 @@ def _a_leader_counts_what_it_has_not_synced() -> Iterator[None]:
 
     with (
         patch.object(LeaderReplica, "offer", offer),
-        patch.dict(patches.SMALL, JOURNAL_INLINE_BYTES_MAX=_ALL_IN_THREADS),
+        slow_threads(),
     ):
         yield
 

@@ -47,7 +47,7 @@ class SimLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         self._no_selector = _NoSelector()
         super().__init__(self._no_selector)
-        self.homes: dict[object, set[asyncio.Task[Any]]] = {}
+        self.homes: dict[object, dict[asyncio.Task[Any], None]] = {}  # in the order they began
         self.set_task_factory(self._make_task)
         self.set_exception_handler(self._note_exception)
         self.unexpected: list[str] = []
@@ -63,9 +63,9 @@ class SimLoop(asyncio.SelectorEventLoop):
         context = options.get("context")
         home = HOME.get() if context is None else context.get(HOME)
         if home is not None:
-            tasks = self.homes.setdefault(home, set())
-            tasks.add(task)
-            task.add_done_callback(tasks.discard)
+            tasks = self.homes.setdefault(home, {})
+            tasks[task] = None
+            task.add_done_callback(lambda ended: tasks.pop(ended, None))
         return task
 
     def end_home(self, home: object) -> None:
@@ -84,6 +84,8 @@ class SimExecutor(Executor):
 
     Nothing runs any more once ``is_dead`` says so. ``late_s`` is what each piece takes besides.
     """
+
+    MEAN_S = 0.001
 
     def __init__(
         self,
@@ -110,6 +112,6 @@ class SimExecutor(Executor):
             else:
                 done.set_result(result)
 
-        delay_s = self._random.expovariate(1 / 0.001)
+        delay_s = self._random.expovariate(1 / self.MEAN_S)
         self._loop.call_later(delay_s + self._late_s(), run)
         return done
