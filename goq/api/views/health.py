@@ -29,7 +29,7 @@ class ProblemOut(msgspec.Struct):
 
 
 async def troubled_topics(broker: Broker) -> list[Topic]:
-    """Return the topics with something to tell of: the others take little of each question."""
+    """Return the topics in doubt, and those with a partition that is offline or damaged."""
     troubled: list[Topic] = []
     time_slice = TimeSlice()
     for number, topic in enumerate(list(broker.topics.values())):

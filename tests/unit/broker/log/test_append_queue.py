@@ -9,7 +9,7 @@ import pytest
 
 from goq.broker.log.append_queue import AppendQueue, Decision, ExclusiveWork, QueuedFrame
 from goq.broker.log.pending_appends import Appended
-from goq.broker.log.shared_frame import frame_of, message_bytes, shared_by
+from goq.broker.log.shared_frame import SharedBy, frame_of, message_bytes, shared_by
 from goq.clock import ManualClock
 from goq.errors import StorageFailed
 from goq.frame.encoder import NO_PRODUCER
@@ -48,9 +48,9 @@ def _add_frame(queue: AppendQueue, *values: bytes) -> _Waiter:
     return waiter
 
 
-def _add_message(queue: AppendQueue, value: bytes = b"m", *, by: object = PLAIN) -> _Waiter:
+def _add_message(queue: AppendQueue, value: bytes = b"m", *, by: SharedBy = PLAIN) -> _Waiter:
     message, waiter = Message(value), _Waiter()
-    queue.add_message(message, message_bytes(message), by, waiter)  # type: ignore[arg-type]
+    queue.add_message(message, message_bytes(message), by, waiter)
     return waiter
 
 
