@@ -27,7 +27,7 @@ _log = logging.getLogger("goq.broker")
 _OWN_CGROUP = Path("/proc/self/cgroup")
 _CGROUPS = Path("/sys/fs/cgroup")
 _LOG_PERIOD_S = 60.0
-_COUNTED_FOR_S = 1.0
+_COUNTED_FOR_S = 10.0
 
 
 class Capacity:

@@ -31,10 +31,13 @@ Bools = npt.NDArray[np.bool_]
 _STEP: Final = 200
 """So many groups are counted before a look at the time."""
 _NOT_ASKED: Final = -1
+_NOT_KNOWN: Final = -1
+"""When the next retry becomes due, while a refresh is under way: look at all."""
 _ASK_AGAIN: Final = -2
 """A group waits for a message that its queues have passed: next time it may be another one."""
 _NEXT_DUE: Final = GroupTally._fields.index("next_due_ms")
 _FIRST: Final = GroupTally._fields.index("first_offset")
+_LAG: Final = GroupColumns._fields.index("lag")
 
 
 def _empty_rows(partitions: int, groups: int) -> tuple[Int64s, Int64s]:
@@ -59,7 +62,7 @@ class GroupTable:
         self._places: dict[str, int] = {}
         self._matching: dict[str, Int64s] = {}
         self._tallies, self._ready = _empty_rows(0, 0)
-        self._sums: GroupColumns
+        self._sums: Int64s  # over the partitions: a row for each field of the counts
 
     @property
     def all(self) -> Int64s:
@@ -83,13 +86,15 @@ class GroupTable:
         self._follow_partitions()
         self._follow_groups()
         was_set_back, self._now_ms = now_ms < self._now_ms, now_ms
+        is_due, self._due_ms = now_ms >= self._due_ms, _NOT_KNOWN
         for number, partition in enumerate(self._partitions):
             if time_slice.is_over:
                 await time_slice.next()
             names = partition.group_changes.take()
             self._changed[number].update(self._places if names is None or was_set_back else names)
-            for place in np.flatnonzero(self._tallies[_NEXT_DUE, number] <= now_ms).tolist():
-                self._changed[number].add(self.names[place])
+            if is_due:
+                due = self._tallies[_NEXT_DUE, number] <= now_ms
+                self._changed[number].update(self.names[place] for place in due.nonzero()[0])
         if time_slice.is_over:
             await time_slice.next()
         for number, partition in enumerate(self._partitions):
@@ -148,7 +153,7 @@ class GroupTable:
         """Return the counts in each partition, and keep their sums."""
         bounds = np.array([each.bounds for each in self._partitions], np.int64)
         counts = counts_of(self._tallies, bounds.reshape(-1, 3, 1).swapaxes(0, 1))
-        self._sums = GroupColumns(*np.array(counts).sum(axis=1))
+        self._sums = np.array(counts).sum(axis=1)
         self._due_ms = int(self._tallies[_NEXT_DUE].min(initial=NEVER))
         return counts
 
@@ -159,6 +164,8 @@ class GroupTable:
         """
         self._ready[:, ~is_ready | (self._ready[0] > now_ms)] = _NOT_ASKED
         wanted, first = is_ready & (self._ready[0] < 0), self._tallies[_FIRST]
+        if not wanted.any():
+            return
         are_simple = wanted & (first >= 0)
         self._ready[0][are_simple], self._ready[1][are_simple] = 0, first[are_simple]
         for number, place in np.argwhere(wanted & ~are_simple).tolist():
@@ -181,20 +188,19 @@ class GroupTable:
             found = self._matching[part] = np.array(places, np.int64)
         return found
 
-    def total(self, field: str, places: Int64s) -> int:
-        """Return the sum of a count over groups."""
-        return int(getattr(self._sums, field)[places].sum())
+    def totals(self, places: Int64s) -> GroupCounts:
+        """Return the sums of the counts over groups."""
+        return GroupCounts(*self._sums[:, places].sum(axis=1).tolist())
 
     def most_lag(self, places: Int64s, count: int) -> list[int]:
         """Return those of the groups that lag most, in this order; of equal ones, the first."""
-        order = np.argsort(-self._sums.lag[places], kind="stable")[:count]
+        order = np.argsort(-self._sums[_LAG, places], kind="stable")[:count]
         most: list[int] = places[order].tolist()
         return most
 
     def counts(self, places: Sequence[int]) -> Iterator[GroupCounts]:
         """Yield the counts of groups over all partitions."""
-        columns = [each[places].tolist() for each in self._sums]
-        return (GroupCounts(*each) for each in zip(*columns, strict=True))
+        return map(GroupCounts._make, self._sums[:, places].T.tolist())
 
     def longest_waiting(self, places: Int64s, count: int) -> list[int]:
         """Return groups of which one may have waited longest, at most so many by each partition.
@@ -211,8 +217,7 @@ class GroupTable:
 
     async def since_ms(self, places: Sequence[int]) -> list[int]:
         """Return since when the oldest message of groups is ready, 0 where none is."""
-        since_ms = self._ready[0][:, places].T.tolist()
-        offsets = self._ready[1][:, places].T.tolist()
+        since_ms, offsets = self._ready[:, :, places].swapaxes(1, 2).tolist()
         unread = [
             (row, number)
             for row, of_group in enumerate(offsets)

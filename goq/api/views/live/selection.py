@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from heapq import nsmallest
+from itertools import islice
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 import msgspec
@@ -20,7 +22,7 @@ _RATES: Final = {
     "ack": "acked_messages",
 }
 """Orders by what happened since the sample before, and the counters that tell it."""
-_AMOUNTS: Final = {"lag": "lag", "bytes": "bytes", "messages": "messages"}
+_AMOUNTS: Final = ("lag", "bytes", "messages")
 BY_NAME: Final = "name"
 ORDERS: Final = (BY_NAME, *_RATES, *_AMOUNTS)
 
@@ -48,28 +50,25 @@ class LiveSelection(NamedTuple):
         return {name: topic for name, topic in topics.items() if text in name.casefold()}
 
     def first(self, topics: Topics, before: Topics) -> Topics:
-        """Return the first of topics that match; ``before`` is the sample before."""
+        """Return the first of topics, which come by name; ``before`` is the sample before."""
         if len(topics) <= self.top:
             return topics
         if self.order == BY_NAME:
-            names = list(topics)[: self.top]
-        else:
-            names = nsmallest(self.top, topics, key=self._key(topics, before))
-        return {name: topics[name] for name in names}
+            return dict(islice(topics.items(), self.top))
+        amount = self._amount(before)
+        most = sorted(topics.values(), key=amount, reverse=True)  # equal ones stay by name
+        return {topic.name: topic for topic in most[: self.top]}
 
-    def _key(self, topics: Topics, before: Topics) -> Callable[[str], tuple[int, int, str]]:
-        counter = _RATES.get(self.order)
-        if counter is None:
-            amount = _AMOUNTS[self.order]
-            return lambda name: (-int(getattr(topics[name], amount)), 0, name)
+    def _amount(self, before: Topics) -> Callable[[LiveTopicOut], tuple[int, int] | int]:
+        if self.order in _AMOUNTS:
+            return attrgetter(self.order)
+        total_of = attrgetter(_RATES[self.order])
 
-        def key(name: str) -> tuple[int, int, str]:
-            total: int = getattr(topics[name], counter)
-            known = before.get(name)
-            rise = 0 if known is None else total - getattr(known, counter)
-            return -rise, -total, name
+        def rise_and_total(topic: LiveTopicOut) -> tuple[int, int]:
+            total, known = total_of(topic), before.get(topic.name)
+            return 0 if known is None else total - total_of(known), total
 
-        return key
+        return rise_and_total
 
 
 def shortened(topic: LiveTopicOut) -> LiveTopicOut:
@@ -86,7 +85,7 @@ def longest_waits(topics: Topics) -> list[LiveWaitOut]:
     waiting = (topic for topic in topics.values() if topic.oldest_ready)
     found = [
         LiveWaitOut(topic.name, group.group, group.oldest_ready)
-        for topic in nsmallest(count, waiting, key=lambda topic: topic.oldest_ready)
+        for topic in nsmallest(count, waiting, key=attrgetter("oldest_ready"))
         for group in topic.groups
         if group.oldest_ready
     ]

@@ -111,7 +111,7 @@ class TopicView:
             shown = table.most_lag(places, groups_max)
             shown = [*shown, *(place for place in waiting if place not in set(shown))]
         groups = await self._groups(shown)
-        here, stats = topic.partitions.here(), topic.stats
+        here, stats, totals = topic.partitions.here(), topic.stats, table.totals(places)
         return LiveTopicOut(
             name=topic.name,
             partitions=topic.partitions.count,
@@ -128,9 +128,9 @@ class TopicView:
             last_append=stats.last_append_ms,
             group_count=len(table.names),
             groups=groups,
-            lag=table.total("lag", places),
-            leased=table.total("leased", places),
-            scheduled=table.total("scheduled", places),
+            lag=totals.lag,
+            leased=totals.leased,
+            scheduled=totals.scheduled,
             oldest_ready=min(filter(None, (each.oldest_ready for each in groups)), default=0),
         )
 
