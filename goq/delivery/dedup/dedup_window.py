@@ -81,8 +81,8 @@ class _Generation:
         since_us = _RESTORED_US if time_us is None else time_us - self.base_us
         numbers = (offsets - (self.base_offset - 1)).astype(np.uint64) << np.uint64(_TIME_BITS)
         self.table.add(ids, mixed, numbers | np.uint64(since_us))
-        if time_us is not None and time_us > self.newest_us:
-            self.newest_us = time_us
+        if time_us is not None:
+            self.newest_us = max(self.newest_us, time_us)
 
     def message_of(self, number: int) -> tuple[int, int | None]:
         """Return the offset of the message behind a number, and the time if it is known."""

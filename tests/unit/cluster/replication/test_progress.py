@@ -151,7 +151,8 @@ def test_no_second_change_is_asked_for_before_the_first_is_decided() -> None:
 def test_a_stranger_changes_nothing() -> None:
     progress = _progress("a", "b")
     progress.on_local_append(LogOffsets(5, 5))
-    progress.on_fetch("z", LogOffsets(5, 5), 1)
+    assert not progress.on_fetch("z", LogOffsets(5, 5), 1)
+    progress.note_caught_up("z", 1)
     assert progress.follower_ends("z") is None
     assert progress.desired_in_sync(1, LAG_MS) is None
 
@@ -224,6 +225,8 @@ def test_compaction_waits_for_who_copies_and_for_nobody_who_is_silent() -> None:
     progress = ReplicaProgress("a", LogOffsets(100, 50), in_sync=["a"], min_insync=1)
     progress.set_replicas(["a", "b", "c"], 0)
     assert progress.copied_to(0) == LogOffsets(100, 50)
+    progress.on_fetch("b", LogOffsets(0, 60), 500)
+    assert progress.copied_to(500) == LogOffsets(0, 50)
     progress.on_fetch("b", LogOffsets(30, 60), 1_000)
     assert progress.copied_to(1_000 + limits.REPLICA_UNREACHABLE_MS) == LogOffsets(30, 50)
     assert progress.copied_to(1_001 + limits.REPLICA_UNREACHABLE_MS) == LogOffsets(100, 50)
@@ -382,3 +385,50 @@ def test_the_lag_that_is_allowed_may_be_used_up_and_not_exceeded() -> None:
     member.on_fetch("b", LogOffsets(10, 6), 500)
     assert member.desired_in_sync(100 + LAG_MS, LAG_MS) is None
     assert member.desired_in_sync(100 + LAG_MS + 1, LAG_MS) == {"a", "b"}
+
+
+def test_a_replica_that_asks_by_itself_rests_no_more() -> None:
+    progress = _progress("a", "b", end=1)
+    progress.on_fetch("b", LogOffsets(1, 1), 1000)
+    follower, latest = progress.follower("b"), LatestRequest(2000)
+    assert follower is not None
+    follower.begin_rest(latest)
+    progress.on_fetch("b", LogOffsets(0, 1), 3000)  # it lost something
+    latest.at_ms = 5000  # other replicas of its node ask
+    assert (follower.caught_up_ms, follower.last_fetch_ms) == (2000, 3000)
+    progress.on_fetch("b", LogOffsets(1, 1), 6000)
+    assert (follower.caught_up_ms, follower.last_fetch_ms) == (6000, 6000)
+
+
+def test_an_older_word_of_having_had_everything_does_not_undo_a_newer_one() -> None:
+    progress = _progress("a", "b")
+    assert progress.caught_up_ms("c") is None
+    for at_ms, known_ms in ((700, 700), (500, 700), (900, 900)):
+        progress.note_caught_up("c", at_ms)
+        assert progress.caught_up_ms("c") == known_ms
+
+
+def test_setting_the_replicas_anew_forgives_no_lag_and_makes_nobody_caught_up() -> None:
+    progress = _progress("a", "b")
+    progress.on_fetch("b", LogOffsets(0, 0), 100)
+    progress.set_replicas(["a", "b", "c", "d"], 900)
+    assert progress.caught_up_ms("b") == 100
+    assert progress.caught_up_ms("c") is None
+    assert progress.caught_up_ms("d") is None
+    assert progress.caught_up_ms("a") is None, "a node does not follow itself"
+
+
+def test_what_a_leader_appends_is_safe_at_once_where_one_replica_is_enough() -> None:
+    progress = ReplicaProgress("a", LogOffsets(0, 0), in_sync=["a"], min_insync=1)
+    progress.set_replicas(["a", "b"], 0)
+    progress.on_local_append(LogOffsets(10, 6))
+    assert progress.high_watermark == LogOffsets(10, 6)
+
+
+def test_a_follower_has_told_its_ends_once_it_has_fetched_even_if_it_has_nothing() -> None:
+    progress = _progress("a", "b")
+    assert progress.follower_ends("b") is None
+    assert progress.on_fetch("b", LogOffsets(0, 0), 1)
+    assert progress.follower_ends("b") == LogOffsets(0, 0)
+    assert not progress.on_fetch("b", LogOffsets(0, 0), 2), "nothing has moved"
+    assert progress.on_fetch("b", LogOffsets(1, 0), 2)

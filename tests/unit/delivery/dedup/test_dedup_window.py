@@ -115,6 +115,36 @@ def test_an_id_is_a_repetition_up_to_the_last_microsecond_of_the_window() -> Non
     assert len(window) == 0  # nothing else was in the table: it is gone whole
 
 
+@pytest.mark.parametrize(
+    ("offsets_apart", "us_apart", "share_a_table"),
+    [
+        (2**28 - 2, 1, True),
+        (2**28 - 1, 1, False),
+        (2**29, 1, False),
+        (1, 2**36 - 60_000_001, True),
+        (1, 2**36 - 60_000_000, False),
+        (1, 2**37, False),
+        (1, -59_999_999, True),
+        (1, -60_000_000, False),
+        (1, -60_000_001, False),
+    ],
+)
+def test_an_id_keeps_its_offset_and_time_however_far_they_are_from_those_before(
+    offsets_apart: int, us_apart: int, share_a_table: bool
+) -> None:
+    window_us = 2**39
+    window = DedupWindow(window_us, time_of=lambda _offset: None, factors=FACTORS)
+    first, second = Original(7, 10**15), Original(7 + offsets_apart, 10**15 + us_apart)
+    for number, each in enumerate((first, second)):
+        window.add(ids_of(number), np.array([each.offset]), each.time_us)
+    both = ids_of(0, 1)
+    assert originals(window.find(both, 10**15)) == {0: first, 1: second}
+    row, last = max(enumerate((first, second)), key=lambda each: each[1].time_us)
+    end_us = min(first.time_us, second.time_us) + window_us
+    assert originals(window.find(both, end_us)) == {row: last}
+    assert len(window) == 1 + share_a_table  # a table goes with its last id
+
+
 def test_no_window_keeps_nothing() -> None:
     window = DedupWindow(None, time_of=lambda _offset: None, factors=FACTORS)
     window.add(ids_of(1), np.array([5]), 10**15)
