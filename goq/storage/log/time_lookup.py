@@ -96,7 +96,7 @@ def find_frames(reader: LogReader, segment: Segment, text: bytes) -> Iterator[Sc
         while at >= 0:
             number = int(np.searchsorted(intervals.positions, start + at, "right")) - 1
             hits.append(number)
-            at = data.find(text, max(at + 1, int(intervals.positions[number + 1]) - start))
+            at = data.find(text, int(intervals.positions[number + 1]) - start)
     for number in dict.fromkeys(hits):
         for place in _Interval(intervals, number).frames(reader.disk):
             if text in bytes(place.view.body):

@@ -12,6 +12,8 @@ from goq import limits
 from goq.broker.partition.leases import LeasedBatch, MessagesNotCached, OnlySkipped
 from goq.broker.topic.topic_leases import Leased, ReceiveRequest, TopicLeases
 from goq.config.topic import Ordering
+from goq.delivery.group.group import member_id
+from goq.delivery.selection.redelivery import RetryRule
 from goq.errors import NotLeader, PartitionOffline
 
 
@@ -27,6 +29,9 @@ class Part:
         self.has_passed_over = False
         self.lane = lane
         self.asked: list[int] = []
+        self.bytes_asked: list[int] = []
+        self.sessions: list[str] = []
+        self.rules: list[RetryRule] = []
         self.undone: list[int] = []
         self.warmed: list[tuple[int, int]] = []
         self.warm_asked: list[bool] = []
@@ -38,6 +43,9 @@ class Part:
 
     def receive(self, _group: str, _consumer: str, messages: int, *_: Any, **options: Any) -> Any:
         self.asked.append(messages)
+        self.bytes_asked.append(options["bytes_max"])
+        self.sessions.append(options["session_id"])
+        self.rules.append(options["rule"])
         self.warm_asked.append(options["wait"])
         each = self._given.pop(0) if self._given else 0
         if isinstance(each, Exception):
@@ -78,12 +86,17 @@ class Woken:
     def wake_other(self, _group: str, consumer: str | None) -> None:
         self.others.append(consumer)
 
-    def other_takes_retries(self, _group: str, _consumer: str) -> bool:
-        return False
+    def other_takes_retries(self, _group: str, consumer: str) -> bool:
+        return consumer != "c"
+
+    def partitions_for(self, _group: str, member: str) -> set[int]:
+        return {1} if member == member_id("c", "session") else {0, 2}
 
 
-def leases_of(*parts: Part, weights: Any = None) -> tuple[TopicLeases, Woken]:
-    settings: Any = {"g": SimpleNamespace(ordering=Ordering.NONE)}
+def leases_of(
+    *parts: Part, weights: Any = None, ordering: Ordering = Ordering.NONE
+) -> tuple[TopicLeases, Woken]:
+    settings: Any = {"g": SimpleNamespace(ordering=ordering)}
     woken = Woken()
 
     class Settings(dict[str, Any]):
@@ -96,8 +109,8 @@ def leases_of(*parts: Part, weights: Any = None) -> tuple[TopicLeases, Woken]:
     return leases, woken
 
 
-def request(messages_max: int = 10, room: Any = None) -> ReceiveRequest:
-    return ReceiveRequest("c", messages_max, 2**20, 0, None, room=room)
+def request(messages_max: int = 10, room: Any = None, **given: Any) -> ReceiveRequest:
+    return ReceiveRequest("c", messages_max, 2**20, 0, None, room=room, **given)
 
 
 def counts(leased: Leased) -> dict[int, int]:
@@ -241,3 +254,70 @@ def test_what_a_consumer_may_not_take_is_offered_to_others() -> None:
     leases, woken = leases_of(part)
     receive(leases, request())
     assert woken.others == ["c"]
+
+
+def test_a_receive_ends_when_its_bytes_are_used_up_whichever_partition_they_are_of() -> None:
+    half = 2**19
+    parts = [Part(0, 3, size_bytes=half), Part(1, 3, size_bytes=half), Part(2, 3, lane=2)]
+    leases, woken = leases_of(*parts)
+    leases._turn = 2
+    assert receive(leases, request()) == {0: 3, 1: 3}
+    assert [part.bytes_asked for part in parts] == [[2**20], [half], []]
+    assert woken.groups == ["g"], "there may be more"
+    paused = Part(0, 3, 3, 3, size_bytes=half, is_paused=True)
+    leases, _ = leases_of(paused)
+    assert receive(leases, request()) == {0: 6}
+    assert paused.bytes_asked == [2**20, half]
+
+
+def test_a_member_gets_the_messages_of_its_own_partitions_and_leases_them_as_itself() -> None:
+    for session, numbers in (("session", {1}), ("another", {0, 2})):
+        parts = [Part(number, 1) for number in range(3)]
+        leases, _ = leases_of(*parts, ordering=Ordering.PARTITION)
+        assert receive(leases, request(session_id=session)) == dict.fromkeys(numbers, 1)
+        asked = [part for part in parts if part.sessions]
+        assert [part.sessions for part in asked] == [[session]] * len(numbers)
+    anybody = Part(0, 1)
+    leases, _ = leases_of(anybody)
+    assert receive(leases, request(session_id="session")) == {0: 1}
+    assert anybody.sessions == [""]
+
+
+def test_retries_that_were_passed_over_are_for_others_and_of_a_silent_consumer_for_anyone() -> None:
+    for expired, woken_but in ((0, "c"), (2, None)):
+        part = Part(0, 1)
+        part.has_passed_over = True
+        leases, woken = leases_of(part)
+        account: Any = SimpleNamespace(expired_count=expired)
+        receive(leases, request(account=account))
+        (rule,) = part.rules
+        assert (rule.consumer, rule.is_silent) == ("c", expired > 0)
+        assert not rule.others_wait()
+        assert woken.others == [woken_but]
+
+
+def test_what_was_read_from_the_disk_is_taken_first_whatever_is_more_urgent_by_then() -> None:
+    cold = Part(1, MessagesNotCached((7, 3)), 2, lane=1)
+    urgent = Part(0, 5, lane=2)
+    leases, _ = leases_of(urgent, cold)
+
+    async def warm(_offset: int, _messages: int) -> None:
+        urgent.lane = 0
+
+    cold.warm = warm  # type: ignore[assignment]
+    assert receive(leases, request(2)) == {1: 2}
+    assert urgent.asked == []
+
+
+def test_a_turn_that_ended_with_a_full_receive_is_not_gone_on_with() -> None:
+    part = Part(0, 5, 5, is_paused=True)
+    leases, woken = leases_of(part)
+    assert receive(leases, request(5)) == {0: 5}
+    assert part.asked == [5]
+    assert woken.groups == ["g"]
+
+
+def test_a_cut_batch_wakes_the_group_for_the_rest() -> None:
+    leases, woken = leases_of(Part(0, 3, is_cut=True))
+    assert receive(leases, request(7)) == {0: 3}
+    assert woken.groups == ["g"]

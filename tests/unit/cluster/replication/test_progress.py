@@ -385,6 +385,11 @@ def test_the_lag_that_is_allowed_may_be_used_up_and_not_exceeded() -> None:
     member.on_fetch("b", LogOffsets(10, 6), 500)
     assert member.desired_in_sync(100 + LAG_MS, LAG_MS) is None
     assert member.desired_in_sync(100 + LAG_MS + 1, LAG_MS) == {"a", "b"}
+    beside_one_out = _progress("a", "b", min_insync=1)
+    beside_one_out.on_fetch("b", LogOffsets(0, 0), 100)
+    beside_one_out.on_local_append(LogOffsets(10, 6))
+    assert beside_one_out.desired_in_sync(100 + LAG_MS, LAG_MS) is None
+    assert beside_one_out.desired_in_sync(100 + LAG_MS + 1, LAG_MS) == {"a"}
 
 
 def test_a_replica_that_asks_by_itself_rests_no_more() -> None:
