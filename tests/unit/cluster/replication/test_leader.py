@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 
 from goq.broker.partition.loader import open_logs
+from goq.cluster.replication.follower import parse_frames
 from goq.cluster.replication.leader import LeaderReplica
 from goq.cluster.replication.progress import LogOffsets, ReplicaProgress
 from goq.cluster.replication.protocol import LogUpdate, PartitionKey, Position
 from goq.config.topic import TopicSettings
 from goq.errors import NotEnoughReplicas, NotLeader
+from goq.frame.header import HEADER_BYTES, parse_header
 from goq.frame.view import FrameView
 from tests.support.storage.disk import SimulatedDisk
 from tests.support.storage.logs import append, frame_of
@@ -168,3 +170,138 @@ def test_a_follower_of_another_epoch_is_refused() -> None:
     assert "3" in update.head.refusal
     assert "2" in update.head.refusal
     assert (update.head.messages, update.buffers) == (None, [])
+
+
+def write(led: LeaderReplica, *, keeps: bool = True) -> None:
+    """Have the leader write a frame of one message, and keep it in memory."""
+    log, frame = led.logs.messages, frame_of([b"v"])
+    batch = log.begin(0)
+    batch.add(
+        parse_header(frame), memoryview(frame)[HEADER_BYTES:], append_time_us=0, leader_epoch=3
+    )
+    log.write(batch)
+    log.commit(batch)
+    quorum = led.quorums.messages
+    assert quorum is not None
+    if keeps:
+        quorum.keep(batch)
+    quorum.appended(batch.end_offset)
+
+
+def at(end: int, *, leader_epoch: int = 3, rewrites: int = 0) -> Position:
+    return Position(KEY, leader_epoch, LogOffsets(end, 0), LogOffsets(3, -1), rewrites)
+
+
+def recent(led: LeaderReplica, position: Position, up_to: int) -> list[int] | None:
+    """Return where the frames begin that a follower gets from memory, None if not from there."""
+    found = led.recent_update(position, LogOffsets(up_to, 0))
+    if found is None:
+        return None
+    assert found.head.messages is not None
+    assert found.head.messages.frame_bytes == sum(map(len, found.buffers))
+    offsets = [
+        header.base_offset
+        for each in found.buffers
+        for header in (view.header for view in parse_frames(each))
+    ]
+    assert found.end_offsets == LogOffsets(offsets[-1] + 1 if offsets else position.ends[0], 0)
+    return offsets
+
+
+def test_a_follower_gets_from_memory_what_is_there_up_to_where_it_may_be_given_frames() -> None:
+    led = leading_with(1, 1)
+    write(led, keeps=False)
+    for _ in range(3):
+        write(led)
+    assert recent(led, at(2), 6) is None, "it was not kept"
+    assert [recent(led, at(end), 6) for end in (3, 4, 5, 6)] == [[3, 4, 5], [4, 5], [5], []]
+    assert [recent(led, at(3), up_to) for up_to in (3, 4, 5)] == [[], [3], [3, 4]]
+    assert recent(led, at(3, leader_epoch=2), 6) is None
+    led.logs.messages.roll()
+    write(led)
+    assert recent(led, at(5), 7) == [5], "one segment at a time"
+    assert recent(led, at(6), 7) == [6]
+    log = led.logs.messages
+    log.remove(log.detach_before(6))
+    assert recent(led, at(5), 7) is None, "the log begins later"
+    assert recent(led, at(6), 7) == [6]
+
+
+def test_a_follower_that_may_have_what_compaction_removed_since_begins_anew() -> None:
+    led = leading_with(1, 1, 0, 1, 0, 1)
+    log = led.logs.messages
+    log.rewrites.record(log.segments[1])  # the one with offset 2
+    for end, resets in ((0, False), (1, True), (2, True), (3, False), (4, False)):
+        update = led.read_update(at(end), is_checked=True, bytes_max=2**20).head
+        assert update.messages is not None
+        assert update.messages.must_reset is resets, end
+        assert (recent(led, at(end), 4) is None) is (end < 4)
+        knows = led.read_update(at(end, rewrites=1), is_checked=True, bytes_max=2**20).head
+        assert knows.messages is not None
+        assert not knows.messages.must_reset
+
+
+def test_what_no_follower_is_pushed_is_not_offered_and_what_is_counts_as_given() -> None:
+    led, offers = leading_with(1, 1), list[PartitionKey]()
+    led.on_offer = offers.append
+    batch = led.logs.messages.begin(0)
+    frame = frame_of([b"v"] * 3)
+    batch.add(
+        parse_header(frame), memoryview(frame)[HEADER_BYTES:], append_time_us=0, leader_epoch=3
+    )
+    assert not led.quorums.messages.offer(batch)  # type: ignore[union-attr]
+    assert (offers, led.pushable_ends) == ([], LogOffsets(2, 0))
+    led.is_pushed = lambda key: key == KEY
+    assert led.quorums.messages.offer(batch)  # type: ignore[union-attr]
+    assert (offers, led.pushable_ends) == ([KEY], LogOffsets(5, 0))
+    assert led.progress.ends == LogOffsets(2, 0)
+
+
+@pytest.mark.parametrize(
+    ("end", "epoch", "differs"),
+    [
+        (1, 1, False),
+        (2, 1, False),  # where this leadership began, and the epoch before it
+        (2, 2, True),
+        (3, 3, False),  # offered, and not on this node's disk yet
+        (5, 3, False),
+        (6, 3, True),  # more than was ever offered
+        (3, 2, True),
+    ],
+)
+def test_a_log_that_has_what_was_offered_and_no_more_does_not_differ(
+    end: int, epoch: int, differs: bool
+) -> None:
+    led = leading_with(1, 1)
+    led.is_pushed = lambda _key: True
+    batch = led.logs.messages.begin(0)
+    frame = frame_of([b"v"] * 3)
+    batch.add(
+        parse_header(frame), memoryview(frame)[HEADER_BYTES:], append_time_us=0, leader_epoch=3
+    )
+    assert led.offer(0, batch)
+    for _ in range(2):  # the second time the epoch is not read from the disk
+        update, _ = given(led, end, epoch, is_checked=False)
+        assert (update.diverges_at is not None) is differs
+
+
+def test_each_new_high_watermark_is_told_once_to_whoever_waits_for_it() -> None:
+    led = leading(("n1", "n2"))
+    told, bounds, changes = list[tuple[str, int]](), list[PartitionKey](), list[None]()
+    for name, quorum in zip(("messages", "events"), led.quorums, strict=True):
+        assert quorum is not None
+        quorum.follow(lambda offset, name=name: told.append((name, offset)))  # type: ignore[misc]
+    led.on_bounds_change = bounds.append
+    led.on_high_watermark_change = lambda: changes.append(None)
+    led.on_append(0, 7)
+    assert (told, bounds, changes) == ([], [], [])
+    led.on_fetch("n2", LogOffsets(5, 0), 1)
+    assert told == [("messages", 5), ("events", 0)]
+    assert (len(bounds), len(changes)) == (1, 1)
+    led.on_fetch("n2", LogOffsets(5, 0), 2)
+    led.on_fetch("n3", LogOffsets(7, 0), 2)
+    assert (len(told), len(bounds), len(changes)) == (2, 1, 1)
+    led.set_in_sync(("n1",), 1)
+    assert told[2:] == [("messages", 7), ("events", 0)]
+    assert led.bounds.high_watermark == LogOffsets(7, 0)
+    assert led.is_caught_up
