@@ -71,6 +71,8 @@ class Fetcher:
         self._to_ask: set[PartitionKey] = set()
         self._forgotten: set[PartitionKey] = set()
         self._refused: set[PartitionKey] = set()
+        self._retried: set[PartitionKey] = set()
+        """What was refused, is to be asked for again, and has no answer to that yet."""
         self._refused_pause_s = _PAUSE_S_MIN
         self._refused_timer: asyncio.TimerHandle | None = None
         self._session = 0
@@ -104,6 +106,7 @@ class Fetcher:
     def _remove(self, key: PartitionKey) -> None:
         if self._followers.pop(key, None) is not None:
             self._to_ask.discard(key)
+            self._retried.discard(key)
             self._forgotten.add(key)
             self._on_change()
 
@@ -188,16 +191,22 @@ class Fetcher:
         if not self._session:
             self._pushes.detach()
             await self._pushes.idle()
-        fetched = await self._fetch_unless_changed(self._request())
+        request = self._request()
+        fetched = await self._fetch_unless_changed(request)
         if fetched is None or fetched[0].is_unknown_session:
             self._session = 0
             return
         async with self._storing:
             await asyncio.shield(self._store(*fetched))
         self._attach()
-        if not self._refused:
+        self._retried.difference_update(position.key for position in request.positions)
+        if self._refused:
+            self._retry_later()
+        elif not self._retried:
             self._refused_pause_s = _PAUSE_S_MIN
-        elif self._refused_timer is None:
+
+    def _retry_later(self) -> None:
+        if self._refused_timer is None:
             self._refused_timer = asyncio.get_running_loop().call_later(
                 self._refused_pause_s, self._retry_refused
             )
@@ -209,7 +218,9 @@ class Fetcher:
         A leader that begins later answers without being asked again.
         """
         self._refused_timer = None
-        self._to_ask |= self._refused & self._followers.keys()
+        again = self._refused & self._followers.keys()
+        self._to_ask |= again
+        self._retried |= again
         self._refused.clear()
 
     def _request(self) -> FetchRequest:
