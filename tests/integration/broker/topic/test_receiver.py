@@ -257,3 +257,21 @@ def test_messages_of_all_partitions_come_in_turn(tmp_path: Path) -> None:
         assert await ack(node.topic, GROUP, batches) == 3
 
     on_node(tmp_path, test, partitions=3)
+
+
+def test_who_waits_gets_what_a_reset_gives_back_and_no_more_than_it_ends_with(
+    tmp_path: Path,
+) -> None:
+    async def test(node: Node) -> None:
+        await publish(node.topic, b"a", b"b", b"c")
+        await ack(node.topic, GROUP, await node.receiver.receive(GROUP, options(10)))
+        asking = node.ask()
+        await node.waiting(1)
+        await node.topic.partitions[0].reset(GROUP, 1, 2)
+        assert [value for _, _, value in await asking] == [b"b"]
+        asking = node.ask()
+        await node.waiting(1)
+        await node.topic.partitions[0].reset(GROUP, 2)
+        assert [value for _, _, value in await asking] == [b"c"]
+
+    on_node(tmp_path, test)

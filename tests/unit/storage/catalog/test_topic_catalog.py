@@ -221,15 +221,31 @@ def test_an_adopted_topic_keeps_its_state_and_its_groups_decisions(tmp_path: Pat
     assert groups(tmp_path) == {"late": {"ordering": "partition"}}
 
 
-def test_of_two_folders_of_one_name_a_live_one_is_taken_up(tmp_path: Path) -> None:
+@pytest.mark.parametrize("other_id", [ID - 1, ID + 1])
+@pytest.mark.parametrize("has_row", [True, False])
+def test_of_two_folders_of_one_name_the_rows_is_taken_up_or_else_a_live_one(
+    tmp_path: Path, other_id: int, has_row: bool
+) -> None:
     filled(tmp_path)
-    row_none(tmp_path)
-    earlier = TOPIC._replace(id=2**52)
-    record = TopicRecord("orders", earlier.id, 1, {}, deleting=True)
+    if not has_row:
+        row_none(tmp_path)
+    other = TOPIC._replace(id=other_id)
+    record = TopicRecord("orders", other.id, 1, {}, deleting=not has_row)
     write_topic_file(RealDisk(), tmp_path / "topics", record)
-    (tmp_path / "topics" / earlier.folder / "0").mkdir()
+    (tmp_path / "topics" / other.folder / "0").mkdir()
     assert recovered(tmp_path)["orders"] == TOPIC
-    assert (tmp_path / "topics" / earlier.folder / "0").is_dir()
+    assert (tmp_path / "topics" / other.folder / "0").is_dir()
+
+
+def test_a_row_whose_folder_is_gone_is_not_taken_for_the_folder_of_another_topic(
+    tmp_path: Path,
+) -> None:
+    filled(tmp_path)
+    (tmp_path / "topics" / TOPIC.folder).rename(
+        tmp_path / "topics" / TOPIC._replace(id=ID - 1).folder
+    )
+    assert recovered(tmp_path)["orders"].id == ID
+    assert groups(tmp_path) == GROUPS
 
 
 def test_a_folder_that_a_deletion_left_empty_is_removed(tmp_path: Path) -> None:
