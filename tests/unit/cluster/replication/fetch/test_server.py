@@ -23,6 +23,7 @@ from goq.errors import InvalidFrame
 from goq.frame.header import HEADER_BYTES, parse_header
 from goq.storage.disk import RealDisk
 from goq.storage.log.segment import WriteBatch
+from tests.support.storage.disk import InlineExecutor, SimulatedDisk
 from tests.support.storage.logs import append, frame_of
 
 KEY = PartitionKey("t", 1, 0)
@@ -611,5 +612,110 @@ def test_a_leadership_of_what_no_follower_asked_for_is_told_to_nobody(logs: Part
             follower.server.add_leader(leading)
             answer, frames = await follower.server.fetch(FetchRequest("b", 7, False, [], [], 1))
         assert (answer.updates, frames) == ([], [])
+
+    asyncio.run(run())
+
+
+class Many:
+    """A node that leads partitions of one frame each, and the follower ``b`` of all of them."""
+
+    def __init__(self, count: int) -> None:
+        self.keys = [PartitionKey("t", 1, number) for number in range(count)]
+        self.server = FetchServer(InlineExecutor(), ManualClock())
+        for key in self.keys:
+            logs = open_logs(Path("/t/0"), SimulatedDisk(), TopicSettings())
+            append(logs.messages, [frame_of([b"v"])], epoch=1)
+            progress = ReplicaProgress("a", LogOffsets(1, 0), in_sync=["a", "b"], min_insync=2)
+            progress.set_replicas(["a", "b"], 0)
+            self.server.add_leader(LeaderReplica(key, 2, logs, progress))
+        self._is_new = True
+
+    def position(self, number: int, end: int) -> Position:
+        key, epoch = PartitionKey("t", 1, number), 1 if end else -1
+        return Position(key, 2, LogOffsets(end, 0), LogOffsets(epoch, -1))
+
+    async def fetch(
+        self, positions: list[Position], *, forgotten: tuple[int, ...] = ()
+    ) -> list[tuple[int, bool]]:
+        """Return of which partitions there are updates, and whether they have frames."""
+        keys = [PartitionKey("t", 1, number) for number in forgotten]
+        request = FetchRequest("b", 7, self._is_new, positions, keys, 10)
+        self._is_new = False
+        async with asyncio.timeout(PATIENCE_S):
+            answer, buffers = await self.server.fetch(request)
+        sizes = [each.messages.frame_bytes for each in answer.updates if each.messages]
+        assert sum(sizes) == sum(map(len, buffers))
+        return [
+            (each.key.number, each.messages is not None and each.messages.frame_bytes > 0)
+            for each in answer.updates
+        ]
+
+
+def test_an_answer_has_so_many_partitions_and_the_next_ones_have_the_rest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "FETCH_PARTITIONS_MAX", 3)
+
+    async def run() -> None:
+        node = Many(7)
+        found = [await node.fetch([node.position(number, 0) for number in range(7)])]
+        found += [await node.fetch([]) for _ in range(3)]
+        assert found == [
+            [(0, True), (1, True), (2, True)],
+            [(3, True), (4, True), (5, True)],
+            [(6, True)],
+            [],
+        ]
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(("frames", "counts"), [(0, [1] * 5), (1, [1] * 5), (1.5, [2, 2, 1])])
+def test_an_answer_ends_when_it_is_full_and_has_at_least_one_frame(
+    frames: float, counts: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "FETCH_BYTES_MAX", int(frames * len(frame_of([b"v"]))))
+
+    async def run() -> None:
+        node = Many(5)
+        found = [await node.fetch([node.position(number, 0) for number in range(5)])]
+        found += [await node.fetch([]) for _ in counts[1:]]
+        assert [len(each) for each in found] == counts
+        assert [number for each in found for number, _ in each] == list(range(5))
+
+    asyncio.run(run())
+
+
+def test_what_a_follower_does_not_ask_for_any_more_is_not_answered() -> None:
+    async def run() -> None:
+        node = Many(2)
+        assert await node.fetch([node.position(0, 0)]) == [(0, True)]
+        assert await node.fetch([node.position(0, 1), node.position(1, 0)], forgotten=(1,)) == [
+            (1, True)
+        ], "it asks again in the same request"
+        assert await node.fetch([], forgotten=(0, 1)) == []
+        node.server.on_new_data(node.keys[0])
+        assert await node.fetch([]) == []
+        assert await node.fetch([node.position(9, 0)]) == [(9, False)], "not led here"
+
+    asyncio.run(run())
+
+
+def test_a_request_of_a_session_that_is_not_known_is_told_so_and_a_new_one_ends_the_old() -> None:
+    async def run() -> None:
+        node = Many(1)
+        unknown, _ = await node.server.fetch(FetchRequest("b", 9, False, [], [], 10))
+        assert unknown.is_unknown_session
+        await node.fetch([node.position(0, 1)])
+        await node.fetch([])
+        held = asyncio.ensure_future(node.server.fetch(FetchRequest("b", 7, False, [], [], 60_000)))
+        await asyncio.sleep(0)
+        answer, _ = await node.server.fetch(FetchRequest("b", 8, True, [], [], 10))
+        assert not answer.is_unknown_session
+        async with asyncio.timeout(PATIENCE_S):
+            ended, _ = await held
+        assert ended.is_unknown_session
+        again, _ = await node.server.fetch(FetchRequest("b", 7, False, [], [], 10))
+        assert again.is_unknown_session
 
     asyncio.run(run())
