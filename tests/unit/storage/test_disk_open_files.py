@@ -163,3 +163,64 @@ def test_the_bounds_follow_from_what_the_process_may_open() -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert bounds == [(16, 16), (256, 256), (1_024, 18_464)]
+
+
+def open_names(folder: Path) -> set[str]:
+    paths = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
+    targets = [Path(os.readlink(path)) for path in paths if os.path.lexists(path)]
+    return {target.name for target in targets if target.parent == folder}
+
+
+def test_the_file_that_was_used_least_recently_gives_way(tmp_path: Path) -> None:
+    disk = RealDisk(OpenFiles(2))
+    for name in "abcd":
+        (tmp_path / name).write_bytes(b"data")
+    disk.read(tmp_path / "a", 0, 4)
+    written = disk.open(tmp_path / "b")
+    written.append([b"more"])
+    written.sync()
+    assert open_names(tmp_path) == {"a", "b"}
+    disk.read(tmp_path / "a", 0, 4)
+    disk.read(tmp_path / "c", 0, 4)
+    assert open_names(tmp_path) == {"a", "c"}
+    written.append([b"more"])
+    written.sync()
+    assert open_names(tmp_path) == {"b", "c"}
+    disk.read(tmp_path / "c", 0, 4)
+    written.sync()
+    disk.read(tmp_path / "d", 0, 4)
+    assert open_names(tmp_path) == {"b", "d"}
+
+
+@pytest.mark.parametrize("faster", ["reads", "writes"])
+@pytest.mark.parametrize("slower", ["reads", "writes"])
+def test_two_threads_that_open_a_file_at_once_use_one_descriptor_that_serves_both(
+    faster: str, slower: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"data")
+    status = path.stat()
+    files = OpenFiles(8)
+    open_fd = files.open_fd
+    opened = []
+
+    def use(how: str) -> None:
+        if how == "reads":
+            opened.append(files.reader(path))
+        else:
+            opened.append(files.use(path, (status.st_dev, status.st_ino), writes=True))
+
+    def open_slowly(path: Path, flags: int) -> int:
+        fd = open_fd(path, flags)
+        monkeypatch.setattr(files, "open_fd", open_fd)
+        if not opened:
+            use(faster)  # between the open of the other and its entry
+        return fd
+
+    monkeypatch.setattr(files, "open_fd", open_slowly)
+    use(slower)
+    first, second = opened
+    assert second.is_writable >= (slower == "writes")
+    assert (first is second) is (faster == "writes" or slower == "reads")
+    assert files.reader(path) is second
+    assert len(files) == 1
