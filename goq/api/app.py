@@ -53,7 +53,7 @@ from goq.api.views.schedule_publisher import SchedulePublisher
 from goq.backup.node_backups import NodeBackups
 from goq.backup.node_restores import NodeRestores
 from goq.broker.broker import Broker
-from goq.broker.topic.start_queue import StartQueue
+from goq.broker.topic.admin.start_queue import StartQueue
 from goq.cluster.admin.standalone_view import StandaloneView
 from goq.config.backup import BackupConfig
 from goq.errors import NotAllowed

@@ -147,7 +147,7 @@ class NodeRestores:
             await asyncio.wait([self._cleaning])
         staged = await self._in_thread(lambda: self._stage(order, where))
         try:
-            await self._broker.adopt_topic(
+            await self._broker.topic_admin.adopt(
                 staged.row, staged.groups, staged.epoch, lambda: self._put_in_place(staged.row)
             )
         except TimedOut:

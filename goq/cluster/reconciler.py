@@ -79,7 +79,7 @@ class Reconciler:
             known = row.id, state.topics[name].version, state.groups.get(name), is_here
             if self._opened.get(name) != known:
                 groups = group_settings(state, name)
-                await self._broker.take_up(row, groups, has_replicas=is_here)
+                await self._broker.topic_admin.take_up(row, groups, has_replicas=is_here)
                 self._opened[name] = known
         settings, adding = state.settings, self._assignments.adding
         replicas.fetch_server.set_throttle(settings.move_bytes_per_s, adding)
@@ -122,7 +122,7 @@ class Reconciler:
             topic = state.topics[row.name]
             known = before.get(topic.topic_id)
             if known is None or known.version != topic.version:
-                fsync = self._broker.settings_of(row).fsync
+                fsync = self._broker.topic_admin.settings_of(row).fsync
                 known = _FsyncPolicy(topic.version, fsync is Fsync.ALWAYS)
             self._policies[topic.topic_id] = known
         return {topic_id: known.is_always for topic_id, known in self._policies.items()}
@@ -137,7 +137,7 @@ class Reconciler:
         self._opened.pop(name, None)
         keys = [replica.key for replica in self._replicas if replica.key.topic_id == topic_id]
         await asyncio.gather(*(self._replicas.remove(key) for key in keys))
-        await self._broker.drop(name, topic_id)
+        await self._broker.topic_admin.drop(name, topic_id)
         self.deleted.add(topic_id)
 
 

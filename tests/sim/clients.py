@@ -56,7 +56,7 @@ class Clients:
         while True:
             try:
                 await self._ask(
-                    lambda p: p.broker.create_topic(name, partitions, SETTINGS.written())
+                    lambda p: p.broker.topic_admin.create(name, partitions, SETTINGS.written())
                 )
             except TopicExists:
                 return
@@ -122,7 +122,7 @@ class Clients:
 
         async def receive(process: Process) -> list[LeasedBatch]:
             topic = process.broker.topic(TOPIC)
-            await process.broker.remember_group(topic, GROUP)
+            await process.broker.group_admin.remember(topic, GROUP)
             return await topic.receiver.receive(GROUP, options)
 
         while True:

@@ -147,7 +147,7 @@ class Nemesis:
         while changes < _CHANGES_TO_LEAVE_BEHIND:
             settings = {"retention.age": f"{changes + 1}d"}
             try:
-                await process.ask(partial(process.broker.alter_topic, TOPIC, settings), 3.0)
+                await process.ask(partial(process.broker.topic_admin.alter, TOPIC, settings), 3.0)
                 changes += 1
             except GoqError:
                 process = self._cluster.processes[await self._new_controller()]
@@ -241,7 +241,7 @@ class Nemesis:
         self._checks.on_min_insync_change(None)
         asked = TopicReplication(min_insync=number)
         try:
-            await process.ask(lambda: process.broker.alter_topic(TOPIC, {}, None, asked), 3.0)
+            await process.ask(lambda: process.broker.topic_admin.alter(TOPIC, {}, None, asked), 3.0)
         except GoqError:
             return False
         self._checks.on_min_insync_change(number)

@@ -227,7 +227,7 @@ class GroupRoutes:
         """Set the settings of a group; a new group is created with them."""
         asked = json_body(request, GroupSettings, bytes_max=SETTINGS_BODY_BYTES_MAX)
         topic = self._broker.topic(name)
-        await self._broker.configure_group(topic, group, flatten_settings(asked.settings))
+        await self._broker.group_admin.configure(topic, group, flatten_settings(asked.settings))
         return json_response(await self._views.group(topic, group))
 
     async def delete(self, request: Request, name: str, group: str) -> Response:
@@ -237,7 +237,7 @@ class GroupRoutes:
             deleting = (partition.delete_group(group) for partition in partitions)
             raise_failures(await asyncio.gather(*deleting, return_exceptions=True))
             return Response(204)
-        await self._broker.delete_group(known_group(self._broker, name, group), group)
+        await self._broker.group_admin.delete(known_group(self._broker, name, group), group)
         return Response(204)
 
     async def reset(self, request: Request, name: str, group: str) -> Response:
@@ -253,7 +253,7 @@ class GroupRoutes:
         targets = [(p, reset_target(p, asked.to, asked.end, now_us)) for p in chosen]
         plan = [self._views.reset(partition, group, target) for partition, target in targets]
         if not asked.dry_run:
-            await self._broker.remember_group(topic, group)
+            await self._broker.group_admin.remember(topic, group)
             resets = (partition.reset(group, *target) for partition, target in targets)
             raise_failures(await asyncio.gather(*resets, return_exceptions=True))
         return json_response(ResetOut(group, asked.dry_run, plan))

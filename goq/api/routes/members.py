@@ -108,7 +108,7 @@ class MemberRoutes:
         if asked.session_timeout is not None:
             maximum_ms = limits.SESSION_TIMEOUT_MS_MAX
             timeout_ms = duration_ms(asked.session_timeout, "session_timeout", maximum_ms)
-        await self._broker.remember_group(topic, group)
+        await self._broker.group_admin.remember(topic, group)
         joined = coordinator.join(group, asked.consumer, timeout_ms, session_id)
         return _assignment(joined, topic)
 

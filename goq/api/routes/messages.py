@@ -193,7 +193,9 @@ class MessageRoutes:
         topic = self._broker.topics.get(name)
         client_id, acks = parse_client_id(request), parse_acks(request)
         if frames is None:
-            settings = topic.settings if topic else self._broker.settings_for_publish(name)
+            settings = (
+                topic.settings if topic else self._broker.topic_admin.settings_for_publish(name)
+            )
             now_ms = self._broker.clock.wall_ms()
             if len(request.body) <= CHECKED_AT_ONCE_BYTES:
                 frames = decode_frames(request.body, settings, now_ms)
@@ -209,7 +211,7 @@ class MessageRoutes:
         self, request: Request, name: str, decoded: Publish | None
     ) -> Response:
         topic = self._broker.topics.get(name)
-        settings = topic.settings if topic else self._broker.settings_for_publish(name)
+        settings = topic.settings if topic else self._broker.topic_admin.settings_for_publish(name)
         client_id, now_us = parse_client_id(request), self._broker.clock.wall_us()
         placed, acks = await decode_messages(request, decoded, settings, now_us)
         if request.principal is not None and request.principal.quotas:
@@ -232,7 +234,7 @@ class MessageRoutes:
 
     async def _create(self, name: str) -> Topic:
         check_name(name, "topic")
-        return await self._broker.topic_for_publish(name)
+        return await self._broker.topic_admin.topic_for_publish(name)
 
     async def read(self, request: Request, name: str) -> Response:
         """Read messages of a partition in order."""

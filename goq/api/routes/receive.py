@@ -196,7 +196,7 @@ class ReceiveRoutes:
         chosen_ms = visibility_ms(asked.visibility)
         self._broker.streams.check_room(topic, group)
         topic.partitions.check_any_online()
-        await self._broker.remember_group(topic, group)
+        await self._broker.group_admin.remember(topic, group)
         room = self._usage.in_flight_room(request.principal)
         options = PushStreamOptions(
             asked.consumer, credit, asked.limit, chosen_ms, parse_session_id(request), room

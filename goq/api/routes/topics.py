@@ -174,7 +174,7 @@ class TopicRoutes:
     async def reopen(self, _request: Request, name: str, partition: str) -> Response:
         """Open a partition that is offline."""
         number = number_of(partition, "partition")
-        await self._broker.reopen_partition(name, number)
+        await self._broker.topic_admin.reopen_partition(name, number)
         return json_response(self._partition(self._broker.topic(name).partitions[number]))
 
     async def create(self, request: Request) -> Response:
@@ -182,7 +182,9 @@ class TopicRoutes:
         new = json_body(request, NewTopic, bytes_max=SETTINGS_BODY_BYTES_MAX)
         replication = TopicReplication(new.replication_factor, new.min_insync)
         settings = _allowed_settings(request, new.name, new.settings)
-        topic = await self._broker.create_topic(new.name, new.partitions, settings, replication)
+        topic = await self._broker.topic_admin.create(
+            new.name, new.partitions, settings, replication
+        )
         return json_response(self._topic(topic), 201)
 
     async def list(self, request: Request) -> Response:
@@ -211,13 +213,13 @@ class TopicRoutes:
             )
         if name not in self._broker.topics:
             check_name(name, "topic")
-        return json_response(self._timed(await self._broker.topic_for_publish(name)))
+        return json_response(self._timed(await self._broker.topic_admin.topic_for_publish(name)))
 
     async def alter(self, request: Request, name: str) -> Response:
         """Change settings or the replication, or add partitions."""
         change = json_body(request, TopicChange, bytes_max=SETTINGS_BODY_BYTES_MAX)
         replication = TopicReplication(change.replication_factor, change.min_insync)
-        topic = await self._broker.alter_topic(
+        topic = await self._broker.topic_admin.alter(
             name,
             _allowed_settings(request, name, change.settings),
             change.partitions,
@@ -228,7 +230,7 @@ class TopicRoutes:
 
     async def delete(self, _request: Request, name: str) -> Response:
         """Delete a topic."""
-        await self._broker.delete_topic(name)
+        await self._broker.topic_admin.delete(name)
         return Response(204)
 
     def _timed(self, topic: Topic) -> TopicOut:

@@ -1,9 +1,7 @@
 """An open topic: the producer side and the consumer side of its partitions.
 
 topic            the topic: partitions, groups, settings
-topic_loader     topics recovered at the start, opened, deleted
-start_queue      topics that open after the node is ready
-capacity         the bound of partitions and groups, by the memory that they take
+admin            the topics of a node: create, alter, delete, and the start
 partition_table  the number of partitions, and the open ones
 audit_log        the log of the audit trail
 publisher        publish: a partition for each message, and one frame for each partition

@@ -200,14 +200,14 @@ def test_a_record_is_stored_before_its_action_begins(
     broker = place.node.node.broker
     assert broker is not None
     seen: list[int] = []
-    create = broker.create_topic
+    create = broker.topic_admin.create
 
     async def note(*arguments: Any, **named: Any) -> Any:
         seen.append(broker.topics[AUDIT_TOPIC].partitions[0].end_offset)
         return await create(*arguments, **named)
 
     at = place.end()
-    monkeypatch.setattr(broker, "create_topic", note)
+    monkeypatch.setattr(broker.topic_admin, "create", note)
     assert place.ask("POST", "/v1/topics", {"name": "ordered"}).status == 201
     assert seen == [at + 1]
 

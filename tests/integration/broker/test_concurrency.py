@@ -131,7 +131,7 @@ def test_an_archived_message_is_told_of_in_full(tmp_path: Path) -> None:
     async def main() -> None:
         world = World(tmp_path)
         async with world.broker(**ARCHIVE) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             for number in range(12):
                 await put(topic, b"%d" % number, "shop")
                 await take(topic)
@@ -164,7 +164,7 @@ def test_the_dead_letter_of_an_archived_message_is_followed(tmp_path: Path) -> N
     async def main() -> None:
         world = World(tmp_path)
         async with world.broker(**ARCHIVE) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             await put(topic, b"x")
             await refuse(topic)
             await retire(broker, world.clock, topic)
@@ -210,7 +210,7 @@ def test_the_index_of_archived_events_may_be_missing_or_wrong(tmp_path: Path, da
 
 
 async def life(world: World, broker: Broker, count: int) -> None:
-    topic = await broker.create_topic("t")
+    topic = await broker.topic_admin.create("t")
     for number in range(count):
         await put(topic, b"%d" % number, "shop", key=b"k%d" % (number % 2))
         await take(topic)
@@ -290,7 +290,7 @@ def test_what_was_deleted_before_there_was_an_archive_is_not_told_of(tmp_path: P
         world = World(tmp_path)
         async with world.broker(**{**ARCHIVE, "archive": "false"}) as broker:
             await life(world, broker, 6)
-            await broker.alter_topic("t", {"archive": "true"})
+            await broker.topic_admin.alter("t", {"archive": "true"})
             topic = broker.topic("t")
             for number in range(6, 12):
                 await put(topic, b"%d" % number, "shop")
@@ -317,12 +317,12 @@ def test_steps_that_were_deleted_while_the_archive_was_off_are_said_to_lack(
             topic = broker.topic("t")
             kept = await put(topic, b"kept")
             await retire(broker, world.clock, topic)
-            await broker.alter_topic("t", {"archive": "false"})
+            await broker.topic_admin.alter("t", {"archive": "false"})
             for number in range(8):
                 gone = await put(topic, b"%d" % number)
                 await take(topic)
                 await retire(broker, world.clock, topic)
-            await broker.alter_topic("t", {"archive": "true"})
+            await broker.topic_admin.alter("t", {"archive": "true"})
             for number in range(8):
                 last = await put(topic, b"%d" % number)
                 await take(topic)
@@ -363,7 +363,7 @@ BY_DEDUP_ID = MessageQuery(dedup_id=b"d" * 16)
 
 async def searchable(world: World, broker: Broker) -> None:
     """Publish 24 messages in as many segments, of which each third is looked for."""
-    topic = await broker.create_topic("t")
+    topic = await broker.topic_admin.create("t")
     for number in range(24):
         if number % 3:
             await put(topic, b"other", key=b"other")
@@ -384,7 +384,7 @@ def test_searches_go_on_from_the_live_log_into_the_archive(
             await searchable(world, broker)
             expected = list(range(0, 24, 3))[::-1]
             for age in ("20h", "10h", "1h"):
-                await broker.alter_topic("t", {"retention.age": age})
+                await broker.topic_admin.alter("t", {"retention.age": age})
                 await broker.retention_manager.apply()
                 for limit in (1, 2, 3, 100):
                     assert await pages(broker, wanted, limit) == expected
@@ -410,7 +410,7 @@ def test_what_is_archived_in_the_middle_of_a_search_is_found_once(
         settings = {**ARCHIVE, "retention__age": "none", "dedup__window": "none"}
         async with world.broker(**settings) as broker:
             await searchable(world, broker)
-            await broker.alter_topic("t", {"retention.age": "16h"})
+            await broker.topic_admin.alter("t", {"retention.age": "16h"})
             await broker.retention_manager.apply()
             loop, steps = asyncio.get_running_loop(), 0
             run_on = TopicSearch.run
@@ -423,7 +423,7 @@ def test_what_is_archived_in_the_middle_of_a_search_is_found_once(
                 return run_on(search, 1)
 
             async def move() -> None:
-                await broker.alter_topic("t", {"retention.age": "1h"})
+                await broker.topic_admin.alter("t", {"retention.age": "1h"})
                 await broker.retention_manager.apply()
 
             monkeypatch.setattr(TopicSearch, "run", run_and_move)
@@ -451,7 +451,7 @@ def test_the_past_of_a_group_reaches_into_the_archive(tmp_path: Path) -> None:
     async def main() -> None:
         world = World(tmp_path)
         async with world.broker(**ARCHIVE) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             seen = []
             for number in range(10):
                 for value in (b"a", b"b", b"c"):
@@ -480,7 +480,7 @@ def test_the_past_ends_where_something_was_deleted_without_an_archive(tmp_path: 
             topic = broker.topic("t")
             before_us = world.clock.wall_us()
             for setting in ("false", "true"):
-                await broker.alter_topic("t", {"archive": setting})
+                await broker.topic_admin.alter("t", {"archive": setting})
                 for _ in range(6):
                     await put(topic, b"x")
                     await take(topic)
@@ -502,7 +502,7 @@ def test_the_past_in_a_damaged_archive_is_as_it_was_or_said_not_to_be(
     async def main() -> None:
         world = World(tmp_path)
         async with world.broker(**ARCHIVE) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             seen = []
             for _ in range(9):
                 await put(topic, b"x")
@@ -537,7 +537,7 @@ def test_what_is_archived_while_it_is_traced_is_not_taken_for_deleted(
     async def main() -> None:
         world = World(tmp_path)
         async with world.broker(**ARCHIVE) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             await put(topic, b"x")
             await take(topic)
             partition, tracing = topic.partitions[0], Tracer(broker)
@@ -571,7 +571,7 @@ def test_a_compacted_message_is_told_of_and_is_not_found_any_more(tmp_path: Path
     async def main() -> None:
         world = World(tmp_path)
         async with world.broker(**COMPACT) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             await sealed_keys(topic, b"k", b"l", b"k")
             await take(topic)
             await sealed_keys(topic, b"k", b"k")
@@ -601,7 +601,7 @@ def test_a_search_over_segments_that_are_compacted_meanwhile_finds_what_stays(
     async def main() -> None:
         world = World(tmp_path)
         async with world.broker(**COMPACT) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             for number in range(6):
                 await sealed_keys(topic, b"k", b"l%d" % number, b"k")
             loop, steps, run_on = asyncio.get_running_loop(), 0, TopicSearch.run
@@ -628,13 +628,13 @@ def test_a_topic_that_was_compacted_may_be_archived(tmp_path: Path) -> None:
     async def main() -> None:
         world = World(tmp_path)
         async with world.broker(**COMPACT) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             for _ in range(2):
                 await sealed_keys(topic, b"k", b"l", b"k")
                 await take(topic)
                 await broker.compaction_manager.apply()
             assert message_log(topic.partitions[0]).segments[0].path.name.count(".") == 2
-            await broker.alter_topic(
+            await broker.topic_admin.alter(
                 "t", {"cleanup": "delete", "archive": "true", "retention.age": "1h"}
             )
             await retire(broker, world.clock, topic)
@@ -660,7 +660,7 @@ def test_the_past_of_a_group_is_the_same_after_a_compaction(tmp_path: Path) -> N
     async def main() -> None:
         world = World(tmp_path)
         async with world.broker(**COMPACT) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             await sealed_keys(topic, b"k", b"l", b"k", b"k")
             await take(topic, count=1)
             at_us, before = world.clock.wall_us(), await group_now(broker, world.clock)
@@ -683,7 +683,7 @@ def test_the_past_of_what_was_scheduled_and_is_compacted_says_what_is_not_known(
     async def main() -> None:
         world = World(tmp_path)
         async with world.broker(**COMPACT) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             await put(topic, b"x", key=b"l")
             await put(topic, b"x", key=b"k", deliver_at_ms=world.clock.wall_ms() + HOUR_MS)
             await sealed_keys(topic, b"l")
@@ -706,7 +706,7 @@ def test_a_message_that_is_compacted_longer_than_its_events_has_no_steps_and_say
     async def main() -> None:
         world = World(tmp_path)
         async with world.broker(**COMPACT) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             began_us = world.clock.wall_us()
             for _ in range(20):
                 await put(topic, b"x", key=b"k")
@@ -732,7 +732,7 @@ def test_ranges_of_time_leave_out_what_is_gone(tmp_path: Path) -> None:
     async def main() -> None:
         world = World(tmp_path)
         async with world.broker(**COMPACT) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             times = []
             for number in range(6):
                 times.append(world.clock.wall_us())
@@ -762,7 +762,7 @@ def test_a_group_with_an_end_is_told_of_and_protects_nothing_behind_it(tmp_path:
     async def main() -> None:
         world = World(tmp_path)
         async with world.broker(**settings) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             for _ in range(6):
                 await put(topic, b"x")
                 await topic.partitions[0].trimmer.roll()
@@ -954,9 +954,9 @@ def test_everything_is_told_of_whatever_happened(tmp_path: Path, seed: int) -> N
         for turn in range(4):
             async with world.broker(**EVERYTHING) as broker:
                 if not turn:
-                    await broker.create_topic("t")
+                    await broker.topic_admin.create("t")
                     compacted = {"cleanup": "compact", "archive": "false"}
-                    await broker.create_topic("c", settings=compacted)
+                    await broker.topic_admin.create("c", settings=compacted)
                 for _ in range(40):
                     await life.act(broker)
                 await life.check(broker)

@@ -41,19 +41,19 @@ async def alter(life: Life) -> None:
     kind = chance.randrange(5)
     if kind == 0:
         lanes = chance.choice(("high,normal,low", "a,b,c,d", "numbers"))
-        await life.broker.alter_topic(TOPIC, {"priority.lanes": lanes})
+        await life.broker.topic_admin.alter(TOPIC, {"priority.lanes": lanes})
     elif kind == 1:
         weights = {"priority.weights": chance.choice(("strict", "3,2,1"))}
-        await life.broker.alter_topic(TOPIC, weights)
+        await life.broker.topic_admin.alter(TOPIC, weights)
     elif kind == 2:
         in_flight = {"tenants.max_in_flight": chance.choice(("none", "2"))}
-        await life.broker.alter_topic(TOPIC, in_flight)
+        await life.broker.topic_admin.alter(TOPIC, in_flight)
     else:
         ordering = chance.choice(("key", "none", "partition"))
         if kind == 3:
-            await life.broker.configure_group(topic, GROUP, {"ordering": ordering})
+            await life.broker.group_admin.configure(topic, GROUP, {"ordering": ordering})
         else:
-            await life.broker.alter_topic(TOPIC, {"delivery.ordering": ordering})
+            await life.broker.topic_admin.alter(TOPIC, {"delivery.ordering": ordering})
 
 
 def one_life(path: Path, seed: int, steps: int, *, alters: bool) -> None:
@@ -64,8 +64,8 @@ def one_life(path: Path, seed: int, steps: int, *, alters: bool) -> None:
             async with broker_on(path, metadata=metadata, clock=clock) as broker:
                 life.bind(broker)
                 if not turn:
-                    topic = await broker.create_topic(TOPIC, 2)
-                    await broker.remember_group(topic, GROUP)
+                    topic = await broker.topic_admin.create(TOPIC, 2)
+                    await broker.group_admin.remember(topic, GROUP)
                 await live(life, metadata, steps, alters=alters)
                 if turn == 2:
                     await life.drain()

@@ -85,7 +85,7 @@ def on_node(
         clock = ManualClock()
         settings = {"delivery__ordering": ordering}
         async with broker_on(path, clock=clock, partitions=partitions, **settings) as broker:  # type: ignore[arg-type]
-            node = Node(broker, await broker.create_topic("t"), clock)
+            node = Node(broker, await broker.topic_admin.create("t"), clock)
             await test(node)
             broker.streams.end_all()
             for stream in list(broker.streams._streams.values()):

@@ -154,7 +154,7 @@ class TraceTwin:
     async def receive(self, *, returns: bool = False) -> None:
         topic, group = self._some_topic(), self.chance.choice(GROUPS)
         standing, partition = self.groups[topic.name, group], topic.partitions[0]
-        await self.broker.remember_group(topic, group)
+        await self.broker.group_admin.remember(topic, group)
         visibility_ms = self.chance.choice((20, 500, 30_000))
         consumer = self.chance.choice(("one", "two"))
         asked = ReceiveRequest(consumer, self.chance.randint(1, 6), 2**20, 0, visibility_ms)
@@ -349,7 +349,7 @@ class TraceTwin:
         topic, group = self._topic(), self.chance.choice(GROUPS)
         floor = self.chance.randint(0, self.ends[TOPIC])
         end = self.chance.randint(floor, self.ends[TOPIC]) if self._is_rare(0.5) else None
-        await self.broker.remember_group(topic, group)
+        await self.broker.group_admin.remember(topic, group)
         await topic.partitions[0].reset(group, floor, end)
         standing = self.groups.pop((TOPIC, group), Standing())
         after = self.groups[TOPIC, group]
@@ -374,7 +374,7 @@ class TraceTwin:
     async def delete_group(self) -> None:
         topic, group = self._topic(), self.chance.choice(GROUPS)
         exists = group in state_of(topic.partitions[0]).groups
-        await self.broker.delete_group(topic, group)
+        await self.broker.group_admin.delete(topic, group)
         standing = self.groups.pop((TOPIC, group), Standing())
         for offset in standing.taken | standing.behind if exists else ():
             self.tell(self._id(TOPIC, offset), "GROUP_DELETED", group=group)

@@ -40,8 +40,9 @@ class _Broker:
     def __init__(self) -> None:
         self.topics = {"t": SimpleNamespace(id=_TOPIC.topic_id)}
         self.dropped: list[str] = []
+        self.topic_admin = SimpleNamespace(drop=self._drop)
 
-    async def drop(self, name: str, topic_id: int) -> None:
+    async def _drop(self, name: str, topic_id: int) -> None:
         assert topic_id == _TOPIC.topic_id
         self.dropped.append(name)
         self.topics.pop(name, None)

@@ -121,7 +121,7 @@ class Traffic:
         return self.broker.topic("t")
 
     async def begin(self) -> None:
-        await self.broker.create_topic("t", 2)
+        await self.broker.topic_admin.create("t", 2)
         self.held.clear()
 
     def group(self) -> str:
@@ -144,7 +144,7 @@ class Traffic:
 
     async def receive(self) -> None:
         group, count = self.group(), self.chance.randint(1, 4)
-        await self.broker.remember_group(self.topic, group)
+        await self.broker.group_admin.remember(self.topic, group)
         visibility_ms = self.chance.choice((1_000, 5_000, _HOUR_MS))
         found = await self.topic.receiver.receive(
             group, options(count, visibility_ms=visibility_ms)
@@ -184,7 +184,7 @@ class Traffic:
 
     async def reset(self) -> None:
         group = self.group()
-        await self.broker.remember_group(self.topic, group)
+        await self.broker.group_admin.remember(self.topic, group)
         partition = self.chance.choice(list(self.topic.partitions))
         start, end = partition.start_offset, partition.end_offset
         offset = self.chance.randint(start, end)
@@ -196,10 +196,10 @@ class Traffic:
         group = self.group()
         if group in self.topic.groups and self.chance.random() < 0.7:
             self.held.pop(group, None)
-            await self.broker.delete_group(self.topic, group)
+            await self.broker.group_admin.delete(self.topic, group)
         else:
             ordering = {"ordering": self.chance.choice(("key", "none"))}
-            await self.broker.configure_group(self.topic, group, ordering)
+            await self.broker.group_admin.configure(self.topic, group, ordering)
 
     async def lose(self) -> None:
         """Let retention delete, or the disk damage, what is in a partition."""
@@ -216,9 +216,9 @@ class Traffic:
     async def change_topic(self) -> None:
         if self.chance.random() < 0.5:
             weights = self.chance.choice(("strict", "3,2,1"))
-            await self.broker.alter_topic("t", {"priority.weights": weights})
+            await self.broker.topic_admin.alter("t", {"priority.weights": weights})
         else:
-            await self.broker.delete_topic("t")
+            await self.broker.topic_admin.delete("t")
             await self.begin()
 
     def step_clock(self) -> None:
@@ -372,7 +372,7 @@ def test_a_look_at_a_topic_gives_others_a_turn_before_it_counts_groups(
 
     async def main() -> None:
         async with broker_on(tmp_path) as broker:
-            await broker.create_topic("t", 2)
+            await broker.topic_admin.create("t", 2)
             view = LiveView(broker, ReadyAges())
             monkeypatch.setattr(GroupTable, "_count", counted)
             monkeypatch.setattr(TimeSlice, "next", next_slice)

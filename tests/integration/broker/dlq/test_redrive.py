@@ -136,8 +136,8 @@ def random_letter(chance: Random, place: Place) -> Letter:
 async def letters_on(path: Path, seed: int, count: int = 40) -> AsyncIterator[Letters]:
     chance = Random(seed)
     async with broker_on(path, partitions=PARTITIONS) as broker:
-        target = await broker.topic_for_publish("t")
-        dead = await broker.topic_for_publish("t.dlq")
+        target = await broker.topic_admin.topic_for_publish("t")
+        dead = await broker.topic_admin.topic_for_publish("t.dlq")
         ends, letters, routed = [0] * PARTITIONS, list[Letter](), list[RoutedMessage]()
         for _ in range(count):
             number = chance.randrange(PARTITIONS)

@@ -150,7 +150,7 @@ def test_random_changes_give_what_a_dictionary_says(tmp_path: Path, seed: int) -
     async def main() -> None:
         clock = ManualClock()
         async with broker_on(tmp_path, clock=clock) as broker:
-            model = Model(await broker.create_topic("t", 1), clock, seed)
+            model = Model(await broker.topic_admin.create("t", 1), clock, seed)
             for _ in range(40):
                 steps = [model.publish, model.change, model.change, model.pass_time]
                 await model.rng.choice(steps)()
@@ -174,7 +174,7 @@ def test_changes_outlive_restarts(tmp_path: Path, seed: int) -> None:
         clock, metadata, model = ManualClock(), MemoryMetadata(), None
         for _ in range(3):
             async with broker_on(tmp_path, clock=clock, metadata=metadata) as broker:
-                topic = await broker.topic_for_publish("t")
+                topic = await broker.topic_admin.topic_for_publish("t")
                 model = model or Model(topic, clock, seed)
                 model.topic = topic
                 await model.check()
@@ -199,7 +199,7 @@ def test_a_change_is_answered_only_when_it_is_durable(tmp_path: Path) -> None:
     async def main() -> None:
         disk = BrokenDisk()
         async with broker_on(tmp_path, disk=disk) as broker:
-            topic = await broker.create_topic("t", 1)
+            topic = await broker.topic_admin.create("t", 1)
             frame = FrameView.parse(encode_frame(Columns([b"a"])))
             await topic.publisher.publish_frames([(0, frame)])
             disk.fail("append", "events")
@@ -221,7 +221,7 @@ def test_a_change_is_answered_only_when_it_is_durable(tmp_path: Path) -> None:
 def test_an_offline_partition_changes_nothing(tmp_path: Path) -> None:
     async def main() -> None:
         async with broker_on(tmp_path) as broker:
-            topic = await broker.create_topic("t", 1)
+            topic = await broker.topic_admin.create("t", 1)
             frame = FrameView.parse(encode_frame(Columns([b"a"])))
             await topic.publisher.publish_frames([(0, frame)])
             (partition,) = topic.partitions

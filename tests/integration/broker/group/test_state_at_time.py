@@ -68,7 +68,7 @@ class Watched:
         kind = chance.choice(("other", "other", "reset", "delete", "snapshot", "trim"))
         partition = chance.choice(topic.partitions.here())
         if kind == "other":
-            await self.life.broker.remember_group(topic, OTHER)
+            await self.life.broker.group_admin.remember(topic, OTHER)
             found = await topic.receiver.receive(OTHER, options(chance.randint(1, 20)))
             if found and chance.random() < 0.5:
                 await ack(topic, OTHER, found)
@@ -79,7 +79,7 @@ class Watched:
             end = chance.choice((None, chance.randint(offset, state.end_offset)))
             await partition.reset(group, offset, end)
         elif kind == "delete":
-            await self.life.broker.delete_group(topic, OTHER)
+            await self.life.broker.group_admin.delete(topic, OTHER)
         elif kind == "snapshot":
             event_writer(partition).record_snapshot()
         elif trims:
@@ -173,8 +173,8 @@ def one_past(path: Path, seed: int, moments: int, *, trims: bool = False) -> int
             async with broker_on(path, metadata=metadata, clock=clock) as broker:
                 watched.life.bind(broker)
                 if not turn:
-                    topic = await broker.create_topic(TOPIC, 2)
-                    await broker.remember_group(topic, GROUP)
+                    topic = await broker.topic_admin.create(TOPIC, 2)
+                    await broker.group_admin.remember(topic, GROUP)
                 for _ in range(moments):
                     await watched.act(metadata, trims=trims)
                     await watched.look()
@@ -230,8 +230,8 @@ def test_a_snapshot_and_what_follows_make_the_state_that_all_events_make(
         watched = Watched(seed, clock)
         async with broker_on(tmp_path, metadata=metadata, clock=clock) as broker:
             watched.life.bind(broker)
-            topic = await broker.create_topic(TOPIC, 1)
-            await broker.remember_group(topic, GROUP)
+            topic = await broker.topic_admin.create(TOPIC, 1)
+            await broker.group_admin.remember(topic, GROUP)
             for _ in range(8):
                 await watched.act(metadata, trims=False)
                 await watched.look()
@@ -252,7 +252,7 @@ def test_the_past_is_told_while_messages_come_and_go(tmp_path: Path) -> None:
     async def main() -> None:
         clock = ManualClock()
         async with broker_on(tmp_path, clock=clock) as broker:
-            topic = await broker.create_topic(TOPIC, 1)
+            topic = await broker.topic_admin.create(TOPIC, 1)
             (partition,) = topic.partitions
             views = GroupAtTimeView(clock, broker.archive)
             await publish(topic, b"a")

@@ -36,7 +36,7 @@ def done(past: GroupAtTime) -> tuple[int, int, int]:
 
 
 async def topic_of(broker: Broker, *values: bytes) -> Topic:
-    topic = await broker.create_topic("t")
+    topic = await broker.topic_admin.create("t")
     if values:
         await publish(topic, *values)
     return topic
@@ -117,7 +117,7 @@ def test_the_group_that_was_deleted_is_told_of_as_long_as_it_was_there(tmp_path:
             topic = await topic_of(broker, b"a")
             there_us = await step(topic, clock, 1)
             clock.now_us += SECOND_US
-            await broker.delete_group(topic, "g")
+            await broker.group_admin.delete(topic, "g")
             assert at(topic, clock.now_us - 1).is_known
             assert not at(topic, clock.now_us).is_known
             assert done(at(topic, there_us)) == (0, 0, 1)

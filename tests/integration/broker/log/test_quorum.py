@@ -381,7 +381,7 @@ class _Led:
 def _run_led(path: Path, test: Callable[[_Led], Awaitable[None]]) -> None:
     async def main() -> None:
         async with broker_in(path) as broker:
-            topic = await broker.create_topic("t", 1)
+            topic = await broker.topic_admin.create("t", 1)
             await topic.resign(0, LOST)
             led = _Led(topic)
             await led.lead(100)

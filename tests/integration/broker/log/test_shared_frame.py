@@ -49,7 +49,7 @@ def test_all_kinds_of_messages_of_a_turn_share_a_frame_and_are_stored_as_they_we
 
     async def main() -> None:
         async with broker_on(tmp_path) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             stored = await asyncio.gather(*[_one(topic, each) for each in sent])
             assert [each.offset for each in stored] == list(range(len(sent)))
             (view,) = _frames(topic)
@@ -77,7 +77,7 @@ def test_a_repeated_dedup_id_within_the_frame_is_answered_with_its_original(
 
     async def main() -> None:
         async with broker_on(tmp_path) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             before = await _one(topic, one)
             sent = [Message(b"x"), one, other, Message(b"y"), other]
             stored = await asyncio.gather(*[_one(topic, each) for each in sent])
@@ -95,7 +95,7 @@ def test_a_repeated_dedup_id_within_the_frame_is_answered_with_its_original(
 def test_producers_and_acks_are_not_mixed_in_a_frame(tmp_path: Path) -> None:
     async def main() -> None:
         async with broker_on(tmp_path) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             partition = topic.partitions[0]
             senders = ["shop", "till", None, "shop", None, "till"]
             await asyncio.gather(*[_one(topic, Message(b"m"), each) for each in senders])
@@ -117,7 +117,7 @@ def test_producers_and_acks_are_not_mixed_in_a_frame(tmp_path: Path) -> None:
 def test_a_message_after_a_frame_stays_behind_it(tmp_path: Path) -> None:
     async def main() -> None:
         async with broker_on(tmp_path) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             appender = topic.partitions[0].appender
             await asyncio.gather(
                 _one(topic, Message(b"1")),
@@ -142,7 +142,7 @@ def test_a_shared_frame_has_at_most_so_many_messages(
 
     async def main(count: int, expected: list[int]) -> None:
         async with broker_on(tmp_path / str(count)) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             await asyncio.gather(*[_one(topic, Message(b"")) for _ in range(count)])
             assert [view.header.message_count for view in _frames(topic)] == expected
 
@@ -154,7 +154,7 @@ def test_a_shared_frame_has_at_most_so_many_messages(
 def test_a_shared_frame_has_at_most_so_many_bytes(tmp_path: Path, size_bytes: int) -> None:
     async def main() -> None:
         async with broker_on(tmp_path) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             await asyncio.gather(*[_one(topic, Message(bytes(size_bytes))) for _ in range(4)])
             frames = _frames(topic)
             assert [view.header.message_count for view in frames] == (
@@ -170,7 +170,7 @@ def test_after_a_failed_sync_each_message_of_the_frame_is_in_doubt(tmp_path: Pat
 
     async def main() -> None:
         async with broker_on(tmp_path, disk=disk) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             await _one(topic, Message(b"kept"))
             disk.fail("sync", "", errno.EIO)
             results = await asyncio.gather(
@@ -185,7 +185,7 @@ def test_after_a_failed_sync_each_message_of_the_frame_is_in_doubt(tmp_path: Pat
 def test_a_sender_that_gives_up_takes_no_answer_from_the_others(tmp_path: Path) -> None:
     async def main() -> None:
         async with broker_on(tmp_path) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             sending = [asyncio.ensure_future(_one(topic, Message(b"%d" % n))) for n in range(3)]
             await asyncio.sleep(0)
             sending[1].cancel()
@@ -205,7 +205,7 @@ def test_frames_of_one_bare_value_share_a_frame_and_others_are_stored_as_they_ar
 
     async def main() -> None:
         async with broker_on(tmp_path) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             views = [frame(b"1"), frame(b"2"), numbered, keyed, frame(b"3"), frame(b"4", b"5")]
             stored = await asyncio.gather(
                 *[topic.publisher.publish_frames([(0, view)]) for view in views]

@@ -126,7 +126,7 @@ def _check_all_crashes(seed: int, *, power: bool, step: int, frame_messages: int
 
     async def begin(disk: SimulatedDisk, metadata: MemoryMetadata) -> None:
         async with small_broker_on(disk=disk, metadata=metadata) as broker:
-            topic = await broker.create_topic("t", 1, {"delivery.max_attempts": 4})
+            topic = await broker.topic_admin.create("t", 1, {"delivery.max_attempts": 4})
             await publish(topic, *[b"%d" % n for n in range(6)])
 
     async def attempt(disk: SimulatedDisk, metadata: MemoryMetadata) -> bool:
@@ -200,7 +200,7 @@ def test_a_redrive_is_answered_when_it_is_durable(tmp_path: Path) -> None:
     async def main() -> None:
         disk = BrokenDisk()
         async with quick_broker_on(tmp_path, disk=disk) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             await publish(topic, b"a")
             await reject_all(topic, await topic.receiver.receive("g", options()))
             await died(broker, 1)
@@ -217,7 +217,7 @@ def test_a_redrive_is_answered_when_it_is_durable(tmp_path: Path) -> None:
 def test_a_search_of_dead_letters_goes_on_behind_a_position(tmp_path: Path) -> None:
     async def main() -> None:
         async with quick_broker_on(tmp_path) as broker:
-            dead = await broker.create_topic("t.dlq", 3)
+            dead = await broker.topic_admin.create("t.dlq", 3)
             for number in range(3):
                 await publish(dead, b"0", b"1", b"2", partition=number)
             query = DeadLetterQuery()
@@ -237,7 +237,7 @@ def test_dead_letters_wait_for_their_topic_and_none_is_lost(tmp_path: Path) -> N
 
     async def main() -> None:
         async with quick_broker_on(tmp_path, disk=disk, metadata=metadata) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             await publish(topic, b"a", b"b", b"c")
             metadata.before = refuse
             await reject_all(topic, await topic.receiver.receive("g", options(2)))
@@ -263,7 +263,7 @@ def test_what_was_under_way_goes_on_when_the_node_starts_again(
 
     async def main() -> None:
         async with quick_broker_on(tmp_path, metadata=metadata) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             await publish(topic, b"a")
             metadata.before = refuse
             await reject_all(topic, await topic.receiver.receive("g", options()))
@@ -281,7 +281,7 @@ def test_what_was_under_way_goes_on_when_its_partition_is_built_anew(tmp_path: P
 
     async def main() -> None:
         async with quick_broker_on(tmp_path, disk=disk) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             await publish(topic, b"a", b"b")
             disk.fail("append", "t.dlq", errno.ENOSPC)
             await reject_all(topic, await topic.receiver.receive("g", options(1)))
@@ -302,9 +302,9 @@ def test_nothing_leaves_before_it_is_certain_that_it_does(tmp_path: Path) -> Non
 
     async def main() -> None:
         async with quick_broker_on(tmp_path, disk=disk) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             await publish(topic, b"a")
-            dead = await broker.create_topic("t.dlq")
+            dead = await broker.topic_admin.create("t.dlq")
             found = await topic.receiver.receive("g", options())
             disk.hold("t/0/events")
             rejecting = asyncio.ensure_future(reject_all(topic, found))
@@ -328,7 +328,7 @@ def test_a_message_that_cannot_be_read_any_more_leaves_a_trace(tmp_path: Path) -
 
     async def main() -> None:
         async with quick_broker_on(tmp_path, metadata=metadata) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             for value in (b"a" * 1000, b"b" * 1000, b"c" * 1000):
                 await publish(topic, value)
             metadata.before = refuse
@@ -363,7 +363,7 @@ def test_a_message_that_retention_deleted_on_its_way_leaves_a_trace(tmp_path: Pa
 
     async def main() -> None:
         async with quick_broker_on(tmp_path, metadata=metadata) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             await publish(topic, b"a")
             await topic.partitions[0].trimmer.roll()
             await publish(topic, b"b")
@@ -386,7 +386,7 @@ def test_numbers_given_again_after_a_power_cut_are_not_taken_for_the_old_ones(
 
     async def main() -> None:
         async with quick_broker_on(tmp_path, metadata=metadata, fsync="never") as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             await publish(topic, b"a", b"b", b"c")
             await reject_all(topic, await topic.receiver.receive("g", options(1)))
             await died(broker, 1)
@@ -415,7 +415,7 @@ def test_dead_letters_go_on_where_their_topic_lost_some_to_a_power_cut(tmp_path:
 
     async def main() -> None:
         async with quick_broker_on(tmp_path, metadata=metadata, fsync="never") as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             await publish(topic, b"a", b"b", b"c", b"d")
             await reject_all(topic, await topic.receiver.receive("g", options(1)))
             await died(broker, 1)
@@ -440,12 +440,12 @@ def test_dead_letters_go_on_where_their_topic_lost_some_to_a_power_cut(tmp_path:
 def test_a_topic_of_dead_letters_that_was_deleted_is_made_again(tmp_path: Path) -> None:
     async def main() -> None:
         async with quick_broker_on(tmp_path) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             await publish(topic, b"a", b"b")
             for expected in (b"a", b"b"):
                 await reject_all(topic, await topic.receiver.receive("g", options(1)))
                 assert values(await died(broker, 1)) == [expected]
-                await broker.delete_topic("t.dlq")
+                await broker.topic_admin.delete("t.dlq")
 
     run(main())
 
@@ -459,12 +459,12 @@ def test_a_topic_can_be_deleted_while_its_dead_letters_wait(tmp_path: Path) -> N
 
     async def main() -> None:
         async with quick_broker_on(tmp_path, metadata=metadata) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             await publish(topic, b"a")
             metadata.before = refuse
             await reject_all(topic, await topic.receiver.receive("g", options()))
             metadata.before = lambda _change: None
-            await broker.delete_topic("t")
+            await broker.topic_admin.delete("t")
             assert "t" not in broker.topics
 
     run(main())
@@ -474,7 +474,7 @@ def test_lane_and_tenant_go_along_and_times_stay_behind(tmp_path: Path) -> None:
     async def main() -> None:
         clock = ManualClock()
         async with quick_broker_on(tmp_path, clock=clock) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             now_ms = clock.wall_ms()
             columns = Columns(
                 [b"a", b"b"],
@@ -516,7 +516,7 @@ async def _publish_frame(topic: Topic, view: FrameView) -> None:
 def test_many_dead_letters_share_frames_and_large_ones_do_not(tmp_path: Path) -> None:
     async def main() -> None:
         async with quick_broker_on(tmp_path, fsync="never") as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             await publish(topic, *[b"%d" % n for n in range(3000)])
             for _ in range(300):
                 await reject_all(topic, await topic.receiver.receive("g", options(10)))
@@ -538,7 +538,7 @@ def test_many_dead_letters_share_frames_and_large_ones_do_not(tmp_path: Path) ->
 def test_two_redrives_at_once_put_nothing_back_twice(tmp_path: Path) -> None:
     async def main() -> None:
         async with quick_broker_on(tmp_path, fsync="never") as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             await publish(topic, *[b"%d" % n for n in range(50)])
             await reject_all(topic, await topic.receiver.receive("g", options(50)))
             await died(broker, 50)
@@ -558,7 +558,7 @@ def test_a_message_that_expires_after_an_attempt_dies_with_its_past(tmp_path: Pa
         clock = ManualClock()
         settings = {"dead_letters.expired": "true", "delivery.backoff.initial": 0}
         async with quick_broker_on(tmp_path, clock=clock) as broker:
-            topic = await broker.create_topic("t", 1, settings)
+            topic = await broker.topic_admin.create("t", 1, settings)
             columns = Columns([b"a"], expires_at_ms=[clock.wall_ms() + 1000])
             await _publish_frame(topic, FrameView.parse(encode_frame(columns)))
             found = await topic.receiver.receive("g", options())
@@ -576,7 +576,7 @@ def test_a_message_that_expires_after_an_attempt_dies_with_its_past(tmp_path: Pa
 def test_each_of_many_tells_its_own_past(tmp_path: Path) -> None:
     async def main() -> None:
         async with quick_broker_on(tmp_path) as broker:
-            topic = await broker.create_topic("t", 1, {"delivery.ordering": "none"})
+            topic = await broker.topic_admin.create("t", 1, {"delivery.ordering": "none"})
             await publish(topic, *[b"%d" % n for n in range(20)])
             for number in range(20):
                 found = await topic.receiver.receive("g", options(20))
@@ -604,7 +604,7 @@ def test_a_node_may_stop_while_a_topic_of_dead_letters_is_made(tmp_path: Path) -
 
     async def main() -> None:
         async with quick_broker_on(tmp_path, disk=disk, metadata=metadata) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             await publish(topic, b"a")
             disk.hold("t.dlq", operation="make_dir")
             await reject_all(topic, await topic.receiver.receive("g", options()))

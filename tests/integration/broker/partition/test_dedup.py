@@ -60,7 +60,7 @@ def stored_ids(topic: Topic) -> list[bytes | None]:
 def test_messages_that_are_there_are_left_out_and_their_originals_named(tmp_path: Path) -> None:
     async def main() -> None:
         async with broker_on(tmp_path) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             assert left_out(await send(topic, "ab.")) == []
             again = await send(topic, ".bc.ca")
             assert (again.offset, again.message_count, again.duplicate) == (3, 6, False)
@@ -80,7 +80,7 @@ def test_messages_that_are_there_are_left_out_and_their_originals_named(tmp_path
 def test_an_id_that_is_twice_in_a_frame_of_new_ids_is_stored_once(tmp_path: Path) -> None:
     async def main() -> None:
         async with broker_on(tmp_path) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             assert left_out(await send(topic, "aba.b")) == [(2, 0), (4, 1)]
             assert stored_ids(topic) == [dedup_hash("a"), dedup_hash("b"), None]
 
@@ -90,7 +90,7 @@ def test_an_id_that_is_twice_in_a_frame_of_new_ids_is_stored_once(tmp_path: Path
 def test_a_compressed_frame_is_made_smaller_and_stays_compressed(tmp_path: Path) -> None:
     async def main() -> None:
         async with broker_on(tmp_path) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             text = "".join(chr(n) for n in range(200, 600))
             view = dedup_frame(text[:1], compress=True)
             await topic.publisher.publish_frames([(0, view)])
@@ -104,7 +104,7 @@ def test_producers_numbers_count_what_was_left_out_also_after_a_restart(tmp_path
     async def main() -> None:
         metadata = MemoryMetadata()
         async with broker_on(tmp_path, metadata=metadata) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             await send(topic, "ab", 0)
             first = await send(topic, "bxa.x", 2)
             assert left_out(first) == [(0, 1), (2, 0), (4, 2)]
@@ -136,7 +136,7 @@ def test_a_frame_of_nothing_but_repetitions_uses_up_no_numbers(tmp_path: Path) -
     async def main() -> None:
         metadata = MemoryMetadata()
         async with broker_on(tmp_path, metadata=metadata) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             await send(topic, "ab", 0)
             for _ in range(2):
                 none = await send(topic, "ba", 2)
@@ -153,7 +153,7 @@ def test_a_zombie_producer_is_refused_before_its_ids_are_looked_at(tmp_path: Pat
     async def main() -> None:
         metadata = MemoryMetadata()
         async with broker_on(tmp_path, metadata=metadata) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             await send(topic, "a", 0, epoch=1)
             await send(topic, "b", 0, epoch=2)
             with pytest.raises(ProducerFenced):
@@ -171,7 +171,7 @@ def test_the_window_begins_with_the_originals_append_time_and_ends_exactly(tmp_p
         async with broker_on(
             tmp_path, clock=clock, metadata=metadata, dedup__window="1m"
         ) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             first = await send(topic, "a")
             clock.now_us += 59_999_999
             assert left_out(await send(topic, "a")) == [(0, 0)]
@@ -194,11 +194,11 @@ def test_the_window_begins_with_the_originals_append_time_and_ends_exactly(tmp_p
 def test_without_a_window_ids_are_stored_and_mean_nothing(tmp_path: Path) -> None:
     async def main() -> None:
         async with broker_on(tmp_path, dedup__window="none") as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             for _ in range(2):
                 assert left_out(await send(topic, "aa")) == []
             assert len(stored_ids(topic)) == 4
-            await broker.alter_topic("t", {"dedup.window": "1h"})
+            await broker.topic_admin.alter("t", {"dedup.window": "1h"})
             assert left_out(await send(topic, "a")) == []
             assert left_out(await send(topic, "a")) == [(0, 4)]
 
@@ -209,7 +209,7 @@ def test_an_id_that_is_being_written_is_decided_when_that_is_durable(tmp_path: P
     async def main() -> None:
         disk = BrokenDisk()
         async with broker_on(tmp_path, disk=disk) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             disk.hold("messages")
             tasks = [asyncio.create_task(send(topic, text)) for text in ("ab", "xb", "c")]
             await until(disk.holding.is_set)
@@ -229,7 +229,7 @@ def test_ids_of_a_write_that_failed_are_not_remembered(tmp_path: Path) -> None:
     async def main() -> None:
         disk = BrokenDisk()
         async with broker_on(tmp_path, disk=disk) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             await send(topic, "a")
             disk.fail("append", "messages")
             with pytest.raises(StorageFull):
@@ -243,7 +243,7 @@ def test_ids_of_a_write_that_failed_are_not_remembered(tmp_path: Path) -> None:
 def test_messages_without_a_key_meet_their_original_whatever_came_between(tmp_path: Path) -> None:
     async def main() -> None:
         async with broker_on(tmp_path, partitions=5) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             placed = [
                 RoutedMessage(None, Message(b"v", dedup_id=dedup_hash(f"id-{n}")))
                 for n in range(50)
@@ -272,7 +272,7 @@ def test_frames_with_many_ids_that_come_together_name_the_first_of_each(
 
     async def main() -> None:
         async with broker_on(tmp_path) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             sends = [send(topic, text) for text in ("abc", "cd", "...", "dae", "abc", "f")]
             stored = await asyncio.gather(*sends)
             assert [(one.offset, left_out(one)) for one in stored] == [
@@ -291,9 +291,9 @@ def test_frames_with_many_ids_that_come_together_name_the_first_of_each(
 def test_a_window_that_is_switched_off_counts_from_the_next_frame_on(tmp_path: Path) -> None:
     async def main() -> None:
         async with broker_on(tmp_path) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             await send(topic, "ab")
-            await broker.alter_topic("t", {"dedup.window": "none"})
+            await broker.topic_admin.alter("t", {"dedup.window": "none"})
             assert left_out(await send(topic, "ab")) == []
 
     run(main())

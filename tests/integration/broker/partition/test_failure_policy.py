@@ -51,7 +51,7 @@ def test_a_failed_sync_of_messages_takes_one_partition_offline_and_nothing_else(
     async def main() -> None:
         disk = BrokenDisk()
         async with quick_broker_on(tmp_path, disk=disk, partitions=2) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             await publish(topic, b"kept")
             disk.fail("sync", "0/messages", errno.EIO)
             crowd = [topic.partitions[0].appender.publish(frame(b"%d" % n)) for n in range(20)]
@@ -74,7 +74,7 @@ def test_a_full_disk_refuses_messages_and_takes_them_when_there_is_room(tmp_path
     async def main() -> None:
         disk = BrokenDisk()
         async with quick_broker_on(tmp_path, disk=disk) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             disk.fail("append", "messages")
             mark = ProducerMark(7, 1, 0)
             with pytest.raises(StorageFull):
@@ -98,7 +98,7 @@ def test_a_partition_whose_events_were_lost_is_built_anew_from_the_disk(
     async def main() -> None:
         disk = BrokenDisk()
         async with quick_broker_on(tmp_path, disk=disk) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             await publish(topic, *[b"%d" % n for n in range(10)])
             first = await topic.receiver.receive("g", options(4))
             await ack(topic, "g", first)
@@ -130,7 +130,7 @@ def test_a_partition_is_tried_until_there_is_room_to_open_it_and_leaks_nothing(
     async def main() -> None:
         disk = BrokenDisk()
         async with quick_broker_on(tmp_path, disk=disk) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             await publish(topic, b"x")
             disk.fault = lambda o, p: (
                 errno.ENOSPC if o in ("append", "replace", "open") and "events" in str(p) else None
@@ -154,7 +154,7 @@ def test_a_topic_deleted_while_a_partition_is_reopened_leaves_no_folder(tmp_path
     async def main() -> None:
         disk = BrokenDisk()
         async with quick_broker_on(tmp_path, disk=disk) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             await publish(topic, b"x")
             disk.fail("append", "events")
             disk.hold("t/0/messages", operation="open")
@@ -162,7 +162,7 @@ def test_a_topic_deleted_while_a_partition_is_reopened_leaves_no_folder(tmp_path
                 await topic.receiver.receive("g", options())
             disk.heal()
             await until(disk.holding.is_set)
-            deleting = asyncio.ensure_future(broker.delete_topic("t"))
+            deleting = asyncio.ensure_future(broker.topic_admin.delete("t"))
             for _ in range(20):
                 await asyncio.sleep(0.001)
             disk.release()
@@ -176,7 +176,7 @@ def test_a_node_stops_cleanly_while_a_partition_is_offline(tmp_path: Path) -> No
     async def main() -> None:
         disk = BrokenDisk()
         async with quick_broker_on(tmp_path, disk=disk) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             await publish(topic, b"x")
             disk.fail("append", "events")
             with pytest.raises(StorageFull):
@@ -190,7 +190,7 @@ def test_a_node_stops_cleanly_while_a_partition_is_offline(tmp_path: Path) -> No
 def test_a_damaged_frame_is_passed_over_and_the_others_are_delivered(tmp_path: Path) -> None:
     async def main() -> None:
         async with quick_broker_on(tmp_path) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             for number in range(5):
                 await publish(topic, b"message-%d" % number, b"second-%d" % number)
             path = _messages_log(tmp_path)
@@ -217,7 +217,7 @@ def test_a_damaged_frame_is_passed_over_and_the_others_are_delivered(tmp_path: P
 def test_a_receive_that_meets_only_damage_goes_on_behind_it(tmp_path: Path) -> None:
     async def main() -> None:
         async with quick_broker_on(tmp_path) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             await publish(topic, *[b"damaged" for _ in range(50)])
             await publish(topic, b"sound")
             path = _messages_log(tmp_path)
@@ -232,7 +232,7 @@ def test_a_receive_that_meets_only_damage_goes_on_behind_it(tmp_path: Path) -> N
 def test_damage_under_a_waiting_retry_does_not_hold_up_the_group(tmp_path: Path) -> None:
     async def main() -> None:
         async with quick_broker_on(tmp_path) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             for number in range(4):
                 await publish(topic, b"message-%d" % number)
             await nack(topic, "g", await topic.receiver.receive("g", options(3)), 0)
@@ -254,7 +254,7 @@ def test_damage_under_a_waiting_retry_does_not_hold_up_the_group(tmp_path: Path)
 def test_damage_is_recorded_once_however_often_it_is_met(tmp_path: Path) -> None:
     async def main() -> None:
         async with quick_broker_on(tmp_path) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             await publish(topic, b"damaged")
             await publish(topic, b"sound")
             path = _messages_log(tmp_path)
@@ -278,7 +278,7 @@ def test_a_disk_that_cannot_be_read_in_one_partition_does_not_stop_the_others(
     async def main() -> None:
         disk = BrokenDisk()
         async with quick_broker_on(tmp_path, disk=disk, partitions=2) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             await publish(topic, b"a", partition=0)
             await publish(topic, b"b", partition=1)
             disk.fail("read", "0/messages", errno.EACCES)
@@ -296,7 +296,7 @@ def test_when_one_of_two_leases_is_not_durable_the_other_is_handed_over(tmp_path
     async def main() -> None:
         disk = BrokenDisk()
         async with quick_broker_on(tmp_path, disk=disk, partitions=2) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             await publish(topic, b"a", partition=0)
             await publish(topic, b"b", partition=1)
             disk.fail("append", "0/events")
@@ -313,7 +313,7 @@ def test_messages_that_are_not_in_memory_are_fetched_by_a_thread(tmp_path: Path)
     async def main() -> None:
         disk = BrokenDisk()
         async with quick_broker_on(tmp_path, disk=disk) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             for number in range(6):
                 await publish(topic, b"%d" % number)
             disk.cold = 1
@@ -337,7 +337,7 @@ def test_scattered_retries_that_are_not_in_memory_come_one_by_one_but_do_come(
     async def main() -> None:
         disk = BrokenDisk()
         async with quick_broker_on(tmp_path, disk=disk) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             for number in range(20):
                 await publish(topic, b"%d" % number)
             for found in [await topic.receiver.receive("g", options(1)) for _ in range(20)]:
@@ -357,7 +357,7 @@ def test_a_frame_asked_for_by_two_spans_is_sent_once(tmp_path: Path) -> None:
 
     async def main() -> None:
         async with quick_broker_on(tmp_path, clock=clock) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             for number in range(3):
                 await publish(topic, *[b"%d" % number] * 4)
             found = await topic.receiver.receive("g", options(12))
@@ -380,7 +380,7 @@ def test_a_request_with_a_frame_too_large_stores_nothing_of_it(
 
     async def main() -> None:
         async with quick_broker_on(tmp_path, partitions=2) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             placed = [RoutedMessage(0, Message(b"a")), RoutedMessage(1, Message(b"b" * 1000))]
             with pytest.raises(TooLarge):
                 await topic.publisher.publish_messages(placed)
@@ -394,7 +394,7 @@ def test_publishing_is_refused_as_a_whole_when_a_partition_is_offline(tmp_path: 
     async def main() -> None:
         disk = BrokenDisk()
         async with quick_broker_on(tmp_path, disk=disk, partitions=2) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             disk.fail("sync", "1/messages", errno.EIO)
             with pytest.raises(TimedOut):
                 await publish(topic, b"x", partition=1)
@@ -414,7 +414,7 @@ def test_settling_is_refused_as_a_whole_when_a_partition_is_offline(tmp_path: Pa
     async def main() -> None:
         disk = BrokenDisk()
         async with quick_broker_on(tmp_path, disk=disk, partitions=2) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             await publish(topic, b"a", partition=0)
             await publish(topic, b"b", partition=1)
             found = sorted(await topic.receiver.receive("g", options()))
@@ -434,7 +434,7 @@ def test_settling_is_refused_as_a_whole_when_a_partition_is_offline(tmp_path: Pa
 def test_settling_very_many_leases_with_long_reasons_fits_into_frames(tmp_path: Path) -> None:
     async def main() -> None:
         async with quick_broker_on(tmp_path, fsync="never") as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             count = 5000
             await publish(topic, *[b"x"] * count)
             found = []
@@ -454,7 +454,7 @@ def test_settling_very_many_leases_with_long_reasons_fits_into_frames(tmp_path: 
 def test_the_corruption_event_is_in_the_log_with_its_reason(tmp_path: Path) -> None:
     async def main() -> None:
         async with quick_broker_on(tmp_path) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             await publish(topic, b"damaged")
             path = _messages_log(tmp_path)
             data = bytearray(path.read_bytes())
@@ -479,7 +479,7 @@ def test_receives_go_on_while_the_disk_syncs_messages_slowly(tmp_path: Path) -> 
     async def main() -> None:
         disk = BrokenDisk()
         async with quick_broker_on(tmp_path, disk=disk) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             await publish(topic, b"a")
             disk.hold("messages")
             slow = asyncio.ensure_future(publish(topic, b"b"))

@@ -41,15 +41,15 @@ def values(found: list[LeasedBatch]) -> list[bytes]:
 def test_what_was_held_back_flows_when_the_ordering_changes(tmp_path: Path, scope: str) -> None:
     async def main() -> None:
         async with broker_on(tmp_path) as broker:
-            topic = await broker.create_topic("t")
-            await broker.remember_group(topic, "g")
+            topic = await broker.topic_admin.create("t")
+            await broker.group_admin.remember(topic, "g")
             await publish_keyed(topic, b"a", b"b", b"c")
             first = await topic.receiver.receive("g", options(1))
             assert await topic.receiver.receive("g", options()) == []
             if scope == "topic":
-                await broker.alter_topic("t", {"delivery.ordering": "none"})
+                await broker.topic_admin.alter("t", {"delivery.ordering": "none"})
             else:
-                await broker.configure_group(topic, "g", {"ordering": "none"})
+                await broker.group_admin.configure(topic, "g", {"ordering": "none"})
             others = await topic.receiver.receive("g", options())
             assert values(others) == [b"b", b"c"]
             await ack(topic, "g", first)
@@ -62,8 +62,8 @@ def test_what_was_held_back_flows_when_the_ordering_changes(tmp_path: Path, scop
 def test_through_every_ordering_nothing_is_lost_or_stuck(tmp_path: Path) -> None:
     async def main() -> None:
         async with broker_on(tmp_path) as broker:
-            topic = await broker.create_topic("t", 2)
-            await broker.remember_group(topic, "g")
+            topic = await broker.topic_admin.create("t", 2)
+            await broker.group_admin.remember(topic, "g")
             sent = [b"%d" % n for n in range(30)]
             for number, value in enumerate(sent):
                 await publish_keyed(topic, value, key=b"k%d" % (number % 3))
@@ -72,7 +72,7 @@ def test_through_every_ordering_nothing_is_lost_or_stuck(tmp_path: Path) -> None
                 found = await topic.receiver.receive("g", options(4))
                 seen += values(found[:1])
                 await ack(topic, "g", found[:1])
-                await broker.configure_group(topic, "g", {"ordering": ordering})
+                await broker.group_admin.configure(topic, "g", {"ordering": ordering})
                 await nack(topic, "g", found[1:])
             while found := await topic.receiver.receive("g", options()):
                 seen += values(found)
@@ -88,8 +88,8 @@ def test_partitions_added_under_a_group_that_shares_them_are_shared_too(tmp_path
 
     async def main() -> None:
         async with broker_on(tmp_path, delivery__ordering="partition") as broker:
-            topic = await broker.create_topic("t", 2)
-            await broker.remember_group(topic, "g")
+            topic = await broker.topic_admin.create("t", 2)
+            await broker.group_admin.remember(topic, "g")
             for consumer in ("ann", "bob"):
                 topic.coordinator.join("g", consumer)
             for number in range(2):
@@ -97,7 +97,7 @@ def test_partitions_added_under_a_group_that_shares_them_are_shared_too(tmp_path
                     [RoutedMessage(number, Message(b"%d" % number))]
                 )
             held = await topic.receiver.receive("g", of("ann"))
-            await broker.alter_topic("t", {}, 5)
+            await broker.topic_admin.alter("t", {}, 5)
             for number in range(2, 5):
                 await topic.publisher.publish_messages(
                     [RoutedMessage(number, Message(b"%d" % number))]
@@ -118,8 +118,8 @@ def test_leases_and_retries_survive_a_restart_with_the_time_they_have_left(tmp_p
     async def main() -> None:
         metadata, clock = MemoryMetadata(), ManualClock()
         async with broker_on(tmp_path, metadata=metadata, clock=clock) as broker:
-            topic = await broker.create_topic("t")
-            await broker.remember_group(topic, "g")
+            topic = await broker.topic_admin.create("t")
+            await broker.group_admin.remember(topic, "g")
             await topic.publisher.publish_messages(
                 [
                     RoutedMessage(0, Message(b"a")),
@@ -156,8 +156,8 @@ def test_a_clock_that_is_set_repeats_nothing_that_is_done(tmp_path: Path, step_m
     async def main() -> None:
         clock = ManualClock()
         async with broker_on(tmp_path, clock=clock) as broker:
-            topic = await broker.create_topic("t")
-            await broker.remember_group(topic, "g")
+            topic = await broker.topic_admin.create("t")
+            await broker.group_admin.remember(topic, "g")
             due_ms = clock.wall_ms() + 1000
             await topic.publisher.publish_messages(
                 [
@@ -182,9 +182,9 @@ def test_a_clock_that_is_set_repeats_nothing_that_is_done(tmp_path: Path, step_m
 def test_receipts_that_fit_nothing_change_nothing(tmp_path: Path) -> None:
     async def main() -> None:
         async with broker_on(tmp_path) as broker:
-            topic = await broker.create_topic("t", 2)
+            topic = await broker.topic_admin.create("t", 2)
             for group in ("g", "other"):
-                await broker.remember_group(topic, group)
+                await broker.group_admin.remember(topic, group)
             await topic.publisher.publish_messages([RoutedMessage(0, Message(b"a"))])
             [mine] = receipts(await topic.receiver.receive("g", options()))
             await topic.receiver.receive("other", options())
@@ -210,7 +210,7 @@ def test_receipts_that_fit_nothing_change_nothing(tmp_path: Path) -> None:
 def test_ten_thousand_receipts_twice_count_once(tmp_path: Path) -> None:
     async def main() -> None:
         async with broker_on(tmp_path) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             await topic.publisher.publish_messages([RoutedMessage(0, Message(b""))] * 10_000)
             found = await topic.receiver.receive("g", options(10_000))
             [whole] = receipts(found)
@@ -229,11 +229,11 @@ def test_a_key_that_was_leased_without_order_is_in_hand_once_keys_are_ordered(
 ) -> None:
     async def main() -> None:
         async with broker_on(tmp_path, delivery__ordering="none") as broker:
-            topic = await broker.create_topic("t")
-            await broker.remember_group(topic, "g")
+            topic = await broker.topic_admin.create("t")
+            await broker.group_admin.remember(topic, "g")
             await publish_keyed(topic, b"a", b"b")
             await topic.receiver.receive("g", options(1))
-            await broker.configure_group(topic, "g", {"ordering": "key"})
+            await broker.group_admin.configure(topic, "g", {"ordering": "key"})
             assert await topic.receiver.receive("g", options()) == []
 
     run(main())
@@ -244,7 +244,7 @@ def test_a_receipt_that_is_twice_in_one_request_settles_once_and_is_not_lost(
 ) -> None:
     async def main() -> None:
         async with broker_on(tmp_path) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             await topic.publisher.publish_messages([RoutedMessage(0, Message(b""))] * 2_500)
             found = await topic.receiver.receive("g", options(2_500))
             each = [

@@ -55,7 +55,7 @@ def test_messages_of_a_large_frame_are_received_once_and_in_order(
 ) -> None:
     async def main() -> None:
         async with broker_on(tmp_path) as broker:
-            topic = await broker.create_topic("t", 1)
+            topic = await broker.topic_admin.create("t", 1)
             if is_known:
                 assert await drain(topic, "g") == await drain(topic, "h") == []
             await put(topic, 0, COUNT)
@@ -82,7 +82,7 @@ def test_delayed_messages_of_a_large_frame_mature_though_they_are_due_at_once(
     async def main() -> None:
         clock = ManualClock()
         async with broker_on(tmp_path, clock=clock) as broker:
-            topic = await broker.create_topic("t", 1)
+            topic = await broker.topic_admin.create("t", 1)
             assert await drain(topic, "g") == []
             await put(topic, 0, COUNT, clock.wall_ms() + 5)
             assert topic.partitions[0].ready_manager.entering is not None
@@ -104,7 +104,7 @@ def test_single_messages_cannot_be_changed_while_a_large_frame_enters(tmp_path: 
     async def main() -> None:
         clock = ManualClock()
         async with broker_on(tmp_path, clock=clock) as broker:
-            topic = await broker.create_topic("t", 1)
+            topic = await broker.topic_admin.create("t", 1)
             await put(topic, 0, COUNT, clock.wall_ms() + 60_000)
             assert topic.partitions[0].ready_manager.entering is not None
             with pytest.raises(TooManyRequests):
@@ -122,7 +122,7 @@ def test_rebuilds_and_restarts_meanwhile_miss_and_double_nothing(tmp_path: Path,
         published, found = 0, list[int]()
         for _ in range(2):
             async with broker_on(tmp_path, metadata=metadata) as broker:
-                topic = broker.topics.get("t") or await broker.create_topic("t", 1)
+                topic = broker.topics.get("t") or await broker.topic_admin.create("t", 1)
                 for _ in range(6):
                     count = draw.choice((1, 5, COUNT))
                     await put(topic, published, count)
@@ -130,7 +130,7 @@ def test_rebuilds_and_restarts_meanwhile_miss_and_double_nothing(tmp_path: Path,
                     what = draw.randrange(4)
                     if what == 0:
                         weights = f"t0={draw.randrange(1, 9)}"
-                        await broker.alter_topic("t", {"tenants.weights": weights})
+                        await broker.topic_admin.alter("t", {"tenants.weights": weights})
                     elif what == 1:
                         batch = await topic.receiver.receive("g", options(700))
                         found += [int(value) for _, _, value in leased(batch)]

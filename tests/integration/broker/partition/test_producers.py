@@ -42,7 +42,7 @@ def named(partition: Partition) -> list[Named]:
 def test_a_producer_is_named_once_however_much_it_publishes(tmp_path: Path) -> None:
     async def main() -> None:
         async with broker_on(tmp_path) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             partition = topic.partitions[0]
             await asyncio.gather(*(tell(topic, "shop", b"a") for _ in range(20)))
             await tell(topic, "shop", b"a", b"b")
@@ -60,7 +60,7 @@ def test_the_messages_of_a_name_share_writes_as_those_of_nobody_do(tmp_path: Pat
     async def main() -> None:
         disk = BrokenDisk()
         async with broker_on(tmp_path, disk=disk) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             before = disk.count("append", "messages")
             await asyncio.gather(*(tell(topic, "shop", b"a") for _ in range(20)))
             assert disk.count("append", "messages") - before <= 2
@@ -71,7 +71,7 @@ def test_the_messages_of_a_name_share_writes_as_those_of_nobody_do(tmp_path: Pat
 def test_a_numbered_batch_keeps_its_identity_and_is_named_too(tmp_path: Path) -> None:
     async def main() -> None:
         async with broker_on(tmp_path) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             partition = topic.partitions[0]
             for first in (0, 1, 1):
                 view = frame(b"x", mark=ProducerMark(2**63 + 5, 0, first))
@@ -91,7 +91,7 @@ def test_a_producer_that_takes_another_name_is_known_by_it(tmp_path: Path) -> No
     async def main() -> None:
         clock = ManualClock()
         async with broker_on(tmp_path, clock=clock) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             partition = topic.partitions[0]
             for number, name in enumerate(("one", "two", "two")):
                 view = frame(b"x", mark=ProducerMark(77, 0, number))
@@ -110,7 +110,7 @@ def test_names_outlive_the_node(tmp_path: Path) -> None:
     async def main() -> None:
         metadata = MemoryMetadata()
         async with broker_on(tmp_path, metadata=metadata) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             await tell(topic, "shop", b"a")
         async with broker_on(tmp_path, metadata=metadata) as broker:
             partition = broker.topic("t").partitions[0]
@@ -127,7 +127,7 @@ def test_a_name_that_was_lost_with_the_disk_is_told_again(tmp_path: Path) -> Non
     async def main() -> None:
         disk = BrokenDisk()
         async with broker_on(tmp_path, disk=disk) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             disk.fail("append", "events")
             await tell(topic, "shop", b"a")  # is stored, and says so
             await broken(topic.partitions[0])
@@ -151,7 +151,7 @@ def test_a_name_is_found_also_where_the_clock_was_set_back(
     async def main() -> None:
         clock = ManualClock()
         async with broker_on(tmp_path, clock=clock) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             partition = topic.partitions[0]
             names = [f"shop-{number}" for number in range(20)]
             clock.advance_ms(1_000_000)
@@ -179,7 +179,7 @@ def test_what_is_refused_names_nobody(tmp_path: Path) -> None:
     async def main() -> None:
         disk = BrokenDisk()
         async with broker_on(tmp_path, disk=disk) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             partition = topic.partitions[0]
             disk.fail("append", "messages")
             [refused] = await asyncio.gather(tell(topic, "shop", b"a"), return_exceptions=True)
@@ -194,7 +194,7 @@ def test_the_names_of_old_messages_are_in_the_events_of_their_time(tmp_path: Pat
     async def main() -> None:
         clock = ManualClock()
         async with broker_on(tmp_path, clock=clock) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             partition = topic.partitions[0]
             for name in ("first", "second", "third"):
                 await tell(topic, name, name.encode())

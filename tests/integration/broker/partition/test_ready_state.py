@@ -52,7 +52,7 @@ async def drain(topic: Topic, group: str, count: int = 1000) -> list[bytes]:
 def test_delayed_messages_of_two_segments_are_one_run(tmp_path: Path) -> None:
     async def main() -> None:
         async with broker_on(tmp_path) as broker:
-            topic = await broker.create_topic("t", 1)
+            topic = await broker.topic_admin.create("t", 1)
             (partition,) = topic.partitions
             for _ in range(2):
                 await put(topic, b"x", b"x", deliver_at_ms=[2**42] * 2)
@@ -70,7 +70,7 @@ def test_a_group_that_begins_after_a_restart_gets_everything(tmp_path: Path) -> 
     async def main() -> None:
         metadata, clock = MemoryMetadata(), ManualClock()
         async with broker_on(tmp_path, metadata=metadata, clock=clock) as broker:
-            topic = await broker.create_topic("t", 1)
+            topic = await broker.topic_admin.create("t", 1)
             await publish(topic, b"a")
             await put(topic, b"b", b"c", lanes=[LOW, HIGH])
             await put(topic, b"later", deliver_at_ms=[clock.wall_ms() + 60_000])
@@ -95,7 +95,7 @@ def test_a_group_that_goes_back_gets_everything_again(tmp_path: Path, restarted:
     async def main() -> None:
         metadata = MemoryMetadata()
         async with broker_on(tmp_path, metadata=metadata) as broker:
-            topic = await broker.create_topic("t", 1)
+            topic = await broker.topic_admin.create("t", 1)
             for number in range(50):
                 await put(topic, b"%d" % number, lanes=[number % 3], tenants=[f"t{number % 5}"])
             before = await drain(topic, "g")
@@ -116,7 +116,7 @@ def test_what_is_published_moved_or_due_meanwhile_is_not_missed(tmp_path: Path) 
     async def main() -> None:
         metadata, disk, clock = MemoryMetadata(), BrokenDisk(), ManualClock()
         async with broker_on(tmp_path, metadata=metadata, clock=clock) as broker:
-            topic = await broker.create_topic("t", 1)
+            topic = await broker.topic_admin.create("t", 1)
             await put(topic, b"a", b"b", lanes=[NORMAL, NORMAL])
             await put(topic, b"later", deliver_at_ms=[clock.wall_ms() + 1000])
         async with broker_on(tmp_path, metadata=metadata, disk=disk, clock=clock) as broker:
@@ -143,7 +143,7 @@ def test_many_groups_that_begin_at_once_share_the_work(tmp_path: Path) -> None:
     async def main() -> None:
         metadata = MemoryMetadata()
         async with broker_on(tmp_path, metadata=metadata) as broker:
-            topic = await broker.create_topic("t", 1)
+            topic = await broker.topic_admin.create("t", 1)
             await put(topic, b"a", b"b", lanes=[LOW, HIGH])
         async with broker_on(tmp_path, metadata=metadata) as broker:
             topic = broker.topic("t")
@@ -164,7 +164,7 @@ def test_groups_get_each_message_once_however_often_queues_are_made_anew(
         published: list[bytes] = []
         for _ in range(4):
             async with broker_on(tmp_path, metadata=metadata, clock=clock) as broker:
-                topic = await broker.topic_for_publish("t")
+                topic = await broker.topic_admin.topic_for_publish("t")
                 for _ in range(30):
                     kind = rng.random()
                     if kind < 0.4:
@@ -200,7 +200,7 @@ def test_a_maturing_that_a_crash_took_back_happens_again(tmp_path: Path) -> None
 
     async def main() -> None:
         async with broker_on(tmp_path, clock=clock) as broker:
-            topic = await broker.create_topic("t", 1)
+            topic = await broker.topic_admin.create("t", 1)
             due_ms = clock.wall_ms() + 1000
             frame = encode_frame(Columns([b"late"], deliver_at_ms=[due_ms]))
             await topic.publisher.publish_frames([(0, FrameView.parse(frame))])
@@ -226,7 +226,7 @@ def test_what_retention_deleted_stands_in_no_queue_though_a_group_never_took_it(
 ) -> None:
     async def main() -> None:
         async with broker_on(tmp_path) as broker:
-            topic = await broker.create_topic("t", 1)
+            topic = await broker.topic_admin.create("t", 1)
             (partition,) = topic.partitions
             await publish(topic, b"first")
             await topic.receiver.receive("g", options(1))

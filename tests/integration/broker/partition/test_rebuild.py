@@ -27,8 +27,8 @@ def check_copies(path: Path, seed: int, copies: int) -> None:
         life = Life(seed, clock)
         async with broker_on(path / "live", metadata=metadata, clock=clock) as broker:
             life.bind(broker)
-            topic = await broker.create_topic(TOPIC, 2)
-            await broker.remember_group(topic, GROUP)
+            topic = await broker.topic_admin.create(TOPIC, 2)
+            await broker.group_admin.remember(topic, GROUP)
             for number in range(copies):
                 await live(life, metadata, STEPS_BETWEEN, alters=bool(seed % 2))
                 life.tick()

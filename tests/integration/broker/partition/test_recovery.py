@@ -106,7 +106,7 @@ def test_a_copy_of_the_folder_opens_with_the_state_that_is_live(
                 snapshot_limits=SnapshotLimits(2, 3, 1) if seed % 2 else DEFAULT_SNAPSHOT_LIMITS,
                 fsync="never",
             ) as broker:
-                topic = await broker.topic_for_publish("t")
+                topic = await broker.topic_admin.topic_for_publish("t")
                 for step in range(60):
                     await _random_step(topic, clock, rng, held)
                     if step % 15 == 0:
@@ -198,7 +198,7 @@ def _crash_rounds(seed: int, rounds: int, frame_weight_max: int) -> _Ledger:
                 async with quick_broker_on(
                     base, disk=disk, metadata=metadata, snapshot_limits=small
                 ) as broker:
-                    topic = await broker.topic_for_publish("t")
+                    topic = await broker.topic_admin.topic_for_publish("t")
                     await _use(topic, ledger, rng)
             except Exception as error:
                 if isinstance(error, AssertionError) or not disk._crashing:
@@ -251,7 +251,7 @@ def test_messages_published_after_a_power_cut_took_others_are_not_skipped(
     async def main() -> None:
         metadata = MemoryMetadata()
         async with quick_broker_on(tmp_path, metadata=metadata, fsync="never") as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             mark = ProducerMark(5, 1, 0)
             await topic.publisher.publish_frames([(0, frame(b"a", mark=mark))])
             kept = tmp_path / "kept"
@@ -304,7 +304,7 @@ def test_damaged_events_bring_acked_messages_back_but_never_skip_one(
     async def main() -> None:
         metadata, acked = MemoryMetadata(), set[int]()
         async with quick_broker_on(tmp_path, metadata=metadata, fsync="never") as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             await publish(topic, *[b"%d" % n for n in range(60)])
             held: list[LeasedBatch] = []
             for _ in range(rng.randint(3, 25)):
@@ -353,7 +353,7 @@ def _small_event_segments(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_later_segment_of_events_begins_with_all_there_is_to_know(tmp_path: Path) -> None:
     async def main() -> None:
         async with quick_broker_on(tmp_path) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             await _busy_group(topic, 30)
             partition = topic.partitions[0]
             await quiet(partition)
@@ -374,7 +374,7 @@ def test_every_later_segment_of_events_begins_with_all_there_is_to_know(tmp_path
 def test_a_damaged_snapshot_falls_back_to_the_segment_before_it(tmp_path: Path) -> None:
     async def main() -> None:
         async with quick_broker_on(tmp_path) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             await _busy_group(topic, 30)
             partition = topic.partitions[0]
             await quiet(partition)
@@ -400,7 +400,7 @@ def test_events_after_a_snapshot_that_a_crash_cut_short_are_not_lost(
         async with quick_broker_on(
             tmp_path, metadata=metadata, disk=disk, snapshot_limits=small
         ) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             await publish(topic, *[b"%d" % n for n in range(6)])
             await ack(topic, "g", await topic.receiver.receive("g", options(2)))
             partition = topic.partitions[0]
@@ -441,7 +441,7 @@ def test_retention_keeps_the_events_that_a_rebuild_begins_with(
         async with quick_broker_on(
             tmp_path, metadata=metadata, clock=clock, snapshot_limits=small
         ) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             partition = _small_segments(topic, 100)
             for _ in range(6):
                 await publish(topic, b"x" * 100)
@@ -488,7 +488,7 @@ def test_much_publishing_and_few_events_still_begin_new_segments_of_events(
 
     async def main() -> None:
         async with quick_broker_on(tmp_path) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             for _ in range(40):
                 await publish(topic, b"x" * 300)
                 await ack(topic, "g", await topic.receiver.receive("g", options(5)))
@@ -512,7 +512,7 @@ def test_retention_deletes_messages_and_the_events_that_spoke_of_them(tmp_path: 
         async with quick_broker_on(
             tmp_path, clock=clock, metadata=metadata, retention__age="1h"
         ) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             partition = _small_segments(topic, 600)
             for number in range(40):
                 clock.advance_ms(120_000)
@@ -544,7 +544,7 @@ def test_receives_and_trims_do_not_get_into_each_others_way(tmp_path: Path) -> N
     async def main() -> None:
         disk = BrokenDisk()
         async with quick_broker_on(tmp_path, disk=disk, fsync="never") as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             partition = _small_segments(topic, 400)
             for number in range(200):
                 await publish(topic, b"%03d" % number * 10)
@@ -575,7 +575,7 @@ def test_an_expired_lease_comes_back_by_itself(tmp_path: Path) -> None:
     async def main() -> None:
         clock = ManualClock()
         async with quick_broker_on(tmp_path, clock=clock) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             await publish(topic, b"x")
             found = await topic.receiver.receive("g", options(visibility_ms=5))
             waiting = asyncio.ensure_future(topic.receiver.receive("g", options(wait_ms=60_000)))
@@ -593,7 +593,7 @@ def test_leases_and_retries_keep_their_times_over_a_restart(tmp_path: Path) -> N
     async def main() -> None:
         clock, metadata = ManualClock(), MemoryMetadata()
         async with quick_broker_on(tmp_path, clock=clock, metadata=metadata) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             await publish(topic, b"a", b"b")
             held = await topic.receiver.receive("g", options(1, visibility_ms=40))
             await nack(topic, "g", await topic.receiver.receive("g", options(1)), 20)
@@ -615,7 +615,7 @@ def test_a_lease_that_expires_costs_nothing_for_other_groups(
     async def main() -> None:
         clock = ManualClock()
         async with quick_broker_on(tmp_path, clock=clock, fsync="never") as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             await publish(topic, b"x")
             for number in range(50):
                 visibility_ms = 1000 if number % 25 == 3 else 1_000_000
@@ -644,7 +644,7 @@ def test_very_many_leases_that_expire_together_leave_the_loop_room(tmp_path: Pat
     async def main() -> None:
         clock = ManualClock()
         async with quick_broker_on(tmp_path, clock=clock, fsync="never") as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             await publish(topic, *[b"x"] * 3000)
             for _ in range(3000):
                 await topic.receiver.receive("g", options(1, visibility_ms=1_000_000))

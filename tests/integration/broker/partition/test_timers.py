@@ -21,13 +21,13 @@ def test_a_timer_is_set_for_leases_that_are_held_and_not_for_those_that_have_end
     async def main() -> None:
         clock = ManualClock()
         async with broker_on(tmp_path, clock=clock) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             await publish(topic, b"a")
             (partition,) = topic.partitions
             timers = partition._timers
             for seconds in (1, 2, 3, 4):
                 group = f"after-{seconds}"
-                await broker.remember_group(topic, group)
+                await broker.group_admin.remember(topic, group)
                 found = await topic.receiver.receive(group, options(visibility_ms=1000 * seconds))
                 if seconds != 3:
                     await ack(topic, group, found)
@@ -59,7 +59,7 @@ def test_delayed_messages_that_could_not_be_read_are_read_again_though_nothing_e
     async def main() -> None:
         clock = ManualClock()
         async with broker_on(tmp_path, clock=clock) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             frame = encode_frame(Columns([b"later"], deliver_at_ms=[clock.wall_ms() + 7_200_000]))
             await topic.publisher.publish_frames([(0, FrameView.parse(frame))])
             (partition,) = topic.partitions

@@ -75,7 +75,7 @@ def test_what_is_deleted_is_read_from_the_archive(tmp_path: Path) -> None:
     async def main() -> None:
         clock, metadata = ManualClock(), MemoryMetadata()
         async with quick_broker_on(tmp_path, clock=clock, metadata=metadata, **SETTINGS) as broker:
-            await broker.create_topic("t", 1)
+            await broker.topic_admin.create("t", 1)
             values = await fill(broker, clock, 4)
             await broker.retention_manager.apply()
             (partition,) = broker.topic("t").partitions
@@ -119,7 +119,7 @@ def test_a_segment_that_is_found_damaged_before_or_after_it_was_archived_is_kept
     async def main() -> None:
         clock = ManualClock()
         async with quick_broker_on(tmp_path, clock=clock, **SETTINGS) as broker:
-            topic = await broker.create_topic("t", 1)
+            topic = await broker.topic_admin.create("t", 1)
             await fill(broker, clock, 4)
             await broker.retention_manager.apply()
             assert topic.partitions[0].log_start_offset == 0
@@ -166,7 +166,7 @@ def test_wherever_the_process_ends_each_message_is_live_or_archived(
         async with quick_broker_on(
             base, disk=disk, metadata=metadata, clock=clock, **settings
         ) as broker:
-            topic = await broker.create_topic("t", 1)
+            topic = await broker.topic_admin.create("t", 1)
             for number in range(9):
                 values.append(b"%d" % number * 50)
                 await publish(topic, values[-1])
@@ -230,7 +230,7 @@ def test_wherever_the_process_ends_each_message_is_live_or_archived(
 
 
 async def archived_topic(broker: Broker, clock: ManualClock, name: str = "t") -> list[bytes]:
-    await broker.create_topic(name, 1)
+    await broker.topic_admin.create(name, 1)
     values = await fill(broker, clock, 4, name)
     await broker.retention_manager.apply()
     assert broker.topic(name).partitions[0].log_start_offset == 9
@@ -285,7 +285,7 @@ def test_a_topic_that_is_deleted_takes_its_archive_with_it(tmp_path: Path) -> No
             await archived_topic(broker, clock)
             other = await archived_topic(broker, clock, "other")
             read_here(broker)
-            await broker.delete_topic("t")
+            await broker.topic_admin.delete("t")
             assert not (tmp_path / "archive/t").exists()
             assert {key[0] for key in metadata.archive} == {"other"}
             assert broker.archive.topic_totals("t") is None
@@ -301,10 +301,10 @@ def test_what_was_deleted_without_an_archive_is_passed_over(tmp_path: Path) -> N
         clock = ManualClock()
         async with quick_broker_on(tmp_path, clock=clock, **SETTINGS) as broker:
             values = await archived_topic(broker, clock)
-            await broker.alter_topic("t", {"archive": "false"})
+            await broker.topic_admin.alter("t", {"archive": "false"})
             values += await fill(broker, clock, 2)
             await broker.retention_manager.apply()
-            await broker.alter_topic("t", {"archive": "true"})
+            await broker.topic_admin.alter("t", {"archive": "true"})
             values += await fill(broker, clock, 2)
             await broker.retention_manager.apply()
             (partition,) = broker.topic("t").partitions
@@ -329,7 +329,7 @@ def test_reading_goes_on_without_gap_or_doubling_while_segments_are_archived(
     async def main() -> None:
         clock = ManualClock()
         async with quick_broker_on(tmp_path, clock=clock, **SETTINGS) as broker:
-            await broker.create_topic("t", 1)
+            await broker.topic_admin.create("t", 1)
             (partition,) = broker.topic("t").partitions
             clock.advance_ms(-100 * HOUR_MS)
             values = await fill(broker, clock, 12)
@@ -366,7 +366,7 @@ def test_a_segment_that_was_archived_and_not_deleted_is_not_archived_twice(tmp_p
         async with quick_broker_on(
             tmp_path, clock=clock, disk=disk, metadata=metadata, archive="true"
         ) as broker:
-            await broker.create_topic("t", 1)
+            await broker.topic_admin.create("t", 1)
             values = await fill(broker, clock, 2)
             clock.advance_ms(HOUR_MS)
             (partition,) = broker.topic("t").partitions
@@ -382,7 +382,7 @@ def test_a_segment_that_was_archived_and_not_deleted_is_not_archived_twice(tmp_p
             assert await broker.archive.archive_segment(partition.identity, "messages", first)
             assert disk.count("append", ".part") > written
             assert read_here(broker) == values
-            await broker.alter_topic("t", {"retention.age": "1h"})
+            await broker.topic_admin.alter("t", {"retention.age": "1h"})
             await broker.retention_manager.apply()
             assert partition.log_start_offset == 6
             assert read_here(broker) == values
@@ -412,7 +412,7 @@ def test_a_node_that_stops_breaks_off_what_it_archives(tmp_path: Path) -> None:
         clock, disk, metadata = ManualClock(), BrokenDisk(), MemoryMetadata()
         on = partial(quick_broker_on, tmp_path, clock=clock, metadata=metadata, **SETTINGS)
         async with on(disk=disk) as broker:
-            await broker.create_topic("t", 1)
+            await broker.topic_admin.create("t", 1)
             values = await fill(broker, clock, 2)
             clock.advance_ms(HOUR_MS)
             disk.hold(".log.zst.part", operation="append")
@@ -436,7 +436,7 @@ def test_a_snapshot_has_the_segment_that_was_being_archived_at_its_time(
         async with quick_broker_on(
             tmp_path, clock=clock, retention__age="1h", archive="true"
         ) as broker:
-            await broker.create_topic("t", 1)
+            await broker.topic_admin.create("t", 1)
             (partition,) = broker.topic("t").partitions
             values = [b"%d" % number for number in range(4)]
             for value in values:
@@ -469,7 +469,7 @@ def test_a_snapshot_has_what_was_kept_at_its_time_and_nothing_later(tmp_path: Pa
         async with quick_broker_on(
             tmp_path, clock=clock, retention__age="none", archive="true"
         ) as broker:
-            await broker.create_topic("t", 1)
+            await broker.topic_admin.create("t", 1)
             (partition,) = broker.topic("t").partitions
             kept: list[tuple[int, list[bytes]]] = []
             values: list[bytes] = []
@@ -479,9 +479,9 @@ def test_a_snapshot_has_what_was_kept_at_its_time_and_nothing_later(tmp_path: Pa
                 await partition.trimmer.roll()
                 if number in (3, 6):
                     age = {"retention.age": f"{2 * 3600 + 1}s"}
-                    await broker.alter_topic("t", age)
+                    await broker.topic_admin.alter("t", age)
                     await broker.retention_manager.apply()
-                    await broker.alter_topic("t", {"retention.age": "none"})
+                    await broker.topic_admin.alter("t", {"retention.age": "none"})
                 clock.advance_ms(HOUR_MS)
                 kept.append((clock.now_us - 1, values[partition.log_start_offset :]))
             assert [len(then) for _, then in kept] == [1, 2, 3, 3, 4, 5, 3, 4]

@@ -102,7 +102,7 @@ async def compacted(broker: Broker) -> int:
 def test_the_newest_message_of_a_key_stays_at_its_offset(tmp_path: Path) -> None:
     async def work() -> None:
         async with by_hand(tmp_path, **COMPACT) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             await put(topic, (b"a", b"1"), (b"b", b"1"), (None, b"x"), (b"a", b"2"), (b"c", b"1"))
             await seal(topic)
             await put(topic, (b"b", b"2"))
@@ -118,7 +118,7 @@ def test_the_newest_message_of_a_key_stays_at_its_offset(tmp_path: Path) -> None
 def test_what_is_in_the_active_segment_is_left_alone_and_counts_as_newer(tmp_path: Path) -> None:
     async def work() -> None:
         async with by_hand(tmp_path, **COMPACT) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             await put(topic, (b"a", b"1"))
             await seal(topic)
             await put(topic, (b"a", b"2"), (b"a", b"3"))
@@ -132,7 +132,7 @@ def test_a_tombstone_stays_for_its_time_and_goes_at_it(tmp_path: Path) -> None:
     async def work() -> None:
         clock = ManualClock()
         async with by_hand(tmp_path, clock=clock, **COMPACT) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             await put(topic, (b"a", b"1"), (b"a", None), (b"b", b"1"))
             await seal(topic)
             assert await compacted(broker) == 1
@@ -152,7 +152,7 @@ def test_a_tombstone_of_a_quiet_topic_goes_although_little_is_new(tmp_path: Path
     async def work() -> None:
         clock = ManualClock()
         async with by_hand(tmp_path, clock=clock, **COMPACT, segment__age="2h") as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             compactor = topic.partitions[0].compactor
             await put(topic, *[(b"%d" % n, b"x" * 1000) for n in range(40)])
             await seal(topic)
@@ -181,7 +181,7 @@ def test_progress_and_the_times_of_tombstones_outlive_a_restart(tmp_path: Path) 
     async def work() -> None:
         clock, metadata = ManualClock(), MemoryMetadata()
         async with by_hand(tmp_path, clock=clock, metadata=metadata, **COMPACT) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             await put(topic, (b"a", b"1"), (b"a", None), (b"b", b"1"))
             await seal(topic)
             assert await compacted(broker) == 1
@@ -201,7 +201,7 @@ def test_progress_and_the_times_of_tombstones_outlive_a_restart(tmp_path: Path) 
 def test_a_pass_waits_until_half_of_what_is_sealed_is_new(tmp_path: Path) -> None:
     async def work() -> None:
         async with by_hand(tmp_path, **COMPACT) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             await put(topic, *[(b"%d" % n, b"v" * 100) for n in range(40)])
             await seal(topic)
             assert await compacted(broker) == 0
@@ -219,12 +219,12 @@ def test_a_pass_waits_until_half_of_what_is_sealed_is_new(tmp_path: Path) -> Non
 def test_a_topic_that_is_not_to_be_compacted_is_not(tmp_path: Path) -> None:
     async def work() -> None:
         async with by_hand(tmp_path, segment__bytes="64KiB") as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             await put(topic, (b"a", b"1"), (b"a", b"2"))
             await seal(topic)
             assert await compacted(broker) == 0
             assert len(served(topic)) == 2
-            await broker.alter_topic("t", {"cleanup": "compact"})
+            await broker.topic_admin.alter("t", {"cleanup": "compact"})
             await compacted(broker)
             assert served(topic) == {1: (b"a", b"2")}
 
@@ -234,7 +234,7 @@ def test_a_topic_that_is_not_to_be_compacted_is_not(tmp_path: Path) -> None:
 def test_very_many_gone_messages_are_passed_in_a_few_events(tmp_path: Path) -> None:
     async def work() -> None:
         async with by_hand(tmp_path, **COMPACT) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             columns = Columns([b""] * 50_000, keys=[b"k"] * 50_000)
             data = encode_frame(columns)
             for _ in range(10):
@@ -256,7 +256,7 @@ def test_very_many_gone_messages_are_passed_in_a_few_events(tmp_path: Path) -> N
 def test_what_was_leased_may_be_settled_although_it_is_gone(tmp_path: Path) -> None:
     async def work() -> None:
         async with by_hand(tmp_path, delivery__ordering="none", **COMPACT) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             await put(topic, (b"a", b"1"), (b"b", b"1"), (b"c", b"1"))
             held = await topic.receiver.receive("g", options(1))
             given = await topic.receiver.receive("g", options(1))
@@ -280,7 +280,7 @@ def test_a_delayed_message_that_is_gone_is_neither_delivered_nor_waited_for(
         clock, metadata = ManualClock(), MemoryMetadata()
         due_ms = clock.wall_ms() + 10_000
         async with by_hand(tmp_path, clock=clock, metadata=metadata, **COMPACT) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             await put(topic, (b"a", b"late"), (b"b", b"late"), deliver_at_ms=due_ms)
             await put(topic, (b"a", b"now"))
             await seal(topic)
@@ -301,7 +301,7 @@ def test_a_delayed_message_that_is_gone_is_neither_delivered_nor_waited_for(
 def test_nothing_is_left_of_old_generations(tmp_path: Path) -> None:
     async def work() -> None:
         async with by_hand(tmp_path, **COMPACT) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             for number in range(3):
                 await put(topic, *[(b"%d" % n, bytes(20 << number)) for n in range(20)])
                 await seal(topic)
@@ -321,7 +321,7 @@ def test_nothing_is_left_of_old_generations(tmp_path: Path) -> None:
 def test_sealing_a_segment_has_it_compacted_by_itself(tmp_path: Path) -> None:
     async def work() -> None:
         async with broker_on(tmp_path, **COMPACT) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             await put(topic, (b"a", b"1"), (b"a", b"2"))
             await seal(topic)
             await until(lambda: message_log(topic.partitions[0]).segments[0].generation == 1)
@@ -339,7 +339,7 @@ def test_a_repeated_batch_is_known_although_all_of_it_is_gone(tmp_path: Path) ->
             return FrameView.parse(encode_frame(Columns([b"v"], [b"k"]), producer=mark))
 
         async with by_hand(tmp_path, metadata=metadata, **COMPACT) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             for sequence in range(20):
                 await topic.partitions[0].appender.publish(batch(sequence))
             await put(topic, (b"k", b"last"))
@@ -368,7 +368,7 @@ def test_a_dedup_id_is_known_for_its_window_although_its_message_is_gone(tmp_pat
             return stored
 
         async with by_hand(tmp_path, clock=clock, metadata=metadata, **given) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             await publish_it(topic)
             await put(topic, (b"a", b"2"))
             await seal(topic)
@@ -387,7 +387,7 @@ def test_a_dedup_id_is_known_for_its_window_although_its_message_is_gone(tmp_pat
 def test_readers_and_consumers_go_on_while_segments_are_exchanged(tmp_path: Path) -> None:
     async def work() -> None:
         async with broker_on(tmp_path, delivery__ordering="none", **COMPACT) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             log = message_log(topic.partitions[0])
             newest: dict[bytes, int] = {}
             is_over = False
@@ -435,7 +435,7 @@ def test_what_is_gone_is_written_as_skipped_with_the_cause_and_the_swap_as_compa
 ) -> None:
     async def work() -> None:
         async with by_hand(tmp_path, **COMPACT) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             await put(topic, (b"a", b"1"), (b"a", b"2"))
             await seal(topic)
             await compacted(broker)
@@ -460,7 +460,7 @@ def test_a_pass_that_fails_leaves_the_topic_as_it_was_and_the_next_one_does_it(
     async def work() -> None:
         disk = BrokenDisk()
         async with by_hand(tmp_path, disk=disk, **COMPACT) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             await put(topic, (b"a", b"1"), (b"a", b"2"))
             await seal(topic)
             disk.fail("append", ".1.log", code)
@@ -481,13 +481,13 @@ def test_a_topic_may_be_deleted_and_the_node_stopped_in_the_middle_of_a_pass(
         disk = BrokenDisk()
         async with by_hand(tmp_path, disk=disk, **COMPACT) as broker:
             for name in ("first", "second"):
-                topic = await broker.create_topic(name)
+                topic = await broker.topic_admin.create(name)
                 await put(topic, (b"a", b"1"), (b"a", b"2"))
                 await seal(topic)
             disk.hold("first/0/messages/00000000000000000000.1.log", operation="append")
             passing = asyncio.create_task(compacted(broker))
             await until(disk.holding.is_set)
-            deleting = asyncio.create_task(broker.delete_topic("first"))
+            deleting = asyncio.create_task(broker.topic_admin.delete("first"))
             await asyncio.sleep(0)
             disk.release()
             await deleting
@@ -502,7 +502,7 @@ def test_what_is_given_up_after_it_has_gone_says_so_in_the_dead_letters(tmp_path
     async def work() -> None:
         given = {**COMPACT, "delivery__max_attempts": 1}
         async with by_hand(tmp_path, **given) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             await put(topic, (b"a", b"1"))
             held = await topic.receiver.receive("g", options(1))
             await put(topic, (b"a", b"2"))
@@ -530,7 +530,7 @@ def test_retries_and_what_is_held_back_are_passed_over_when_they_are_gone(
         clock = ManualClock()
         given = {**COMPACT, "clock": clock, "delivery__ordering": ordering}
         async with by_hand(tmp_path, **given) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             await put(topic, (b"a", b"1"), (b"a", b"2"), (b"b", b"1"), (b"a", b"3"))
             first = await topic.receiver.receive("g", options(1))
             await topic.receiver.receive("other", options(2))
@@ -554,7 +554,7 @@ def test_more_keys_than_there_is_memory_for_take_more_passes(tmp_path: Path) -> 
     async def work() -> None:
         async with by_hand(tmp_path, **COMPACT) as broker:
             broker.compaction_manager._keys_max = 3
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             await put(topic, *[(b"%d" % (n % 10), b"%d" % n) for n in range(30)])
             await seal(topic)
             while await compacted(broker):
@@ -572,7 +572,7 @@ def test_more_keys_than_there_is_memory_for_take_more_passes(tmp_path: Path) -> 
 def test_progress_of_another_log_is_not_believed(tmp_path: Path) -> None:
     async def work() -> None:
         async with by_hand(tmp_path, **COMPACT) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             log = message_log(topic.partitions[0])
             write_checkpoint(broker._disk, log.directory, CleanerCheckpoint(1000, 0))
             await put(topic, (b"a", b"1"), (b"a", b"2"))

@@ -32,7 +32,7 @@ def test_segments_with_scheduled_messages_outlive_retention(tmp_path: Path) -> N
     async def main() -> None:
         clock = ManualClock()
         async with broker_on(tmp_path, clock=clock, **SETTINGS) as broker:
-            topic = await broker.create_topic("t", 1)
+            topic = await broker.topic_admin.create("t", 1)
             await fill(topic)
             due_ms = clock.wall_ms() + 10 * HOUR_MS
             offset = await put_later(topic, b"later", due_ms)
@@ -57,7 +57,7 @@ def test_what_was_cancelled_is_not_kept(tmp_path: Path) -> None:
     async def main() -> None:
         clock = ManualClock()
         async with broker_on(tmp_path, clock=clock, **SETTINGS) as broker:
-            topic = await broker.create_topic("t", 1)
+            topic = await broker.topic_admin.create("t", 1)
             offset = await put_later(topic, b"later", clock.wall_ms() + 10 * HOUR_MS)
             await fill(topic)
             await fill(topic)
@@ -75,7 +75,7 @@ def test_what_was_put_off_is_kept_although_its_first_time_has_come(tmp_path: Pat
     async def main() -> None:
         clock = ManualClock()
         async with broker_on(tmp_path, clock=clock, **SETTINGS) as broker:
-            topic = await broker.create_topic("t", 1)
+            topic = await broker.topic_admin.create("t", 1)
             offset = await put_later(topic, b"later", clock.wall_ms() + HOUR_MS // 2)
             await fill(topic)
             await put_later(topic, b"other", clock.wall_ms() + HOUR_MS)

@@ -98,7 +98,7 @@ def test_a_message_of_an_idle_topic_goes_when_it_is_too_old_and_not_before(tmp_p
         clock = ManualClock()
         settings = {"retention__age": "1h", "segment__age": "30m"}
         async with broker_on(tmp_path, clock=clock, **settings) as broker:
-            topic = await broker.create_topic("t", 1)
+            topic = await broker.topic_admin.create("t", 1)
             messages = message_log(topic.partitions[0])
             published_us = clock.now_us
             await publish(topic, b"x")
@@ -123,7 +123,7 @@ def test_a_clock_that_is_set_forward_is_noticed_within_a_minute(tmp_path: Path) 
     async def main() -> None:
         clock = ManualClock()
         async with broker_on(tmp_path, clock=clock, retention__age="7d") as broker:
-            topic = await broker.create_topic("t", 1)
+            topic = await broker.topic_admin.create("t", 1)
             await publish(topic, b"x")
             await topic.partitions[0].trimmer.roll()
 
@@ -142,7 +142,7 @@ def test_nothing_is_looked_at_while_nothing_is_due(tmp_path: Path) -> None:
     async def main() -> None:
         clock, disk = ManualClock(), BrokenDisk()
         async with broker_on(tmp_path, clock=clock, disk=disk) as broker:
-            topic = await broker.create_topic("t", 5)
+            topic = await broker.topic_admin.create("t", 5)
             await publish(topic, b"x")
 
             async def work(pauses: Pauses) -> None:
@@ -160,20 +160,20 @@ def test_a_sealed_segment_changed_settings_and_new_topics_wake_the_keeper(tmp_pa
     async def main() -> None:
         clock = ManualClock()
         async with broker_on(tmp_path, clock=clock) as broker:
-            topic = await broker.create_topic("t", 1)
+            topic = await broker.topic_admin.create("t", 1)
 
             async def work(pauses: Pauses) -> None:
                 (partition,) = topic.partitions
                 await publish(topic, bytes(100_000))
                 await partition.trimmer.roll()
                 await pauses.next()
-                await broker.alter_topic("t", {"retention.bytes": "64KiB"})
+                await broker.topic_admin.alter("t", {"retention.bytes": "64KiB"})
                 await until(lambda: partition.log_start_offset == 1)
                 await publish(topic, bytes(100_000))
                 await partition.trimmer.roll()  # one more is too much by itself
                 await until(lambda: partition.log_start_offset == 2)
-                await broker.create_topic("other", 1)
-                await broker.alter_topic("other", {"segment.age": "7s"})
+                await broker.topic_admin.create("other", 1)
+                await broker.topic_admin.alter("other", {"segment.age": "7s"})
                 await until(lambda: pauses.lengths[-1] == 7)
 
             await with_retention_manager(broker, clock, work)
@@ -185,7 +185,7 @@ def test_what_replicas_need_is_kept(tmp_path: Path) -> None:
     async def main() -> None:
         clock, needed = ManualClock(), [1]
         async with broker_on(tmp_path, clock=clock, retention__age="1h") as broker:
-            topic = await broker.create_topic("t", 1)
+            topic = await broker.topic_admin.create("t", 1)
             for _ in range(3):
                 await publish(topic, b"x")
                 await topic.partitions[0].trimmer.roll()
@@ -218,9 +218,9 @@ def test_what_a_protected_group_has_not_done_is_kept(
     async def main() -> None:
         clock = ManualClock()
         async with broker_on(tmp_path, clock=clock) as broker:
-            topic = await broker.create_topic("t", 1)
-            await broker.remember_group(topic, "careless")
-            await broker.configure_group(topic, "g", {"retention.protect_unread": "true"})
+            topic = await broker.topic_admin.create("t", 1)
+            await broker.group_admin.remember(topic, "careless")
+            await broker.group_admin.configure(topic, "g", {"retention.protect_unread": "true"})
             partition = await six_segments(topic)
             for offset in range(3):
                 found = await topic.receiver.receive("g", options(1, visibility_ms=100 * HOUR_MS))
@@ -232,12 +232,12 @@ def test_what_a_protected_group_has_not_done_is_kept(
                     await ack(topic, "g", found)
             if bound == "age":
                 clock.advance_ms(8 * 24 * HOUR_MS // 2)
-                await broker.alter_topic("t", {"retention.age": "1h"})
+                await broker.topic_admin.alter("t", {"retention.age": "1h"})
             else:
-                await broker.alter_topic("t", {"retention.bytes": "64KiB"})
+                await broker.topic_admin.alter("t", {"retention.bytes": "64KiB"})
             await broker.retention_manager.apply()
             assert partition.log_start_offset == kept_from
-            await broker.configure_group(topic, "g", {"retention.protect_unread": "false"})
+            await broker.group_admin.configure(topic, "g", {"retention.protect_unread": "false"})
             await broker.retention_manager.apply()
             assert partition.log_start_offset >= 5
 
@@ -249,21 +249,21 @@ def test_protection_is_the_topics_setting_where_a_group_has_none_of_its_own(tmp_
         clock = ManualClock()
         settings = {"retention__age": "1h", "retention__protect_unread": "true"}
         async with broker_on(tmp_path, clock=clock, **settings) as broker:
-            topic = await broker.create_topic("t", 1)
-            await broker.configure_group(topic, "own", {"retention.protect_unread": "false"})
+            topic = await broker.topic_admin.create("t", 1)
+            await broker.group_admin.configure(topic, "own", {"retention.protect_unread": "false"})
             partition = await six_segments(topic)
             clock.advance_ms(2 * HOUR_MS)
             await broker.retention_manager.apply()
             assert partition.log_start_offset == 6, "nobody is protected"
             partition = await six_segments(topic)
-            await broker.remember_group(topic, "g")
+            await broker.group_admin.remember(topic, "g")
             clock.advance_ms(2 * HOUR_MS)
             await broker.retention_manager.apply()
             assert partition.log_start_offset == 6, "the group has not begun"
             await ack(topic, "g", await topic.receiver.receive("g", options(4)))
             await broker.retention_manager.apply()
             assert partition.log_start_offset == 10
-            await broker.delete_group(topic, "g")
+            await broker.group_admin.delete(topic, "g")
             await broker.retention_manager.apply()
             assert partition.log_start_offset == 12
 
@@ -291,11 +291,13 @@ def test_the_first_unread_is_what_looking_at_every_message_finds(seed: int, tmp_
     async def main() -> None:
         clock = ManualClock()
         async with broker_on(tmp_path, clock=clock, fsync="never") as broker:
-            topic = await broker.create_topic("t", 1)
+            topic = await broker.topic_admin.create("t", 1)
             (partition,) = topic.partitions
             for name in ("a", "b", "c"):
                 protect = str(chance.random() < 0.6).lower()
-                await broker.configure_group(topic, name, {"retention.protect_unread": protect})
+                await broker.group_admin.configure(
+                    topic, name, {"retention.protect_unread": protect}
+                )
             for _ in range(40):
                 group = chance.choice(["a", "b", "c"])
                 kind = chance.random()
@@ -353,7 +355,7 @@ def test_without_room_for_the_archive_nothing_is_deleted_and_one_warning_given(
         clock, disk = ManualClock(), BrokenDisk()
         settings = {"retention__bytes": "64KiB", "archive": "true"}
         async with broker_on(tmp_path, clock=clock, disk=disk, **settings) as broker:
-            topic = await broker.create_topic("t", 1)
+            topic = await broker.topic_admin.create("t", 1)
             disk.fail("append", ".log.zst.part", errno.ENOSPC)
 
             async def work(pauses: Pauses) -> None:
@@ -378,7 +380,9 @@ def test_a_topic_that_is_archived_holds_up_no_other(
     async def main() -> None:
         clock = ManualClock()
         async with broker_on(tmp_path, clock=clock, retention__age="none") as broker:
-            topics = {name: await broker.create_topic(name, 1) for name in ("a", "b", "plain")}
+            topics = {
+                name: await broker.topic_admin.create(name, 1) for name in ("a", "b", "plain")
+            }
             for name, topic in topics.items():
                 for _ in range(1 if name == "b" else 3):
                     await publish(topic, b"x")
@@ -397,7 +401,7 @@ def test_a_topic_that_is_archived_holds_up_no_other(
             try:
                 for name in topics:
                     settings = {"retention.age": "1h", "archive": str(name != "plain").lower()}
-                    await broker.alter_topic(name, settings)
+                    await broker.topic_admin.alter(name, settings)
                     await until(lambda: turns == ["a"])
                 await until(lambda: topics["plain"].partitions[0].log_start_offset == 3)
                 assert turns == ["a"]

@@ -53,7 +53,7 @@ def random_message(random: Random) -> Message:
 async def filled(broker: Broker, clock: ManualClock, seed: int) -> tuple[Topic, list[FoundMessage]]:
     """Return a topic of messages, and where each lies."""
     random = Random(seed)
-    topic = await broker.create_topic("t", 3)
+    topic = await broker.topic_admin.create("t", 3)
     for _ in range(60):
         clock.advance_ms(random.randint(0, 20))
         partition = random.randrange(3)
@@ -152,7 +152,7 @@ def test_searches_find_what_a_look_at_every_message_finds(
 def test_keys_whose_hashes_are_the_same_are_told_apart(tmp_path: Path) -> None:
     async def main() -> None:
         async with broker_on(tmp_path) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             hashed = key_hash(b"wanted")
             keys: list[bytes | None] = [b"other", b"wanted", b"third", b"wanted"]
             frame = with_key_hashes(encode_frame(Columns([b""] * 4, keys=keys)), [hashed] * 4)
@@ -168,7 +168,7 @@ def test_keys_whose_hashes_are_the_same_are_told_apart(tmp_path: Path) -> None:
 def test_dedup_ids_that_begin_alike_are_told_apart(tmp_path: Path) -> None:
     async def main() -> None:
         async with broker_on(tmp_path) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             ids = [b"the same" + bytes([number] * 8) for number in (1, 2, 3)]
             frame = encode_frame(Columns([b""] * 3, dedup_ids=ids))
             await topic.publisher.publish_frames([(0, FrameView.parse(frame))])
@@ -183,7 +183,7 @@ def test_dedup_ids_that_begin_alike_are_told_apart(tmp_path: Path) -> None:
 def test_a_page_counts_what_it_searched(tmp_path: Path) -> None:
     async def main() -> SearchPage:
         async with broker_on(tmp_path, partitions=2) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             await publish_messages(topic, 1, [Message(b"v", b"k")] * 5)
             return await broker.finder.find(topic, MessageQuery(key=b"x"), 10, None)
 
@@ -193,7 +193,7 @@ def test_a_page_counts_what_it_searched(tmp_path: Path) -> None:
 def test_a_message_that_cannot_be_read_is_counted_and_not_found(tmp_path: Path) -> None:
     async def main() -> None:
         async with broker_on(tmp_path) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             for value in (b"first", b"second"):
                 await publish_messages(topic, 0, [Message(value * 10, b"k", (("h", b"1"),))])
             wanted = MessageQuery(key=b"k")
@@ -214,7 +214,7 @@ def test_a_clock_that_was_set_back_hides_no_message(tmp_path: Path) -> None:
     async def main() -> None:
         clock = ManualClock()
         async with broker_on(tmp_path, clock=clock) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             times = []
             for step_ms in (0, 1000, -900, 100, -150, 5000):
                 clock.advance_ms(step_ms)
@@ -234,7 +234,7 @@ def test_no_search_pretends_to_know_a_partition_that_is_offline(tmp_path: Path) 
     async def main() -> None:
         disk = BrokenDisk()
         async with broker_on(tmp_path, disk=disk) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             disk.fail("sync", "messages", errno.EIO)
             with pytest.raises(GoqError):
                 await publish_messages(topic, 0, [Message(b"v", b"k")])
@@ -248,7 +248,7 @@ def test_no_search_pretends_to_know_a_partition_that_is_offline(tmp_path: Path) 
 def test_a_cursor_that_is_none_is_refused(tmp_path: Path) -> None:
     async def main() -> None:
         async with broker_on(tmp_path) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             with pytest.raises(InvalidInput):
                 await broker.finder.find(topic, MessageQuery(key=b"k"), 10, "nonsense")
 
@@ -261,7 +261,7 @@ def test_so_many_searches_wait_and_no_more(tmp_path: Path, monkeypatch: pytest.M
     async def main() -> None:
         disk = BrokenDisk()
         async with broker_on(tmp_path, disk=disk) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             await publish_messages(topic, 0, [Message(b"v", b"k")])
             disk.hold("messages", operation="read")
             wanted = MessageQuery(key=b"k")
@@ -282,7 +282,7 @@ def test_a_search_that_nobody_waits_for_ends(tmp_path: Path) -> None:
     async def main() -> None:
         disk = BrokenDisk()
         async with broker_on(tmp_path, disk=disk) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             for _ in range(50):
                 await publish_messages(topic, 0, [Message(b"v", b"k", (("h", b"1"),))])
             disk.hold("messages", operation="read")
@@ -305,7 +305,7 @@ def keys_of(topic: Topic) -> list[Path]:
 def test_the_file_of_a_sealed_segment_is_made_without_a_lookup(tmp_path: Path) -> None:
     async def main() -> None:
         async with broker_on(tmp_path) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             for _ in range(3):
                 await publish_messages(topic, 0, [Message(b"v", b"k")])
                 await topic.partitions[0].trimmer.roll()
@@ -322,7 +322,7 @@ def test_a_file_that_cannot_be_made_is_nobodys_failure(
     async def main() -> None:
         disk = BrokenDisk()
         async with broker_on(tmp_path, disk=disk) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             disk.fail("open", ".keys", errno.ENOSPC)
             await publish_messages(topic, 0, [Message(b"v", b"k")])
             await topic.partitions[0].trimmer.roll()
@@ -340,7 +340,7 @@ def test_a_broker_that_closes_does_not_wait_for_files_to_be_made(tmp_path: Path)
     async def main() -> None:
         disk = BrokenDisk()
         async with broker_on(tmp_path, disk=disk) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             for _ in range(5):
                 await publish_messages(topic, 0, [Message(b"v", b"k")])
             disk.hold(".keys", operation="open")
@@ -361,12 +361,12 @@ def test_a_topic_that_was_deleted_and_made_again_is_searched_anew(tmp_path: Path
     async def main() -> None:
         async with broker_on(tmp_path) as broker:
             for key in (b"first", b"second"):
-                topic = await broker.create_topic("t")
+                topic = await broker.topic_admin.create("t")
                 await publish_messages(topic, 0, [Message(b"v", key)])
                 for asked in (b"first", b"second"):
                     page = await broker.finder.find(topic, MessageQuery(key=asked), 10, None)
                     assert len(page.found) == (asked == key)
-                await broker.delete_topic("t")
+                await broker.topic_admin.delete("t")
 
     run(main())
 

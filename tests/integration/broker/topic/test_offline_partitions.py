@@ -36,7 +36,7 @@ def test_a_waiting_receive_is_refused_when_the_last_partition_goes_offline(
     async def main() -> None:
         disk = BrokenDisk()
         async with quick_broker_on(tmp_path, disk=disk, partitions=2) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             waiting = [
                 asyncio.ensure_future(topic.receiver.receive("g", options(wait_ms=60_000)))
                 for _ in range(2)
@@ -58,7 +58,7 @@ def test_a_stream_survives_a_short_fault_and_ends_when_nothing_is_left_to_wait_f
     async def main() -> None:
         disk = BrokenDisk()
         async with quick_broker_on(tmp_path, disk=disk) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             await publish(topic, b"first", b"second")
             stream = PushStream(topic, "g", PushStreamOptions("c", 1, None, None))
             broker.streams.open(stream)
@@ -80,14 +80,14 @@ def test_who_waits_gets_the_messages_of_a_partition_that_is_online_again(tmp_pat
     async def main() -> None:
         disk = BrokenDisk()
         async with quick_broker_on(tmp_path, disk=disk, partitions=2) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             await publish(topic, b"stored")
             await _lose(disk, topic, 0)
             asked = options(wait_ms=60_000)
             waiting = asyncio.ensure_future(topic.receiver.receive("g", asked))
             await until(lambda: topic.receiver.waiters.count("g") == 1)
             disk.heal()
-            await broker.reopen_partition("t", 0)
+            await broker.topic_admin.reopen_partition("t", 0)
             values = [value for _, _, value in leased(await waiting)]
             assert values[0] == b"stored"  # the other may be stored, too
 

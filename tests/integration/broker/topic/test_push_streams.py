@@ -107,7 +107,7 @@ def test_a_stream_ends_when_its_topic_is_deleted(tmp_path: Path) -> None:
     async def test(node: Node) -> None:
         has_room, full = node.open(), node.open(0, consumer="d")
         await until(lambda: node.topic.receiver.waiters.count(GROUP))
-        await node.broker.delete_topic("t")
+        await node.broker.topic_admin.delete("t")
         await has_room.ended()
         await full.ended()
 

@@ -67,7 +67,9 @@ def on_node(
         disk = BrokenDisk()
         async with broker_on(path, disk=disk) as broker:
             settings = {"delivery.ordering": ordering}
-            await test(Node(broker, await broker.create_topic("t", partitions, settings), disk))
+            await test(
+                Node(broker, await broker.topic_admin.create("t", partitions, settings), disk)
+            )
 
     run(main())
 
@@ -216,7 +218,7 @@ def test_all_who_wait_are_told_when_the_topic_is_deleted(tmp_path: Path) -> None
     async def test(node: Node) -> None:
         own, other = node.ask(), node.wait_until_ready(node.receiver.ready_count(GROUP))
         await node.waiting(2)
-        await node.broker.delete_topic("t")
+        await node.broker.topic_admin.delete("t")
         for each in (own, other):
             with pytest.raises((TopicNotFound, ShuttingDown)):
                 await each
@@ -230,7 +232,7 @@ def test_a_receive_follows_the_ordering_of_its_group(tmp_path: Path) -> None:
     async def test(node: Node) -> None:
         waiting = node.ask()
         await node.waiting(1)
-        await node.broker.configure_group(node.topic, GROUP, {"ordering": "partition"})
+        await node.broker.group_admin.configure(node.topic, GROUP, {"ordering": "partition"})
         await until(lambda: node.receiver.waiters.count(f"{GROUP}/c") == 1)
         await publish(node.topic, b"a")
         assert await waiting == [(0, 1, b"a")]

@@ -27,7 +27,7 @@ from tests.support.broker.harness import (
 def test_an_ack_sent_again_is_done_and_counts_once(tmp_path: Path) -> None:
     async def main() -> None:
         async with broker_on(tmp_path) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             await publish(topic, b"a", b"b", b"c")
             given = receipts(await topic.receiver.receive("g", options()), topic.id)
             for _ in range(3):
@@ -48,7 +48,7 @@ def test_an_ack_sent_again_is_done_and_counts_once(tmp_path: Path) -> None:
 def test_a_message_that_another_lease_acknowledged_is_lost_for_the_first(tmp_path: Path) -> None:
     async def main() -> None:
         async with broker_on(tmp_path) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             await publish(topic, b"a", b"b")
             first = receipts(await topic.receiver.receive("g", options()), topic.id)
             topic.partitions[0].leases.end_lease("g", first[0].token, "gone")
@@ -65,7 +65,7 @@ def test_a_message_that_another_lease_acknowledged_is_lost_for_the_first(tmp_pat
 def test_each_piece_of_a_receipt_says_what_became_of_it(tmp_path: Path) -> None:
     async def main() -> None:
         async with broker_on(tmp_path) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             await publish(topic, *(b"%d" % n for n in range(9)))
             (whole,) = receipts(await topic.receiver.receive("g", options()), topic.id)
 
@@ -87,7 +87,7 @@ def test_each_piece_of_a_receipt_says_what_became_of_it(tmp_path: Path) -> None:
 def test_what_a_group_gets_again_is_not_done(tmp_path: Path, is_deleted: bool) -> None:
     async def main() -> None:
         async with broker_on(tmp_path) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             await publish(topic, b"a", b"b", b"c")
             (whole,) = receipts(await topic.receiver.receive("g", options()), topic.id)
             assert await settle_acked(topic, "g", [whole]) == (3, [])
@@ -117,7 +117,7 @@ def test_the_largest_ack_is_done_again_though_it_was_recorded_in_slices(
 
     async def main() -> None:
         async with broker_on(tmp_path) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             await topic.publisher.publish_messages([RoutedMessage(0, Message(b""))] * count)
             (whole,) = receipts(await topic.receiver.receive("g", options(count)), topic.id)
             single = [whole._replace(start=n, end=n + 1) for n in range(count)]
@@ -132,7 +132,7 @@ def test_a_request_searches_for_a_bounded_number_of_acks(tmp_path: Path) -> None
 
     async def main() -> None:
         async with broker_on(tmp_path) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             await publish(topic, *(b"%d" % n for n in range(count)))
             (whole,) = receipts(await topic.receiver.receive("g", options(count)), topic.id)
             single = [whole._replace(start=n, end=n + 1) for n in range(count)]
@@ -147,7 +147,7 @@ def test_a_request_searches_for_a_bounded_number_of_acks(tmp_path: Path) -> None
 def test_an_ack_whose_message_is_deleted_is_lost(tmp_path: Path) -> None:
     async def main() -> None:
         async with broker_on(tmp_path, segment__bytes="64KiB") as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             await publish(topic, b"a")
             given = receipts(await topic.receiver.receive("g", options()), topic.id)
             assert await settle_acked(topic, "g", given) == (1, [])
@@ -163,7 +163,7 @@ def test_an_ack_whose_message_is_deleted_is_lost(tmp_path: Path) -> None:
 def test_an_ack_of_a_message_that_lost_its_offset_to_another_is_lost(tmp_path: Path) -> None:
     async def main() -> None:
         async with broker_on(tmp_path) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             await publish(topic, b"a", b"b")
             (whole,) = receipts(await topic.receiver.receive("g", options()), topic.id)
             assert await settle_acked(topic, "g", [whole]) == (2, [])

@@ -69,7 +69,7 @@ def _fast_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_message_and_the_lease_of_who_waits_are_one_record(tmp_path: Path) -> None:
     async def main() -> None:
         async with broker_on(tmp_path, journaled=True) as broker:
-            topic = await broker.create_topic("t", 1)
+            topic = await broker.topic_admin.create("t", 1)
             receive = await waiting(topic, "g")
             await settled(topic)
             before = records(broker)
@@ -83,7 +83,7 @@ def test_a_message_and_the_lease_of_who_waits_are_one_record(tmp_path: Path) -> 
 def test_without_a_waiting_receive_the_lease_is_a_record_of_its_own(tmp_path: Path) -> None:
     async def main() -> None:
         async with broker_on(tmp_path, journaled=True) as broker:
-            topic = await broker.create_topic("t", 1)
+            topic = await broker.topic_admin.create("t", 1)
             before = records(broker)
             await publish(topic, b"x")
             assert leased(await topic.receiver.receive("g", options())) == [(0, 1, b"x")]
@@ -107,7 +107,7 @@ def test_a_power_cut_keeps_both_or_neither(tmp_path: Path) -> None:
         async with broker_on(
             tmp_path / "node", disk=disk, metadata=metadata, journaled=True
         ) as broker:
-            topic = await broker.create_topic("t", 1)
+            topic = await broker.topic_admin.create("t", 1)
             receive = await waiting(topic, "g")
             await settled(topic)
             disk.fault = keep
@@ -128,7 +128,7 @@ def test_the_event_loop_itself_writes_what_is_staged(tmp_path: Path) -> None:
     async def main() -> None:
         disk = BrokenDisk()
         async with broker_on(tmp_path, disk=disk, journaled=True) as broker:
-            topic = await broker.create_topic("t", 1)
+            topic = await broker.topic_admin.create("t", 1)
             receive = await waiting(topic, "g")
             await settled(topic)
             writers: set[int] = set()
@@ -148,7 +148,7 @@ def test_nothing_is_staged_while_a_thread_writes(tmp_path: Path) -> None:
     async def main() -> None:
         disk = BrokenDisk()
         async with broker_on(tmp_path, disk=disk, journaled=True) as broker:
-            topic = await broker.create_topic("t", 1)
+            topic = await broker.topic_admin.create("t", 1)
             receive = await waiting(topic, "g")
             await settled(topic)
             broker.commit_turn._thread_until_s = asyncio.get_running_loop().time() + 60
@@ -167,7 +167,7 @@ def test_nothing_is_staged_while_a_thread_writes(tmp_path: Path) -> None:
 def test_a_larger_batch_is_delivered_after_its_record(tmp_path: Path) -> None:
     async def main() -> None:
         async with broker_on(tmp_path, journaled=True) as broker:
-            topic = await broker.create_topic("t", 1)
+            topic = await broker.topic_admin.create("t", 1)
             for size_bytes, more in ((limits.JOURNAL_STAGED_BYTES_MAX // 2, 1), (40_000, 2)):
                 receive = await waiting(topic, "g")
                 await settled(topic)
@@ -183,7 +183,7 @@ def test_a_larger_batch_is_delivered_after_its_record(tmp_path: Path) -> None:
 def test_each_waiting_group_gets_the_message_once(tmp_path: Path) -> None:
     async def main() -> None:
         async with broker_on(tmp_path, journaled=True) as broker:
-            topic = await broker.create_topic("t", 2)
+            topic = await broker.topic_admin.create("t", 2)
             names = [f"g{n}" for n in range(9)]
             receives = [await waiting(topic, name) for name in names]
             late = [await waiting(topic, name) for name in names]
@@ -200,7 +200,7 @@ def test_a_failed_sync_answers_neither_the_publish_nor_the_receive(tmp_path: Pat
     async def main() -> None:
         disk = BrokenDisk()
         async with quick_broker_on(tmp_path, disk=disk, journaled=True) as broker:
-            topic = await broker.create_topic("t", 1)
+            topic = await broker.topic_admin.create("t", 1)
             receive = await waiting(topic, "g")
             await settled(topic)
             disk.fail("sync", ".journal", errno.EIO)
@@ -219,7 +219,7 @@ def test_a_full_disk_leaves_no_lease_of_what_it_did_not_take(tmp_path: Path) -> 
     async def main() -> None:
         disk = BrokenDisk()
         async with quick_broker_on(tmp_path, disk=disk, journaled=True) as broker:
-            topic = await broker.create_topic("t", 2)
+            topic = await broker.topic_admin.create("t", 2)
             await publish(topic, b"before", b"before")
             await ack(topic, "g", await topic.receiver.receive("g", options()))
             receive = await waiting(topic, "g")
@@ -242,7 +242,7 @@ def test_a_full_disk_leaves_no_message_that_it_did_not_take(tmp_path: Path) -> N
     async def main() -> None:
         disk = BrokenDisk()
         async with quick_broker_on(tmp_path, disk=disk, journaled=True) as broker:
-            topic = await broker.create_topic("t", 2)
+            topic = await broker.topic_admin.create("t", 2)
             receive = await waiting(topic, "g")
             await settled(topic)
             disk.fail("append", "messages")
@@ -263,7 +263,7 @@ def test_a_message_outlives_the_failure_of_its_lease(tmp_path: Path) -> None:
     async def main() -> None:
         disk = BrokenDisk()
         async with quick_broker_on(tmp_path, disk=disk, journaled=True) as broker:
-            topic = await broker.create_topic("t", 1)
+            topic = await broker.topic_admin.create("t", 1)
             receive = await waiting(topic, "g")
             await settled(topic)
             disk.fail("append", "events")
@@ -280,7 +280,7 @@ def test_a_message_outlives_the_failure_of_its_lease(tmp_path: Path) -> None:
 def test_a_receive_that_ends_as_it_is_served_gives_the_message_back(tmp_path: Path) -> None:
     async def main() -> None:
         async with broker_on(tmp_path, journaled=True) as broker:
-            topic = await broker.create_topic("t", 1)
+            topic = await broker.topic_admin.create("t", 1)
             receive, other = await waiting(topic, "g"), await waiting(topic, "g")
             serve = topic.receiver.waiters.wake
 
@@ -329,7 +329,7 @@ def test_each_message_is_delivered_once_to_those_who_wait(tmp_path: Path, seed: 
                 tmp_path, metadata=metadata, clock=clock, journaled=True, partitions=2
             ) as broker:
                 settings = {"delivery.ordering": chance.choice(("none", "key"))}
-                topic = broker.topics.get("t") or await broker.create_topic("t", 2, settings)
+                topic = broker.topics.get("t") or await broker.topic_admin.create("t", 2, settings)
                 consumers = [
                     asyncio.ensure_future(consume(topic, group)) for group in "ab" for _ in range(3)
                 ]

@@ -107,7 +107,9 @@ def test_each_message_is_settled_by_its_lease_and_the_others_are_told(
     async def test() -> None:
         chance, clock = Random(seed), ManualClock()
         async with broker_on(tmp_path, clock=clock, partitions=PARTITIONS) as broker:
-            topic = await broker.create_topic("t", PARTITIONS, {"delivery.dead_letters": False})
+            topic = await broker.topic_admin.create(
+                "t", PARTITIONS, {"delivery.dead_letters": False}
+            )
             for number in range(PARTITIONS):
                 await publish(topic, *[b"v"] * COUNT, partition=number)
             twin, settler = Twin(topic, clock), topic.settler
@@ -146,7 +148,7 @@ def test_each_message_is_settled_by_its_lease_and_the_others_are_told(
 def test_what_was_released_is_ready_at_once_and_counts_no_attempt(tmp_path: Path) -> None:
     async def test() -> None:
         async with broker_on(tmp_path, partitions=2) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             for number in range(2):
                 await publish(topic, b"v", partition=number)
             batches = await topic.receiver.receive(GROUP, options())
@@ -162,7 +164,7 @@ def test_what_was_released_is_ready_at_once_and_counts_no_attempt(tmp_path: Path
 def test_a_nack_wakes_who_waits(tmp_path: Path) -> None:
     async def test() -> None:
         async with broker_on(tmp_path) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             await publish(topic, b"v")
             batches = await topic.receiver.receive(GROUP, options())
             count, failed = await topic.settler.nack(GROUP, receipts(batches), 0, "busy")
@@ -180,7 +182,7 @@ def test_receipts_of_a_partition_that_fails_are_told_with_its_error(
     async def test() -> None:
         disk = BrokenDisk()
         async with quick_broker_on(tmp_path, disk=disk, partitions=2) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             for number in range(partitions):
                 await publish(topic, b"v", partition=number)
             batches = await topic.receiver.receive(GROUP, options())

@@ -16,8 +16,8 @@ def test_large_batches_of_a_topic_that_hangs_hold_up_no_other_topic(tmp_path: Pa
     async def main() -> None:
         disk, large = BrokenDisk(), bytes(limits.JOURNAL_ENTRY_BYTES_MAX)
         async with broker_on(tmp_path, disk=disk) as broker:
-            slow = await broker.create_topic("slow", PARTITIONS)
-            other = await broker.create_topic("other", 1)
+            slow = await broker.topic_admin.create("slow", PARTITIONS)
+            other = await broker.topic_admin.create("other", 1)
             disk.hold("slow/")
             hanging = [
                 asyncio.create_task(publish(slow, large, partition=number))

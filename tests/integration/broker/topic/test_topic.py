@@ -48,7 +48,7 @@ def test_a_group_is_stored_at_its_first_receive_and_counts_in_each_partition(
     async def main() -> None:
         metadata = MemoryMetadata()
         async with broker_on(tmp_path, metadata=metadata) as broker:
-            topic = await broker.create_topic("t", 3)
+            topic = await broker.topic_admin.create("t", 3)
             for group in ("a", "b"):
                 assert await topic.receiver.receive(group, options()) == []
             assert metadata.group_settings == {("t", "a"): {}, ("t", "b"): {}}
@@ -62,7 +62,7 @@ def test_acks_that_no_partition_can_record_fail_as_one(tmp_path: Path) -> None:
     async def main() -> None:
         disk = BrokenDisk()
         async with broker_on(tmp_path, disk=disk) as broker:
-            topic = await broker.create_topic("t", 2)
+            topic = await broker.topic_admin.create("t", 2)
             await publish(topic, b"a", partition=0)
             await publish(topic, b"b", partition=1)
             found = await topic.receiver.receive("g", options())
@@ -89,9 +89,9 @@ def test_topics_groups_and_progress_survive_a_restart(tmp_path: Path) -> None:
                 auto_create=True,
             )
             await broker.start()
-            topic = await broker.topic_for_publish("t")
+            topic = await broker.topic_admin.topic_for_publish("t")
             await publish(topic, b"%d" % turn, partition=1)
-            await broker.remember_group(topic, "g")
+            await broker.group_admin.remember(topic, "g")
             found = await topic.receiver.receive("g", options())
             assert leased(found) == [(turn, 1, b"%d" % turn)]
             await ack(topic, "g", found)
@@ -105,13 +105,13 @@ def test_a_topic_can_get_more_partitions_but_not_fewer(tmp_path: Path) -> None:
     async def main() -> None:
         metadata = MemoryMetadata()
         async with broker_on(tmp_path, metadata=metadata) as broker:
-            topic = await broker.create_topic("t", 1)
+            topic = await broker.topic_admin.create("t", 1)
             await publish(topic, b"a")
-            await broker.alter_topic("t", {"retention.age": "1h"}, 3)
+            await broker.topic_admin.alter("t", {"retention.age": "1h"}, 3)
             await publish(topic, b"b", partition=2)
             assert len(leased(await topic.receiver.receive("g", options()))) == 2
             with pytest.raises(InvalidInput):
-                await broker.alter_topic("t", {}, 2)
+                await broker.topic_admin.alter("t", {}, 2)
             with pytest.raises(PartitionNotFound):
                 topic.partitions[3]
         async with broker_on(tmp_path, metadata=metadata) as broker:
@@ -127,10 +127,10 @@ def test_a_crash_after_the_row_was_written_leaves_a_topic_that_opens(tmp_path: P
         async with broker_on(tmp_path, metadata=metadata, disk=disk) as broker:
             disk.fail("open", "t/1")
             with pytest.raises((OSError, GoqError)):
-                await broker.create_topic("t", 3)
+                await broker.topic_admin.create("t", 3)
             assert "t" not in broker.topics
             disk.heal()
-            topic = await broker.create_topic("t", 3)  # once more, now with room
+            topic = await broker.topic_admin.create("t", 3)  # once more, now with room
             await publish(topic, b"x", partition=2)
         async with broker_on(tmp_path, metadata=metadata) as broker:
             assert broker.topic("t").partitions[2].end_offset == 1
@@ -150,13 +150,13 @@ def test_a_deletion_that_was_cut_short_is_finished_at_the_next_start(
                 raise OSError(errno.EIO, "EIO")
 
         async with broker_on(tmp_path, metadata=metadata, disk=disk) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             await publish(topic, b"old")
             metadata.before = broken
             if step == "remove_dir":
                 disk.fail("remove_dir", "t", errno.EIO)
             with pytest.raises(OSError, match=r"EIO|Input"):
-                await broker.delete_topic("t")
+                await broker.topic_admin.delete("t")
             with pytest.raises(TopicNotFound):
                 broker.topic("t")
         metadata.before = lambda _change: None
@@ -172,15 +172,15 @@ def test_a_topic_made_anew_after_a_failed_deletion_is_empty(tmp_path: Path) -> N
     async def main() -> None:
         disk = BrokenDisk()
         async with broker_on(tmp_path, disk=disk) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             await publish(topic, b"old")
             disk.fail("remove_dir", "t", errno.EIO)
             with pytest.raises(OSError, match="Input"):
-                await broker.delete_topic("t")
+                await broker.topic_admin.delete("t")
             with pytest.raises(OSError, match="Input"):
-                await broker.create_topic("t")
+                await broker.topic_admin.create("t")
             disk.heal()
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             assert await topic.receiver.receive("g", options()) == []
             assert await publish(topic, b"new") == [0]
 
@@ -192,7 +192,7 @@ def test_folders_that_the_database_lost_are_taken_up_and_other_names_left_alone(
 ) -> None:
     async def main() -> None:
         async with broker_on(tmp_path) as broker:
-            topic = await broker.create_topic("orders", 3)
+            topic = await broker.topic_admin.create("orders", 3)
             await publish(topic, b"x", partition=2)
         (tmp_path / "topics" / "stray-file").write_text("not a topic")
         (tmp_path / "topics" / "no-partitions").mkdir()
@@ -212,7 +212,7 @@ def test_deleting_a_topic_in_full_traffic_hangs_nobody(tmp_path: Path) -> None:
     async def main() -> None:
         metadata = MemoryMetadata()
         async with broker_on(tmp_path, metadata=metadata, fsync="never") as broker:
-            topic = await broker.create_topic("t", 3)
+            topic = await broker.topic_admin.create("t", 3)
 
             async def produce() -> None:
                 while True:
@@ -226,12 +226,12 @@ def test_deleting_a_topic_in_full_traffic_hangs_nobody(tmp_path: Path) -> None:
 
             tasks = [asyncio.ensure_future(work()) for work in [produce, consume] * 8]
             await until(lambda: topic.stats.delivered_messages > 200)
-            await broker.delete_topic("t")
+            await broker.topic_admin.delete("t")
             results = await asyncio.gather(*tasks, return_exceptions=True)
             assert all(isinstance(result, GoqError) for result in results), results
             assert not (tmp_path / "topics" / "t").exists()
             assert not metadata.rows
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             assert await publish(topic, b"first") == [0]
 
     run(main())
@@ -241,11 +241,11 @@ def test_creating_twice_at_once_makes_one_topic(tmp_path: Path) -> None:
     async def main() -> None:
         async with broker_on(tmp_path) as broker:
             made = await asyncio.gather(
-                *[broker.create_topic("t") for _ in range(5)], return_exceptions=True
+                *[broker.topic_admin.create("t") for _ in range(5)], return_exceptions=True
             )
             assert sum(isinstance(m, TopicExists) for m in made) == 4
             first, second = await asyncio.gather(
-                broker.topic_for_publish("u"), broker.topic_for_publish("u")
+                broker.topic_admin.topic_for_publish("u"), broker.topic_admin.topic_for_publish("u")
             )
             assert first is second
 
@@ -260,16 +260,16 @@ def test_so_many_topics_and_groups_and_no_more(
 
     async def main() -> None:
         async with broker_on(tmp_path) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             with pytest.raises(NodeFull):
-                await broker.create_topic("u")
-            await broker.remember_group(topic, "g")
+                await broker.topic_admin.create("u")
+            await broker.group_admin.remember(topic, "g")
             with pytest.raises(NodeFull):
-                await broker.remember_group(topic, "h")
+                await broker.group_admin.remember(topic, "h")
             with pytest.raises(InvalidInput):
-                await broker.create_topic("v", 0)
+                await broker.topic_admin.create("v", 0)
             with pytest.raises(InvalidInput):
-                await broker.create_topic("no/name")
+                await broker.topic_admin.create("no/name")
 
     run(main())
 
@@ -278,12 +278,12 @@ def test_a_deleted_group_begins_anew(tmp_path: Path) -> None:
     async def main() -> None:
         metadata = MemoryMetadata()
         async with broker_on(tmp_path, metadata=metadata) as broker:
-            topic = await broker.create_topic("t", 2)
-            await broker.remember_group(topic, "g")
+            topic = await broker.topic_admin.create("t", 2)
+            await broker.group_admin.remember(topic, "g")
             for partition in range(2):
                 await publish(topic, b"x", partition=partition)
             found = await topic.receiver.receive("g", options())
-            await broker.delete_group(topic, "g")
+            await broker.group_admin.delete(topic, "g")
             given = [Receipt(d.partition, d.token, 0, 1) for d in found]
             done, lost = await settle_acked(topic, "g", given)
             assert (done, len(lost)) == (0, 2)
@@ -307,7 +307,7 @@ def test_keys_stay_together_and_keyless_messages_go_round_by_bytes_or_time(
 
     async def main() -> None:
         async with broker_on(tmp_path, partitions=4) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             placed = [RoutedMessage(None, Message(b"v", key=b"k%d" % n)) for n in range(50)]
             for stored, (_, message) in zip(
                 await topic.publisher.publish_messages(placed), placed, strict=True
@@ -330,7 +330,7 @@ def test_keys_stay_together_and_keyless_messages_go_round_by_bytes_or_time(
 def test_receipts_of_partitions_that_are_not_there_are_lost_not_an_error(tmp_path: Path) -> None:
     async def main() -> None:
         async with broker_on(tmp_path) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             receipt = Receipt(7, 1, 0, 1)
             answer = await settle_acked(topic, "g", [receipt])
             assert answer == (0, [receipt])
@@ -347,7 +347,7 @@ def test_retention_goes_on_with_the_other_topics_when_one_fails(
             tmp_path, clock=clock, disk=disk, segment__age="1h", retention__age="1h"
         ) as broker:
             for name in ("a", "b"):
-                await publish(await broker.create_topic(name), b"x")
+                await publish(await broker.topic_admin.create(name), b"x")
             clock.advance_ms(8_000_000)
             disk.fail("remove", "a/0/messages", errno.EIO)
             await broker.retention_manager.apply()
@@ -361,7 +361,7 @@ def test_retention_goes_on_with_the_other_topics_when_one_fails(
 def test_a_partition_with_more_urgent_messages_is_asked_first(tmp_path: Path) -> None:
     async def main() -> None:
         async with broker_on(tmp_path) as broker:
-            topic = await broker.create_topic("t", 3)
+            topic = await broker.topic_admin.create("t", 3)
             for partition, lane in ((0, 2), (1, 0), (2, 1)):
                 placed = [
                     RoutedMessage(partition, Message(b"%d" % lane, lane=lane)) for _ in range(2)
@@ -378,7 +378,7 @@ def test_new_partitions_are_made_several_at_a_time(tmp_path: Path) -> None:
         disk = BrokenDisk()
         async with broker_on(tmp_path, disk=disk) as broker:
             disk.hold("/0/", operation="make_dir")
-            creating = asyncio.ensure_future(broker.create_topic("t", 4))
+            creating = asyncio.ensure_future(broker.topic_admin.create("t", 4))
             await until(disk.holding.is_set)
             await until(lambda: disk.count("make_dir", "/3/events"))
             disk.release()
@@ -392,14 +392,14 @@ def test_partitions_that_could_not_be_made_are_made_by_the_next_try(tmp_path: Pa
     async def main() -> None:
         disk = BrokenDisk()
         async with broker_on(tmp_path, disk=disk) as broker:
-            topic = await broker.create_topic("t", 1)
+            topic = await broker.topic_admin.create("t", 1)
             disk.fail("make_dir", "/2/")
             with pytest.raises(GoqError):
-                await broker.alter_topic("t", {}, 6)
+                await broker.topic_admin.alter("t", {}, 6)
             assert list(topic.partitions.numbers()) == [0, 1]
             assert topic.partitions.count == 2
             disk.heal()
-            await broker.alter_topic("t", {}, 6)
+            await broker.topic_admin.alter("t", {}, 6)
             for partition in range(6):
                 await publish(topic, b"x", partition=partition)
             assert len(await topic.receiver.receive("g", options())) == 6

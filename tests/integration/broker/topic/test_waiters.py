@@ -141,7 +141,7 @@ async def _waiting(topic: Topic, count: int, **asked: int) -> list[asyncio.Task[
 def test_one_message_wakes_one_of_a_thousand_waiters(tmp_path: Path) -> None:
     async def main() -> None:
         async with broker_on(tmp_path) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             tasks = [
                 asyncio.ensure_future(topic.receiver.receive("g", options(wait_ms=60_000)))
                 for _ in range(1000)
@@ -172,7 +172,7 @@ def test_one_message_wakes_one_of_a_thousand_waiters(tmp_path: Path) -> None:
 def test_a_thousand_waiters_get_a_thousand_messages_of_one_publish(tmp_path: Path) -> None:
     async def main() -> None:
         async with broker_on(tmp_path) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             tasks = [
                 asyncio.ensure_future(topic.receiver.receive("g", options(1, wait_ms=60_000)))
                 for _ in range(1000)
@@ -189,7 +189,7 @@ def test_a_retry_reaches_a_waiter_though_the_one_who_knew_of_it_left(tmp_path: P
     async def main() -> None:
         clock = ManualClock()
         async with broker_on(tmp_path, clock=clock) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             await publish(topic, b"x")
             deliveries = await topic.receiver.receive("g", options())
             first, second = await _waiting(topic, 2)
@@ -208,7 +208,7 @@ def test_a_retry_that_is_due_wakes_one_waiter_not_all(tmp_path: Path) -> None:
     async def main() -> None:
         clock = ManualClock()
         async with broker_on(tmp_path, clock=clock) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             await publish(topic, b"x")
             deliveries = await topic.receiver.receive("g", options())
             tasks = await _waiting(topic, 50)
@@ -238,7 +238,7 @@ def test_a_retry_in_a_partition_that_is_offline_does_not_keep_the_node_busy(tmp_
     async def main() -> None:
         disk = BrokenDisk()
         async with broker_on(tmp_path, disk=disk, partitions=2, topic_parameters=slow) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             await publish(topic, b"x")
             deliveries = await topic.receiver.receive("g", options())
             await nack(topic, "g", deliveries, 0)
@@ -261,7 +261,7 @@ def test_a_retry_in_a_partition_that_is_offline_does_not_keep_the_node_busy(tmp_
 def test_a_receive_woken_in_vain_is_still_served_before_later_ones(tmp_path: Path) -> None:
     async def main() -> None:
         async with broker_on(tmp_path) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             first, second = await _waiting(topic, 2)
             topic.receiver.wake()
             assert topic.receiver.waiters.count("g") == 1
@@ -282,7 +282,7 @@ def test_a_consumer_that_leaves_before_its_lease_is_durable_gives_the_messages_b
     async def main() -> None:
         disk = BrokenDisk()
         async with broker_on(tmp_path, disk=disk) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             await publish(topic, b"x", b"y")
             disk.hold("events")
             gone = asyncio.ensure_future(topic.receiver.receive("g", options()))
@@ -303,7 +303,7 @@ def test_a_woken_consumer_that_leaves_while_it_fetches_passes_that_on(tmp_path: 
     async def main() -> None:
         disk = BrokenDisk()
         async with broker_on(tmp_path, disk=disk) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             first, second = await _waiting(topic, 2)
             fetching = asyncio.Event()
 
@@ -327,10 +327,13 @@ def test_a_woken_consumer_that_leaves_while_it_fetches_passes_that_on(tmp_path: 
 def test_waiting_ends_with_the_reason_when_the_topic_or_the_node_goes(tmp_path: Path) -> None:
     async def main() -> None:
         async with broker_on(tmp_path) as broker:
-            gone, stays = await broker.create_topic("gone"), await broker.create_topic("stays")
+            gone, stays = (
+                await broker.topic_admin.create("gone"),
+                await broker.topic_admin.create("stays"),
+            )
             (first,) = await _waiting(gone, 1)
             (second,) = await _waiting(stays, 1)
-            await broker.delete_topic("gone")
+            await broker.topic_admin.delete("gone")
             with pytest.raises(TopicNotFound):
                 await first
         with pytest.raises(ShuttingDown):
@@ -342,7 +345,7 @@ def test_waiting_ends_with_the_reason_when_the_topic_or_the_node_goes(tmp_path: 
 def test_a_reader_of_the_log_is_woken_by_the_next_message(tmp_path: Path) -> None:
     async def main() -> None:
         async with broker_on(tmp_path) as broker:
-            topic = await broker.create_topic("t")
+            topic = await broker.topic_admin.create("t")
             readers = [
                 asyncio.ensure_future(topic.receiver.log_readers.wait(0, offset, 60_000))
                 for offset in (0, 0, 1)

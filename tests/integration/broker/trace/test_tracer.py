@@ -88,7 +88,7 @@ def test_the_trace_of_every_message_is_what_was_done(
             async with broker_on(path, metadata=metadata, clock=clock, **SETTINGS) as broker:
                 twin.bind(broker)
                 if not turn:
-                    await broker.create_topic(TOPIC, 1)
+                    await broker.topic_admin.create(TOPIC, 1)
                 for _ in range(STEPS):
                     await twin.act()
                 await check(twin)
@@ -111,7 +111,7 @@ def test_a_deleted_message_is_told_of_as_long_as_its_events_are_there(tmp_path: 
     async def main() -> None:
         clock = ManualClock()
         async with broker_on(tmp_path, clock=clock, retention__age="7d") as broker:
-            topic = await broker.create_topic(TOPIC)
+            topic = await broker.topic_admin.create(TOPIC)
             await publish(topic, b"old")
             await ack(topic, "g", await topic.receiver.receive("g", options()))
             await roll(topic)
@@ -142,7 +142,7 @@ def test_a_message_deleted_before_its_events_is_not_found_and_that_says_when(
     async def main() -> None:
         clock = ManualClock()
         async with broker_on(tmp_path, clock=clock, retention__age="7d") as broker:
-            topic = await broker.create_topic(TOPIC)
+            topic = await broker.topic_admin.create(TOPIC)
             for _ in range(4):
                 for _ in range(5):
                     await publish(topic, b"x")
@@ -165,7 +165,7 @@ def test_the_time_until_which_it_is_kept_is_that_of_its_segment(tmp_path: Path) 
     async def main() -> None:
         clock = ManualClock()
         async with broker_on(tmp_path, clock=clock, retention__age="none") as broker:
-            topic = await broker.create_topic(TOPIC)
+            topic = await broker.topic_admin.create(TOPIC)
             await publish(topic, b"first")
             began_us = clock.wall_us()
             clock.advance_ms(5000)
@@ -173,7 +173,7 @@ def test_the_time_until_which_it_is_kept_is_that_of_its_segment(tmp_path: Path) 
             tracing = Tracer(broker)
             first = MessageId(TOPIC, 0, 0)
             assert (await tracing.trace(first)).message.retained_until_us is None
-            await broker.alter_topic(TOPIC, {"retention.age": "1d"})
+            await broker.topic_admin.alter(TOPIC, {"retention.age": "1d"})
             day_us = DAY_MS * 1000
             found = (await tracing.trace(first)).message.retained_until_us
             assert found == began_us + day_us
@@ -188,7 +188,7 @@ def test_the_time_until_which_it_is_kept_is_that_of_its_segment(tmp_path: Path) 
 def test_a_message_that_was_due_when_it_came_was_not_scheduled(tmp_path: Path) -> None:
     async def main() -> None:
         async with broker_on(tmp_path) as broker:
-            topic = await broker.create_topic(TOPIC)
+            topic = await broker.topic_admin.create(TOPIC)
             now_ms = broker.clock.wall_ms()
             placed = [RoutedMessage(0, Message(b"x", deliver_at_ms=now_ms + n)) for n in (-5, 0, 1)]
             await topic.publisher.publish_messages(placed)
@@ -202,7 +202,7 @@ def test_a_damaged_message_has_the_steps_that_its_events_tell(tmp_path: Path) ->
     async def main() -> None:
         metadata = MemoryMetadata()
         async with broker_on(tmp_path, metadata=metadata) as broker:
-            topic = await broker.create_topic(TOPIC)
+            topic = await broker.topic_admin.create(TOPIC)
             await publish(topic, b"a" * 50)
             await publish(topic, b"b" * 50)
             await ack(topic, "g", await topic.receiver.receive("g", options()))
@@ -234,10 +234,10 @@ def test_copies_are_found_between_those_of_others(tmp_path: Path) -> None:
 
     async def main() -> None:
         async with broker_on(tmp_path, topic_parameters=parameters) as broker:
-            topic = await broker.create_topic(TOPIC)
+            topic = await broker.topic_admin.create(TOPIC)
             for number in range(12):
                 await publish(topic, b"%d" % number)
-            dead = await broker.create_topic(TOPIC + ".dlq")
+            dead = await broker.topic_admin.create(TOPIC + ".dlq")
             await reject_all(topic, "g", 12)
             while topic.partitions[0].outbox_entries:
                 await publish(dead, b"another")
@@ -263,7 +263,7 @@ def test_headers_name_an_origin_only_where_dead_letters_of_it_lie(tmp_path: Path
         async with broker_on(tmp_path) as broker:
             claim = Message(b"x", headers=(("goq-dead-id", b"t:0:7"),))
             for name, origin in (("t.dlq", MessageId("t", 0, 7)), ("other", None)):
-                topic = await broker.create_topic(name, 1)
+                topic = await broker.topic_admin.create(name, 1)
                 await topic.publisher.publish_messages([RoutedMessage(0, claim)])
                 trace = await Tracer(broker).trace(MessageId(name, 0, 0))
                 assert [step.origin for step in trace.steps] == [origin]
@@ -274,7 +274,7 @@ def test_headers_name_an_origin_only_where_dead_letters_of_it_lie(tmp_path: Path
 def test_a_life_of_many_deaths_is_followed_up_to_a_bound(tmp_path: Path) -> None:
     async def main() -> None:
         async with broker_on(tmp_path) as broker:
-            topic = await broker.create_topic(TOPIC)
+            topic = await broker.topic_admin.create(TOPIC)
             await publish(topic, b"x")
             for _ in range(4):
                 await reject_all(topic, "g", 1)
@@ -312,7 +312,7 @@ def test_a_trace_reads_few_events_for_each_of_many_copies(tmp_path: Path) -> Non
     async def main() -> None:
         disk = CountingDisk()
         async with broker_on(tmp_path, disk=disk) as broker:
-            topic = await broker.create_topic(TOPIC)
+            topic = await broker.topic_admin.create(TOPIC)
             await publish(topic, b"x")
             for _ in range(6):
                 await reject_all(topic, "g", 1)
@@ -334,11 +334,11 @@ def test_a_trace_reads_few_events_for_each_of_many_copies(tmp_path: Path) -> Non
 def test_where_the_dead_letters_are_gone_the_message_is_still_told_of(tmp_path: Path) -> None:
     async def main() -> None:
         async with broker_on(tmp_path) as broker:
-            topic = await broker.create_topic(TOPIC)
+            topic = await broker.topic_admin.create(TOPIC)
             await publish(topic, b"x")
             await reject_all(topic, "g", 1)
             await left(topic)
-            await broker.delete_topic(TOPIC + ".dlq")
+            await broker.topic_admin.delete(TOPIC + ".dlq")
             trace = await Tracer(broker).trace(MessageId(TOPIC, 0, 0))
             assert names(trace) == ["PUBLISHED", "DELIVERED", "REJECTED", "DEAD_LETTERED"]
             assert trace.steps[-1].to is None
@@ -361,7 +361,7 @@ def test_a_trace_of_many_steps_is_put_together_in_a_thread(
 
     async def main() -> None:
         async with broker_on(tmp_path) as broker:
-            topic = await broker.create_topic("t", 1)
+            topic = await broker.topic_admin.create("t", 1)
             await publish(topic, b"v")
             await ack(topic, "g", await topic.receiver.receive("g", options()))
             monkeypatch.setattr(tracer, "build_trace", building)

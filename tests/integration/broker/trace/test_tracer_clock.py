@@ -56,7 +56,7 @@ def test_events_of_live_messages_stay_when_a_clock_that_was_ahead_is_set_back(
     async def main() -> None:
         clock = ManualClock()
         async with broker_on(tmp_path, clock=clock, retention__age="7d") as broker:
-            topic = await broker.create_topic(TOPIC)
+            topic = await broker.topic_admin.create(TOPIC)
             clock.advance_ms(DAY_MS)
             await publish(topic, b"first")
             clock.advance_ms(-DAY_MS)
@@ -82,7 +82,7 @@ def test_events_of_deleted_messages_go_whatever_their_time_was(tmp_path: Path) -
     async def main() -> None:
         clock = ManualClock()
         async with broker_on(tmp_path, clock=clock) as broker:
-            topic = await broker.create_topic(TOPIC)
+            topic = await broker.topic_admin.create(TOPIC)
             partition = topic.partitions[0]
             clock.advance_ms(DAY_MS)
             await live(topic, 20)
@@ -103,7 +103,7 @@ def test_events_of_deleted_messages_go_whatever_their_time_was(tmp_path: Path) -
 def test_a_trace_says_that_events_of_a_live_message_were_deleted(tmp_path: Path) -> None:
     async def main() -> None:
         async with broker_on(tmp_path) as broker:
-            topic = await broker.create_topic(TOPIC)
+            topic = await broker.topic_admin.create(TOPIC)
             await live(topic, 20)
             (partition,) = topic.partitions
             segments = event_log(partition).segments
@@ -126,7 +126,7 @@ def test_a_copy_comes_after_its_original_whatever_the_clock_said(tmp_path: Path)
     async def main() -> None:
         clock = ManualClock()
         async with broker_on(tmp_path, clock=clock) as broker:
-            topic = await broker.create_topic(TOPIC)
+            topic = await broker.topic_admin.create(TOPIC)
             await publish(topic, b"x")
             clock.advance_ms(1000)
             found = await topic.receiver.receive("g", options())

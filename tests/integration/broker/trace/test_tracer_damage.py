@@ -33,7 +33,7 @@ def live(path: Path, seed: int) -> Path:
         twin = TraceTwin(seed, ManualClock())
         async with broker_on(path, metadata=MemoryMetadata(), clock=twin.clock, **SETTINGS) as b:
             twin.bind(b)
-            await b.create_topic(TOPIC, 1)
+            await b.topic_admin.create(TOPIC, 1)
             for _ in range(60):
                 await twin.act()
 

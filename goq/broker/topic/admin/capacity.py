@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from goq import limits
-from goq.broker.topic.start_queue import StartQueue
+from goq.broker.topic.admin.start_queue import StartQueue
 from goq.broker.topic.topic import Topic
 from goq.errors import NodeFull
 from goq.log_throttle import LogThrottle

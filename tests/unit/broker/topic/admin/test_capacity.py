@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from goq import limits
-from goq.broker.topic.capacity import process_memory_bytes, state_bytes_max
+from goq.broker.topic.admin.capacity import process_memory_bytes, state_bytes_max
 
 
 def test_a_container_has_the_memory_of_the_smallest_group_around_it(tmp_path: Path) -> None:

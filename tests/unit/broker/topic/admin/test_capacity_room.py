@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from goq import limits
-from goq.broker.topic.capacity import Capacity
+from goq.broker.topic.admin.capacity import Capacity
 from goq.errors import NodeFull
 
 P, G = limits.PARTITION_BYTES, limits.GROUP_BYTES

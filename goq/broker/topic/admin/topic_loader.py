@@ -122,7 +122,7 @@ class TopicLoader:
         """Write the file of a topic that the cluster metadata define. They do not depend on it."""
         disk, record = self._context.disk, topic_record(row, groups)
         try:
-            await self._in_thread(lambda: write_topic_file(disk, self._topics_dir, record))
+            await self.in_thread(lambda: write_topic_file(disk, self._topics_dir, record))
         except OSError as error:
             _log.warning("the file of topic %s is not written: %s", row.name, error)
 
@@ -152,10 +152,10 @@ class TopicLoader:
     async def delete(self, name: str, topic_id: int) -> None:
         """Delete the partitions of a closed topic, its archive, its entry, its folder."""
         folder = topic_folder(name, topic_id)
-        await self._in_thread(lambda: self._remove_partitions(self._topics_dir / folder))
+        await self.in_thread(lambda: self._remove_partitions(self._topics_dir / folder))
         await self._on_delete(folder)
         await self._metadata.delete_topic(name, topic_id)
-        await self._in_thread(lambda: self._context.disk.remove_dir(self._topics_dir / folder))
+        await self.in_thread(lambda: self._context.disk.remove_dir(self._topics_dir / folder))
         if self.half_deleted.get(name) == topic_id:
             del self.half_deleted[name]
 
@@ -166,7 +166,8 @@ class TopicLoader:
             if name.isascii() and name.isdecimal():
                 disk.remove_dir(folder / name)
 
-    async def _in_thread(self, work: Callable[[], object]) -> None:
+    async def in_thread(self, work: Callable[[], object]) -> None:
+        """Run work that blocks on the disk."""
         await asyncio.get_running_loop().run_in_executor(self._context.executor, work)
 
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from goq.broker.topic.start_queue import StartQueue
+from goq.broker.topic.admin.start_queue import StartQueue
 from goq.errors import PartitionOffline, ShuttingDown, StorageFailed
 from goq.storage.node_db import TopicRow
 

@@ -1,0 +1,228 @@
+"""The topics of a node: how they are made, changed, followed and deleted, by what remains."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from goq.broker.broker import Broker
+from goq.broker.topic.publisher import RoutedMessage
+from goq.errors import InvalidInput, NotAllowed, TopicExists, TopicNotFound
+from goq.model import Message
+from goq.storage.node_db import DoubtKind, TopicDoubt, TopicRow
+from tests.support.broker.harness import (
+    MemoryMetadata,
+    broker_on,
+    leased,
+    options,
+    publish,
+    receipts,
+    run,
+)
+from tests.support.eventually import until
+
+TOPIC_ID = 2**60 + 5
+
+
+def test_a_topic_has_the_partitions_and_settings_that_were_asked_for_or_the_defaults(
+    tmp_path: Path,
+) -> None:
+    async def test() -> None:
+        metadata = MemoryMetadata()
+        async with broker_on(tmp_path, metadata=metadata, partitions=2) as broker:
+            plain = await broker.topic_admin.create("plain")
+            own = await broker.topic_admin.create("own", 3, {"delivery.max_attempts": 7})
+            assert (plain.partitions.count, own.partitions.count) == (2, 3)
+            assert (plain.settings.attempts_max, own.settings.attempts_max) == (None, 7)
+            assert metadata.rows["own"].partitions == 3
+            assert metadata.rows["own"].settings["delivery.max_attempts"] == "7"
+            assert broker.topic("own") is own
+            assert broker.topic_admin.settings_for_publish("own") is own.settings
+            assert broker.topic_admin.settings_for_publish("other") == plain.settings
+            for name, error in (
+                ("own", TopicExists),
+                ("a b", InvalidInput),
+                ("__audit", NotAllowed),
+            ):
+                with pytest.raises(error):
+                    await broker.topic_admin.create(name)
+            for count in (0, 10**6):
+                with pytest.raises(InvalidInput):
+                    await broker.topic_admin.create("many", count)
+            assert broker.topics.keys() == metadata.rows.keys() == {"plain", "own"}
+
+    run(test())
+
+
+def test_a_publish_creates_a_topic_only_where_that_is_allowed(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with broker_on(tmp_path) as broker:
+            topic = await broker.topic_admin.topic_for_publish("t")
+            assert await broker.topic_admin.topic_for_publish("t") is topic
+            broker.topic_admin._auto_create = False
+            assert await broker.topic_admin.topic_for_publish("t") is topic
+            with pytest.raises(TopicNotFound):
+                await broker.topic_admin.topic_for_publish("u")
+
+    run(test())
+
+
+def test_a_change_of_settings_holds_and_is_remembered(tmp_path: Path) -> None:
+    async def test() -> None:
+        metadata = MemoryMetadata()
+        async with broker_on(tmp_path, metadata=metadata) as broker:
+            topic = await broker.topic_admin.create("t", 2, {"delivery.max_attempts": 7})
+            await broker.topic_admin.alter("t", {"delivery.visibility_timeout": "9s"})
+            assert (topic.settings.attempts_max, topic.settings.visibility_timeout_ms) == (7, 9_000)
+            await broker.topic_admin.alter("t", {}, partitions=4, unset=["delivery.max_attempts"])
+            assert (topic.settings.attempts_max, topic.partitions.count) == (None, 4)
+            await publish(topic, b"new", partition=3)
+            with pytest.raises(InvalidInput):
+                await broker.topic_admin.alter("t", {}, partitions=3)
+            with pytest.raises(TopicNotFound):
+                await broker.topic_admin.alter("u", {})
+            with pytest.raises(NotAllowed):
+                await broker.topic_admin.alter("__audit", {})
+        async with broker_on(tmp_path, metadata=metadata) as broker:
+            topic = broker.topic("t")
+            assert topic.settings.visibility_timeout_ms == 9_000
+            assert (topic.settings.attempts_max, topic.partitions.count) == (None, 4)
+            assert leased(await topic.receiver.receive("g", options())) == [(0, 1, b"new")]
+
+    run(test())
+
+
+def test_a_change_decides_on_a_topic_in_doubt_and_keeps_its_groups(tmp_path: Path) -> None:
+    async def test() -> None:
+        metadata = MemoryMetadata()
+        async with broker_on(tmp_path, metadata=metadata) as broker:
+            topic = await broker.topic_admin.create("t")
+            for group in ("lost", "known"):
+                await broker.group_admin.configure(topic, group, {"max_attempts": 3})
+            del metadata.group_settings["t", "lost"]
+            writes = list[tuple[str, str]]()
+            put_group = metadata.put_group
+
+            async def note(name: str, group: str, settings: dict[str, str]) -> None:
+                writes.append((name, group))
+                await put_group(name, group, settings)
+
+            metadata.put_group = note  # type: ignore[method-assign, assignment]
+            await broker.topic_admin.alter("t", {})
+            assert writes == []
+            topic.set_doubt(TopicDoubt(DoubtKind.ADOPTED, "the settings are lost"))
+            await broker.topic_admin.alter("t", {})
+            assert topic.doubt is None
+            assert writes == [("t", "lost")]
+            assert metadata.group_settings["t", "lost"] == metadata.group_settings["t", "known"]
+
+    run(test())
+
+
+def test_a_deleted_topic_leaves_nothing_and_a_new_one_of_its_name_is_empty(tmp_path: Path) -> None:
+    async def test() -> None:
+        metadata = MemoryMetadata()
+        async with broker_on(tmp_path, metadata=metadata) as broker:
+            topic = await broker.topic_admin.create("t")
+            await publish(topic, b"old")
+            folder = topic.directory
+            await broker.topic_admin.delete("t")
+            assert topic.is_closed
+            assert "t" not in broker.topics
+            assert "t" not in metadata.rows
+            assert not folder.exists()
+            with pytest.raises(TopicNotFound):
+                await broker.topic_admin.delete("t")
+            with pytest.raises(NotAllowed):
+                await broker.topic_admin.delete("__audit")
+            again = await broker.topic_admin.create("t")
+            assert leased(await again.receiver.receive("g", options())) == []
+
+    run(test())
+
+
+async def dies(broker: Broker, name: str, partition: int) -> None:
+    """Have a message of a partition rejected, and wait for its copy."""
+    topic = broker.topic(name)
+    await topic.publisher.publish_messages([RoutedMessage(partition, Message(b"dead"))])
+    (batch,) = await topic.receiver.receive("g", options())
+    dying = topic.partitions[batch.partition]
+    await topic.settler.reject("g", receipts([batch], topic.id), "no")
+    await until(lambda: not dying.outbox_entries)
+
+
+def test_a_dead_letter_topic_is_made_after_its_source_and_grows_with_it(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with broker_on(tmp_path) as broker:
+            await broker.topic_admin.create("t", 2, {"retention.age": "90d"})
+            await dies(broker, "t", 1)
+            dead = broker.topic("t.dlq")
+            assert dead.partitions.count == 2
+            assert dead.partitions[1].end_offset == 1
+            await broker.topic_admin.alter("t", {}, partitions=5)
+            await dies(broker, "t", 1)
+            assert dead.partitions.count == 2
+            await dies(broker, "t", 3)
+            assert dead.partitions.count == 5
+            assert dead.partitions[3].end_offset == 1
+
+    run(test())
+
+
+def test_a_shared_dead_letter_topic_has_the_one_partition_that_is_needed(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with broker_on(tmp_path) as broker:
+            await broker.topic_admin.create("t", 3, {"dead_letters.topic": "graves"})
+            await dies(broker, "t", 1)
+            graves = broker.topic("graves").partitions
+            assert (graves.count, graves[0].end_offset) == (1, 1)
+
+    run(test())
+
+
+def test_the_topics_of_the_cluster_are_followed(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with broker_on(tmp_path) as broker:
+            row = TopicRow("t", 1, {"delivery.max_attempts": "3"}, id=TOPIC_ID)
+            await broker.topic_admin.take_up(row, {"g": {"max_attempts": "5"}}, has_replicas=True)
+            topic = broker.topic("t")
+            assert (topic.id, topic.partitions.count, topic.settings.attempts_max) == (
+                TOPIC_ID,
+                1,
+                3,
+            )
+            changed = row._replace(partitions=3, settings={"delivery.max_attempts": "4"})
+            groups = {"g": {"max_attempts": "6"}, "h": {}}
+            await broker.topic_admin.take_up(changed, groups, has_replicas=False)
+            assert broker.topic("t") is topic
+            assert (topic.partitions.count, topic.settings.attempts_max) == (3, 4)
+            assert topic.groups == groups
+            assert topic.settings_of("g").attempts_max == 6
+            fewer = changed._replace(partitions=2)
+            await broker.topic_admin.take_up(fewer, {"h": {}}, has_replicas=False)
+            assert topic.groups == {"h": {}}
+            assert topic.settings_of("g").attempts_max == 4
+            assert topic.partitions.count == 3
+            other = row._replace(id=TOPIC_ID + 1, settings={"delivery.max_attempts": "9"})
+            await broker.topic_admin.take_up(other, {}, has_replicas=True)
+            assert (broker.topic("t").id, topic.settings.attempts_max) == (TOPIC_ID, 4)
+
+    run(test())
+
+
+def test_only_the_topic_that_is_meant_is_dropped(tmp_path: Path) -> None:
+    async def test() -> None:
+        metadata = MemoryMetadata()
+        async with broker_on(tmp_path, metadata=metadata) as broker:
+            metadata.rows["t"] = row = TopicRow("t", 1, {}, id=TOPIC_ID)
+            await broker.topic_admin.take_up(row, {}, has_replicas=True)
+            folder = broker.topic("t").directory
+            await broker.topic_admin.drop("t", TOPIC_ID - 1)
+            assert broker.topic("t").id == TOPIC_ID
+            assert folder.exists()
+            await broker.topic_admin.drop("t", TOPIC_ID)
+            assert "t" not in broker.topics
+            assert not folder.exists()
+
+    run(test())
