@@ -226,7 +226,7 @@ class Broker:
         """Return the memory of the caches, by kind; ``limits.CACHES_BYTES_MAX`` bounds the sum."""
         return {
             "frames": self._frames.size_bytes,
-            "archive": self.archive.disk.cached_bytes + self.archive.indexes.size_bytes,
+            "archive": self.archive.disk.cached_bytes + self.archive.segments.indexes.size_bytes,
             "indexes": self.indexes.size_bytes,
         }
 

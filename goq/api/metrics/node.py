@@ -157,7 +157,7 @@ class Metrics:
     def _archive_gauge(self, topics: list[Topic]) -> Metric:
         size = GaugeMetricFamily("goq_archive_bytes", "Bytes of the archive", labels=["topic"])
         for topic in topics:
-            archived = self._broker.archive.topic_totals(topic.folder)
+            archived = self._broker.archive.segments.topic_totals(topic.folder)
             size.add_metric([topic.name], archived.bytes if archived else 0)
         return size
 

@@ -250,7 +250,7 @@ class TopicRoutes:
             min_insync=min_insync,
         )
         here = {partition.identity.number for partition in topic.partitions}
-        archived = self._broker.archive.topic_totals(topic.folder, here)
+        archived = self._broker.archive.segments.topic_totals(topic.folder, here)
         if archived is not None:
             first_us = archived.first_time_us
             out.archived = ArchivedOut(

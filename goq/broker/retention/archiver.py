@@ -12,37 +12,27 @@ import asyncio
 import contextlib
 import os
 import threading
-from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, TypeVar
-
-import msgspec
+from typing import TypeVar
 
 from goq import limits
 from goq.broker.metadata import MetadataStore
 from goq.broker.partition_context import PartitionId
-from goq.broker.retention.archive_uploader import SIDECARS, ArchiveUploader
+from goq.broker.retention.archive_uploader import ArchiveUploader
+from goq.broker.retention.archive_writer import ArchiveWriter
+from goq.broker.retention.archived_segments import ArchivedSegments
 from goq.broker.runtime.tasks import Tasks
 from goq.clock import Clock
 from goq.config.archive import ArchiveConfig
 from goq.config.topic import TopicSettings
-from goq.errors import CorruptData
 from goq.storage.archive.disk import ArchiveDisk
 from goq.storage.archive.file import (
     PART_SUFFIX,
-    Footer,
-    Interrupted,
     archive_path,
-    check_archive,
-    copy_file,
-    crc_of,
-    read_footer,
-    write_archive,
 )
-from goq.storage.archive.loaded_indexes import LoadedIndexes
 from goq.storage.archive.manifest import archive_row, find_unlisted, find_unlisted_of
 from goq.storage.archive.store_cache import CACHE_DIR, StoreCache
 from goq.storage.archive.tiered_disk import TieredDisk
@@ -53,21 +43,10 @@ from goq.storage.scanner import Damage
 
 T = TypeVar("T")
 _NICENESS = 10
-_LogKey = tuple[int, str]
-_NO_ROWS: Mapping[_LogKey, Sequence[ArchiveRow]] = {}
-
-
-class ArchiveTotals(NamedTuple):
-    """The archived messages of a topic. ``bytes`` are those of all its files, here or stored."""
-
-    segments: int
-    messages: int
-    bytes: int
-    first_time_us: int
 
 
 class Archiver:
-    """Writes, lists and copies archived segments. ``disk`` reads their content.
+    """Archives, copies and deletes segments, and keeps their list. ``disk`` reads their content.
 
     It works in threads of its own, unless it is given an executor.
     """
@@ -91,16 +70,16 @@ class Archiver:
         self.disk = ArchiveDisk(self._disk, root)
         self._metadata = metadata
         self._clock = clock
-        self.indexes = LoadedIndexes()
-        self._segments: dict[ArchiveRow, Segment] = {}
-        self._rows: dict[str, dict[_LogKey, Sequence[ArchiveRow]]] = {}  # by the topic's folder
+        self.segments = ArchivedSegments(root, self.disk)
+        self._writer = ArchiveWriter(self._disk)
         self._damage: dict[tuple[PartitionId, str], list[Damage]] = {}
         self._lock = asyncio.Lock()
-        self._closing = threading.Event()
         self._mover = executor or ThreadPoolExecutor(1, "goq-store", initializer=_lower_priority)
         self.uploader = ArchiveUploader(root, self._disk, config.url_of(node_id), self._mover)
         self._uploading: asyncio.Task[None] | None = None
-        self._writer = executor or ThreadPoolExecutor(1, "goq-archive", initializer=_lower_priority)
+        self._writing = executor or ThreadPoolExecutor(
+            1, "goq-archive", initializer=_lower_priority
+        )
         self.readers = executor or ThreadPoolExecutor(
             limits.ARCHIVE_READ_THREADS, "goq-archive-read"
         )
@@ -112,74 +91,39 @@ class Archiver:
         """
         known = {row[:4]: row for row in await self._metadata.archived()}
         local = self._disk.local
-        await self._run_in(self._writer, self.store_cache.open)
+        await self._run_in(self._writing, self.store_cache.open)
         found = await self._run_in(
-            self._writer, lambda: list(find_unlisted(local, self.root, folders, known))
+            self._writing, lambda: list(find_unlisted(local, self.root, folders, known))
         )
         if found:
             await self._metadata.put_archived(found)
         known |= {row[:4]: row for row in found}
         here = await self._run_in(
-            self._writer,
-            lambda: [row for row in known.values() if _is_here(local, self.file_of(row))],
+            self._writing,
+            lambda: [row for row in known.values() if _is_here(local, self.segments.file_of(row))],
         )
         for row in known.values():
-            self._add_row(row)
+            self.segments.add(row)
         for row in here:
-            self.uploader.add(row, self.file_of(row))
+            self.uploader.add(row, self.segments.file_of(row))
 
     async def take_up(self, folder: str) -> None:
         """Add the archived segments of a topic whose files have come after the start."""
-        local, logs = self._disk.local, self._rows.get(folder, _NO_ROWS)
+        local, logs = self._disk.local, self.segments.logs(folder)
         known = {row[:4]: row for rows in logs.values() for row in rows}
         found = await self._run_in(
-            self._writer, lambda: list(find_unlisted_of(local, self.root, folder, known))
+            self._writing, lambda: list(find_unlisted_of(local, self.root, folder, known))
         )
         if not found:
             return
         await self._metadata.put_archived(found)
         for row in found:
-            self._add_row(row)
-            self.uploader.add(row, self.file_of(row))
+            self.segments.add(row)
+            self.uploader.add(row, self.segments.file_of(row))
 
     def start(self, tasks: Tasks) -> None:
         """Begin to move segments to the store, and to delete what has expired there."""
         self._uploading = tasks.start(self.uploader.run())
-
-    def directory(self, identity: PartitionId, log: str) -> Path:
-        """Return the directory of the archived segments of a log."""
-        return self.root / identity.folder / str(identity.number) / log
-
-    def rows(self, identity: PartitionId, log: str) -> Sequence[ArchiveRow]:
-        """Return the archived segments of a log by offset. The list is never changed in place."""
-        return self._rows.get(identity.folder, _NO_ROWS).get((identity.number, log), ())
-
-    def segment(self, row: ArchiveRow, *, has_columns: bool) -> Segment:
-        """Return an archived segment; all readers share it. Any thread may call."""
-        segment = self._segments.get(row)
-        if segment is None:
-            directory = self.root / row.topic / str(row.partition) / row.log
-            segment = Segment(directory, row.base_offset)
-            segment.size_bytes = row.size_bytes
-            segment.end_offset = row.end_offset
-            segment.first_time_us = row.first_time_us or None
-            segment.time_us = row.last_time_us
-            segment.on_load = self.indexes.on_load
-            if has_columns:
-                segment.attach_columns_later(self.disk)
-            segment = self._segments.setdefault(row, segment)
-        return segment
-
-    def find(self, identity: PartitionId, log: str, offset: int) -> ArchiveRow | None:
-        """Return the archived segment that holds ``offset``."""
-        rows = self.rows(identity, log)
-        number = bisect_right(rows, offset, key=lambda row: row.base_offset) - 1
-        return rows[number] if number >= 0 and offset < rows[number].end_offset else None
-
-    def file_of(self, row: ArchiveRow) -> Path:
-        """Return the file of an archived segment."""
-        directory = self.root / row.topic / str(row.partition) / row.log
-        return archive_path(directory, Segment(directory, row.base_offset).path)
 
     def damage(self, identity: PartitionId, log: str) -> list[Damage]:
         """Return the known damage of a log's archived segments. Readers add to the list."""
@@ -188,29 +132,6 @@ class Archiver:
     def damaged(self) -> list[tuple[PartitionId, str, list[Damage]]]:
         """Return the logs with known damage in their archived segments."""
         return [(*log, damage) for log, damage in list(self._damage.items()) if damage]
-
-    def topic_totals(
-        self, folder: str, partitions: Collection[int] | None = None
-    ) -> ArchiveTotals | None:
-        """Return the totals of a topic, or of some of its partitions; None if it has no archive.
-
-        ``folder`` is the topic's.
-        """
-        found = [
-            row
-            for (number, _), rows in self._rows.get(folder, _NO_ROWS).items()
-            if partitions is None or number in partitions
-            for row in rows
-        ]
-        if not found:
-            return None
-        messages = [row for row in found if row.log == "messages"]
-        return ArchiveTotals(
-            len(messages),
-            sum(row.end_offset - row.base_offset for row in messages),
-            sum(row.archived_bytes for row in found),
-            min((row.first_time_us for row in messages if row.first_time_us), default=0),
-        )
 
     async def archive_segment(
         self, identity: PartitionId, log: str, segment: Segment
@@ -221,22 +142,22 @@ class Archiver:
         return what was written. The segment must then stay.
         """
         async with self._lock:
-            directory, now_us = self.directory(identity, log), self._clock.wall_us()
+            directory, now_us = self.segments.directory(identity, log), self._clock.wall_us()
             footer = await self._run_in(
-                self._writer, lambda: self._write_segment(directory, segment, now_us)
+                self._writing, lambda: self._writer.write(directory, segment, now_us)
             )
             path = archive_path(directory, segment.path)
             partition = identity.folder, identity.number
             row = archive_row(partition, log, footer, self._disk.size(path))
             await self._metadata.put_archived([row])
             self.disk.invalidate(path.with_name(path.name.removesuffix(".zst")))
-            self._add_row(row)
+            self.segments.add(row)
             self.uploader.add(row, path)
             return row
 
     async def read_chunk(self, row: ArchiveRow, position: int, size_bytes: int) -> bytes:
         """Return bytes of the file of an archived segment; empty at its end."""
-        path = self.file_of(row)
+        path = self.segments.file_of(row)
         return await self.in_thread(lambda: bytes(self._disk.read(path, position, size_bytes)))
 
     async def copy_segment(
@@ -248,45 +169,19 @@ class Archiver:
         ``CorruptData`` if the bytes do not match ``row``, ``OSError``, and what ``read_chunk``
         raises. Nothing is changed then.
         """
-        path = self.file_of(row)
+        path = self.segments.file_of(row)
         part = path.with_name(f"{path.name}.copy{PART_SUFFIX}")
-        await self._run_in(self._writer, lambda: self._begin_copy(part))
+        await self._run_in(self._writing, lambda: self._writer.begin_copy(part))
         position = 0
         while position < row.archived_bytes and (data := await read_chunk(position)):
-            await self._run_in(self._writer, partial(self._append, part, data))
+            await self._run_in(self._writing, partial(self._writer.append_copy, part, data))
             position += len(data)
         async with self._lock:
-            await self._run_in(self._writer, lambda: self._finish_copy(part, path, row))
+            await self._run_in(self._writing, lambda: self._writer.finish_copy(part, path, row))
             await self._metadata.put_archived([row])
             self.disk.invalidate(path.with_name(path.name.removesuffix(".zst")))
-            self._add_row(row)
+            self.segments.add(row)
             self.uploader.add(row, path)
-
-    def _begin_copy(self, part: Path) -> None:
-        self._disk.make_dir(part.parent)
-        self._disk.remove(part)  # of an interrupted copy
-
-    def _append(self, part: Path, data: bytes) -> None:
-        file = self._disk.open(part)
-        try:
-            file.append([data])
-        finally:
-            file.close()
-
-    def _finish_copy(self, part: Path, path: Path, row: ArchiveRow) -> None:
-        file = self._disk.open(part)
-        try:
-            file.sync()
-        finally:
-            file.close()
-        footer = check_archive(self._disk, part)
-        found = archive_row((row.topic, row.partition), row.log, footer, self._disk.size(part))
-        if found._replace(archived_at_us=row.archived_at_us) != row:
-            self._disk.remove(part)
-            raise CorruptData(
-                f"{path} was not copied: it differs from the manifest of the other node"
-            )
-        self._disk.rename(part, path)
 
     async def expire(
         self, folder: str, settings: TopicSettings, now_us: int, live_bytes: Mapping[int, int]
@@ -295,12 +190,13 @@ class Archiver:
 
         ``live_bytes`` are the bytes of the messages that are not archived, by partition.
         """
+        logs = self.segments.logs(folder)
         expired = [
             row
-            for number in {number for number, _ in self._rows.get(folder, _NO_ROWS)}
+            for number in {number for number, _ in logs}
             for row in find_expired(
-                self._rows[folder].get((number, "messages"), ()),
-                self._rows[folder].get((number, "events"), ()),
+                logs.get((number, "messages"), ()),
+                logs.get((number, "events"), ()),
                 settings,
                 now_us,
                 live_bytes.get(number, 0),
@@ -309,26 +205,21 @@ class Archiver:
         if not expired:
             return 0
         async with self._lock:
-            logs = self._rows.get(folder, {})
-            gone = set(expired)
-            for key, rows in logs.items():
-                logs[key] = [row for row in rows if row not in gone]
+            self.segments.remove(folder, expired)
             self._forget_damage(folder)
             await self._metadata.delete_archived([row[:4] for row in expired])
             for row in expired:
-                path = self.file_of(row)
+                path = self.segments.file_of(row)
                 self.uploader.expire(row, path)
                 self.disk.invalidate(path.with_name(path.name.removesuffix(".zst")))
-                segment = self._segments.pop(row, None)
-                if segment is not None:
-                    self.indexes.forget(segment)
+                self.segments.release(row)
         return len(expired)
 
     def _forget_damage(self, folder: str) -> None:
         """Forget the damage of archived segments that are gone."""
         for (identity, log), damage in self._damage.items():
             if identity.folder == folder and damage:
-                rows = self.rows(identity, log)
+                rows = self.segments.rows(identity, log)
                 first = rows[0].base_offset if rows else damage[-1].end_offset
                 damage[:] = [each for each in damage if each.end_offset > first]
 
@@ -337,13 +228,11 @@ class Archiver:
         async with self._lock:
             directory = self.root / folder
             self.uploader.forget(folder)
-            await self._run_in(self._writer, lambda: self.uploader.begin_deletion(folder))
-            await self._run_in(self._writer, lambda: self._disk.remove_dir(directory))
+            await self._run_in(self._writing, lambda: self.uploader.begin_deletion(folder))
+            await self._run_in(self._writing, lambda: self._disk.remove_dir(directory))
             self.disk.invalidate(directory)
             self.uploader.forget(folder)
-            self._rows.pop(folder, None)
-            for row in [row for row in list(self._segments) if row.topic == folder]:
-                self.indexes.forget(self._segments.pop(row))
+            self.segments.remove_topic(folder)
             for key in [key for key in self._damage if key[0].folder == folder]:
                 del self._damage[key]
 
@@ -359,60 +248,13 @@ class Archiver:
 
     def close(self) -> None:
         """Stop the threads. Archiving in progress is interrupted."""
-        self._closing.set()
+        self._writer.close()
         self._mover.shutdown()
-        self._writer.shutdown()
+        self._writing.shutdown()
         self.readers.shutdown()
 
     async def _run_in(self, executor: Executor, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(executor, work)
-
-    def _check(self) -> None:
-        if self._closing.is_set():
-            raise Interrupted
-
-    def _write_segment(self, directory: Path, segment: Segment, now_us: int) -> Footer:
-        disk, path = self._disk, archive_path(directory, segment.path)
-        disk.make_dir(directory)
-        stored = self._find_finished(path, segment)
-        if stored is not None:
-            return msgspec.structs.replace(stored, archived_at_us=now_us)
-        segment.load_index(disk)
-        footer = Footer(
-            base_offset=segment.base_offset,
-            end_offset=segment.end_offset,
-            size_bytes=segment.size_bytes,
-            crc32c=0,
-            first_time_us=segment.read_first_time(disk) or 0,
-            last_time_us=now_us if segment.has_lost_times else segment.time_us,
-            archived_at_us=now_us,
-            chunks=[],
-        )
-        names = set(disk.names(segment.path.parent))
-        for source in (segment.path.with_suffix(suffix) for suffix in SIDECARS):
-            if source.name in names:
-                with contextlib.suppress(OSError, CorruptData):  # it can be rebuilt
-                    copy_file(disk, source, archive_path(directory, source))
-        return write_archive(disk, segment.path, path, footer, self._check)
-
-    def _find_finished(self, path: Path, segment: Segment) -> Footer | None:
-        """Return the footer of a finished and intact archive of this segment, if there is one."""
-        expected = (segment.base_offset, segment.end_offset, segment.size_bytes)
-        try:
-            footer = read_footer(self._disk, path)
-            if (footer.base_offset, footer.end_offset, footer.size_bytes) != expected:
-                return None
-            if footer.crc32c != crc_of(self._disk, segment.path, segment.size_bytes):
-                return None
-            return check_archive(self._disk, path)
-        except (FileNotFoundError, CorruptData):
-            return None
-
-    def _add_row(self, row: ArchiveRow) -> None:
-        key = row.partition, row.log
-        logs = self._rows.setdefault(row.topic, {})
-        others = [known for known in logs.get(key, ()) if known[:4] != row[:4]]
-        logs[key] = sorted([*others, row], key=lambda known: known.base_offset)
 
 
 def find_expired(

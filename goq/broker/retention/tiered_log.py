@@ -58,12 +58,12 @@ class TieredLogReader(LogReader):
     def segments(self) -> Sequence[Segment]:
         """The segments in order, as they are now."""
         live = self.live.segments  # before the rows: a segment that left is in the archive
-        rows = self._archive.rows(self._identity, self._log)
+        rows = self._archive.segments.rows(self._identity, self._log)
         known = self._known
         if known is None or known[0] is not live or known[1] is not rows:
             start_offset = live[0].base_offset
             archived = [
-                self._archive.segment(row, has_columns=self._has_columns)
+                self._archive.segments.segment(row, has_columns=self._has_columns)
                 for row in rows
                 if row.base_offset < start_offset
             ]
@@ -99,7 +99,7 @@ class TieredLogReader(LogReader):
     def first_archived_after(self, time_us: int) -> int:
         """Return the first offset that was archived after a time, else the first live one."""
         start_offset = self.live.segments[0].base_offset
-        rows = self._archive.rows(self._identity, self._log)
+        rows = self._archive.segments.rows(self._identity, self._log)
         later = (row.base_offset for row in rows if row.archived_at_us > time_us)
         return min(next(later, start_offset), start_offset)
 

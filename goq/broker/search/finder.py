@@ -204,7 +204,7 @@ class Finder:
 
     def _executor_of(self, partitions: Sequence[Partition]) -> Executor:
         """Return the threads for a search: an archive may wait for its store."""
-        rows = (self._archive.rows(each.identity, "messages") for each in partitions)
+        rows = (self._archive.segments.rows(each.identity, "messages") for each in partitions)
         return self._archive.readers if any(rows) else self._executor
 
     def index_of(self, partition: Partition) -> KeyIndex:

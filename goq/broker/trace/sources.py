@@ -65,7 +65,7 @@ class TraceSources:
             index = EventIndex(self._archive.disk, logs.events, self._indexes)
             known = self._known[partition] = logs, index
         logs, index = known
-        rows, identity = self._archive.rows, partition.identity
+        rows, identity = self._archive.segments.rows, partition.identity
         is_archived = rows(identity, "messages") or rows(identity, "events")
         return TraceSource(
             logs.messages,
@@ -77,7 +77,7 @@ class TraceSources:
         """Return when a message was archived, or None if it is still in the live log."""
         if offset >= partition.log_start_offset:
             return None
-        row = self._archive.find(partition.identity, "messages", offset)
+        row = self._archive.segments.find(partition.identity, "messages", offset)
         return None if row is None else row.archived_at_us
 
 

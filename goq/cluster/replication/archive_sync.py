@@ -131,7 +131,7 @@ class ArchiveSync:
         """
         if state.complete_to is None:
             return True
-        rows = partial(self._archive.rows, key.identity)
+        rows = partial(self._archive.segments.rows, key.identity)
         return any(
             start > before and not is_covered(rows(log), before, start)
             for log, before, start in zip(LOGS, state.complete_to, starts, strict=True)
@@ -159,7 +159,7 @@ class ArchiveSync:
 
     def _is_missing(self, key: PartitionKey, row: ArchiveRow, start_offset: int) -> bool:
         """Whether a segment has something that is missing here and overlaps no whole segment."""
-        own = self._archive.rows(key.identity, row.log)
+        own = self._archive.segments.rows(key.identity, row.log)
         return not is_covered(own, row.base_offset, min(row.end_offset, start_offset)) and not any(
             row.base_offset < each.base_offset and each.end_offset < row.end_offset for each in own
         )
@@ -174,7 +174,7 @@ class ArchiveSync:
 
     async def answer(self, request: ArchiveRequest) -> bytes:
         """Return what this node has of what another asks for."""
-        rows = self._archive.rows(request.key.identity, LOGS[request.which])
+        rows = self._archive.segments.rows(request.key.identity, LOGS[request.which])
         number = bisect_left(rows, request.start, key=lambda row: row.base_offset)
         if not request.is_file:
             return msgspec.msgpack.encode(rows[number : number + limits.ARCHIVE_ROWS_MAX])

@@ -26,7 +26,7 @@ def archived_to(node: RunningNode) -> int:
         broker = node.node.broker
         assert broker is not None
         identity, end = PartitionId("t", 0, broker.topics["t"].id), 0
-        for row in broker.archive.rows(identity, "messages"):
+        for row in broker.archive.segments.rows(identity, "messages"):
             end = row.end_offset if row.base_offset == end else end
         return end
 

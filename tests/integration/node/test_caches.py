@@ -65,7 +65,7 @@ def test_all_caches_together_never_exceed_their_bound(
             client.get_trace(trace.message.id)
             caches.check()
         assert node.node.broker is not None
-        assert 0 < len(node.node.broker.archive.indexes) <= 3
+        assert 0 < len(node.node.broker.archive.segments.indexes) <= 3
         assert {name: size > 0 for name, size in caches.most.items()} == {
             "frames": True,
             "archive": True,

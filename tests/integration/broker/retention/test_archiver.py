@@ -84,7 +84,7 @@ def test_what_is_deleted_is_read_from_the_archive(tmp_path: Path) -> None:
             assert reader.start_offset == 0
             assert read_all(reader, partition.end_offset) == values
             assert [row.base_offset for row in metadata.archive.values()] == [0, 3, 6]
-            found = broker.archive.topic_totals("t")
+            found = broker.archive.segments.topic_totals("t")
             assert found is not None
             assert (found.segments, found.messages) == (3, 9)
             stored = sorted(p.name for p in (tmp_path / "archive/t/0/messages").iterdir())
@@ -145,10 +145,10 @@ async def check_whole(broker: Broker, values: list[bytes], directory: Path, disk
         folder = directory / "archive/t/0" / log
         names = disk.names(folder)
         assert not [name for name in names if name.endswith(".part")]
-        for row in broker.archive.rows(partition.identity, log):
+        for row in broker.archive.segments.rows(partition.identity, log):
             footer = check_archive(disk, folder / f"{row.base_offset:020}.log.zst")
             assert (footer.crc32c, footer.end_offset) == (row.crc32c, row.end_offset)
-        rows = broker.archive.rows(partition.identity, log)
+        rows = broker.archive.segments.rows(partition.identity, log)
         assert len(rows) == len([name for name in names if name.endswith(".log.zst")])
 
 
@@ -188,7 +188,7 @@ def test_wherever_the_process_ends_each_message_is_live_or_archived(
         ) as broker:
             clock.advance_ms(4 * HOUR_MS)
             await broker.retention_manager.apply()
-            rows = broker.archive.rows(broker.topic("t").partitions[0].identity, "events")
+            rows = broker.archive.segments.rows(broker.topic("t").partitions[0].identity, "events")
         clock.advance_ms(-4 * HOUR_MS)
         return bool(rows)
 
@@ -217,7 +217,7 @@ def test_wherever_the_process_ends_each_message_is_live_or_archived(
             await broker.retention_manager.apply()
             await check_whole(broker, values, base, disk)
             assert broker.topic("t").partitions[0].log_start_offset == 9
-            assert broker.archive.rows(broker.topic("t").partitions[0].identity, "events")
+            assert broker.archive.segments.rows(broker.topic("t").partitions[0].identity, "events")
         clock.advance_ms(-4 * HOUR_MS)
         return not is_through
 
@@ -288,7 +288,7 @@ def test_a_topic_that_is_deleted_takes_its_archive_with_it(tmp_path: Path) -> No
             await broker.topic_admin.delete("t")
             assert not (tmp_path / "archive/t").exists()
             assert {key[0] for key in metadata.archive} == {"other"}
-            assert broker.archive.topic_totals("t") is None
+            assert broker.archive.segments.topic_totals("t") is None
             assert read_here(broker, "other") == other
             values = await archived_topic(broker, clock)
             assert read_here(broker) == values
@@ -313,12 +313,12 @@ def test_what_was_deleted_without_an_archive_is_passed_over(tmp_path: Path) -> N
             assert read_all(reader, 24) == values[:9] + values[15:]
             reading = reader.read(7, 24, messages_max=4)
             assert [v.header.base_offset for v in reading.frames] == [7, 8, 15, 16]
-            row = broker.archive.find(partition.identity, "messages", 8)
+            row = broker.archive.segments.find(partition.identity, "messages", 8)
             assert row is not None
             assert (row.base_offset, row.end_offset) == (6, 9)
-            assert broker.archive.file_of(row).is_file()
-            assert broker.archive.find(partition.identity, "messages", 9) is None
-            assert broker.archive.find(partition.identity, "messages", 23) is None
+            assert broker.archive.segments.file_of(row).is_file()
+            assert broker.archive.segments.find(partition.identity, "messages", 9) is None
+            assert broker.archive.segments.find(partition.identity, "messages", 23) is None
 
     run(main())
 
@@ -418,7 +418,7 @@ def test_a_node_that_stops_breaks_off_what_it_archives(tmp_path: Path) -> None:
             disk.hold(".log.zst.part", operation="append")
             broker.retention_manager.wake_topic(broker.topic("t"))
             await until(disk.holding.is_set)
-            broker.archive._closing.set()
+            broker.archive._writer.close()
             disk.release()
         assert not [p for p in (tmp_path / "archive").rglob("*.log.zst*") if p.is_file()]
         async with on() as broker:

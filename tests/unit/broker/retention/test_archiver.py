@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from goq.broker.partition_context import PartitionId
-from goq.broker.retention.archiver import Archiver, ArchiveTotals, find_expired
+from goq.broker.retention.archiver import Archiver, find_expired
 from goq.broker.retention.tiered_log import TieredLogReader
 from goq.clock import ManualClock
 from goq.config.topic import TopicSettings
@@ -68,7 +68,7 @@ class Node:
         ]
 
     def content(self, found: ArchiveRow) -> bytes:
-        segment = self.archive.segment(found, has_columns=False)
+        segment = self.archive.segments.segment(found, has_columns=False)
         return bytes(self.archive.disk.read(segment.path, 0, found.size_bytes))
 
 
@@ -87,44 +87,23 @@ def test_an_archived_segment_is_listed_found_and_read_as_it_was() -> None:
     async def test(node: Node) -> None:
         rows = await node.archive_all(ONE)
         assert [(r.base_offset, r.end_offset) for r in rows] == [(0, 3), (3, 6), (6, 9), (9, 12)]
-        assert list(node.archive.rows(ONE, "messages")) == rows
-        assert node.archive.rows(ONE, "events") == node.archive.rows(TWO, "messages") == ()
+        assert list(node.archive.segments.rows(ONE, "messages")) == rows
+        assert (
+            node.archive.segments.rows(ONE, "events")
+            == node.archive.segments.rows(TWO, "messages")
+            == ()
+        )
         for offset in range(12):
-            assert node.archive.find(ONE, "messages", offset) == rows[offset // 3]
-        assert node.archive.find(ONE, "messages", 12) is None
-        assert node.archive.find(TWO, "messages", 0) is None
+            assert node.archive.segments.find(ONE, "messages", offset) == rows[offset // 3]
+        assert node.archive.segments.find(ONE, "messages", 12) is None
+        assert node.archive.segments.find(TWO, "messages", 0) is None
         assert node.metadata.archive == {each[:4]: each for each in rows}
         log = node.logs[ONE, "messages"]
         for segment, each in zip(log.segments[:-1], rows, strict=True):
             assert node.content(each) == node.disk.read_all(segment.path)
             assert (each.first_time_us, each.last_time_us) == (segment.time_us, segment.time_us)
             assert each.archived_at_us == node.clock.wall_us()
-            assert each.archived_bytes == node.disk.size(node.archive.file_of(each))
-
-    on_node(test)
-
-
-def test_readers_share_a_segment_which_knows_its_times() -> None:
-    async def test(node: Node) -> None:
-        each = (await node.archive_all(ONE))[1]
-        segment = node.archive.segment(each, has_columns=False)
-        assert node.archive.segment(each, has_columns=False) is segment
-        assert (segment.base_offset, segment.end_offset) == (3, 6)
-        assert (segment.size_bytes, segment.time_us) == (each.size_bytes, each.last_time_us)
-        assert segment.first_time_us == each.first_time_us
-        unknown = node.archive.segment(each._replace(first_time_us=0), has_columns=False)
-        assert unknown.first_time_us is None
-
-    on_node(test)
-
-
-def test_a_segment_between_others_is_listed_in_its_place() -> None:
-    async def test(node: Node) -> None:
-        first, second, third, *_ = node.segments(ONE)
-        for segment in (third, first, second, first):
-            await node.archive.archive_segment(ONE, "messages", segment)
-        listed = node.archive.rows(ONE, "messages")
-        assert [each.base_offset for each in listed] == [0, 3, 6]
+            assert each.archived_bytes == node.disk.size(node.archive.segments.file_of(each))
 
     on_node(test)
 
@@ -133,7 +112,7 @@ def test_a_segment_that_was_archived_before_is_taken_over_unless_it_is_another()
     async def test(node: Node) -> None:
         segment = node.segments(ONE)[0]
         first = await node.archive.archive_segment(ONE, "messages", segment)
-        path = node.archive.file_of(first)
+        path = node.archive.segments.file_of(first)
         before = node.disk.read_all(path)
         node.clock.advance_ms(5)
         again = await node.archive.archive_segment(ONE, "messages", segment)
@@ -146,33 +125,17 @@ def test_a_segment_that_was_archived_before_is_taken_over_unless_it_is_another()
     on_node(test)
 
 
-def test_totals_are_those_of_the_messages_and_the_bytes_of_all_files() -> None:
-    async def test(node: Node) -> None:
-        assert node.archive.topic_totals("t") is None
-        rows = [*await node.archive_all(ONE), *await node.archive_all(TWO)]
-        events = await node.archive_all(ONE, "events")
-        await node.archive_all(OTHER)
-        found = node.archive.topic_totals("t")
-        size_bytes = sum(each.archived_bytes for each in [*rows, *events])
-        assert found == ArchiveTotals(8, 24, size_bytes, START_US)
-        some = node.archive.topic_totals("t", {1})
-        assert some == ArchiveTotals(4, 12, sum(each.archived_bytes for each in rows[4:]), START_US)
-        assert node.archive.topic_totals("t", {7}) is None
-
-    on_node(test)
-
-
 def test_a_start_knows_what_was_archived_and_finds_what_is_not_listed() -> None:
     async def test(node: Node) -> None:
         rows = await node.archive_all(ONE)
         others = await node.archive_all(OTHER)
         del node.metadata.archive[rows[1][:4]]
-        part = node.archive.file_of(rows[0]).with_name("x.part")
+        part = node.archive.segments.file_of(rows[0]).with_name("x.part")
         node.disk.put(part, b"half")
         again = node.started()
         await again.open({"t", "u"})
-        assert list(again.rows(ONE, "messages")) == rows
-        assert list(again.rows(OTHER, "messages")) == others
+        assert list(again.segments.rows(ONE, "messages")) == rows
+        assert list(again.segments.rows(OTHER, "messages")) == others
         assert rows[1][:4] in node.metadata.archive
         assert part.name not in node.disk.names(part.parent)
         again.close()
@@ -186,12 +149,12 @@ def test_the_archive_of_a_topic_that_came_later_is_taken_up() -> None:
         again = node.started()
         node.metadata.archive.clear()
         await again.open({"u"})
-        assert again.rows(ONE, "messages") == ()
+        assert again.segments.rows(ONE, "messages") == ()
         await again.take_up("t")
-        assert list(again.rows(ONE, "messages")) == rows
+        assert list(again.segments.rows(ONE, "messages")) == rows
         assert node.metadata.archive.keys() == {each[:4] for each in rows}
         await again.take_up("t")
-        assert list(again.rows(ONE, "messages")) == rows
+        assert list(again.segments.rows(ONE, "messages")) == rows
         again.close()
 
     on_node(test)
@@ -202,9 +165,9 @@ def test_a_deleted_topic_takes_its_archive_and_no_other() -> None:
         rows = await node.archive_all(ONE)
         others = await node.archive_all(OTHER)
         await node.archive.delete_topic("t")
-        assert node.archive.rows(ONE, "messages") == ()
+        assert node.archive.segments.rows(ONE, "messages") == ()
         assert "t" not in node.disk.names(ROOT)
-        assert list(node.archive.rows(OTHER, "messages")) == others
+        assert list(node.archive.segments.rows(OTHER, "messages")) == others
         assert node.content(others[0])
         with pytest.raises(FileNotFoundError):
             node.content(rows[0])
@@ -224,17 +187,17 @@ def test_a_copy_from_another_node_is_what_is_there_or_nothing() -> None:
             return await node.archive.read_chunk(each, position, 20)
 
         await target.archive.copy_segment(each, read)
-        assert list(target.archive.rows(ONE, "messages")) == [each]
+        assert list(target.archive.segments.rows(ONE, "messages")) == [each]
         assert target.metadata.archive == {each[:4]: each}
         assert target.content(each) == node.content(each)
         other = rows[2]
         for wrong in (other, each._replace(end_offset=7), each._replace(crc32c=1)):
-            target.archive._rows.clear()
+            target.archive.segments._rows.clear()
             with pytest.raises(CorruptData):
                 await target.archive.copy_segment(wrong, read)
-            assert target.archive.rows(ONE, "messages") == ()
+            assert target.archive.segments.rows(ONE, "messages") == ()
         await target.archive.copy_segment(each._replace(archived_at_us=1), read)
-        assert len(target.archive.rows(ONE, "messages")) == 1
+        assert len(target.archive.segments.rows(ONE, "messages")) == 1
         target.archive.close()
 
     on_node(test)
@@ -243,7 +206,7 @@ def test_a_copy_from_another_node_is_what_is_there_or_nothing() -> None:
 def test_a_chunk_of_a_file_is_read_up_to_its_end() -> None:
     async def test(node: Node) -> None:
         each = (await node.archive_all(ONE))[0]
-        whole = node.disk.read_all(node.archive.file_of(each))
+        whole = node.disk.read_all(node.archive.segments.file_of(each))
         assert await node.archive.read_chunk(each, 3, 10) == whole[3:13]
         assert await node.archive.read_chunk(each, len(whole), 10) == b""
 
@@ -259,10 +222,10 @@ def test_what_is_beyond_the_total_retention_goes_from_list_and_manifest() -> Non
         assert await node.archive.expire("t", SETTINGS, START_US, live_bytes) == 0
         assert await node.archive.expire("unknown", settings, START_US, live_bytes) == 0
         assert await node.archive.expire("t", settings, START_US, live_bytes) == 2
-        assert list(node.archive.rows(ONE, "messages")) == rows[2:]
-        assert list(node.archive.rows(TWO, "messages")) == kept
+        assert list(node.archive.segments.rows(ONE, "messages")) == rows[2:]
+        assert list(node.archive.segments.rows(TWO, "messages")) == kept
         assert node.metadata.archive.keys() == {each[:4] for each in [*rows[2:], *kept]}
-        assert node.archive.find(ONE, "messages", 0) is None
+        assert node.archive.segments.find(ONE, "messages", 0) is None
 
     on_node(test)
 
@@ -361,7 +324,7 @@ def test_damage_is_told_by_the_log_or_the_archive_that_has_it() -> None:
         rows = await node.archive_all(ONE)
         log, reader = node.logs[ONE, "messages"], reader_of(node)
         log.remove(log.detach_before(6))
-        node.disk.flip(node.archive.file_of(rows[0]), 40, 1)
+        node.disk.flip(node.archive.segments.file_of(rows[0]), 40, 1)
         node.disk.flip(log.segments[0].path, 70, 1)
         assert [offset for offset, _ in values_of(reader, 0, 15)] == [*range(3, 6), *range(9, 15)]
         archived = [(each.start_offset, each.end_offset) for each in reader.damage]

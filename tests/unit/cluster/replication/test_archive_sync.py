@@ -89,7 +89,9 @@ class Node:
 
 
 def rows(node: Node) -> list[ArchiveRow]:
-    return [row._replace(archived_at_us=0) for row in node.archive.rows(IDENTITY, "messages")]
+    return [
+        row._replace(archived_at_us=0) for row in node.archive.segments.rows(IDENTITY, "messages")
+    ]
 
 
 async def completed(lacking: Node, full: Node, broken: bytes | None = None) -> None:
@@ -117,7 +119,7 @@ def test_who_lacks_an_archive_copies_it_though_another_node_is_dead() -> None:
         assert rows(lacking) == rows(full)
         assert len(rows(full)) == 5
         for row in rows(full):
-            path = full.archive.file_of(row)
+            path = full.archive.segments.file_of(row)
             assert lacking.disk.read_all(path) == full.disk.read_all(path)
 
     asyncio.run(run())
