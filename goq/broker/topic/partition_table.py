@@ -29,7 +29,8 @@ class PartitionTable:
         """Why partitions could not be opened on this node, by number."""
         self.change_count = 0
         """Grows when partitions come or go."""
-        self._topic = topic
+        self.topic = topic
+        """The name of the topic."""
         self._here: dict[int, Partition] = {}
 
     def __iter__(self) -> Iterator[Partition]:
@@ -92,7 +93,7 @@ class PartitionTable:
         """Raise ``PartitionNotFound`` unless the topic has this partition on some node."""
         if not 0 <= number < self.count:
             raise PartitionNotFound(
-                f"topic {self._topic} has partitions 0 to {self.count - 1}, not {number}",
+                f"topic {self.topic} has partitions 0 to {self.count - 1}, not {number}",
                 field="partition",
             )
 
@@ -125,4 +126,4 @@ class PartitionTable:
         self.check(number)
         if number in self.offline:
             return self.offline[number]
-        return NotLeader(f"this node does not lead partition {number} of {self._topic}")
+        return NotLeader(f"this node does not lead partition {number} of {self.topic}")

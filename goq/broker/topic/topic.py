@@ -1,16 +1,15 @@
 """An open topic: its partitions, its groups, and their settings.
 
-The topic opens, reopens and closes partitions, and connects their callbacks. Its publisher serves
-producers, its receiver serves consumers. When a disk fault loses the latest events of a partition,
-the topic closes the partition and loads it again. A partition that cannot be loaded is offline, and
-tried again in the background or by :meth:`Topic.reopen`.
+The topic makes partitions of what its opener loads, connects their callbacks, and closes them. Its
+publisher serves producers, its receiver serves consumers. When a disk fault loses the latest events
+of a partition, the partition is closed and loaded again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -24,8 +23,6 @@ from goq.broker.partition.loader import (
     LoadedPartition,
     PartitionLogs,
     load_partition,
-    open_partition,
-    release_logs,
 )
 from goq.broker.partition.partition import Partition
 from goq.broker.partition.publish_target import PublishTarget, TargetLookup
@@ -38,6 +35,7 @@ from goq.broker.partition_context import (
 from goq.broker.runtime.bounded_executor import BoundedExecutor
 from goq.broker.runtime.metrics import TopicStats
 from goq.broker.runtime.tasks import Tasks
+from goq.broker.topic.partition_opener import PartitionOpener, ReopenPause
 from goq.broker.topic.partition_table import PartitionTable
 from goq.broker.topic.publisher import TopicPublisher
 from goq.broker.topic.receiver import Receiver
@@ -45,14 +43,13 @@ from goq.broker.topic.settler import TopicSettler
 from goq.broker.topic.stream_credit import StreamCredits
 from goq.config.topic import EffectiveSettings, TopicSettings
 from goq.delivery.clock_change import AheadOf, is_ahead_unknown
-from goq.errors import GoqError, NotAllowed, PartitionOffline, TopicReadOnly
+from goq.errors import GoqError, NotAllowed, TopicReadOnly
 from goq.model import AUDIT_TOPIC, topic_folder
 from goq.storage.node_db import DoubtKind, TopicDoubt, TopicManifest
 from goq.storage.scanner import Damage
 
 _log = logging.getLogger("goq.broker")
 _GENERATIONS_PER_START = 1_000_000
-_OPENED_AT_ONCE = limits.COMMIT_THREADS // 2  # the other threads commit for other topics
 
 
 class TopicParameters(msgspec.Struct, frozen=True):
@@ -137,14 +134,24 @@ class Topic:
         )
         threads = BoundedExecutor(context.executor, limits.TOPIC_THREADS_MAX)
         self._context = replace(context, executor=threads)
-        self._tasks = tasks
         self._targets = targets
         self._parameters = parameters
-        self._manifest = manifest
         self._outbox_workers: dict[int, OutboxWorker] = {}
         self._closing = asyncio.Event()
-        self._reopening: list[asyncio.Task[None]] = []
-        self._reopen_lock = asyncio.Lock()
+        self.opener = PartitionOpener(
+            directory,
+            self.partitions,
+            self._effective,
+            self._context,
+            tasks,
+            ReopenPause(parameters.reopen_delay_s, parameters.reopen_delay_max_s),
+            manifest,
+            self._closing,
+            build=self._partition,
+            close_failed=self._close_failed,
+            on_added=self.coordinator.on_partitions_added,
+            on_reopened=self._on_reopened,
+        )
         self.doubt: TopicDoubt | None = None
         self.set_doubt(doubt)
 
@@ -178,48 +185,6 @@ class Topic:
 
     # Partitions
 
-    async def open(
-        self, partitions: int, manifest: TopicManifest, *, skip_failed: bool = False
-    ) -> None:
-        """Recover and open the partitions below number ``partitions`` that are not open yet.
-
-        Publishers see all that are added at once: a key moves only once. With ``skip_failed`` one
-        that cannot be opened is offline, and tried again later.
-        """
-        added: list[Partition] = []
-        is_served = self.partitions.count > 0
-        try:
-            for first in range(self.partitions.count, partitions, _OPENED_AT_ONCE):
-                numbers = range(first, min(first + _OPENED_AT_ONCE, partitions))
-                found = await self._open_some(numbers, manifest)
-                failed: BaseException | None = None
-                for number, loaded in zip(numbers, found, strict=True):
-                    if not isinstance(loaded, BaseException):
-                        if failed is None:
-                            added.append(self._partition(number, loaded))
-                        else:  # partitions are numbered without a gap
-                            release_logs(loaded)
-                    elif skip_failed and isinstance(loaded, Exception):
-                        self._put_offline(number, loaded)
-                        self._retry(number)
-                    else:
-                        failed = failed or loaded
-                if failed is not None:
-                    raise failed
-                if not is_served:
-                    self.partitions.put(*added)
-                    added.clear()
-        finally:
-            self.partitions.put(*added)
-            self.coordinator.on_partitions_added()
-
-    def _put_offline(self, number: int, error: Exception) -> None:
-        why = error.detail if isinstance(error, GoqError) else f"{type(error).__name__}: {error}"
-        _log.error("partition %d of %s is offline: %s", number, self.name, why)
-        reason = f"partition {number} of {self.name} is offline: {why}"
-        pause_ms = int(1000 * self._parameters.reopen_delay_s)
-        self.partitions.put_offline(number, PartitionOffline(reason, retry_after_ms=pause_ms))
-
     def expect(self, partitions: int) -> None:
         """Set the number of partitions; only :meth:`lead` opens them on this node."""
         self.partitions.count = partitions
@@ -228,7 +193,9 @@ class Topic:
     async def lead(self, number: int, logs: PartitionLogs, leadership: Leadership) -> None:
         """Open a replicated partition from its logs; everything in them is committed."""
         context = replace(self._context, epoch=leadership.epoch)
-        loaded = await self._in_thread(load_partition, logs, context, self.settings)
+        loaded = await asyncio.get_running_loop().run_in_executor(
+            context.executor, load_partition, logs, context, self.settings
+        )
         partition = self._partition(number, loaded, context, leadership)
         if leadership.node:
             partition.take_over_times(leadership.node, loaded.last_event_us, leadership.ahead_of)
@@ -245,36 +212,6 @@ class Topic:
         await outbox_worker.stop()
         self.credits.on_settled(number, None, 0)
         self.receiver.log_readers.wake(number)
-
-    async def _open_some(
-        self, numbers: Sequence[int], manifest: TopicManifest
-    ) -> Sequence[LoadedPartition | BaseException]:
-        """Open new partitions together, as each waits for syncs; others in turn in one thread."""
-        if not all(manifest.of(number).has_existed for number in numbers):
-            opening = (self._open(number, manifest) for number in numbers)
-            return await asyncio.gather(*opening, return_exceptions=True)
-
-        def open_all() -> list[LoadedPartition | BaseException]:
-            found: list[LoadedPartition | BaseException] = []
-            for number in numbers:
-                parts = self.directory / str(number), self._context, self.settings
-                try:
-                    found.append(open_partition(*parts, manifest.of(number)))
-                except Exception as error:
-                    found.append(error)
-            return found
-
-        return await asyncio.get_running_loop().run_in_executor(self._context.executor, open_all)
-
-    async def _open(self, number: int, manifest: TopicManifest) -> LoadedPartition:
-        parts = self.directory / str(number), self._context, self.settings
-        return await self._in_thread(open_partition, *parts, manifest.of(number))
-
-    async def _in_thread(
-        self, work: Callable[..., LoadedPartition], *arguments: object
-    ) -> LoadedPartition:
-        executor = self._context.executor
-        return await asyncio.get_running_loop().run_in_executor(executor, work, *arguments)
 
     def _partition(
         self,
@@ -325,55 +262,16 @@ class Topic:
         """Load a partition again, in the background, unless its message log has failed."""
         self.receiver.on_offline()
         if not self.is_closed and not self.partitions[number].has_failed_log:
-            self._retry(number)
+            self.opener.reopen_later(number)
 
-    def _retry(self, number: int) -> None:
-        self._reopening = [task for task in self._reopening if not task.done()]
-        self._reopening.append(self._tasks.start(self._open_later(number)))
+    async def _close_failed(self, partition: Partition) -> None:
+        await self._outbox_workers[partition.identity.number].stop()
+        await partition.close()
 
-    async def _open_later(self, number: int) -> None:
-        """Open a partition once that works; the pauses in between grow."""
-        parameters = self._parameters
-        pause_s = parameters.reopen_delay_s
-        while not await self._closes_within(pause_s):
-            try:
-                await self.reopen(number)
-            except GoqError as error:
-                _log.warning("partition %d of %s stays offline: %s", number, self.name, error)
-                pause_s = min(2 * pause_s, parameters.reopen_delay_max_s)
-            else:
-                return
-
-    async def reopen(self, number: int) -> None:
-        """Open a partition that is offline, from the disk; nothing happens to one that is online.
-
-        Raises ``PartitionOffline`` if it stays offline, and ``PartitionNotFound``.
-        """
-        async with self._reopen_lock:
-            partition = self.partitions.get(number)
-            if self.is_closed or (partition is not None and partition.is_online):
-                return
-            if partition is None and number not in self.partitions.offline:
-                raise self.partitions.not_here(number)
-            if partition is not None and number not in self.partitions.offline:
-                await self._outbox_workers[number].stop()
-                await partition.close()
-            try:
-                loaded = await self._open(number, await self._manifest())
-            except Exception as error:  # whatever keeps it from opening
-                self._put_offline(number, error)
-                raise self.partitions.offline[number] from error
-            self.partitions.put(self._partition(number, loaded))
-            self.credits.on_settled(number, None, 0)
-            self.coordinator.on_reopened(number)
-            self.receiver.wake()
-
-    async def _closes_within(self, delay_s: float) -> bool:
-        try:
-            await asyncio.wait_for(self._closing.wait(), delay_s)
-        except TimeoutError:
-            return False
-        return True
+    def _on_reopened(self, number: int) -> None:
+        self.credits.on_settled(number, None, 0)
+        self.coordinator.on_reopened(number)
+        self.receiver.wake()
 
     # Settings and groups
 
@@ -462,7 +360,6 @@ class Topic:
         self.receiver.close(reason)
         self.credits.wake_all()
         self.coordinator.close()
-        await asyncio.gather(*self._reopening, return_exceptions=True)
-        async with self._reopen_lock:
-            closing = [partition.close(is_deleted=is_deleted) for partition in self.partitions]
-            await asyncio.gather(*closing)
+        await self.opener.close()
+        closing = [partition.close(is_deleted=is_deleted) for partition in self.partitions]
+        await asyncio.gather(*closing)

@@ -292,7 +292,7 @@ class TopicAdmin:
         topic.partitions.check(number)
         if self._is_member:
             raise Conflict("a cluster opens its replicas by itself: goq cluster status shows them")
-        await topic.reopen(number)
+        await topic.opener.reopen(number)
         self._listener.on_change(topic)
 
     async def delete(self, name: str) -> None:

@@ -129,12 +129,12 @@ class TopicLoader:
     async def open_partitions(
         self, topic: Topic, partitions: int, *, skip_failed: bool = False
     ) -> None:
-        """Open the partitions of a topic, see ``Topic.open``; in a cluster only expect them."""
+        """Open a topic's partitions, see ``PartitionOpener``; in a cluster only expect them."""
         if self._is_member:
             topic.expect(partitions)
             return
         known = await self._metadata.manifest_of(topic.folder)
-        await topic.open(partitions, known, skip_failed=skip_failed)
+        await topic.opener.open(partitions, known, skip_failed=skip_failed)
         if known.partitions >= partitions or topic.partitions.offline:
             return
         try:

@@ -511,7 +511,7 @@ def test_an_ack_sent_again_is_done_once_the_first_is_safe(tmp_path: Path) -> Non
 
 def test_receipts_of_a_lost_partition_fail_by_themselves(tmp_path: Path) -> None:
     async def test(led: _Led) -> None:
-        await led.topic.open(2, TopicManifest())
+        await led.topic.opener.open(2, TopicManifest())
         here = led.topic.partitions[1]
         await here.appender.publish(frame(b"b"))
         publishing = asyncio.ensure_future(led.topic.partitions[0].appender.publish(frame(b"a")))
