@@ -10,7 +10,8 @@ from typing import Any, NamedTuple, cast
 import msgspec
 
 from goq import limits
-from goq.api.codec.messages import encode_json, frames_response, json_response
+from goq.api.codec.frames import frames_response
+from goq.api.codec.messages import encode_json, json_response
 from goq.api.codec.request import query_flag, query_int, wants_frames
 from goq.api.needs import READ
 from goq.api.router import Parameter, Route

@@ -6,13 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 from goq import limits
-from goq.api.codec.messages import (
-    JsonMessages,
-    frames_response,
-    json_response,
-    lanes_of,
-    messages_json,
-)
+from goq.api.codec.frames import frames_response, lanes_of
+from goq.api.codec.messages import JsonMessages, json_response, messages_json
 from goq.api.codec.publish_answer import PublishAnswer, answer_tail, frames_answer
 from goq.api.codec.publish_request import (
     CHECKED_AT_ONCE_BYTES,

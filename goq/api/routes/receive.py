@@ -15,7 +15,8 @@ from urllib.parse import quote
 from msgspec.structs import replace
 
 from goq import limits
-from goq.api.codec.messages import deliveries_parts, encode_deliveries, json_response
+from goq.api.codec.frames import deliveries_parts
+from goq.api.codec.messages import encode_deliveries, json_response
 from goq.api.codec.request import (
     CLIENT_ID,
     SESSION_ID,

@@ -7,14 +7,9 @@ from collections.abc import AsyncGenerator, Iterator
 from typing import Final
 
 from goq import limits
+from goq.api.codec.frames import deliveries_parts, frames_parts, lanes_of
 from goq.api.codec.long_value import LongValue, message_parts
-from goq.api.codec.messages import (
-    deliveries_parts,
-    delivery_json,
-    frames_parts,
-    json_response,
-    lanes_of,
-)
+from goq.api.codec.messages import delivery_json, json_response
 from goq.api.codec.request import granted, json_body
 from goq.api.needs import CONSUME
 from goq.api.router import FRAMES, NDJSON, Route

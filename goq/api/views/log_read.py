@@ -11,12 +11,8 @@ import msgspec
 from msgspec.structs import replace
 
 from goq import limits
-from goq.api.codec.messages import (
-    JsonMessages,
-    frames_response,
-    lanes_of,
-    messages_json,
-)
+from goq.api.codec.frames import frames_response, lanes_of
+from goq.api.codec.messages import JsonMessages, messages_json
 from goq.api.schemas.messages import MessageOut, MessagesOut
 from goq.broker.partition.partition import Partition
 from goq.broker.retention.tiered_log import ArchiveView, TieredLogReader

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 
-from goq.api.codec.messages import deliveries_parts
+from goq.api.codec.frames import deliveries_parts
 from goq.broker.partition.leases import LeasedBatch
 from goq.client.protocol.frames import decode_deliveries
 from goq.config.topic import TopicSettings
