@@ -315,7 +315,7 @@ class ClusterBootstrap:
                 self._secret,
                 PeerIdentity(base.disk_id.id, lambda node: registered_disk(state(), node)),
                 state,
-                replicas,
+                replicas.fetchers,
                 base.streams,
                 self._dial_stream,
             ),

@@ -18,20 +18,13 @@ from goq.broker.partition.loader import PartitionLogs
 from goq.broker.partition_context import PartitionId
 from goq.broker.topic.topic import Leadership
 from goq.clock import Clock
-from goq.cluster.replication.fetch.fetcher import Fetcher
+from goq.cluster.replication.fetch.fetcher_manager import FetcherManager, FetchFrom
 from goq.cluster.replication.fetch.server import FetchServer
 from goq.cluster.replication.follower import FollowerReplica, SealedSegment
 from goq.cluster.replication.follower_retention import FollowerRetention
 from goq.cluster.replication.leader import LeaderReplica
 from goq.cluster.replication.leader_clocks import LeaderClocks
-from goq.cluster.replication.protocol import FetchRequest, FetchResponse, PartitionKey
-from goq.cluster.replication.push.protocol import (
-    Begin,
-    PeerStream,
-    Renew,
-    Stored,
-    decode_message,
-)
+from goq.cluster.replication.protocol import PartitionKey
 from goq.cluster.replication.replica import Replica, ReplicaAssignment
 from goq.cluster.replication.segment_manifest import LOGS, SegmentManifest
 from goq.config.topic import Cleanup, TopicSettings
@@ -40,9 +33,6 @@ from goq.storage.disk import Disk
 from goq.storage.journal.journal import NodeJournal
 
 _log = logging.getLogger("goq.cluster")
-
-FetchFrom = Callable[[str, FetchRequest], Awaitable[tuple[FetchResponse, memoryview]]]
-"""Fetches from a node, by name."""
 
 ProposeInSync = Callable[
     [PartitionKey, ReplicaAssignment, frozenset[str]], Awaitable[ReplicaAssignment]
@@ -113,8 +103,6 @@ class ReplicaManager:
         self.may_renew_leaderships = may_renew_leaderships
         self.disk = disk
         self.journal = journal
-        self._turn = turn
-        self._streams: dict[str, PeerStream] = {}
         self.fetch_server = FetchServer(executor, clock)
         if turn is not None:
             turn.before_write = self.fetch_server.flush
@@ -123,7 +111,17 @@ class ReplicaManager:
         self.tiered_reader = manifest.tiered_reader
         self.executor = executor
         self.leader_clocks = LeaderClocks(clock)
-        self._fetch_from = fetch_from
+        self.fetchers = FetcherManager(
+            name,
+            fetch_from,
+            self.fetch_server,
+            self.leader_clocks,
+            executor,
+            manifest,
+            turn=turn,
+            on_failure=self._on_fetch_failed,
+            on_expired_segment=self._start_retention,
+        )
         self._propose_in_sync = propose_in_sync
         self._propose_renewal = propose_renewal
         self._on_failure = on_failure
@@ -131,7 +129,6 @@ class ReplicaManager:
         """The replicas without an assignment, until they are removed."""
         self._replicas: dict[PartitionKey, Replica] = {}
         self._applied: dict[int, TopicReplicas] = {}
-        self._fetchers: dict[str, Fetcher] = {}
         self._retentions: dict[PartitionKey, FollowerRetention] = {}
         self._proposing: dict[PartitionKey, asyncio.Task[None]] = {}
         self._renewing: dict[PartitionKey, asyncio.Task[None]] = {}
@@ -211,7 +208,7 @@ class ReplicaManager:
         for task in (*self._proposing.values(), *self._renewing.values()):
             task.cancel()
         await self.close_replicas()
-        await asyncio.gather(*(fetcher.stop() for fetcher in self._fetchers.values()))
+        await self.fetchers.close()
 
     def _on_bounds_change(self, key: PartitionKey) -> None:
         self._steady_until_ms = -math.inf
@@ -282,68 +279,7 @@ class ReplicaManager:
 
     def start_fetching(self, leader: str, follower: FollowerReplica) -> None:
         """Fetch a partition from its leader."""
-        fetcher = self._fetchers.get(leader)
-        if fetcher is None:
-
-            async def fetch(request: FetchRequest) -> tuple[FetchResponse, memoryview]:
-                response = await self._fetch_from(leader, request)
-                head = response[0]
-                with_events = [each.key for each in head.updates if each.events is not None]
-                self.leader_clocks.note(leader, head.clock_ms, with_events)
-                return response
-
-            fetcher = self._fetchers[leader] = Fetcher(
-                self.name,
-                leader,
-                fetch,
-                self.executor,
-                self._manifest,
-                on_failure=self._on_fetch_failed,
-                on_expired_segment=self._start_retention,
-                turn=self._turn,
-            )
-            fetcher.set_stream(self._streams.get(leader))
-        fetcher.add(follower)
-
-    # Push streams
-
-    def on_stream_open(self, node: str, stream: PeerStream) -> None:
-        """Push and be pushed over a stream with another node, instead of one before."""
-        self._streams[node] = stream
-        self.fetch_server.add_stream(node, stream)
-        fetcher = self._fetchers.get(node)
-        if fetcher is not None:
-            fetcher.set_stream(stream)
-
-    def on_stream_close(self, node: str) -> None:
-        """End what the stream with a node carried: fetches go on."""
-        self._streams.pop(node, None)
-        self.fetch_server.remove_stream(node)
-        fetcher = self._fetchers.get(node)
-        if fetcher is not None:
-            fetcher.set_stream(None)
-
-    def renewal(self, node: str) -> bytes:
-        """Return the message that renews the session with a node, empty if there is none."""
-        fetcher = self._fetchers.get(node)
-        return b"" if fetcher is None else fetcher.renewal()
-
-    def on_stream_message(self, node: str, data: bytes) -> None:
-        """Take a message of another node; raise ``InvalidFrame`` if it is not one."""
-        message = decode_message(data)
-        if isinstance(message, Stored):
-            self.fetch_server.on_stored(node, *message)
-        elif isinstance(message, Begin):
-            self.fetch_server.attach(node, message.session)
-        elif isinstance(message, Renew):
-            self.fetch_server.renew(node, message.session)
-        else:
-            fetcher = self._fetchers.get(node)
-            if fetcher is not None:
-                updates = message.head.updates
-                with_events = [each.key for each in updates if each.events is not None]
-                self.leader_clocks.note(node, message.head.clock_ms, with_events)
-                fetcher.receive(message)
+        self.fetchers.add(leader, follower)
 
     def _on_fetch_failed(self, key: PartitionKey, error: Exception) -> None:
         self.on_storage_error(key, error)
@@ -353,8 +289,7 @@ class ReplicaManager:
 
     async def stop_fetching(self, key: PartitionKey) -> None:
         """Stop fetching a partition; on return nothing more is stored in it."""
-        for fetcher in list(self._fetchers.values()):
-            await fetcher.remove(key)
+        await self.fetchers.remove(key)
         retention = self._retentions.pop(key, None)
         if retention is not None:
             await retention.stop()

@@ -228,19 +228,19 @@ class SimNode:
         if before is not None:
             before.abort("another one")
         self.streams[peer] = stream
-        self._home.copy().run(self.replicas.on_stream_open, peer, stream)
+        self._home.copy().run(self.replicas.fetchers.on_stream_open, peer, stream)
 
     def on_stream_close(self, peer: str, stream: SimStream) -> None:
         if self.streams.get(peer) is stream:
             del self.streams[peer]
-            self._home.copy().run(self.replicas.on_stream_close, peer)
+            self._home.copy().run(self.replicas.fetchers.on_stream_close, peer)
 
     def on_stream_message(self, peer: str, stream: SimStream, data: bytes) -> None:
         if self.streams.get(peer) is not stream:
             return
         self.pushes_stored += isinstance(decode_message(data), Stored)
         try:
-            self._home.copy().run(self.replicas.on_stream_message, peer, data)
+            self._home.copy().run(self.replicas.fetchers.on_stream_message, peer, data)
         except GoqError as error:
             stream.abort(error.detail)
 

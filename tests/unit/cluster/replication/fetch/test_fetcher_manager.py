@@ -1,0 +1,122 @@
+"""The fetchers of a node, and what the streams with other nodes bring them."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from goq.cluster.replication.fetch import fetcher_manager
+from goq.cluster.replication.fetch.fetcher_manager import FetcherManager
+from goq.cluster.replication.protocol import PartitionKey
+from goq.cluster.replication.push.protocol import encode_begin, encode_renew
+
+KEY = PartitionKey("t", 1, 0)
+
+
+class _Fetcher:
+    """A fetcher that notes what it gets."""
+
+    def __init__(self, _name: str, leader: str, *_: object, **__: object) -> None:
+        self.leader = leader
+        self.followers: list[Any] = []
+        self.streams: list[Any] = []
+        self.removed: list[PartitionKey] = []
+        self.is_stopped = False
+
+    def add(self, follower: Any) -> None:
+        self.followers.append(follower)
+
+    def set_stream(self, stream: Any) -> None:
+        self.streams.append(stream)
+
+    def renewal(self) -> bytes:
+        return self.leader.encode()
+
+    async def remove(self, key: PartitionKey) -> None:
+        self.removed.append(key)
+
+    async def stop(self) -> None:
+        self.is_stopped = True
+
+
+class _Server:
+    """The side that answers the fetchers of others."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *arguments: self.calls.append((name, *arguments))
+
+
+@pytest.fixture
+def server() -> _Server:
+    return _Server()
+
+
+@pytest.fixture
+def manager(monkeypatch: pytest.MonkeyPatch, server: _Server) -> FetcherManager:
+    monkeypatch.setattr(fetcher_manager, "Fetcher", _Fetcher)
+    unused: Any = SimpleNamespace()
+    given: Any = server
+    return FetcherManager(
+        "n1",
+        unused,
+        given,
+        unused,
+        unused,
+        unused,
+        turn=None,
+        on_failure=lambda *_: None,
+        on_expired_segment=lambda *_: None,
+    )
+
+
+def fetchers_of(manager: FetcherManager) -> dict[str, Any]:
+    return dict(manager._fetchers)
+
+
+def test_the_partitions_of_one_leader_share_a_fetcher(manager: FetcherManager) -> None:
+    one, two, three = (SimpleNamespace(key=KEY) for _ in range(3))
+    for leader, follower in (("n2", one), ("n3", two), ("n2", three)):
+        manager.add(leader, follower)  # type: ignore[arg-type]
+    found = fetchers_of(manager)
+    assert {leader: each.followers for leader, each in found.items()} == {
+        "n2": [one, three],
+        "n3": [two],
+    }
+    asyncio.run(manager.remove(KEY))
+    assert [each.removed for each in found.values()] == [[KEY], [KEY]]
+    asyncio.run(manager.close())
+    assert all(each.is_stopped for each in found.values())
+
+
+def test_a_fetcher_has_the_stream_with_its_leader_whichever_comes_first(
+    manager: FetcherManager, server: _Server
+) -> None:
+    early, late, follower = object(), object(), SimpleNamespace(key=KEY)
+    manager.on_stream_open("n2", early)  # type: ignore[arg-type]
+    assert manager.renewal("n2") == b""
+    manager.add("n2", follower)  # type: ignore[arg-type]
+    manager.add("n3", follower)  # type: ignore[arg-type]
+    manager.on_stream_open("n3", late)  # type: ignore[arg-type]
+    manager.on_stream_close("n3")
+    found = fetchers_of(manager)
+    assert (found["n2"].streams, found["n3"].streams) == ([early], [None, late, None])
+    assert (manager.renewal("n2"), manager.renewal("n4")) == (b"n2", b"")
+    assert server.calls == [
+        ("add_stream", "n2", early),
+        ("add_stream", "n3", late),
+        ("remove_stream", "n3"),
+    ]
+
+
+def test_what_a_node_says_of_pushes_to_it_goes_to_the_server(
+    manager: FetcherManager, server: _Server
+) -> None:
+    manager.on_stream_message("n2", encode_begin(7))
+    manager.on_stream_message("n2", encode_renew(7))
+    assert server.calls == [("attach", "n2", 7), ("renew", "n2", 7)]
