@@ -12,6 +12,12 @@ import msgspec
 from goq.broker.log.recent_batches import RecentBatches, RecentBatchPool
 from goq.broker.partition.loader import PartitionLogs
 from goq.broker.partition_context import Quorums
+from goq.cluster.replication.fetch.follower_update import (
+    FramedLogUpdate,
+    FramedUpdate,
+    read_log_update,
+    refusal_of,
+)
 from goq.cluster.replication.progress import (
     LogOffsets,
     ReplicaProgress,
@@ -20,9 +26,7 @@ from goq.cluster.replication.progress import (
 from goq.cluster.replication.protocol import LogUpdate, PartitionKey, PartitionUpdate, Position
 from goq.cluster.replication.repair.lost_gaps import LostGaps
 from goq.errors import NotLeader
-from goq.storage.log.leader_epochs import epoch_end, last_epoch
-from goq.storage.log.log import Log
-from goq.storage.log.reader import segment_number
+from goq.storage.log.leader_epochs import last_epoch
 from goq.storage.log.segment import WriteBatch
 
 
@@ -70,17 +74,6 @@ class _LogQuorum:
     def announce(self, high_watermark: int) -> None:
         """Pass a new high watermark to the writer."""
         self._advance(high_watermark)
-
-
-class FramedUpdate(NamedTuple):
-    """An update for a follower and its frames, those of the messages first.
-
-    ``end_offsets`` are the ends of the follower's logs once it has stored them, None if not known.
-    """
-
-    head: PartitionUpdate
-    buffers: list[memoryview]
-    end_offsets: LogOffsets | None = None
 
 
 class _Confirmation(NamedTuple):
@@ -315,7 +308,7 @@ class LeaderReplica:
             return FramedUpdate(head, [])
         ends = self.progress.ends
         messages, events = (
-            _read_log_update(
+            read_log_update(
                 log,
                 end,
                 epoch,
@@ -338,19 +331,19 @@ class LeaderReplica:
         """
         if position.leader_epoch != self.leader_epoch or self._must_reset(position):
             return None
-        found: list[_FramedLogUpdate] = []
+        found: list[FramedLogUpdate] = []
         for log, recent, end, own_end in zip(
             self.logs, self.recent_batches, position.ends, ends, strict=True
         ):
             start = log.start_offset
             batches = [each for each in recent.after(end) if each.end_offset <= own_end]
             if end >= own_end:
-                found.append(_FramedLogUpdate(LogUpdate(start, start, 0), [], end))
+                found.append(FramedLogUpdate(LogUpdate(start, start, 0), [], end))
             elif start <= end and batches:
                 size_bytes = sum(len(batch.data) for batch in batches)
                 head = LogUpdate(batches[0].segment_base, start, size_bytes)
                 buffers = [batch.data for batch in batches]
-                found.append(_FramedLogUpdate(head, buffers, batches[-1].end_offset))
+                found.append(FramedLogUpdate(head, buffers, batches[-1].end_offset))
             else:
                 return None
         return self._framed(found[0], found[1], ends)
@@ -362,7 +355,7 @@ class LeaderReplica:
         return log.start_offset < position.ends.messages < end_offset
 
     def _framed(
-        self, messages: _FramedLogUpdate, events: _FramedLogUpdate, ends: LogOffsets
+        self, messages: FramedLogUpdate, events: FramedLogUpdate, ends: LogOffsets
     ) -> FramedUpdate:
         rewrites = self.logs.messages.rewrites.count
         head = PartitionUpdate(
@@ -374,8 +367,8 @@ class LeaderReplica:
             ends=ends,
         )
         end_offsets: LogOffsets | None = None
-        if messages.end_offsets is not None and events.end_offsets is not None:
-            end_offsets = LogOffsets(messages.end_offsets, events.end_offsets)
+        if messages.end_offset is not None and events.end_offset is not None:
+            end_offsets = LogOffsets(messages.end_offset, events.end_offset)
         return FramedUpdate(head, messages.buffers + events.buffers, end_offsets)
 
     def _is_known(self, which: int, end: int, epoch: int, own_end: int) -> bool:
@@ -399,61 +392,3 @@ class LeaderReplica:
 
 def _of_both_logs(pool: RecentBatchPool) -> tuple[RecentBatches, RecentBatches]:
     return pool.of_log(), pool.of_log()
-
-
-def refusal_of(key: PartitionKey, why: str) -> PartitionUpdate:
-    """Return the update that says that this node has nothing for the follower."""
-    return PartitionUpdate(key, -1, LogOffsets(0, 0), None, None, why)
-
-
-class _FramedLogUpdate(NamedTuple):
-    head: LogUpdate
-    buffers: list[memoryview]
-    end_offsets: int | None
-
-
-def _read_log_update(
-    log: Log,
-    end: int,
-    epoch: int,
-    own_end: int,
-    *,
-    is_lost: Callable[[int, int], bool],
-    is_checked: bool,
-    bytes_max: int,
-) -> _FramedLogUpdate:
-    """Return the update of one log for a follower whose log ends at ``end``, last in ``epoch``.
-
-    ``is_lost`` returns whether no replica has the frames of a range. A follower may be behind a
-    lost range, with the last epoch before it.
-    """
-    start = log.start_offset
-    if end < start:
-        return _FramedLogUpdate(
-            LogUpdate(start, start, 0), [], start
-        )  # the follower resets its log there
-    if not is_checked and end > start:
-        common = epoch_end(log.reader, epoch, own_end)
-        if common.epoch != epoch or not is_lost(common.end_offset, end):
-            return _FramedLogUpdate(
-                LogUpdate(start, start, 0, common.end_offset, common.epoch), [], None
-            )
-    if end >= own_end:
-        return _FramedLogUpdate(LogUpdate(start, start, 0), [], end)
-    segments = log.segments
-    segment = segments[segment_number(segments, end)]
-    reading = log.reader.read(end, min(own_end, segment.end_offset), bytes_max=bytes_max)
-    buffers: list[memoryview] = []
-    for view in reading.frames:
-        if view.header.base_offset > end or (buffers and view.header.base_offset < end):
-            break  # the frames between are damaged
-        buffers.append(view.buffer)
-        end = view.header.end_offset
-    if not buffers:
-        behind = reading.frames[0].header.base_offset if reading.frames else reading.next_offset
-        if end < behind and is_lost(end, behind):
-            update = LogUpdate(segment.base_offset, start, 0, lost=(end, behind))
-            return _FramedLogUpdate(update, [], behind)
-    return _FramedLogUpdate(
-        LogUpdate(segment.base_offset, start, sum(map(len, buffers))), buffers, end
-    )

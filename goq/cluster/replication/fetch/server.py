@@ -21,9 +21,10 @@ from itertools import islice
 from goq import limits
 from goq.broker.log.recent_batches import RecentBatchPool
 from goq.clock import Clock
+from goq.cluster.replication.fetch.follower_update import FramedUpdate, refusal_of
 from goq.cluster.replication.fetch.session import FetchSession
 from goq.cluster.replication.fetch.throttle import Throttle
-from goq.cluster.replication.leader import FramedUpdate, LeaderReplica, ReplicaBounds, refusal_of
+from goq.cluster.replication.leader import LeaderReplica, ReplicaBounds
 from goq.cluster.replication.protocol import FetchRequest, FetchResponse, PartitionKey, Position
 from goq.cluster.replication.push.protocol import PeerStream
 from goq.cluster.replication.push.sender import PushSender

@@ -24,8 +24,9 @@ from msgspec.structs import replace
 
 from goq import limits
 from goq.clock import Clock
+from goq.cluster.replication.fetch.follower_update import FramedUpdate
 from goq.cluster.replication.fetch.session import FetchSession
-from goq.cluster.replication.leader import FramedUpdate, LeaderReplica, ReplicaBounds
+from goq.cluster.replication.leader import LeaderReplica, ReplicaBounds
 from goq.cluster.replication.progress import LogOffsets
 from goq.cluster.replication.protocol import PartitionKey, Position
 from goq.cluster.replication.push.protocol import PeerStream, PushHead, encode_push

@@ -115,55 +115,6 @@ def given(
     ]
 
 
-def test_a_follower_gets_the_frames_of_one_segment_at_a_time() -> None:
-    led = leading_with(2, 1, 0, 3, 1)
-    found = [given(led, end) for end in (0, 2, 3, 6, 7)]
-    assert [offsets for _, offsets in found] == [[0, 2], [2], [3, 6], [6], []]
-    assert [update.segment_base for update, _ in found] == [0, 0, 3, 3, 0]
-
-
-def test_a_follower_gets_at_least_one_frame_and_else_no_more_than_fits() -> None:
-    led = leading_with(1, 1, 1)
-    size = len(frame_of([b"v"]))
-    for bytes_max, count in ((1, 1), (size, 1), (2 * size, 2), (9 * size, 3)):
-        assert len(given(led, 0, bytes_max=bytes_max)[1]) == count
-
-
-def test_a_follower_within_a_merged_frame_gets_all_of_the_frame() -> None:
-    assert given(leading_with(4, 1), 2)[1] == [0, 4]
-
-
-def test_a_follower_before_the_log_is_told_where_it_begins() -> None:
-    led = leading_with(2, 0, 1)
-    log = led.logs.messages
-    log.remove(log.detach_before(2))
-    assert given(led, 1) == (LogUpdate(2, 2, 0, rewrites=0), [])
-    assert given(led, 2)[1] == [2]
-
-
-@pytest.mark.parametrize(
-    ("end", "epoch", "expected"),
-    [
-        (2, 1, [2]),  # the same log up to where it ends
-        (3, 1, (2, 1)),  # it has more of the epoch than there ever was
-        (1, 1, [1]),
-        (3, 2, [3]),
-        (4, 2, (3, 2)),
-        (4, 9, (4, 3)),  # of a leadership that this leader knows nothing of
-        (1, 0, (0, -1)),
-    ],
-)
-def test_a_new_follower_is_told_where_its_log_differs(
-    end: int, epoch: int, expected: list[int] | tuple[int, int]
-) -> None:
-    led = leading_with(1, 1, 1, 1, epochs=(1, 1, 2, 3))
-    update, offsets = given(led, end, epoch, is_checked=False)
-    if isinstance(expected, tuple):
-        assert ((update.diverges_at, update.epoch), offsets) == (expected, [])
-    else:
-        assert (update.diverges_at, offsets[:1]) == (None, expected)
-
-
 def test_a_follower_of_another_epoch_is_refused() -> None:
     at = Position(KEY, 2, LogOffsets(0, 0), LogOffsets(-1, -1))
     update = leading_with(1).read_update(at, is_checked=True, bytes_max=9)

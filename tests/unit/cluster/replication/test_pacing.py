@@ -12,8 +12,9 @@ import pytest
 from goq import limits
 from goq.broker.log.recent_batches import RecentBatchPool
 from goq.clock import ManualClock
+from goq.cluster.replication.fetch.follower_update import FramedUpdate
 from goq.cluster.replication.fetch.server import FetchServer, Throttle
-from goq.cluster.replication.leader import FramedUpdate, LeaderReplica
+from goq.cluster.replication.leader import LeaderReplica
 from goq.cluster.replication.progress import LogOffsets, ReplicaProgress
 from goq.cluster.replication.protocol import FetchRequest, PartitionKey, PartitionUpdate, Position
 from tests.support.cluster.replication.loop import SimLoop

@@ -10,8 +10,9 @@ import pytest
 
 from goq import limits
 from goq.clock import ManualClock
+from goq.cluster.replication.fetch.follower_update import FramedUpdate
 from goq.cluster.replication.fetch.session import FetchSession
-from goq.cluster.replication.leader import FramedUpdate, LeaderReplica, ReplicaBounds
+from goq.cluster.replication.leader import LeaderReplica, ReplicaBounds
 from goq.cluster.replication.progress import LogOffsets
 from goq.cluster.replication.protocol import LogUpdate, PartitionKey, PartitionUpdate, Position
 from goq.cluster.replication.push.protocol import Push, decode_message
