@@ -21,6 +21,7 @@ from goq.broker.partition.loader import messages_config
 from goq.broker.retention import archiver as archive
 from goq.broker.retention import compaction_manager as compacting
 from goq.broker.runtime import background
+from goq.cluster.raft import driver
 from goq.cluster.raft.state_machine import sqlite as sqlite_machine
 from goq.cluster.raft.transport import link
 from goq.config.topic import TopicSettings
@@ -95,6 +96,7 @@ def product_in(world: World, network: Network) -> Iterator[None]:
         stack.enter_context(simulated_library(world.loop.time, chance))
         put(loader, "messages_config", _small_segments)
         put(clock, "SLICE_S", math.inf)  # else a life would depend on the machine's time
+        put(driver, "monotonic", lambda: 0.0)  # so would it: the event loop seems to stand still
         for name, value in SMALL.items():
             put(limits, name, value)
         put(limits, "SCRUB_PAUSE_S", SMALL["SCRUB_PAUSE_S"] * world.pace)
