@@ -165,7 +165,7 @@ class Selector:
                 if columns is None:
                     return messages_max - left, at
                 if columns.is_gone:
-                    at = self._pass_gone(at, min(columns.end, run_end))
+                    at = self._pass_gone(lane, at, min(columns.end, run_end))
                 elif columns.is_readable:
                     count, at = self._take_readable(lane, tenant, at, columns)
                     left -= count
@@ -240,7 +240,7 @@ class Selector:
         if columns is None:
             return 0, offset
         if columns.is_gone:
-            return 0, self._pass_gone(offset, offset + 1)
+            return 0, self._pass_gone(lane, offset, offset + 1)
         if not columns.is_readable:
             return 0, columns.end
         return self._take_readable(lane, tenant, offset, columns)
@@ -297,9 +297,10 @@ class Selector:
         self._selection.steps += columns.end - start - 1  # the read counted one
         return selected, columns.end
 
-    def _pass_gone(self, start: int, end: int) -> int:
-        """Count compacted messages as done; return their end."""
+    def _pass_gone(self, lane: int, start: int, end: int) -> int:
+        """Count compacted messages as done, up to one of another lane; return their end."""
         if self._state.moved:
+            end = self._until_moved(lane, start, end)
             self._selection.seen.update(self._moved_within(start, end))
         self._selection.skip(start, Cause.COMPACTED, end=end)
         return end

@@ -39,6 +39,8 @@ class Twin:
     start: int = 0
     messages: list[Message] = field(default_factory=list)
     corrupt: set[int] = field(default_factory=set)
+    gone: set[int] = field(default_factory=set)
+    """Compaction removed them; a group is done with one once it comes to it."""
     cancelled: set[int] = field(default_factory=set)
     lanes: dict[int, int] = field(default_factory=dict)
     """Of the messages that were moved."""
@@ -84,12 +86,16 @@ class Twin:
     def is_expired(self, offset: int, now_ms: int) -> bool:
         return 0 < self.messages[offset].expires_ms <= now_ms
 
+    def is_passed(self, offset: int, now_ms: int) -> bool:
+        """Return whether a message is not handed out any more."""
+        return offset in self.gone or self.is_expired(offset, now_ms)
+
     def due(self, group: str, now_ms: int) -> dict[int, int]:
         """Return what a group could be handed but for keys and caps, and which attempt it is."""
         found = {}
         for offset, state in self.view(group).items():
             only = self.messages[offset].only_group
-            if offset in self.waiting or self.is_expired(offset, now_ms):
+            if offset in self.waiting or self.is_passed(offset, now_ms):
                 continue
             if state == FRESH and only in (None, group):
                 found[offset] = 1
@@ -131,7 +137,7 @@ class Twin:
         for offset, state in self.outstanding(group, "retry").items():
             if state[2] > now_ms:
                 return found
-            if self.is_expired(offset, now_ms):
+            if self.is_passed(offset, now_ms):
                 continue
             found.append(offset)
         return found + [o for o in self.in_order(group, now_ms) if o not in found]

@@ -152,18 +152,30 @@ class Pair:
         def facts_of(start: int, end: int) -> AttributeColumns | None:
             if next(reads, None) is None:
                 return None
+            is_gone = start in self.twin.gone
             facts = self.log.facts(start, end)
             first, last = min(
                 ((s, e) for s, e in self.rotten.items() if s < facts.end and start < e),
                 default=(facts.end, facts.end),
             )
+            if start < first and is_gone:  # the run may be longer than what was asked for
+                return AttributeColumns(self._gone_up_to(start), is_gone=True)
             if start < first:
-                return self.log.facts(start, first)
+                gone = (o for o in range(start, first) if o in self.twin.gone)
+                return self.log.facts(start, next(gone, first))
             if any(o not in self.twin.corrupt for o in range(start, last)):
                 self.corrupt(start, last)
             return AttributeColumns(min(last, facts.end), is_readable=False)
 
         return facts_of
+
+    def _gone_up_to(self, start: int) -> int:
+        """Return the end of a run of messages that compaction removed; bad bytes end it."""
+        bad = {o for s, e in self.rotten.items() for o in range(s, e)} | self.twin.corrupt
+        end = start + 1
+        while end in self.twin.gone and end not in bad:
+            end += 1
+        return end
 
     # Steps
 
@@ -250,6 +262,8 @@ class Pair:
             state = self.twin.state_of(name, offset)
             if cause is Cause.TTL:
                 assert self.twin.is_expired(offset, self.now_ms)
+            elif cause is Cause.COMPACTED:
+                assert offset in self.twin.gone
             else:
                 assert cause is Cause.OTHER_GROUP
                 assert message.only_group not in (None, name)
@@ -487,8 +501,13 @@ class Pair:
         self.twin.forget(set(range(start, end)))
         self.twin.corrupt |= set(range(start, end))
 
+    def compact(self, start: int, end: int) -> None:
+        """Remove the messages of a range, as compaction does: their offsets stay empty."""
+        self.twin.gone |= set(range(start, end)) - self.twin.corrupt
+
     def lose(self, end_offset: int) -> None:
-        """The messages from an offset on are gone after a power cut."""
+        """The messages from an offset on are lost after a power cut."""
+        self.twin.gone = {offset for offset in self.twin.gone if offset < end_offset}
         self.apply(Truncated(end_offset))
         self.real.extend_to(end_offset)
         self.twin.cut(min(self.twin.start, end_offset), end_offset)

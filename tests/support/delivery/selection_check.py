@@ -71,7 +71,7 @@ class ChoiceCheck:
                 for o in self.retries
                 if twin.messages[o].key == message.key
                 and o not in seen
-                and not twin.is_expired(o, self.now_ms)
+                and not twin.is_passed(o, self.now_ms)
             ]
             if offset in self.retries:
                 waiting = [o for o in waiting if o < offset and twin.lane(o) == lane]

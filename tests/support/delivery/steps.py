@@ -169,6 +169,12 @@ def _corrupt(pair: Pair, rng: random.Random) -> None:
             pair.rotten[offset] = end
 
 
+def _compact(pair: Pair, rng: random.Random) -> None:
+    offset = _offset(pair, rng)
+    if offset is not None:
+        pair.compact(offset, min(pair.twin.end, offset + rng.randint(1, 5)))
+
+
 def _lose(pair: Pair, rng: random.Random) -> None:
     if pair.twin.start < pair.twin.end:
         pair.lose(rng.randint(pair.twin.start, pair.twin.end))
@@ -191,6 +197,7 @@ _CHOICES = [
     (1, lambda pair, rng: pair.delete_group(_group(rng))),
     (2, _trim),
     (2, _corrupt),
+    (2, _compact),
     (1, _lose),
     (1, lambda pair, _: pair.arrive()),
     (2, lambda pair, _: pair.release()),

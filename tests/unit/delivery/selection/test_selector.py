@@ -6,11 +6,12 @@ import pytest
 
 from goq import limits
 from goq.config.topic import Ordering, TopicSettings
+from goq.delivery.events.event import Skipped
 from goq.delivery.group.retry_policy import RetryPolicy
 from goq.delivery.selection.redelivery import RetryRule
 from goq.delivery.selection.selector import ANY_RETRY
 from goq.model import Receipt
-from tests.support.delivery.model import Message
+from tests.support.delivery.model import DONE, Message
 from tests.support.delivery.pair import Pair
 
 _NONE = {"g": Ordering.NONE}
@@ -424,3 +425,37 @@ def test_many_retries_for_others_do_not_keep_a_consumer_from_fresh_messages() ->
     while len(found) < 290:  # retries take several turns
         found += receive(pair, 1000, rule=RetryRule("other"))
     assert sorted(found) == [*range(250), *range(260, 300)]
+
+
+@pytest.mark.parametrize("ordering", Ordering)
+def test_a_group_is_done_with_what_compaction_removed_and_gets_the_rest(ordering: Ordering) -> None:
+    pair = published(*[Message(1)] * 6, orderings={"g": ordering})
+    pair.compact(1, 3)
+    assert receive(pair) == [0, 3, 4, 5]
+    assert [o for o, state in pair.twin.view("g").items() if state == DONE] == [1, 2]
+    settle(pair, "nack", 0, 3, 4, 5)
+    pair.compact(3, 5)
+    assert receive(pair) == [0, 5]
+    pair.publish([Message(1)])
+    pair.compact(6, 7)
+    assert receive(pair) == []
+    pair.check()
+
+
+def test_of_messages_held_behind_their_key_those_come_that_compaction_left() -> None:
+    pair = published(*[Message(1, key=7)] * 3)
+    assert receive(pair, 1) == [0]
+    assert receive(pair) == []
+    pair.compact(1, 2)
+    settle(pair, "ack", 0)
+    assert receive(pair) == [2]
+
+
+@pytest.mark.parametrize("lane", [0, 2])
+def test_a_message_that_was_moved_and_removed_is_counted_as_done_once(lane: int) -> None:
+    pair = published(*[Message(1)] * 5, orderings=_NONE)
+    pair.move(2, lane)
+    pair.compact(1, 4)
+    assert receive(pair) == [0, 4]
+    done = [each for each, _, _ in pair.history if isinstance(each, Skipped)]
+    assert sum(end - start for each in done for start, end in each.ranges) == 3
