@@ -322,6 +322,24 @@ def test_a_folder_of_another_format_is_refused_and_not_kept_locked(
     assert (tmp_path / "FORMAT").read_text() == "2\n"
 
 
+def test_the_format_of_a_folder_is_on_the_disk_before_it_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[tuple[str, bytes]] = []
+    fsync = os.fsync
+
+    def note(fd: int) -> None:
+        path = Path(os.readlink(f"/proc/self/fd/{fd}"))
+        synced.append((path.name, b"" if path.is_dir() else path.read_bytes()))
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", note)
+    DataDirLock(tmp_path).release()
+    content = (tmp_path / "FORMAT").read_bytes()
+    assert content
+    assert synced[-2:] == [("FORMAT.new", content), (tmp_path.name, b"")]
+
+
 def test_removing_the_lock_file_lets_no_second_process_in(tmp_path: Path) -> None:
     lock = DataDirLock(tmp_path)
     (tmp_path / "LOCK").unlink()

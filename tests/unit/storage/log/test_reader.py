@@ -198,6 +198,8 @@ def test_what_is_missing_is_told_once_whatever_is_known_of_it_before() -> None:
     reader = log.reader
     reader.note_missing(100, 110)
     assert [(d.start_offset, d.end_offset) for d in reader.damage] == [(100, 110)]
+    (missing,) = reader.damage
+    assert (missing.position, missing.end_position) == (0, 0), "a whole file"
     for part in ((100, 110), (102, 108)):
         reader.note_missing(*part)
     assert len(reader.damage) == 1
