@@ -27,7 +27,7 @@ def archive_of(disk: SimulatedDisk, manifest: SimManifest, executor: SimExecutor
     store = cast(MetadataStore, manifest)
     archive = Archiver(ARCHIVE, disk, store, ManualClock(), executor=executor)
     for row in manifest.archive.values():
-        archive._add_row(row)
+        archive.segments.add(row)
     return archive
 
 
