@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+from functools import partial
 from pathlib import Path
 from random import Random
 
 import pytest
 
 from goq.broker.partition.loader import PartitionLogs
-from goq.cluster.replication.follower import FollowerReplica, parse_frames
+from goq.cluster.replication.follower import FollowerReplica, LogLock, parse_frames
 from goq.cluster.replication.progress import LogOffsets
 from goq.cluster.replication.protocol import LogUpdate, PartitionKey, PartitionUpdate, Position
 from goq.cluster.replication.repair.lost_gaps import LostGaps
@@ -185,3 +187,34 @@ def test_frames_that_are_cut_off_damaged_or_missing_are_refused() -> None:
     for data in (b"", whole[:-8], whole + whole[:20], damaged):
         with pytest.raises(InvalidFrame):
             parse_frames(memoryview(data))
+
+
+def test_what_changes_a_log_waits_for_what_changes_it_and_goes_on_though_its_caller_leaves() -> (
+    None
+):
+    async def run() -> None:
+        lock, may_end = LogLock(), asyncio.Event()
+        done: list[str] = []
+
+        async def work(name: str) -> None:
+            done.append(f"{name} begins")
+            await may_end.wait()
+            done.append(f"{name} ends")
+
+        first, second = (
+            asyncio.ensure_future(lock.run(partial(work, name))) for name in ("first", "second")
+        )
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert done == ["first begins"]
+        assert not lock.try_acquire()
+        first.cancel()
+        may_end.set()
+        await second
+        assert done == ["first begins", "first ends", "second begins", "second ends"]
+        await asyncio.sleep(0)
+        assert lock.try_acquire()
+        lock.release()
+        assert lock.try_acquire()
+
+    asyncio.run(run())
