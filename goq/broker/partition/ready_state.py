@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 import numpy as np
@@ -27,7 +27,6 @@ from goq.config.topic import TopicSettings
 from goq.delivery.delay.delayed_messages import DelayedMessages, DueMessages, LoadRequest
 from goq.delivery.events.event import Matured
 from goq.delivery.group.group import Group
-from goq.delivery.group.key_locks import MessageAttributes
 from goq.delivery.partition_state import PartitionState
 from goq.delivery.queues.fair_scheduler import FairScheduler
 from goq.delivery.queues.policy import SchedulingPolicy, TenantNumbers
@@ -63,9 +62,15 @@ def policy_of(settings: TopicSettings) -> SchedulingPolicy:
 class ReadyState:
     """The ready queues and delayed messages of one partition."""
 
-    def __init__(self, state: PartitionState, settings: TopicSettings, now_ms: int) -> None:
+    def __init__(
+        self,
+        state: PartitionState,
+        settings: TopicSettings,
+        now_ms: int,
+        tenants: TenantNumbers | None = None,
+    ) -> None:
         self.ready = ReadyQueues(state.start_offset)
-        self.tenants = TenantNumbers()
+        self.tenants = TenantNumbers() if tenants is None else tenants
         self.schedule = DelayedMessages(
             now_ms,
             state.maturity,
@@ -87,12 +92,14 @@ class ReadyState:
         *,
         start: int,
         end: int,
+        tenants: TenantNumbers | None = None,
     ) -> ReadyState:
         """Return the ready state of a log up to ``end``; blocks on the disk.
 
-        Ready messages before ``start`` are left out: no group needs them.
+        Ready messages before ``start`` are left out: no group needs them. ``tenants`` keep their
+        numbers; it adds others.
         """
-        built = cls(state, settings, now_ms)
+        built = cls(state, settings, now_ms, tenants)
         built.extend(messages, messages.start_offset, end, now_ms, ready_from=start)
         built.ready.complete_from = start
         return built
@@ -103,15 +110,6 @@ class ReadyState:
         """Add the messages of a log from ``start`` up to ``end``; blocks on the disk."""
         ready_from = max(start, ready_from)
         self._restore(messages.reader.rows(start, end), ready_from, end, now_ms)
-
-    def renumbered(
-        self, facts: Mapping[int, MessageAttributes], before: ReadyState
-    ) -> dict[int, MessageAttributes]:
-        """Return attributes of ``before`` with the tenant numbers of this ready state."""
-        return {
-            offset: fact._replace(tenant=self.tenants.number(before.tenants.name(fact.tenant)))
-            for offset, fact in facts.items()
-        }
 
     def lacks(self, group: Group) -> bool:
         """Return whether a group without a scheduler may need messages that the queues dropped."""
@@ -427,7 +425,9 @@ class ReadyStateManager:
         try:
             end = state.end_offset
             start = first_unfinished(messages, state)
-            build = partial(ReadyState.build, start=start, end=end)
+            # Outstanding messages, of which there may be many, have these numbers of tenants.
+            tenants = self.current.tenants.copy()
+            build = partial(ReadyState.build, start=start, end=end, tenants=tenants)
             now_ms = self._context.clock.wall_ms()
             new = await asyncio.get_running_loop().run_in_executor(
                 self._context.executor, build, messages, state, self._settings, now_ms
@@ -435,7 +435,6 @@ class ReadyStateManager:
             new.extend(messages, end, state.end_offset, now_ms)
             for group in state.groups.values():
                 group.restart_reading()
-                group.restore_attributes(new.renumbered(group.attributes, self.current))
             self.current = new
             self._forget_large()
         finally:

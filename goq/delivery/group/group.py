@@ -281,11 +281,19 @@ class Group:
         ]
 
     def restart_reading(self) -> None:
-        """Read the ready queues again from their beginnings; taken messages stay taken."""
+        """Read the ready queues again from their beginnings; taken messages stay taken.
+
+        What waits for room under a cap is looked at again: the cap may be another one.
+        """
         if self.scheduler is not None:
             self.scheduler.close()
             self.scheduler = None
         self.locks.clear_held()
+        for offset in self.tenant_cap.take_retries():
+            self.retries.requeue(offset)
+            attributes = self.attributes.get(offset)
+            if attributes is not None and attributes.key:  # those behind it were passed over
+                self._requeue_retries(attributes.key)
 
     def restore(
         self,

@@ -35,6 +35,12 @@ class TenantCap:
         self._keys.setdefault(tenant, {})[key] = None
         self._freed.discard(tenant)
 
+    def take_retries(self) -> list[int]:
+        """Forget all that is parked; return the offsets of the retries."""
+        offsets = [offset for parked in self._retries.values() for offset in parked]
+        self._retries, self._keys, self._freed = {}, {}, set()
+        return offsets
+
     def on_tenant_freed(self, tenant: int) -> None:
         """Note that a message of a tenant is no longer in flight."""
         if tenant in self._retries or tenant in self._keys:

@@ -79,6 +79,12 @@ class TenantNumbers:
         self._numbers[name] = number
         return number
 
+    def copy(self) -> TenantNumbers:
+        """Return the same numbers, to which others may be added."""
+        copied = TenantNumbers(self._names_max)
+        copied._names, copied._numbers = self._names.copy(), self._numbers.copy()
+        return copied
+
     def name(self, number: int) -> str:
         """Return the name that a number was first given to."""
         return self._names[number]

@@ -93,7 +93,7 @@ class Pair:
         self.twin = Twin()
         self.log = MessageLog(self.twin.messages)
         self.real = PartitionState()
-        self.dispatch = self._build(self.real)
+        self.dispatch = self._open(self.real)
         self.history: list[tuple[AnyEvent, int, int]] = []
         self.receipts: list[Receipt] = []
         self.consumers: dict[int, str] = {}
@@ -114,7 +114,7 @@ class Pair:
         self.real.apply(event, sequence, self.epoch)
         return token_of(self.epoch, sequence)
 
-    def _build(self, state: PartitionState) -> ReadyState:
+    def _open(self, state: PartitionState) -> ReadyState:
         """Derive what is derived, as opening a partition does."""
         log = cast(Log, self.log)
         start, end = first_unfinished(log, state), log.end_offset
@@ -135,9 +135,31 @@ class Pair:
     def _tenant(self, dispatch: ReadyState, message: Message) -> int:
         return dispatch.tenants.number(message.tenant) if message.tenant else 0
 
-    def _rebuild(self) -> None:
-        self.dispatch = self._build(self.real)
+    def _open_anew(self) -> None:
+        self.dispatch = self._open(self.real)
         self.twin.rank_by_offset()
+
+    def _rebuild(self) -> None:
+        """Build the queues again, as a partition does that goes on meanwhile."""
+        log, state = cast(Log, self.log), self.real
+        self.dispatch = ReadyState.build(
+            log,
+            state,
+            self.settings,
+            self.now_ms,
+            start=first_unfinished(log, state),
+            end=log.end_offset,
+            tenants=self.dispatch.tenants.copy(),
+        )
+        for group in state.groups.values():
+            group.restart_reading()
+        self.twin.rank_by_offset()
+
+    def configure(self, settings: TopicSettings) -> None:
+        """Change the rules of lanes and tenants."""
+        self.settings = settings
+        if not self.dispatch.follows(settings):
+            self._rebuild()
 
     def _group(self, name: str) -> Group:
         group = self.real.ensure_group(name)
@@ -543,7 +565,7 @@ class Pair:
         self.real = fresh
         self.epoch += 1
         self.announced = {}
-        self._rebuild()
+        self._open_anew()
 
     def replayed(self) -> PartitionState:
         fresh = PartitionState()
@@ -579,7 +601,7 @@ class Pair:
         self.sequence = sum(n for _, _, n in damaged.outbox.sequences())
         self.epoch += 1
         self.announced = {}
-        self._rebuild()
+        self._open_anew()
 
     def replay_damaged(self, rng: random.Random, lossy: tuple[type, ...]) -> PartitionState:
         """Replay with some events of the given kinds missing; the outcome is a sound state."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 
+from msgspec.structs import replace
+
 from goq.config.topic import Ordering, TopicSettings
 from goq.delivery.group.retry_policy import RetryPolicy
 from goq.delivery.selection.redelivery import RetryRule
@@ -180,6 +182,11 @@ def _lose(pair: Pair, rng: random.Random) -> None:
         pair.lose(rng.randint(pair.twin.start, pair.twin.end))
 
 
+def _configure(pair: Pair, rng: random.Random) -> None:
+    cap, weights = rng.choice([None, 1, 3]), rng.choice([(), (("x", 3.0), ("y", 0.4))])
+    pair.configure(replace(pair.settings, tenant_in_flight_max=cap, tenant_weights=weights))
+
+
 def _group(rng: random.Random) -> str:
     return rng.choice("aaabbc")
 
@@ -200,6 +207,7 @@ _CHOICES = [
     (2, _compact),
     (1, _lose),
     (1, lambda pair, _: pair.arrive()),
+    (2, _configure),
     (2, lambda pair, _: pair.release()),
     (2, lambda pair, _: pair.restore()),
     (1, lambda pair, _: pair.restart()),

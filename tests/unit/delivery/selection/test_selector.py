@@ -96,6 +96,32 @@ def test_a_retry_that_waited_for_its_tenant_comes_with_the_later_retries_of_its_
     assert receive(pair) == [0, 1, 2]
 
 
+@pytest.mark.parametrize("cap", [None, 2])
+def test_a_retry_that_waited_for_its_tenant_comes_with_those_of_its_key_once_the_cap_is_raised(
+    cap: int | None,
+) -> None:
+    settings = TopicSettings(tenant_in_flight_max=1)
+    pair = published(Message(1, "x", key=7), *[Message(1, key=7)] * 2, settings=settings)
+    assert receive(pair) == [1, 0, 2]
+    settle(pair, "nack", 0, 1, 2)
+    pair.publish([Message(0, "x")])
+    assert receive(pair) == [3]
+    pair.configure(TopicSettings(tenant_in_flight_max=cap))
+    assert receive(pair) == [0, 1, 2]
+
+
+def test_the_tenants_of_what_is_leased_count_towards_a_cap_that_comes_later() -> None:
+    pair = published(Message(1, "w"))
+    pair.publish([Message(1, "x")] * 3)
+    settle(pair, "ack", *receive(pair, 1))
+    assert receive(pair, 2) == [1, 2]
+    pair.trim(1)  # nothing of the first tenant is read again
+    pair.configure(TopicSettings(tenant_in_flight_max=2))
+    assert receive(pair) == []
+    settle(pair, "ack", 1)
+    assert receive(pair) == [3]
+
+
 def test_a_receive_goes_on_behind_a_damaged_retry_that_waited_for_its_tenant() -> None:
     settings = TopicSettings(tenant_in_flight_max=1)
     pair = published(*[Message(1, "x")] * 2, settings=settings)
