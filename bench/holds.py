@@ -63,7 +63,7 @@ class Holds:
         finally:
             held_s = time.thread_time() - began_s - (self._garbage_s - garbage_s)
             if held_s > self.longest_s:
-                self.longest_s, self.callback, self.profile = held_s, repr(handle), profile
+                self.longest_s, self.callback, self.profile = held_s, _named(handle), profile
 
     def _on_garbage(self, phase: str, _info: dict[str, int]) -> None:
         if threading.current_thread() is threading.main_thread():
@@ -78,6 +78,12 @@ class Holds:
         found = self.longest_s * 1000, self.callback, self.profile
         self.longest_s, self.callback, self.profile = 0.0, "", None
         return found
+
+
+def _named(handle: Handle) -> str:
+    """Return the callback, of a task the coroutine that goes on in it."""
+    task = getattr(handle._callback, "__self__", None)  # type: ignore[attr-defined]
+    return repr(task.get_coro()) if isinstance(task, asyncio.Task) else repr(handle)
 
 
 def main() -> int:
