@@ -55,7 +55,7 @@ bench: $(VENV)/installed           ## measure this machine; see docs/benchmarks.
 	$(BIN)/python -m bench
 
 audit-100m: $(VENV)/installed-dev  ## publish, consume, export and audit 100 million messages; 60 GB of disk
-	$(BIN)/python -m bench.audit --messages 100000000
+	$(BIN)/python -m bench.pipeline.audit --messages 100000000
 
 clean:
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

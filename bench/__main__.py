@@ -8,35 +8,26 @@ import sys
 import tempfile
 from pathlib import Path
 
-from bench import (
-    background,
+from bench.cluster import members, partitions, rolling
+from bench.harness.machine import facts
+from bench.harness.report import line, save, table
+from bench.harness.rows import Result, Work, measure
+from bench.harness.servers import RedisServer
+from bench.log import background, backups, past, trace
+from bench.messages import (
     backlog,
-    backups,
     batches,
-    cluster,
-    commands,
-    console,
     consuming,
     dedup,
     delays,
-    export,
     fairness,
     latency,
-    lookers,
     mixed,
-    partitions,
-    past,
-    rolling,
-    security,
     singles,
-    sqs,
-    trace,
     waiting,
 )
-from bench.machine import facts
-from bench.report import line, save, table
-from bench.rows import Result, Work, measure
-from bench.servers import RedisServer
+from bench.node import commands, console, lookers, security, sqs
+from bench.pipeline import export
 
 WORKS: list[Work] = [
     *singles.WORKS,
@@ -57,7 +48,7 @@ WORKS: list[Work] = [
     *trace.WORKS,
     *past.WORKS,
     *export.WORKS,
-    *cluster.WORKS,
+    *members.WORKS,
     *partitions.WORKS,
     *rolling.WORKS,
     *security.WORKS,

@@ -126,8 +126,13 @@ def test_the_packages_keep_the_rule(rule: Rule) -> None:
     assert list(rule(sources())) == []
 
 
-def test_the_folders_of_the_tests_are_small() -> None:
-    assert list(large_folders(sources(["tests"]))) == []
+@pytest.mark.parametrize("package", ["tests", "bench"])
+def test_the_folders_of_other_packages_are_small(package: str) -> None:
+    assert list(large_folders(sources([package]))) == []
+
+
+def test_the_folders_of_the_benchmarks_list_their_modules() -> None:
+    assert list(incomplete_maps(sources(["bench"]))) == []
 
 
 def tree_of(**files: str) -> Tree:

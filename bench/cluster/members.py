@@ -1,0 +1,354 @@
+"""Rows of three nodes on this machine that are a cluster: what agreeing costs, and a failover."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import signal
+import sqlite3
+import subprocess
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+from bench.harness import frames
+from bench.harness.loader import http_answer_length, load
+from bench.harness.rows import Place, Row, Work
+from bench.harness.servers import GOQ, STOP_S_MAX, Server, free_port
+from bench.harness.topics import fresh_topic, numbered_callers
+from bench.messages.batches import CONNECTIONS
+from bench.messages.latency import quantiles
+
+PARTITIONS = 6
+TOPIC = "bench"
+_READY_S_MAX = 60.0
+_LOCAL = {"Goq-Local": "true"}
+_FRAMES = {"Content-Type": frames.FRAMES}
+
+
+class Member(Server):
+    """One node of a cluster; :meth:`start` it, again after a kill."""
+
+    def __init__(self, name: str, folder: Path, peers: dict[str, str], secret: Path) -> None:
+        self.folder = folder / name
+        self.port = free_port()
+        self._log = folder / f"{name}.log"
+        own = ("--node-id", name, "--cluster-listen", peers[name])
+        others = ",".join(f"{peer}={address}" for peer, address in peers.items())
+        self._command = [
+            *(GOQ, "--json", "serve", "--data-dir", str(self.folder)),
+            *("--listen", f"127.0.0.1:{self.port}", *own, "--peers", others),
+            *("--cluster-secret-file", str(secret)),
+        ]
+
+    def start(self) -> None:
+        """Start it; return when it listens."""
+        self.launch()
+        self.wait_ready()
+
+    def launch(self) -> None:
+        """Start it; do not wait until it listens."""
+        with self._log.open("ab") as log:
+            self.process = subprocess.Popen(self._command, stdout=subprocess.PIPE, stderr=log)
+
+    def wait_ready(self) -> None:
+        """Return when it listens."""
+        assert self.process.stdout is not None
+        self.process.stdout.readline()
+
+    def kill(self) -> None:
+        """End it as a power switch would."""
+        self.process.kill()
+        self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+    def freeze(self) -> None:
+        """Let it fall silent, as a host that stands still."""
+        self.process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let it go on."""
+        self.process.send_signal(signal.SIGCONT)
+
+    def stop(self) -> None:
+        """End it as an operator would."""
+        self.process.terminate()
+        self.process.wait(STOP_S_MAX)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+    def ask(
+        self, method: str, path: str, body: bytes | None, headers: dict[str, str]
+    ) -> tuple[int, bytes]:
+        """Send one request; raise ``OSError`` where there is no answer."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        try:
+            connection.request(method, path, body, headers)
+            response = connection.getresponse()
+            return response.status, response.read()
+        except http.client.HTTPException as error:
+            raise OSError(str(error)) from error
+        finally:
+            connection.close()
+
+    def nodes_known(self) -> int:
+        """Return how many nodes it knows of."""
+        path = self.folder / "cluster" / "metadata.db"
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db:
+            return int(db.execute("SELECT count(*) FROM nodes").fetchone()[0])
+
+    def logs(self) -> dict[str, int]:
+        """Return the sizes of its topics' logs."""
+        root = self.folder / "topics"
+        return {str(p.relative_to(root)): p.stat().st_size for p in root.rglob("*.log")}
+
+
+class Cluster:
+    """Three nodes and a topic of six partitions, each with a replica on every node."""
+
+    def __init__(self, members: list[Member]) -> None:
+        self.members = members
+
+    def make_topic(self, name: str) -> None:
+        """Make a topic, with a replica on every node; return when all of it is led."""
+        _until(lambda: all(member.nodes_known() == 3 for member in self.members))
+        body = json.dumps({"name": name, "partitions": PARTITIONS}).encode()
+        _until(lambda: self._has_made(body))
+        _until(lambda: len(self.leaders(name)) == PARTITIONS)
+
+    def _has_made(self, body: bytes) -> bool:
+        headers = {"Content-Type": "application/json"}
+        status, _ = self.members[0].ask("POST", "/v1/topics", body, headers)
+        return status < 300 or status == 409  # by a try before, whose answer was lost
+
+    def leaders(self, topic: str) -> dict[int, Member]:
+        """Return who leads which partition."""
+        found: dict[int, Member] = {}
+        for member in self.members:
+            try:
+                status, answer = member.ask("GET", f"/v1/topics/{topic}", None, _LOCAL)
+            except OSError:
+                continue
+            if status == 200:
+                led = json.loads(answer)["partitions"]
+                found |= {partition["partition"]: member for partition in led}
+        return found
+
+    def controller(self) -> Member:
+        """Return the member that runs the controller."""
+        shown = json.loads(self.members[0].ask("GET", "/v1/cluster", None, {})[1])
+        return next(m for m in self.members if m.folder.name == shown["controller"])
+
+    def is_caught_up(self) -> bool:
+        """Whether all replicas have the same, as far as sizes tell."""
+        logs = [member.logs() for member in self.members]
+        return all(each == logs[0] for each in logs)
+
+
+def _until(condition: Any) -> None:
+    until_s = time.monotonic() + _READY_S_MAX
+    while not condition():
+        if time.monotonic() > until_s:
+            raise TimeoutError("the cluster is not ready")
+        time.sleep(0.02)
+
+
+@contextmanager
+def running_cluster(folder: Path) -> Iterator[Cluster]:
+    """Run a cluster until the block ends."""
+    folder.mkdir()
+    secret = folder / "secret"
+    secret.touch(0o600)
+    secret.write_text("the secret of a cluster that lives for minutes")
+    peers = {name: f"127.0.0.1:{free_port()}" for name in ("n1", "n2", "n3")}
+    members = [Member(name, folder, peers, secret) for name in peers]
+    with ExitStack() as resources:
+        for member in members:
+            member.start()
+            resources.enter_context(member)
+        cluster = Cluster(members)
+        cluster.make_topic(TOPIC)
+        yield cluster
+
+
+_number = iter(range(10**6))
+
+
+def _folder(place: Place) -> Path:
+    return place.folder / f"cluster-{next(_number)}"
+
+
+def _rates(place: Place) -> tuple[float, float]:
+    """Return messages a second of a node on its own, and of a cluster, loaded alike."""
+    requests = place.scaled(500, 50)
+    own = numbered_callers(fresh_topic(place.goq), CONNECTIONS, 1000, 1000)
+    alone = requests * 1000 / load(place.goq.port, own, requests, http_answer_length)
+    with running_cluster(_folder(place)) as cluster:
+        leaders = cluster.leaders(TOPIC)
+        ports = [leaders[number % PARTITIONS].port for number in range(CONNECTIONS)]
+        callers = numbered_callers(TOPIC, CONNECTIONS, 1000, 1000)
+        load(ports, callers, requests // 5, http_answer_length)
+        return alone, requests * 1000 / load(ports, callers, requests, http_answer_length)
+
+
+def _sequential(place: Place) -> tuple[float, float, float, float, float]:
+    """Return quantiles of publishes and of metadata changes one by one, and the CPU at rest."""
+    with running_cluster(_folder(place)) as cluster:
+        time.sleep(2.0)
+        rest_s = place.scaled(10, 3)
+        before_s = [member.cpu_s() for member in cluster.members]
+        time.sleep(rest_s)
+        used_s = [m.cpu_s() - b for m, b in zip(cluster.members, before_s, strict=True)]
+        published = _publish_times(cluster, place.scaled(1000, 100))
+        agreed = _change_times(cluster, place.scaled(300, 50))
+        return *quantiles(published), *quantiles(agreed), 100 * sum(used_s) / 3 / rest_s
+
+
+def _publish_times(cluster: Cluster, count: int) -> list[float]:
+    leader = cluster.leaders(TOPIC)[0]
+    body = frames.anonymous_body([bytes(1000)], 0)
+    connection = http.client.HTTPConnection("127.0.0.1", leader.port)
+    times_ms: list[float] = []
+    for _ in range(count):
+        began_s = time.perf_counter()
+        connection.request("POST", f"/v1/topics/{TOPIC}/messages", body, _FRAMES)
+        response = connection.getresponse()
+        answer = response.read()
+        times_ms.append(1000 * (time.perf_counter() - began_s))
+        if response.status >= 300:
+            raise RuntimeError(answer.decode())
+    connection.close()
+    return times_ms
+
+
+def _change_times(cluster: Cluster, count: int) -> list[float]:
+    connection = http.client.HTTPConnection("127.0.0.1", cluster.members[0].port)
+    times_ms: list[float] = []
+    for number in range(count):
+        body = json.dumps({"settings": {"retention.age": f"{1 + number}d"}}).encode()
+        began_s = time.perf_counter()
+        headers = {"Content-Type": "application/json"}
+        connection.request("PATCH", f"/v1/topics/{TOPIC}", body, headers)
+        response = connection.getresponse()
+        answer = response.read()
+        times_ms.append(1000 * (time.perf_counter() - began_s))
+        if response.status >= 300:
+            raise RuntimeError(answer.decode())
+    connection.close()
+    return times_ms
+
+
+def _failovers(place: Place) -> tuple[float, float]:
+    """Kill the node that leads the most, again and again; return quantiles of seconds."""
+    times_s: list[float] = []
+    with running_cluster(_folder(place)) as cluster:
+        for _ in range(place.scaled(20, 3)):
+            [(victim, _)] = Counter(cluster.leaders(TOPIC).values()).most_common(1)
+            times_s.append(_failover_s(cluster, victim, victim.kill))
+            victim.start()
+            _until_whole(cluster)
+    return quantiles(times_s)
+
+
+def _silences(place: Place) -> tuple[float, float, float, float]:
+    """Stop nodes without ending them, the controller every other time; return quantiles."""
+    times_s: dict[bool, list[float]] = {True: [], False: []}
+    with running_cluster(_folder(place)) as cluster:
+        for number in range(place.scaled(40, 4)):
+            is_controller = bool(number % 2)
+            controller = cluster.controller()
+            leading = Counter(cluster.leaders(TOPIC).values())
+            victim = controller
+            if not is_controller:
+                victim = max(leading.keys() - {controller}, key=lambda m: leading[m])
+            if leading[victim]:
+                times_s[is_controller].append(_failover_s(cluster, victim, victim.freeze))
+                victim.thaw()
+            _until_whole(cluster)
+            time.sleep(10.0)  # until it has its leaderships again
+    return *quantiles(times_s[False]), *quantiles(times_s[True])
+
+
+def _until_whole(cluster: Cluster) -> None:
+    _until(cluster.is_caught_up)
+    _until(lambda: len(cluster.leaders(TOPIC)) == PARTITIONS)
+    time.sleep(1.0)  # until all are in sync again
+
+
+def _failover_s(cluster: Cluster, victim: Member, strike: Callable[[], None]) -> float:
+    """Return how long after a fault the last partition acknowledges something again."""
+    others = [member for member in cluster.members if member is not victim]
+    began_s = time.monotonic()
+    strike()
+    ends_s: list[float] = []
+
+    def publish(number: int) -> None:
+        body = frames.anonymous_body([b"again"], number)
+        for attempt in range(10_000):
+            try:
+                member = others[(number + attempt) % 2]
+                path = f"/v1/topics/{TOPIC}/messages"
+                if member.ask("POST", path, body, _FRAMES)[0] < 300:
+                    ends_s.append(time.monotonic() - began_s)
+                    return
+            except OSError:
+                pass
+            time.sleep(0.01)
+
+    threads = [threading.Thread(target=publish, args=(n,)) for n in range(PARTITIONS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if len(ends_s) < PARTITIONS:
+        raise RuntimeError("a partition had no leader any more")
+    return max(ends_s)
+
+
+_BATCHES = f"batches of 1000, {CONNECTIONS} connections, 1 KB"
+WORKS = [
+    Work(
+        [
+            Row("cluster-alone", f"{_BATCHES}: a node on its own", "msg/s"),
+            Row(
+                "cluster-rate",
+                f"{_BATCHES}: three nodes here, acknowledged by two",
+                "msg/s",
+                1 / 3,
+                "cluster-alone",
+            ),
+        ],
+        _rates,
+    ),
+    Work(
+        [
+            Row("cluster-p50", "three nodes, publishes one by one: p50", "ms", 5, at_most=True),
+            Row("cluster-p99", "three nodes, publishes one by one: p99", "ms"),
+            Row("cluster-agree-p50", "three nodes, a change of metadata: p50", "ms"),
+            Row("cluster-agree-p99", "three nodes, a change of metadata: p99", "ms"),
+            Row("cluster-idle", "three nodes at rest: CPU of each", "% of a core", 2, at_most=True),
+        ],
+        _sequential,
+    ),
+    Work(
+        [
+            Row("cluster-failover-p50", "kill to all partitions acknowledge: p50", "s"),
+            Row("cluster-failover-p99", "the same: p99", "s", 2, at_most=True),
+        ],
+        _failovers,
+    ),
+    Work(
+        [
+            Row("cluster-silent-p50", "SIGSTOP to all partitions acknowledge: p50", "s"),
+            Row("cluster-silent-p99", "the same: p99", "s", 2, at_most=True),
+            Row("cluster-silent-controller-p50", "the same, of the controller: p50", "s"),
+            Row("cluster-silent-controller-p99", "the same: p99", "s", 2, at_most=True),
+        ],
+        _silences,
+    ),
+]
