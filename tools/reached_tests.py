@@ -13,7 +13,7 @@ import os
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -71,7 +71,7 @@ def _recorded(source: bytes, places: Iterable[tuple[int, int]]) -> str:
         calls[_statement_at(tree, at, starts)].append(number)
 
     class Teller(ast.NodeTransformer):
-        def visit(self, node: ast.AST) -> ast.AST | list[ast.AST]:  # type: ignore[override]
+        def visit(self, node: ast.AST) -> ast.AST | list[ast.AST]:
             self.generic_visit(node)
             if not isinstance(node, ast.stmt) or node not in calls:
                 return node
@@ -119,15 +119,16 @@ _SECONDS = pytest.StashKey[float]()
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
-) -> Iterator[pytest.TestReport]:
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Write down what a test has reached when its parts have passed."""
-    report: pytest.TestReport = yield
+    report = yield
     item.stash[_SECONDS] += call.duration
     if not report.passed:
         item.stash[_SECONDS] = float("inf")
     if call.when == "teardown" and item.stash[_SECONDS] < float("inf") and _reached:
         file = Path(os.environ[_FOLDER]) / str(os.getpid())
         with file.open("a") as out:
-            row = item.nodeid, round(item.stash[_SECONDS], 4), sorted(_reached)
+            seconds: float = item.stash[_SECONDS]
+            row = item.nodeid, round(seconds, 4), sorted(_reached)
             out.write(json.dumps(row) + "\n")
     return report

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 from pyspark.sql import SparkSession
-from report_traffic import traffic, write_export
+from report_traffic import traffic, write_export  # type: ignore[import-not-found]
 
 from goq.pipeline.reports import retries as failures
 from goq.pipeline.reports import skew, waits

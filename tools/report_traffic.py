@@ -44,7 +44,7 @@ class Workers(NamedTuple):
 
     topic: str
     group: str
-    count: int
+    size: int
     work_s: float
     fails: float
     vanishes: float
@@ -170,7 +170,7 @@ def _worked_on(
         for number, row in enumerate(messages)
     ]
     heapq.heapify(coming)
-    free = [START.timestamp()] * workers.count
+    free = [START.timestamp()] * workers.size
     heapq.heapify(free)
     ready: list[tuple[int, float, int, int]] = []
     for lease in itertools.count(1):
@@ -187,7 +187,7 @@ def _worked_on(
             return
         now += luck.uniform(0.001, 0.006)
         row = messages[number]
-        consumer = f"{workers.group}-{luck.randrange(workers.count) + 1}"
+        consumer = f"{workers.group}-{luck.randrange(workers.size) + 1}"
         told = {"attempt": attempt, "due": _time(now + _LEASE_S), "consumer": consumer}
         yield _event(row, workers.group, lease, "DELIVERED", now, **told)
         how, reason = _outcome(luck, workers, row, now - START.timestamp())
