@@ -123,7 +123,7 @@ def test_only_a_span_of_a_topic_is_read_from_the_node(
 def test_a_target_that_the_node_does_not_make_is_said_before_anything_is_read(
     goq: Goq, topic: str, monkeypatch: pytest.MonkeyPatch, node: RunningNode
 ) -> None:
-    monkeypatch.setattr(node.node.broker, "_auto_create", False)
+    monkeypatch.setattr(node.node.broker.topic_admin, "_auto_create", False)
     words = ("republish", "SELECT * FROM messages", topic, "--into", "nowhere")
     _, err = goq(*words, code=3)
     assert "there is no topic 'nowhere'" in err

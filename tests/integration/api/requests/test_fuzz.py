@@ -87,6 +87,8 @@ def _answers_any_json(node: RunningNode, route: Route, path: str) -> None:
     def answers(body: Any) -> None:
         if isinstance(body, dict):
             body.pop("wait", None)
+            if body.get("stream") is True:  # an answer without an end
+                del body["stream"]
             if body.get("partitions"):
                 body["partitions"] = _small(body["partitions"])
         answer = node.request(route.method, path, json.dumps(body).encode())

@@ -7,7 +7,7 @@ import threading
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 
-from goq.broker.topic.topic import _OPENED_AT_ONCE
+from goq.broker.topic.partition_opener import _OPENED_AT_ONCE
 from goq.client import AsyncClient, Client
 from goq.frame.hashes import partition_of
 from goq.model import Message
