@@ -6,6 +6,7 @@ of a file, and all that use Spark.
 
 from __future__ import annotations
 
+import gc
 import os
 import resource
 from pathlib import Path
@@ -39,6 +40,13 @@ def pytest_runtest_teardown() -> None:
 
 _KINDS = ("spark", "process", "cluster", "sim", "docs", "integration", "unit")
 """In this order the groups begin: what takes longest first, so that all processes end together."""
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Let collections of garbage pass over the modules and the tests: half a million objects."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -72,6 +72,7 @@ class Fate:
                 self.node.restart()
 
 
+@pytest.mark.long
 def test_a_driver_killed_while_it_publishes_leaves_nothing_out_and_nothing_twice(
     spark: SparkSession, tmp_path: Path
 ) -> None:

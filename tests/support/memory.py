@@ -6,17 +6,32 @@ import contextlib
 import tracemalloc
 from collections.abc import Callable, Iterator
 
+_CALLS = 12  # from a test to what it makes, at most
+
 
 @contextlib.contextmanager
 def memory_of(package: str) -> Iterator[Callable[[], int]]:
     """Yield what tells how many bytes code of a package, as ``goq/delivery``, has got since."""
-    only = tracemalloc.Filter(inclusive=True, filename_pattern=f"*/{package}/*")
+    with _traced(f"*/{package}/*", calls=1) as held_bytes:
+        yield held_bytes
+
+
+@contextlib.contextmanager
+def memory_below(file: str) -> Iterator[Callable[[], int]]:
+    """Yield what tells how many bytes all code that a file calls has got since."""
+    with _traced(file, calls=_CALLS) as held_bytes:
+        yield held_bytes
+
+
+@contextlib.contextmanager
+def _traced(pattern: str, calls: int) -> Iterator[Callable[[], int]]:
+    only = tracemalloc.Filter(inclusive=True, filename_pattern=pattern, all_frames=True)
 
     def held_bytes() -> int:
         traces = tracemalloc.take_snapshot().filter_traces([only]).traces
         return sum(trace.size for trace in traces)
 
-    tracemalloc.start()
+    tracemalloc.start(calls)
     try:
         yield held_bytes
     finally:

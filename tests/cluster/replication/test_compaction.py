@@ -21,6 +21,7 @@ from goq.frame.view import FrameView
 from goq.storage.log.log import Log
 from tests.support.cluster.replication.loop import SimExecutor
 from tests.support.cluster.replication.world import KEY, NAMES, World
+from tests.support.effort import first_of
 
 KEYS = [b"k%d" % n for n in range(150)]
 SETTINGS = replace(
@@ -138,7 +139,7 @@ def small_and_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "SCRUB_PAUSE_S", 1.0)
 
 
-@pytest.mark.parametrize("seed", range(16))
+@pytest.mark.parametrize("seed", first_of(range(16), quick=5))
 def test_no_key_comes_back_however_leaders_change(seed: int) -> None:
     world = CompactionWorld(seed)
     world.run(world.live(15))
@@ -146,7 +147,7 @@ def test_no_key_comes_back_however_leaders_change(seed: int) -> None:
     assert world.compacted
 
 
-@pytest.mark.parametrize("seed", range(16, 24))
+@pytest.mark.parametrize("seed", first_of(range(16, 24), quick=3))
 def test_no_key_comes_back_with_what_is_mended(seed: int) -> None:
     world = CompactionWorld(seed)
     world.rots_on = NAMES[seed % len(NAMES)]

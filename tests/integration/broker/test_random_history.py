@@ -9,6 +9,7 @@ import pytest
 from goq.clock import ManualClock
 from tests.support.broker.harness import MemoryMetadata, broker_on, run
 from tests.support.broker.random_history import GROUP, TOPIC, Life
+from tests.support.effort import first_of
 
 STEPS = 150
 LONG_STEPS = 600
@@ -74,12 +75,12 @@ def one_life(path: Path, seed: int, steps: int, *, alters: bool) -> None:
     run(main())
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", first_of(range(8), quick=3))
 def test_each_message_ends_once_in_time_and_in_order(tmp_path: Path, seed: int) -> None:
     one_life(tmp_path, seed, STEPS, alters=False)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", first_of(range(8), quick=3))
 def test_each_message_ends_once_also_when_settings_change(tmp_path: Path, seed: int) -> None:
     one_life(tmp_path, seed, STEPS, alters=True)
 

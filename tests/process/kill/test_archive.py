@@ -77,7 +77,7 @@ def test_a_node_killed_while_it_archives_loses_nothing(rounds: int, tmp_path: Pa
 
 
 @pytest.mark.skipif(not PROGRAM.exists(), reason="there is no S3 server here")
-@pytest.mark.parametrize("rounds", [6, pytest.param(60, marks=pytest.mark.long)])
+@pytest.mark.parametrize("rounds", [4, pytest.param(60, marks=pytest.mark.long)])
 def test_a_node_killed_while_it_moves_segments_to_a_store_loses_nothing(
     rounds: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

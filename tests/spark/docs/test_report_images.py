@@ -41,6 +41,7 @@ def export(tool: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_the_pictures_are_those_that_the_tool_draws(
     spark: SparkSession, tool: ModuleType, export: Path
 ) -> None:

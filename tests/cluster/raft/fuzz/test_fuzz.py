@@ -19,6 +19,7 @@ from tests.cluster.raft.fuzz.libraries.hardened import Hardened
 from tests.cluster.raft.fuzz.libraries.stock import Stock
 from tests.cluster.raft.fuzz.profile import PROFILES, any_profile, gentle_profile
 from tests.cluster.raft.fuzz.run import run
+from tests.support.effort import first_of
 from tests.support.paths import REPOSITORY
 
 
@@ -107,7 +108,7 @@ def test_the_fuzz_fails_without_a_mend(mend: str) -> None:
 # goq's node
 
 
-@pytest.mark.parametrize("first", range(1, 201, 40))
+@pytest.mark.parametrize("first", first_of(range(1, 201, 40), quick=3))
 def test_goq_keeps_its_promises_whatever_breaks(first: int) -> None:
     counts = check_seeds("any", range(first, first + 40))
     for what in ("acknowledged", "elections", "kills", "power losses", "snapshots restored",

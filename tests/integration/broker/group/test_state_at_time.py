@@ -28,6 +28,7 @@ from tests.support.broker.harness import MemoryMetadata, ack, broker_on, options
 from tests.support.broker.partition_internals import event_log, event_writer, ready_state, state_of
 from tests.support.broker.random_history import GROUP, TOPIC, Life
 from tests.support.delivery.model import canonical
+from tests.support.effort import first_of
 from tests.support.eventually import until
 
 OTHER = "h"
@@ -192,13 +193,13 @@ def _short_logs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_short_logs")
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", first_of(range(6), quick=3))
 def test_the_past_is_as_it_was_seen(tmp_path: Path, seed: int) -> None:
     assert one_past(tmp_path, seed, MOMENTS)
 
 
 @pytest.mark.usefixtures("_short_logs")
-@pytest.mark.parametrize("seed", range(20, 24))
+@pytest.mark.parametrize("seed", first_of(range(20, 24), quick=2))
 def test_what_retention_left_of_the_past_is_as_it_was_seen(tmp_path: Path, seed: int) -> None:
     one_past(tmp_path, seed, MOMENTS, trims=True)
 
@@ -221,7 +222,7 @@ def without_producers(state: PartitionState) -> Any:
 
 
 @pytest.mark.usefixtures("_short_logs")
-@pytest.mark.parametrize("seed", range(40, 44))
+@pytest.mark.parametrize("seed", first_of(range(40, 44), quick=2))
 def test_a_snapshot_and_what_follows_make_the_state_that_all_events_make(
     tmp_path: Path, seed: int
 ) -> None:

@@ -152,9 +152,10 @@ async def check_whole(broker: Broker, values: list[bytes], directory: Path, disk
         assert len(rows) == len([name for name in names if name.endswith(".log.zst")])
 
 
+@pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.long)])
 @pytest.mark.parametrize("power", [False, True])
 def test_wherever_the_process_ends_each_message_is_live_or_archived(
-    power: bool, monkeypatch: pytest.MonkeyPatch
+    power: bool, step: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "EVENT_SEGMENT_BYTES", 300)
     monkeypatch.setattr(limits, "SNAPSHOT_EVENTS_MIN", 2)
@@ -225,7 +226,7 @@ def test_wherever_the_process_ends_each_message_is_live_or_archived(
     prepared, written, values = found
     operation = 1
     while run(crash_at(operation)):
-        operation += 1
+        operation += step
     assert operation > 30
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ from goq.storage.archive.loaded_indexes import LoadedIndexes
 from goq.storage.disk import RealDisk
 from goq.storage.log.segment import Segment
 from goq.storage.log.sparse_index import IndexEntry, SparseIndex
+from tests.support.memory import memory_below
 
 ENTRIES = 10
 SIZE_BYTES = 4096 + 40 * ENTRIES
@@ -70,21 +70,13 @@ def test_archived_segments_take_little_memory_until_they_are_read_and_once_they_
     tmp_path: Path,
 ) -> None:
     disk, count = RealDisk(), 500
-
-    def per_segment() -> float:
-        return (tracemalloc.get_traced_memory()[0] - before) / count
-
-    tracemalloc.start()
-    try:
-        before = tracemalloc.get_traced_memory()[0]
+    with memory_below(__file__) as held_bytes:
         segments = [Segment(tmp_path, number) for number in range(count)]
         for segment in segments:
             segment.attach_columns_later(disk)
-        assert per_segment() < 1000
+        assert held_bytes() < 1000 * count
         assert all(segment.used_columns() is segment.used_columns() for segment in segments)
-        assert per_segment() > 2000
+        assert held_bytes() > 2000 * count
         for segment in segments:
             segment.unload_index()
-        assert per_segment() < 1000
-    finally:
-        tracemalloc.stop()
+        assert held_bytes() < 1000 * count

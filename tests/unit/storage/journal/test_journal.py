@@ -424,7 +424,7 @@ def test_threads_share_records_and_each_log_keeps_its_order(
         def work(number: int) -> None:
             start.wait()
             random = Random(number)
-            for _ in range(300):
+            for _ in range(100):
                 append(logs[number], [FRAME] * random.randint(1, 3))
 
         threads = [threading.Thread(target=work, args=(n,)) for n in range(len(logs))]

@@ -222,11 +222,12 @@ def test_an_index_says_what_the_log_holds_whatever_happens(seed: int, steps: lis
 
 
 @pytest.mark.parametrize("kind", ["cut", "flip", "zero"])
-def test_a_file_that_is_damaged_at_any_byte_is_noticed_and_made_anew(kind: str) -> None:
+@pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.long)])
+def test_a_file_that_is_damaged_at_any_byte_is_noticed_and_made_anew(kind: str, step: int) -> None:
     disk = SimulatedDisk()
     log, path, data = sealed_with_file(disk)
     held = expected(log)
-    for position in range(len(data)):
+    for position in range(0, len(data), step):
         damaged = bytearray(data)
         if kind == "cut":
             del damaged[position:]
@@ -240,13 +241,16 @@ def test_a_file_that_is_damaged_at_any_byte_is_noticed_and_made_anew(kind: str) 
 
 
 @pytest.mark.parametrize("position_of", ["warm", "cold"])
-def test_a_file_that_is_damaged_under_an_index_in_use_is_noticed(position_of: str) -> None:
+@pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.long)])
+def test_a_file_that_is_damaged_under_an_index_in_use_is_noticed(
+    position_of: str, step: int
+) -> None:
     disk = SimulatedDisk()
     log, path, data = sealed_with_file(disk)
     memory = IndexCache(10**6 if position_of == "warm" else 0)
     index = index_of(log, disk, memory)
     held = expected(log)
-    for position in range(len(data)):
+    for position in range(0, len(data), step):
         check(index, log, held)
         now = bytearray(disk.read_all(path))
         now[position] ^= 0x01
