@@ -12,7 +12,7 @@ from goq.delivery.delay.delayed_messages import DelayedMessages, LoadRequest
 from goq.delivery.delay.maturity import Maturity
 from goq.limits import DELAY_HORIZON_MS as HORIZON_MS
 from tests.support.delivery.delay_model import SchedulePair
-from tests.support.memory import memory_of
+from tests.support.storage.memory import memory_of
 
 NOW_MS = 1_760_000_000_000
 HOUR_MS = 3_600_000

@@ -19,8 +19,8 @@ from goq.delivery.delay import timer_wheel as wheel_module
 from goq.delivery.delay.slot_level import Int64s
 from goq.delivery.delay.timer_wheel import TimerEntries, TimerWheel, sorted_offsets
 from tests.support.delivery.delay_model import HeapTwin
-from tests.support.memory import memory_of
 from tests.support.paths import DOCS
+from tests.support.storage.memory import memory_of
 
 NOW_MS = 1_760_000_000_000
 DOC = DOCS / "internals" / "timers.md"

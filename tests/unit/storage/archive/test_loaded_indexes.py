@@ -10,7 +10,7 @@ from goq.storage.archive.loaded_indexes import LoadedIndexes
 from goq.storage.disk import RealDisk
 from goq.storage.log.segment import Segment
 from goq.storage.log.sparse_index import IndexEntry, SparseIndex
-from tests.support.memory import memory_below
+from tests.support.storage.memory import memory_below
 
 ENTRIES = 10
 SIZE_BYTES = 4096 + 40 * ENTRIES
