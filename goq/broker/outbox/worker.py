@@ -3,8 +3,8 @@
 The outbox of the partition state holds what to copy and under which sequence numbers. The worker
 handles the entries in order. It publishes the copies under the producer id of the outbox and skips
 those that the target has already. Then it records that they are stored. It never publishes an entry
-that is not durable yet. After a crash the next worker continues at the same place, and each copy is
-stored exactly once.
+that is not committed yet: the next leader may lack it, and decide otherwise about its messages.
+After a crash the next worker continues at the same place, and each copy is stored exactly once.
 
 The producer epoch is the epoch of the node's start in which the entry was recorded. A source that
 lost its latest events assigns their sequence numbers again; the new epoch keeps the target from

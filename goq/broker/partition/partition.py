@@ -371,10 +371,12 @@ class Partition:
             await self._writer.write_deferred()
 
     async def recorded(self) -> None:
-        """Wait until all events so far are durable; raise if any of them is lost."""
+        """Wait until all events so far are committed; raise if any of them may be lost."""
+        commit = self._writer.commit
         self.availability.check()
-        await self._writer.commit.run_exclusive(lambda: None)
+        await commit.run_exclusive(lambda: None)
         self.availability.check()
+        await commit.wait_for_commit(commit.log.end_offset)
 
     async def rebuilt(self) -> None:
         """Wait for a rebuild of the ready state under way; raise if it fails."""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from goq.broker.broker import Broker
 from goq.broker.log.admission import Admission
 from goq.broker.log.group_commit import GroupCommit
 from goq.broker.log.pending_appends import Appended, WrittenFrame, wait_for_all
@@ -365,7 +366,8 @@ def test_a_request_of_several_frames_is_refused_only_if_all_are() -> None:
 class _Led:
     """A topic of one partition that this node leads, with quorums that the test gives."""
 
-    def __init__(self, topic: Topic) -> None:
+    def __init__(self, broker: Broker, topic: Topic) -> None:
+        self.broker = broker
         self.topic = topic
 
     async def lead(self, epoch: int) -> None:
@@ -383,11 +385,53 @@ def _run_led(path: Path, test: Callable[[_Led], Awaitable[None]]) -> None:
         async with broker_in(path) as broker:
             topic = await broker.topic_admin.create("t", 1)
             await topic.resign(0, LOST)
-            led = _Led(topic)
+            led = _Led(broker, topic)
             await led.lead(100)
             await test(led)
 
     run(main())
+
+
+async def _reject_one(led: _Led) -> tuple[Topic, asyncio.Task[object]]:
+    """Give up a message; return its dead letters and the reject when this node's disk has it."""
+    publishing = asyncio.ensure_future(publish(led.topic, b"a"))
+    await until(lambda: led.messages.appended_to == 1)
+    led.messages.reach_end()
+    await publishing
+    receiving = asyncio.ensure_future(led.topic.receiver.receive("g", options()))
+    await until(lambda: led.events.appended_to > 0)
+    led.events.reach_end()
+    found = await receiving
+    before = led.events.appended_to
+    rejecting = asyncio.ensure_future(led.topic.settler.reject("g", receipts(found), "bad"))
+    await until(lambda: led.events.appended_to > before)
+    dead = await led.broker.topic_admin.create("t.dlq", 1)
+    for _ in range(5):  # time enough for the dead letter to get between
+        await publish(dead, b"other")
+    return dead, rejecting
+
+
+def test_a_dead_letter_leaves_when_it_is_safe_that_the_message_died(tmp_path: Path) -> None:
+    async def test(led: _Led) -> None:
+        dead, rejecting = await _reject_one(led)
+        assert dead.partitions[0].end_offset == 5
+        led.events.reach_end()
+        await rejecting
+        await until(lambda: dead.partitions[0].end_offset == 6)
+
+    _run_led(tmp_path, test)
+
+
+def test_what_only_a_deposed_leader_gave_up_is_no_dead_letter(tmp_path: Path) -> None:
+    async def test(led: _Led) -> None:
+        dead, rejecting = await _reject_one(led)
+        await led.topic.resign(0, LOST)
+        with pytest.raises(TimedOut):
+            await rejecting
+        await publish(dead, b"other")
+        assert dead.partitions[0].end_offset == 6
+
+    _run_led(tmp_path, test)
 
 
 def test_a_message_is_read_and_delivered_when_it_is_safe_and_so_is_its_lease(
