@@ -28,7 +28,7 @@ from goq.cluster.replication.protocol import PartitionKey
 from goq.cluster.replication.replica import Replica, ReplicaAssignment
 from goq.cluster.replication.segment_manifest import LOGS, SegmentManifest
 from goq.config.topic import Cleanup, TopicSettings
-from goq.errors import GoqError, TopicNotFound
+from goq.errors import GoqError, NotLeader, TopicNotFound
 from goq.storage.disk import Disk
 from goq.storage.journal.journal import NodeJournal
 
@@ -244,6 +244,8 @@ class ReplicaManager:
     ) -> None:
         try:
             decided = await self._propose_in_sync(key, assignment, wanted)
+        except NotLeader:  # the topic is deleted, and the replica is about to be closed
+            return
         finally:
             self._proposing.pop(key, None)
         replica = self._replicas.get(key)

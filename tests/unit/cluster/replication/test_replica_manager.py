@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,7 @@ from goq.cluster.replication import replica_manager
 from goq.cluster.replication.protocol import PartitionKey
 from goq.cluster.replication.replica import ReplicaAssignment
 from goq.cluster.replication.replica_manager import ReplicaManager
+from goq.errors import NotLeader
 from tests.support.cluster.metadata.states import after, at, nodes
 
 TOPICS, PARTITIONS = 20, 5
@@ -28,6 +30,8 @@ class _Replica:
 
     def __init__(self, key: PartitionKey, _directory: Path, host: ReplicaManager) -> None:
         self.key = key
+        self.assignment: ReplicaAssignment | None = None
+        self.as_leader: Any = None
         self._host = host
 
     def assign(self, assignment: ReplicaAssignment | None) -> None:
@@ -37,7 +41,7 @@ class _Replica:
         self.assign(None)
 
 
-def _manager() -> ReplicaManager:
+def _manager(propose_in_sync: Any = None) -> ReplicaManager:
     async def nothing(*_: object) -> None:
         return
 
@@ -54,7 +58,7 @@ def _manager() -> ReplicaManager:
         unused,
         clock,
         unused,
-        unused,
+        propose_in_sync,
         unused,
         on_failure=lambda *_: None,
     )
@@ -127,3 +131,38 @@ def test_a_replica_without_an_assignment_is_closed_and_one_that_was_removed_come
         assert len(assigned) == TOPICS * PARTITIONS
 
     asyncio.run(run())
+
+
+def test_a_topic_that_is_deleted_while_an_in_sync_set_is_proposed_is_no_error(
+    assigned: list[tuple[PartitionKey, ReplicaAssignment | None]],
+) -> None:
+    proposed, unhandled = list[PartitionKey](), list[dict[str, Any]]()
+
+    async def propose(key: PartitionKey, *_: object) -> ReplicaAssignment:
+        proposed.append(key)
+        raise NotLeader("the topic is gone")
+
+    async def run() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _loop, it: unhandled.append(it))
+        state, manager = _state(), _manager(propose)
+        manager.apply(Assignments("n1").of(state))
+        key, assignment = next((key, wanted) for key, wanted in assigned if wanted is not None)
+        replica: Any = manager.get(key)
+        replica.assignment = assignment
+        progress = SimpleNamespace(
+            is_steady=lambda _now_ms: False,
+            desired_in_sync=lambda _now_ms, _lag_ms: frozenset({"n1"}),
+            begin_change=lambda _wanted: None,
+            unconfirmed=frozenset(),
+            steady_until_ms=0,
+        )
+        replica.as_leader = SimpleNamespace(progress=progress)
+        manager.check_in_sync()
+        while not proposed:
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)  # the task is done, and nobody holds it
+        assert proposed == [key]
+
+    asyncio.run(run())
+    gc.collect()
+    assert unhandled == []
