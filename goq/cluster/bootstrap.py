@@ -264,7 +264,9 @@ class ClusterBootstrap:
         replicas, repairs, archives, disk_health = self._replication(broker, base, heartbeats)
         durable_topics = DurableTopics(self._disk, broker.topics_dir)
         reconciler = Reconciler(broker, replicas, durable_topics, state)
-        freshness = MetadataFreshness(name, state, raft.barrier, base.routes.calls.call)
+        freshness = MetadataFreshness(
+            name, broker.epoch, state, raft.barrier, base.routes.calls.call
+        )
         data_loss = DataLoss(base.disk_id, replicas, broker.topics_dir)
         divergence = DivergenceRecovery(
             base.machine,

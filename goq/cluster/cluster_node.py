@@ -194,7 +194,7 @@ class ClusterNode:
                 if not self.divergence.is_pending:
                     state = self.state
                     await self.reconciler.reconcile(state)
-                    self.freshness.on_reconciled(state.version)
+                    self.freshness.on_reconciled(state)
                 await self.data_loss.clear_when_covered(self.state)
             except (GoqError, OSError) as error:
                 _log.warning("this node does not follow the cluster yet: %s", error)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import partial
 
 from goq import limits
@@ -81,6 +82,26 @@ class Gateway:
             route, values = self._router.match(request)
         except GoqError:
             return self._router.handle(request)
+        if not self._freshness.is_waited_for and _shows_metadata(route):
+            request.outlives_eof = not route.waits
+            return self._route_when_current(request, route, values)
+        return self._route(request, route, values)
+
+    async def _route_when_current(
+        self, request: Request, route: Route, values: Sequence[str]
+    ) -> Response:
+        """Answer with the changes that were acknowledged while this node was away.
+
+        If it cannot know of any, it answers by what it knows, as a node that is cut off does.
+        """
+        with suppress(Unavailable):
+            await self._freshness.catch_up()
+        answer = self._route(request, route, values)
+        return answer if isinstance(answer, Response) else await answer
+
+    def _route(
+        self, request: Request, route: Route, values: Sequence[str]
+    ) -> Response | Awaitable[Response]:
         try:
             if route.routing is None:
                 return self._router.handle(request)
@@ -221,6 +242,10 @@ def _changes_metadata(route: Route) -> bool:
         CustomRouting.CHANGE_METADATA,
         CustomRouting.DELETE_GROUP,
     )
+
+
+def _shows_metadata(route: Route) -> bool:
+    return _changes_metadata(route) or isinstance(route.routing, ToAllLeaders)
 
 
 def _topic_of(route: Route, values: Sequence[str]) -> str | None:

@@ -27,6 +27,10 @@ class Freshness(Protocol):
     def reconciled_version(self) -> int:
         """The version of the metadata that this node answers by."""
 
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether changes are acknowledged only when this node answers by them."""
+
     async def catch_up(self) -> None:
         """Return when this node answers by all changes acknowledged before; raise ``GoqError``."""
 

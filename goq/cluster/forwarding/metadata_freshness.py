@@ -1,11 +1,13 @@
 """Reads of a node's own and other nodes' writes of the metadata.
 
-A node answers by the metadata that it has reconciled its topics with. Two waits make every node
+A node answers by the metadata that it has reconciled its topics with. Three waits make every node
 answer by an acknowledged change:
 
 - A change is acknowledged when every node that is up has reconciled it (:meth:`spread`). A node
   that does not answer for ``limits.METADATA_SPREAD_TIMEOUT_MS`` is not waited for. If it was
   stopped or cut off meanwhile, it has lost its session, and leads nothing.
+- A node that starts is not waited for before the cluster knows that it is up. Until it has
+  reconciled that (:attr:`is_waited_for`), it catches up before it shows or changes metadata.
 - A miss is answered when it holds after a read index (:meth:`catch_up`): a barrier in the Raft log,
   as in Raft's linearizable reads (Ongaro 2014, section 6.4).
 
@@ -67,18 +69,25 @@ class SharedBarrier:
 
 
 class MetadataFreshness:
-    """The waits of the node ``name``. ``barrier`` is that of its Raft member."""
+    """The waits of the node ``name``, started as ``incarnation``.
+
+    ``barrier`` is that of its Raft member.
+    """
 
     def __init__(
         self,
         name: str,
+        incarnation: int,
         state: Callable[[], MetadataState],
         barrier: Callable[[float], Awaitable[None]],
         call: Call,
     ) -> None:
         self.reconciled_version = -1
         """The version of the metadata that this node's topics follow."""
+        self.is_waited_for = False
+        """Whether changes wait for this node too: it has reconciled that it is up again."""
         self._name = name
+        self._incarnation = incarnation
         self._state = state
         self._barrier = SharedBarrier(barrier)
         self._call = call
@@ -93,9 +102,12 @@ class MetadataFreshness:
         """Return the handlers by path."""
         return {RECONCILED: self.handle_reconciled}
 
-    def on_reconciled(self, version: int) -> None:
-        """Note that this node's topics follow a version of the metadata, perhaps an older one."""
-        self.reconciled_version = version
+    def on_reconciled(self, state: MetadataState) -> None:
+        """Note that this node's topics follow a state of the metadata, perhaps an older one."""
+        self.reconciled_version = state.version
+        own = state.nodes.get(self._name)
+        if own is not None and own.incarnation == self._incarnation and own.is_up:
+            self.is_waited_for = True
         if self._reconciled is not None:
             self._reconciled.set_result(None)
             self._reconciled = None

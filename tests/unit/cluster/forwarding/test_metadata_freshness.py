@@ -88,8 +88,8 @@ def test_the_error_of_a_barrier_is_that_of_its_requests_alone() -> None:
 def test_a_miss_waits_until_the_topics_follow_what_the_barrier_brought() -> None:
     async def test() -> None:
         raft, state = _Raft(), _state(version=5)
-        freshness = MetadataFreshness("n1", lambda: state, raft.barrier, _nobody)
-        freshness.on_reconciled(5)
+        freshness = MetadataFreshness("n1", 7, lambda: state, raft.barrier, _nobody)
+        freshness.on_reconciled(_state(5))
         asking = asyncio.ensure_future(freshness.catch_up())
         barrier = await raft.wait_for(1)
         state.version = 7
@@ -97,8 +97,8 @@ def test_a_miss_waits_until_the_topics_follow_what_the_barrier_brought() -> None
         for version in (5, 6):
             await asyncio.sleep(0.01)
             assert not asking.done()
-            freshness.on_reconciled(version)
-        freshness.on_reconciled(7)
+            freshness.on_reconciled(_state(version))
+        freshness.on_reconciled(_state(7))
         await asking
 
     _run(test)
@@ -113,7 +113,7 @@ def test_a_node_that_cannot_reach_the_cluster_says_so(monkeypatch: pytest.Monkey
     async def test() -> None:
         state = _state(version=5)
         for barrier in (_Raft().barrier, refuse):  # the first never answers
-            freshness = MetadataFreshness("n1", lambda: state, barrier, _nobody)
+            freshness = MetadataFreshness("n1", 7, lambda: state, barrier, _nobody)
             with pytest.raises(Unavailable, match="ask another node"):
                 await freshness.catch_up()
 
@@ -135,14 +135,14 @@ def test_a_change_waits_for_all_nodes_that_are_up(monkeypatch: pytest.MonkeyPatc
             (answer,) = await others[node].handle_reconciled("n1", body)
             return bytes(answer)
 
-        freshness = MetadataFreshness("n1", lambda: state, _Raft().barrier, call)
+        freshness = MetadataFreshness("n1", 7, lambda: state, _Raft().barrier, call)
         spreading = asyncio.ensure_future(freshness.spread())
         await asyncio.sleep(0.01)
-        freshness.on_reconciled(5)
-        others["n2"].on_reconciled(5)
+        freshness.on_reconciled(_state(5))
+        others["n2"].on_reconciled(_state(5))
         await asyncio.sleep(0.01)
         assert not spreading.done()
-        others["n3"].on_reconciled(6)
+        others["n3"].on_reconciled(_state(6))
         await spreading
         assert sorted(asked) == ["n2", "n3", "n5"]
 
@@ -164,8 +164,8 @@ def test_a_change_waits_no_longer_for_a_node_that_is_fenced_or_silent(
             state.nodes["n2"].is_up = False
             raise Unavailable("gone")
 
-        freshness = MetadataFreshness("n1", lambda: state, _Raft().barrier, call)
-        freshness.on_reconciled(5)
+        freshness = MetadataFreshness("n1", 7, lambda: state, _Raft().barrier, call)
+        freshness.on_reconciled(_state(5))
         began = asyncio.get_running_loop().time()
         await freshness.spread()
         assert 0.2 < asyncio.get_running_loop().time() - began < 5
@@ -176,20 +176,33 @@ def test_a_change_waits_no_longer_for_a_node_that_is_fenced_or_silent(
 def test_a_node_answers_how_far_it_is_when_the_time_is_over() -> None:
     async def test() -> None:
         node = _node("n2", _state(version=3))
-        node.on_reconciled(3)
+        node.on_reconciled(_state(3))
         (answer,) = await node.handle_reconciled("n1", msgspec.msgpack.encode((9, 20)))
         assert msgspec.msgpack.decode(answer) == 3
 
     _run(test)
 
 
+def test_a_node_is_waited_for_once_it_follows_that_it_is_up_since_its_start() -> None:
+    freshness = _node("n1", _state(version=3))
+    assert not freshness.is_waited_for
+    before = _state(3, n1=True)
+    before.nodes["n1"].incarnation = 6
+    for state in (before, _state(4, n1=False)):
+        freshness.on_reconciled(state)
+        assert not freshness.is_waited_for
+    freshness.on_reconciled(_state(5, n1=True))
+    freshness.on_reconciled(_state(6, n1=False))
+    assert freshness.is_waited_for
+
+
 def _state(version: int, **is_up: bool) -> Any:
-    nodes = {name: SimpleNamespace(is_up=up) for name, up in is_up.items()}
+    nodes = {name: SimpleNamespace(is_up=up, incarnation=7) for name, up in is_up.items()}
     return SimpleNamespace(version=version, nodes=nodes)
 
 
 def _node(name: str, state: Any) -> MetadataFreshness:
-    return MetadataFreshness(name, lambda: state, _Raft().barrier, _nobody)
+    return MetadataFreshness(name, 7, lambda: state, _Raft().barrier, _nobody)
 
 
 async def _nobody(_node: str, _path: str, _body: bytes, _wait_ms: int) -> bytes:

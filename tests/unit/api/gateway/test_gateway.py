@@ -1,0 +1,83 @@
+"""A node that starts shows and changes metadata by what was acknowledged while it was away."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from goq.api.gateway.gateway import Gateway
+from goq.api.needs import Nothing
+from goq.api.router import Route
+from goq.api.routing_policy import (
+    CustomRouting,
+    LocalThenMerged,
+    RoutingPolicy,
+    ToAllLeaders,
+    ToPartitionLeader,
+)
+from goq.errors import Unavailable
+from goq.http.message import Request, Response
+
+_SHOW = ToAllLeaders(lambda documents, _asked: documents[0])
+_CHANGE = LocalThenMerged(lambda documents, _asked: documents[0])
+_READ = ToPartitionLeader(lambda _request, _values: ("t", 0))
+
+
+class _Starting:
+    """A node that leads all partitions, and has old metadata until it has caught up."""
+
+    def __init__(self, *, is_waited_for: bool = False, is_cut_off: bool = False) -> None:
+        self.is_waited_for = is_waited_for
+        self.version = self.reconciled_version = 1
+        self._is_cut_off = is_cut_off
+
+    async def catch_up(self) -> None:
+        if self._is_cut_off:
+            raise Unavailable("no other node answers")
+        self.version = self.reconciled_version = 2
+
+    async def spread(self) -> None:
+        return
+
+    def answer(self, routing: RoutingPolicy) -> bytes:
+        """Return the version by which a request of a route is answered."""
+        leaders: Any = SimpleNamespace(
+            leader_urls=lambda _topic: [None],
+            leaders=lambda _topic: ["n1"],
+            leader_url=lambda _topic, _number: None,
+            next_change=lambda: asyncio.get_running_loop().create_future(),
+        )
+        unused: Any = SimpleNamespace()
+        route = Route("GET", "/t", unused, "", needs=Nothing(is_open=True), routing=routing)
+        router: Any = SimpleNamespace(
+            on_stop=[],
+            match=lambda _request: (route, ["t"]),
+            handle=lambda _request: Response(200, b'{"name": "t", "by": %d}' % self.version),
+        )
+
+        async def run() -> Response:
+            gateway = Gateway(router, leaders, unused, unused, self)
+            answer = gateway.handle(Request("GET", "/t", "", {}, b""))
+            return await answer if isinstance(answer, Awaitable) else answer
+
+        return bytes(asyncio.run(run()).body)
+
+
+@pytest.mark.parametrize("routing", [_SHOW, _CHANGE, CustomRouting.CHANGE_METADATA])
+def test_what_shows_or_changes_metadata_waits_for_changes_that_did_not_wait_for_the_node(
+    routing: RoutingPolicy,
+) -> None:
+    assert b"2" in _Starting().answer(routing)
+    assert b"1" in _Starting(is_waited_for=True).answer(routing)
+
+
+def test_a_node_that_starts_cut_off_shows_what_it_knows() -> None:
+    assert b"1" in _Starting(is_cut_off=True).answer(_SHOW)
+
+
+def test_messages_are_read_without_that_wait() -> None:
+    assert b"1" in _Starting().answer(_READ)
