@@ -53,33 +53,30 @@ def snapshot_of(
     state: PartitionState,
     messages_offset: int,
     snapshot_limits: SnapshotLimits = DEFAULT_SNAPSHOT_LIMITS,
-) -> list[AnyEvent]:
-    """Return events that rebuild the state from nothing.
+) -> Iterator[AnyEvent]:
+    """Yield events that rebuild the state from nothing; it must not change meanwhile.
 
+    One that is encoded and dropped before the next is made leaves its memory to that.
     ``messages_offset`` says how far into the messages the producers' table reaches.
     """
     outbox = state.outbox
-    events: list[AnyEvent] = [
-        SnapshotStarted(
-            state.start_offset,
-            messages_offset,
-            list(state.corrupt),
-            list(state.maturity.pairs),
-            state.maturity.exempt,
-            outbox.producer_id,
-            outbox.sequences(),
-            state.clock_node,
-        )
-    ]
-    events += _marks(state)
-    events += outbox.snapshot()
-    events += _groups(state.groups.values(), snapshot_limits.ranges_max)
-    events.append(state.producers.snapshot())
-    events += (
-        SnapshotProducers([], batch) for batch in _batches(state.producer_names.items(), _NAMES_MAX)
+    yield SnapshotStarted(
+        state.start_offset,
+        messages_offset,
+        list(state.corrupt),
+        list(state.maturity.pairs),
+        state.maturity.exempt,
+        outbox.producer_id,
+        outbox.sequences(),
+        state.clock_node,
     )
-    events.append(SnapshotEnded())
-    return events
+    yield from _marks(state)
+    yield from outbox.snapshot()
+    yield from _groups(state.groups.values(), snapshot_limits.ranges_max)
+    yield state.producers.snapshot()
+    for batch in _batches(state.producer_names.items(), _NAMES_MAX):
+        yield SnapshotProducers([], batch)
+    yield SnapshotEnded()
 
 
 def restore_group(group: Group, snapshot: SnapshotGroup) -> None:
@@ -141,6 +138,8 @@ def _range_count(group: Group, few: int) -> int:
     messages = group.leased_count + group.retries.message_count
     if messages <= few:
         return messages
+    if len(group.leases) > few:  # each has one at least
+        return len(group.leases)
     return sum([len(lease.parts) for lease in group.leases.values()]) + len(group.retries)
 
 
@@ -177,21 +176,21 @@ def _large_group(group: Group, ranges_max: int) -> Iterator[AnyEvent]:
     yield SnapshotGroup(group.name, floor, full, end_offset=end_offset, dead=group.dead_count)
     for batch in _batches(partial, _BITMAPS_MAX):
         yield SnapshotGroup(group.name, floor, partial=batch)
-    held = (
-        (lease.token, lease.consumer, part)
-        for lease in group.leases.values()
-        for part in lease.parts
-    )
+    held = ((lease, part) for lease in group.leases.values() for part in lease.parts)
     for leased in _batches(held, ranges_max):
         table = _FailureTable()
-        leases = [(token, consumer, [table.span(part)]) for token, consumer, part in leased]
-        sessions = [
-            (token, session_id)
-            for token in {token for token, _, _ in leased}
-            if (session_id := group.leases[token].session_id)
+        number = table.number
+        leases = [
+            (
+                lease.token,
+                lease.consumer,
+                [(start, end, attempt, time_ms, number(failures) if failures else 0)],
+            )
+            for lease, (start, end, attempt, time_ms, failures) in leased
         ]
+        sessions = {lease.token: lease.session_id for lease, _ in leased if lease.session_id}
         yield SnapshotGroup(
-            group.name, floor, leases=leases, failures=table.rows, sessions=sorted(sessions)
+            group.name, floor, leases=leases, failures=table.rows, sessions=sorted(sessions.items())
         )
     for waiting in _batches(group.retries, ranges_max):
         table = _FailureTable()
@@ -208,12 +207,13 @@ class _FailureTable:
 
     def span(self, part: AttemptRange) -> HeldSpan:
         start, end, attempt, time_ms, failures = part
-        number = 0
-        if failures:
-            number = self._numbers.setdefault(failures, len(self.rows) + 1)
-            if number > len(self.rows):
-                self.rows.append(failures)
-        return (start, end, attempt, time_ms, number)
+        return (start, end, attempt, time_ms, self.number(failures) if failures else 0)
+
+    def number(self, failures: tuple[Failure, ...]) -> int:
+        number = self._numbers.setdefault(failures, len(self.rows) + 1)
+        if number > len(self.rows):
+            self.rows.append(failures)
+        return number
 
 
 def _range_of(span: HeldSpan, table: list[tuple[Failure, ...]]) -> AttemptRange:

@@ -19,7 +19,7 @@ from goq.broker.log.pending_appends import Appended
 from goq.broker.log.quorum import Quorum
 from goq.broker.partition_context import PartitionContext, PartitionId
 from goq.delivery.events.event import AnyEvent, token_of
-from goq.delivery.events.frame_codec import encode_event_frame, event_weight, snapshot_frames
+from goq.delivery.events.frame_codec import encode_event_frame, snapshot_frames
 from goq.delivery.partition_state import PartitionState
 from goq.delivery.snapshot import snapshot_of
 from goq.errors import GoqError
@@ -162,20 +162,22 @@ class EventWriter:
     def _record_snapshot(self, *, begins_segment: bool) -> None:
         if self._deferred:
             self.record(())
-        events = snapshot_of(self._state, self._state.end_offset, self._snapshot_limits)
-        first, *others = snapshot_frames(
-            events, self._snapshot_limits.frame_weight_max, self._state.end_offset
+        end_offset, sizes = self._state.end_offset, self._snapshot_limits
+        events = snapshot_of(self._state, end_offset, sizes)
+        frames, weights = zip(
+            *snapshot_frames(events, sizes.frame_weight_max, end_offset), strict=True
         )
-        done = self.commit.append(first, begins_segment=begins_segment)
-        for view in others:
+        done = self.commit.append(frames[0], begins_segment=begins_segment)
+        for view in frames[1:]:
             done = self.commit.append(view)
-        self.live_index.on_snapshot(len(events), begins_segment=begins_segment)
+        count = sum(view.header.message_count for view in frames)
+        self.live_index.on_snapshot(count, begins_segment=begins_segment)
         if begins_segment:
             sequence = self._next_sequence
             done.add_done_callback(lambda last: self._on_snapshot_written(last, sequence))
-        self._next_sequence += len(events)
+        self._next_sequence += count
         self._snapshot_sequence = self._next_sequence
-        self._snapshot_weight = sum(map(event_weight, events)) - len(events)
+        self._snapshot_weight = sum(weights) - count
         self._bytes_since_snapshot = 0
 
     def _on_snapshot_written(self, last: asyncio.Future[Appended], sequence: int) -> None:

@@ -8,7 +8,7 @@ later, whatever the clock says: no event in the frame or before it is about it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -62,19 +62,19 @@ def encode_event_frame(events: Sequence[AnyEvent], messages_end: int | None = No
 
 
 def snapshot_frames(
-    events: Sequence[AnyEvent], weight_max: int, messages_end: int
-) -> Iterator[FrameView]:
-    """Yield the frames of a snapshot, each of about ``weight_max`` entries."""
+    events: Iterable[AnyEvent], weight_max: int, messages_end: int
+) -> Iterator[tuple[FrameView, int]]:
+    """Yield the frames of a snapshot, each of about ``weight_max`` entries, and what they weigh."""
     some: list[AnyEvent] = []
     weight = 0
     for event in events:
         some.append(event)
         weight += event_weight(event)
         if weight >= weight_max:
-            yield encode_event_frame(some, messages_end)
+            yield encode_event_frame(some, messages_end), weight
             some, weight = [], 0
     if some:
-        yield encode_event_frame(some, messages_end)
+        yield encode_event_frame(some, messages_end), weight
 
 
 def decode_event_frame(view: FrameView) -> list[StoredEvent]:

@@ -553,7 +553,7 @@ class Pair:
 
     def restore(self) -> None:
         """Go on with the state that a snapshot leads to."""
-        events = snapshot_of(self.real, self.real.end_offset)
+        events = list(snapshot_of(self.real, self.real.end_offset))
         fresh = PartitionState()
         fresh.extend_to(self.real.end_offset)
         for event in decode_events(encode_events(events)):

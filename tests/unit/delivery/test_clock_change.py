@@ -111,7 +111,7 @@ def test_a_snapshot_keeps_the_node_whose_clock_counts() -> None:
     state.apply(ClockChanged("b", HOUR_MS, HOUR_MS), 4, 2)
     fresh = PartitionState()
     fresh.extend_to(state.end_offset)
-    for event in decode_events(encode_events(snapshot_of(state, state.end_offset))):
+    for event in decode_events(encode_events(list(snapshot_of(state, state.end_offset)))):
         fresh.apply(event, 0, 0)
     assert fresh.clock_node == "b"
     assert canonical(fresh) == canonical(state)

@@ -27,7 +27,7 @@ from tests.support.delivery.model import canonical
 def restored(state: PartitionState) -> PartitionState:
     fresh = PartitionState()
     fresh.extend_to(state.end_offset)
-    for event in decode_events(encode_events(snapshot_of(state, state.end_offset))):
+    for event in decode_events(encode_events(list(snapshot_of(state, state.end_offset)))):
         fresh.apply(event, 0, 0)
     return fresh
 
@@ -39,9 +39,8 @@ def test_a_snapshot_of_very_many_leases_with_long_names_fits_into_frames() -> No
     for offset in range(20_000):
         session = f"{offset:0{limits.SESSION_ID_CHARS_MAX}}"
         state.apply(Leased("g", name, 1000, [(offset, offset + 1, 1)], session), offset, 1)
-    frames = list(
-        snapshot_frames(snapshot_of(state, 0), DEFAULT_SNAPSHOT_LIMITS.frame_weight_max, 0)
-    )
+    events, weight_max = snapshot_of(state, 0), DEFAULT_SNAPSHOT_LIMITS.frame_weight_max
+    frames = [frame for frame, _ in snapshot_frames(events, weight_max, 0)]
     assert len(frames) > 1
     assert all(f.header.frame_bytes <= limits.FRAME_BYTES_MAX for f in frames)
 
@@ -88,9 +87,8 @@ def test_a_snapshot_of_very_many_long_names_fits_into_frames() -> None:
     name = "\U0001f4e6" * limits.CLIENT_ID_CHARS_MAX
     for producer_id in range(2**63, 2**63 + limits.PRODUCERS_PER_PARTITION_MAX):
         state.apply(Named(producer_id, name), 0, 1)
-    frames = list(
-        snapshot_frames(snapshot_of(state, 0), DEFAULT_SNAPSHOT_LIMITS.frame_weight_max, 0)
-    )
+    events, weight_max = snapshot_of(state, 0), DEFAULT_SNAPSHOT_LIMITS.frame_weight_max
+    frames = [frame for frame, _ in snapshot_frames(events, weight_max, 0)]
     assert all(f.header.frame_bytes <= limits.FRAME_BYTES_MAX // 2 for f in frames)
     assert restored(state).producer_names == state.producer_names
 

@@ -101,7 +101,9 @@ def test_an_event_weighs_as_many_entries_as_it_has(event: AnyEvent, weight: int)
 )
 def test_a_snapshot_is_cut_where_a_frame_has_its_weight(weight_max: int, counts: list[int]) -> None:
     events: list[AnyEvent] = [STARTED, *(Trimmed(number) for number in range(4))]
-    frames = list(snapshot_frames(events, weight_max, 8))
+    weighed = list(snapshot_frames(iter(events), weight_max, 8))
+    assert [weight for _, weight in weighed] == counts
+    frames = [frame for frame, _ in weighed]
     assert [frame.header.message_count for frame in frames] == counts
     assert [each.event for frame in frames for each in decode_event_frame(frame)] == events
     assert {messages_end_of(frame.header) for frame in frames} == {8}
