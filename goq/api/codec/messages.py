@@ -40,13 +40,18 @@ def encode_json(answer: object) -> bytes:
 
 async def list_response(name: str, items: Iterable[object]) -> Response:
     """Return an object with one list as a JSON response; items are made and encoded in slices."""
-    parts, time_slice = [b'{"%b":[' % name.encode()], TimeSlice()
+    return json_response({name: await encode_list(items)})
+
+
+async def encode_list(items: Iterable[object]) -> msgspec.Raw:
+    """Return items as a JSON list; they are made, encoded and dropped in slices."""
+    parts, time_slice = [b"["], TimeSlice()
     for item in items:
         parts.append(b"," * (len(parts) > 1) + _encoder.encode(item))
         if time_slice.is_over:
             await time_slice.next()
-    parts.append(b"]}")
-    return Response(200, b"".join(parts), "application/json")
+    parts.append(b"]")
+    return msgspec.Raw(b"".join(parts))
 
 
 def messages_json(

@@ -8,7 +8,7 @@ from msgspec import UNSET
 
 from goq import limits
 from goq.access.rule import Principal, Verb
-from goq.api.codec.messages import json_response, put_message
+from goq.api.codec.messages import encode_list, json_response, put_message
 from goq.api.codec.request import duration_ms, query_int
 from goq.api.needs import READ_MESSAGE, principal_of
 from goq.api.router import Parameter, Route
@@ -19,7 +19,6 @@ from goq.api.values import DURATION, integer
 from goq.broker.broker import Broker
 from goq.broker.trace.trace import MessageHistory, Trace, TracedStep
 from goq.broker.trace.tracer import LIVE, Tracer
-from goq.clock import TimeSlice
 from goq.config.topic import TopicSettings
 from goq.delivery.trace.steps import StepName, TraceGap
 from goq.http.message import Request, Response
@@ -90,14 +89,9 @@ class TraceRoutes:
             node_id = None  # the node it was published on is not recorded
             if trace.message.state == LIVE:
                 message.nodes = list(holders)
-        steps, time_slice = list[StepOut](), TimeSlice()
-        for each in trace.steps:  # there may be 10,000 groups
-            steps.append(_step_out(each, broker, node_id))
-            if time_slice.is_over:
-                await time_slice.next()
         return TraceOut(
             message,
-            steps,
+            await encode_list(_step_out(each, broker, node_id) for each in trace.steps),
             trace.attempts,
             None if took_us is None else took_us / 1000,
             [_incomplete_out(each) for each in trace.incomplete],

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Meta, UnsetType
 
 from goq.api.schemas.base import Output
 from goq.api.values import DateTime, Index
@@ -68,11 +70,15 @@ class TraceGapOut(Output, kw_only=True):
     reason: str
 
 
+_STEPS_SCHEMA = {"type": "array", "items": {"$ref": "#/components/schemas/StepOut"}}
+"""Steps are encoded one by one: there may be 10,000 groups."""
+
+
 class TraceOut(msgspec.Struct):
     """The life of a message and of its copies in dead-letter topics and back, in order."""
 
     message: TracedMessageOut
-    events: list[StepOut]
+    events: Annotated[msgspec.Raw, Meta(extra_json_schema=_STEPS_SCHEMA)]
     attempts: Index
     publish_to_ack_ms: float | None
     incomplete: list[TraceGapOut]
