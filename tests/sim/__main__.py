@@ -24,6 +24,8 @@ def main() -> int:
     parser.add_argument("--seeds", default="1-", help="A-B, A- for all from A on, or A")
     parser.add_argument("--faults-s", type=float, help="simulated seconds of faults in each life")
     parser.add_argument("--each-fault", action="store_true", help="each fault once in each life")
+    parser.add_argument("--lone-fault", action="store_true", help="one long fault in each life")
+    parser.add_argument("--dead-letters", action="store_true", help="messages may die")
     parser.add_argument("--long", action="store_true", help="minutes of rarer faults in each life")
     parser.add_argument("--without", choices=sorted(MUTATIONS), help="a rule to take out")
     arguments = parser.parse_args()
@@ -42,6 +44,8 @@ def main() -> int:
                     seed,
                     faults_s=arguments.faults_s,
                     each_fault=arguments.each_fault,
+                    lone_fault=arguments.lone_fault,
+                    dead_letters=arguments.dead_letters,
                     is_long=arguments.long,
                     log=log,
                 )

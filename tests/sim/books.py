@@ -22,6 +22,8 @@ class Books:
         self.delivered: Counter[bytes] = Counter()
         self.acked_s: dict[bytes, float] = {}
         """When an ack was acknowledged, by value."""
+        self.rejected_s: dict[bytes, float] = {}
+        """When a reject was acknowledged, by value."""
         self._world = world
         self._shown: dict[tuple[int, int], bytes] = {}
         self._leased_s: dict[bytes, float] = {}
@@ -46,6 +48,11 @@ class Books:
         for value in values:
             self.acked_s.setdefault(value, self._world.loop.time())
 
+    def rejected(self, values: list[bytes]) -> None:
+        """Note that the rejects of messages were acknowledged: each is a dead letter."""
+        for value in values:
+            self.rejected_s.setdefault(value, self._world.loop.time())
+
     def deliver(
         self,
         value: bytes,
@@ -69,8 +76,9 @@ class Books:
             fail(f"{partition}:{offset} holds {value!r}, which was never sent")
             return
         self.show(value, partition, offset)
-        if self.acked_s.get(value, asked_s) < asked_s:
-            fail(f"{value!r} came again after its ack was acknowledged")
+        for settled, settled_s in (("ack", self.acked_s), ("reject", self.rejected_s)):
+            if settled_s.get(value, asked_s) < asked_s:
+                fail(f"{value!r} came again after its {settled} was acknowledged")
         before_s, now_s = self._leased_s.get(value, -lease_s), self._world.loop.time()
         self._leased_s[value] = max(before_s, asked_s)
         is_early = asked_s >= before_s and now_s < before_s + lease_s - _EARLY_S_MAX

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
@@ -25,7 +26,7 @@ from goq.frame.view import FrameView
 from goq.storage.journal.journal import JOURNAL_DIR, NodeJournal
 from goq.storage.log.log import Log
 from tests.sim.books import Books
-from tests.sim.cluster import GROUP, NAMES, PARTITIONS, SETTINGS, TOPIC, Cluster
+from tests.sim.cluster import DEAD_LETTERS, GROUP, NAMES, PARTITIONS, SETTINGS, TOPIC, Cluster
 from tests.sim.environment.machine import Machine
 from tests.sim.process import Process
 from tests.support.broker.partition_internals import state_of
@@ -231,8 +232,9 @@ class Checks:
             partition = None if topic is None else topic.partitions.get(number)
             if partition is None:
                 return False
-            group = state_of(partition).group(GROUP)
-            if group.leases or len(group.retries):
+            state = state_of(partition)
+            group = state.group(GROUP)
+            if group.leases or len(group.retries) or state.outbox.entries:
                 return False
             if group.taken.floor != partition.end_offset:
                 return False
@@ -359,9 +361,26 @@ class Checks:
             for (partition, offset), value in self._books.shown.items():
                 if partition == number and values[offset : offset + 1] != [value]:
                     fail(f"{value!r} was shown at {offset} of {number}, and is not there")
-        missing = self._books.acknowledged.keys() - self._books.delivered.keys()
+        letters = self._check_dead_letters()
+        missing = self._books.acknowledged.keys() - self._books.delivered.keys() - letters
         if missing:
             fail(f"{len(missing)} acknowledged messages were never delivered: {min(missing)!r}")
+
+    def _check_dead_letters(self) -> set[bytes]:
+        """Check that what died has one letter, and what was acked none; return those with one."""
+        fail, letters = self._world.fail, Counter[bytes]()
+        for number in range(PARTITIONS):
+            found = [_values(m, number, DEAD_LETTERS) for m in self._cluster.machines.values()]
+            letters.update(max(map(list[bytes], found), key=len))
+        for value, count in letters.items():
+            if count > 1:
+                fail(f"{value!r} has {count} dead letters")
+            if value in self._books.acked_s:
+                fail(f"{value!r} was acked, and is a dead letter")
+        for value in self._books.rejected_s.keys() - letters.keys():
+            fail(f"{value!r} was rejected, and has no dead letter")
+        self._world.counts["dead letters"] += len(letters)
+        return set(letters)
 
 
 def _ends(process: Process, key: PartitionKey) -> object:
@@ -468,10 +487,15 @@ def _from_offset(data: bytes, start: int) -> bytes:
     return data[next(found, len(data)) :]
 
 
-def _values(machine: Machine, number: int) -> Iterator[bytes]:
+def _values(machine: Machine, number: int, topic: str = TOPIC) -> Iterator[bytes]:
+    """Yield the values of a partition, none if it is not on this machine."""
     topics = machine.folder / "topics"
-    (name,) = [n for n in machine.disk.names(topics) if n.partition("~")[0] == TOPIC]
-    folder = topics / name / str(number) / "messages"
+    names = [n for n in machine.disk.names(topics) if n.partition("~")[0] == topic]
+    for folder in [topics / name / str(number) / "messages" for name in names]:
+        yield from _logged_values(machine, folder)
+
+
+def _logged_values(machine: Machine, folder: Path) -> Iterator[bytes]:
     log = Log.open(folder, machine.disk)
     reading = log.reader.read(0, log.end_offset, messages_max=2**40, bytes_max=2**40)
     assert not reading.damage

@@ -10,6 +10,7 @@ from goq.broker.log.pending_appends import Appended
 from goq.broker.partition.leases import LeasedBatch
 from goq.broker.topic.settler import UnsettledReceipt
 from goq.broker.topic.topic_leases import ReceiveRequest
+from goq.config.topic import TopicSettings
 from goq.errors import GoqError, OutOfOrderSequence, TopicExists, Unavailable
 from goq.frame.encoder import Columns, ProducerMark, encode_frame
 from goq.frame.hashes import partition_of
@@ -17,7 +18,15 @@ from goq.frame.view import FrameView
 from goq.model import Receipt, fenced_id_of
 from tests.sim.books import Books
 from tests.sim.checks import Checks
-from tests.sim.cluster import GROUP, PARTITIONS, SETTINGS, TOPIC, Cluster
+from tests.sim.cluster import (
+    DEAD_LETTERS,
+    GROUP,
+    MORTAL_SETTINGS,
+    PARTITIONS,
+    SETTINGS,
+    TOPIC,
+    Cluster,
+)
 from tests.sim.process import Process
 from tests.support.broker.harness import leased
 
@@ -25,6 +34,9 @@ T = TypeVar("T")
 _PATIENCE_S = 1.5
 _WAIT_MS_MAX = 1000
 _LOST_ANSWERS = 0.02
+_DROPPED, _DROPPED_OF_MORTAL = 0.1, 0.5
+"""The share of leases that a consumer lets expire."""
+_REJECTED = 0.15
 _KEYS: list[list[bytes]] = [[] for _ in range(PARTITIONS)]
 for _number in range(12):
     _KEYS[partition_of(b"k%d" % _number, PARTITIONS)].append(b"k%d" % _number)
@@ -38,6 +50,8 @@ class Clients:
 
     def __init__(self, cluster: Cluster, books: Books, checks: Checks) -> None:
         self.is_calm = False
+        self.has_dead_letters = False
+        """Whether consumers reject some messages, and others die of their last lease."""
         self._cluster = cluster
         self._books = books
         self._checks = checks
@@ -46,17 +60,23 @@ class Clients:
 
     async def make_topics(self) -> None:
         """Make the topic; in some lives others too, so that elections count leaderships."""
-        await self._make_topic(TOPIC, PARTITIONS)
+        if self.has_dead_letters:
+            await self._make_topic(TOPIC, PARTITIONS, MORTAL_SETTINGS)
+            await self._make_topic(DEAD_LETTERS, PARTITIONS)
+        else:
+            await self._make_topic(TOPIC, PARTITIONS)
         if self._world.stream("topics").random() < 0.3:
             for name in QUIET_TOPICS:
                 await self._make_topic(name, 1)
 
-    async def _make_topic(self, name: str, partitions: int) -> None:
+    async def _make_topic(
+        self, name: str, partitions: int, settings: TopicSettings = SETTINGS
+    ) -> None:
         """Make a topic, however often it takes."""
         while True:
             try:
                 await self._ask(
-                    lambda p: p.broker.topic_admin.create(name, partitions, SETTINGS.written())
+                    lambda p: p.broker.topic_admin.create(name, partitions, settings.written())
                 )
             except TopicExists:
                 return
@@ -116,7 +136,7 @@ class Clients:
                 await self._pause(0.05)
 
     async def consume(self, number: int) -> None:
-        """Receive and ack; some of it is left to expire."""
+        """Receive and ack, or reject; some of it is left to expire."""
         wait_ms = int(min(200 * self._world.pace, _WAIT_MS_MAX))
         options = ReceiveRequest(f"c{number}", 10, 2**20, wait_ms, None)
 
@@ -151,7 +171,8 @@ class Clients:
                 is_exclusive=self._checks.are_deadlines_right,
             )
         self._world.note(f"{process.name} hands over {values} of {delivery.partition}")
-        if self._random.random() < 0.1 and not self.is_calm:
+        dropped = _DROPPED_OF_MORTAL if self.has_dead_letters else _DROPPED
+        if self._random.random() < dropped and not self.is_calm:
             return
         await self._pause(0.05)
         fenced_id = fenced_id_of(process.broker.topic(TOPIC).id)
@@ -160,16 +181,24 @@ class Clients:
             for start, end, _ in delivery.spans
         ]
 
+        is_rejected = self.has_dead_letters and self._random.random() < _REJECTED
+
         async def settle(at: Process) -> tuple[int, list[UnsettledReceipt]]:
-            topic = at.broker.topic(TOPIC)
-            return await topic.settler.acknowledge(GROUP, receipts)
+            settler = at.broker.topic(TOPIC).settler
+            if is_rejected:
+                return await settler.reject(GROUP, receipts, "bad")
+            return await settler.acknowledge(GROUP, receipts)
 
         try:
             _, lost = await self._ask(settle, process)
         except GoqError:
             return
-        if not lost:
-            self._world.note(f"{values} are acked")
+        if lost:
+            return
+        self._world.note(f"{values} are {'rejected' if is_rejected else 'acked'}")
+        if is_rejected:
+            self._books.rejected(values)
+        else:
             self._books.acked(values)
 
     # How a client asks

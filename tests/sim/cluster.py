@@ -15,6 +15,7 @@ from goq.cluster.metadata.state import MetadataState, TopicMetadata
 from goq.cluster.replication.protocol import PartitionKey
 from goq.config.node import BrokerConfig, ClusterConfig, Config
 from goq.config.topic import TopicSettings
+from goq.model import DEAD_LETTERS_SUFFIX
 from tests.sim.environment.machine import Machine
 from tests.sim.environment.network import Network
 from tests.sim.environment.world import World
@@ -36,6 +37,9 @@ SETTINGS = replace(
     attempts_max=None,
     backoff_initial_ms=50,
 )
+MORTAL_SETTINGS = replace(SETTINGS, attempts_max=2)
+"""Of a topic whose messages become dead letters."""
+DEAD_LETTERS = TOPIC + DEAD_LETTERS_SUFFIX
 
 
 class Cluster:

@@ -172,6 +172,17 @@ def _a_leader_counts_what_it_has_not_synced() -> Iterator[None]:
         yield
 
 
+def _a_dead_letter_leaves_before_it_is_safe() -> AbstractContextManager[Any]:
+    """A leader waits for its own disk alone."""
+
+    async def recorded(self: partition.Partition) -> None:
+        self.availability.check()
+        await self._writer.commit.run_exclusive(lambda: None)
+        self.availability.check()
+
+    return patch.object(partition.Partition, "recorded", recorded)
+
+
 MUTATIONS: dict[str, Mutation] = {
     "topics are visited as they were made": _topics_are_visited_as_they_were_made,
     "raft answers before it syncs": _raft_answers_before_it_syncs,
@@ -187,4 +198,5 @@ MUTATIONS: dict[str, Mutation] = {
     "leases keep the old clock": _leases_keep_the_old_clock,
     "logs are not cut where they part": _logs_are_not_cut_where_they_part,
     "a leader counts what it has not synced": _a_leader_counts_what_it_has_not_synced,
+    "a dead letter leaves before it is safe": _a_dead_letter_leaves_before_it_is_safe,
 }

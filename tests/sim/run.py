@@ -49,12 +49,14 @@ def run(
     each_fault: bool = False,
     lone_fault: bool = False,
     may_diverge: bool = False,
+    dead_letters: bool = False,
     is_long: bool = False,
     log: Callable[[str], None] | None = None,
 ) -> Outcome:
     """Run one seed to its end, with faults for so long, with each once, or with a long one only.
 
-    With ``may_diverge`` the metadata of nodes may differ, until the end. A long life has minutes
+    With ``may_diverge`` the metadata of nodes may differ, until the end. With ``dead_letters``
+    messages are rejected, or die of their second lease. A long life has minutes
     of faults, each of which strikes a cluster that is at rest as a rule.
     """
     world = World(seed, pace=LONG_PACE if is_long else 1.0, log=log)
@@ -65,6 +67,7 @@ def run(
     with tempfile.TemporaryDirectory(prefix="goq-sim-") as folder, product_in(world, network):
         life = _Life(world, network, Path(folder))
         life.checks.may_diverge = may_diverge
+        life.clients.has_dead_letters = dead_letters
         try:
             run_in(world, life.live(faults_s, each_fault=each_fault, lone_fault=lone_fault))
         except AssertionError as error:

@@ -128,6 +128,16 @@ def test_the_other_nodes_publish_while_one_is_struck(seed: int) -> None:
     assert run(seed, lone_fault=True).broken == []
 
 
+@pytest.mark.parametrize("seed", first_of(range(1, 41), quick=6))
+@pytest.mark.parametrize("lone_fault", [False, True])
+def test_what_dies_has_one_dead_letter_and_what_was_acknowledged_none(
+    seed: int, lone_fault: bool
+) -> None:
+    outcome = run(seed, dead_letters=True, lone_fault=lone_fault)
+    assert not outcome.broken, f"seed {seed}: {outcome.broken[:3]}"
+    assert outcome.counts["dead letters"]
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("first", range(1001, 2001, 100))
 def test_the_cluster_keeps_its_promises_in_many_lives(first: int) -> None:
@@ -154,6 +164,9 @@ _LONE_LIKELY = {
 }
 """Lives with one long fault only."""
 
+_MORTAL_LIKELY = {"a dead letter leaves before it is safe": (14, 18, 21, 23)}
+"""Lives with one long fault only, and with dead letters."""
+
 
 def _fails_without(rule: str) -> bool:
     """Whether some life finds it: most soon one of those with each fault.
@@ -164,6 +177,9 @@ def _fails_without(rule: str) -> bool:
         if rule in _LONE_LIKELY:
             seeds = (*_LONE_LIKELY[rule], *range(1, _MUTATION_SEEDS + 1))
             return any(run(seed, lone_fault=True).broken for seed in seeds)
+        if rule in _MORTAL_LIKELY:
+            seeds = (*_MORTAL_LIKELY[rule], *range(1, _MUTATION_SEEDS + 1))
+            return any(run(s, lone_fault=True, dead_letters=True).broken for s in seeds)
         if any(run(seed).broken for seed in _LIKELY.get(rule, ())):
             return True
         if any(run(seed, each_fault=True).broken for seed in (1, 2)):
