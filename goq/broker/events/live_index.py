@@ -47,6 +47,7 @@ class LiveEventIndex:
         self._sequence = events.end_offset
         self._builder = BlockBuilder(self._sequence, self._pending_copies)
         self._builders = {events.active.base_offset: (self._sequence, self._builder)}
+        self._last_done: asyncio.Future[Any] | None = None
         self._watches: dict[int, set[asyncio.Event]] = {}
         self._watch_count = 0
 
@@ -62,6 +63,7 @@ class LiveEventIndex:
         self, events: Sequence[AnyEvent], frame_bytes: int, done: asyncio.Future[Any]
     ) -> None:
         """Index the events of a queued frame. ``done`` completes when the frame is durable."""
+        self._last_done = done
         if self._watches:
             self._notify(events, done)
         add, epoch, sequence = self._builder.add, self._epoch, self._sequence
@@ -91,6 +93,7 @@ class LiveEventIndex:
     def watch(self, offset: int, changed: asyncio.Event) -> Iterator[None]:
         """Set ``changed`` whenever an event that may concern a message has become durable.
 
+        What is queued already may concern it too: ``changed`` is set when all of that is durable.
         Raises ``TooManyRequests`` if too many requests wait already.
         """
         if self._watch_count >= limits.TRACE_WATCHES_MAX:
@@ -100,6 +103,8 @@ class LiveEventIndex:
             )
         watches = self._watches.setdefault(offset, set())
         watches.add(changed)
+        if self._last_done is not None and not self._last_done.done():
+            self._last_done.add_done_callback(partial(_set_event, changed))
         self._watch_count += 1
         try:
             yield

@@ -152,6 +152,25 @@ def test_every_request_for_a_message_is_woken_and_one_that_left_is_not() -> None
     run(test())
 
 
+def test_what_was_queued_before_a_request_wakes_it_once_it_can_be_read() -> None:
+    async def test() -> None:
+        with live_index() as index:
+            begun, late = asyncio.Event(), asyncio.Event()
+            done = asyncio.get_running_loop().create_future()
+            index.on_record([Moved(5, 0)], 100, done)
+            with index.watch(5, begun):
+                await asyncio.sleep(0)
+                assert not begun.is_set()
+                done.set_result(None)
+                await asyncio.sleep(0)
+                assert begun.is_set()
+            with index.watch(5, late):
+                await asyncio.sleep(0)
+                assert not late.is_set()
+
+    run(test())
+
+
 def test_so_many_requests_wait_for_events_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "TRACE_WATCHES_MAX", 2)
 
