@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -101,6 +102,34 @@ def test_a_missing_segment_is_found(number: int) -> None:
     disk.delete(segment.path)
     report = verify_log(disk, DIRECTORY)
     assert offsets(report) == set(range(segment.base_offset, segment.end_offset))
+
+
+@pytest.mark.parametrize(("number", "missing"), [(1, range(6, 12)), (3, [18])])
+def test_a_segment_that_goes_while_the_log_is_verified_is_missing(
+    number: int, missing: Sequence[int]
+) -> None:
+    assert offsets(_verified_while_gone(number)) == set(missing)
+
+
+def test_the_oldest_segment_may_go_while_the_log_is_verified() -> None:
+    assert _verified_while_gone(0) == LogReport(frames=6, messages=18, bytes=6 * len(FRAME))
+
+
+def _verified_while_gone(number: int) -> LogReport:
+    """Verify a log without a watermark, one of whose segments is deleted once they are listed."""
+    disk = SimulatedDisk()
+    paths = [segment.path for segment in small_log(disk).segments]
+    disk.delete(DIRECTORY / "watermark")
+    size_of = disk.size
+
+    def size(path: Path) -> int:
+        found = size_of(path)
+        if path == paths[-1] and paths[number] in disk.paths():
+            disk.delete(paths[number])
+        return found
+
+    disk.size = size  # type: ignore[method-assign]
+    return verify_log(disk, DIRECTORY)
 
 
 def test_a_log_without_any_of_its_segments_is_found() -> None:

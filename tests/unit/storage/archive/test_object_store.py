@@ -40,6 +40,15 @@ def test_a_url_names_a_bucket_and_a_prefix(disk: StoreDisk) -> None:
             StoreDisk(url)
 
 
+def test_a_store_that_cannot_be_set_up_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise ValueError("no such region")
+
+    monkeypatch.setattr(obstore, "S3Store", refused)
+    with pytest.raises(UsageError, match="s3://bucket/x cannot be used: no such region"):
+        StoreDisk("s3://bucket/x")
+
+
 def test_an_object_is_what_was_written_once_it_is_synced(disk: StoreDisk) -> None:
     path = put(disk, "one", b"first", b"second")
     assert disk.size(path) == 11

@@ -25,6 +25,7 @@ from goq.frame.slice import remove_rows
 from goq.frame.view import FrameView
 from goq.index_cache import IndexCache
 from goq.storage.key_index import file as keyfile
+from goq.storage.key_index.active_keys import ActiveKeys
 from goq.storage.key_index.extract import DEFAULT_LIMITS, ScanLimits
 from goq.storage.key_index.file import KeyTable
 from goq.storage.key_index.index import KeyIndex
@@ -426,6 +427,31 @@ def test_what_memory_has_no_room_for_is_read_each_time(
     for _ in range(10):
         append(log, [keyed_frame(random) for _ in range(3)])
         check(index, log)
+
+
+def test_a_file_of_many_pages_that_is_sound_is_not_made_anew() -> None:
+    disk = SimulatedDisk()
+    log, path, data = sealed_with_file(disk)
+    before = disk.operations
+    check(index_of(log, disk), log)
+    assert disk.operations == before
+    assert disk.read_all(path) == data
+
+
+def test_memory_for_the_growing_segment_is_counted_and_has_a_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "KEYS_ACTIVE_ENTRIES_MAX", 10)
+    disk = SimulatedDisk()
+    log = Log.open(DIRECTORY, disk)
+    index = ActiveKeys(disk, log.active, ScanLimits(extract_bytes=1))
+    empty = index.memory_bytes
+    held = []
+    for _ in range(12):
+        append(log, [encode_frame(Columns([b"v", b"w"], keys=[b"a", b"b"]))])
+        index.catch_up(log.active.size_bytes, no_pause)
+        held.append(index.memory_bytes - empty)
+    assert held == [16 * min(2 * frames, 10) for frames in range(1, 13)]
 
 
 def test_a_lookup_reads_of_the_growing_segment_only_what_is_new() -> None:

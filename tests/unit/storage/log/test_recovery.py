@@ -112,6 +112,25 @@ def test_a_tail_torn_above_the_durable_mark_is_cut_off_without_a_word() -> None:
         assert append(opened, [FRAMES[0]]) == end_offset
 
 
+def test_segments_behind_a_torn_tail_go_with_it_if_they_were_never_durable() -> None:
+    disk = SimulatedDisk()
+    log = Log.open(DIRECTORY, disk)
+    append(log, FRAMES[:1])
+    mark = disk.read_all(WATERMARK)
+    for frame in FRAMES[1:4]:
+        append(log, [frame])
+        log.roll()
+    lost = sum(segment.size_bytes for segment in log.segments[1:])
+    disk.put(WATERMARK, mark)
+    disk.put(SEGMENT, disk.read_all(SEGMENT)[: len(FRAMES[0])])
+    opened = Log.open(DIRECTORY, disk)
+    assert (opened.end_offset, opened.damage) == (1, [])
+    assert opened.truncated_bytes == lost
+    assert [path for path in disk.paths() if path.suffix == ".log"] == [SEGMENT]
+    assert append(opened, [frame_of([b"new"])]) == 1
+    assert read_all(Log.open(DIRECTORY, disk)).frames.keys() == {0, 1}
+
+
 @pytest.mark.parametrize("junk", [bytes(700), b"\xff" * 700, FRAMES[0] * 7], ids=len)
 def test_junk_behind_the_durable_mark_is_cut_off(junk: bytes) -> None:
     disk = SimulatedDisk()

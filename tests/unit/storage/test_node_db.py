@@ -1,0 +1,92 @@
+"""The database of a node when it is busy, and when its disk has no room."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from goq.errors import StorageFull, Unavailable
+from goq.storage.node_db import FILE_NAME, NodeDb, TopicRow
+
+LARGE = TopicRow("large", 1, {"x": "y" * 40_000})
+
+
+class Space:
+    """The room of a database: some pages, and a reserve of more."""
+
+    def __init__(self, *, has_reserve: bool) -> None:
+        self.connections: list[sqlite3.Connection] = []
+        self.is_full_now = True
+        self.is_given_up = False
+        self.has_reserve = has_reserve
+
+    def limit(self, pages: int) -> None:
+        for each in self.connections:
+            each.execute(f"PRAGMA max_page_count = {pages}")
+
+    def give_up(self) -> bool:
+        self.is_given_up = True
+        if self.has_reserve:
+            self.limit(1000)
+        return self.has_reserve
+
+
+@pytest.fixture
+def connections(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[sqlite3.Connection]]:
+    """Note what is opened; nothing waits for a lock."""
+    opened: list[sqlite3.Connection] = []
+    connect = sqlite3.connect
+
+    def noted(*arguments: Any, **options: Any) -> sqlite3.Connection:
+        opened.append(connect(*arguments, **options, timeout=0))
+        return opened[-1]
+
+    monkeypatch.setattr(sqlite3, "connect", noted)
+    return opened
+
+
+def test_a_database_that_another_process_writes_is_to_be_tried_again(
+    tmp_path: Path, connections: list[sqlite3.Connection]
+) -> None:
+    space: Any = Space(has_reserve=True)
+    with closing(NodeDb(tmp_path, space=space)) as db:
+        with closing(sqlite3.connect(tmp_path / FILE_NAME)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            with pytest.raises(Unavailable, match="another process is writing"):
+                db.put_topic(LARGE)
+        assert not space.is_given_up
+        db.put_topic(LARGE)
+        assert db.topics() == [LARGE]
+
+
+def test_a_write_without_room_takes_the_reserve_if_there_is_one(
+    tmp_path: Path, connections: list[sqlite3.Connection]
+) -> None:
+    space: Any = Space(has_reserve=True)
+    with closing(NodeDb(tmp_path, space=space)) as db:
+        space.connections = connections
+        space.limit(1)
+        db.put_topic(LARGE)
+        assert space.is_given_up
+        assert db.topics() == [LARGE]
+
+
+@pytest.mark.parametrize("space", [None, Space(has_reserve=False)])
+def test_a_write_without_room_is_refused_and_changes_nothing(
+    tmp_path: Path, connections: list[sqlite3.Connection], space: Any
+) -> None:
+    with closing(NodeDb(tmp_path, space=space)) as db:
+        limited = Space(has_reserve=False)
+        limited.connections = connections
+        limited.limit(1)
+        with pytest.raises(StorageFull, match="free some space"):
+            db.put_topic(LARGE)
+        assert db.topics() == []
+        limited.limit(1000)
+        db.put_topic(LARGE)
+        assert db.topics() == [LARGE]
