@@ -75,13 +75,17 @@ class MoveRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class QueueRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A queue as the setting ``sqs`` has it; times in seconds since 1970."""
+    """A queue as the setting ``sqs`` has it; times since 1970.
+
+    ``delayed_until_ms`` is when the messages are due that a FIFO queue got with another delay.
+    """
 
     created_s: int = 0
     modified_s: int = 0
     attributes: dict[str, str] = {}
     tags: dict[str, str] = {}
     moves: list[MoveRecord] = []
+    delayed_until_ms: int = 0
 
     def number(self, name: str, default: int) -> int:
         """Return an attribute that is a number."""
@@ -168,12 +172,17 @@ def checked_attributes(
         if not check(text):
             raise SqsError("InvalidAttributeValue", f"Invalid value for the parameter {name}.")
         found[name] = _redrive_policy(text).written() if name == REDRIVE and text else text
-    if found.get(THROUGHPUT) == "perMessageGroupId" and found.get(SCOPE) == "queue":
+    return found
+
+
+def check_scope(attributes: Mapping[str, str]) -> None:
+    """Raise ``SqsError`` for attributes of a queue that would not find all duplicates."""
+    is_split = attributes.get(THROUGHPUT) == "perMessageGroupId"
+    if is_split and attributes.get(SCOPE) != "messageGroup":
         raise SqsError(
             "InvalidAttributeValue",
             f"{THROUGHPUT} of perMessageGroupId needs a {SCOPE} of messageGroup.",
         )
-    return found
 
 
 class RedrivePolicy(msgspec.Struct, frozen=True):

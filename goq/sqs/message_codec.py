@@ -44,7 +44,7 @@ class PublishedContent(msgspec.Struct, omit_defaults=True):
     value: str
     key: str | None = None
     headers: dict[str, str] | list[dict[str, str]] | None = None
-    delay: int | None = None
+    delay: str | None = None
     tenant: str | None = None
     dedup_id: str | None = None
 

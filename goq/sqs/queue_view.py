@@ -25,10 +25,12 @@ class QueueView:
         """Whether the queue keeps the order of each message group."""
         return self.topic.name.endswith(FIFO_SUFFIX)
 
-    @property
-    def delay_s(self) -> int:
-        """The delay of a message that has none of its own."""
-        return self._record.number(DELAY, 0)
+    def delay_ms(self, now_ms: int) -> int:
+        """Return the delay of a message that has none of its own.
+
+        In a FIFO queue it overtakes none that was sent before with a longer one.
+        """
+        return max(1000 * self._record.number(DELAY, 0), self._record.delayed_until_ms - now_ms)
 
     @property
     def wait_s(self) -> int:

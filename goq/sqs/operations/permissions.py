@@ -9,7 +9,9 @@ import json
 import re
 from typing import Any, Final
 
-from goq.sqs.attributes import POLICY, POLICY_CHARS_MAX, read_record
+import msgspec
+
+from goq.sqs.attributes import POLICY, POLICY_CHARS_MAX, QueueRecord
 from goq.sqs.node_calls import SqsCall
 from goq.sqs.operations.queues import QueueOperations
 from goq.sqs.protocol.errors import SqsError, invalid_parameter, missing_parameter
@@ -45,14 +47,7 @@ class PermissionOperations:
         label = _checked_label(call)
         accounts, actions = _checked_accounts(call), _checked_actions(call)
         queue = await self._queues.locate(call, call.shape.queue_url)
-        record = read_record(queue.topic.settings.sqs)
         arn = self._queues.arn(queue.topic.name)
-        policy = _policy(record.attributes.get(POLICY))
-        statements = _statements(policy)
-        if any(_is_labelled(each, label) for each in statements):
-            raise _refused_label(label, "Already exists.")
-        if len(statements) >= _STATEMENTS_MAX:
-            raise SqsError("OverLimit", f"A policy has at most {_STATEMENTS_MAX} statements.")
         added = {
             "Sid": label,
             "Effect": "Allow",
@@ -60,26 +55,40 @@ class PermissionOperations:
             "Action": [f"SQS:{action}" for action in actions],
             "Resource": arn,
         }
-        head = {"Version": _VERSION, "Id": f"{arn}/SQSDefaultPolicy", **policy}
-        text = json.dumps({**head, "Statement": [*statements, added]})
-        if len(text) > POLICY_CHARS_MAX:
-            raise SqsError("OverLimit", f"A policy has at most {POLICY_CHARS_MAX} characters.")
-        await self._queues.put(call, queue, {}, {**record.attributes, POLICY: text}, record.tags)
+
+        def changed(record: QueueRecord) -> QueueRecord:
+            policy = _policy(record.attributes.get(POLICY))
+            statements = _statements(policy)
+            if any(_is_labelled(each, label) for each in statements):
+                raise _refused_label(label, "Already exists.")
+            if len(statements) >= _STATEMENTS_MAX:
+                raise SqsError("OverLimit", f"A policy has at most {_STATEMENTS_MAX} statements.")
+            head = {"Version": _VERSION, "Id": f"{arn}/SQSDefaultPolicy", **policy}
+            text = json.dumps({**head, "Statement": [*statements, added]})
+            if len(text) > POLICY_CHARS_MAX:
+                raise SqsError("OverLimit", f"A policy has at most {POLICY_CHARS_MAX} characters.")
+            attributes = {**record.attributes, POLICY: text}
+            return msgspec.structs.replace(record, attributes=attributes)
+
+        await self._queues.change(call, queue, changed)
 
     async def remove(self, call: SqsCall) -> None:
         """RemovePermission. A policy without a statement goes with its last one."""
         label = _checked_label(call)
         queue = await self._queues.locate(call, call.shape.queue_url)
-        record = read_record(queue.topic.settings.sqs)
-        policy = _policy(record.attributes.get(POLICY))
-        statements = _statements(policy)
-        left = [each for each in statements if not _is_labelled(each, label)]
-        if len(left) == len(statements):
-            raise _refused_label(label, "can't find label.")
-        attributes = {key: value for key, value in record.attributes.items() if key != POLICY}
-        if left:
-            attributes[POLICY] = json.dumps({**policy, "Statement": left})
-        await self._queues.put(call, queue, {}, attributes, record.tags)
+
+        def changed(record: QueueRecord) -> QueueRecord:
+            policy = _policy(record.attributes.get(POLICY))
+            statements = _statements(policy)
+            left = [each for each in statements if not _is_labelled(each, label)]
+            if len(left) == len(statements):
+                raise _refused_label(label, "can't find label.")
+            attributes = {key: value for key, value in record.attributes.items() if key != POLICY}
+            if left:
+                attributes[POLICY] = json.dumps({**policy, "Statement": left})
+            return msgspec.structs.replace(record, attributes=attributes)
+
+        await self._queues.change(call, queue, changed)
 
 
 def _policy(text: str | None) -> dict[str, Any]:

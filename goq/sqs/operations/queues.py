@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -13,6 +14,7 @@ from goq.config.sqs import SqsConfig
 from goq.model import AUDIT_TOPIC
 from goq.sqs.attributes import (
     COUNTS,
+    DELAY,
     FIFO,
     FIFO_SUFFIX,
     REDRIVE,
@@ -21,6 +23,7 @@ from goq.sqs.attributes import (
     MoveRecord,
     QueueRecord,
     check_names,
+    check_scope,
     checked_attributes,
     new_queue_settings,
     read_record,
@@ -50,6 +53,7 @@ from goq.sqs.queue_view import QueueView, name_of_url
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,80}", re.ASCII)
 _FIFO_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,75}\.fifo", re.ASCII)
+_ON_THE_WAY_S: Final = 1  # of messages that were sent with the delay before a change
 
 
 class _Created(msgspec.Struct):
@@ -71,6 +75,7 @@ class QueueOperations:
         self._calls = calls
         self._config = config
         self.bounds = STRICT if config.limits == "strict" else RELAXED
+        self._changing = asyncio.Lock()  # records of queues: read, change, write
 
     def find(self, call: SqsCall, url: str | None) -> QueueView | None:
         """Return the queue of a URL if it is open on this node, and the sender may know of it.
@@ -119,6 +124,7 @@ class QueueOperations:
         if given.get(FIFO) in ("false", False):
             del given[FIFO]
         attributes = checked_attributes(given, is_fifo=is_fifo, bounds=self.bounds)
+        check_scope(attributes)
         await self._check_dead_letter_queue(call, name, attributes)
         tags = _checked_tags({**(call.shape.upper_tags or {}), **(call.shape.tags or {})})
         now_s = self._now_s()
@@ -210,10 +216,18 @@ class QueueOperations:
                 f"{SCOPE} stays messageGroup: the queue has several partitions.",
             )
         await self._check_dead_letter_queue(call, queue.topic.name, new)
-        record = read_record(queue.topic.settings.sqs)
-        attributes = {**record.attributes, **new}
-        attributes = {key: value for key, value in attributes.items() if value}
-        await self.put(call, queue, new, attributes, record.tags)
+
+        def changed(record: QueueRecord) -> QueueRecord:
+            attributes = {**record.attributes, **new}
+            check_scope(attributes)
+            kept = {key: value for key, value in attributes.items() if value}
+            until_ms = record.delayed_until_ms
+            if queue.is_fifo and DELAY in new:
+                sent_before_ms = 1000 * (record.number(DELAY, 0) + _ON_THE_WAY_S)
+                until_ms = max(until_ms, self.now_ms() + sent_before_ms)
+            return msgspec.structs.replace(record, attributes=kept, delayed_until_ms=until_ms)
+
+        await self.change(call, queue, changed, new)
 
     async def _check_dead_letter_queue(
         self, call: SqsCall, name: str, attributes: Mapping[str, str]
@@ -267,34 +281,40 @@ class QueueOperations:
         is_last = asked.results_max is None or len(page) == len(names)
         return [self._url(call, name) for name in page], None if is_last else page[-1]
 
-    async def put(
+    async def change(
         self,
         call: SqsCall,
         queue: QueueView,
-        new: Mapping[str, str],
-        attributes: dict[str, str],
-        tags: dict[str, str],
+        changed: Callable[[QueueRecord], QueueRecord],
+        new: Mapping[str, str] | None = None,
     ) -> None:
-        """Change the topic's settings to those of ``new``, with all attributes and tags."""
+        """Change the record of a queue, and the topic's settings of the attributes ``new``.
+
+        Changes at this node take turns: none undoes another. Raises ``SqsError``.
+        """
         now_s = self._now_s()
-        record = read_record(queue.topic.settings.sqs)
-        changed = msgspec.structs.replace(
-            record,
-            created_s=record.created_s or now_s,
-            modified_s=now_s,
-            attributes=attributes,
-            tags=tags,
-        )
-        await self._alter(call, queue, settings_of(new, changed))
+
+        def dated(record: QueueRecord) -> QueueRecord:
+            created_s = record.created_s or now_s
+            return msgspec.structs.replace(record, created_s=created_s, modified_s=now_s)
+
+        await self._alter(call, queue, lambda record: dated(changed(record)), new)
 
     async def put_moves(self, call: SqsCall, queue: QueueView, moves: list[MoveRecord]) -> None:
         """Change the rows of the queue's move tasks. Raises ``SqsError``."""
-        record = msgspec.structs.replace(read_record(queue.topic.settings.sqs), moves=moves)
-        await self._alter(call, queue, {"sqs": record.written()})
+        await self._alter(call, queue, lambda record: msgspec.structs.replace(record, moves=moves))
 
-    async def _alter(self, call: SqsCall, queue: QueueView, settings: dict[str, str]) -> None:
+    async def _alter(
+        self,
+        call: SqsCall,
+        queue: QueueView,
+        changed: Callable[[QueueRecord], QueueRecord],
+        new: Mapping[str, str] | None = None,
+    ) -> None:
         path = topic_path(queue.topic.name)
-        response = await self._calls.ask(call, "PATCH", path, {"settings": settings})
+        async with self._changing:
+            settings = settings_of(new or {}, changed(read_record(queue.topic.settings.sqs)))
+            response = await self._calls.ask(call, "PATCH", path, {"settings": settings})
         if response.status >= 400:
             raise error_of(response)
 
@@ -309,18 +329,24 @@ class QueueOperations:
         if not call.shape.tags:
             raise missing_parameter("Tags")
         queue = await self.locate(call, call.shape.queue_url)
-        record = read_record(queue.topic.settings.sqs)
-        tags = _checked_tags({**record.tags, **call.shape.tags})
-        await self.put(call, queue, {}, record.attributes, tags)
+
+        def changed(record: QueueRecord) -> QueueRecord:
+            tags = _checked_tags({**record.tags, **call.shape.tags})
+            return msgspec.structs.replace(record, tags=tags)
+
+        await self.change(call, queue, changed)
 
     async def untag(self, call: SqsCall) -> None:
         """UntagQueue."""
         if not call.shape.keys:
             raise missing_parameter("TagKeys")
         queue = await self.locate(call, call.shape.queue_url)
-        record = read_record(queue.topic.settings.sqs)
-        tags = {key: value for key, value in record.tags.items() if key not in call.shape.keys}
-        await self.put(call, queue, {}, record.attributes, tags)
+
+        def changed(record: QueueRecord) -> QueueRecord:
+            tags = {key: value for key, value in record.tags.items() if key not in call.shape.keys}
+            return msgspec.structs.replace(record, tags=tags)
+
+        await self.change(call, queue, changed)
 
     async def purge(self, call: SqsCall) -> None:
         """PurgeQueue: the group goes on behind the newest message, and all leases end."""
@@ -330,8 +356,12 @@ class QueueOperations:
         if response.status >= 400:
             raise error_of(response)
 
+    def now_ms(self) -> int:
+        """Return the time of the node's clock."""
+        return self._broker.clock.wall_ms()
+
     def _now_s(self) -> int:
-        return self._broker.clock.wall_ms() // 1000
+        return self.now_ms() // 1000
 
 
 def topic_path(name: str) -> str:

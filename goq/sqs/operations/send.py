@@ -121,7 +121,8 @@ class SendOperations:
             _put_order(queue, asked, content, own_headers)
         else:
             _put_tenant(asked, content)
-        content.delay = _delay_s(queue, asked) or None
+        delay_ms = self._delay_ms(queue, asked)
+        content.delay = f"{delay_ms}ms" if delay_ms else None
         content.headers = headers_of(attributes, own_headers)
         digests = {"MD5OfMessageBody": body_digest(body)}
         if attributes:
@@ -130,17 +131,15 @@ class SendOperations:
             digests["MD5OfMessageSystemAttributes"] = attributes_digest(system)
         return _Prepared(content, size_bytes, digests)
 
-
-def _delay_s(queue: QueueView, asked: SendShape) -> int:
-    if asked.delay_s is None:
-        return queue.delay_s
-    if queue.is_fifo and asked.delay_s:
-        raise invalid_parameter(
-            f"Value {asked.delay_s} for parameter DelaySeconds is invalid. Reason: The request"
-            " include parameter that is not valid for this queue type."
-        )
-    check_range("DelaySeconds", asked.delay_s, 0, DELAY_S_MAX)
-    return queue.delay_s if queue.is_fifo else asked.delay_s
+    def _delay_ms(self, queue: QueueView, asked: SendShape) -> int:
+        if queue.is_fifo and asked.delay_s:
+            raise invalid_parameter(
+                f"Value {asked.delay_s} for parameter DelaySeconds is invalid. Reason: The request"
+                " include parameter that is not valid for this queue type."
+            )
+        if asked.delay_s is None or queue.is_fifo:
+            return queue.delay_ms(self._queues.now_ms())
+        return 1000 * check_range("DelaySeconds", asked.delay_s, 0, DELAY_S_MAX)
 
 
 def _put_order(

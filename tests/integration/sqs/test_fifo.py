@@ -97,6 +97,32 @@ def test_high_throughput_has_several_partitions_and_ids_of_each_group(
         sqs.set_queue_attributes(QueueUrl=queue, Attributes={"DeduplicationScope": "queue"})
 
 
+def test_high_throughput_needs_ids_of_each_group(sqs: Any, fifo: str, name: str) -> None:
+    throughput = {"FifoThroughputLimit": "perMessageGroupId"}
+    with pytest.raises(ClientError):
+        sqs.create_queue(QueueName=f"{name}-2.fifo", Attributes={"FifoQueue": "true", **throughput})
+    with pytest.raises(ClientError):
+        sqs.set_queue_attributes(QueueUrl=fifo, Attributes=throughput)
+    scope = {"DeduplicationScope": "messageGroup"}
+    sqs.set_queue_attributes(QueueUrl=fifo, Attributes={**scope, **throughput})
+    with pytest.raises(ClientError):
+        sqs.set_queue_attributes(QueueUrl=fifo, Attributes={"DeduplicationScope": "queue"})
+
+
+def test_a_shorter_delay_of_the_queue_lets_no_message_overtake(sqs: Any, fifo: str) -> None:
+    sqs.set_queue_attributes(QueueUrl=fifo, Attributes={"DelaySeconds": "1"})
+    send(sqs, fifo, "first", "a")
+    sqs.set_queue_attributes(QueueUrl=fifo, Attributes={"DelaySeconds": "0"})
+    send(sqs, fifo, "second", "a")
+    bodies: list[str] = []
+    while len(bodies) < 2:
+        answer = sqs.receive_message(QueueUrl=fifo, WaitTimeSeconds=20)
+        for message in answer["Messages"]:
+            bodies.append(message["Body"])
+            sqs.delete_message(QueueUrl=fifo, ReceiptHandle=message["ReceiptHandle"])
+    assert bodies == ["first", "second"]
+
+
 @pytest.mark.parametrize(
     "missing", [{"MessageGroupId": None}, {"MessageDeduplicationId": None}, {"DelaySeconds": 1}]
 )

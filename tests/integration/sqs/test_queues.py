@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -200,3 +201,12 @@ def test_a_setting_that_no_queue_has_makes_a_plain_topic_of_it(
         assert len(sqs.receive_message(QueueUrl=queue)["Messages"]) == 1
         assert "QueueArn" in attributes(sqs, queue)
         assert queue in sqs.list_queues(QueueNamePrefix=name)["QueueUrls"]
+
+
+def test_changes_at_the_same_time_all_stay(sqs: Any, queue: str) -> None:
+    def change(number: int) -> None:
+        sqs.tag_queue(QueueUrl=queue, Tags={str(number): "x"})
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(change, range(8)))
+    assert set(sqs.list_queue_tags(QueueUrl=queue)["Tags"]) == {str(n) for n in range(8)}
