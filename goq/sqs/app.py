@@ -168,7 +168,7 @@ class SqsApp:
             exchange.decode_input(shapes.Shape)
             raise SqsError("InvalidAction", f"The action {name[:100]!r} is not valid here.")
         shape = exchange.decode_input(operation.shape)
-        call = SqsCall(name, shape, request, self._base_url(request))
+        call = SqsCall(name, shape, request, self._base_url(request), exchange.readable)
         if operation.on_queues is not None:
             request.outlives_eof = True
             return operation.on_queues(call)

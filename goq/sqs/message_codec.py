@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
@@ -18,9 +18,14 @@ from msgspec import UNSET, UnsetType
 
 from goq.errors import InvalidInput
 from goq.model import MessageId
-from goq.sqs.protocol.bounds import ATTRIBUTE_NAME_CHARS_MAX, ATTRIBUTES_MAX
+from goq.sqs.protocol.bounds import (
+    ATTRIBUTE_NAME_CHARS_MAX,
+    ATTRIBUTE_TYPE_CHARS_MAX,
+    ATTRIBUTES_MAX,
+)
 from goq.sqs.protocol.digest import AttributeContent
 from goq.sqs.protocol.errors import SqsError, invalid_parameter
+from goq.sqs.protocol.query_protocol import UNFIT
 from goq.sqs.protocol.shapes import AttributeValue
 
 TYPES_HEADER: Final = "AWS.types"
@@ -33,9 +38,8 @@ TRACE_ATTRIBUTE: Final = "AWSTraceHeader"
 _STRING: Final = "String"
 _NAME: Final = re.compile(r"(?!\.)[A-Za-z0-9_.-]+(?<!\.)", re.ASCII)
 _RESERVED: Final = ("aws.", "amazon.", "goq-dead-", "goq-redrive")
-_TYPE: Final = re.compile(r"(String|Number|Binary)(\.[^\x00-\x1f]{1,240})?")
+_TYPE: Final = re.compile(r"(String|Number|Binary)(\.[^\x00-\x1f]+)?")
 _NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,4})?", re.ASCII)
-_UNFIT: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 class PublishedContent(msgspec.Struct, omit_defaults=True):
@@ -71,7 +75,7 @@ class LeasedContent(msgspec.Struct):
 
 def check_body(body: str) -> None:
     """Raise ``SqsError`` for a character that XML 1.0 does not have."""
-    if _UNFIT.search(body):
+    if UNFIT.search(body):
         raise SqsError(
             "InvalidMessageContents",
             "Invalid characters found. Valid unicode characters are #x9 | #xA | #xD | #x20 to"
@@ -118,10 +122,11 @@ def system_contents(given: Mapping[str, AttributeValue] | None) -> dict[str, Att
 
 def _content(name: str, given: AttributeValue) -> AttributeContent:
     data_type = given.data_type or ""
-    if not _TYPE.fullmatch(data_type):
+    if len(data_type) > ATTRIBUTE_TYPE_CHARS_MAX or not _TYPE.fullmatch(data_type):
         raise invalid_parameter(
             f"The message attribute {name[:256]!r} has an invalid message attribute type: it is"
-            " String, Number or Binary, perhaps with a suffix as in String.json."
+            " String, Number or Binary, perhaps with a suffix as in String.json, of at most"
+            f" {ATTRIBUTE_TYPE_CHARS_MAX} characters."
         )
     value = given.binary if data_type.startswith("Binary") else given.text
     if not value:
@@ -192,8 +197,10 @@ class ReceivedHeaders:
         """The id of a dead letter before it was one. A redriven message is a new one."""
         return None if _REDRIVEN_HEADER in self._values else self.last_death
 
-    def attributes(self, asked: Collection[str]) -> dict[str, AttributeContent]:
-        """Return the attributes that match one of the names asked for."""
+    def attributes(
+        self, asked: Collection[str], readable: Callable[[str], str]
+    ) -> dict[str, AttributeContent]:
+        """Return the attributes that match one of the names asked for, of ``readable`` texts."""
         types = self._types()
         found = {}
         for name, value in self._values.items():
@@ -203,7 +210,8 @@ class ReceivedHeaders:
             data_type = types.get(name, default)
             if data_type.startswith("Binary") is isinstance(value, str):
                 value = _other_kind(value)
-            found[name] = AttributeContent(data_type, value)
+            content = readable(value) if isinstance(value, str) else value
+            found[readable(name)] = AttributeContent(readable(data_type), content)
         return found
 
     def _types(self) -> dict[str, str]:

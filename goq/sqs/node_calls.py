@@ -16,12 +16,16 @@ _encoder: Final = msgspec.json.Encoder()
 
 
 class SqsCall(msgspec.Struct):
-    """A request of a client: its operation's input, and the address that the client called."""
+    """A request of a client: its operation's input, and the address that the client called.
+
+    ``readable`` returns a text as the answer can have it: digests are of that.
+    """
 
     operation: str
     shape: Any
     request: Request
     base_url: str
+    readable: Callable[[str], str] = str
 
 
 class BegunCall(msgspec.Struct, frozen=True):

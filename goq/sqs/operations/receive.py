@@ -135,7 +135,7 @@ class ReceiveOperation:
         asked = call.shape.attribute_names or ()
         found = []
         for message in messages:
-            headers, body = ReceivedHeaders(message), message.body
+            headers, body = ReceivedHeaders(message), call.readable(message.body)
             out: dict[str, Any] = {
                 "MessageId": str(headers.origin or message.id),
                 "ReceiptHandle": format_handle(queue.topic.id, message.receipt, now_ms),
@@ -150,7 +150,7 @@ class ReceiveOperation:
                 if system:
                     out["Attributes"] = system
             if asked and message.headers:
-                attributes = headers.attributes(asked)
+                attributes = headers.attributes(asked, call.readable)
                 if attributes:
                     out["MessageAttributes"] = {
                         name: attribute_json(content) for name, content in attributes.items()

@@ -36,6 +36,11 @@ class JsonExchange:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise SqsError("SerializationException", "The body is not a JSON object.") from None
 
+    @staticmethod
+    def readable(text: str) -> str:
+        """Return a text as JSON has it: any is as it is."""
+        return text
+
     def encode_output(self, output: object, request_id: str) -> Response:
         """Return the answer; an operation without output has an empty body."""
         body = b"" if output is None else _encoder.encode(output)

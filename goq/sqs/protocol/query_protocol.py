@@ -52,7 +52,9 @@ _MAP_ELEMENTS: Final = {
     "Tags": ("Tag", "Key"),
 }
 _ESCAPES: Final = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "\r": "&#xD;"}
-_SPECIAL: Final = re.compile("[&<>\r]|[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+UNFIT: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""A character that XML 1.0 does not have."""
+_SPECIAL: Final = re.compile(f"[&<>\r]|{UNFIT.pattern}")
 _ILL_ESCAPED: Final = "a '%' without two hexadecimal digits"
 Tree = dict[str, Any]
 
@@ -85,6 +87,11 @@ class QueryExchange:
             return msgspec.convert(found, shape, strict=False)
         except msgspec.ValidationError as error:
             raise invalid_parameter(f"The request is invalid: {error}") from None
+
+    @staticmethod
+    def readable(text: str) -> str:
+        """Return a text as XML 1.0 has it; characters that it does not have become U+FFFD."""
+        return UNFIT.sub("\ufffd", text)
 
     def encode_output(self, output: Any, request_id: str) -> Response:
         """Return the answer."""
@@ -163,16 +170,20 @@ def _unescaped(text: str) -> str:
 
 
 def _input(tree: Tree) -> Tree:
-    """Return the input as the JSON protocol has it."""
+    """Return the input as the JSON protocol has it.
+
+    A single member may have no number, ``AttributeName=All``, as in examples of AWS.
+    """
     found: Tree = {}
     for name, value in tree.items():
-        if not isinstance(value, dict):
-            found[name] = value
-        elif name in _LISTS:
-            found[_LISTS[name]] = _numbered(value)
+        if name in _LISTS:
+            found[_LISTS[name]] = _numbered(value) if isinstance(value, dict) else [value]
         elif name in _MAPS:
             target, key = _MAPS[name]
-            found[target] = _map(_numbered(value), key)
+            is_single = not isinstance(value, dict) or key in value
+            found[target] = _map([value] if is_single else _numbered(value), key)
+        elif not isinstance(value, dict):
+            found[name] = value
         elif name.endswith(_ENTRY):
             entries = _numbered(value)
             found["Entries"] = [_input(e) if isinstance(e, dict) else e for e in entries]

@@ -57,6 +57,8 @@ SEND: list[tuple[dict[str, Any], str]] = [
     ({"MessageBody": "x", **attribute(DataType="Number", StringValue="1e5")}, ""),
     ({"MessageBody": "x", **attribute(DataType="Number", StringValue="five")}, INVALID),
     ({"MessageBody": "x", **attribute(DataType="Text", StringValue="x")}, INVALID),
+    ({"MessageBody": "x", **attribute(DataType=f"String.{'t' * 249}", StringValue="x")}, ""),
+    ({"MessageBody": "x", **attribute(DataType=f"String.{'t' * 250}", StringValue="x")}, INVALID),
     ({"MessageBody": "x", "MessageGroupId": "g" * 128}, ""),
     ({"MessageBody": "x", "MessageGroupId": "g" * 129}, INVALID),
     ({"MessageBody": "x", "MessageDeduplicationId": "d"}, INVALID),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from hashlib import md5
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 from xml.etree import ElementTree
@@ -151,10 +152,22 @@ def test_both_protocols_see_the_same_queues(url: str, sqs: Any, queue: str) -> N
 def test_characters_that_xml_does_not_have_are_replaced(
     url: str, node: Any, queue: str, name: str
 ) -> None:
-    body = {"messages": [{"value": "a\x00\x1b\ufffeb"}]}
-    node.call("POST", f"/v1/topics/{name}/messages", body)
-    received = result(query(url, "ReceiveMessage", QueueUrl=queue))
-    assert texts(received, "Message", "Body") == ["a\ufffd\ufffd\ufffdb"]
+    message = {"value": "a\x00\x1b\ufffeb", "headers": {"h": "\x1bx"}}
+    node.call("POST", f"/v1/topics/{name}/messages", {"messages": [message]})
+    received = result(query(url, "ReceiveMessage", QueueUrl=queue, MessageAttributeName="h"))
+    body = "a\ufffd\ufffd\ufffdb"
+    assert texts(received, "Message", "Body") == [body]
+    assert texts(received, "Message", "MD5OfBody") == [md5(body.encode()).hexdigest()]
+    encoded = b"\0\0\0\1h" + b"\0\0\0\6String" + b"\1\0\0\0\4" + "\ufffdx".encode()
+    digest = md5(encoded).hexdigest()
+    assert texts(received, "Message", "MD5OfMessageAttributes") == [digest]
+
+
+def test_a_single_member_needs_no_number(url: str, queue: str) -> None:
+    changed = {"Attribute.Name": "VisibilityTimeout", "Attribute.Value": "35"}
+    result(query(url, "SetQueueAttributes", QueueUrl=queue, **changed))
+    shown = query(url, "GetQueueAttributes", QueueUrl=queue, AttributeName="VisibilityTimeout")
+    assert pairs(result(shown), "Attribute") == {"VisibilityTimeout": "35"}
 
 
 @pytest.mark.parametrize(
