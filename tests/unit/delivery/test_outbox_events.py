@@ -58,6 +58,17 @@ def test_a_snapshot_keeps_what_is_under_way_and_the_numbers() -> None:
     assert fresh.outbox.producer_id == 77
 
 
+def test_what_a_group_gave_up_is_counted_for_it_and_stays_so_in_a_snapshot() -> None:
+    state = state_with(
+        departing((0, 2, 0), (5, 6, 0)), departing((7, 9, 0)), departing((0, 1, 0), group="h")
+    )
+    fresh = PartitionState()
+    for event in snapshot_of(state, 0):
+        fresh.apply(event, 0, 0)
+    for each in (state, fresh):
+        assert {name: group.dead_count for name, group in each.groups.items()} == {"g": 5, "h": 1}
+
+
 def test_dead_letters_that_are_put_back_are_done_for_every_group_here() -> None:
     state = state_with(departing((0, 2, 0), group=""))
     assert state.cancelled.count(0, 100) == 2

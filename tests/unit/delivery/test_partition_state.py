@@ -16,6 +16,7 @@ from goq.delivery.events.event import (
     Acked,
     AnyEvent,
     Cancelled,
+    Cause,
     CopyQueued,
     CopyStored,
     Corrupted,
@@ -320,6 +321,11 @@ def test_a_group_that_has_come_to_its_end_keeps_nothing_of_the_queues() -> None:
 def test_an_old_reset_is_read_as_one_without_an_end() -> None:
     (event,) = decode_events(msgspec.msgpack.encode([[6, "g", 3]]))
     assert event == Reset("g", 3, -1)
+
+
+def test_what_was_dropped_without_a_word_has_neither_reason_nor_time() -> None:
+    (event,) = decode_events(msgspec.msgpack.encode([[20, "g", 5, [[0, 1, 0]], "nacked"]]))
+    assert event == Dropped("g", 5, [(0, 1, 0)], Cause.NACKED, "", 0)
 
 
 def test_a_lease_whose_predecessors_end_was_lost_takes_its_messages_over() -> None:

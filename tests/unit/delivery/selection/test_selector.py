@@ -475,6 +475,8 @@ def test_of_messages_held_behind_their_key_those_come_that_compaction_left() -> 
     pair.compact(1, 2)
     settle(pair, "ack", 0)
     assert receive(pair) == [2]
+    assert pair.twin.view("g")[1] == DONE
+    pair.check()
 
 
 @pytest.mark.parametrize("lane", [0, 2])

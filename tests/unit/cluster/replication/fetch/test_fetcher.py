@@ -179,6 +179,29 @@ def test_a_partition_that_is_refused_is_asked_for_less_and_less_often_and_holds_
     run(steps)
 
 
+def test_partitions_that_are_added_together_begin_one_session() -> None:
+    async def steps(case: Case) -> None:
+        case.follower(0)
+        await asyncio.sleep(0.1)
+        case.asked.clear()
+        for number in range(1, 4):
+            case.follower(number)
+            await asyncio.sleep(0.002)
+        await asyncio.sleep(0.1)
+        (begun,) = [request for _, request in case.asked if request.is_new]
+        assert {position.key.number for position in begun.positions} == {0, 1, 2, 3}
+        assert not begun.forgotten
+        case.asked.clear()
+        await case.fetcher.remove(key_of(1))
+        case.follower(4)
+        await asyncio.sleep(0.1)
+        (begun,) = [request for _, request in case.asked if request.is_new]
+        assert {position.key.number for position in begun.positions} == {0, 2, 3, 4}
+        assert not begun.forgotten
+
+    run(steps)
+
+
 def test_a_follower_asks_on_at_once_as_long_as_it_gets_something() -> None:
     async def steps(case: Case) -> None:
         frames = [frame(offset) for offset in range(0, 10, 2)]

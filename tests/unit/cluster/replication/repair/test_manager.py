@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from goq import limits
 from goq.broker.partition.loader import PartitionLogs, open_logs
+from goq.cluster.replication.follower import FollowerReplica
 from goq.cluster.replication.leader import LeaderReplica
 from goq.cluster.replication.progress import LogOffsets, ReplicaProgress
 from goq.cluster.replication.protocol import PartitionKey
@@ -25,7 +26,7 @@ from goq.storage.log.log import Log
 from goq.storage.log.repair import Gap, scan_segment
 from tests.support.eventually import until
 from tests.support.storage.disk import InlineExecutor, SimulatedDisk
-from tests.support.storage.logs import append, frame_of
+from tests.support.storage.logs import append, frame_of, messages_of
 
 KEY = PartitionKey("t", 1, 0)
 THIS = (KEY.topic_id, KEY.number)
@@ -53,6 +54,7 @@ class Node:
         self.asked = 0
         self.answers = True
         self.recorded = 0
+        self.has_compaction = False
         host: Any = self
         self.replica = Replica(KEY, Path("/t/0"), host)
         self.logs = self.replica.idle_logs = logs_of(self.disk, count)
@@ -66,12 +68,13 @@ class Node:
         self.replica.assignment = ReplicaAssignment(None, 1, NODES, NODES, 1, 1, damaged)
 
     def damage(self, *offsets: int, is_known: bool = True) -> None:
-        segment = self.logs.messages.segments[0]
         for offset in offsets:
-            frame_bytes = segment.size_bytes // segment.end_offset
-            self.disk.flip(segment.path, (offset + 1) * frame_bytes - 10, 1)
-        if is_known:
-            scan_segment(self.logs.messages, segment)
+            segment = next(s for s in self.logs.messages.segments if s.end_offset > offset)
+            frame_bytes = segment.size_bytes // segment.message_count
+            end = (offset + 1 - segment.base_offset) * frame_bytes
+            self.disk.flip(segment.path, end - 10, 1)
+            if is_known:
+                scan_segment(self.logs.messages, segment)
 
     async def check(self) -> None:
         """Start the repairs that are due, and wait for them."""
@@ -95,6 +98,18 @@ class Node:
     def offsets(self) -> list[int]:
         log = self.logs.messages
         return [v.header.base_offset for v in log.reader.read(0, log.end_offset).frames]
+
+    def values(self) -> list[bytes | None]:
+        log = self.logs.messages
+        frames = log.reader.read(0, log.end_offset).frames
+        return [message.value for view in frames for message in messages_of(bytes(view.buffer))]
+
+    def add_segment(self, there: bytes = b"there", *, others: int = 3) -> None:
+        """Add a sealed segment of three messages here, and one of others at the other node."""
+        for logs, value, count in ((self.logs, b"here", 3), (self._other, there, others)):
+            for _ in range(count):
+                append(logs.messages, [frame_of([value])])
+            logs.messages.roll()
 
     def report(self) -> DamageReport:
         (report,) = self.repairs.damage_reports()
@@ -123,7 +138,7 @@ class Node:
         return self.time_ms
 
     def is_compacted(self, _key: PartitionKey) -> bool:
-        return False
+        return self.has_compaction
 
     async def record_segments(self, _key: PartitionKey, _logs: PartitionLogs) -> None:
         self.recorded += 1
@@ -145,6 +160,108 @@ def test_damage_is_repaired_from_another_replica_and_told_before_and_after() -> 
         assert node.report() == DamageReport("t", 0, 0, 1)
         assert node.repairs.repaired_frames == 1
         assert node.recorded == 1
+
+    asyncio.run(run())
+
+
+def test_of_a_compacted_log_all_segments_up_to_the_damaged_one_are_those_of_another_replica() -> (
+    None
+):
+    async def run() -> None:
+        node = Node()
+        node.has_compaction = True
+        for _ in range(3):
+            node.add_segment()
+        node.damage(7)
+        node.answers = False
+        await node.check()
+        assert node.values() == [b"0", b"1", b"2", *[b"here"] * 8]
+        assert node.recorded == 0
+        node.answers = True
+        node.time_ms += 1000
+        await node.check()
+        assert node.values() == [b"0", b"1", b"2", *[b"there"] * 6, *[b"here"] * 3]
+        assert node.report() == DamageReport("t", 0, 0, 9)
+        assert node.recorded == 3  # segments
+
+    asyncio.run(run())
+
+
+def test_damage_in_the_active_segment_of_a_compacted_log_is_repaired_once_it_is_sealed() -> None:
+    async def run() -> None:
+        node = Node()
+        node.has_compaction = True
+        node.add_segment(b"other")
+        for logs in (node.logs, node._other):
+            for _ in range(2):
+                append(logs.messages, [frame_of([b"last"])])
+        node.damage(4)
+        node.damage(6, is_known=False)
+        await node.check()
+        assert node.values() == [b"0", b"1", b"2", *[b"other"] * 3, b"last", b"last"]
+        assert node.repairs.damaged == frozenset()
+        assert node.logs.messages.active.base_offset == 8
+
+    asyncio.run(run())
+
+
+def test_a_compacted_segment_that_no_other_replica_has_whole_is_not_copied() -> None:
+    async def run() -> None:
+        node = Node()
+        node.has_compaction = True
+        node.add_segment(others=1)
+        node.damage(3)
+        await node.check()
+        assert node.offsets() == [0, 1, 2, 4, 5]
+        assert node.repairs.damaged == {THIS}
+        assert await node.rest_ms() == 500
+
+    asyncio.run(run())
+
+
+def test_a_follower_is_repaired_while_it_stores_nothing() -> None:
+    async def run() -> None:
+        node = Node()
+        node.damage(1)
+        follower = FollowerReplica(KEY, 1, node.logs, lambda log, _offset: log)
+        node.replica.idle_logs, node.replica.as_follower = None, follower
+        storing = asyncio.Event()
+        held = asyncio.ensure_future(follower.log_lock.run(storing.wait))
+        await asyncio.sleep(0)
+        node.repairs.start_due_repairs()
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert node.offsets() == [0, 2]
+        storing.set()
+        await held
+        await node.check()
+        assert node.offsets() == [0, 1, 2]
+        assert node.repairs.repaired_frames == 1
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("has_compaction", [False, True])
+def test_a_replica_that_is_closed_while_another_is_asked_is_left_alone(
+    has_compaction: bool,
+) -> None:
+    async def run() -> None:
+        node = Node()
+        node.has_compaction = has_compaction
+        node.damage(1)
+        asked = node._call
+
+        async def call(*request: Any) -> tuple[RepairResponse, memoryview]:
+            answer = await asked(*request)
+            node.replica.idle_logs = None
+            return answer
+
+        node.repairs = RepairManager(cast(Any, node), call)
+        await node.check()
+        assert node.offsets() == [0, 2]
+        assert (node.recorded, node.repairs.repaired_frames) == (0, 0)
+        node.replica.idle_logs = node.logs
+        assert await node.rest_ms() == 500
 
     asyncio.run(run())
 
