@@ -174,7 +174,7 @@ class PendingAppends:
 
     def answer_repetition(self, original: Appended, done: Waiter[Appended]) -> None:
         """Answer a duplicate with its original, once that is committed."""
-        last = max(original.offset, max(map(itemgetter(1), original.left_out), default=0))
+        last = max((original.offset, *map(itemgetter(1), original.left_out)))
         if last < self.high_watermark:
             resolve(done, original)
         else:

@@ -191,6 +191,17 @@ def test_a_repetition_is_answered_when_all_of_its_originals_are_safe() -> None:
     run(test())
 
 
+def test_who_waits_for_everything_in_an_empty_log_waits_for_nothing() -> None:
+    async def test() -> None:
+        writer = Writer(None)
+        assert answers([writer.repeat(Appended(-1, 0)), writer.repeat(Appended(0, 0))]) == [
+            -1,
+            None,
+        ]
+
+    run(test())
+
+
 def test_a_refusal_waits_until_nobody_else_can_lead() -> None:
     async def test() -> None:
         quorum = HeldQuorum()

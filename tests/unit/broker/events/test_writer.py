@@ -1,0 +1,209 @@
+"""The writer of events: what waits for the next write, what is written by itself, and snapshots."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from goq import limits
+from goq.broker.events import writer as event_writer
+from goq.broker.events.group_changes import GroupChanges
+from goq.broker.events.writer import EventWriter
+from goq.broker.log.frame_cache import FrameCache
+from goq.broker.partition_context import PartitionContext, PartitionId
+from goq.broker.runtime.metrics import TopicStats, WriteTimes
+from goq.broker.runtime.tasks import Tasks
+from goq.clock import ManualClock
+from goq.delivery.events.event import AnyEvent, Cancelled, Leased
+from goq.delivery.events.frame_codec import decode_event_frame
+from goq.delivery.partition_state import PartitionState
+from goq.delivery.snapshot import SnapshotLimits
+from goq.errors import GoqError
+from goq.storage.log.log import Log
+from tests.support.broker.harness import run
+from tests.support.storage.disk import InlineExecutor, SimulatedDisk
+
+LEASED = Leased("g", "c", 5_000, [(90, 91, 1)])
+
+
+def cancelled(offset: int) -> Cancelled:
+    return Cancelled([(offset, offset + 1)])
+
+
+class Case:
+    """A writer of events of 100 messages."""
+
+    def __init__(self) -> None:
+        disk = SimulatedDisk()
+        self.log = Log.open(Path("/t/0/events"), disk)
+        self.state = PartitionState()
+        self.state.extend_to(100)
+        self.changes = GroupChanges(TopicStats())
+        self.recorded: list[AnyEvent] = []
+        self.failures: list[GoqError] = []
+        context = PartitionContext(
+            disk,
+            InlineExecutor(),
+            ManualClock(),
+            7,
+            lambda *_: None,
+            WriteTimes(),
+            FrameCache(),
+            Tasks(),
+            lambda: 0.5,
+            lambda: 1,
+            SnapshotLimits(entry_cost_bytes=1000),
+        )
+        self.writer = EventWriter(
+            PartitionId("t", 0),
+            self.log,
+            self.state,
+            context,
+            messages=Log.open(Path("/t/0/messages"), disk),
+            rebuilds_from=0,
+            quorum=None,
+            changes=self.changes,
+            on_event=self.recorded.append,
+            on_failure=self.failures.append,
+        )
+
+    def frames(self) -> list[list[AnyEvent]]:
+        """Return the events of each frame on the disk."""
+        if not self.log.end_offset:
+            return []
+        found = self.log.reader.read(0, self.log.end_offset).frames
+        return [[each.event for each in decode_event_frame(view)] for view in found]
+
+    async def written(self) -> list[list[AnyEvent]]:
+        await self.writer.wait_for_commit()
+        return self.frames()
+
+
+def on_case(test: Callable[[Case], Awaitable[None]]) -> None:
+    async def main() -> None:
+        case = Case()
+        await test(case)
+        assert case.failures == []
+
+    run(main())
+
+
+def test_an_event_for_later_counts_at_once_and_is_written_before_the_next_one() -> None:
+    async def steps(case: Case) -> None:
+        writer = case.writer
+        case.changes.watch()
+        case.changes.take()
+        writer.record_later(cancelled(1))
+        writer.record_later(LEASED)
+        assert case.state.cancelled.count(0, 100) == 1
+        assert case.changes.take() is None  # a cancelled message concerns all groups
+        assert await case.written() == []
+        token = writer.next_token
+        await writer.record([LEASED, cancelled(3)])
+        assert await case.written() == [[cancelled(1), LEASED, LEASED, cancelled(3)]]
+        assert token in case.state.group("g").leases
+        assert case.changes.take() is None
+        assert case.recorded == [LEASED, cancelled(3)]
+        assert case.state.cancelled.count(0, 100) == 2
+
+    on_case(steps)
+
+
+def test_events_for_later_are_written_once_they_are_many() -> None:
+    async def steps(case: Case) -> None:
+        events = [cancelled(offset) for offset in range(event_writer._DEFERRED_MAX)]
+        for event in events[:-1]:
+            case.writer.record_later(event)
+        assert await case.written() == []
+        case.writer.record_later(events[-1])
+        assert await case.written() == [events]
+
+    on_case(steps)
+
+
+def test_an_event_for_later_that_a_request_waits_for_is_written_at_once() -> None:
+    async def steps(case: Case) -> None:
+        with case.writer.live_index.watch(5, asyncio.Event()):
+            case.writer.record_later(cancelled(4))
+            assert await case.written() == []
+            case.writer.record_later(cancelled(5))
+            assert await case.written() == [[cancelled(4), cancelled(5)]]
+
+    on_case(steps)
+
+
+def test_what_is_for_later_can_be_waited_for() -> None:
+    async def steps(case: Case) -> None:
+        await case.writer.write_deferred()
+        assert case.frames() == []
+        case.writer.record_later(cancelled(1))
+        await case.writer.write_deferred()
+        assert case.frames() == [[cancelled(1)]]
+        await case.writer.write_deferred()
+        assert len(case.frames()) == 1
+
+    on_case(steps)
+
+
+def test_the_last_snapshot_is_written_if_anything_has_changed() -> None:
+    async def steps(case: Case) -> None:
+        writer = case.writer
+        changes: list[Callable[[], object]] = [
+            lambda: writer.record_later(cancelled(1)),
+            lambda: writer.record([cancelled(2)]),
+            lambda: writer.count_published(1),
+        ]
+        for change in changes:
+            before = len(await case.written())
+            writer.record_last_snapshot()
+            assert len(await case.written()) == before
+            change()
+            writer.record_last_snapshot()
+            assert len(await case.written()) > before
+        restored = PartitionState()
+        for event in case.frames()[-1]:
+            restored.apply(event, 0, 0)
+        assert restored.cancelled.count(0, 100) == 2
+        assert len(case.log.segments) == 1
+
+    on_case(steps)
+
+
+def test_a_snapshot_is_due_after_many_bytes_and_later_the_larger_it_is() -> None:
+    async def steps(case: Case) -> None:
+        writer, most = case.writer, limits.CHECKPOINT_INTERVAL_BYTES
+        assert not writer.count_published(most)
+        assert writer.count_published(1)
+        writer.record([LEASED])
+        writer.record_snapshot()
+        assert not writer.count_published(most)
+        assert not writer.count_published(1)
+        weight = next(n for n in range(1, 100) if writer.count_published(1000))
+        assert weight < 10
+
+    on_case(steps)
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+def test_a_snapshot_is_written_after_many_events_and_begins_a_segment_if_that_is_full(
+    is_full: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "SNAPSHOT_EVENTS_MIN", 4)
+    monkeypatch.setattr(limits, "SNAPSHOT_EVENTS_MAX", 6)
+    if is_full:
+        monkeypatch.setattr(limits, "EVENT_SEGMENT_BYTES", 1)
+
+    async def steps(case: Case) -> None:
+        due = 4 if is_full else 6
+        for offset in range(due - 1):
+            await case.writer.record([cancelled(offset)])
+        assert len(await case.written()) == due - 1
+        await case.writer.record([cancelled(due)])
+        assert len(await case.written()) == due + 1
+        assert [s.base_offset for s in case.log.segments] == ([0, due] if is_full else [0])
+        assert case.writer.rebuilds_from == (due if is_full else 0)
+
+    on_case(steps)
