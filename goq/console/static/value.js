@@ -26,27 +26,39 @@ export function preview(message, chars = 120) {
   return text.length > chars ? `${text.slice(0, chars)}…` : text;
 }
 
+/** A number as it is written in the value: as a number it would have 16 digits at most. */
+class Written {
+  constructor(text) {
+    this.text = text;
+  }
+}
+
+const written = (_key, value, context) => (typeof value === "number" ? new Written(context?.source ?? String(value)) : value);
+const isLeaf = (value) => value === null || typeof value !== "object" || value instanceof Written;
+
 function parsed(message) {
   if (typeof message.value !== "string" || message.value.length > 4 * TEXT_CHARS) return undefined;
   try {
-    const found = JSON.parse(message.value);
-    return found !== null && typeof found === "object" ? found : undefined;
+    const found = JSON.parse(message.value, written);
+    return isLeaf(found) ? undefined : found;
   } catch {
-    return undefined;
+    return undefined; // no JSON, or too deep for the browser
   }
 }
 
 function Node({ name, value, depth }) {
   const [shown, setShown] = useState(ITEMS);
+  const [isOpen, setOpen] = useState(depth < 3);
   const label = name === null ? "" : html`<span class="json-key">${name}</span>: `;
-  if (value === null || typeof value !== "object") {
-    return html`<div class="json-leaf">${label}<span class=${`json-${typeof value}`}>${JSON.stringify(value)}</span></div>`;
+  if (isLeaf(value)) {
+    const [kind, text] = value instanceof Written ? ["number", value.text] : [typeof value, JSON.stringify(value)];
+    return html`<div class="json-leaf">${label}<span class=${`json-${kind}`}>${text}</span></div>`;
   }
   const entries = Array.isArray(value) ? value.map((item, at) => [String(at), item]) : Object.entries(value);
   const kind = Array.isArray(value) ? `[${entries.length}]` : `{${entries.length}}`;
-  return html`<details open=${depth < 3} class="json"><summary>${label}<span class="quiet">${kind}</span></summary>
-    ${entries.slice(0, shown).map(([key, item]) => html`<${Node} key=${key} name=${key} value=${item} depth=${depth + 1} />`)}
-    ${entries.length > shown && html`<button class="more" onClick=${() => setShown(shown + ITEMS)}>
+  return html`<details open=${isOpen} onToggle=${(event) => setOpen(event.currentTarget.open)} class="json"><summary>${label}<span class="quiet">${kind}</span></summary>
+    ${isOpen && entries.slice(0, shown).map(([key, item]) => html`<${Node} key=${key} name=${key} value=${item} depth=${depth + 1} />`)}
+    ${isOpen && entries.length > shown && html`<button class="more" onClick=${() => setShown(shown + ITEMS)}>
       ${format.count(entries.length - shown)} more</button>`}</details>`;
 }
 

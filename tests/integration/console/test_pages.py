@@ -92,6 +92,27 @@ def test_a_value_is_shown_as_a_tree_as_text_and_in_hex(tab: Tab) -> None:
     tab.sees("00000000  7b 22 6f 72")
 
 
+def test_the_tree_shows_numbers_as_they_are_written_at_any_depth(
+    tab: Tab, traffic: RunningNode
+) -> None:
+    traffic.call("POST", "/v1/topics", {"name": "trees", "partitions": 1})
+    publish(
+        traffic,
+        "trees",
+        '{"id": 12345678901234567890, "price": 1.10, "in": {"a": {"b": {"c": 7}}}}',
+    )
+    publish(traffic, "trees", "[" * 2_000 + "]" * 2_000)
+    tab.open("/m/trees:0:0", "trees:0:0")
+    numbers = tab.page.locator(".json-number")
+    numbers.first.wait_for()
+    assert numbers.all_text_contents() == ["12345678901234567890", "1.10"]
+    tab.page.get_by_text("b: {1}").click()
+    numbers.nth(2).wait_for()
+    assert numbers.all_text_contents() == ["12345678901234567890", "1.10", "7"]
+    tab.open("/m/trees:0:1", "trees:0:1")
+    tab.page.get_by_label("Value", exact=True).get_by_text("[").first.wait_for()
+
+
 EVIL = (
     "<img src=x onerror=window.ran=1>",
     "<script>window.ran=1</script>",
