@@ -1,7 +1,8 @@
 // The shell: navigation, the way to a message by its id, the token, and whether the node answers.
 
 import { html, render, useEffect, useErrorBoundary, useRef, useState } from "./vendor/preact.js";
-import { connection, get, setToken, token } from "./api.js";
+import { connection, get, lines, query, setToken, token } from "./api.js";
+import * as format from "./format.js";
 import { Dialog, Failure, Field, Notices, Page, say } from "./parts.js";
 import { links, useConnection, useRoute } from "./state.js";
 import { Cluster } from "./pages/cluster.js";
@@ -106,6 +107,13 @@ function App() {
   useEffect(() => {
     if (connection.needsToken) setAsking(true);
   }, [connection.needsToken]);
+  useEffect(() => {
+    const aborter = new AbortController();
+    const askedMs = format.now();
+    const learn = (line) => format.setNow(line.time, askedMs);
+    lines(query("/v1/live", { top: 1, limit: 1 }), learn, aborter.signal).catch(() => {});
+    return () => aborter.abort();
+  }, [session, connection.isUp]);
   const closed = () => {
     setAsking(false);
     setSession(session + 1);

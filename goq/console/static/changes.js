@@ -44,7 +44,7 @@ export function PriorityDialog({ message, onClose, onDone }) {
 }
 
 export function RescheduleDialog({ message, onClose, onDone }) {
-  const before = message.deliver_at ? format.milliseconds(message.deliver_at) : Date.now() + 60_000;
+  const before = message.deliver_at ? format.milliseconds(message.deliver_at) : format.now() + 60_000;
   const [at, setAt] = useState(format.localInput(before));
   const chosenMs = Date.parse(at);
   const done = (answer) => {

@@ -45,19 +45,30 @@ export const clock = (at) => `${two(at.getHours())}:${two(at.getMinutes())}:${tw
 
 export const milliseconds = (text) => microseconds(text) / 1000;
 
+let aheadMs = 0; // of the browser's clock, the node's
+
+/** Milliseconds since 1970 by the node's clock: the browser's may be wrong. */
+export const now = () => Date.now() + aheadMs;
+
+/** Learn the node's time, asked for at askedMs and answered now. */
+export function setNow(text, askedMs) {
+  const ms = milliseconds(text);
+  aheadMs += Math.min(0, ms - askedMs) + Math.max(0, ms - now());
+}
+
 /** A time in the reader's zone: the clock today, otherwise with the date. */
 export function time(text, { precise = false } = {}) {
   if (!text) return "–";
   const at = new Date(milliseconds(text));
   const part = precise ? `.${(/\.(\d+)Z$/.exec(text)?.[1] ?? "0").padEnd(6, "0").slice(0, 3)}` : "";
-  if (at.toDateString() === new Date().toDateString()) return clock(at) + part;
+  if (at.toDateString() === new Date(now()).toDateString()) return clock(at) + part;
   return `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())} ${clock(at)}${part}`;
 }
 
 /** How long ago, or in how long. */
-export function since(text, now = Date.now()) {
+export function since(text) {
   if (!text) return "–";
-  const ms = now - milliseconds(text);
+  const ms = now() - milliseconds(text);
   return ms >= 0 ? `${duration(ms)} ago` : `in ${duration(-ms)}`;
 }
 

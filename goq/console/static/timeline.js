@@ -78,7 +78,7 @@ export function life(trace, nowMs) {
 
 export function Timeline({ trace }) {
   if (!trace.events.length) return null;
-  const { rows, firstMs, lastMs } = life(trace, Date.now());
+  const { rows, firstMs, lastMs } = life(trace, format.now());
   const span = lastMs - firstMs;
   const moments = rows.flatMap((row) => [...row.dots.map((dot) => dot.ms), ...row.leases.flatMap((lease) => [lease.startMs, lease.endMs])]);
   const { x, marks } = scale([firstMs, lastMs, ...moments], LEFT, WIDTH - LEFT);

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
+import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any
@@ -372,6 +373,18 @@ def test_of_many_groups_those_that_lag_most_are_listed_and_others_are_found(
     assert rows.get_by_role("link", name="reader-101").is_visible()
     tab.fill("Part of the group's name", "")
     _has_count(rows, 100)
+
+
+@pytest.mark.parametrize("hours", [-5, 5])
+def test_a_wrong_clock_of_the_browser_does_not_matter(
+    tab: Tab, traffic: RunningNode, hours: int
+) -> None:
+    topic = f"late-{hours}"
+    traffic.call("POST", "/v1/topics", {"name": topic, "partitions": 1})
+    publish(traffic, topic, "late", delay="3h")
+    tab.page.clock.install(time=time.time() + 3600 * hours)
+    tab.open(f"/t/{topic}/scheduled", topic)
+    tab.page.get_by_text("in 2 h 59 min").first.wait_for()
 
 
 def test_a_hidden_tab_asks_the_node_for_nothing(browser: Any, traffic: RunningNode) -> None:

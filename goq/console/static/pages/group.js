@@ -14,21 +14,21 @@ const STEPS = 1000;
 
 /** Chooses a time between the first message and now; "" is now. */
 function Moment({ topic, onChoose }) {
-  const [at, setAt] = useState(STEPS);
-  const [range] = useState(() => ({ toMs: Date.now() }));
+  const [{ at, toMs }, setChosen] = useState({ at: STEPS, toMs: 0 });
   const history = useData((signal) => get(`${topicPath(topic)}/history`, signal), [topic]);
   const first = history.data?.first_time;
-  const fromMs = first ? format.milliseconds(first) : range.toMs;
-  const ms = fromMs + ((range.toMs - fromMs) * at) / STEPS;
+  const fromMs = first ? format.milliseconds(first) : toMs;
+  const ms = fromMs + ((toMs - fromMs) * at) / STEPS;
   const isNow = at >= STEPS;
   useEffect(() => {
     const timer = setTimeout(() => onChoose(isNow ? "" : format.iso(ms)), SETTLE_MS);
     return () => clearTimeout(timer);
   }, [at, first]);
+  const choose = (step) => setChosen({ at: step, toMs: isNow ? format.now() : toMs });
   const words = isNow ? "now" : format.time(format.iso(ms));
   return html`<div class="field"><label for="moment">Moment: ${words}</label>
     <input id="moment" type="range" min="0" max=${STEPS} value=${at} disabled=${!first} aria-valuetext=${words}
-      onInput=${(event) => setAt(Number(event.target.value))} />
+      onInput=${(event) => choose(Number(event.target.value))} />
     <small>${first ? `from ${format.time(first)} until now` : "The topic has no message yet."}</small></div>`;
 }
 

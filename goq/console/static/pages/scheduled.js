@@ -53,7 +53,7 @@ export function Scheduled({ topic }) {
         ["Next is due", summary?.next_due ? format.since(summary.next_due) : "–"],
       ]} />
       <${Card} title="When they are due" note=${page.next ? `the first ${format.count(page.messages.length)}` : ""}>
-        <${BarChart} label="Messages by when they are due" bars=${byTime(page.messages, Date.now())} /></${Card}>
+        <${BarChart} label="Messages by when they are due" bars=${byTime(page.messages, format.now())} /></${Card}>
       <${Card} title="Messages">
         <${Failure} error=${failure ?? first.error} />
         <${Table} label="Scheduled messages" rows=${page.messages} empty="No message waits for its time." keyOf=${(message) => message.id} columns=${[
