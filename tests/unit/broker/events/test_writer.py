@@ -44,12 +44,13 @@ class Case:
         self.changes = GroupChanges(TopicStats())
         self.recorded: list[AnyEvent] = []
         self.failures: list[GoqError] = []
+        self.sealed: list[tuple[str, int]] = []
         context = PartitionContext(
             disk,
             InlineExecutor(),
             ManualClock(),
             7,
-            lambda *_: None,
+            lambda _identity, log, segment: self.sealed.append((log, segment.base_offset)),
             WriteTimes(),
             FrameCache(),
             Tasks(),
@@ -97,7 +98,9 @@ def test_an_event_for_later_counts_at_once_and_is_written_before_the_next_one() 
         case.changes.watch()
         case.changes.take()
         writer.record_later(cancelled(1))
+        early = writer.next_token
         writer.record_later(LEASED)
+        assert list(case.state.group("g").leases) == [early]
         assert case.state.cancelled.count(0, 100) == 1
         assert case.changes.take() is None  # a cancelled message concerns all groups
         assert await case.written() == []
@@ -126,11 +129,14 @@ def test_events_for_later_are_written_once_they_are_many() -> None:
 
 def test_an_event_for_later_that_a_request_waits_for_is_written_at_once() -> None:
     async def steps(case: Case) -> None:
-        with case.writer.live_index.watch(5, asyncio.Event()):
+        changed = asyncio.Event()
+        with case.writer.live_index.watch(5, changed):
             case.writer.record_later(cancelled(4))
             assert await case.written() == []
             case.writer.record_later(cancelled(5))
+            assert not changed.is_set()
             assert await case.written() == [[cancelled(4), cancelled(5)]]
+            await asyncio.wait_for(changed.wait(), 5)
 
     on_case(steps)
 
@@ -205,5 +211,9 @@ def test_a_snapshot_is_written_after_many_events_and_begins_a_segment_if_that_is
         assert len(await case.written()) == due + 1
         assert [s.base_offset for s in case.log.segments] == ([0, due] if is_full else [0])
         assert case.writer.rebuilds_from == (due if is_full else 0)
+        assert case.sealed == ([("events", 0)] if is_full else [])
+        for offset in range(due - 1):
+            await case.writer.record([cancelled(offset)])
+        assert len(await case.written()) == due + 1 + due - 1
 
     on_case(steps)

@@ -25,6 +25,27 @@ def test_a_partition_that_is_offline_counts_and_takes_none_from_the_count() -> N
         table.check(5)
 
 
+def test_a_table_is_empty_at_first_and_grows_with_what_is_here_or_offline() -> None:
+    table = PartitionTable("t")
+    assert (table.count, table.held_count(), table.change_count) == (0, 0, 0)
+    assert table.are_sound
+    table.put(_part(0), _part(1))
+    assert (table.count, table.held_count(), table.change_count) == (2, 2, 1)
+    table.put_offline(2, PartitionOffline("partition 2 of t is offline"))
+    assert (table.count, table.held_count(), table.change_count) == (3, 3, 2)
+
+
+def test_partitions_are_sound_if_none_is_offline_or_damaged() -> None:
+    table = PartitionTable("t")
+    table.put(_part(0), _part(1))
+    assert table.are_sound
+    table.put(_part(1, is_sound=False))
+    assert not table.are_sound
+    table.put(_part(1))
+    table.put_offline(2, PartitionOffline("partition 2 of t is offline"))
+    assert not table.are_sound
+
+
 def test_partitions_are_taken_in_turn_from_any_number_on_whichever_are_open_here() -> None:
     table = PartitionTable("t")
     parts: dict[int, Any] = {
@@ -36,11 +57,12 @@ def test_partitions_are_taken_in_turn_from_any_number_on_whichever_are_open_here
     assert (table.count, table.held_count()) == (6, 3)
 
 
-def _part(number: int, error: PartitionOffline | None = None) -> Any:
+def _part(number: int, error: PartitionOffline | None = None, *, is_sound: bool = True) -> Any:
     return SimpleNamespace(
         identity=SimpleNamespace(number=number),
         availability=SimpleNamespace(error=error),
         is_online=error is None,
+        is_sound=is_sound,
     )
 
 
