@@ -86,6 +86,18 @@ def test_a_leader_that_hands_over_takes_nothing_and_what_it_has_still_becomes_sa
     assert led.progress.high_watermark == LogOffsets(7, 0)
 
 
+def test_a_follower_that_is_pushed_to_is_caught_up_when_it_has_stored_all_there_was() -> None:
+    leader = leading(("n1", "n2", "n3"))
+    leader.on_append(0, 10)
+    leader.on_stored("n2", LogOffsets(5, 0), 100, 90)
+    assert leader.progress.caught_up_ms("n2") == 90
+    leader.on_stored("n2", LogOffsets(6, 0), 120, None)
+    assert leader.progress.caught_up_ms("n2") == 90
+    assert leader.progress.follower_ends("n2") == LogOffsets(6, 0)
+    leader.on_stored("n2", LogOffsets(7, 0), 130, 125)
+    assert leader.progress.caught_up_ms("n2") == 125
+
+
 def leading_with(*frames: int, epochs: tuple[int, ...] = ()) -> LeaderReplica:
     """Return a leader of messages with frames of so many each, 0 for the end of a segment."""
     logs = open_logs(Path("/t/0"), SimulatedDisk(), TopicSettings())

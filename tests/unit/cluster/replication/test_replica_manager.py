@@ -133,6 +133,53 @@ def test_a_replica_without_an_assignment_is_closed_and_one_that_was_removed_come
     asyncio.run(run())
 
 
+def _let_lead(replica: Any, assignment: ReplicaAssignment) -> None:
+    """Let a replica lead, and another in-sync set be due."""
+    replica.assignment = assignment
+    progress = SimpleNamespace(
+        is_steady=lambda _now_ms: False,
+        desired_in_sync=lambda _now_ms, _lag_ms: frozenset({"n1"}),
+        begin_change=lambda _wanted: None,
+        unconfirmed=frozenset(),
+        steady_until_ms=0,
+    )
+    replica.as_leader = SimpleNamespace(progress=progress)
+
+
+@pytest.mark.parametrize("is_removed", [False, True])
+def test_an_in_sync_set_that_is_decided_is_told_to_the_replica_if_it_is_still_there(
+    is_removed: bool, assigned: list[tuple[PartitionKey, ReplicaAssignment | None]]
+) -> None:
+    async def run() -> None:
+        decision, told = asyncio.Event(), list[ReplicaAssignment]()
+
+        async def propose(*_: object) -> ReplicaAssignment:
+            await decision.wait()
+            return decided
+
+        state, manager = _state(), _manager(propose)
+        manager.apply(Assignments("n1").of(state))
+        key, assignment = next((key, wanted) for key, wanted in assigned if wanted is not None)
+        decided = assignment._replace(in_sync=("n1",))
+        replica: Any = manager.get(key)
+        replica.on_in_sync_decided = told.append
+        _let_lead(replica, assignment)
+        manager.check_in_sync()
+        (proposing,) = asyncio.all_tasks() - {asyncio.current_task()}
+        if is_removed:
+            await manager.remove(key)
+        decision.set()
+        await proposing
+        assert told == ([] if is_removed else [decided])
+        manager.check_in_sync()
+        again = asyncio.all_tasks() - {asyncio.current_task()}
+        assert len(again) == (0 if is_removed else 1)
+        if again:
+            await asyncio.wait(again)
+
+    asyncio.run(run())
+
+
 def test_a_topic_that_is_deleted_while_an_in_sync_set_is_proposed_is_no_error(
     assigned: list[tuple[PartitionKey, ReplicaAssignment | None]],
 ) -> None:
@@ -147,16 +194,7 @@ def test_a_topic_that_is_deleted_while_an_in_sync_set_is_proposed_is_no_error(
         state, manager = _state(), _manager(propose)
         manager.apply(Assignments("n1").of(state))
         key, assignment = next((key, wanted) for key, wanted in assigned if wanted is not None)
-        replica: Any = manager.get(key)
-        replica.assignment = assignment
-        progress = SimpleNamespace(
-            is_steady=lambda _now_ms: False,
-            desired_in_sync=lambda _now_ms, _lag_ms: frozenset({"n1"}),
-            begin_change=lambda _wanted: None,
-            unconfirmed=frozenset(),
-            steady_until_ms=0,
-        )
-        replica.as_leader = SimpleNamespace(progress=progress)
+        _let_lead(manager.get(key), assignment)
         manager.check_in_sync()
         while not proposed:
             await asyncio.sleep(0)
