@@ -133,7 +133,9 @@ def test_segments_that_lost_everything_are_completed() -> None:
     before = [read_all(log).frames for log in logs]
     lose_unsynced(disk, *(log.active.path for log in logs))
     assert len(disk.read_all(logs[1].active.path)) < sum(map(len, before[1].values()))
+    assert any(piece.records for piece in scan_pieces(disk, JOURNAL))
     journal = open_journal(disk)
+    assert not any(piece.records for piece in scan_pieces(disk, JOURNAL))  # once is enough
     again = [open_log(disk, journal), open_log(disk, journal, EVENTS)]
     assert [read_all(log).frames for log in again] == before
     assert [log.damage for log in again] == [[], []]
