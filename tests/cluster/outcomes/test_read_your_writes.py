@@ -24,7 +24,7 @@ def cluster() -> Iterator[RunningCluster]:
 def test_a_created_topic_is_known_to_every_node_and_a_deleted_one_to_none(
     cluster: RunningCluster,
 ) -> None:
-    _create_and_delete(cluster, random.Random(0), rounds=12)
+    _create_and_delete(cluster, random.Random(0), rounds=5)
 
 
 @pytest.mark.long

@@ -118,10 +118,10 @@ def _name(mutate: Callable[[Patch], None]) -> str:
     [
         _found_by(5, _shows_what_the_leader_alone_has),
         _long(_lets_anybody_into_the_in_sync_set),
-        _found_by(8, _never_looks_where_logs_part),
+        _long(_never_looks_where_logs_part),
         _long(_follows_whatever_the_epoch),
         _long(_does_not_sync),
-        _found_by(20, _forgets_numbers_that_are_not_safe_yet),
+        _found_by(7, _forgets_numbers_that_are_not_safe_yet),
         _long(_refuses_though_it_may_be_deposed),
         _found_by(2, _counts_a_push_before_it_is_stored),
     ],

@@ -92,29 +92,30 @@ def small_and_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "SCRUB_PAUSE_S", 1.0)
 
 
-def test_each_replica_has_in_its_archive_what_all_have_deleted() -> None:
+@pytest.mark.parametrize("seeds", first_of([4, 10], quick=1))
+def test_each_replica_has_in_its_archive_what_all_have_deleted(seeds: int) -> None:
     """Some worlds are too broken to write enough for anything to be deleted, but not most."""
     archiving = 0
-    for seed in range(10):
+    for seed in range(seeds):
         world = RetentionWorld(seed, archive=True)
         world.run(world.live(10))
         assert not world.loop.unexpected
         archiving += all(archived_rows(world.manifests[name], "messages") for name in NAMES)
-    assert archiving > 5
+    assert archiving > seeds // 2
 
 
 def test_what_is_not_archived_is_deleted_on_all_nodes() -> None:
     deleting = 0
-    for seed in range(10, 14):
+    for seed in range(10, 12):
         world = RetentionWorld(seed, archive=False)
         world.run(world.live(10))
         assert not world.loop.unexpected
         assert not any(archived_rows(world.manifests[name], "messages") for name in NAMES)
         deleting += all(world._start(name) > 0 for name in NAMES)
-    assert deleting > 1
+    assert deleting
 
 
-@pytest.mark.parametrize("seed", first_of(range(16, 24), quick=4))
+@pytest.mark.parametrize("seed", first_of(range(16, 24), quick=2))
 def test_what_a_bad_disk_has_lost_is_mended_before_it_is_archived(seed: int) -> None:
     world = RetentionWorld(seed, archive=True)
     world.rots_on = NAMES[seed % len(NAMES)]

@@ -11,7 +11,7 @@ import pytest
 import goq as package
 from goq.broker.group.coordinator import Coordinator
 from goq_cli.main import COMMANDS
-from tests.support.cli.command import GOQ, Run
+from tests.support.cli.command import Run
 from tests.support.delivery.members_model import FakeHost
 from tests.support.eventually import eventually
 from tests.support.node.running_node import RunningNode
@@ -206,12 +206,9 @@ def test_the_help_lists_each_command_with_what_it_is_for(goq: Run) -> None:
     assert "  topic       create, list, show, alter, delete topics\n" in listed
 
 
-def test_every_command_and_option_has_help() -> None:
-    from goq_cli.main import COMMANDS
-
+def test_every_command_and_option_has_help(goq: Run) -> None:
     for name in COMMANDS:
-        done = subprocess.run([*GOQ, name, "--help"], capture_output=True, check=True)
-        assert len(done.stdout) > 100, name
+        assert len(goq(name, "--help").stdout) > 100, name
 
 
 def test_a_group_that_shares_partitions_is_shown_with_its_members(

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cli.command import GOQ, Run
+from tests.support.cli.command import Run
+from tests.support.cli.forked_goq import start_goq
 from tests.support.eventually import eventually
 from tests.support.node.running_node import RunningNode
 from tests.support.node.small_disk import unmount
@@ -245,8 +246,8 @@ def test_times_that_are_told_from_now_hold_for_all_of_a_following_export(
 ) -> None:
     goq("produce", topic, stdin=b"a\n")
     words = ("export", topic, "--to", str(tmp_path / "out"), "--from-time", "-1h")
-    process = subprocess.Popen(
-        [*GOQ, *words, "--follow", "--every", "1ms"], env=environment, stdout=subprocess.DEVNULL
+    process = start_goq(
+        [*words, "--follow", "--every", "1ms"], env=environment, stdout=subprocess.DEVNULL
     )
     try:
         eventually(lambda: len(rows(tmp_path / "out", "messages")) == 1)
@@ -268,8 +269,8 @@ def test_a_following_export_waits_for_enough_rows_of_a_topic(
     goq("produce", topic, stdin=b"a\n")
     goq("produce", other, stdin=b"1\n2\n3\n")
     words = ("export", topic, other, "--to", str(tmp_path / "out"), "--follow", "--every", "1ms")
-    gated = [*GOQ, *words, "--min-rows", "3", "--max-wait", "1h"]
-    process = subprocess.Popen(gated, env=environment, stdout=subprocess.DEVNULL)
+    gated = [*words, "--min-rows", "3", "--max-wait", "1h"]
+    process = start_goq(gated, env=environment, stdout=subprocess.DEVNULL)
     try:
         eventually(lambda: len(rows(tmp_path / "out", "messages")) == 3)
         goq("produce", other, stdin=b"4\n5\n6\n")
@@ -280,8 +281,8 @@ def test_a_following_export_waits_for_enough_rows_of_a_topic(
     finally:
         process.terminate()
         process.wait()
-    process = subprocess.Popen(
-        [*GOQ, *words, "--min-rows", "100", "--max-wait", "1ms"],
+    process = start_goq(
+        [*words, "--min-rows", "100", "--max-wait", "1ms"],
         env=environment,
         stdout=subprocess.DEVNULL,
     )

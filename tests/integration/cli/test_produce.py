@@ -9,7 +9,8 @@ import pytest
 
 from goq import limits
 from goq.client import Client
-from tests.support.cli.command import GOQ, Run
+from tests.support.cli.command import Run
+from tests.support.cli.forked_goq import start_goq
 from tests.support.eventually import eventually
 from tests.support.node.running_node import RunningNode
 
@@ -155,7 +156,7 @@ def test_a_slow_pipe_is_not_held_back(
     environment: dict[str, str], topic: str, tmp_path: Path
 ) -> None:
     """A line is there for consumers although the pipe that it came by stays open."""
-    producer = subprocess.Popen([*GOQ, "produce", topic], stdin=subprocess.PIPE, env=environment)
+    producer = start_goq(["produce", topic], stdin=subprocess.PIPE, env=environment)
     assert producer.stdin is not None
     try:
         with Client(environment["GOQ_SERVER"]) as client:

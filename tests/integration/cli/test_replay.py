@@ -12,7 +12,8 @@ import pytest
 
 from goq.client import Client
 from goq.units import format_time_us
-from tests.support.cli.command import GOQ, Run
+from tests.support.cli.command import Run
+from tests.support.cli.forked_goq import start_goq
 
 ALL = ("--from-offset", "0")
 
@@ -212,9 +213,7 @@ def test_a_copy_that_is_interrupted_ends_with_130_and_goes_on_where_it_was(
     copy = f"{topic}-copy"
     words = ("replay", topic, *ALL, "--to-time", "now", "--partition", "0", "--into", copy)
     goq("topic", "create", copy, "--partitions", "3")
-    replay = subprocess.Popen(
-        [*GOQ, *words, "--rate", "1"], stderr=subprocess.PIPE, env=environment
-    )
+    replay = start_goq([*words, "--rate", "1"], stderr=subprocess.PIPE, env=environment)
     assert replay.stderr is not None
     command = [replay.stderr.readline(), replay.stderr.readline()][1].decode()
     while not client.describe_topic(copy).partitions[0].end_offset:
@@ -231,8 +230,8 @@ def test_a_copy_that_is_interrupted_ends_with_130_and_goes_on_where_it_was(
 def test_it_is_interrupted_with_130_while_it_keeps_to_a_rate(
     goq: Run, topic: str, lines: list[str], environment: dict[str, str]
 ) -> None:
-    replay = subprocess.Popen(
-        [*GOQ, "replay", topic, *ALL, "--rate", "2/s"],
+    replay = start_goq(
+        ["replay", topic, *ALL, "--rate", "2/s"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=environment,

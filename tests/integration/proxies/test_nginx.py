@@ -9,7 +9,7 @@ import pytest
 
 from goq.client import Client
 from goq.errors import TimedOut, TooLarge
-from tests.support.cli.command import GOQ
+from tests.support.cli.forked_goq import start_goq
 from tests.support.node.fixtures import node, topic
 from tests.support.node.nginx import NGINX, nginx
 from tests.support.node.ports import free_port
@@ -52,8 +52,8 @@ def test_the_command_prints_messages_behind_nginx_with_its_defaults(
     node.call("POST", f"/v1/topics/{topic}/messages", {"messages": [{"value": "hello"}]})
     with (
         nginx(node.address) as url,
-        subprocess.Popen(
-            [*GOQ, "consume", topic, "--group", "g"],
+        start_goq(
+            ["consume", topic, "--group", "g"],
             env=os.environ | {"GOQ_SERVER": url},
             stdout=subprocess.PIPE,
         ) as process,

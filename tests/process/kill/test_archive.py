@@ -47,7 +47,7 @@ class Producer(threading.Thread):
                 self.is_ended.wait(0.01)
 
 
-@pytest.mark.parametrize("rounds", [4, pytest.param(60, marks=pytest.mark.long)])
+@pytest.mark.parametrize("rounds", [2, pytest.param(60, marks=pytest.mark.long)])
 def test_a_node_killed_while_it_archives_loses_nothing(rounds: int, tmp_path: Path) -> None:
     chance = random.Random(SEED)
     with NodeProcess(tmp_path / "data") as node:
@@ -77,7 +77,7 @@ def test_a_node_killed_while_it_archives_loses_nothing(rounds: int, tmp_path: Pa
 
 
 @pytest.mark.skipif(not PROGRAM.exists(), reason="there is no S3 server here")
-@pytest.mark.parametrize("rounds", [4, pytest.param(60, marks=pytest.mark.long)])
+@pytest.mark.parametrize("rounds", [2, pytest.param(60, marks=pytest.mark.long)])
 def test_a_node_killed_while_it_moves_segments_to_a_store_loses_nothing(
     rounds: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,8 +26,9 @@ from goq.backup.restore import RestoreOrder, restore
 from goq.client import Client
 from goq.storage.disk import RealDisk
 from goq.storage.verification import verify_data_dir
+from tests.support.cli.forked_goq import start_goq
 from tests.support.eventually import eventually
-from tests.support.node.node_process import GOQ, NodeProcess, clean_environment
+from tests.support.node.node_process import NodeProcess, clean_environment
 
 SEED = int(os.environ.get("GOQ_KILL_SEED") or random.SystemRandom().getrandbits(32))
 NEWEST = RestoreOrder()
@@ -82,8 +83,8 @@ def check_restored(folder: Path, data_dir: Path, said: list[bytes]) -> None:
 
 def kill_at_some_moment(chance: random.Random, words: Sequence[str], home: Path, s: float) -> bool:
     """Run ``goq`` and kill it within so many seconds; return whether it had not ended."""
-    process = subprocess.Popen(
-        [*GOQ, *words],
+    process = start_goq(
+        [*words],
         env=clean_environment(home),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -148,8 +149,8 @@ def test_a_node_killed_while_it_backs_itself_up_leaves_whole_backups(
             confirmed = list(said)
             publish(client, 20, said)
             objects = copied()
-            command = subprocess.Popen(
-                [*GOQ, "backup", "--server", node.url],
+            command = start_goq(
+                ["backup", "--server", node.url],
                 env=clean_environment(tmp_path),
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -186,8 +187,8 @@ def test_a_node_killed_while_it_restores_a_topic_has_all_of_it_or_nothing(tmp_pa
         took_s = time.monotonic() - began_s
         for number in range(20):
             name = f"old{number}"
-            command = subprocess.Popen(
-                [*GOQ, "restore", str(tmp_path / "place"), "--topic", f"orders={name}"],
+            command = start_goq(
+                ["restore", str(tmp_path / "place"), "--topic", f"orders={name}"],
                 env=clean_environment(tmp_path) | {"GOQ_SERVER": node.url},
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,

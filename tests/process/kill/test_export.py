@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
+from tests.support.cli.forked_goq import start_goq
 from tests.support.eventually import eventually
-from tests.support.node.node_process import GOQ, NodeProcess, clean_environment
+from tests.support.node.node_process import NodeProcess, clean_environment
 
 pytest.importorskip("pyarrow")
 
@@ -85,13 +86,13 @@ class Exporting:
 
     def __init__(self, url: str, folder: Path, *words: str, **told: str) -> None:
         self.root = folder / "lake"
-        self._words = [*GOQ, "export", "t", "--to", str(self.root), *words]
+        self._words = ["export", "t", "--to", str(self.root), *words]
         self._environment = clean_environment(folder) | {"GOQ_SERVER": url} | told
         self._log = folder / "export.stderr"
 
     def start(self, *words: str) -> subprocess.Popen[bytes]:
         with self._log.open("ab") as log:
-            return subprocess.Popen(
+            return start_goq(
                 [*self._words, *words],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -158,7 +159,7 @@ def moments(exporting: Exporting) -> Mapping[str, Callable[[int], bool]]:
     }
 
 
-@pytest.mark.parametrize("kills", [4, pytest.param(60, marks=pytest.mark.long)])
+@pytest.mark.parametrize("kills", [2, pytest.param(60, marks=pytest.mark.long)])
 def test_killed_at_any_moment_an_export_leaves_whole_files_and_each_row_once(
     kills: int, node: NodeProcess, publisher: Publisher, tmp_path: Path
 ) -> None:
@@ -226,7 +227,7 @@ def test_a_node_that_dies_ends_an_export_with_a_line_and_the_next_one_goes_on(
     exporting.check_whole(publisher, node.url)
 
 
-@pytest.mark.parametrize("kills", [2, pytest.param(40, marks=pytest.mark.long)])
+@pytest.mark.parametrize("kills", [1, pytest.param(40, marks=pytest.mark.long)])
 def test_killed_while_it_registers_an_export_has_each_file_in_its_tables_once(
     kills: int, node: NodeProcess, publisher: Publisher, tmp_path: Path
 ) -> None:

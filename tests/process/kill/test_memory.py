@@ -36,7 +36,7 @@ CHUNK_BYTES = limits.MIB
 def test_a_million_lines_pass_a_node_and_a_reader_that_stand_still_with_flat_memory(
     options: tuple[str, ...], tmp_path: Path
 ) -> None:
-    with NodeProcess(tmp_path / "data") as node, Client(node.url) as client:
+    with NodeProcess(tmp_path / "data", interpreter=True) as node, Client(node.url) as client:
         client.create_topic("lines", 3)
         produced_bytes_max = produce(node, client)
         assert sum(p.end_offset for p in client.describe_topic("lines").partitions) == LINES

@@ -20,9 +20,9 @@ def test_nothing_is_lost_or_done_twice_while_each_node_is_stopped_and_started(
         load = Load(cluster.urls, 6, PARTITIONS)
         with load.running():
             for name in NAMES:
-                load.wait_for_progress(100)
+                load.wait_for_progress(40)
                 assert cluster.nodes[name].stop(seconds=60) == 0
-                load.wait_for_progress(100)
+                load.wait_for_progress(40)
                 cluster.nodes[name].start()
                 eventually(lambda: _is_whole(cluster), "all replicas are in sync", seconds=90)
             load.finish_and_check()

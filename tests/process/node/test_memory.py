@@ -40,7 +40,7 @@ class Served:
 
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[Served]:
-    with NodeProcess(tmp_path / "data") as node:
+    with NodeProcess(tmp_path / "data", interpreter=True) as node:
         running = Served(node)
         yield running
         running.close()

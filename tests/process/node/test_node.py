@@ -22,7 +22,7 @@ STOP_S_MAX = 10.0
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[NodeProcess]:
-    with NodeProcess(tmp_path / "data") as node:
+    with NodeProcess(tmp_path / "data", interpreter=True) as node:
         yield node
 
 
@@ -93,7 +93,7 @@ def test_a_publish_under_way_is_answered_and_kept(node: NodeProcess) -> None:
 def test_other_users_can_read_no_file_of_the_data_folder(tmp_path: Path) -> None:
     before = os.umask(0o022)
     try:
-        with NodeProcess(tmp_path / "data") as node:
+        with NodeProcess(tmp_path / "data", interpreter=True) as node:
             node.call("PUT", "/v1/topics/t")
             node.call("POST", "/v1/topics/t/messages", {"messages": [{"value": "x"}]})
             receive = "/v1/topics/t/groups/g/receive"

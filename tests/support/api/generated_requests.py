@@ -44,7 +44,7 @@ def check_requests_with_token(
     """
     fixed = "".join(f'"{name}" = "{value}"\n' for name, value in parameters.items())
     header = ("--header", f"Authorization: Bearer {token}")
-    amount = ("--phases", "coverage,fuzzing", "--max-examples", "5")
+    amount = ("--phases", "coverage,fuzzing", "--max-examples", "3")
     left_out = f"{_WAITING}|/v1/tokens/"
     _run(node, folder, _ANSWERS, left_out, f"[parameters]\n{fixed}", (*header, *amount))
 

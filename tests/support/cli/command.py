@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 
 from tests.support.api.secret_watch import WATCH
+from tests.support.cli.forked_goq import start_goq
 from tests.support.node.running_node import RunningNode
 
 GOQ = (sys.executable, "-P", "-m", "goq_cli")
+COMMAND_S_MAX = 60
 Run = Callable[..., "subprocess.CompletedProcess[bytes]"]
 
 
@@ -30,18 +32,22 @@ def goq(environment: dict[str, str], tmp_path: Path) -> Run:
     def run(
         *arguments: str, stdin: bytes = b"", code: int = 0, **more: str
     ) -> subprocess.CompletedProcess[bytes]:
-        done = subprocess.run(
-            [*GOQ, *arguments],
-            input=stdin,
-            capture_output=True,
+        with start_goq(
+            arguments,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             env=environment | more,
             cwd=tmp_path,
-            timeout=60,
-            check=False,
-        )
-        WATCH.check_command(arguments, done.stdout + done.stderr)
-        assert done.returncode == code, (arguments, done.returncode, done.stderr.decode())
-        return done
+        ) as process:
+            try:
+                said, complained = process.communicate(stdin, timeout=COMMAND_S_MAX)
+            except BaseException:
+                process.kill()
+                raise
+        WATCH.check_command(arguments, said + complained)
+        assert process.returncode == code, (arguments, process.returncode, complained.decode())
+        return subprocess.CompletedProcess(arguments, process.returncode, said, complained)
 
     return run
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from tests.support.cli.command import GOQ
+from tests.support.cli.forked_goq import start_goq
 
 COMMAND_S_MAX = 60
 
@@ -35,19 +36,15 @@ def at_terminal(
 
     With ``shell`` the arguments are words of a shell, which may redirect.
     """
-    words = [*GOQ, *arguments]
-    if shell:
-        words = ["sh", "-c", " ".join([*map(shlex.quote, GOQ), *arguments])]
+    command = ["sh", "-c", " ".join([*map(shlex.quote, GOQ), *arguments])]
     ours, theirs = os.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
     kept = {name: value for name, value in environment.items() if name not in ("COLUMNS", "LINES")}
-    with subprocess.Popen(
-        words,
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        env=kept,
-        start_new_session=True,
+    streams = {"stdin": theirs, "stdout": theirs, "stderr": theirs, "start_new_session": True}
+    with (
+        subprocess.Popen(command, env=kept, **streams)
+        if shell
+        else start_goq(arguments, env=kept, **streams)
     ) as process:
         os.close(theirs)
         pieces = []

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import resource
 import select
 import signal
 import subprocess
@@ -22,6 +21,7 @@ from types import TracebackType
 from typing import Any
 
 from tests.support.api.secret_watch import WATCH
+from tests.support.cli.forked_goq import start_goq
 from tests.support.eventually import eventually
 from tests.support.node.node_api import NodeApi
 from tests.support.node.ports import HOST, reserved_port
@@ -43,7 +43,8 @@ class NodeProcess(NodeApi):
 
     By default the node listens on a port of its own and takes ``settings``. With ``arguments``,
     words after ``goq``, these and ``environment`` name the port and the folder. The process
-    may have ``open_files_max`` descriptors, by default as many as this one.
+    may have ``open_files_max`` descriptors, by default as many as this one. It is forked from one
+    that has imported goq, unless it is to have an ``interpreter`` of its own.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class NodeProcess(NodeApi):
         arguments: Sequence[str] | None = None,
         environment: Mapping[str, str] | None = None,
         open_files_max: int | None = None,
+        interpreter: bool = False,
     ) -> None:
         self.folder = folder
         self.log = folder.parent / f"{folder.name}.stderr"
@@ -66,6 +68,7 @@ class NodeProcess(NodeApi):
         self._arguments = arguments
         self.environment = dict(environment or {})
         self._open_files_max = open_files_max
+        self._interpreter = interpreter
         self.clock_ahead_ms = 0
         """How far the node's wall clock is ahead, from its next start on."""
 
@@ -115,27 +118,24 @@ class NodeProcess(NodeApi):
         """Start the node; do not wait for it."""
         assert not self.is_running, "the node is running already"
         self._forget()
+        environment = clean_environment(self.folder.parent) | self.environment
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-W", "error", *self._module(), *self._words()],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                env=clean_environment(self.folder.parent) | self.environment | self._clock(),
-                preexec_fn=self._limit_open_files if self._open_files_max else None,
-            )
-
-    def _module(self) -> tuple[str, str]:
-        return "-m", "tests.support.node.skewed_goq" if self.clock_ahead_ms else "goq_cli"
-
-    def _clock(self) -> dict[str, str]:
-        if not self.clock_ahead_ms:
-            return {}
-        return {"CLOCK_AHEAD_MS": str(self.clock_ahead_ms), "PYTHONPATH": str(REPOSITORY)}
-
-    def _limit_open_files(self) -> None:
-        bound = self._open_files_max or resource.RLIM_INFINITY
-        resource.setrlimit(resource.RLIMIT_NOFILE, (bound, bound))
+            streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": log}
+            if self.clock_ahead_ms:
+                ahead = {"CLOCK_AHEAD_MS": str(self.clock_ahead_ms), "PYTHONPATH": str(REPOSITORY)}
+                skewed = [sys.executable, "-W", "error", "-m", "tests.support.node.skewed_goq"]
+                self.process = subprocess.Popen(
+                    [*skewed, *self._words()], env=environment | ahead, **streams
+                )
+            else:
+                self.process = start_goq(
+                    self._words(),
+                    env=environment,
+                    interpreter=self._interpreter,
+                    warnings_are_errors=True,
+                    open_files_max=self._open_files_max,
+                    **streams,
+                )
 
     def _words(self) -> Sequence[str]:
         """Return the arguments of ``goq``."""
@@ -247,8 +247,8 @@ def running_goq(
     node: NodeProcess, *arguments: str, **streams: Any
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Run ``goq`` against a node; end it, whatever it does, when the ``with`` is left."""
-    process = subprocess.Popen(
-        [*GOQ, *arguments, "--server", node.url],
+    process = start_goq(
+        [*arguments, "--server", node.url],
         env=clean_environment(node.folder.parent),
         **streams,
     )

@@ -92,7 +92,7 @@ def test_generated_requests_are_answered_as_described(
     node: RunningNode, paths: dict[str, str], tmp_path: Path
 ) -> None:
     assert paths
-    check_generated_requests(node, tmp_path, "--phases", "fuzzing", "--max-examples", "8")
+    check_generated_requests(node, tmp_path, "--phases", "fuzzing", "--max-examples", "4")
 
 
 @pytest.mark.long

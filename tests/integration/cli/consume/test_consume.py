@@ -13,7 +13,8 @@ import pytest
 
 from goq.client import Client
 from goq.units import format_time_us
-from tests.support.cli.command import GOQ, Run
+from tests.support.cli.command import Run
+from tests.support.cli.forked_goq import start_goq
 from tests.support.eventually import eventually
 from tests.support.node.running_node import RunningNode
 
@@ -55,7 +56,10 @@ def test_without_acks_messages_come_again_when_their_lease_ends(goq: Run, topic:
     options = ("--group", "g", "--max", "3", "--format", r"%v %a\n")
     first = goq("consume", topic, *options, "--visibility", "50ms", "--no-ack")
     assert b"line 0 1" in first.stdout.splitlines()
-    assert b"line 0 2" in goq("consume", topic, *options).stdout.splitlines()
+    again = dict(
+        line.rsplit(b" ", 1) for line in goq("consume", topic, *options).stdout.splitlines()
+    )
+    assert int(again[b"line 0"]) > 1
 
 
 def test_without_acks_more_is_printed_than_may_be_in_flight_at_first(goq: Run, topic: str) -> None:
@@ -132,9 +136,7 @@ def test_following_prints_what_comes_and_ends_at_max(
 ) -> None:
     publish(goq, topic, 2)
     arguments = ["consume", topic, "--from-beginning", "--follow", "--max", "3"]
-    follower = subprocess.Popen(
-        [*GOQ, *arguments], stdout=subprocess.PIPE, env=environment, bufsize=0
-    )
+    follower = start_goq([*arguments], stdout=subprocess.PIPE, env=environment, bufsize=0)
     assert follower.stdout is not None
     assert [follower.stdout.readline(), follower.stdout.readline()] == [b"line 0\n", b"line 1\n"]
     goq("produce", topic, stdin=b"new\n")
@@ -188,8 +190,8 @@ def test_an_interrupted_consumer_leaves_nothing_half_acknowledged(
 ) -> None:
     lines = publish(goq, topic, 3000)
     arguments = ["consume", topic, "--group", "g", "--prefetch", "100", "--visibility", "10m"]
-    consumer = subprocess.Popen(
-        [*GOQ, *arguments],
+    consumer = start_goq(
+        [*arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=environment,
@@ -216,7 +218,7 @@ def test_the_lease_of_a_command_is_extended_until_it_ends_however_the_loop_ends(
     started = tmp_path / "started"
     options = ["--group", "g", "--visibility", "2s", "--exec", f"touch {started}; sleep 3.5"]
     options += [end] if end.startswith("--") else []
-    with subprocess.Popen([*GOQ, "consume", topic, *options], env=environment) as consumer:
+    with start_goq(["consume", topic, *options], env=environment) as consumer:
         eventually(started.exists, "the command runs")
         if end == "SIGINT":
             consumer.send_signal(signal.SIGINT)
@@ -275,7 +277,7 @@ def test_what_is_in_the_pipe_is_leased_until_its_reader_takes_it(
     lines = publish(goq, topic, 20)
     goq("group", "set", "g", "--topic", topic, "visibility_timeout=10m")
     arguments = ["consume", topic, "--group", "g", "--until-empty"]
-    with subprocess.Popen([*GOQ, *arguments], env=environment, stdout=subprocess.PIPE) as consumer:
+    with start_goq([*arguments], env=environment, stdout=subprocess.PIPE) as consumer:
         assert consumer.stdout is not None
         eventually(lambda: group_of(environment, topic, "g")["leased"] == 20, "all are leased")
         assert group_of(environment, topic, "g")["lag"] == 20
@@ -292,9 +294,7 @@ def test_the_newest_messages_are_those_of_all_partitions(
     assert goq("consume", topic, "--last", "4").stdout.split() == [b"2", b"3", b"4", b"5"]
     assert len(goq("consume", topic, "--last", "99").stdout.split()) == 6
     words = ["consume", topic, "--last", "1", "-f", "--max", "2"]
-    with subprocess.Popen(
-        [*GOQ, *words], env=environment, stdout=subprocess.PIPE, bufsize=0
-    ) as follower:
+    with start_goq([*words], env=environment, stdout=subprocess.PIPE, bufsize=0) as follower:
         assert follower.stdout is not None
         assert follower.stdout.readline() == b"5\n"
         goq("produce", topic, stdin=b"new\n")
@@ -366,8 +366,8 @@ def test_json_is_an_object_a_line_with_the_attempt(goq: Run, topic: str) -> None
 def test_a_consumer_may_start_before_its_topic_is_created(
     goq: Run, topic: str, environment: dict[str, str], options: tuple[str, ...]
 ) -> None:
-    arguments = [*GOQ, "consume", topic, *options]
-    with subprocess.Popen(
+    arguments = ["consume", topic, *options]
+    with start_goq(
         arguments, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as consumer:
         assert consumer.stderr is not None

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from goq.client import Client
-from tests.support.cli.command import GOQ, Run
+from tests.support.cli.command import Run
+from tests.support.cli.forked_goq import start_goq
 from tests.support.eventually import eventually
 
 Worker = Callable[[str], str]
@@ -150,8 +151,8 @@ def test_a_worker_that_crashes_fails_one_message_and_another_goes_on(
         "open('out', 'ab').write(line + b'\\n')\nif line == b'poison': os._exit(9)\nsay('ok')"
     )
     words = ["--group", "g", "--coproc", command, "--retry-delay", "10ms"]
-    with subprocess.Popen(
-        [*GOQ, "consume", topic, *words], env=environment, cwd=tmp_path, stderr=subprocess.PIPE
+    with start_goq(
+        ["consume", topic, *words], env=environment, cwd=tmp_path, stderr=subprocess.PIPE
     ) as consumer:
         eventually(lambda: described(client, topic) == (0, 0, 0), "all is settled", seconds=30)
         consumer.send_signal(signal.SIGINT)
@@ -218,7 +219,7 @@ def test_an_interrupt_settles_what_was_answered_and_gives_the_rest_back(
     log = tmp_path / "out"
     command = worker(f"time.sleep(0.02)\nopen({str(log)!r}, 'ab').write(line + b'\\n')\nsay('ok')")
     options = ["--group", "g", "--visibility", "10m", "--coproc", command]
-    with subprocess.Popen([*GOQ, "consume", topic, *options], env=environment) as consumer:
+    with start_goq(["consume", topic, *options], env=environment) as consumer:
         eventually(lambda: log.exists() and log.read_bytes().count(b"\n") > 20, "answers")
         consumer.send_signal(signal.SIGINT)
         assert consumer.wait(30) == 130

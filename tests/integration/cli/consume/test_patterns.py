@@ -10,7 +10,8 @@ import pytest
 
 from goq import limits
 from goq.client import AsyncClient, Client
-from tests.support.cli.command import GOQ, Run
+from tests.support.cli.command import Run
+from tests.support.cli.forked_goq import start_goq
 
 Start = Callable[..., "subprocess.Popen[bytes]"]
 
@@ -21,9 +22,7 @@ def start(environment: dict[str, str]) -> Iterator[Start]:
     started = []
 
     def run(*arguments: str) -> subprocess.Popen[bytes]:
-        process = subprocess.Popen(
-            [*GOQ, *arguments], stdout=subprocess.PIPE, env=environment, bufsize=0
-        )
+        process = start_goq([*arguments], stdout=subprocess.PIPE, env=environment, bufsize=0)
         started.append(process)
         return process
 

@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.cli.command import Run
 from tests.support.cli.pty import Screen, at_terminal
+from tests.support.eventually import eventually
 from tests.support.node.running_node import RunningNode
 
 MESSAGES = 3000
@@ -65,10 +66,14 @@ def test_a_verification_shows_its_share(
     assert_shown(at_terminal(120, environment, *verify), count="B")
 
 
-def test_a_redrive_shows_its_share(goq: Run, topic: str, environment: Environment) -> None:
+def test_a_redrive_shows_its_share(
+    goq: Run, node: RunningNode, topic: str, environment: Environment
+) -> None:
     goq("topic", "create", topic, "--set", "delivery.max_attempts=1")
     goq("produce", topic, stdin=b"a\nb\nc\n")
     goq("consume", topic, "--group", "g", "--exec", "exit 1", "--until-empty", code=1)
+    dead = f"/v1/topics/{topic}/dead"
+    eventually(lambda: len(node.call("GET", dead)["messages"]) == 3, "all are dead letters")
     assert_shown(at_terminal(120, environment, "dlq", "redrive", topic), count="3 messages")
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from goq.client import Client
 from tests.support.cli.command import GOQ, Run
+from tests.support.cli.forked_goq import start_goq
 from tests.support.cli.pty import at_terminal
 from tests.support.eventually import eventually
 from tests.support.node.ports import HOST, reserved_port
@@ -99,8 +100,8 @@ def test_json_lines_go_on_when_a_node_comes_back(
         broker = {"listen": f"{HOST}:{port}"}
         server = f"http://{HOST}:{port}"
         with running_node(tmp_path / "data", broker=broker):
-            process = subprocess.Popen(
-                [*GOQ, "top", "--json", "--interval", "500ms"],
+            process = start_goq(
+                ["top", "--json", "--interval", "500ms"],
                 stdout=subprocess.PIPE,
                 env=environment | {"GOQ_SERVER": server},
             )

@@ -6,21 +6,21 @@ import json
 import os
 import pty
 import struct
-import subprocess
 import termios
 
 import pytest
 
 from goq_cli.output.topic_history import bar
-from tests.support.cli.command import GOQ, Run
+from tests.support.cli.command import Run
+from tests.support.cli.forked_goq import start_goq
 
 
 def on_terminal(environment: dict[str, str], columns: int, *arguments: str) -> list[str]:
     """Return what a command prints on a terminal of so many columns."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
-    process = subprocess.Popen(
-        [*GOQ, *arguments], stdin=theirs, stdout=theirs, stderr=theirs,
+    process = start_goq(
+        [*arguments], stdin=theirs, stdout=theirs, stderr=theirs,
         env={**environment, "TERM": "xterm"},
     )  # fmt: skip
     os.close(theirs)

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.cli.command import GOQ, Run
+from tests.support.cli.command import Run
+from tests.support.cli.forked_goq import start_goq
 from tests.support.client.trace_server import (
     EXPIRED_ONCE,
     GONE,
@@ -38,8 +39,8 @@ def server() -> Iterator[TraceServer]:
 
 def start(server: TraceServer, *arguments: str, **more: Any) -> subprocess.Popen[str]:
     environment = os.environ | {"GOQ_SERVER": server.url, "NO_COLOR": "1", "PYTHONUNBUFFERED": ""}
-    return subprocess.Popen(
-        [*GOQ, "trace", *arguments],
+    return start_goq(
+        ["trace", *arguments],
         env=environment,
         stdout=more.pop("stdout", subprocess.PIPE),
         stderr=subprocess.PIPE,

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.cli.command import GOQ, Run
+from tests.support.cli.command import Run
+from tests.support.cli.forked_goq import start_goq
 
 
 @pytest.fixture
@@ -106,8 +107,8 @@ def test_a_message_is_followed_while_it_is_handled(
     goq: Run, orders: str, environment: dict[str, str]
 ) -> None:
     message_id = publish(goq, orders)
-    follower = subprocess.Popen(
-        [*GOQ, "trace", message_id, "--follow", "--json"],
+    follower = start_goq(
+        ["trace", message_id, "--follow", "--json"],
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
