@@ -51,10 +51,12 @@ _MAP_ELEMENTS: Final = {
     "MessageAttributes": ("MessageAttribute", "Name"),
     "Tags": ("Tag", "Key"),
 }
-_ESCAPES: Final = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "\r": "&#xD;"}
+_ESCAPES: Final = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "\r": "&#xD;"}  # "&" first
 UNFIT: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """A character that XML 1.0 does not have."""
-_SPECIAL: Final = re.compile(f"[&<>\r]|{UNFIT.pattern}")
+_REPLACED: Final = {
+    each: "\ufffd" for each in (*map(chr, range(0x20)), "\ufffe", "\uffff") if UNFIT.match(each)
+}
 _ILL_ESCAPED: Final = "a '%' without two hexadecimal digits"
 Tree = dict[str, Any]
 
@@ -91,7 +93,7 @@ class QueryExchange:
     @staticmethod
     def readable(text: str) -> str:
         """Return a text as XML 1.0 has it; characters that it does not have become U+FFFD."""
-        return UNFIT.sub("\ufffd", text)
+        return _replaced(text, _REPLACED)
 
     def encode_output(self, output: Any, request_id: str) -> Response:
         """Return the answer."""
@@ -241,4 +243,11 @@ def _write_element(parts: list[str], name: str, value: Any, operation: str) -> N
 
 def _escaped(text: str) -> str:
     """Return a text for XML 1.0; characters that it does not have become U+FFFD."""
-    return _SPECIAL.sub(lambda found: _ESCAPES.get(found[0], "\ufffd"), text)
+    return _replaced(QueryExchange.readable(text), _ESCAPES)
+
+
+def _replaced(text: str, by_character: dict[str, str]) -> str:
+    """Return a text with characters replaced, by the C library: an answer has up to 10 MiB."""
+    for character, replacement in by_character.items():
+        text = text.replace(character, replacement)
+    return text

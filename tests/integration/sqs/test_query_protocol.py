@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from goq.sqs.protocol.query_protocol import _unescaped
+from goq.sqs.protocol.query_protocol import UNFIT, _escaped, _unescaped
 from tests.support.client.sqs_client import RawAnswer, raw_request
 
 FORM = {"Content-Type": "application/x-www-form-urlencoded; charset=utf-8"}
@@ -161,6 +161,12 @@ def test_characters_that_xml_does_not_have_are_replaced(
     encoded = b"\0\0\0\1h" + b"\0\0\0\6String" + b"\1\0\0\0\4" + "\ufffdx".encode()
     digest = md5(encoded).hexdigest()
     assert texts(received, "Message", "MD5OfMessageAttributes") == [digest]
+
+
+def test_xml_has_each_character_as_it_is_or_replaced() -> None:
+    text = "".join(chr(n) for n in range(0x11000) if not 0xD800 <= n < 0xE000)
+    element = ElementTree.fromstring(f"<Body>{_escaped(text)}</Body>")
+    assert element.text == UNFIT.sub("\ufffd", text)
 
 
 def test_a_single_member_needs_no_number(url: str, queue: str) -> None:
