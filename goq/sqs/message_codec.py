@@ -39,7 +39,7 @@ _STRING: Final = "String"
 _NAME: Final = re.compile(r"(?!\.)[A-Za-z0-9_.-]+(?<!\.)", re.ASCII)
 _RESERVED: Final = ("aws.", "amazon.", "goq-dead-", "goq-redrive")
 _TYPE: Final = re.compile(r"(String|Number|Binary)(\.[^\x00-\x1f]+)?")
-_NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,4})?", re.ASCII)
+_NUMBER: Final = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,4})?", re.ASCII)
 
 
 class PublishedContent(msgspec.Struct, omit_defaults=True):

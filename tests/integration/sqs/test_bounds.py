@@ -19,6 +19,9 @@ def attributes(count: int) -> dict[str, Any]:
     return {"MessageAttributes": {f"a{number}": ATTRIBUTE for number in range(count)}}
 
 
+LONG = "1" * 900_000 + "x"  # no number
+
+
 def attribute(name: str = "a", **value: str) -> dict[str, Any]:
     return {"MessageAttributes": {name: value or ATTRIBUTE}}
 
@@ -56,6 +59,12 @@ SEND: list[tuple[dict[str, Any], str]] = [
     ({"MessageBody": "x", **attribute(DataType="String", BinaryValue="eA==")}, INVALID),
     ({"MessageBody": "x", **attribute(DataType="Number", StringValue="1e5")}, ""),
     ({"MessageBody": "x", **attribute(DataType="Number", StringValue="five")}, INVALID),
+    ({"MessageBody": "x", **attribute(DataType="Number", StringValue="-.5E-3")}, ""),
+    ({"MessageBody": "x", **attribute(DataType="Number", StringValue="5.")}, ""),
+    (
+        {"MessageBody": "x", **attribute(DataType="Number", StringValue=LONG)},
+        INVALID,
+    ),
     ({"MessageBody": "x", **attribute(DataType="Text", StringValue="x")}, INVALID),
     ({"MessageBody": "x", **attribute(DataType=f"String.{'t' * 249}", StringValue="x")}, ""),
     ({"MessageBody": "x", **attribute(DataType=f"String.{'t' * 250}", StringValue="x")}, INVALID),
