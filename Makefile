@@ -25,7 +25,7 @@ test: $(VENV)/installed-dev        ## every test but the long ones
 	$(BIN)/python -m pytest -m "not long" -n auto --maxprocesses 4 --dist loadgroup --no-loadscope-reorder
 
 test-long: $(VENV)/installed-dev   ## every test, the long variants too
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --hypothesis-profile=long
 
 chaos: $(VENV)/installed-dev      ## half an hour of faults on a cluster under load
 	$(BIN)/python -m tests.process.chaos --minutes 30

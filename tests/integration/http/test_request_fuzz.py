@@ -125,7 +125,7 @@ requests = st.one_of(
 places = st.lists(st.integers(0, 10_000), max_size=30)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(deadline=None)
 @given(parts=st.lists(requests, max_size=8), places=places)
 def test_requests_are_answered_alike_however_they_are_cut(event_loop_runner, parts, places):
     data = b"".join(parts)
@@ -156,7 +156,7 @@ tokens = st.sampled_from(
 garbage = st.lists(st.one_of(tokens, st.binary(max_size=20)), max_size=20).map(b"".join)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(deadline=None)
 @given(before=st.sampled_from([b"", get(), post(b"abc")]), data=garbage, places=places)
 def test_garbage_is_refused_or_understood_and_never_breaks_anything(
     event_loop_runner, before, data, places

@@ -224,7 +224,6 @@ class Histories(RuleBasedStateMachine):
 
 TestHistories = Histories.TestCase
 TestHistories.settings = settings(
-    max_examples=100,
     stateful_step_count=20,
     deadline=None,
     suppress_health_check=list(HealthCheck),

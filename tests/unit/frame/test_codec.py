@@ -77,7 +77,7 @@ def check_against_twin(batch: Batch, frame: bytes) -> None:
     assert expected.items() <= twin.header.items()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(deadline=None)
 @given(batches())
 def test_both_readers_read_what_was_written(batch: Batch) -> None:
     frame = batch.encode()
@@ -91,7 +91,7 @@ def test_both_readers_read_what_was_written(batch: Batch) -> None:
     assert [m.key for m in messages] == list(batch.columns.keys or [None] * count)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(deadline=None)
 @given(batches(), st.data())
 def test_a_slice_of_a_frame_is_a_frame_of_the_slice(batch: Batch, data: st.DataObject) -> None:
     frame = batch.encode()
@@ -251,7 +251,7 @@ def the(column: Sequence[Any] | None, rows: Sequence[int]) -> list[Any] | None:
     return None if column is None else [column[row] for row in rows]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(deadline=None)
 @given(batches(), st.data())
 def test_a_frame_without_what_is_gone_has_the_others_at_their_rows(
     batch: Batch, data: st.DataObject

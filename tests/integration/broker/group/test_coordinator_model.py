@@ -143,7 +143,6 @@ class Histories(RuleBasedStateMachine):
 
 TestHistories = Histories.TestCase
 TestHistories.settings = settings(
-    max_examples=100,
     stateful_step_count=30,
     deadline=None,
     suppress_health_check=list(HealthCheck),

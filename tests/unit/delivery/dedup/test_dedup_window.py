@@ -92,7 +92,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(deadline=None)
 @given(STEPS)
 def test_the_window_answers_as_a_dict_would(steps: list[tuple[str, Any]]) -> None:
     pair = Pair()

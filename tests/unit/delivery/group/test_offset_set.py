@@ -25,7 +25,7 @@ def changed(floor: int, steps: list[tuple[str, int, int]]) -> tuple[OffsetSet, s
     return offsets, plain
 
 
-@settings(max_examples=200, deadline=None)
+@settings(deadline=None)
 @given(OFFSETS, STEPS, OFFSETS, OFFSETS)
 def test_it_is_the_set_that_a_plain_set_would_be(
     floor: int, steps: list[tuple[str, int, int]], a: int, b: int
@@ -45,7 +45,7 @@ def test_it_is_the_set_that_a_plain_set_would_be(
     assert {o for run in offsets.all() for o in range(*run)} == plain
 
 
-@settings(max_examples=200, deadline=None)
+@settings(deadline=None)
 @given(OFFSETS, STEPS, OFFSETS, OFFSETS, OFFSETS)
 def test_from_a_ceiling_on_everything_is_in(
     floor: int, steps: list[tuple[str, int, int]], ceiling: int, a: int, b: int
@@ -68,7 +68,7 @@ def test_from_a_ceiling_on_everything_is_in(
     assert copied != offsets
 
 
-@settings(max_examples=100, deadline=None)
+@settings(deadline=None)
 @given(OFFSETS, STEPS)
 def test_what_is_encoded_is_restored(floor: int, steps: list[tuple[str, int, int]]) -> None:
     offsets, plain = changed(floor, steps)
@@ -97,7 +97,7 @@ def test_full_chunks_above_the_floor_are_written_as_a_run() -> None:
     assert offsets.encode() == (4096 * 1000, [], [])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(1, 6)), max_size=6), OFFSETS, OFFSETS)
 def test_gaps_are_what_no_part_covers_and_never_empty(
     runs: list[tuple[int, int]], a: int, b: int
@@ -127,7 +127,7 @@ def test_a_copy_goes_its_own_way() -> None:
     assert offsets.floor == 5
 
 
-@settings(max_examples=200, deadline=None)
+@settings(deadline=None)
 @given(
     OFFSETS,
     STEPS,

@@ -104,7 +104,7 @@ def plain(message: Message) -> tuple[object, ...]:
     )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None)
 @given(st.lists(rows, max_size=12), st.integers(1, 4), st.integers(0, 3))
 def test_a_row_becomes_the_message_that_it_says(
     some: list[dict[str, Any]], most: int, skipped: int

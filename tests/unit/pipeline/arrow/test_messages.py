@@ -56,7 +56,7 @@ def _frames(draw: st.DrawFn) -> list[FrameView]:
     return views
 
 
-@settings(max_examples=200, deadline=None)
+@settings(deadline=None)
 @given(_frames())
 def test_a_batch_has_a_row_for_each_message_with_all_that_it_says(frames: list[FrameView]) -> None:
     batch = messages_batch("or.ders", 3, frames, default_lane=5)
@@ -94,7 +94,7 @@ def test_a_batch_has_a_row_for_each_message_with_all_that_it_says(frames: list[F
     assert found == expected
 
 
-@settings(max_examples=100, deadline=None)
+@settings(deadline=None)
 @given(_frames(), st.lists(st.sampled_from(MESSAGES.names), unique=True, min_size=1))
 def test_some_columns_are_those_of_the_whole_batch(
     frames: list[FrameView], columns: list[str]

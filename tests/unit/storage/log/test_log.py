@@ -245,7 +245,7 @@ def small_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
 _suppressed = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=_suppressed)
+@settings(deadline=None, suppress_health_check=_suppressed)
 @given(seed=st.integers(0, 2**32), config=configs, steps=steps, has_journal=st.booleans())
 def test_the_log_is_the_list_whatever_ends_the_process(
     seed: int, config: LogConfig, steps: list[tuple[str, int]], has_journal: bool

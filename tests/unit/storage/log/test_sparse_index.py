@@ -32,7 +32,7 @@ def entries(draw: st.DrawFn) -> list[IndexEntry]:
     return found
 
 
-@settings(max_examples=200, deadline=None)
+@settings(deadline=None)
 @given(entries(), st.data())
 def test_an_index_finds_what_a_list_finds(
     all_entries: list[IndexEntry], data: st.DataObject
