@@ -10,8 +10,9 @@ import asyncio
 import inspect
 import secrets
 from collections.abc import Awaitable, Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
+from goq import limits
 from goq.broker.broker import Broker
 from goq.config.sqs import SqsConfig
 from goq.errors import GoqError, NotAuthenticated
@@ -35,6 +36,8 @@ OnMessages = Callable[[SqsCall, QueueView], Any]
 
 
 Exchange = JsonExchange | QueryExchange
+_LARGE_FORM_BYTES: Final = 256 * limits.KIB
+"""Forms over this size are read in a thread: 3 MiB of escapes would hold the loop for 40 ms."""
 
 
 class RefusalAudit(Protocol):
@@ -120,7 +123,16 @@ class SqsApp:
 
     def handle(self, request: Request) -> Response | Awaitable[Response]:
         """Return the answer of a request, or an awaitable of it."""
-        exchange = _exchange(request)
+        if len(request.body) > _LARGE_FORM_BYTES and _is_form(request):
+            return self._handle_large_form(request)
+        return self._handle(request, _exchange(request))
+
+    async def _handle_large_form(self, request: Request) -> Response:
+        exchange = await asyncio.to_thread(QueryExchange, request)
+        answer = self._handle(request, exchange)
+        return answer if isinstance(answer, Response) else await answer
+
+    def _handle(self, request: Request, exchange: Exchange) -> Response | Awaitable[Response]:
         try:
             return self._run(exchange, self._begin(request, exchange))
         except SqsError as error:
@@ -168,7 +180,8 @@ class SqsApp:
             exchange.decode_input(shapes.Shape)
             raise SqsError("InvalidAction", f"The action {name[:100]!r} is not valid here.")
         shape = exchange.decode_input(operation.shape)
-        call = SqsCall(name, shape, request, self._base_url(request), exchange.readable)
+        url = self._base_url(request)
+        call = SqsCall(name, shape, request, url, exchange.readable, exchange.encode_part)
         if operation.on_queues is not None:
             request.outlives_eof = True
             return operation.on_queues(call)
@@ -228,9 +241,12 @@ async def _resolved(outcome: Any) -> Any:
 
 
 def _exchange(request: Request) -> Exchange:
+    return QueryExchange(request) if _is_form(request) else JsonExchange(request)
+
+
+def _is_form(request: Request) -> bool:
     content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    is_query = content_type == query_protocol.CONTENT_TYPE and TARGET not in request.headers
-    return QueryExchange(request) if is_query else JsonExchange(request)
+    return content_type == query_protocol.CONTENT_TYPE and TARGET not in request.headers
 
 
 def _new_request_id() -> str:

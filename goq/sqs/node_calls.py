@@ -18,7 +18,8 @@ _encoder: Final = msgspec.json.Encoder()
 class SqsCall(msgspec.Struct):
     """A request of a client: its operation's input, and the address that the client called.
 
-    ``readable`` returns a text as the answer can have it: digests are of that.
+    ``readable`` returns a text as the answer can have it: digests are of that. ``encode_part``
+    encodes a member of a list of the output by itself; the result stands in for it.
     """
 
     operation: str
@@ -26,6 +27,7 @@ class SqsCall(msgspec.Struct):
     request: Request
     base_url: str
     readable: Callable[[str], str] = str
+    encode_part: Callable[[dict[str, Any]], Any] = dict
 
 
 class BegunCall(msgspec.Struct, frozen=True):

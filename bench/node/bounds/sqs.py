@@ -6,6 +6,7 @@ import re
 from urllib.parse import urlencode
 
 from bench.node.bounds.work import Answer, Request, Rows, Work
+from goq.limits import MIB
 
 ROWS = Rows()
 _FORM = "application/x-www-form-urlencoded"
@@ -57,3 +58,17 @@ def sqs_delete_batch(work: Work) -> Request:
         at = f"DeleteMessageBatchRequestEntry.{number}"
         form |= {f"{at}.Id": f"id-{number}", f"{at}.ReceiptHandle": handle.decode()}
     return lambda: _ask(work, "DeleteMessageBatch", form)
+
+
+@ROWS.add
+def sqs_receive_large(work: Work) -> Request:
+    _ask(work, "CreateQueue", {"QueueName": "queue"})
+    for _ in range(_BATCH):
+        _ask(work, "SendMessage", {"MessageBody": "ü" * (MIB // 2)})
+    return lambda: _ask(work, "ReceiveMessage", _ALL)
+
+
+@ROWS.add
+def sqs_send_large(work: Work) -> Request:
+    _ask(work, "CreateQueue", {"QueueName": "queue"})
+    return lambda: _ask(work, "SendMessage", {"MessageBody": "ü" * (MIB // 2)})

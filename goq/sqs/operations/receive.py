@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Awaitable, Collection
 from datetime import datetime
 from typing import Any
 
 import msgspec
 
 from goq.broker.broker import Broker
+from goq.clock import TimeSlice
 from goq.http.message import Response
 from goq.sqs.handles import format_handle
 from goq.sqs.message_codec import (
@@ -45,7 +46,7 @@ _SYSTEM_NAMES = frozenset(
 
 
 class _Received(msgspec.Struct):
-    messages: list[LeasedContent]
+    messages: list[msgspec.Raw]
 
 
 class _TraceEvent(msgspec.Struct):
@@ -56,6 +57,9 @@ class _TraceEvent(msgspec.Struct):
 
 class _Timeline(msgspec.Struct):
     events: list[_TraceEvent]
+
+
+_decoder = msgspec.json.Decoder(LeasedContent)
 
 
 class ReceiveOperation:
@@ -90,74 +94,75 @@ class ReceiveOperation:
         if _FIRST_RECEIVE in names or "All" in names:
             call.request.is_brief = False  # reading traces takes a task
 
-        def finish(response: Response) -> Any:
-            messages = decoded(response, _Received).messages
-            if _FIRST_RECEIVE in names or "All" in names:
-                again = [message.id for message in messages if message.attempt > 1]
-                if again:
-                    return self._with_first_receives(call, queue, messages, again, names)
-            return self._answer(call, queue, messages, names, {})
+        def finish(response: Response) -> Awaitable[dict[str, Any]]:
+            return self._answer(call, queue, decoded(response, _Received).messages, names)
 
         return BegunCall(answer, finish)
 
-    async def _with_first_receives(
-        self,
-        call: SqsCall,
-        queue: QueueView,
-        messages: list[LeasedContent],
-        again: list[str],
-        names: Collection[str],
+    async def _answer(
+        self, call: SqsCall, queue: QueueView, leased: list[msgspec.Raw], names: Collection[str]
     ) -> dict[str, Any]:
-        """Return the answer with the first receives of messages, which their traces have."""
-        first_ms = {}
-        for message_id in again:
-            response = await self._calls.ask(call, "GET", f"/v1/messages/{message_id}/trace")
-            if response.status == 200:
-                times = [
-                    event.time
-                    for event in decoded(response, _Timeline).events
-                    if event.event == "DELIVERED" and event.group == self._group
-                ]
-                if times:
-                    first_ms[message_id] = _milliseconds(min(times))
-        return self._answer(call, queue, messages, names, first_ms)
+        """Return the answer; without a message it is empty.
 
-    def _answer(
+        One message may have 1 MiB, so each is decoded and encoded by itself.
+        """
+        now_ms = self._broker.clock.wall_ms()
+        with_first = _FIRST_RECEIVE in names or "All" in names
+        found, time_slice = [], TimeSlice()
+        for raw in leased:
+            message = _decoder.decode(raw)
+            first_ms = now_ms
+            if with_first and message.attempt > 1:
+                first_ms = await self._first_receive_ms(call, message.id, now_ms)
+            out = self._message(call, queue, message, names, first_ms, now_ms)
+            found.append(call.encode_part(out))
+            if time_slice.is_over:
+                await time_slice.next()
+        return {"Messages": found} if found else {}
+
+    async def _first_receive_ms(self, call: SqsCall, message_id: str, default_ms: int) -> int:
+        """Return when a message was received first, which its trace has."""
+        response = await self._calls.ask(call, "GET", f"/v1/messages/{message_id}/trace")
+        if response.status != 200:
+            return default_ms
+        times = [
+            event.time
+            for event in decoded(response, _Timeline).events
+            if event.event == "DELIVERED" and event.group == self._group
+        ]
+        return _milliseconds(min(times)) if times else default_ms
+
+    def _message(
         self,
         call: SqsCall,
         queue: QueueView,
-        messages: list[LeasedContent],
+        message: LeasedContent,
         names: Collection[str],
-        first_ms: dict[str, int],
+        first_ms: int,
+        now_ms: int,
     ) -> dict[str, Any]:
-        """Return the answer; without a message it is empty."""
-        now_ms = self._broker.clock.wall_ms()
-        asked = call.shape.attribute_names or ()
-        found = []
-        for message in messages:
-            headers, body = ReceivedHeaders(message), call.readable(message.body)
-            out: dict[str, Any] = {
-                "MessageId": str(headers.origin or message.id),
-                "ReceiptHandle": format_handle(queue.topic.id, message.receipt, now_ms),
-                "MD5OfBody": body_digest(body),
-                "Body": body,
-            }
-            if names:
-                first = first_ms.get(message.id, now_ms)
-                system = self._system(queue, message, headers, first)
-                if "All" not in names:
-                    system = {name: value for name, value in system.items() if name in names}
-                if system:
-                    out["Attributes"] = system
-            if asked and message.headers:
-                attributes = headers.attributes(asked, call.readable)
-                if attributes:
-                    out["MessageAttributes"] = {
-                        name: attribute_json(content) for name, content in attributes.items()
-                    }
-                    out["MD5OfMessageAttributes"] = attributes_digest(attributes)
-            found.append(out)
-        return {"Messages": found} if found else {}
+        headers, body = ReceivedHeaders(message), call.readable(message.body)
+        out: dict[str, Any] = {
+            "MessageId": str(headers.origin or message.id),
+            "ReceiptHandle": format_handle(queue.topic.id, message.receipt, now_ms),
+            "MD5OfBody": body_digest(body),
+            "Body": body,
+        }
+        if names:
+            system = self._system(queue, message, headers, first_ms)
+            if "All" not in names:
+                system = {name: value for name, value in system.items() if name in names}
+            if system:
+                out["Attributes"] = system
+        asked = call.shape.attribute_names
+        if asked and message.headers:
+            attributes = headers.attributes(asked, call.readable)
+            if attributes:
+                out["MessageAttributes"] = {
+                    name: attribute_json(content) for name, content in attributes.items()
+                }
+                out["MD5OfMessageAttributes"] = attributes_digest(attributes)
+        return out
 
     def _system(
         self, queue: QueueView, message: LeasedContent, headers: ReceivedHeaders, first_ms: int

@@ -41,6 +41,11 @@ class JsonExchange:
         """Return a text as JSON has it: any is as it is."""
         return text
 
+    @staticmethod
+    def encode_part(part: dict[str, Any]) -> msgspec.Raw:
+        """Return a member of a list of an output as it stands in the answer."""
+        return msgspec.Raw(_encoder.encode(part))
+
     def encode_output(self, output: object, request_id: str) -> Response:
         """Return the answer; an operation without output has an empty body."""
         body = b"" if output is None else _encoder.encode(output)

@@ -95,17 +95,23 @@ class QueryExchange:
         """Return a text as XML 1.0 has it; characters that it does not have become U+FFFD."""
         return _replaced(text, _REPLACED)
 
+    def encode_part(self, part: Tree) -> bytes:
+        """Return a member of a list of an output as it stands in the answer."""
+        parts: list[str | bytes] = []
+        _write(parts, part, self.operation)
+        return _joined(parts)
+
     def encode_output(self, output: Any, request_id: str) -> Response:
         """Return the answer."""
         name = self.operation
-        parts = [f'<?xml version="1.0"?><{name}Response xmlns="{_NAMESPACE}">']
+        parts: list[str | bytes] = [f'<?xml version="1.0"?><{name}Response xmlns="{_NAMESPACE}">']
         if output is not None:
             parts.append(f"<{name}Result>")
             _write(parts, output, name)
             parts.append(f"</{name}Result>")
         parts.append(f"<ResponseMetadata><RequestId>{request_id}</RequestId></ResponseMetadata>")
         parts.append(f"</{name}Response>")
-        return Response(200, "".join(parts).encode(), _XML, {"x-amzn-RequestId": request_id})
+        return Response(200, _joined(parts), _XML, {"x-amzn-RequestId": request_id})
 
     def encode_error(self, error: SqsError, request_id: str) -> Response:
         """Return the answer of an operation that failed."""
@@ -213,13 +219,21 @@ def _map(pairs: list[Any], key: str) -> Tree:
     return found
 
 
-def _write(parts: list[str], output: Tree, operation: str) -> None:
+def _joined(parts: list[str | bytes]) -> bytes:
+    """Return the parts of an answer in one; bytes are encoded already."""
+    return b"".join([part if isinstance(part, bytes) else part.encode() for part in parts])
+
+
+def _write(parts: list[str | bytes], output: Tree, operation: str) -> None:
     """Write the members of an output as elements."""
     for name, value in output.items():
         if isinstance(value, list):
             element = _LIST_ELEMENTS.get(name, f"{operation}ResultEntry")
             for each in value:
-                _write_element(parts, element, each, operation)
+                if isinstance(each, bytes):  # by encode_part
+                    parts += [f"<{element}>", each, f"</{element}>"]
+                else:
+                    _write_element(parts, element, each, operation)
         elif isinstance(value, dict) and name in _MAP_ELEMENTS:
             element, key = _MAP_ELEMENTS[name]
             for inner, content in value.items():
@@ -228,7 +242,7 @@ def _write(parts: list[str], output: Tree, operation: str) -> None:
             _write_element(parts, name, value, operation)
 
 
-def _write_element(parts: list[str], name: str, value: Any, operation: str) -> None:
+def _write_element(parts: list[str | bytes], name: str, value: Any, operation: str) -> None:
     parts.append(f"<{name}>")
     if isinstance(value, dict):
         _write(parts, value, operation)

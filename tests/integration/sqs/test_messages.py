@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import urlencode
+from urllib.request import urlopen
 
 import pytest
 
+from goq import clock
+from goq.http import connection
 from tests.support.node.running_node import RunningNode
 
 ATTRIBUTES = {
@@ -35,6 +39,28 @@ def test_a_message_arrives_with_its_attributes_of_all_types(sqs: Any, queue: str
     assert message["MessageId"] == sent["MessageId"]
     assert message["MD5OfBody"] == sent["MD5OfMessageBody"]
     assert message["MD5OfMessageAttributes"] == sent["MD5OfMessageAttributes"]
+
+
+@pytest.mark.parametrize("is_form", [False, True])
+def test_large_messages_are_decoded_and_encoded_one_by_one(
+    sqs: Any, url: str, queue: str, is_form: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other requests get a turn between them: ten have up to 10 MiB."""
+    for _ in range(10):
+        sqs.send_message(QueueUrl=queue, MessageBody="x")
+    steps: list[str] = []
+    monkeypatch.setattr(clock, "SLICE_S", 0.0)
+    monkeypatch.setattr(
+        connection, "_note_step", lambda _shared, request, _began_s: steps.append(request.route)
+    )
+    if is_form:
+        form = {"Action": "ReceiveMessage", "QueueUrl": queue, "MaxNumberOfMessages": "10"}
+        with urlopen(url, urlencode(form).encode()) as answer:
+            assert answer.read().count(b"<Body>x</Body>") == 10
+    else:
+        assert len(receive(sqs, queue, MaxNumberOfMessages=10)) == 10
+    turns_of_the_receive_itself = 10
+    assert steps.count("ReceiveMessage") >= turns_of_the_receive_itself + 10
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from hashlib import md5
 from typing import Any
 from urllib.parse import urlencode, urlsplit
@@ -10,8 +11,11 @@ from xml.etree import ElementTree
 
 import pytest
 
-from goq.sqs.protocol.query_protocol import UNFIT, _escaped, _unescaped
+from goq.http.message import Request
+from goq.sqs import app
+from goq.sqs.protocol.query_protocol import UNFIT, QueryExchange, _escaped, _unescaped
 from tests.support.client.sqs_client import RawAnswer, raw_request
+from tests.support.node.running_node import RunningNode
 
 FORM = {"Content-Type": "application/x-www-form-urlencoded; charset=utf-8"}
 SPACE = "{http://queue.amazonaws.com/doc/2012-11-05/}"
@@ -203,6 +207,27 @@ def test_a_single_member_needs_no_number(url: str, queue: str) -> None:
 )
 def test_a_wrong_form_gets_an_error_of_the_protocol(url: str, form: str, code: str) -> None:
     assert error(raw_request(url, form.encode(), FORM)) == (400, code, "Sender")
+
+
+def test_a_large_form_is_read_beside_the_event_loop(
+    url: str, queue: str, node: RunningNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[int] = []
+
+    class Noting(QueryExchange):
+        def __init__(self, request: Request) -> None:
+            threads.append(threading.get_ident())
+            super().__init__(request)
+
+    monkeypatch.setattr(app, "QueryExchange", Noting)
+    loop_thread = node.on_loop(threading.get_ident)
+    for size in (app._LARGE_FORM_BYTES // 6 - 100, app._LARGE_FORM_BYTES // 6 + 100):
+        body = "ü" * size  # six bytes each
+        sent = result(query(url, "SendMessage", QueueUrl=queue, MessageBody=body))
+        assert texts(sent, "MD5OfMessageBody") == [md5(body.encode()).hexdigest()]
+    wrong = urlencode({"Action": "SendMessage", "MessageBody": "x" * app._LARGE_FORM_BYTES}) + "%"
+    assert error(raw_request(url, wrong.encode(), FORM)) == (400, "MalformedQueryString", "Sender")
+    assert [thread == loop_thread for thread in threads] == [True, False, False]
 
 
 def test_a_get_does_nothing(url: str, queue: str) -> None:
