@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
+from msgspec import Raw
+
 from goq import limits
 from goq.access.rule import Verb
-from goq.api.codec.messages import json_response
+from goq.api.codec.messages import encode_json, encode_list, json_response
 from goq.api.codec.request import (
     SETTINGS_BODY_BYTES_MAX,
     flatten_settings,
@@ -185,7 +187,7 @@ class TopicRoutes:
         topic = await self._broker.topic_admin.create(
             new.name, new.partitions, settings, replication
         )
-        return json_response(self._topic(topic), 201)
+        return json_response(await self._topic(topic), 201)
 
     async def list(self, request: Request) -> Response:
         """List topics by name, those that the sender may know of."""
@@ -194,14 +196,14 @@ class TopicRoutes:
         for name in sorted(self._broker.topics):
             topic = self._broker.topics.get(name)
             if topic is not None and sees(name):  # else it was deleted meanwhile
-                found.append(self._topic(topic))
+                found.append(encode_json(await self._topic(topic)))
             if time_slice.is_over:
                 await time_slice.next()
-        return json_response(TopicsOut(found))
+        return json_response(TopicsOut(Raw(b"[%b]" % b",".join(found))))
 
     async def show(self, _request: Request, name: str) -> Response:
         """Show a topic."""
-        return json_response(self._timed(self._broker.topic(name)))
+        return json_response(await self._timed(self._broker.topic(name)))
 
     async def use(self, request: Request, name: str) -> Response:
         """Show a topic before publishing to it; the topic may be created automatically."""
@@ -213,7 +215,8 @@ class TopicRoutes:
             )
         if name not in self._broker.topics:
             check_name(name, "topic")
-        return json_response(self._timed(await self._broker.topic_admin.topic_for_publish(name)))
+        topic = await self._broker.topic_admin.topic_for_publish(name)
+        return json_response(await self._timed(topic))
 
     async def alter(self, request: Request, name: str) -> Response:
         """Change settings or the replication, or add partitions."""
@@ -226,25 +229,25 @@ class TopicRoutes:
             replication,
             frozenset(change.unset),
         )
-        return json_response(self._topic(topic))
+        return json_response(await self._topic(topic))
 
     async def delete(self, _request: Request, name: str) -> Response:
         """Delete a topic."""
         await self._broker.topic_admin.delete(name)
         return Response(204)
 
-    def _timed(self, topic: Topic) -> TopicOut:
+    async def _timed(self, topic: Topic) -> TopicOut:
         """Return a topic with the node's time, from which delays and relative times count."""
-        out = self._topic(topic)
+        out = await self._topic(topic)
         out.time = format_time_us(self._broker.clock.wall_us())
         return out
 
-    def _topic(self, topic: Topic) -> TopicOut:
+    async def _topic(self, topic: Topic) -> TopicOut:
         replication_factor, min_insync = self._replication_of(topic.name)
         out = TopicOut(
             name=topic.name,
             id=format_topic_id(topic.id),
-            partitions=[*self._partitions(topic)],
+            partitions=await encode_list(self._partitions(topic)),
             settings=topic.settings.written(),
             replication_factor=replication_factor,
             min_insync=min_insync,
@@ -261,11 +264,14 @@ class TopicRoutes:
             )
         return out
 
-    def _partitions(self, topic: Topic) -> Sequence[PartitionOut]:
-        offline = topic.partitions.offline
-        shown = {p.identity.number: self._partition(p) for p in topic.partitions}
-        shown |= {n: PartitionOut(n, None, 0, 0, 0, 0, online=False) for n in {*offline} - {*shown}}
-        return [part for _, part in sorted(shown.items())]
+    def _partitions(self, topic: Topic) -> Iterator[PartitionOut]:
+        """Yield the partitions of now, in order, each as it is when it is asked for."""
+        here = {partition.identity.number: partition for partition in topic.partitions}
+        for number in sorted({*here, *topic.partitions.offline}):
+            if number in here:
+                yield self._partition(here[number])
+            else:
+                yield PartitionOut(number, None, 0, 0, 0, 0, online=False)
 
     def _partition(self, partition: Partition) -> PartitionOut:
         return PartitionOut(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Meta, UnsetType
 
 from goq.api.schemas.base import Input, Output
 from goq.api.values import DateTime, Index, Partitions, Replicas, TopicName
@@ -59,6 +59,10 @@ class ArchivedOut(Output):
     first_time: DateTime | None
 
 
+_PARTITIONS_SCHEMA = {"type": "array", "items": {"$ref": "#/components/schemas/PartitionOut"}}
+"""Partitions are encoded one by one: there may be 1,000."""
+
+
 class TopicOut(Output):
     """A topic. ``id`` tells it from others that have, or had, its name.
 
@@ -67,7 +71,7 @@ class TopicOut(Output):
 
     name: str
     id: str
-    partitions: list[PartitionOut]
+    partitions: Annotated[msgspec.Raw, Meta(extra_json_schema=_PARTITIONS_SCHEMA)]
     settings: dict[str, str]
     replication_factor: int
     min_insync: int
@@ -75,10 +79,14 @@ class TopicOut(Output):
     archived: ArchivedOut | UnsetType = UNSET
 
 
+_TOPICS_SCHEMA = {"type": "array", "items": {"$ref": "#/components/schemas/TopicOut"}}
+"""Topics are encoded one by one: there may be 10,000."""
+
+
 class TopicsOut(Output):
     """All topics."""
 
-    topics: list[TopicOut]
+    topics: Annotated[msgspec.Raw, Meta(extra_json_schema=_TOPICS_SCHEMA)]
 
 
 class DayOut(msgspec.Struct):

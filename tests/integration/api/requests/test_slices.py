@@ -128,6 +128,11 @@ def _topics(node: RunningNode, topic: str) -> Asked:
     return Asked("/v1/topics")
 
 
+def _showing(node: RunningNode, topic: str) -> Asked:
+    node.call("POST", "/v1/topics", {"name": f"{topic}-wide", "partitions": CHUNK})
+    return Asked(f"/v1/topics/{topic}-wide")
+
+
 def _live(node: RunningNode, topic: str) -> Asked:
     _topics(node, topic)
     return Asked("/v1/live?limit=1")
@@ -150,6 +155,7 @@ SLICED = {
     ("GET", f"{_TOPIC}/groups"): Case(_listing_groups, CHUNK),
     ("GET", "/metrics"): Case(_metrics, CHUNK),
     ("GET", "/v1/topics"): Case(_topics, 10),
+    ("GET", _TOPIC): Case(_showing, CHUNK - 1),
     ("GET", "/v1/live"): Case(_live, 10),
 }
 IN_THREADS = {
@@ -165,7 +171,7 @@ IN_THREADS = {
 SMALL = {
     ("POST", f"{_TOPIC}/partitions/{{partition}}/reopen"),
     ("POST", "/v1/topics"),
-    *((method, _TOPIC) for method in ("GET", "PUT", "PATCH", "DELETE")),
+    *((method, _TOPIC) for method in ("PUT", "PATCH", "DELETE")),
     *((method, "/v1/messages/{id}") for method in ("GET", "PATCH", "DELETE")),
     *((method, f"{_GROUP}/streams/{{stream}}") for method in ("PATCH", "DELETE")),
     *((method, _GROUP) for method in ("GET", "PUT", "DELETE")),
