@@ -11,11 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
-from goq.broker.log.frame_cache import FrameCache
 from goq.broker.partition.loader import open_partition
-from goq.broker.partition_context import PartitionContext
-from goq.broker.runtime.metrics import WriteTimes
-from goq.broker.runtime.tasks import Tasks
 from goq.clock import ManualClock
 from goq.cluster.metadata.state import MetadataState, PartitionMetadata, encode_state
 from goq.cluster.replication.protocol import PartitionKey
@@ -29,6 +25,7 @@ from tests.sim.books import Books
 from tests.sim.cluster import DEAD_LETTERS, GROUP, NAMES, PARTITIONS, SETTINGS, TOPIC, Cluster
 from tests.sim.environment.machine import Machine
 from tests.sim.process import Process
+from tests.support.broker.context import context_on
 from tests.support.broker.partition_internals import state_of
 from tests.support.delivery.model import canonical
 from tests.support.storage.disk import InlineExecutor, SimulatedDisk, _Inode
@@ -318,10 +315,12 @@ class Checks:
         if leader is None or live is None:
             return False
         disk = leader.machine.disk.copy()
-        context = PartitionContext(
-            disk, leader.broker.executor, leader.machine.clock, live._context.epoch,
-            lambda *_: None, WriteTimes(), FrameCache(), Tasks(), lambda: 0.5, lambda: 1,
-        )  # fmt: skip
+        context = context_on(
+            disk,
+            executor=leader.broker.executor,
+            clock=leader.machine.clock,
+            epoch=live._context.epoch,
+        )
         directory = leader.broker.topic(TOPIC).directory / str(number)
         rebuilt = open_partition(directory, context, SETTINGS)
         return bool(canonical(rebuilt.state) == canonical(live._state))

@@ -16,15 +16,11 @@ from typing import Any, TypeVar
 from goq import limits
 from goq.access.token_record import TokenRecord
 from goq.broker.broker import Broker
-from goq.broker.log.frame_cache import FrameCache
 from goq.broker.metadata import DEFAULT_REPLICATION, MetadataStore, TopicReplication
 from goq.broker.outbox.worker import RetryBackoff
 from goq.broker.partition.leases import LeasedBatch
 from goq.broker.partition.loader import LoadedPartition, open_partition
 from goq.broker.partition.partition import Partition
-from goq.broker.partition_context import PartitionContext
-from goq.broker.runtime.metrics import WriteTimes
-from goq.broker.runtime.tasks import Tasks
 from goq.broker.topic.publisher import RoutedMessage
 from goq.broker.topic.topic import DEFAULT_PARAMETERS, Topic, TopicParameters
 from goq.broker.topic.topic_leases import ReceiveRequest
@@ -44,6 +40,7 @@ from goq.schedules.schedule_record import (
 from goq.storage.disk import Disk, File, NotCached, RealDisk
 from goq.storage.journal.journal import JOURNAL_DIR
 from goq.storage.node_db import ArchiveRow, SegmentRow, TopicManifest, TopicRow
+from tests.support.broker.context import context_on
 from tests.support.broker.partition_internals import event_writer
 from tests.support.eventually import until
 
@@ -434,18 +431,7 @@ async def quiet(partition: Partition) -> None:
 def reopened(directory: Path, *, disk: Disk | None = None, epoch: int = 99) -> LoadedPartition:
     """Open a partition's logs, as a node would that starts on this folder."""
     with ThreadPoolExecutor(1) as executor:
-        context = PartitionContext(
-            disk or RealDisk(),
-            executor,
-            ManualClock(),
-            epoch,
-            lambda *_: None,
-            WriteTimes(),
-            FrameCache(),
-            Tasks(),
-            lambda: 0.5,
-            lambda: 1,
-        )
+        context = context_on(disk or RealDisk(), executor=executor, epoch=epoch)
         opened = open_partition(directory, context, TopicSettings())
         opened.messages.close()
         opened.events.close()

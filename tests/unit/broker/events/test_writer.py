@@ -12,19 +12,17 @@ from goq import limits
 from goq.broker.events import writer as event_writer
 from goq.broker.events.group_changes import GroupChanges
 from goq.broker.events.writer import EventWriter
-from goq.broker.log.frame_cache import FrameCache
-from goq.broker.partition_context import PartitionContext, PartitionId
-from goq.broker.runtime.metrics import TopicStats, WriteTimes
-from goq.broker.runtime.tasks import Tasks
-from goq.clock import ManualClock
+from goq.broker.partition_context import PartitionId
+from goq.broker.runtime.metrics import TopicStats
 from goq.delivery.events.event import AnyEvent, Cancelled, Leased
 from goq.delivery.events.frame_codec import decode_event_frame
 from goq.delivery.partition_state import PartitionState
 from goq.delivery.snapshot import SnapshotLimits
 from goq.errors import GoqError
 from goq.storage.log.log import Log
+from tests.support.broker.context import context_on
 from tests.support.broker.harness import run
-from tests.support.storage.disk import InlineExecutor, SimulatedDisk
+from tests.support.storage.disk import SimulatedDisk
 
 LEASED = Leased("g", "c", 5_000, [(90, 91, 1)])
 
@@ -45,18 +43,11 @@ class Case:
         self.recorded: list[AnyEvent] = []
         self.failures: list[GoqError] = []
         self.sealed: list[tuple[str, int]] = []
-        context = PartitionContext(
+        context = context_on(
             disk,
-            InlineExecutor(),
-            ManualClock(),
-            7,
-            lambda _identity, log, segment: self.sealed.append((log, segment.base_offset)),
-            WriteTimes(),
-            FrameCache(),
-            Tasks(),
-            lambda: 0.5,
-            lambda: 1,
-            SnapshotLimits(entry_cost_bytes=1000),
+            epoch=7,
+            on_seal=lambda _identity, log, segment: self.sealed.append((log, segment.base_offset)),
+            snapshot_limits=SnapshotLimits(entry_cost_bytes=1000),
         )
         self.writer = EventWriter(
             PartitionId("t", 0),

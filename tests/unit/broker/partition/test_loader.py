@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from goq.broker.log.frame_cache import FrameCache
 from goq.broker.partition.loader import (
     PartitionLogs,
     load_partition,
@@ -18,10 +17,6 @@ from goq.broker.partition.loader import (
     open_partition,
     restore_dedup,
 )
-from goq.broker.partition_context import PartitionContext
-from goq.broker.runtime.metrics import WriteTimes
-from goq.broker.runtime.tasks import Tasks
-from goq.clock import ManualClock
 from goq.config.topic import Fsync, TopicSettings
 from goq.delivery.dedup.producer_table import ProducerBatch
 from goq.delivery.events.event import Acked, AnyEvent, Leased, token_of
@@ -31,7 +26,8 @@ from goq.frame.encoder import Columns, ProducerMark, encode_frame
 from goq.frame.header import parse_header
 from goq.storage.disk import RealDisk
 from goq.storage.node_db import LOG_NAMES, PartitionManifest, SegmentRow
-from tests.support.storage.disk import InlineExecutor, SimulatedDisk
+from tests.support.broker.context import context_on
+from tests.support.storage.disk import SimulatedDisk
 from tests.support.storage.logs import START_US, append, frame_of
 
 FOLDER = Path("/data/t/0")
@@ -51,21 +47,6 @@ class OpenFiles(SimulatedDisk):
         self.opened.append(path)
         file.close = lambda: self.opened.remove(path)
         return file
-
-
-def context_on(disk: SimulatedDisk, clock: ManualClock | None = None) -> PartitionContext:
-    return PartitionContext(
-        disk,
-        InlineExecutor(),
-        clock or ManualClock(),
-        1,
-        lambda *_: None,
-        WriteTimes(),
-        FrameCache(),
-        Tasks(),
-        lambda: 0.5,
-        lambda: 1,
-    )
 
 
 def stored(disk: SimulatedDisk, *frames: bytes, events: tuple[AnyEvent, ...] = ()) -> None:

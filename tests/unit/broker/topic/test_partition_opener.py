@@ -12,17 +12,14 @@ from typing import Any
 
 import pytest
 
-from goq.broker.log.frame_cache import FrameCache
 from goq.broker.partition.loader import LoadedPartition
-from goq.broker.partition_context import PartitionContext
-from goq.broker.runtime.metrics import WriteTimes
 from goq.broker.runtime.tasks import Tasks
 from goq.broker.topic.partition_opener import _OPENED_AT_ONCE, PartitionOpener, ReopenPause
 from goq.broker.topic.partition_table import PartitionTable
-from goq.clock import ManualClock
 from goq.config.topic import EffectiveSettings, TopicSettings
 from goq.errors import PartitionNotFound, PartitionOffline, StorageFailed
 from goq.storage.node_db import TopicManifest
+from tests.support.broker.context import context_on
 from tests.support.cluster.replication.loop import SimLoop
 from tests.support.storage.disk import InlineExecutor, SimulatedDisk
 
@@ -59,18 +56,7 @@ class Case:
         self.table = PartitionTable("t")
         self.tasks = Tasks()
         self.threads = CountedThreads()
-        context = PartitionContext(
-            self.disk,
-            self.threads,
-            ManualClock(),
-            1,
-            lambda *_: None,
-            WriteTimes(),
-            FrameCache(),
-            self.tasks,
-            lambda: 0.5,
-            lambda: 1,
-        )
+        context = context_on(self.disk, executor=self.threads, tasks=self.tasks)
         self.opener = PartitionOpener(
             FOLDER,
             self.table,
