@@ -105,7 +105,7 @@ def test_the_product_lives_on_the_machine_again_after_a_life() -> None:
 # The cluster
 
 
-@pytest.mark.parametrize("first", first_of(range(1, SEEDS + 1, AT_ONCE), quick=3))
+@pytest.mark.parametrize("first", first_of(range(1, SEEDS + 1, AT_ONCE), quick=2))
 def test_the_cluster_keeps_its_promises_whatever_breaks(first: int) -> None:
     counts = check_seeds(range(first, first + AT_ONCE))
     assert counts["messages acknowledged"] > 50 * AT_ONCE
@@ -128,7 +128,7 @@ def test_the_other_nodes_publish_while_one_is_struck(seed: int) -> None:
     assert run(seed, lone_fault=True).broken == []
 
 
-@pytest.mark.parametrize("seed", first_of(range(1, 41), quick=6))
+@pytest.mark.parametrize("seed", first_of(range(1, 41), quick=4))
 @pytest.mark.parametrize("lone_fault", [False, True])
 def test_what_dies_has_one_dead_letter_and_what_was_acknowledged_none(
     seed: int, lone_fault: bool

@@ -15,7 +15,7 @@ from tests.process.chaos.rounds import run
 
 SEED = int(os.environ.get("GOQ_CHAOS_SEED") or random.SystemRandom().getrandbits(32))
 
-_FAULTS = 6  # less than a minute's worth
+_FAULTS = 5  # less than a minute's worth
 
 
 def test_nothing_acknowledged_is_lost_or_comes_again_whatever_happens_to_the_nodes(

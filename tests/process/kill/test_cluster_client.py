@@ -15,6 +15,7 @@ from goq.errors import GoqError, Unavailable
 from goq.model import Message, Receipt
 from goq.pipeline.arrow.node_source import NodeSource
 from tests.support.cluster.process_cluster import NAMES, ProcessCluster, process_cluster
+from tests.support.effort import first_of
 from tests.support.eventually import eventually
 
 PARTITIONS = 6
@@ -124,8 +125,9 @@ def _is_of(message: ReceivedMessage, run: Receipt) -> bool:
     return run[:2] == claim[:2] and run.start <= claim.start < run.end
 
 
+@pytest.mark.parametrize("killed", first_of([(["n1"],), (["n1", "n2"],)], quick=1))
 def test_every_acknowledged_message_is_in_the_log_once_and_consumed_while_leaders_are_killed(
-    cluster: ProcessCluster, topic: str
+    cluster: ProcessCluster, topic: str, killed: list[str]
 ) -> None:
     producers = [Publishing(cluster, topic, "a"), Publishing(cluster, topic, "b")]
     over = threading.Event()
@@ -139,7 +141,7 @@ def test_every_acknowledged_message_is_in_the_log_once_and_consumed_while_leader
     consumers = [Consuming(cluster, topic, is_done) for _ in range(2)]
     for load in [*producers, *consumers]:
         load.start()
-    for name in ("n1", "n2"):
+    for name in killed:
         before = [len(each.acknowledged) for each in producers]
         _wait_for_more(producers, before)
         cluster.kill(name, topic)

@@ -33,8 +33,8 @@ pytestmark = [
 
 SEED = int(os.environ.get("GOQ_POWER_SEED") or 1)
 ROUNDS = 16
-STATES = 24
-RECOVERIES = 2
+STATES = 16
+RECOVERIES = 1
 STATES_OF_EACH = 6
 MUTANT_PATIENCE_S = 1.0
 

@@ -29,6 +29,7 @@ def orders_of(client: Client, topic: str) -> list[dict[str, Any]]:
     return sorted(found, key=lambda order: (order["number"], order["total"]))
 
 
+@pytest.mark.long
 def test_the_orders_of_the_example_arrive_once_and_are_accounted_for(
     node: RunningNode, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
