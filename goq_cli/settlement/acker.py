@@ -18,7 +18,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from goq.errors import GoqError, TimedOut
+from goq.errors import GoqError, TimedOut, TopicNotFound
 
 if TYPE_CHECKING:
     from goq.client import Client, ReceivedMessage, Settled
@@ -234,13 +234,16 @@ def make_acker(
 def complaint(settled: Settled) -> str:
     """Return what to say of receipts that were not settled; nothing if all were."""
     unknown = sum(each.code == TimedOut.code for each in settled.failed)
-    lost = len(settled.failed) - unknown
+    gone = sum(each.code == TopicNotFound.code for each in settled.failed)
+    lost = len(settled.failed) - unknown - gone
     said = ""
     if unknown:
         said += (
             f"goq: it is not known whether {unknown} receipts were acknowledged; messages that were"
             " not come again\n"
         )
+    if gone:
+        said += f"goq: {gone} receipts were not acknowledged: their topic was deleted meanwhile\n"
     if lost:
         said += (
             f"goq: {lost} leases had ended before their messages were acknowledged; they come again"

@@ -21,7 +21,15 @@ from goq.client.protocol import frames as wire
 from goq.client.protocol import routes
 from goq.client.retry import RequestFailure
 from goq.client.tracing.trace_context import traceparent_of
-from goq.errors import BY_CODE, Conflict, GoqError, RouteNotFound, TimedOut, outcome_unknown
+from goq.errors import (
+    BY_CODE,
+    Conflict,
+    GoqError,
+    RouteNotFound,
+    TimedOut,
+    TopicNotFound,
+    outcome_unknown,
+)
 from goq.model import Header, MessageId, Receipt
 
 
@@ -263,10 +271,17 @@ def receipts_of(messages: Iterable[AsyncReceivedMessage]) -> list[str]:
 async def settle_many(
     settler: Settler, verb: str, messages: Iterable[AsyncReceivedMessage], **details: object
 ) -> Settled:
-    """Settle received messages, in one request for each topic and group."""
+    """Settle received messages, in one request for each topic and group.
+
+    Receipts of a topic that was deleted meanwhile fail; they keep no other topic's from their end.
+    """
     done, failed = 0, list[FailedReceipt]()
     for topic, group, members in by_group(messages):
-        settled = await settler.settle(verb, topic, group, receipts_of(members), **details)
+        receipts = receipts_of(members)
+        try:
+            settled = await settler.settle(verb, topic, group, receipts, **details)
+        except TopicNotFound as error:
+            settled = Settled(0, [FailedReceipt(receipt, error.code) for receipt in receipts])
         for message in members:
             message.settled = True
         done += settled.done
@@ -307,3 +322,5 @@ async def give_back(settler: Settler, messages: Sequence[AsyncReceivedMessage]) 
                 await settler.settle("release", topic, group, receipts)
             except RouteNotFound:
                 await settler.settle("nack", topic, group, receipts, **nack_details(0, None))
+            except TopicNotFound:
+                continue  # nothing waits there; messages of other topics do

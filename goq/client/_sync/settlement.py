@@ -22,7 +22,15 @@ from goq.client.protocol import frames as wire
 from goq.client.protocol import routes
 from goq.client.retry import RequestFailure
 from goq.client.tracing.trace_context import traceparent_of
-from goq.errors import BY_CODE, Conflict, GoqError, RouteNotFound, TimedOut, outcome_unknown
+from goq.errors import (
+    BY_CODE,
+    Conflict,
+    GoqError,
+    RouteNotFound,
+    TimedOut,
+    TopicNotFound,
+    outcome_unknown,
+)
 from goq.model import Header, MessageId, Receipt
 
 
@@ -264,10 +272,17 @@ def receipts_of(messages: Iterable[ReceivedMessage]) -> list[str]:
 def settle_many(
     settler: Settler, verb: str, messages: Iterable[ReceivedMessage], **details: object
 ) -> Settled:
-    """Settle received messages, in one request for each topic and group."""
+    """Settle received messages, in one request for each topic and group.
+
+    Receipts of a topic that was deleted meanwhile fail; they keep no other topic's from their end.
+    """
     done, failed = 0, list[FailedReceipt]()
     for topic, group, members in by_group(messages):
-        settled = settler.settle(verb, topic, group, receipts_of(members), **details)
+        receipts = receipts_of(members)
+        try:
+            settled = settler.settle(verb, topic, group, receipts, **details)
+        except TopicNotFound as error:
+            settled = Settled(0, [FailedReceipt(receipt, error.code) for receipt in receipts])
         for message in members:
             message.settled = True
         done += settled.done
@@ -308,3 +323,5 @@ def give_back(settler: Settler, messages: Sequence[ReceivedMessage]) -> None:
                 settler.settle("release", topic, group, receipts)
             except RouteNotFound:
                 settler.settle("nack", topic, group, receipts, **nack_details(0, None))
+            except TopicNotFound:
+                continue  # nothing waits there; messages of other topics do

@@ -40,8 +40,8 @@ def test_messages_are_published_and_settled_with_them(client: Client) -> None:
     client.publish("own", b"now", ttl=HOUR)
     with client.producer("own", linger=SECOND / 100) as producer:
         producer.send(b"later", delay=HOUR)
-    found = client.consume("own", group="g", visibility=HOUR, timeout=SECOND / 2, wait=SECOND / 4)
-    [message] = list(found)
+    options = {"visibility": HOUR, "timeout": 60 * SECOND, "wait": SECOND / 4}
+    [message] = client.consume("own", group="g", max_messages=1, **options)
     message.extend(2 * HOUR)
     message.nack(delay=HOUR)
     assert client.describe_group("own", "g").retry == 1

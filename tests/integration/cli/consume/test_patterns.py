@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,7 @@ from goq import limits
 from goq.client import AsyncClient, Client
 from tests.support.cli.command import Run
 from tests.support.cli.forked_goq import start_goq
+from tests.support.eventually import eventually
 
 Start = Callable[..., "subprocess.Popen[bytes]"]
 
@@ -98,6 +100,29 @@ def test_a_topic_of_a_pattern_may_be_deleted_and_come_back(
     assert line(consumer) == b"between\n"
     publish(goq, f"{topic}.a", "back")
     assert line(consumer) == b"back\n"
+
+
+def test_a_topic_may_be_deleted_while_a_command_handles_its_message(
+    goq: Run, topic: str, tmp_path: Path, environment: dict[str, str]
+) -> None:
+    begun, go_on = tmp_path / "begun", tmp_path / "go-on"
+    wait = f"echo >> {begun}; while [ ! -e {go_on} ]; do sleep 0.02; done; cat"
+    publish(goq, f"{topic}.a", "1")
+    options = ("--group", "g", "--max", "2", "--exec", wait)
+    consumer = start_goq(
+        ["consume", f"{topic}.*", *options],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    eventually(begun.exists)
+    goq("topic", "delete", f"{topic}.a", "--yes")
+    go_on.touch()
+    publish(goq, f"{topic}.b", "2")
+    _, told = consumer.communicate(timeout=60)
+    assert told == b"goq: 1 receipts were not acknowledged: their topic was deleted meanwhile\n"
+    assert consumer.returncode == 1
+    assert goq("consume", f"{topic}.b", "--group", "g", "--until-empty").stdout == b""
 
 
 def test_several_topics_are_followed_and_one_may_be_created_later(

@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.cli.command import Run
 from tests.support.cli.forked_goq import start_goq
+from tests.support.eventually import eventually
 
 
 @pytest.fixture
@@ -41,6 +42,10 @@ def names(trace: dict[str, Any]) -> list[str]:
     return [event["event"] for event in trace["events"]]
 
 
+def ids(trace: dict[str, Any]) -> set[str]:
+    return {event["id"] for event in trace["events"]}
+
+
 def test_a_message_that_was_handled_shows_who_did_what(goq: Run, orders: str) -> None:
     message_id = publish(goq, orders, "--key", "order-123")
     work(goq, orders)
@@ -60,20 +65,21 @@ def test_a_message_that_was_handled_shows_who_did_what(goq: Run, orders: str) ->
 
 
 def test_a_message_is_followed_into_dead_letters_and_back(goq: Run, orders: str) -> None:
-    message_id = publish(goq, orders)
+    message_id, dead, back = publish(goq, orders), f"{orders}.dlq:0:0", f"{orders}:0:1"
     work(goq, orders, "echo 'out of stock' >&2; exit 1")
+    eventually(lambda: dead in ids(told(goq, message_id)), "it is a dead letter")
     goq("dlq", "redrive", orders)
+    eventually(lambda: back in ids(told(goq, message_id)), "it is back")
     work(goq, orders)
     trace = told(goq, message_id)
     found = names(trace)
     for name in ("DELIVERED", "DEAD_LETTERED", "REDRIVEN", "ACKNOWLEDGED"):
         assert name in found
     assert found.index("DEAD_LETTERED") < found.index("REDRIVEN") < found.index("ACKNOWLEDGED")
-    ids = {event["id"] for event in trace["events"]}
-    assert ids == {message_id, f"{orders}.dlq:0:0", f"{orders}:0:1"}
+    assert ids(trace) == {message_id, dead, back}
     text = goq("trace", message_id).stdout.decode()
     assert "out of stock" in text
-    assert f"id={orders}.dlq:0:0" in text
+    assert f"id={dead}" in text
 
 
 @pytest.mark.parametrize("by", ["key", "dedup-id", "header"])
