@@ -19,7 +19,7 @@ from tests.support.eventually import eventually
 
 SETTINGS = {"defaults.topic.partitions": 1, "defaults.delivery.backoff.initial": "1ms"}
 SEGMENTS = {"segment.bytes": "64KiB"}
-WAIT_S = 30
+WAIT_S = 60
 
 
 def now_us() -> int:

@@ -23,7 +23,7 @@ from tests.support.node.archive import publish_segments, retire
 from tests.support.node.running_node import running_node
 from tests.support.storage.backup_source import SETTINGS, fill, view
 
-WAIT_S = 30
+WAIT_S = 60
 
 
 class Killed(BaseException):

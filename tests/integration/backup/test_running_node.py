@@ -25,7 +25,7 @@ from tests.support.eventually import eventually
 from tests.support.storage.backup_source import SETTINGS, dead_letter_count, fill, view, view_of
 
 NEWEST = RestoreOrder()
-WAIT_S = 30
+WAIT_S = 60
 
 
 def settings(folder: Path, **more: str) -> dict[str, object]:

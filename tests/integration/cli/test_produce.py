@@ -169,7 +169,7 @@ def test_a_slow_pipe_is_not_held_back(
             assert message.value == b"and the beginning"
     finally:
         producer.stdin.close()
-        assert producer.wait(20) == 0
+        assert producer.wait(60) == 0
 
 
 def test_no_node_at_all_is_said_with_what_to_do(goq: Run, topic: str) -> None:

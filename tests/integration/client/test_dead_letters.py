@@ -11,7 +11,7 @@ from goq.errors import InvalidInput, LeaseLost, TopicNotFound
 from tests.support.eventually import eventually, until
 from tests.support.node.running_node import running_node
 
-PATIENCE_S = 15.0
+PATIENCE_S = 60.0
 
 
 def dead(client: Client, count: int, **wanted: str) -> list[str]:

@@ -44,7 +44,7 @@ class Prometheus:
 
     def get(self, path: str, **fields: str) -> Any:
         url = f"{self.url}/api/v1/{path}?{urlencode(fields)}"
-        with urllib.request.urlopen(url, timeout=20) as answer:
+        with urllib.request.urlopen(url, timeout=60) as answer:
             found = json.load(answer)
         assert found["status"] == "success"
         return found["data"]

@@ -13,7 +13,7 @@ from tests.support.broker.partition_internals import message_log
 from tests.support.node.node_api import Answer
 from tests.support.node.running_node import RunningNode, running_node
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 def in_thread(work: Callable[[], Any]) -> threading.Thread:

@@ -33,7 +33,7 @@ from tests.support.node.node_process import NodeProcess, clean_environment
 SEED = int(os.environ.get("GOQ_KILL_SEED") or random.SystemRandom().getrandbits(32))
 NEWEST = RestoreOrder()
 SETTINGS = {"segment.bytes": "64KiB", "retention.bytes": "128KiB", "archive": True}
-WAIT_S = 30.0
+WAIT_S = 60.0
 ROUNDS = [2, pytest.param(40, marks=pytest.mark.long)]
 
 

@@ -12,7 +12,7 @@ from goq.http.context import HttpLimits
 from goq.http.message import Handler, Request, Response
 from goq.http.server import HttpServer
 
-PATIENCE_S = 5.0
+PATIENCE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ class StreamOfLines:
     def __init__(
         self, node: RunningNode, path: str, asked: dict[str, Any], session: str | None
     ) -> None:
-        self._connection = http.client.HTTPConnection(*node.address, timeout=20)
+        self._connection = http.client.HTTPConnection(*node.address, timeout=60)
         body = json.dumps({"stream": True, **asked})
         headers = {"Content-Type": "application/json"}
         if session is not None:

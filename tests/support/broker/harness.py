@@ -45,7 +45,7 @@ from tests.support.broker.partition_internals import event_writer
 from tests.support.eventually import until
 
 T = TypeVar("T")
-_PATIENCE_S = 20.0
+_PATIENCE_S = 60.0
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:

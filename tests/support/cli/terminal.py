@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from tests.support.node.running_node import running_node
 
-COMMAND_S_MAX = 30
+COMMAND_S_MAX = 60
 DATE = r"\d{4}-\d\d-\d\d[T ]"
 TIME = r"\d\d:\d\d:\d\d"
 SHAPES = (rf"{DATE}{TIME}(?:\.\d+)?Z", TIME, r"\d+\.\d+(?= m?s\b)")

@@ -109,7 +109,7 @@ class FakeNode:
 
     def eventually(self, condition: Any) -> None:
         with self.changed:
-            assert self.changed.wait_for(condition, timeout=10), "it did not happen in 10 s"
+            assert self.changed.wait_for(condition, timeout=60), "it did not happen in 60 s"
 
     def publish(self, topic: str, body: bytes) -> dict[str, Any]:
         partitions = self.topics[topic]
@@ -489,7 +489,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _publish(self, topic: str, body: bytes) -> Any:
         fake = self.fake
         assert self.headers["Content-Type"] == FRAMES
-        assert fake.may_publish.wait(10)
+        assert fake.may_publish.wait(60)
         with fake.changed:
             if fake.drops_before_storing:
                 fake.drops_before_storing -= 1

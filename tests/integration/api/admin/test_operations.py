@@ -138,7 +138,7 @@ def test_who_waits_is_told_at_once_when_the_node_stops(tmp_path: Path) -> None:
             lambda: node.on_loop(lambda: broker.topics["t"].receiver.log_readers.waiters.count("0"))
         )
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     for answer in answers:
         assert (answer.status, answer.json["code"]) == (503, "shutting_down")
         assert answer.headers["connection"] == "close"

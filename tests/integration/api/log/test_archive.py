@@ -48,7 +48,7 @@ def on_loop(node: RunningNode, work: Any) -> None:
         task.add_done_callback(lambda _: done.set())
 
     node.on_loop(start)
-    assert done.wait(15)
+    assert done.wait(60)
 
 
 def roll(node: RunningNode, topic: str) -> None:

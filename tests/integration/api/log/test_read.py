@@ -125,7 +125,7 @@ def test_a_read_waits_for_what_comes(node: RunningNode, topic: str) -> None:
     eventually(lambda: node.on_loop(lambda: readers.count("0")))
     publish(node, topic, "elsewhere", partition=1)
     publish(node, topic, "here", partition=0)
-    thread.join(10)
+    thread.join(60)
     assert values(found[0]["messages"]) == ["here"]
 
 

@@ -210,7 +210,7 @@ def test_a_waiting_receive_gets_what_is_published(node: RunningNode, topic: str)
     thread.start()
     eventually(lambda: waiting(node, topic))
     publish(node, topic, "x")
-    thread.join(10)
+    thread.join(60)
     assert values(found) == ["x"]
 
 
@@ -226,7 +226,7 @@ def test_each_message_wakes_one_of_those_that_wait(node: RunningNode, topic: str
     eventually(lambda: waiting(node, topic) == 5)
     publish(node, topic, "a", "b", "c", "d", "e")
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert sorted(found) == ["a", "b", "c", "d", "e"]
 
 
@@ -236,7 +236,7 @@ def test_a_client_that_leaves_while_it_waits_gets_nothing(node: RunningNode, top
         f"POST /v1/topics/{topic}/groups/g/receive HTTP/1.1\r\nHost: localhost\r\n"
         f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     )
-    with socket.create_connection(node.address, timeout=10) as raw:
+    with socket.create_connection(node.address, timeout=60) as raw:
         raw.sendall(head.encode() + body)
         eventually(lambda: waiting(node, topic))
     eventually(lambda: not waiting(node, topic))
@@ -251,7 +251,7 @@ def test_a_request_that_ends_with_the_connection_leaves_no_warning(
     publish(node, topic, "x")
     head = f"POST /v1/topics/{topic}/groups/g/receive HTTP/1.1\r\nHost: localhost\r\n\r\n"
     for _ in range(5):
-        with socket.create_connection(node.address, timeout=10) as raw:
+        with socket.create_connection(node.address, timeout=60) as raw:
             raw.sendall(head.encode())
             raw.shutdown(socket.SHUT_WR)
             raw.makefile("rb").read()
@@ -288,7 +288,7 @@ def test_a_receive_of_a_deleted_topic_ends(node: RunningNode, topic: str) -> Non
     thread.start()
     eventually(lambda: waiting(node, topic))
     node.call("DELETE", f"/v1/topics/{topic}")
-    thread.join(10)
+    thread.join(60)
     assert codes == ["topic_not_found"]
 
 
@@ -337,7 +337,7 @@ def test_each_message_goes_to_a_half_closed_client_or_is_ready_again(
     )
     sent = 0
     for _ in range(30):
-        with socket.create_connection(node.address, timeout=10) as raw:
+        with socket.create_connection(node.address, timeout=60) as raw:
             raw.sendall(head.encode() + body)
             raw.shutdown(socket.SHUT_WR)
             sent += b'"receipt"' in raw.makefile("rb").read()

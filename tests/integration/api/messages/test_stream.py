@@ -51,7 +51,7 @@ def test_accepting_lines_asks_for_a_stream(node: RunningNode, topic: str) -> Non
     publish(node, topic, "a")
     path = f"/v1/topics/{topic}/groups/g/receive"
     head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nAccept: application/x-ndjson\r\n\r\n"
-    with socket.create_connection(node.address, timeout=10) as raw:
+    with socket.create_connection(node.address, timeout=60) as raw:
         raw.sendall(head.encode())
         lines = raw.makefile("rb")
         assert lines.readline() == b"HTTP/1.1 200 OK\r\n"
@@ -246,7 +246,7 @@ def test_a_stream_of_frames_is_a_sequence_of_answers(node: RunningNode, topic: s
         f"POST {path} HTTP/1.1\r\nHost: localhost\r\nAccept: application/vnd.goq.frames\r\n"
         f"Content-Length: {len(body)}\r\n\r\n"
     )
-    with socket.create_connection(node.address, timeout=10) as raw:
+    with socket.create_connection(node.address, timeout=60) as raw:
         raw.sendall(head.encode() + body)
         lines = raw.makefile("rb")
         while lines.readline() != b"\r\n":

@@ -828,7 +828,7 @@ def test_the_longest_names_are_taken(node: RunningNode) -> None:
 def test_a_body_shorter_than_its_length_publishes_nothing(node: RunningNode) -> None:
     before = end_offsets(node)
     body = json.dumps({"messages": [{"value": "x"}]}).encode()
-    with socket.create_connection(node.address, timeout=10) as raw:
+    with socket.create_connection(node.address, timeout=60) as raw:
         head = (
             f"POST {PUBLISH} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body) + 1}\r\n\r\n"
         )
@@ -840,7 +840,7 @@ def test_a_body_shorter_than_its_length_publishes_nothing(node: RunningNode) -> 
 
 
 def test_a_body_over_the_limit_of_the_node_is_refused_before_it_is_read(node: RunningNode) -> None:
-    with socket.create_connection(node.address, timeout=10) as raw:
+    with socket.create_connection(node.address, timeout=60) as raw:
         head = (
             f"POST {PUBLISH} HTTP/1.1\r\nHost: localhost\r\n"
             f"Content-Length: {limits.BODY_BYTES_MAX + 1}\r\n\r\n"

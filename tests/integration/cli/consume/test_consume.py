@@ -140,7 +140,7 @@ def test_following_prints_what_comes_and_ends_at_max(
     assert follower.stdout is not None
     assert [follower.stdout.readline(), follower.stdout.readline()] == [b"line 0\n", b"line 1\n"]
     goq("produce", topic, stdin=b"new\n")
-    assert follower.communicate(timeout=20)[0] == b"new\n"
+    assert follower.communicate(timeout=60)[0] == b"new\n"
     assert follower.returncode == 0
 
 
@@ -200,7 +200,7 @@ def test_an_interrupted_consumer_leaves_nothing_half_acknowledged(
     assert consumer.stdout is not None
     early = [consumer.stdout.readline().decode().strip() for _ in range(150)]
     consumer.send_signal(name)
-    out, err = consumer.communicate(timeout=20)
+    out, err = consumer.communicate(timeout=60)
     assert (consumer.returncode, err) == (code, b"")
     printed = early + out.decode().splitlines()
     found = group_of(environment, topic, "g")

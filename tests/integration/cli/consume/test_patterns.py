@@ -135,7 +135,7 @@ def test_several_topics_are_followed_and_one_may_be_created_later(
     assert line(consumer) == b"2\n"
     publish(goq, topic, "3")
     assert line(consumer) == b"3\n"
-    assert consumer.wait(20) == 0
+    assert consumer.wait(60) == 0
 
 
 def test_the_asynchronous_client_follows_patterns(

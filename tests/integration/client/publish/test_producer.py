@@ -188,7 +188,7 @@ def test_send_waits_while_too_much_is_unsent(node: FakeNode, client: Client) -> 
 
     thread = threading.Thread(target=fill)
     thread.start()
-    assert much.wait(10)
+    assert much.wait(60)
     assert 40 < producer.unsent <= 70
     assert thread.is_alive()
     node.may_publish.set()
