@@ -28,6 +28,7 @@ from goq.errors import GoqError, NotLeader, PartitionOffline, StorageFailed
 from goq.storage.disk import Disk
 from goq.storage.journal.journal import NodeJournal
 from goq.storage.log.log import Log
+from goq.storage.log.segment import Segment
 from goq.storage.scanner import Damage
 
 _log = logging.getLogger("goq.cluster")
@@ -181,6 +182,15 @@ class Replica:
             which, damage.start_offset, damage.end_offset
         )
 
+    def is_segment_repairable(self, which: int, segment: Segment) -> bool:
+        """Whether a follower has damage in a segment that another replica may have whole."""
+        return self.as_follower is not None and any(
+            segment.base_offset < damage.end_offset
+            and damage.start_offset < segment.end_offset
+            and self.is_repairable(which, damage)
+            for damage in self.as_follower.logs[which].damage
+        )
+
     def assign(self, assignment: ReplicaAssignment | None) -> None:
         """Set the assignment of the replica; None closes it."""
         if assignment == self._wanted == self.assignment and not self._must_reopen:
@@ -280,7 +290,6 @@ class Replica:
                 if any(log.failed for log in logs):
                     return False
                 if follower.sealed_segments:
-                    follower.sealed_segments.clear()
                     await self._host.record_segments(self.key, logs)
                 self.as_follower, self.idle_logs = None, logs
             self.assignment = None

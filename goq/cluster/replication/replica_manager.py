@@ -306,15 +306,7 @@ class ReplicaManager:
     def _is_repairable(self, key: PartitionKey, sealed: SealedSegment) -> bool:
         """Whether a follower's segment can be repaired before it is deleted."""
         replica = self._replicas.get(key)
-        if replica is None or replica.as_follower is None:
-            return False
-        which, segment = sealed
-        return any(
-            segment.base_offset < damage.end_offset
-            and damage.start_offset < segment.end_offset
-            and replica.is_repairable(which, damage)
-            for damage in replica.as_follower.logs[which].damage
-        )
+        return replica is not None and replica.is_segment_repairable(*sealed)
 
     async def record_segments(self, key: PartitionKey, logs: PartitionLogs) -> None:
         """Record all sealed segments of a replica in the manifest, if it can be written."""

@@ -171,6 +171,22 @@ def test_damage_that_is_found_after_it_was_archived_keeps_a_segment() -> None:
     run(test())
 
 
+def test_damage_that_nobody_has_read_is_found_before_a_segment_is_archived(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def test() -> None:
+        node = Node(is_archived=True, segments=2)
+        monkeypatch.setattr(node, "_is_bad", lambda each: bool(node.logs[each.which].damage))
+        log, segment = node.logs[0], node.expired[0].segment
+        disk: Any = log.reader.disk
+        disk.flip(segment.path, segment.size_bytes - 1, 1)
+        await until(lambda: log.damage)
+        await node.retention.stop()
+        assert node.steps == []
+
+    run(test())
+
+
 def test_who_stops_waits_for_no_archive_and_nothing_is_deleted_then() -> None:
     async def test() -> None:
         node = Node()

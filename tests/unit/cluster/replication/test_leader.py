@@ -52,8 +52,10 @@ def test_it_is_sure_that_nobody_else_leads_when_each_in_sync_has_asked_after_an_
     led.on_follower_request("n2", 9)  # nor does another session say that it was sent later
     led.on_follower_request("n3", 8)
     assert not told
+    assert [led.is_waiting_for(node) for node in ("n1", "n2", "n3")] == [False, True, False]
     led.on_follower_request("n2", 9)
     assert told == ["sure"]
+    assert not led.is_waiting_for("n2")
     led.on_follower_request("n2", 9)
     assert told == ["sure"]
 

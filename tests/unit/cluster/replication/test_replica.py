@@ -11,12 +11,13 @@ import pytest
 
 from goq.broker.partition.loader import PartitionLogs, open_logs
 from goq.cluster.replication.progress import LogOffsets
-from goq.cluster.replication.protocol import PartitionKey
+from goq.cluster.replication.protocol import LogUpdate, PartitionKey, PartitionUpdate
 from goq.cluster.replication.replica import Replica, ReplicaAssignment
 from goq.config.topic import TopicSettings
 from goq.frame.view import FrameView
 from goq.storage.disk import Disk, RealDisk
 from goq.storage.log.log import Log
+from goq.storage.log.repair import Gap, scan_segment
 from goq.storage.log.replicated import append_replicated
 from tests.support.eventually import until
 from tests.support.storage.logs import append, frame_of
@@ -35,6 +36,7 @@ class _Host:
         self.began = asyncio.Event()
         self.may_go_on = asyncio.Event()
         self.calls: list[str] = []
+        self.recorded: list[list[int]] = []
 
     async def in_thread(self, work: Callable[[], object]) -> object:
         self.began.set()
@@ -47,8 +49,8 @@ class _Host:
     def now_ms(self) -> int:
         return 0
 
-    async def record_segments(self, _key: PartitionKey, _logs: PartitionLogs) -> None:
-        return
+    async def record_segments(self, _key: PartitionKey, logs: PartitionLogs) -> None:
+        self.recorded += [[segment.end_offset for segment in log.segments[:-1]] for log in logs]
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         return lambda *_: self.calls.append(name)
@@ -232,6 +234,82 @@ def test_a_leader_whose_disk_failed_waits_for_another_epoch_once_all_nodes_know_
         return host.calls
 
     assert asyncio.run(run()).count("renew_leadership") == (may_renew and fails)
+
+
+def test_a_follower_whose_leader_begins_later_drops_its_log_from_the_disk(tmp_path: Path) -> None:
+    async def run() -> None:
+        replica = Replica(PartitionKey("t", 1, 0), tmp_path, _FollowingHost("always"))
+        both = ("n1", "n2")
+        replica.assign(ReplicaAssignment("n2", 1, both, both, 2, 1))
+        await until(lambda: replica.as_follower is not None)
+        follower = replica.as_follower
+        assert follower is not None
+        append_replicated(follower.logs.messages, [FrameView.parse(frame_of([b"v"]))], 0)
+        begins = LogUpdate(7, 7, 0, must_reset=True)
+        update = PartitionUpdate(follower.key, 1, LogOffsets(0, 0), begins, None)
+        follower.apply(update, memoryview(b""))
+        assert follower.position.ends == LogOffsets(7, 0)
+        await replica.close()
+        logs = open_logs(tmp_path, RealDisk(), TopicSettings())
+        assert (logs.messages.start_offset, logs.messages.end_offset) == (7, 7)
+        _close(logs)
+
+    asyncio.run(run())
+
+
+def test_a_follower_records_what_it_has_sealed_before_it_takes_another_role(tmp_path: Path) -> None:
+    async def run() -> None:
+        host = _FollowingHost("always")
+        replica = Replica(PartitionKey("t", 1, 0), tmp_path, host)
+        both = ("n1", "n2")
+        replica.assign(ReplicaAssignment("n2", 1, both, both, 2, 1))
+        await until(lambda: replica.as_follower is not None)
+        follower = replica.as_follower
+        assert follower is not None
+        messages = follower.logs.messages
+        append_replicated(messages, [FrameView.parse(frame_of([b"v"]))], 0)
+        assert host.recorded == [[], []]
+        follower.on_appended(0, 1, messages.active)
+        messages.roll()
+        replica.assign(ReplicaAssignment("n1", 2, both, both, 2, 2))
+        await until(lambda: replica.as_leader is not None)
+        assert host.recorded[2:] == [[1], []]
+        await replica.close()
+
+    asyncio.run(run())
+
+
+def test_a_segment_of_a_follower_is_repairable_if_another_replica_may_have_its_damage(
+    tmp_path: Path,
+) -> None:
+    async def run() -> None:
+        host = _FollowingHost("always")
+        replica = Replica(PartitionKey("t", 1, 0), tmp_path, host)
+        both = ("n1", "n2")
+        replica.assign(ReplicaAssignment("n2", 1, both, both, 2, 1))
+        await until(lambda: replica.as_follower is not None)
+        assert replica.as_follower is not None
+        log = replica.as_follower.logs.messages
+        for _ in range(3):
+            append(log, [frame_of([b"v", b"w"])])
+            log.roll()
+        middle = log.segments[1]
+        path = tmp_path / "messages" / middle.path.name
+        path.write_bytes(bytes(each ^ 1 for each in path.read_bytes()))
+
+        def repairable() -> list[bool]:
+            return [replica.is_segment_repairable(0, segment) for segment in log.segments]
+
+        assert not any(repairable())
+        scan_segment(log, middle)
+        assert repairable() == [False, True, False, False]
+        assert not replica.is_segment_repairable(1, middle)
+        replica.lost_gaps.add(0, Gap(2, 4))
+        assert not any(repairable())
+        await replica.close()
+        assert not any(repairable())
+
+    asyncio.run(run())
 
 
 def _close(logs: PartitionLogs) -> None:

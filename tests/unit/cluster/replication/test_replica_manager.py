@@ -6,7 +6,7 @@ import asyncio
 import gc
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -16,8 +16,8 @@ from goq.cluster.reconciler import Assignments
 from goq.cluster.replication import replica_manager
 from goq.cluster.replication.protocol import PartitionKey
 from goq.cluster.replication.replica import ReplicaAssignment
-from goq.cluster.replication.replica_manager import ReplicaManager
-from goq.errors import NotLeader
+from goq.cluster.replication.replica_manager import BrokerTopics, ReplicaManager
+from goq.errors import NotLeader, TopicNotFound
 from tests.support.cluster.metadata.states import after, at, nodes
 
 TOPICS, PARTITIONS = 20, 5
@@ -165,6 +165,7 @@ def test_an_in_sync_set_that_is_decided_is_told_to_the_replica_if_it_is_still_th
         replica.on_in_sync_decided = told.append
         _let_lead(replica, assignment)
         manager.check_in_sync()
+        manager.check_in_sync()  # one at a time
         (proposing,) = asyncio.all_tasks() - {asyncio.current_task()}
         if is_removed:
             await manager.remove(key)
@@ -204,3 +205,40 @@ def test_a_topic_that_is_deleted_while_an_in_sync_set_is_proposed_is_no_error(
     asyncio.run(run())
     gc.collect()
     assert unhandled == []
+
+
+class _Topic:
+    """A topic of the broker, which keeps what is asked of it."""
+
+    def __init__(self) -> None:
+        self.id = 2
+        self.asked: list[tuple[str, int]] = []
+
+    async def lead(self, number: int, *_: object) -> None:
+        self.asked.append(("lead", number))
+
+    async def resign(self, number: int, _reason: object) -> None:
+        self.asked.append(("resign", number))
+
+
+def test_a_partition_is_opened_and_closed_in_its_topic_and_not_in_one_that_took_its_name() -> None:
+    async def run() -> None:
+        topic, woken, unused = _Topic(), list[_Topic](), cast(Any, None)
+        broker: Any = SimpleNamespace(
+            topics={"t": topic},
+            topic={"t": topic}.__getitem__,
+            retention_manager=SimpleNamespace(wake_topic=woken.append),
+        )
+        topics, key = BrokerTopics(broker), PartitionKey("t", 2, 3)
+        await topics.open_partition(key, unused, unused)
+        await topics.close_partition(key, NotLeader(""))
+        earlier = PartitionKey("t", 1, 4)
+        with pytest.raises(TopicNotFound):
+            await topics.open_partition(earlier, unused, unused)
+        await topics.close_partition(earlier, NotLeader(""))
+        broker.topics.clear()
+        await topics.close_partition(key, NotLeader(""))
+        assert topic.asked == [("lead", 3), ("resign", 3)]
+        assert woken == [topic]
+
+    asyncio.run(run())

@@ -445,6 +445,33 @@ def test_a_renewal_counts_the_follower_as_a_fetch_does_and_a_waiting_fetch_stays
     asyncio.run(run())
 
 
+def test_what_a_pushed_follower_asks_is_answered_at_once_while_its_leader_has_to_be_sure(
+    logs: PartitionLogs,
+) -> None:
+    leading = leading_of(logs)
+
+    async def run() -> None:
+        follower, sure = _Pushed(leading), list[bool]()
+        await follower.begin()
+        patient = FetchRequest("b", 7, False, [], [], 60_000)
+        waiting = asyncio.ensure_future(follower.server.fetch(patient))
+        await asyncio.sleep(0)
+        leading.confirm(lambda: sure.append(True))
+        for _ in range(2):
+            for _ in range(3):
+                await asyncio.sleep(0)
+            assert waiting.done()
+            assert not sure
+            waiting = asyncio.ensure_future(follower.server.fetch(patient))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert sure
+        assert not waiting.done()
+        waiting.cancel()
+
+    asyncio.run(run())
+
+
 def test_a_renewal_confirms_nothing_as_it_may_have_been_sent_before(logs: PartitionLogs) -> None:
     leading = leading_of(logs)
 

@@ -201,11 +201,14 @@ def test_damage_in_the_active_segment_of_a_compacted_log_is_repaired_once_it_is_
         assert node.values() == [b"0", b"1", b"2", *[b"other"] * 3, b"last", b"last"]
         assert node.repairs.damaged == frozenset()
         assert node.logs.messages.active.base_offset == 8
+        assert node.recorded == 3  # each segment was copied once
 
     asyncio.run(run())
 
 
-def test_a_compacted_segment_that_no_other_replica_has_whole_is_not_copied() -> None:
+def test_a_compacted_segment_that_no_other_replica_has_whole_is_not_copied(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def run() -> None:
         node = Node()
         node.has_compaction = True
@@ -214,7 +217,23 @@ def test_a_compacted_segment_that_no_other_replica_has_whole_is_not_copied() -> 
         await node.check()
         assert node.offsets() == [0, 1, 2, 4, 5]
         assert node.repairs.damaged == {THIS}
+        assert "b: it has no frames of offsets" in caplog.text
         assert await node.rest_ms() == 500
+
+    asyncio.run(run())
+
+
+def test_damage_in_the_active_segment_is_repaired_and_the_log_goes_on_in_another() -> None:
+    async def run() -> None:
+        node = Node()
+        for logs in (node.logs, node._other):
+            append(logs.messages, [frame_of([b"last"])])
+        node.damage(3)
+        await node.check()
+        assert node.repairs.damaged == frozenset()
+        append(node.logs.messages, [frame_of([b"new"])])
+        assert node.values() == [b"0", b"1", b"2", b"last", b"new"]
+        assert node.logs.messages.active.base_offset == 4
 
     asyncio.run(run())
 
