@@ -12,6 +12,7 @@ import msgspec
 from goq import __version__
 from goq.api.errors import Problem
 from goq.api.router import FRAMES, JSON, NDJSON, Route
+from goq.api.schemas.members import GroupMemberOut
 from goq.api.schemas.messages import HeaderIn
 from goq.api.schemas.topics import PartitionOut
 from goq.api.schemas.trace import StepOut
@@ -30,7 +31,9 @@ _REF = "#/components/schemas/{name}"
 def openapi(routes: Sequence[Route]) -> dict[str, Any]:
     """Return the OpenAPI document of ``routes``."""
     shapes = [s for route in routes for s in (route.body, route.answer) if s is not None]
-    unique = list(dict.fromkeys([*shapes, HeaderIn, PartitionOut, StepOut, Problem]))
+    unique = list(
+        dict.fromkeys([*shapes, GroupMemberOut, HeaderIn, PartitionOut, StepOut, Problem])
+    )
     schemas, components = msgspec.json.schema_components(unique, ref_template=_REF)
     components = _plain_arrays(components)
     references = dict(zip(unique, schemas, strict=True))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from msgspec import UNSET
+from msgspec import UNSET, Raw
 
 from goq import limits
-from goq.api.codec.messages import json_response
+from goq.api.codec.messages import encode_list, json_response
 from goq.api.codec.request import duration_ms, json_body, parse_session_id
 from goq.api.needs import CONSUME, DESCRIBE_GROUP
 from goq.api.router import Route
@@ -25,7 +25,7 @@ from goq.broker.broker import Broker
 from goq.broker.group.coordinator import Coordinator, MemberAssignment
 from goq.broker.group.membership import GroupMembers
 from goq.broker.topic.topic import Topic
-from goq.delivery.membership.membership import name_of, session_of
+from goq.delivery.membership.membership import MemberPartitions, name_of, session_of
 from goq.delivery.membership.rebalance_history import Move
 from goq.errors import GroupNotFound
 from goq.http.message import Request, Response
@@ -88,15 +88,15 @@ class MemberRoutes:
             ),
         ]
 
-    def show(self, _request: Request, name: str, group: str) -> Response:
+    async def show(self, _request: Request, name: str, group: str) -> Response:
         """Show members and rebalances; there are none where all consumers share all partitions."""
         topic = self._broker.topic(name)
         if group not in topic.groups:
             raise GroupNotFound(f"topic {name} has no group {group[:200]!r}", field="group")
         members = topic.coordinator.members(group)
         if members is None:
-            return json_response(MembersOut(0, [], [], []))
-        return json_response(_shown(members, _local_partitions(topic)))
+            return json_response(MembersOut(0, Raw(b"[]"), [], []))
+        return json_response(await _shown(members, _local_partitions(topic)))
 
     async def join(self, request: Request, name: str, group: str) -> Response:
         """Join a consumer; for a member this is a heartbeat."""
@@ -145,7 +145,8 @@ def _assignment(standing: MemberAssignment, topic: Topic) -> Response:
     return json_response(MemberAssignmentOut(standing.generation, partitions, revoking))
 
 
-def _shown(members: GroupMembers, here: set[int]) -> MembersOut:
+async def _shown(members: GroupMembers, here: set[int]) -> MembersOut:
+    """Return the members, moves and rebalances of now; members are encoded in slices."""
     membership = members.membership
 
     def of(numbers: Iterable[int]) -> list[int]:
@@ -154,20 +155,21 @@ def _shown(members: GroupMembers, here: set[int]) -> MembersOut:
     def moved(moves: Iterable[Move]) -> list[AssignmentMoveOut]:
         return [_move(move) for move in moves if move.partition in here]
 
-    return MembersOut(
+    def shown(each: MemberPartitions) -> GroupMemberOut:
+        member = each.member
+        return GroupMemberOut(
+            consumer=name_of(member.consumer),
+            partitions=of(each.owned),
+            revoking=of(each.revoking),
+            last_seen=format_time_us(members.wall_us(member.last_seen_ms)),
+            session_timeout_ms=member.session_timeout_ms,
+            open=member.open_count > 0,
+            session=session_of(member.consumer) or UNSET,
+        )
+
+    out = MembersOut(
         generation=membership.generation,
-        members=[
-            GroupMemberOut(
-                consumer=name_of(member.consumer),
-                partitions=of(membership.partitions_of(member.consumer)),
-                revoking=of(membership.revoking_from(member.consumer)),
-                last_seen=format_time_us(members.wall_us(member.last_seen_ms)),
-                session_timeout_ms=member.session_timeout_ms,
-                open=member.open_count > 0,
-                session=session_of(member.consumer) or UNSET,
-            )
-            for _, member in sorted(membership.members.items())
-        ],
+        members=Raw(b"[]"),
         moving=moved(membership.moves()),
         history=[
             GroupRebalanceOut(
@@ -180,6 +182,8 @@ def _shown(members: GroupMembers, here: set[int]) -> MembersOut:
             for time_us, rebalance in members.history
         ],
     )
+    out.members = await encode_list(map(shown, membership.assignments()))
+    return out
 
 
 def _move(move: Move) -> AssignmentMoveOut:

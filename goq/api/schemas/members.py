@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
+from msgspec import Meta
 
 from goq.api.schemas.base import Input
 from goq.api.values import Consumer, DateTime, Duration
@@ -60,10 +63,14 @@ class GroupRebalanceOut(msgspec.Struct):
     moves: list[AssignmentMoveOut]
 
 
+_MEMBERS_SCHEMA = {"type": "array", "items": {"$ref": "#/components/schemas/GroupMemberOut"}}
+"""Members are encoded one by one: there may be 2,000."""
+
+
 class MembersOut(msgspec.Struct):
     """Members by name, moves in progress, and the latest rebalances, oldest first."""
 
     generation: int
-    members: list[GroupMemberOut]
+    members: Annotated[msgspec.Raw, Meta(extra_json_schema=_MEMBERS_SCHEMA)]
     moving: list[AssignmentMoveOut]
     history: list[GroupRebalanceOut]

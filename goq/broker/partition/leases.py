@@ -315,7 +315,8 @@ class Leases:
 
     def holder(self, group: str, other_than: str | None) -> str | None:
         """Return the id of a member other than ``other_than`` that holds a lease, else None."""
-        leases = self._state.group(group).leases.values()
+        known = self._state.groups.get(group)
+        leases = known.leases.values() if known is not None else ()
         return next((le.member for le in leases if le.member != other_than), None)
 
     def failure_context(self, group: str, now_ms: int) -> FailureContext:

@@ -17,7 +17,10 @@ member without a sign of life for its session timeout and without open receives 
 
 from __future__ import annotations
 
+from bisect import bisect
+from collections import defaultdict
 from collections.abc import Collection, Iterable
+from typing import NamedTuple
 
 import msgspec
 
@@ -44,6 +47,14 @@ class GroupMember(msgspec.Struct):
         """Restart its session timeout."""
         self.last_seen_ms = now_ms
         self.deadline_ms = now_ms + self.session_timeout_ms
+
+
+class MemberPartitions(NamedTuple):
+    """A member, the partitions that it owns, and those that it has to finish, in order."""
+
+    member: GroupMember
+    owned: tuple[int, ...]
+    revoking: tuple[int, ...]
 
 
 class Membership:
@@ -76,6 +87,19 @@ class Membership:
     def revoking_from(self, consumer: str) -> tuple[int, ...]:
         """Return the partitions that a consumer has to finish before they can move, in order."""
         return tuple(m.partition for m in self.moves() if m.source == consumer != m.target)
+
+    def assignments(self) -> list[MemberPartitions]:
+        """Return the members by id with their partitions, all of one moment."""
+        revoking = defaultdict[str | None, list[int]](list)
+        for move in self.moves():
+            if move.source != move.target:
+                revoking[move.source].append(move.partition)
+        return [
+            MemberPartitions(
+                member, self.partitions_of(consumer), tuple(revoking.get(consumer, ()))
+            )
+            for consumer, member in sorted(self.members.items())
+        ]
 
     def owner(self, partition: int) -> str | None:
         """Return the consumer that gets the messages of a partition now, None if there is none."""
@@ -184,7 +208,9 @@ class Membership:
         move = self._moving.pop(partition)
         move.paused_ms = now_ms - move.paused_from_ms
         self._last_owners[partition] = next_owner
-        self._owned[next_owner] = tuple(sorted((*self.partitions_of(next_owner), partition)))
+        owned = self.partitions_of(next_owner)
+        place = bisect(owned, partition)
+        self._owned[next_owner] = (*owned[:place], partition, *owned[place:])
         return next_owner
 
     def pause(self, partition: int, consumer: str, now_ms: int) -> None:

@@ -33,7 +33,9 @@ def assign(
     quotas = _quotas(owned, len(current))
     hungry = {member for member in owned if len(owned[member]) < quotas[member]}
     for member, partitions in owned.items():
-        surplus = max(0, len(partitions) - quotas[member])
+        surplus = len(partitions) - quotas[member]
+        if surplus <= 0:
+            continue
         easiest = sorted((held[p] not in hungry, held[p] == member, -p) for p in partitions)
         given_up = {-negative for _, _, negative in easiest[:surplus]}
         free += given_up

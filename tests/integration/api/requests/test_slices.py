@@ -133,6 +133,14 @@ def _showing(node: RunningNode, topic: str) -> Asked:
     return Asked(f"/v1/topics/{topic}-wide")
 
 
+def _members(node: RunningNode, topic: str) -> Asked:
+    node.call("PATCH", f"/v1/topics/{topic}", {"settings": {"delivery.ordering": "partition"}})
+    path = f"/v1/topics/{topic}/groups/g/members"
+    for number in range(CHUNK):
+        node.call("POST", path, {"consumer": f"m{number:02}"})
+    return Asked(path)
+
+
 def _live(node: RunningNode, topic: str) -> Asked:
     _topics(node, topic)
     return Asked("/v1/live?limit=1")
@@ -156,6 +164,7 @@ SLICED = {
     ("GET", "/metrics"): Case(_metrics, CHUNK),
     ("GET", "/v1/topics"): Case(_topics, 10),
     ("GET", _TOPIC): Case(_showing, CHUNK - 1),
+    ("GET", f"{_GROUP}/members"): Case(_members, CHUNK - 1),
     ("GET", "/v1/live"): Case(_live, 10),
 }
 IN_THREADS = {
@@ -177,7 +186,7 @@ SMALL = {
     *((method, _GROUP) for method in ("GET", "PUT", "DELETE")),
     ("POST", f"{_GROUP}/reset"),
     ("GET", f"{_TOPIC}/producers/{{producer_id}}"),
-    *((method, f"{_GROUP}/members") for method in ("GET", "POST")),
+    ("POST", f"{_GROUP}/members"),
     ("POST", f"{_GROUP}/members/{{consumer}}/heartbeat"),
     ("DELETE", f"{_GROUP}/members/{{consumer}}"),
     ("GET", "/v1/cluster"),
@@ -375,6 +384,29 @@ def test_a_topic_that_is_deleted_while_it_is_read_still_gives_what_was_read(
     pause.go_on()
     thread.join(30)
     assert statuses[0] in (200, 404, 503), statuses
+
+
+def test_a_list_of_members_is_of_one_moment(
+    node: RunningNode, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = _members(node, topic).path
+    answers = [node.call("GET", path)]
+    pause = _Pause(node, monkeypatch)
+    thread = threading.Thread(target=lambda: answers.append(node.call("GET", path)))
+    thread.start()
+    assert pause.reached.wait(30)
+    for consumer in ("m00", "m01", "m02"):
+        node.call("DELETE", f"{path}/{consumer}")
+    pause.go_on()
+    thread.join(30)
+    answers.append(node.call("GET", path))
+    before, paused, after = ((a["generation"], _owners(a), len(a["history"])) for a in answers)
+    assert before == paused != after
+
+
+def _owners(answer: Any) -> list[tuple[str, list[int]]]:
+    """Return members with their partitions; times depend on when two clocks are read."""
+    return [(member["consumer"], member["partitions"]) for member in answer["members"]]
 
 
 def test_a_publish_whose_topic_is_deleted_meanwhile_is_refused(

@@ -49,6 +49,25 @@ def test_only_the_partitions_that_move_pause() -> None:
     assert membership.partitions_of("bob") == ()
 
 
+def test_assignments_agree_with_what_is_asked_of_each_member() -> None:
+    membership = joined("bob", "ann", partitions=7)
+    membership.join("cat", 0)
+    membership.release(6, 0)
+    assert [tuple(each) for each in membership.assignments()] == [
+        (member, membership.partitions_of(name), membership.revoking_from(name))
+        for name, member in sorted(membership.members.items())
+    ]
+    assert any(each.revoking for each in membership.assignments())
+
+
+def test_partitions_are_in_order_however_they_are_released() -> None:
+    membership = Membership(4)
+    membership.join("ann", 0)
+    for partition in (2, 0, 3, 1):
+        membership.release(partition, 0)
+    assert membership.partitions_of("ann") == (0, 1, 2, 3)
+
+
 def test_a_partition_is_handed_over_by_itself_as_soon_as_it_is_released() -> None:
     membership = joined("ann")
     rebalance = membership.join("bob", 100)
