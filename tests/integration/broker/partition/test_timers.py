@@ -11,7 +11,16 @@ from goq.broker.partition.ready_state import ReadyState
 from goq.clock import ManualClock
 from goq.frame.encoder import Columns, encode_frame
 from goq.frame.view import FrameView
-from tests.support.broker.harness import ack, broker_on, leased, options, publish, run
+from tests.support.broker.harness import (
+    ack,
+    broker_on,
+    leased,
+    options,
+    publish,
+    quiet,
+    run,
+)
+from tests.support.broker.partition_internals import event_log, state_of
 from tests.support.eventually import until
 
 
@@ -70,5 +79,36 @@ def test_delayed_messages_that_could_not_be_read_are_read_again_though_nothing_e
             assert len(tries) == 3
             found = await topic.receiver.receive("g", options())
             assert [value for _, _, value in leased(found)] == [b"later"]
+
+    run(main())
+
+
+@pytest.mark.parametrize("ahead_ms", [60_000, 0])
+def test_a_new_leader_reckons_times_by_its_own_clock_and_sets_its_timer_for_them(
+    tmp_path: Path, ahead_ms: int
+) -> None:
+    async def main() -> None:
+        clock = ManualClock()
+        async with broker_on(tmp_path, clock=clock) as broker:
+            topic = await broker.topic_admin.create("t")
+            await publish(topic, b"a")
+            (partition,) = topic.partitions
+            found = await topic.receiver.receive("g", options(visibility_ms=20))
+            last_event_us = clock.wall_us()
+            clock.advance_ms(ahead_ms)
+            partition.take_over_times("n2", last_event_us, lambda _node: ahead_ms)
+            state = state_of(partition)
+            assert state.clock_node == "n2"
+            assert state.next_timer_ms("g") == found[0].deadline_ms + ahead_ms
+            at = event_log(partition).end_offset
+            partition.take_over_times("n2", last_event_us, lambda _node: ahead_ms)
+            await quiet(partition)
+            assert event_log(partition).end_offset == at + 1
+            clock.advance_ms(10)
+            partition._timers._on_time()
+            assert partition.group_counts("g", clock.wall_ms()).leased == 1
+            assert topic.stats.expired_messages == 0
+            clock.advance_ms(10)
+            await until(lambda: partition.group_counts("g", clock.wall_ms()).ready == 1)
 
     run(main())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from pathlib import Path
 from typing import Any
@@ -370,3 +371,55 @@ def test_a_trace_of_many_steps_is_put_together_in_a_thread(
 
     run(main())
     assert (threads != [threading.get_ident()]) is is_large
+
+
+class _CountedTracer(Tracer):
+    """A tracer that counts its looks."""
+
+    looks = 0
+
+    async def trace(self, *asked: Any) -> Trace:
+        found = await super().trace(*asked)
+        self.looks += 1
+        return found
+
+
+def test_a_trace_is_followed_until_something_is_done_to_the_message_or_to_a_copy(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        async with broker_on(tmp_path) as broker:
+            topic = await broker.topic_admin.create("t")
+            await publish(topic, b"a")
+            tracing, first = _CountedTracer(broker), MessageId("t", 0, 0)
+
+            async def follow(seen: int) -> asyncio.Task[Trace]:
+                """Wait for more steps than those; return once it has looked."""
+                looks = tracing.looks
+                following = tracing.follow(first, seen=seen, wait_ms=60_000)
+                began = asyncio.ensure_future(following)
+                await until(lambda: tracing.looks > looks)
+                await asyncio.sleep(0)
+                return began
+
+            assert names(await (await follow(0))) == ["PUBLISHED"]
+            waiting = await follow(1)
+            assert not waiting.done()
+            found = await topic.receiver.receive("g", options())
+            assert names(await waiting) == ["PUBLISHED", "DELIVERED"]
+            await topic.settler.reject("g", receipts(found), "bad")
+            await left(topic)
+            seen = len((await tracing.trace(first)).steps)
+            waiting = await follow(seen)
+            assert not waiting.done()
+            (dead,) = (each for name, each in broker.topics.items() if name != "t")
+            await dead.receiver.receive("reader", options())
+            more = await waiting
+            assert len(more.steps) > seen
+            for wait_ms in (0, 1):
+                looks = tracing.looks
+                soon = await tracing.follow(first, seen=1_000, wait_ms=wait_ms)
+                assert soon.steps == more.steps
+                assert tracing.looks > looks
+
+    run(main())

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from goq.broker.broker import Broker
 from goq.broker.topic.publisher import RoutedMessage
-from goq.errors import InvalidInput, NotAllowed, TopicExists, TopicNotFound
+from goq.errors import InvalidInput, NotAllowed, TimedOut, TopicExists, TopicNotFound
 from goq.model import Message
 from goq.storage.node_db import DoubtKind, TopicDoubt, TopicRow
 from tests.support.broker.harness import (
+    BrokenDisk,
     MemoryMetadata,
     broker_on,
     leased,
@@ -224,5 +229,83 @@ def test_only_the_topic_that_is_meant_is_dropped(tmp_path: Path) -> None:
             await broker.topic_admin.drop("t", TOPIC_ID)
             assert "t" not in broker.topics
             assert not folder.exists()
+
+    run(test())
+
+
+class _AdoptingMetadata(MemoryMetadata):
+    """A metadata store that takes topics with their groups."""
+
+    async def adopt_topic(
+        self, topic: TopicRow, groups: Mapping[str, Mapping[str, str]], epoch: int
+    ) -> None:
+        self.epoch = max(self.epoch, epoch)
+        await self.put_topic(topic)
+        for name, own in groups.items():
+            await self.put_group(topic.name, name, own)
+
+
+def test_a_topic_is_adopted_with_its_files_groups_and_messages_and_only_once(
+    tmp_path: Path,
+) -> None:
+    async def test() -> None:
+        elsewhere = MemoryMetadata()
+        async with broker_on(tmp_path / "from", metadata=elsewhere) as broker:
+            await publish(await broker.topic_admin.create("t"), b"a", b"b")
+        row = elsewhere.rows["t"]
+        metadata = _AdoptingMetadata()
+        async with broker_on(tmp_path / "to", metadata=metadata) as broker:
+            admin, target = broker.topic_admin, tmp_path / "to" / "topics" / row.folder
+            put = partial((tmp_path / "from" / "topics" / row.folder).rename, target)
+            with pytest.raises(NotAllowed):
+                await admin.adopt(row._replace(name="__audit"), {}, 9, put)
+            await admin.adopt(row, {"g": {"visibility_timeout": "7s"}}, 9, put)
+            topic = broker.topic("t")
+            assert (topic.id, topic.groups["g"], metadata.epoch) == (
+                row.id,
+                {"visibility_timeout": "7s"},
+                9,
+            )
+            found = await topic.receiver.receive("g", options())
+            assert [value for _, _, value in leased(found)] == [b"a", b"b"]
+            with pytest.raises(TopicExists):
+                await admin.adopt(row, {}, 9, put)
+            assert broker.topic("t") is topic
+
+    run(test())
+
+
+def test_an_adopted_topic_that_cannot_be_opened_may_be_there_nevertheless(
+    tmp_path: Path,
+) -> None:
+    async def test() -> None:
+        metadata, disk = _AdoptingMetadata(), BrokenDisk()
+        row = TopicRow("t", 1, {}, id=TOPIC_ID)
+        async with broker_on(tmp_path, metadata=metadata, disk=disk) as broker:
+            disk.fail("open", row.folder, errno.EIO)
+            with pytest.raises(TimedOut):
+                await broker.topic_admin.adopt(row, {}, 1, lambda: None)
+            assert "t" in metadata.rows
+            disk.heal()
+        async with broker_on(tmp_path, metadata=metadata) as broker:
+            assert broker.topic("t").id == TOPIC_ID
+
+    run(test())
+
+
+def test_the_topic_of_the_audit_trail_is_made_once_and_clients_cannot_make_it(
+    tmp_path: Path,
+) -> None:
+    async def test() -> None:
+        metadata = MemoryMetadata()
+        async with broker_on(tmp_path, metadata=metadata, partitions=4) as broker:
+            admin = broker.topic_admin
+            first, second = await asyncio.gather(admin.audit_topic(), admin.audit_topic())
+            assert first is second is await admin.audit_topic() is broker.topics["__audit"]
+            assert metadata.created == first.partitions.count == 1
+            assert first.settings.attempts_max is None
+        async with broker_on(tmp_path, metadata=metadata) as broker:
+            assert await broker.topic_admin.audit_topic() is broker.topics["__audit"]
+            assert metadata.created == 1
 
     run(test())
