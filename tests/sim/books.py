@@ -1,18 +1,34 @@
-"""What clients did and were told, and what is wrong with it."""
+"""What clients did and were told, and what is wrong with it.
+
+Values are never sent twice, so a message is known by its value. A copy that a redrive made of it is
+known by its value and its number.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
 
+from goq.model import Message
 from tests.sim.environment.world import World
 
 _EARLY_S_MAX = 0.21
 """By how much a lease may end early at another leader, with what clocks drift in its time."""
 
 
+def name_of(message: Message) -> bytes:
+    """Return what a message is known by: its value, and behind ``^`` its redrives, if any."""
+    redrives = dict(message.headers).get("goq-redrives")
+    return (message.value or b"") + (b"" if redrives is None else b"^" + redrives)
+
+
+def sent_value(name: bytes) -> bytes:
+    """Return the value that was sent of a message."""
+    return name.partition(b"^")[0]
+
+
 class Books:
-    """Of one topic and one group. Values are never sent twice, so a value is a message."""
+    """Of one topic and one group."""
 
     def __init__(self, world: World) -> None:
         self.sent: dict[bytes, tuple[bytes, int]] = {}
@@ -72,7 +88,7 @@ class Books:
         before another that was asked for later.
         """
         fail = self._world.fail
-        if value not in self.sent:
+        if sent_value(value) not in self.sent:
             fail(f"{partition}:{offset} holds {value!r}, which was never sent")
             return
         self.show(value, partition, offset)
@@ -84,7 +100,7 @@ class Books:
         is_early = asked_s >= before_s and now_s < before_s + lease_s - _EARLY_S_MAX
         if is_early and is_exclusive(before_s):
             fail(f"{value!r} came again {now_s - before_s:.3f} s after it was asked for")
-        key, deliver_at_ms = self.sent[value]
+        key, deliver_at_ms = self.sent[sent_value(value)]
         if deliver_at_ms > latest_ms:
             fail(f"{value!r} came {deliver_at_ms - latest_ms} ms early")
         self.delivered[value] += 1

@@ -3,34 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import lru_cache, partial
-from pathlib import Path
-from typing import NamedTuple
-from weakref import WeakKeyDictionary
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from goq.broker.partition.loader import open_partition
 from goq.clock import ManualClock
 from goq.cluster.metadata.state import MetadataState, PartitionMetadata, encode_state
 from goq.cluster.replication.protocol import PartitionKey
-from goq.errors import GoqError
-from goq.frame.header import ALIGNMENT_BYTES, MAGIC, parse_header
-from goq.frame.validation import check_body_crc
-from goq.frame.view import FrameView
-from goq.storage.journal.journal import JOURNAL_DIR, NodeJournal
-from goq.storage.log.log import Log
-from tests.sim.books import Books
-from tests.sim.cluster import DEAD_LETTERS, GROUP, NAMES, PARTITIONS, SETTINGS, TOPIC, Cluster
-from tests.sim.environment.machine import Machine
+from tests.sim.books import Books, name_of
+from tests.sim.cluster import GROUP, NAMES, PARTITIONS, SETTINGS, TOPIC, Cluster
+from tests.sim.logs import (
+    LOGS,
+    bytes_of,
+    frames_in,
+    from_same_start,
+    messages_of,
+    stable_bytes,
+    stable_files,
+)
 from tests.sim.process import Process
 from tests.support.broker.context import context_on
 from tests.support.broker.partition_internals import state_of
 from tests.support.delivery.model import canonical
-from tests.support.storage.disk import InlineExecutor, SimulatedDisk, _Inode
 
-LOGS = ("messages", "events")
 MIN_INSYNC = 2
 _LOOK_S = 0.5
 _LOOK_S_MAX = 4.0
@@ -38,18 +33,6 @@ _RESTARTS = 0.25
 """The share of acknowledged batches that are looked for in what disks would recover."""
 _CLOCK_NOTICED_S = 5.0
 _BASE_MS = ManualClock().wall_ms()
-
-_RESTARTED: WeakKeyDictionary[SimulatedDisk, tuple[int, SimulatedDisk]] = WeakKeyDictionary()
-"""By disk: the number of its operations, and what :func:`_restarted` returned then."""
-
-
-class Frame(NamedTuple):
-    """A frame in a log's files."""
-
-    position: int
-    size_bytes: int
-    start: int
-    end: int
 
 
 class Checks:
@@ -138,10 +121,10 @@ class Checks:
         needed = min(copies if is_unchanged else MIN_INSYNC, self._replicas())
         self._world.counts["batches acknowledged on all disks"] += needed == len(NAMES)
         machines = (*self._cluster.machines.values(), *self._cluster.retired)
-        self._check_synced(values, [_stable_files(machine) for machine in machines], needed)
+        self._check_synced(values, [stable_files(machine) for machine in machines], needed)
         if self._random.random() < _RESTARTS:
             number = self._books.acknowledged[values[0]][0]
-            recovered = [[_stable_bytes(machine, number, "messages")] for machine in machines]
+            recovered = [[stable_bytes(machine, number, "messages")] for machine in machines]
             self._check_synced(values, recovered, needed)
 
     def _check_synced(
@@ -192,12 +175,12 @@ class Checks:
             return
         for log, safe in zip(LOGS, leading.progress.high_watermark, strict=True):
             assert leader is not None
-            own = _stable_bytes(leader.machine, key.number, log)
+            own = stable_bytes(leader.machine, key.number, log)
             is_lost = partial(replica.lost_gaps.cover, LOGS.index(log))
             for name in partition.in_sync:
                 if name in self._cluster.lost or name not in self._cluster.machines:
                     continue
-                other = _stable_bytes(self._cluster.machines[name], key.number, log)
+                other = stable_bytes(self._cluster.machines[name], key.number, log)
                 what = f"{key.number}/{log} of {leader.name} and {name}"
                 self._compare(what, own, other, safe, is_lost)
 
@@ -208,9 +191,9 @@ class Checks:
 
         The leader deletes segments of events first.
         """
-        own, other = _from_same_start(own, other)
+        own, other = from_same_start(own, other)
         needed, end = 0, 0
-        for frame in _frames(own):
+        for frame in frames_in(own):
             if frame.start >= safe:
                 break
             needed, end = frame.position + frame.size_bytes, frame.end
@@ -298,7 +281,7 @@ class Checks:
         """Whether all replicas have the same frames, and nothing else but damage."""
         topic = self._cluster.topic()
         return topic is not None and all(
-            len({_bytes(machines[name], number, log) for name in partition.replicas}) == 1
+            len({bytes_of(machines[name], number, log) for name in partition.replicas}) == 1
             for machines in (self._cluster.machines,)
             for number, partition in enumerate(topic.partitions)
             for log in LOGS
@@ -325,10 +308,11 @@ class Checks:
         rebuilt = open_partition(directory, context, SETTINGS)
         return bool(canonical(rebuilt.state) == canonical(live._state))
 
-    def logs(self) -> None:
+    def logs(self, died: set[bytes]) -> None:
         """Check, when all nodes have stopped, that all have what was acknowledged, each once.
 
-        Whoever led as it ended wrote a last snapshot; not all others were there to have it, too.
+        What ``died`` need not have been delivered. Whoever led as it ended wrote a last snapshot;
+        not all others were there to have it, too.
         Where metadata may diverge, a node may stop while it copies a replica anew.
         """
         fail = self._world.fail
@@ -339,19 +323,21 @@ class Checks:
         assert topic is not None
         for number, partition_state in enumerate(topic.partitions):
             replicas = partition_state.replicas
-            copies = {name: _bytes(machines[name], number, "messages") for name in replicas}
+            copies = {name: bytes_of(machines[name], number, "messages") for name in replicas}
             replicas = tuple(sorted(replicas, key=lambda name: -len(copies[name])))
             whole = copies[replicas[0]]
             for copy in copies.values():
                 if copy != whole and not (self.may_diverge and whole.startswith(copy)):
                     fail(f"messages of {number} differ in the end")
             for name in replicas[1:]:
-                events = [_bytes(machines[each], number, "events") for each in (replicas[0], name)]
-                one, other = _from_same_start(*events)
+                events = [
+                    bytes_of(machines[each], number, "events") for each in (replicas[0], name)
+                ]
+                one, other = from_same_start(*events)
                 least = min(len(one), len(other))
                 if one[:least] != other[:least]:
                     fail(f"events of {number} differ in the end")
-            values = list(_values(machines[replicas[0]], number))
+            values = [name_of(m) for m in messages_of(machines[replicas[0]], number)]
             if len(values) != len(set(values)):
                 fail(f"something is stored twice in {number}")
             for value, (partition, offset) in self._books.acknowledged.items():
@@ -360,26 +346,9 @@ class Checks:
             for (partition, offset), value in self._books.shown.items():
                 if partition == number and values[offset : offset + 1] != [value]:
                     fail(f"{value!r} was shown at {offset} of {number}, and is not there")
-        letters = self._check_dead_letters()
-        missing = self._books.acknowledged.keys() - self._books.delivered.keys() - letters
+        missing = self._books.acknowledged.keys() - self._books.delivered.keys() - died
         if missing:
             fail(f"{len(missing)} acknowledged messages were never delivered: {min(missing)!r}")
-
-    def _check_dead_letters(self) -> set[bytes]:
-        """Check that what died has one letter, and what was acked none; return those with one."""
-        fail, letters = self._world.fail, Counter[bytes]()
-        for number in range(PARTITIONS):
-            found = [_values(m, number, DEAD_LETTERS) for m in self._cluster.machines.values()]
-            letters.update(max(map(list[bytes], found), key=len))
-        for value, count in letters.items():
-            if count > 1:
-                fail(f"{value!r} has {count} dead letters")
-            if value in self._books.acked_s:
-                fail(f"{value!r} was acked, and is a dead letter")
-        for value in self._books.rejected_s.keys() - letters.keys():
-            fail(f"{value!r} was rejected, and has no dead letter")
-        self._world.counts["dead letters"] += len(letters)
-        return set(letters)
 
 
 def _ends(process: Process, key: PartitionKey) -> object:
@@ -391,113 +360,3 @@ def _ends(process: Process, key: PartitionKey) -> object:
     if replica.as_leader is not None:
         return replica.as_leader.progress.ends
     return None if replica.as_follower is None else replica.as_follower.position.ends
-
-
-def paths(machine: Machine, number: int, log: str) -> list[Path]:
-    """Return the segments of a log, in order."""
-    folder = re.compile(rf"{machine.folder}/topics/{TOPIC}(~\w+)?/{number}/{log}/[^/]+\.log")
-    return [Path(path) for path in sorted(filter(folder.fullmatch, machine.disk._inodes))]
-
-
-def _bytes(machine: Machine, number: int, log: str) -> bytes:
-    found = (machine.disk.read_all(path) for path in paths(machine, number, log))
-    return b"".join(map(_sound, found))
-
-
-def _restarted(machine: Machine) -> SimulatedDisk:
-    """Return the disk as it would be after a power cut that takes everything, and a start."""
-    disk = machine.disk
-    known = _RESTARTED.get(disk)
-    if known is None or known[0] != disk.operations:
-        topics, journal = machine.folder / "topics", machine.folder / JOURNAL_DIR
-        copy = SimulatedDisk()
-        copy._dirs = set(disk._dirs)
-        kept = f"{topics}/", f"{journal}/"
-        for path, inode in disk._inodes.items():
-            if path.startswith(kept):
-                copy._inodes[path] = _Inode(inode.stable)
-        NodeJournal.open(copy, journal, topics, InlineExecutor(), ManualClock())
-        known = _RESTARTED[disk] = disk.operations, copy
-    return known[1]
-
-
-def _stable_files(machine: Machine) -> list[bytearray]:
-    """Return what would be in the files of messages and of the journal after a power cut."""
-    kept = f"{machine.folder}/topics/{TOPIC}", f"{machine.folder / JOURNAL_DIR}/"
-    return [n.stable for path, n in machine.disk._inodes.items() if path.startswith(kept)]
-
-
-def _stable_bytes(machine: Machine, number: int, log: str) -> bytes:
-    """Return the sound frames that would be there after a power cut and a start."""
-    disk = _restarted(machine)
-    found = (disk.read_all(path) for path in paths(machine, number, log))
-    return b"".join(map(_sound, found))
-
-
-@lru_cache(maxsize=512)  # most segments are as they were at the last look
-def _sound(data: bytes) -> bytes:
-    """Return the sound frames: a replica has a gap where another has damaged bytes."""
-    pieces, position, begin = list[bytes](), 0, 0
-    while position < len(data):
-        size_bytes = _sound_bytes(data, position)
-        if not size_bytes:
-            pieces.append(data[begin:position])
-            begin = position + ALIGNMENT_BYTES
-        position += size_bytes or ALIGNMENT_BYTES
-    return b"".join([*pieces, data[begin:]])
-
-
-def _sound_bytes(data: bytes, position: int) -> int:
-    """Return the size of the frame at a position, 0 if none is sound there."""
-    if not data.startswith(MAGIC, position):
-        return 0
-    try:
-        view = FrameView.parse(data, position)
-        check_body_crc(view)
-    except GoqError:
-        return 0
-    return view.header.frame_bytes
-
-
-def _frames(data: bytes) -> Iterator[Frame]:
-    """Return the whole frames that bytes begin with; what was never synced may end them."""
-    position = 0
-    while True:
-        try:
-            header = parse_header(data, position)
-        except GoqError:
-            return
-        end = position + header.frame_bytes
-        if end > len(data):
-            return
-        yield Frame(position, header.frame_bytes, header.base_offset, header.end_offset)
-        position = end
-
-
-def _from_same_start(one: bytes, other: bytes) -> tuple[bytes, bytes]:
-    """Return both logs from the first offset that both have, if there is one."""
-    starts = [next((frame.start for frame in _frames(data)), 0) for data in (one, other)]
-    first, second = (_from_offset(data, max(starts)) for data in (one, other))
-    return first, second
-
-
-def _from_offset(data: bytes, start: int) -> bytes:
-    found = (frame.position for frame in _frames(data) if frame.start >= start)
-    return data[next(found, len(data)) :]
-
-
-def _values(machine: Machine, number: int, topic: str = TOPIC) -> Iterator[bytes]:
-    """Yield the values of a partition, none if it is not on this machine."""
-    topics = machine.folder / "topics"
-    names = [n for n in machine.disk.names(topics) if n.partition("~")[0] == topic]
-    for folder in [topics / name / str(number) / "messages" for name in names]:
-        yield from _logged_values(machine, folder)
-
-
-def _logged_values(machine: Machine, folder: Path) -> Iterator[bytes]:
-    log = Log.open(folder, machine.disk)
-    reading = log.reader.read(0, log.end_offset, messages_max=2**40, bytes_max=2**40)
-    assert not reading.damage
-    for frame in reading.frames:
-        for value in frame.values(0, frame.header.message_count):
-            yield value or b""

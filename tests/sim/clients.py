@@ -16,7 +16,7 @@ from goq.frame.encoder import Columns, ProducerMark, encode_frame
 from goq.frame.hashes import partition_of
 from goq.frame.view import FrameView
 from goq.model import Receipt, fenced_id_of
-from tests.sim.books import Books
+from tests.sim.books import Books, name_of
 from tests.sim.checks import Checks
 from tests.sim.cluster import (
     DEAD_LETTERS,
@@ -28,7 +28,7 @@ from tests.sim.cluster import (
     Cluster,
 )
 from tests.sim.process import Process
-from tests.support.broker.harness import leased
+from tests.support.broker.harness import leased_messages
 
 T = TypeVar("T")
 _PATIENCE_S = 1.5
@@ -75,13 +75,13 @@ class Clients:
         """Make a topic, however often it takes."""
         while True:
             try:
-                await self._ask(
+                await self.ask(
                     lambda p: p.broker.topic_admin.create(name, partitions, settings.written())
                 )
             except TopicExists:
                 return
             except GoqError:
-                await self._pause(0.1)
+                await self.pause(0.1)
             else:
                 return
 
@@ -93,7 +93,7 @@ class Clients:
             first = sequences[partition]
             sequences[partition] += count
             await self.publish(number, partition, first, count, self._any)
-            await self._pause(0.06 * self._world.pace)
+            await self.pause(0.06 * self._world.pace)
 
     async def publish(
         self, number: int, partition: int, first: int, count: int, choose: Callable[[], Process]
@@ -127,13 +127,13 @@ class Clients:
 
         while True:
             try:
-                return (await self._ask(publish, choose())).offset
+                return (await self.ask(publish, choose())).offset
             except OutOfOrderSequence as error:  # all before it was acknowledged
                 self._world.fail(f"a producer was refused for good: {error}")
-                await self._pause(1.0)
+                await self.pause(1.0)
             except GoqError:
                 self._world.counts["publishes sent again"] += 1
-                await self._pause(0.05)
+                await self.pause(0.05)
 
     async def consume(self, number: int) -> None:
         """Receive and ack, or reject; some of it is left to expire."""
@@ -149,16 +149,17 @@ class Clients:
             process = self._probably_a_leader()
             asked_s = self._world.loop.time()
             try:
-                deliveries = await self._ask(receive, process)
+                deliveries = await self.ask(receive, process)
             except GoqError:
-                await self._pause(0.05)
+                await self.pause(0.05)
                 continue
             for delivery in deliveries:
                 await self._handle(process, delivery, asked_s)
 
     async def _handle(self, process: Process, delivery: LeasedBatch, asked_s: float) -> None:
         values = []
-        for offset, attempt, value in leased([delivery]):
+        for offset, attempt, message in leased_messages([delivery]):
+            value = name_of(message)
             values.append(value)
             self._world.counts["redeliveries"] += attempt > 1
             self._books.deliver(
@@ -174,7 +175,7 @@ class Clients:
         dropped = _DROPPED_OF_MORTAL if self.has_dead_letters else _DROPPED
         if self._random.random() < dropped and not self.is_calm:
             return
-        await self._pause(0.05)
+        await self.pause(0.05)
         fenced_id = fenced_id_of(process.broker.topic(TOPIC).id)
         receipts = [
             Receipt(delivery.partition, delivery.token, start, end, fenced_id)
@@ -190,7 +191,7 @@ class Clients:
             return await settler.acknowledge(GROUP, receipts)
 
         try:
-            _, lost = await self._ask(settle, process)
+            _, lost = await self.ask(settle, process)
         except GoqError:
             return
         if lost:
@@ -213,11 +214,11 @@ class Clients:
                 return leader
         return self._any()
 
-    async def _ask(
+    async def ask(
         self, work: Callable[[Process], Awaitable[T]], process: Process | None = None
     ) -> T:
         process = process or self._any()
-        await self._pause(0.001)
+        await self.pause(0.001)
         if process.is_dead:
             raise Unavailable("nobody listens")
         answer = await process.ask(lambda: work(process), _PATIENCE_S)
@@ -226,5 +227,5 @@ class Clients:
             raise Unavailable("the answer was lost")
         return answer
 
-    async def _pause(self, mean_s: float) -> None:
+    async def pause(self, mean_s: float) -> None:
         await asyncio.sleep(self._random.expovariate(1 / mean_s))

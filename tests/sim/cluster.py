@@ -204,11 +204,11 @@ class Cluster:
             return []
         return [PartitionKey(TOPIC, topic.topic_id, number) for number in range(PARTITIONS)]
 
-    def leader_of(self, number: int) -> Process | None:
+    def leader_of(self, number: int, name: str = TOPIC) -> Process | None:
         """Return who leads a partition, as the newest state says, if it does so already."""
-        topic = self.topic()
-        name = None if topic is None else topic.partitions[number].leader
-        process = None if name is None else self.processes.get(name)
+        topic = self.state.topics.get(name)
+        leader = None if topic is None else topic.partitions[number].leader
+        process = None if leader is None else self.processes.get(leader)
         if process is None or not process.is_ready or process.is_dead:
             return None
         return process

@@ -7,6 +7,8 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 from unittest.mock import patch
 
+from goq.broker.dlq import redrive
+from goq.broker.outbox.worker import OutboxWorker
 from goq.broker.partition import partition
 from goq.cluster.controller import controller, runner
 from goq.cluster.controller.controller import _ControllerPass
@@ -19,8 +21,9 @@ from goq.cluster.replication.follower import FollowerReplica
 from goq.cluster.replication.leader import LeaderReplica
 from goq.cluster.replication.progress import LogOffsets, ReplicaProgress
 from goq.cluster.replication.protocol import PartitionUpdate, Position
+from goq.delivery.outbox import OutboxEntry
 from goq.storage.log.segment import WriteBatch
-from tests.sim import patches
+from tests.sim.environment import patches
 from tests.support.cluster.replication.loop import SimExecutor
 from tests.support.storage.disk import _SimulatedFile
 
@@ -183,6 +186,33 @@ def _a_dead_letter_leaves_before_it_is_safe() -> AbstractContextManager[Any]:
     return patch.object(partition.Partition, "recorded", recorded)
 
 
+def _a_redrive_is_acknowledged_before_it_is_safe() -> AbstractContextManager[Any]:
+    async def wait_for_none(_pending: object) -> None:
+        pass
+
+    return patch.object(redrive, "wait_for_all", wait_for_none)
+
+
+def _an_outbox_does_not_look_at_its_target() -> AbstractContextManager[Any]:
+    """When it begins anew, it publishes its first entry whatever the target has of it."""
+    look, publish = OutboxWorker._next_sequence, OutboxWorker._publish_copies
+
+    async def begin(self: OutboxWorker, *arguments: Any) -> None:
+        self.has_begun = True  # type: ignore[attr-defined]
+        await publish(self, *arguments)
+
+    def first(
+        self: OutboxWorker, entry: OutboxEntry, reached: tuple[int, int] | None
+    ) -> tuple[int, int]:
+        epoch, sequence = look(self, entry, reached)
+        if self.has_begun:  # type: ignore[attr-defined]
+            self.has_begun = False  # type: ignore[attr-defined]
+            return epoch + 1, entry.first_sequence
+        return epoch, sequence
+
+    return patch.multiple(OutboxWorker, _publish_copies=begin, _next_sequence=first)
+
+
 MUTATIONS: dict[str, Mutation] = {
     "topics are visited as they were made": _topics_are_visited_as_they_were_made,
     "raft answers before it syncs": _raft_answers_before_it_syncs,
@@ -199,4 +229,6 @@ MUTATIONS: dict[str, Mutation] = {
     "logs are not cut where they part": _logs_are_not_cut_where_they_part,
     "a leader counts what it has not synced": _a_leader_counts_what_it_has_not_synced,
     "a dead letter leaves before it is safe": _a_dead_letter_leaves_before_it_is_safe,
+    "a redrive is acknowledged before it is safe": _a_redrive_is_acknowledged_before_it_is_safe,
+    "an outbox does not look at its target": _an_outbox_does_not_look_at_its_target,
 }

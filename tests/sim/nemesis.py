@@ -10,11 +10,12 @@ from pathlib import Path
 
 from goq.broker.metadata import TopicReplication
 from goq.errors import CorruptData, GoqError, StorageFailed
-from tests.sim.checks import LOGS, MIN_INSYNC, Checks, paths
+from tests.sim.checks import MIN_INSYNC, Checks
 from tests.sim.cluster import NAMES, PARTITIONS, TOPIC, Cluster
 from tests.sim.faults.links import LinkFaults
 from tests.sim.faults.operators import Operators
 from tests.sim.faults.target import Targets
+from tests.sim.logs import LOGS, paths
 
 _CHANGES_TO_LEAVE_BEHIND = 150  # more than Raft's small log holds
 

@@ -10,15 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from goq import limits
-from tests.sim.availability import LoneFault
 from tests.sim.books import Books
 from tests.sim.checks import Checks
 from tests.sim.clients import Clients
 from tests.sim.cluster import NAMES, Cluster, run_in
+from tests.sim.dead_letters import DeadLetters
 from tests.sim.environment.network import Network
+from tests.sim.environment.patches import product_in
 from tests.sim.environment.world import World
+from tests.sim.faults.lone_fault import LoneFault
 from tests.sim.nemesis import Nemesis
-from tests.sim.patches import product_in
 
 PRODUCERS = CONSUMERS = 2
 PEACE_S = 20.0
@@ -87,6 +88,7 @@ class _Life:
         self.books = Books(world)
         self.checks = Checks(self.cluster, self.books)
         self.clients = Clients(self.cluster, self.books, self.checks)
+        self.dead_letters = DeadLetters(self.cluster, self.books, self.clients)
         self.nemesis = Nemesis(self.cluster, self.checks)
         nemesis = self.nemesis
         self.lone = LoneFault(
@@ -109,6 +111,8 @@ class _Life:
         await self.clients.make_topics()
         producers = [asyncio.ensure_future(self.clients.produce(n)) for n in range(PRODUCERS)]
         consumers = [asyncio.ensure_future(self.clients.consume(n)) for n in range(CONSUMERS)]
+        if self.clients.has_dead_letters:
+            others.append(asyncio.ensure_future(self.dead_letters.keep_redriving()))
         rotting = asyncio.ensure_future(nemesis.rot())
         if each_fault:
             await nemesis.torment_with_each()
@@ -130,7 +134,13 @@ class _Life:
             other.cancel()
         for name in self.cluster.names:
             await self.cluster.stop(name)
-        self.checks.logs()
+        self.checks.logs(self.dead_letters.check() if self.clients.has_dead_letters else set())
+
+    def _is_done(self) -> bool:
+        """Whether the group has done all there is, and no dead letter is left."""
+        if self.clients.has_dead_letters and not self.dead_letters.are_redriven():
+            return False
+        return self.checks.is_done()
 
     async def _end(
         self, producers: list[asyncio.Future[None]], consumers: list[asyncio.Future[None]]
@@ -139,7 +149,7 @@ class _Life:
         await until(lambda: all(p.done() for p in producers), "producers", PEACE_S)
         for producer in producers:
             producer.result()
-        await until(self.checks.is_done, "the group has done all", PEACE_S)
+        await until(self._is_done, "the group has done all", PEACE_S)
         for consumer in consumers:
             consumer.cancel()
         await asyncio.wait(consumers)

@@ -2,5 +2,6 @@
 
 target     the nodes that a fault strikes
 links      cuts, delays and repeated calls
+lone_fault one long fault, during which the others go on
 operators  nodes that join, leave and lose their disks, partitions that move
 """

@@ -6,7 +6,7 @@ import asyncio
 import errno
 import os
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
@@ -363,7 +363,11 @@ def options(
 
 def leased(deliveries: Sequence[LeasedBatch]) -> list[tuple[int, int, bytes]]:
     """Return the offset, attempt and value of every message handed over."""
-    found = []
+    return [(offset, attempt, m.value or b"") for offset, attempt, m in leased_messages(deliveries)]
+
+
+def leased_messages(deliveries: Sequence[LeasedBatch]) -> Iterator[tuple[int, int, Message]]:
+    """Yield the offset, the attempt and the content of every message handed over."""
     for delivery in deliveries:
         seen = [view.header.base_offset for view in delivery.frames]
         assert len(set(seen)) == len(seen), "a frame is sent once"
@@ -376,8 +380,7 @@ def leased(deliveries: Sequence[LeasedBatch]) -> list[tuple[int, int, bytes]]:
                 ]
                 index = offset - view.header.base_offset
                 (message,) = view.messages(index, index + 1)
-                found.append((offset, attempt, message.value or b""))
-    return found
+                yield offset, attempt, message
 
 
 def receipts(deliveries: Sequence[LeasedBatch], topic_id: int = 0) -> list[Receipt]:
