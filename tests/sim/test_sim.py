@@ -128,7 +128,7 @@ def test_the_other_nodes_publish_while_one_is_struck(seed: int) -> None:
     assert run(seed, lone_fault=True).broken == []
 
 
-@pytest.mark.parametrize("seed", first_of(range(1, 41), quick=4))
+@pytest.mark.parametrize("seed", first_of(range(1, 41), quick=2))
 @pytest.mark.parametrize("lone_fault", [False, True])
 def test_what_dies_has_one_dead_letter_and_each_letter_one_copy(
     seed: int, lone_fault: bool
