@@ -29,7 +29,7 @@ from goq.errors import (
     TooManyRequests,
 )
 from goq.frame.encoder import ProducerMark
-from goq.model import Message
+from goq.model import Acks, Message
 from goq.storage.log.log import Log, LogConfig
 from tests.support.broker.harness import BrokenDisk, frame, run
 from tests.support.eventually import until
@@ -316,6 +316,31 @@ def test_closing_makes_what_is_queued_durable_and_takes_nothing_more(tmp_path: P
         log = Log.open(tmp_path / "log", BrokenDisk())
         assert log.end_offset == 2
         log.close()
+
+    _run(tmp_path, test)
+
+
+def test_a_log_that_is_aborted_refuses_everything_with_the_same_error(tmp_path: Path) -> None:
+    async def test(setup: _Setup) -> None:
+        commit, error = setup.commit, ShuttingDown("another node leads")
+        await commit.append(frame(b"stored"))
+        commit.abort(error)
+        ignored: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+        by = SharedBy(ProducerMark(0, 0, 0), Acks.QUORUM, 2)
+        refused: list[Callable[[], object]] = [
+            lambda: commit.check_room(1),
+            lambda: commit.append(frame(b"v")),
+            lambda: commit.append_message(Message(b"v"), 1, by, ignored),
+        ]
+        for ask in refused:
+            with pytest.raises(ShuttingDown) as raised:
+                ask()
+            assert raised.value is error
+        for waits in (commit.run_exclusive(lambda: None), commit.wait_for_commit(1)):
+            with pytest.raises(ShuttingDown):
+                await asyncio.wait_for(waits, 10)
+        assert commit.is_quiet
+        assert setup.values() == [b"stored"]
 
     _run(tmp_path, test)
 

@@ -80,6 +80,10 @@ def test_what_is_deleted_is_read_from_the_archive(tmp_path: Path) -> None:
             await broker.retention_manager.apply()
             (partition,) = broker.topic("t").partitions
             assert partition.log_start_offset == 9
+            stats = broker.topic("t").stats
+            assert (stats.archived_messages, stats.deleted_messages) == (9, 9)
+            sealed = {key[3] for key in metadata.segment_keys if key[2] == "messages"}
+            assert sealed == {9}
             reader = tiered_logs(broker.archive, partition).messages
             assert reader.start_offset == 0
             assert read_all(reader, partition.end_offset) == values

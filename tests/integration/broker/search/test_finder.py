@@ -30,7 +30,7 @@ from goq.frame.encoder import Columns, encode_frame
 from goq.frame.hashes import dedup_hash, key_hash
 from goq.frame.view import FrameView
 from goq.model import Message
-from tests.support.broker.harness import BrokenDisk, broker_on, run
+from tests.support.broker.harness import BrokenDisk, broker_on, run, trim
 from tests.support.broker.partition_internals import message_log
 from tests.support.effort import first_of
 from tests.support.eventually import until
@@ -390,3 +390,24 @@ def test_a_search_without_partitions_is_done() -> None:
     search = TopicSearch([], 10, SearchBudget(1, 1))
     assert search.run(1)
     assert search.bounds() == {}
+
+
+def test_a_found_message_is_read_unless_it_or_its_partition_is_gone(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with broker_on(tmp_path) as broker:
+            topic = await broker.topic_admin.create("t", 2)
+            for number in range(3):
+                await publish_messages(topic, 1, [Message(b"%d" % number)])
+                await topic.partitions[1].trimmer.roll()
+            found = [FoundMessage(1, offset, 0) for offset in range(4)]
+            views = [await broker.finder.read(topic, each) for each in found]
+            assert views[3] is None
+            read = [(v.header.base_offset, *v.values(0, 1)) for v in views[:3] if v is not None]
+            assert read == [(0, b"0"), (1, b"1"), (2, b"2")]
+            await trim(topic.partitions[1], 1)
+            assert await broker.finder.read(topic, found[0]) is None
+            assert await broker.finder.read(topic, found[1]) is not None
+            await topic.resign(1, PartitionOffline(""))
+            assert await broker.finder.read(topic, found[1]) is None
+
+    run(main())

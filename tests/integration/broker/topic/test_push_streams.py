@@ -47,6 +47,21 @@ def test_a_stream_ends_after_its_maximum_of_messages(tmp_path: Path) -> None:
     on_node(tmp_path, test, ordering="none")
 
 
+def test_who_stops_waiting_for_a_stream_is_told_no_end_of_it(tmp_path: Path) -> None:
+    async def test(node: Node) -> None:
+        reader = node.open()
+        await asyncio.sleep(0)
+        reader.task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reader.task
+        assert not reader.is_over
+        await node.publish(b"0")
+        again = asyncio.ensure_future(reader.stream.next())
+        assert [value for batch in await again for _, _, value in leased([batch])] == [b"0"]
+
+    on_node(tmp_path, test)
+
+
 def test_what_a_closed_connection_had_is_ready_again_at_once(tmp_path: Path) -> None:
     async def test(node: Node) -> None:
         await node.publish(b"0", b"1")

@@ -7,10 +7,12 @@ import errno
 from pathlib import Path
 
 import pytest
+from msgspec.structs import astuple
 
 from goq import limits
 from goq.broker.broker import Broker
 from goq.broker.metadata import LocalMetadata
+from goq.broker.runtime.metrics import GroupCounters, TopicCounts
 from goq.broker.topic.publisher import ANY_PARTITION, RoutedMessage
 from goq.clock import ManualClock
 from goq.config.topic import TopicSettings
@@ -23,7 +25,7 @@ from goq.errors import (
     TopicExists,
     TopicNotFound,
 )
-from goq.frame.encoder import Columns, encode_frame
+from goq.frame.encoder import Columns, ProducerMark, encode_frame
 from goq.frame.hashes import partition_of
 from goq.frame.view import FrameView
 from goq.model import Message, Receipt
@@ -33,7 +35,9 @@ from tests.support.broker.harness import (
     MemoryMetadata,
     ack,
     broker_on,
+    frame,
     leased,
+    nack,
     options,
     publish,
     run,
@@ -403,5 +407,44 @@ def test_partitions_that_could_not_be_made_are_made_by_the_next_try(tmp_path: Pa
             for partition in range(6):
                 await publish(topic, b"x", partition=partition)
             assert len(await topic.receiver.receive("g", options())) == 6
+
+    run(main())
+
+
+def test_a_topic_counts_what_is_published_delivered_and_settled_in_it(tmp_path: Path) -> None:
+    async def main() -> None:
+        clock = ManualClock()
+        async with broker_on(tmp_path, clock=clock) as broker:
+            topic = await broker.topic_admin.create("t")
+            assert (topic.stats.last_append_ms, set(astuple(TopicCounts()))) == (0, {0})
+            view, again = frame(b"a", b"b", b"c"), frame(b"d", mark=ProducerMark(7, 1, 0))
+            for each in (view, again, again):
+                await topic.publisher.publish_frames([(0, each)])
+            for count in (2, 1, 1):
+                found = await topic.receiver.receive("g", options(count, visibility_ms=1000))
+                if count == 2:
+                    await ack(topic, "g", found)
+                elif topic.stats.nacked_messages == 0:
+                    await nack(topic, "g", found)
+            clock.advance_ms(1000)
+            await until(lambda: topic.stats.expired_messages == 1)
+            size_bytes = view.header.frame_bytes + again.header.frame_bytes
+            counts = TopicCounts(
+                published_messages=4,
+                published_bytes=size_bytes,
+                duplicate_frames=1,
+                delivered_messages=4,
+                acked_messages=2,
+                nacked_messages=1,
+                expired_messages=1,
+            )
+            assert astuple(topic.stats)[: len(astuple(counts))] == astuple(counts)
+            assert topic.stats.groups == {"g": GroupCounters(4, 2, 1, 1)}
+            assert topic.stats.last_append_ms == clock.wall_ms() - 1000
+            rates = topic.stats.rates(asyncio.get_running_loop().time())
+            assert rates.published_per_s == pytest.approx(4 / rates.window_s)
+            assert rates.published_bytes_per_s == pytest.approx(size_bytes / rates.window_s)
+            assert rates.delivered_per_s == pytest.approx(4 / rates.window_s)
+            assert rates.acked_per_s == pytest.approx(2 / rates.window_s)
 
     run(main())

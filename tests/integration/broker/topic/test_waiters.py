@@ -98,6 +98,28 @@ def test_another_waiter_that_takes_retries_is_woken_and_no_other() -> None:
     run(main())
 
 
+def test_waiters_that_take_no_retries_are_woken_when_they_may() -> None:
+    async def main() -> None:
+        waiters, tasks = Waiters(), dict[str, asyncio.Task[None]]()
+        for name, group, consumer in (
+            ("loud", "g", "c"),
+            ("silent", "g", None),
+            ("silent too", "g", None),
+            ("elsewhere", "other", None),
+        ):
+            tasks[name] = asyncio.ensure_future(waiters.wait(group, 100, consumer=consumer))
+            await asyncio.sleep(0)
+        waiters.wake_silent("g")
+        waiters.wake_silent("nobody")
+        assert waiters.count("g") == 1
+        await asyncio.gather(tasks.pop("silent"), tasks.pop("silent too"))
+        assert not any(task.done() for task in tasks.values())
+        waiters.wake_all()
+        await asyncio.gather(*tasks.values())
+
+    run(main())
+
+
 def test_a_waiter_that_leaves_by_itself_wakes_nobody() -> None:
     async def main() -> None:
         waiters = Waiters()

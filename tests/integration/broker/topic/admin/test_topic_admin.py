@@ -309,3 +309,56 @@ def test_the_topic_of_the_audit_trail_is_made_once_and_clients_cannot_make_it(
             assert metadata.created == 1
 
     run(test())
+
+
+def test_a_topic_from_before_ids_gets_one_for_good_unless_a_user_is_to_decide(
+    tmp_path: Path,
+) -> None:
+    async def test() -> None:
+        metadata = MemoryMetadata()
+        async with broker_on(tmp_path, metadata=metadata) as broker:
+            for name in ("plain", "doubtful"):
+                await broker.topic_admin.create(name)
+        doubt = TopicDoubt(DoubtKind.READ_ONLY, "its file is lost")
+        for row in list(metadata.rows.values()):
+            target = tmp_path / "topics" / row.name
+            metadata.rows[row.name] = row._replace(id=0, doubt=None)
+            folder = tmp_path / "topics" / row.folder
+            if folder != target:
+                folder.rename(target)
+        metadata.rows["doubtful"] = metadata.rows["doubtful"]._replace(doubt=doubt)
+        ids = set[int]()
+        for _ in range(2):
+            async with broker_on(tmp_path, metadata=metadata) as broker:
+                ids.add(broker.topic("plain").id)
+                assert broker.topic("doubtful").id != 0
+        assert ids == {metadata.rows["plain"].id}
+        assert metadata.rows["plain"].id != 0
+        assert metadata.rows["doubtful"].id == 0
+
+    run(test())
+
+
+def test_settings_that_cannot_be_read_leave_the_topic_readable_and_in_doubt(
+    tmp_path: Path,
+) -> None:
+    async def test() -> None:
+        metadata = MemoryMetadata()
+        async with broker_on(tmp_path, metadata=metadata) as broker:
+            for name in ("group", "own", "sound"):
+                await publish(await broker.topic_admin.create(name), b"v")
+        metadata.group_settings["group", "g"] = {"delivery.max_attempts": "of a later version"}
+        row = metadata.rows["own"]
+        metadata.rows["own"] = row._replace(settings={"retention.age": "of a later version"})
+        async with broker_on(tmp_path, metadata=metadata) as broker:
+            doubts = {name: topic.doubt for name, topic in broker.topics.items()}
+            assert doubts["sound"] is None
+            for name in ("group", "own"):
+                doubt = doubts[name]
+                assert doubt is not None
+                assert f"{name} " in f"{doubt.reason} "
+                assert broker.topic(name).partitions[0].end_offset == 1
+            assert broker.topic("own").settings.retention_age_ms is None
+            assert broker.topic("group").groups == {"g": {}}
+
+    run(test())
