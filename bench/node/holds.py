@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import asyncio.selector_events
 import cProfile
 import gc
 import pstats
@@ -22,6 +23,7 @@ import tempfile
 import threading
 import time
 from asyncio.events import Handle
+from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -80,6 +82,12 @@ class Holds:
         return found
 
 
+def _write_parts(transport: asyncio.WriteTransport, parts: Iterable[bytes]) -> None:
+    """Write parts one by one, as uvloop does; asyncio of Python 3.11 copies them thrice."""
+    for part in parts:
+        transport.write(part)
+
+
 def _named(handle: Handle) -> str:
     """Return the callback, of a task the coroutine that goes on in it."""
     task = getattr(handle._callback, "__self__", None)  # type: ignore[attr-defined]
@@ -97,6 +105,8 @@ def main() -> int:
     clock.time = slices  # type: ignore[assignment, attr-defined]
     # uvloop has no callbacks to time
     embedded.new_event_loop = asyncio.new_event_loop  # type: ignore[attr-defined]
+    transport = asyncio.selector_events._SelectorSocketTransport  # type: ignore[attr-defined]
+    transport.writelines = _write_parts
     holds = Holds(is_profiled=arguments.profile)
     sqs_port = free_port()
     settings = {"defaults.topic.fsync": "never", "sqs.listen": f"127.0.0.1:{sqs_port}"}

@@ -233,8 +233,8 @@ def _parse_count(value: Any, *, field: str) -> int:
 
 def _number(value: Any, field: str) -> float:
     try:
-        number = float(value) if isinstance(value, str | int | float) else math.nan
-    except (ValueError, OverflowError):
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
         number = math.nan
     if isinstance(value, bool) or not math.isfinite(number):
         raise InvalidInput(f"{value!r} is not a number", field=field)

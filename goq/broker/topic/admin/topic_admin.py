@@ -41,6 +41,9 @@ from goq.model import (
 )
 from goq.storage.node_db import TopicRow
 
+_LONG_CHARS = 10_000
+"""Of a setting: weights of 10,000 tenants would hold the event loop for 12 ms or more."""
+
 
 class NewTopicDefaults(NamedTuple):
     """The settings and the number of partitions of a topic created without them."""
@@ -140,7 +143,7 @@ class TopicAdmin:
         check_not_internal(name)
         check_name(name, "topic", field="name")
         count = check_partitions(self._defaults.partitions if partitions is None else partitions)
-        chosen = self._defaults.settings.changed(settings or {})
+        chosen = await _changed(self._defaults.settings, settings or {})
         self._metadata.check_replication(replication)
         await self._start_queue.wait_for(name)
         async with self._changing:
@@ -215,7 +218,8 @@ class TopicAdmin:
         await self._start_queue.wait_for(name)
         async with self._changing:
             topic = self._find(name)
-            chosen = topic.settings.restored(unset, self._defaults_of(name)).changed(settings)
+            restored = topic.settings.restored(unset, self._defaults_of(name))
+            chosen = await _changed(restored, settings)
             count = topic.partitions.count
             if partitions is not None:
                 if check_partitions(partitions) < count:
@@ -358,3 +362,9 @@ class TopicAdmin:
         """Close all topics once the change under way has ended; waiters get ``reason``."""
         async with self._changing:
             await asyncio.gather(*(topic.close(reason) for topic in self._topics.values()))
+
+
+async def _changed(base: TopicSettings, settings: Mapping[str, Any]) -> TopicSettings:
+    """Return ``base`` with other settings in their place; long ones are read in a thread."""
+    is_long = any(len(str(value)) > _LONG_CHARS for value in settings.values())
+    return await asyncio.to_thread(base.changed, settings) if is_long else base.changed(settings)

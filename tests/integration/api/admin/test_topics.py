@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import threading
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -94,6 +97,25 @@ def test_thousands_of_tenants_have_a_weight_and_one_more_than_may_is_refused(
         assert (refused.status, refused.json["field"]) == (400, "settings.tenants.weights")
     refused = node.request("PATCH", path, {"settings": {"retention.age": "9" * 101}})
     assert "at most 100 characters" in refused.json["detail"]
+
+
+def test_long_settings_are_read_beside_the_event_loop(
+    node: RunningNode, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[int] = []
+    weights = {"tenants.weights": ",".join(f"t{number}=2" for number in range(2_000))}
+    changed = TopicSettings.changed
+
+    def noting(settings: TopicSettings, written: Mapping[str, Any]) -> TopicSettings:
+        if written == weights:
+            threads.append(threading.get_ident())
+        return changed(settings, written)
+
+    monkeypatch.setattr(TopicSettings, "changed", noting)
+    node.call("PATCH", f"/v1/topics/{topic}", {"settings": weights})
+    node.call("POST", "/v1/topics", {"name": f"{topic}-new", "settings": weights})
+    loop_thread = node.on_loop(threading.get_ident)
+    assert [thread == loop_thread for thread in threads] == [False, False]
 
 
 def test_a_deleted_topic_is_gone_and_its_name_is_free(node: RunningNode, topic: str) -> None:

@@ -141,6 +141,13 @@ def _members(node: RunningNode, topic: str) -> Asked:
     return Asked(path)
 
 
+def _schedules(node: RunningNode, topic: str) -> Asked:
+    schedule = {"topic": topic, "every": "1d", "messages": [{"value": "v"}]}
+    for number in range(10):
+        node.call("PUT", f"/v1/schedules/s-{number}", schedule)
+    return Asked("/v1/schedules")
+
+
 def _live(node: RunningNode, topic: str) -> Asked:
     _topics(node, topic)
     return Asked("/v1/live?limit=1")
@@ -165,6 +172,7 @@ SLICED = {
     ("GET", "/v1/topics"): Case(_topics, 10),
     ("GET", _TOPIC): Case(_showing, CHUNK - 1),
     ("GET", f"{_GROUP}/members"): Case(_members, CHUNK - 1),
+    ("GET", "/v1/schedules"): Case(_schedules, 10),
     ("GET", "/v1/live"): Case(_live, 10),
 }
 IN_THREADS = {
@@ -202,7 +210,6 @@ SMALL = {
     ("POST", "/v1/tokens/{token}/rotate"),
     ("DELETE", "/v1/tokens/{token}"),
     ("GET", "/v1/audit"),
-    ("GET", "/v1/schedules"),
     *((method, "/v1/schedules/{schedule}") for method in ("GET", "PUT", "DELETE")),
     *(("POST", f"/v1/schedules/{{schedule}}/{verb}") for verb in ("pause", "resume")),
     *((method, f"/v1/{what}") for method in ("GET", "POST") for what in ("backups", "restores")),
