@@ -20,11 +20,13 @@ from goq.config.topic import TopicSettings
 from goq.delivery.events.event import Span
 from goq.frame.view import DELIVERY_COLUMNS, FrameView
 from goq.http.message import BytesLike, Response
+from goq.limits import KIB
 from goq.model import Header, Message, Receipt, fence_of
 from goq.units import format_time_us
 
 _DECODED_AT_ONCE = 256
 _NO_MESSAGES = b'{"messages":[]'
+_PART_BYTES = 64 * KIB
 _encoder = msgspec.json.Encoder()
 
 
@@ -138,17 +140,20 @@ def put_delivery(out: MessageOut, message: Message, settings: TopicSettings) -> 
 class JsonMessages:
     """Messages of one answer, encoded one by one, up to a bound in bytes.
 
-    The encoded size counts: decompression and JSON escapes make messages larger.
+    The encoded size counts: decompression and JSON escapes make messages larger. Messages are
+    joined to parts as they come: to join 10,000 at the end would hold the event loop.
     """
 
     def __init__(self, bytes_max: int) -> None:
         self.last_id: str | None = None
-        self._messages: list[list[bytes]] = []
+        self._count = 0
         self._bytes_left = bytes_max
+        self._parts: list[bytes] = []
+        self._last_part = bytearray(_NO_MESSAGES[:-1])
         self._time_slice = TimeSlice()
 
     def __len__(self) -> int:
-        return len(self._messages)
+        return self._count
 
     async def add(self, out: MessageOut) -> bool:
         """Add a message if there is room; the first always has room. Let others go meanwhile."""
@@ -159,12 +164,18 @@ class JsonMessages:
 
     def add_at_once(self, out: MessageOut) -> bool:
         """Add a message as :meth:`add` does, in a thread."""
-        parts = message_parts(out)
-        size_bytes = sum(map(len, parts))
-        if size_bytes > self._bytes_left and self._messages:
+        first, *rest = message_parts(out)
+        size_bytes = len(first) + sum(map(len, rest))
+        if size_bytes > self._bytes_left and self._count:
             return False
         self._bytes_left -= size_bytes
-        self._messages.append(parts)
+        if self._count:
+            self._last_part += b","
+        self._last_part += first
+        if rest or len(self._last_part) > _PART_BYTES:
+            self._parts += [bytes(self._last_part), *rest]
+            self._last_part.clear()
+        self._count += 1
         self.last_id = out.id
         return True
 
@@ -172,16 +183,8 @@ class JsonMessages:
         """Return the JSON of an answer whose first field is ``messages``, empty, with these."""
         encoded = _encoder.encode(answer)
         assert encoded.startswith(_NO_MESSAGES)
-        parts: list[BytesLike] = []
-        short = [_NO_MESSAGES[:-1]]
-        for number, message in enumerate(self._messages):
-            short.append(b"," + message[0] if number else message[0])
-            if len(message) > 1:
-                parts += [b"".join(short), *message[1:-1]]
-                short = [message[-1]]
-        short.append(encoded[len(_NO_MESSAGES) - 1 :])
-        last = b"".join(short)
-        return [*parts, last] if parts else last
+        last = bytes(self._last_part) + encoded[len(_NO_MESSAGES) - 1 :]
+        return [*self._parts, last] if self._parts else last
 
     def response(self, answer: object) -> Response:
         """Return the answer of :meth:`body` as a response."""

@@ -7,6 +7,7 @@ redrive, see :mod:`goq.broker.outbox.worker`.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from contextlib import aclosing
 from typing import NamedTuple
@@ -62,7 +63,7 @@ async def redrive(
 
     Returns when the copies are recorded durably in the outbox. They arrive a little later.
     """
-    hashes: dict[tuple[int, int], int] = {}
+    hashes: defaultdict[int, dict[int, int]] = defaultdict(dict)  # of keys, by partition and offset
     looped = lost = without_origin = 0
 
     def is_chosen(found: FoundDeadLetter) -> bool:
@@ -77,16 +78,16 @@ async def redrive(
             looped += 1
             return False
         if found.message.key is not None:
-            hashes[found.partition, found.offset] = key_hash(found.message.key)
+            hashes[found.partition][found.offset] = key_hash(found.message.key)
         return True
 
     def events_for(partition: Partition, offsets: list[int]) -> list[AnyEvent]:
         producer_id = partition.new_producer_id()
         number, count = partition.identity.number, target.partitions.count
-        by_target: dict[int, list[int]] = {}
+        places = hashes[number]
+        by_target: defaultdict[int, list[int]] = defaultdict(list)
         for offset in offsets:
-            target_number = hashes.get((number, offset), number) % count
-            by_target.setdefault(target_number, []).append(offset)
+            by_target[places.get(offset, number) % count].append(offset)
         return [
             CopyQueued(
                 "",
@@ -141,7 +142,7 @@ async def _remove(
     pending = []
     for number, offsets in chosen.items():
         partition = dead.partitions[number]
-        left = [offset for offset in offsets if not partition.marks.is_cancelled(offset)]
+        left = partition.marks.uncancelled(offsets)
         count -= len(offsets) - len(left)
         if left:
             pending.append(partition.record(events_for(partition, left)))

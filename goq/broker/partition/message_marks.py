@@ -7,7 +7,7 @@ the future of the change completes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from goq.broker.events.writer import EventWriter
 from goq.broker.log.pending_appends import Appended
@@ -76,6 +76,11 @@ class MessageMarks:
     def is_cancelled(self, offset: int) -> bool:
         """Whether a message was cancelled."""
         return offset in self._state.cancelled
+
+    def uncancelled(self, offsets: Iterable[int]) -> list[int]:
+        """Return those of ``offsets`` whose message was not cancelled."""
+        cancelled = self._state.cancelled
+        return [offset for offset in offsets if offset not in cancelled]
 
     def uncancelled_count(self) -> int:
         """Return how many messages were not cancelled."""

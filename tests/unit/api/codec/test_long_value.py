@@ -84,6 +84,7 @@ def test_an_answer_in_parts_is_the_answer_as_a_whole() -> None:
         None,
         b"\xff" * LONG_BYTES * 2,
         b"c" * LONG_BYTES,
+        b"d",
     ]
 
     async def answer(chosen: list[bytes | None]) -> object:
@@ -98,6 +99,16 @@ def test_an_answer_in_parts_is_the_answer_as_a_whole() -> None:
             messages = [_text_of(_out(value)) for value in chosen]
             whole = {"messages": messages, "next": 7, "damaged": [{"partition": 1}], "end": 9}
             assert run(answer(chosen)) == whole
+
+
+def test_many_short_messages_are_an_answer_in_parts() -> None:
+    found = JsonMessages(1 << 30)
+    for _ in range(1_000):
+        assert found.add_at_once(_out(b"v" * 1_000))
+    body = found.body(MessagesOut([]))
+    assert isinstance(body, list)
+    assert 10 < len(body) < 100
+    assert len(json.loads(b"".join(body))["messages"]) == len(found) == 1_000
 
 
 def test_others_get_a_turn_while_a_long_value_is_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
