@@ -14,6 +14,7 @@ from goq.cluster.replication.progress import LogOffsets
 from goq.cluster.replication.protocol import LogUpdate, PartitionKey, PartitionUpdate
 from goq.cluster.replication.replica import Replica, ReplicaAssignment
 from goq.config.topic import TopicSettings
+from goq.errors import GoqError
 from goq.frame.view import FrameView
 from goq.storage.disk import Disk, RealDisk
 from goq.storage.log.log import Log
@@ -234,6 +235,85 @@ def test_a_leader_whose_disk_failed_waits_for_another_epoch_once_all_nodes_know_
         return host.calls
 
     assert asyncio.run(run()).count("renew_leadership") == (may_renew and fails)
+
+
+class _OpeningHost(_LeadingHost):
+    """A node that opens and closes partitions to its clients, and tells why."""
+
+    leader_clocks: Any = None
+
+    def __init__(self) -> None:
+        super().__init__(may_renew=False)
+        self.opened: list[LogOffsets] = []
+        self.closed: list[str] = []
+        self._leads: list[PartitionLogs] = []
+
+    async def stop_fetching(self, _key: PartitionKey) -> None:
+        return
+
+    async def open_partition(self, _key: PartitionKey, logs: PartitionLogs, _by: object) -> None:
+        self.opened.append(LogOffsets(*(log.end_offset for log in logs)))
+        self._leads.append(logs)
+
+    async def close_partition(self, _key: PartitionKey, reason: GoqError) -> None:
+        self.closed.append(type(reason).__name__)
+        _close(self._leads.pop())
+
+
+def test_a_leader_that_has_everything_safe_is_opened_to_clients_and_closed_as_it_leads_no_more(
+    tmp_path: Path,
+) -> None:
+    async def run() -> None:
+        host = _OpeningHost()
+        replica = Replica(PartitionKey("t", 1, 0), tmp_path, host)
+        alone = ReplicaAssignment("n1", 1, ("n1",), ("n1", "n2"), 1, 1)
+        replica.assign(alone)
+        await until(lambda: host.opened == [LogOffsets(0, 0)])
+        leader = replica.as_leader
+        assert leader is not None
+        replica.assign(alone._replace(in_sync=("n1", "n2"), version=2))
+        await until(lambda: leader.progress.in_sync == {"n1", "n2"})
+        assert (len(host.opened), host.closed) == (1, [])
+        replica.assign(ReplicaAssignment("n2", 2, ("n1", "n2"), ("n1", "n2"), 1, 3))
+        await until(lambda: replica.as_follower is not None)
+        assert host.closed == ["NotLeader"]
+        assert host.calls.count("start_serving") == host.calls.count("stop_serving") == 1
+        await replica.close()
+        assert host.closed == ["NotLeader"]
+
+    asyncio.run(run())
+
+
+def test_a_leader_whose_last_write_failed_is_closed_as_offline_and_opened_after_a_pause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[bool] = []
+
+    async def run() -> None:
+        host = _OpeningHost()
+        replica = Replica(PartitionKey("t", 1, 0), tmp_path, host)
+        pause = replica._pause
+
+        async def note_pause() -> None:
+            pauses.append(replica.as_leader is None)
+            monkeypatch.setattr("goq.cluster.replication.replica._RETRY_S", 0)
+            replica._changed.clear()
+            await pause()
+
+        monkeypatch.setattr(replica, "_pause", note_pause)
+        replica.assign(ReplicaAssignment("n1", 1, ("n1",), ("n1", "n2"), 1, 1))
+        await until(lambda: len(host.opened) == 1)
+        replica.reopen(OSError("the disk is broken"))
+        await until(lambda: len(host.opened) == 2)
+        assert host.closed == ["PartitionOffline"]
+        assert replica.failure is None
+        replica.reopen()
+        await until(lambda: len(host.opened) == 3)
+        assert host.closed == ["PartitionOffline", "NotLeader"]
+        await replica.close()
+
+    asyncio.run(run())
+    assert pauses == [True]
 
 
 def test_a_follower_whose_leader_begins_later_drops_its_log_from_the_disk(tmp_path: Path) -> None:

@@ -126,6 +126,7 @@ def test_a_replica_without_an_assignment_is_closed_and_one_that_was_removed_come
         assert manager.get(key) is not None
         assert {key.topic for key, _ in assigned} == {"t2"}
         await manager.close_replicas()
+        assert {key for key, wanted in assigned if wanted is None} == {each.key for each in manager}
         assigned.clear()
         manager.apply(kept.of(state))
         assert len(assigned) == TOPICS * PARTITIONS
@@ -240,5 +241,108 @@ def test_a_partition_is_opened_and_closed_in_its_topic_and_not_in_one_that_took_
         await topics.close_partition(key, NotLeader(""))
         assert topic.asked == [("lead", 3), ("resign", 3)]
         assert woken == [topic]
+
+    asyncio.run(run())
+
+
+class _Manifest:
+    """A manifest that cannot be written while it is ``broken``."""
+
+    tiered_reader = None
+
+    def __init__(self) -> None:
+        self.added: list[tuple[str, list[str]]] = []
+        self.broken: Exception | None = None
+
+    async def add(self, key: PartitionKey, log: str, segments: list[str]) -> None:
+        assert key == PartitionKey("t", 1, 0)
+        if self.broken is not None:
+            raise self.broken
+        self.added.append((log, segments))
+
+
+def test_sealed_segments_are_recorded_once_nothing_else_changes_the_manifest_of_the_replica(
+    assigned: list[tuple[PartitionKey, ReplicaAssignment | None]],
+) -> None:
+    async def run() -> None:
+        manager, manifest, key = _manager(), _Manifest(), PartitionKey("t", 1, 0)
+        parts: Any = manager
+        parts._manifest = manifest
+        logs: Any = [SimpleNamespace(segments=["sealed", "active"]) for _ in range(2)]
+        expected = [("messages", ["sealed"]), ("events", ["sealed"])]
+        await manager.record_segments(key, logs)
+        assert manifest.added == expected
+        lock = asyncio.Lock()
+        replica: Any = _Replica(key, Path(), manager)
+        replica.as_follower = SimpleNamespace(manifest_lock=lock)
+        parts._replicas[key] = replica
+        async with lock:
+            recording = asyncio.ensure_future(manager.record_segments(key, logs))
+            await asyncio.sleep(0)
+            assert manifest.added == expected
+        await recording
+        assert manifest.added == expected * 2
+        for manifest.broken in (OSError("full"), NotLeader("")):
+            await manager.record_segments(key, logs)
+        assert manifest.added == expected * 2
+
+    asyncio.run(run())
+
+
+def test_a_partition_that_is_led_here_is_served_and_its_bounds_are_looked_at_again(
+    assigned: list[tuple[PartitionKey, ReplicaAssignment | None]],
+) -> None:
+    async def run() -> None:
+        manager, key = _manager(), PartitionKey("t", 1, 0)
+        served, looked = dict[PartitionKey, Any](), list[PartitionKey]()
+        server: Any = SimpleNamespace(
+            on_new_data=object(),
+            on_offer=object(),
+            is_pushed=object(),
+            on_bounds_change=looked.append,
+            add_leader=lambda leader: served.setdefault(leader.key, leader),
+            remove_leader=served.pop,
+        )
+        manager.fetch_server = server
+        leader: Any = SimpleNamespace(key=key)
+        manager.start_serving(leader)
+        assert served == {key: leader}
+        assert (leader.on_new_data, leader.on_offer) == (server.on_new_data, server.on_offer)
+        assert leader.is_pushed is server.is_pushed
+        leader.on_bounds_change(key)
+        assert looked == [key]
+        manager.stop_serving(key)
+        assert served == {}
+
+    asyncio.run(run())
+
+
+def test_a_leadership_is_renewed_by_one_task_until_the_replica_has_other_work(
+    monkeypatch: pytest.MonkeyPatch,
+    assigned: list[tuple[PartitionKey, ReplicaAssignment | None]],
+) -> None:
+    monkeypatch.setattr(replica_manager, "_RENEWAL_PAUSE_S", 0)
+
+    async def run() -> None:
+        manager, proposed = _manager(), list[tuple[PartitionKey, int]]()
+        replica: Any = _Replica(PartitionKey("t", 1, 0), Path(), manager)
+        replica.spent_epoch = 7
+
+        async def propose(key: PartitionKey, epoch: int) -> None:
+            proposed.append((key, epoch))
+            if len(proposed) == 3:
+                replica.spent_epoch = None
+
+        parts: Any = manager
+        parts._propose_renewal = propose
+        for _ in range(2):
+            manager.renew_leadership(replica)
+        (renewing,) = asyncio.all_tasks() - {asyncio.current_task()}
+        await renewing
+        assert proposed == [(replica.key, 7)] * 3
+        manager.renew_leadership(replica)
+        (again,) = asyncio.all_tasks() - {asyncio.current_task()}
+        await again
+        assert len(proposed) == 3
 
     asyncio.run(run())

@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from goq.broker.partition.loader import open_logs
 from goq.cluster.replication.progress import LogOffsets, ReplicaProgress
 from goq.cluster.replication.protocol import PartitionKey
-from goq.cluster.replication.status import FollowerReport, end_offset_of, leader_reports
+from goq.cluster.replication.status import (
+    FollowerReport,
+    ReplicaReport,
+    decode_query,
+    decode_reports,
+    encode_reports,
+    end_offset_of,
+    leader_reports,
+    stored_report,
+)
+from goq.config.topic import TopicSettings
+from goq.errors import InvalidFrame
+from tests.support.storage.disk import SimulatedDisk
+from tests.support.storage.logs import append, frame_of
 
 
 def leading(topic: str, number: int, *nodes: str) -> Any:
@@ -67,3 +84,29 @@ def test_the_end_of_a_replica_is_known_while_it_is_open() -> None:
     assert end_offset_of(following("t", 5)) == 5
     closed: Any = SimpleNamespace(as_leader=None, as_follower=None)
     assert end_offset_of(closed) is None
+
+
+def test_of_a_partition_that_is_not_open_the_disk_tells_the_bounds_up_to_a_torn_frame() -> None:
+    disk, directory = SimulatedDisk(), Path("/t/0")
+    assert stored_report(disk, directory, "t", 0) is None
+    logs = open_logs(directory, disk, TopicSettings())
+    for _ in range(2):
+        append(logs.messages, [frame_of([b"a", b"b"])])
+        logs.messages.roll()
+    logs.messages.remove(logs.messages.detach_before(2))
+    assert stored_report(disk, directory, "t", 0) == ReplicaReport("t", 0, False, 2, 4)
+    append(logs.messages, [frame_of([b"c"]), frame_of([b"torn"])])
+    assert stored_report(disk, directory, "t", 0) == ReplicaReport("t", 0, False, 2, 6)
+    newest = logs.messages.active
+    disk.flip(newest.path, newest.size_bytes - 1, 1)
+    assert stored_report(disk, directory, "t", 0) == ReplicaReport("t", 0, False, 2, 5)
+
+
+def test_reports_and_queries_come_back_as_they_were_and_other_bytes_are_refused() -> None:
+    reports = [ReplicaReport("t", 0, True, 2, 4, {"b": FollowerReport(3, None)})]
+    assert decode_reports(encode_reports(reports)) == reports
+    for data in (b"", b"\xc1", b"\xa1x"):
+        with pytest.raises(InvalidFrame):
+            decode_reports(data)
+        with pytest.raises(InvalidFrame):
+            decode_query(data)
