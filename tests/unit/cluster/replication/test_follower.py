@@ -218,3 +218,29 @@ def test_what_changes_a_log_waits_for_what_changes_it_and_goes_on_though_its_cal
         assert lock.try_acquire()
 
     asyncio.run(run())
+
+
+def test_what_the_leader_has_rewritten_is_noted_with_frames_and_not_where_logs_differ() -> None:
+    follower = follower_with([frame(0), frame(2)])
+    assert follower.position.rewrites == -1
+    update = LogUpdate(0, 0, 0, rewrites=5)
+    follower.note_bounds(PartitionUpdate(KEY, 2, LogOffsets(0, 0), update, None))
+    assert follower.position.rewrites == 5
+    update = LogUpdate(0, 0, 0, rewrites=6, diverges_at=2, epoch=1)
+    follower.apply(PartitionUpdate(KEY, 2, LogOffsets(0, 0), update, None), memoryview(b""))
+    assert (follower.position.ends.messages, follower.position.rewrites) == (2, 5)
+
+
+def test_only_the_oldest_segment_is_deleted_and_never_the_one_that_is_written() -> None:
+    follower = follower_with([frame(0)])
+    log = follower.logs.messages
+    for _ in range(2):
+        log.roll()
+        give(follower, [frame(log.end_offset)], epoch=2)
+    first, second, active = log.segments
+    for segment in (second, active):
+        follower.delete_segment(0, segment)
+    assert log.segments[0] is first
+    for segment in (first, first, second, active):
+        follower.delete_segment(0, segment)
+    assert list(log.segments) == [active]

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from goq.broker.partition.loader import PartitionLogs, open_logs
+from goq.broker.topic.topic import Leadership
 from goq.cluster.replication.progress import LogOffsets
 from goq.cluster.replication.protocol import LogUpdate, PartitionKey, PartitionUpdate
 from goq.cluster.replication.replica import Replica, ReplicaAssignment
@@ -240,10 +242,10 @@ def test_a_leader_whose_disk_failed_waits_for_another_epoch_once_all_nodes_know_
 class _OpeningHost(_LeadingHost):
     """A node that opens and closes partitions to its clients, and tells why."""
 
-    leader_clocks: Any = None
-
     def __init__(self) -> None:
         super().__init__(may_renew=False)
+        self.leader_clocks = SimpleNamespace(ahead_of=lambda node, _key: (node, "ahead"))
+        self.leaderships: list[Leadership] = []
         self.opened: list[LogOffsets] = []
         self.closed: list[str] = []
         self._leads: list[PartitionLogs] = []
@@ -251,7 +253,10 @@ class _OpeningHost(_LeadingHost):
     async def stop_fetching(self, _key: PartitionKey) -> None:
         return
 
-    async def open_partition(self, _key: PartitionKey, logs: PartitionLogs, _by: object) -> None:
+    async def open_partition(
+        self, _key: PartitionKey, logs: PartitionLogs, leadership: Leadership
+    ) -> None:
+        self.leaderships.append(leadership)
         self.opened.append(LogOffsets(*(log.end_offset for log in logs)))
         self._leads.append(logs)
 
@@ -280,6 +285,30 @@ def test_a_leader_that_has_everything_safe_is_opened_to_clients_and_closed_as_it
         assert host.calls.count("start_serving") == host.calls.count("stop_serving") == 1
         await replica.close()
         assert host.closed == ["NotLeader"]
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("wrote_last", [True, False])
+def test_times_of_which_no_clock_is_known_are_by_that_of_the_leader_that_wrote_them_last(
+    tmp_path: Path, *, wrote_last: bool
+) -> None:
+    async def run() -> None:
+        host = _OpeningHost()
+        replica = Replica(PartitionKey("t", 1, 0), tmp_path, host)
+        replica.assign(ReplicaAssignment("n2", 1, ("n1", "n2"), ("n1", "n2"), 1, 1))
+        await until(lambda: replica.as_follower is not None)
+        assert replica.as_follower is not None
+        events = replica.as_follower.logs.events
+        append_replicated(events, [FrameView.parse(frame_of([b"v"]))], 0)
+        replica.as_follower.on_appended(1, 1 if wrote_last else 0, None)
+        replica.assign(ReplicaAssignment("n1", 2, ("n1",), ("n1", "n2"), 1, 2))
+        await until(lambda: len(host.leaderships) == 1)
+        (leadership,) = host.leaderships
+        assert leadership.epoch == 2
+        assert leadership.ahead_of("") == ("n2" if wrote_last else "", "ahead")
+        assert leadership.ahead_of("n3") == ("n3", "ahead")
+        await replica.close()
 
     asyncio.run(run())
 

@@ -346,3 +346,30 @@ def test_a_leadership_is_renewed_by_one_task_until_the_replica_has_other_work(
         assert len(proposed) == 3
 
     asyncio.run(run())
+
+
+def test_what_is_proposed_or_renewed_is_given_up_when_the_manager_is_closed(
+    assigned: list[tuple[PartitionKey, ReplicaAssignment | None]],
+) -> None:
+    async def run() -> None:
+        async def hang(*_: object) -> Any:
+            await asyncio.Event().wait()
+
+        manager = _manager(hang)
+        parts: Any = manager
+        parts._propose_renewal = hang
+        manager.apply(Assignments("n1").of(_state()))
+        key, assignment = next((key, wanted) for key, wanted in assigned if wanted is not None)
+        _let_lead(manager.get(key), assignment)
+        manager.check_in_sync()
+        spent: Any = _Replica(PartitionKey("t", 99, 0), Path(), manager)
+        spent.spent_epoch = 7
+        manager.renew_leadership(spent)
+        begun = asyncio.all_tasks() - {asyncio.current_task()}
+        assert len(begun) == 2
+        await asyncio.sleep(0)
+        await manager.close()
+        await asyncio.wait(begun, timeout=30)
+        assert all(task.cancelled() for task in begun)
+
+    asyncio.run(run())

@@ -472,6 +472,23 @@ def test_what_a_pushed_follower_asks_is_answered_at_once_while_its_leader_has_to
     asyncio.run(run())
 
 
+def test_a_pushed_partition_that_is_asked_for_again_ends_the_session(logs: PartitionLogs) -> None:
+    leading = leading_of(logs)
+
+    async def run() -> None:
+        follower = _Pushed(leading)
+        await follower.begin()
+        batch = _begin_write(leading, b"never stored")
+        assert leading.offer(0, batch)
+        follower.server.flush()
+        answer = await follower.ask(20, 2)
+        assert answer.is_unknown_session
+        assert answer.updates == []
+        assert (await follower.ask_again()).is_unknown_session
+
+    asyncio.run(run())
+
+
 def test_a_renewal_confirms_nothing_as_it_may_have_been_sent_before(logs: PartitionLogs) -> None:
     leading = leading_of(logs)
 

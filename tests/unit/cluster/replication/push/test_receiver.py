@@ -256,3 +256,21 @@ def test_a_write_that_fails_is_told_and_not_reported_as_stored() -> None:
         assert at.pushed == 1
 
     run(steps)
+
+
+def test_pushes_of_an_earlier_session_that_still_wait_are_dropped_with_the_next() -> None:
+    async def run() -> None:
+        receiver = Receiver()
+        receiver.push(1, [frame(0)])
+        receiver.push(2, [frame(2)])
+        stream: Any = receiver
+        receiver.pushes.attach(SESSION + 1, stream)
+        await receiver.turn()
+        await receiver.turn()
+        assert receiver.ends == LogOffsets(2, 0)
+        receiver.push(1, [frame(2)], session=SESSION + 1)
+        await receiver.turn()
+        assert receiver.ends == LogOffsets(4, 0)
+        assert receiver.mismatches == []
+
+    asyncio.run(run())
