@@ -85,13 +85,18 @@ def test_another_waiter_that_takes_retries_is_woken_and_no_other() -> None:
         for name in ("own", None, "first", "second"):
             tasks[name] = asyncio.ensure_future(waiters.wait("g", 100, consumer=name))
             await asyncio.sleep(0)
+        assert waiters.other_takes_retries("g", "own")
         waiters.wake_other("g", "own")
+        assert waiters.count("g") == 3
         await tasks["first"]
         assert [name for name, task in tasks.items() if task.done()] == ["first"]
         waiters.wake_other("g", "own")
         waiters.wake_other("g", "own")
         await tasks["second"]
         assert [name for name, task in tasks.items() if not task.done()] == ["own", None]
+        assert not waiters.other_takes_retries("g", "own")
+        assert waiters.other_takes_retries("g", "another")
+        assert not waiters.other_takes_retries("h", "own")
         waiters.wake_all()
         await asyncio.gather(*tasks.values())
 
@@ -378,5 +383,12 @@ def test_a_reader_of_the_log_is_woken_by_the_next_message(tmp_path: Path) -> Non
             assert not readers[2].done()
             await publish(topic, b"x")
             await readers[2]
+            log_readers = topic.receiver.log_readers
+            await log_readers.wait(0, 2, 1)  # no longer than that
+            waiting = asyncio.ensure_future(log_readers.wait(0, 2, 60_000))
+            await until(lambda: log_readers.waiters.count("0") == 1)
+            log_readers.close()
+            await waiting
+            await log_readers.wait(0, 2, 60_000)
 
     run(main())

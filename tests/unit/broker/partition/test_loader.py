@@ -172,3 +172,19 @@ def test_events_of_messages_that_are_lost_are_taken_back_durably(seed: int) -> N
     again = open_partition(FOLDER, context_on(disk), SETTINGS, KNOWN)
     assert again.messages.end_offset == 4
     assert [(p.start, p.end) for p in again.state.group("g").outstanding()] == [(0, 2)]
+
+
+def test_groups_whose_leases_overlap_know_the_keys_of_all_their_messages() -> None:
+    keys = [b"%d" % number for number in range(6)]
+    disk = SimulatedDisk()
+    events = (
+        Leased("long", "c", 10**15, [(0, 5, 1)]),
+        Leased("short", "c", 10**15, [(1, 2, 1)]),
+        Leased("other", "c", 10**15, [(4, 6, 1)]),
+    )
+    stored(disk, encode_frame(Columns([b"v"] * 6, keys)), events=events)
+    logs = open_logs(FOLDER, disk, SETTINGS)
+    loaded = load_partition(logs, context_on(disk), SETTINGS)
+    known = {name: sorted(group.attributes) for name, group in loaded.state.groups.items()}
+    assert known == {"long": [0, 1, 2, 3, 4], "short": [1], "other": [4, 5]}
+    close(logs)

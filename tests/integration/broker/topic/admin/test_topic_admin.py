@@ -14,6 +14,8 @@ from goq.broker.broker import Broker
 from goq.broker.topic.publisher import RoutedMessage
 from goq.errors import InvalidInput, NotAllowed, TimedOut, TopicExists, TopicNotFound
 from goq.model import Message
+from goq.storage.catalog.topic_file import read_topic_file
+from goq.storage.disk import RealDisk
 from goq.storage.node_db import DoubtKind, TopicDoubt, TopicRow
 from tests.support.broker.harness import (
     BrokenDisk,
@@ -197,6 +199,9 @@ def test_the_topics_of_the_cluster_are_followed(tmp_path: Path) -> None:
                 1,
                 3,
             )
+            written = read_topic_file(RealDisk(), tmp_path / "topics" / row.folder)
+            assert written is not None
+            assert (written.name, written.settings) == ("t", row.settings)
             changed = row._replace(partitions=3, settings={"delivery.max_attempts": "4"})
             groups = {"g": {"max_attempts": "6"}, "h": {}}
             await broker.topic_admin.take_up(changed, groups, has_replicas=False)
