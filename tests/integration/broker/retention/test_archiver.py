@@ -95,7 +95,10 @@ def test_what_is_deleted_is_read_from_the_archive(tmp_path: Path) -> None:
             assert f"{0:020}.log.zst" in stored
             assert f"{0:020}.index" in stored
             assert f"{0:020}.columns" in stored
+        changes: list[str] = []
+        metadata.before = changes.append
         async with quick_broker_on(tmp_path, clock=clock, metadata=metadata, **SETTINGS) as broker:
+            assert "put_archived" not in changes  # the manifest has them all
             (partition,) = broker.topic("t").partitions
             reader = tiered_logs(broker.archive, partition).messages
             assert read_all(reader, partition.end_offset) == values

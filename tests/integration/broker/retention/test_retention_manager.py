@@ -412,3 +412,18 @@ def test_a_topic_that_is_archived_holds_up_no_other(
             assert turns == ["a", "b", "a", "a"]
 
     run(main())
+
+
+def test_a_segment_that_is_sealed_makes_room_without_waiting_for_the_next_check(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        sizes = {"retention__bytes": "64KiB", "segment__bytes": "64KiB"}
+        async with broker_on(tmp_path, **sizes) as broker:
+            topic = await broker.topic_admin.create("t")
+            (partition,) = topic.partitions
+            for _ in range(4):
+                await publish(topic, bytes(70_000))
+            await until(lambda: partition.log_start_offset == 2)
+
+    run(main())
