@@ -55,13 +55,18 @@ async def encode_list(items: Iterable[object]) -> msgspec.Raw:
 
 
 async def _encode_parts(items: Iterable[object]) -> list[bytes]:
-    parts, time_slice = [b"["], TimeSlice()
-    for item in items:
-        parts.append(b"," * (len(parts) > 1) + _encoder.encode(item))
+    parts: list[bytes] = []
+    last_part, time_slice = bytearray(b"["), TimeSlice()
+    for number, item in enumerate(items):
+        if number:
+            last_part += b","
+        last_part += _encoder.encode(item)
+        if len(last_part) > _PART_BYTES:
+            parts.append(bytes(last_part))
+            last_part.clear()
         if time_slice.is_over:
             await time_slice.next()
-    parts.append(b"]")
-    return parts
+    return [*parts, bytes(last_part) + b"]"]
 
 
 def messages_json(
