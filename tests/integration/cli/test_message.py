@@ -47,7 +47,7 @@ def test_scheduled_messages_are_cancelled_and_rescheduled(
     goq("message", "reschedule", third, "--delay", "30m")
     assert [m["id"] for m in listed(goq, topic)] == [third, second]
     goq("message", "reschedule", second, third, "--delay", "0")
-    found = goq("consume", topic, "--group", "g", "--max", "2", "--timeout", "10s").stdout
+    found = goq("consume", topic, "--group", "g", "--max", "2", "--timeout", "60s").stdout
     assert sorted(found.split()) == [b"2", b"3"]
     goq("message", "reschedule", second, "--deliver-at", "+1h", code=6)
     goq("message", "reschedule", second, code=2)

@@ -172,7 +172,7 @@ def publish_lines(client: Client) -> list[bytes]:
 
 
 AT_ONCE = ("--until-empty",)
-WHEN_LEASES_ARE_OVER = ("--timeout", "2s", "--visibility", VISIBILITY)
+WHEN_LEASES_ARE_OVER = ("--timeout", "5s", "--visibility", VISIBILITY)
 
 
 def consume_rest(node: NodeProcess, options: Sequence[str]) -> list[bytes]:

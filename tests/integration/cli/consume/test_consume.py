@@ -64,7 +64,7 @@ def test_without_acks_messages_come_again_when_their_lease_ends(goq: Run, topic:
 
 def test_without_acks_more_is_printed_than_may_be_in_flight_at_first(goq: Run, topic: str) -> None:
     lines = publish(goq, topic, 50)
-    options = ("--group", "g", "--prefetch", "7", "--no-ack", "--timeout", "3s")
+    options = ("--group", "g", "--prefetch", "7", "--no-ack", "--timeout", "5s")
     done = goq("consume", topic, *options)
     assert sorted(done.stdout.decode().splitlines()) == sorted(lines)
 
@@ -82,7 +82,7 @@ def test_max_takes_no_more_than_it_prints(
 
 def test_a_timeout_ends_a_wait_for_messages(goq: Run, topic: str) -> None:
     publish(goq, topic, 1)
-    done = goq("consume", topic, "--group", "g", "--timeout", "200ms")
+    done = goq("consume", topic, "--group", "g", "--timeout", "2s")
     assert done.stdout == b"line 0\n"
 
 
