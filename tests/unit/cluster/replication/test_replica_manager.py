@@ -10,10 +10,12 @@ from typing import Any, cast
 
 import pytest
 
+from goq.broker.partition_context import PartitionId
 from goq.cluster.metadata.commands import CreateTopic, DeleteTopicAtOnce, ElectLeader
 from goq.cluster.metadata.state import MetadataState
 from goq.cluster.reconciler import Assignments
 from goq.cluster.replication import replica_manager
+from goq.cluster.replication.progress import LogOffsets
 from goq.cluster.replication.protocol import PartitionKey
 from goq.cluster.replication.replica import ReplicaAssignment
 from goq.cluster.replication.replica_manager import BrokerTopics, ReplicaManager
@@ -371,5 +373,23 @@ def test_what_is_proposed_or_renewed_is_given_up_when_the_manager_is_closed(
         await manager.close()
         await asyncio.wait(begun, timeout=30)
         assert all(task.cancelled() for task in begun)
+
+    asyncio.run(run())
+
+
+def test_what_replicas_in_sync_still_need_is_known_of_partitions_that_are_led_here(
+    assigned: list[tuple[PartitionKey, ReplicaAssignment | None]],
+) -> None:
+    async def run() -> None:
+        manager, key = _manager(), PartitionKey("t", 1, 0)
+        parts: Any = manager
+        identity = PartitionId("t", 0, topic_id=1)
+        assert manager.needed_from(identity) is None
+        replica: Any = _Replica(key, Path(), manager)
+        parts._replicas[key] = replica
+        assert manager.needed_from(identity) is None
+        progress = SimpleNamespace(in_sync_to=LogOffsets(7, 3))
+        replica.as_leader = SimpleNamespace(progress=progress)
+        assert manager.needed_from(identity) == 7
 
     asyncio.run(run())

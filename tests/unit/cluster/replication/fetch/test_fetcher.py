@@ -10,11 +10,12 @@ from random import Random
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from goq import limits
 from goq.broker.partition.loader import PartitionLogs
 from goq.cluster.replication.fetch.fetcher import Fetcher
-from goq.cluster.replication.follower import FollowerReplica
+from goq.cluster.replication.follower import FollowerReplica, parse_frames
 from goq.cluster.replication.progress import LogOffsets
 from goq.cluster.replication.protocol import (
     FetchRequest,
@@ -28,6 +29,7 @@ from goq.errors import NotLeader
 from goq.frame.encoder import Columns, encode_frame
 from goq.frame.view import FrameView
 from goq.storage.log.log import Log
+from goq.storage.log.replicated import append_replicated
 from goq.storage.log.segment import Segment
 from tests.support.cluster.replication.loop import SimExecutor, SimLoop
 from tests.support.storage.disk import SimulatedDisk
@@ -88,6 +90,9 @@ class Case:
 
     async def add(self, _key: PartitionKey, log: str, segments: list[Segment]) -> None:
         self.recorded += [(log, segment.base_offset) for segment in segments]
+
+    async def remove(self, _key: PartitionKey, log: str) -> None:
+        self.recorded.append((f"no {log}", -1))
 
     def send(self, message: bytes) -> None:
         self.sent.append(message)
@@ -364,5 +369,32 @@ def test_what_was_pushed_is_not_told_again_by_a_fetch() -> None:
         case.fetcher.on_pushed(follower)
         await asyncio.sleep(3)
         assert len(case.times_asked(0)) == 1
+
+    run(steps)
+
+
+def test_the_manifest_forgets_a_log_before_it_is_truncated_and_has_what_is_left_of_it() -> None:
+    async def steps(case: Case) -> None:
+        follower = case.follower(0)
+        log = follower.logs.messages
+        for offset in (0, 2, 4):
+            append_replicated(log, parse_frames(memoryview(frame(offset))), offset)
+        ends = list[int]()
+
+        def diverge(request: FetchRequest) -> Answer:
+            if not request.positions or ends:
+                return [], b""
+            ends.append(request.positions[0].ends.messages)
+            differs = LogUpdate(0, 0, 0, diverges_at=4, epoch=EPOCH)
+            return [structs.replace(update_of(0), messages=differs)], b""
+
+        case.answer = diverge
+        while not case.recorded[1:]:
+            await asyncio.sleep(0.001)
+        assert ends == [6]
+        assert follower.position.ends == LogOffsets(4, 0)
+        sealed = [("messages", each.base_offset) for each in log.segments[:-1]]
+        assert case.recorded == [("no messages", -1), *sealed]
+        assert sealed[0] == ("messages", 0)
 
     run(steps)
