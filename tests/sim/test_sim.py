@@ -128,7 +128,7 @@ def test_the_other_nodes_publish_while_one_is_struck(seed: int) -> None:
     assert run(seed, lone_fault=True).broken == []
 
 
-@pytest.mark.parametrize("seed", first_of(range(1, 41), quick=2))
+@pytest.mark.parametrize("seed", first_of(range(1, 41), quick=1))
 @pytest.mark.parametrize("lone_fault", [False, True])
 def test_what_dies_has_one_dead_letter_and_each_letter_one_copy(
     seed: int, lone_fault: bool
@@ -191,9 +191,10 @@ def _fails_without(rule: str) -> bool:
         return any(run(seed).broken for seed in range(1, _MUTATION_SEEDS + 1))
 
 
-def test_slow_threads_alone_are_no_fault() -> None:
+@pytest.mark.parametrize("seed", first_of((1, 2, 3), quick=1))
+def test_slow_threads_alone_are_no_fault(seed: int) -> None:
     with slow_threads():
-        assert [run(seed, lone_fault=True).broken for seed in (1, 2, 3)] == [[]] * 3
+        assert run(seed, lone_fault=True).broken == []
 
 
 _DIVERGING_SEEDS = (9, 17, 23)
