@@ -196,17 +196,18 @@ def _a_redrive_is_acknowledged_before_it_is_safe() -> AbstractContextManager[Any
 def _an_outbox_does_not_look_at_its_target() -> AbstractContextManager[Any]:
     """When it begins anew, it publishes its first entry whatever the target has of it."""
     look, publish = OutboxWorker._next_sequence, OutboxWorker._publish_copies
+    begun = set[OutboxWorker]()
 
     async def begin(self: OutboxWorker, *arguments: Any) -> None:
-        self.has_begun = True  # type: ignore[attr-defined]
+        begun.add(self)
         await publish(self, *arguments)
 
     def first(
         self: OutboxWorker, entry: OutboxEntry, reached: tuple[int, int] | None
     ) -> tuple[int, int]:
         epoch, sequence = look(self, entry, reached)
-        if self.has_begun:  # type: ignore[attr-defined]
-            self.has_begun = False  # type: ignore[attr-defined]
+        if self in begun:
+            begun.remove(self)
             return epoch + 1, entry.first_sequence
         return epoch, sequence
 
