@@ -1,5 +1,6 @@
 """Membership of a node in its cluster: admission, identity, registration and data loss.
 
+local_member         this node as a member, before it has a broker
 join                 admission of new nodes, asked for and granted
 disk_identity        the id of a data folder
 registration         the node's entry in the cluster metadata

@@ -135,13 +135,15 @@ def test_a_node_that_joined_again_is_not_removed_by_a_decision_about_the_earlier
 
 def test_an_id_that_is_in_use_joins_no_second_time(cluster: RunningCluster) -> None:
     grown(cluster, "n1", "n2")
-    second = cluster.by_name["n2"].node._bootstrap
-    assert second is not None
+    bootstrap = cluster.by_name["n2"].node._bootstrap
+    assert bootstrap is not None
+    assert bootstrap._opened is not None
+    rpc = bootstrap._opened.member.rpc
     url = cluster.by_name["n1"].url
 
     async def ask() -> None:
         address = f"127.0.0.1:{free_port()}"
-        await second._rpc.call(url, JOIN, f"n2={address}".encode(), 5.0)
+        await rpc.call(url, JOIN, f"n2={address}".encode(), 5.0)
 
     with pytest.raises(Conflict, match="another disk"):
         cluster.by_name["n2"].on_loop(ask)
