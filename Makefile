@@ -8,11 +8,11 @@ BIN := $(VENV)/bin
 
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --editable .
+	$(BIN)/pip install --quiet --no-compile --editable .
 	touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed
-	$(BIN)/pip install --quiet --editable '.[dev,spark,iceberg,delta]'
+	$(BIN)/pip install --quiet --no-compile --editable '.[dev,spark,iceberg,delta]'
 	touch $@
 
 demo: $(VENV)/installed            ## run a node, publish, consume, kill it, show nothing is lost
@@ -51,7 +51,7 @@ docs: $(VENV)/installed-dev        ## make the generated files anew
 	$(BIN)/python tools/delivery_doc.py
 
 bench: $(VENV)/installed           ## measure this machine; see docs/benchmarks.md
-	$(BIN)/pip install --quiet --editable '.[bench]'
+	$(BIN)/pip install --quiet --no-compile --editable '.[bench]'
 	$(BIN)/python -m bench
 
 audit-100m: $(VENV)/installed-dev  ## publish, consume, export and audit 100 million messages; 60 GB of disk

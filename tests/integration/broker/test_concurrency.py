@@ -44,6 +44,7 @@ from tests.support.broker.harness import (
     settle_nacked,
 )
 from tests.support.broker.partition_internals import event_log, event_writer, message_log, state_of
+from tests.support.effort import first_of
 from tests.support.eventually import until
 
 HOUR_MS = 3_600_000
@@ -401,7 +402,7 @@ def test_searches_go_on_from_the_live_log_into_the_archive(
 
 
 @pytest.mark.parametrize("wanted", [BY_KEY, BY_HEADER, BY_DEDUP_ID])
-@pytest.mark.parametrize("moved_at", range(9))
+@pytest.mark.parametrize("moved_at", first_of((1, 3, 6, 0, 2, 4, 5, 7, 8), quick=3))
 def test_what_is_archived_in_the_middle_of_a_search_is_found_once(
     tmp_path: Path, wanted: MessageQuery, moved_at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -118,6 +118,7 @@ def test_a_batch_tells_what_was_refused(aws: Aws) -> None:
     assert [(each["Id"], each["SenderFault"]) for each in told["Failed"]] == [("late", True)]
 
 
+@pytest.mark.long
 def test_a_fifo_queue_keeps_order_and_takes_a_message_once(aws: Aws) -> None:
     fifo = "FifoQueue=true,ContentBasedDeduplication=true"
     made = aws("create-queue", "--queue-name", "steps.fifo", "--attributes", fifo)
@@ -136,6 +137,7 @@ def test_an_error_has_the_code_of_aws_and_fails_the_command(aws: Aws) -> None:
     assert aws("receive-message", "--queue-url", "http://h/0/absent").code == told.code
 
 
+@pytest.mark.long
 def test_dead_letters_are_moved_back(aws: Aws) -> None:
     dead = ("--queue-url", aws("create-queue", "--queue-name", "dead").json["QueueUrl"])
     policy = json.dumps({"deadLetterTargetArn": f"{ARN}dead", "maxReceiveCount": "1"})
@@ -153,6 +155,7 @@ def test_dead_letters_are_moved_back(aws: Aws) -> None:
     assert back["Body"] == "x"
 
 
+@pytest.mark.long
 def test_the_key_pair_of_a_token_is_needed_where_tokens_are(tmp_path: Path) -> None:
     with (
         reserved_port() as port,

@@ -193,7 +193,7 @@ def _short_logs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_short_logs")
-@pytest.mark.parametrize("seed", first_of(range(6), quick=3))
+@pytest.mark.parametrize("seed", first_of(range(6), quick=2))
 def test_the_past_is_as_it_was_seen(tmp_path: Path, seed: int) -> None:
     assert one_past(tmp_path, seed, MOMENTS)
 

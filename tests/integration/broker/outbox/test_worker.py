@@ -43,6 +43,7 @@ from tests.support.broker.harness import (
     trim,
 )
 from tests.support.broker.partition_internals import state_of
+from tests.support.effort import first_of
 from tests.support.eventually import until
 from tests.support.storage.disk import SimulatedDisk
 from tests.support.storage.folder_copy import copy_in_use
@@ -179,7 +180,7 @@ def _copied(metadata: MemoryMetadata) -> MemoryMetadata:
     return other
 
 
-@pytest.mark.parametrize("power", [False, True])
+@pytest.mark.parametrize("power", first_of([True, False], quick=1))
 @pytest.mark.parametrize("small_segments", [False, True])
 def test_wherever_the_process_ends_each_message_has_one_visible_copy(
     power: bool, small_segments: bool, monkeypatch: pytest.MonkeyPatch

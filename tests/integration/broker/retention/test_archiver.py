@@ -159,7 +159,7 @@ async def check_whole(broker: Broker, values: list[bytes], directory: Path, disk
         assert len(rows) == len([name for name in names if name.endswith(".log.zst")])
 
 
-@pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.long)])
 @pytest.mark.parametrize("power", [False, True])
 def test_wherever_the_process_ends_each_message_is_live_or_archived(
     power: bool, step: int, monkeypatch: pytest.MonkeyPatch

@@ -23,6 +23,7 @@ from goq.pipeline.export.ledger import ExportLedger
 from goq.pipeline.export.plan import Piece
 from goq.pipeline.export.publish import Positions, missing_positions
 from goq.pipeline.export.staged_files import PieceFiles, TimeSpan, Work, stage_here
+from tests.support.effort import first_of
 from tests.support.pipeline.logged_frames import LoggedFrames
 
 DAY_US = 86_400_000_000
@@ -103,7 +104,7 @@ def test_what_is_new_is_added_by_each_run_and_nothing_twice(tmp_path: Path) -> N
     assert again[:4] == (0, 0, 0, 0)
 
 
-@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("after", first_of([True, False], quick=1))
 def test_stopped_at_any_change_the_next_run_makes_it_whole(tmp_path: Path, after: bool) -> None:
     changes = 0
     while True:
@@ -243,8 +244,8 @@ def test_a_long_plan_that_was_stopped_goes_on_where_it_was(tmp_path: Path) -> No
     assert (count, missing) == (len(wanted(log)), set())
 
 
-@pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.long)])
-@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.parametrize("after", first_of([True, False], quick=1))
 def test_stopped_while_it_fetches_what_was_missing_the_next_run_has_each_row_once(
     tmp_path: Path, after: bool, step: int
 ) -> None:

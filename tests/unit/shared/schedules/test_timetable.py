@@ -11,6 +11,7 @@ import pytest
 from goq import limits
 from goq.errors import InvalidInput
 from goq.schedules.timetable import Timetable, check_cron, check_interval
+from tests.support.effort import first_of
 
 ZURICH = "Europe/Zurich"  # ahead by an hour on 2026-03-29 at 01:00 UTC, back on 2026-10-25 at 01:00
 SPRING, AUTUMN = "2026-03-29T00:00", "2026-10-25T00:00"
@@ -88,7 +89,8 @@ def test_a_line_for_any_minute_or_hour_is_due_whenever_the_clock_shows_it(
 
 
 @pytest.mark.parametrize(
-    "tz", [ZURICH, "America/Havana", "Australia/Lord_Howe", "Antarctica/Troll"]
+    "tz",
+    first_of(["Australia/Lord_Howe", "Antarctica/Troll", ZURICH, "America/Havana"], quick=2),
 )
 @pytest.mark.parametrize("cron", ["30 2 * * *", "*/15 * * * *", "15 1-3 * * *", "* 2 * * *"])
 def test_times_do_not_depend_on_when_one_asks(cron: str, tz: str) -> None:

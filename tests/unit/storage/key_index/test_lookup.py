@@ -221,7 +221,7 @@ def test_an_index_says_what_the_log_holds_whatever_happens(seed: int, steps: lis
 
 
 @pytest.mark.parametrize("kind", ["cut", "flip", "zero"])
-@pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.long)])
 def test_a_file_that_is_damaged_at_any_byte_is_noticed_and_made_anew(kind: str, step: int) -> None:
     disk = SimulatedDisk()
     log, path, data = sealed_with_file(disk)
@@ -240,7 +240,7 @@ def test_a_file_that_is_damaged_at_any_byte_is_noticed_and_made_anew(kind: str, 
 
 
 @pytest.mark.parametrize("position_of", ["warm", "cold"])
-@pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.long)])
 def test_a_file_that_is_damaged_under_an_index_in_use_is_noticed(
     position_of: str, step: int
 ) -> None:

@@ -269,7 +269,7 @@ def live(seed: int, length: int, *, has_journal: bool) -> None:
 
 @pytest.mark.parametrize("has_journal", [False, True])
 def test_the_log_is_the_list_in_long_lives(has_journal: bool) -> None:
-    for seed in range(80):
+    for seed in range(40):
         live(seed, 60, has_journal=has_journal)
 
 
