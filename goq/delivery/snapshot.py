@@ -1,6 +1,11 @@
 """A partition's state as events, and back: the beginning of every rebuild.
 
 A large state comes in many events, so that each frame of them stays well within its limit.
+
+A snapshot is of one moment, and to encode 10,000 groups takes longer than the event loop may be
+held. So groups are encoded ahead, a few at a time, while events go on. A group that an event has
+changed is encoded again, at the latest at the moment of the snapshot. Groups with many ranges are
+always left to that moment: each event about them would undo their part.
 """
 
 from __future__ import annotations
@@ -12,6 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from goq import limits
+from goq.delivery.events.affected import group_of
 from goq.delivery.events.event import (
     AnyEvent,
     Failure,
@@ -22,8 +28,10 @@ from goq.delivery.events.event import (
     SnapshotProducers,
     SnapshotStarted,
 )
+from goq.delivery.events.frame_codec import EncodedEvent, encode_weighed, snapshot_frames
 from goq.delivery.group.attempt_ranges import AttemptRange
 from goq.delivery.group.group import Group
+from goq.frame.view import FrameView
 
 if TYPE_CHECKING:
     from goq.delivery.partition_state import PartitionState
@@ -33,6 +41,7 @@ _BITMAPS_MAX = 2_000  # half a KiB each
 _FEW_RANGES = 64  # of a group whose state is one event
 _MARKS_MAX = 20_000
 _NAMES_MAX = 4_000
+_PASSES_MAX = 3  # over all groups that are encoded ahead, while events change them again and again
 
 
 class SnapshotLimits(msgspec.Struct, frozen=True):
@@ -59,6 +68,14 @@ def snapshot_of(
     One that is encoded and dropped before the next is made leaves its memory to that.
     ``messages_offset`` says how far into the messages the producers' table reaches.
     """
+    yield from _head(state, messages_offset)
+    for group in state.groups.values():
+        yield from _group_events(group, snapshot_limits.ranges_max)
+    yield from _tail(state)
+
+
+def _head(state: PartitionState, messages_offset: int) -> Iterator[AnyEvent]:
+    """Yield the events of a snapshot that come before those of the groups."""
     outbox = state.outbox
     yield SnapshotStarted(
         state.start_offset,
@@ -72,11 +89,66 @@ def snapshot_of(
     )
     yield from _marks(state)
     yield from outbox.snapshot()
-    yield from _groups(state.groups.values(), snapshot_limits.ranges_max)
+
+
+def _tail(state: PartitionState) -> Iterator[AnyEvent]:
+    """Yield the events of a snapshot that come after those of the groups."""
     yield state.producers.snapshot()
     for batch in _batches(state.producer_names.items(), _NAMES_MAX):
         yield SnapshotProducers([], batch)
     yield SnapshotEnded()
+
+
+class EncodedSnapshot:
+    """A snapshot of a state to come. It is told of each event once that is applied."""
+
+    def __init__(self, state: PartitionState, limits: SnapshotLimits) -> None:
+        self._state = state
+        self._limits = limits
+        self._encoded: dict[str, EncodedEvent] = {}
+        self._left = dict.fromkeys(state.groups)
+        self._budget = _PASSES_MAX * len(self._left)
+
+    def prepare(self, groups_max: int) -> bool:
+        """Encode up to ``groups_max`` groups ahead; return whether more than these are left.
+
+        False as well after several passes over the groups, if events undo them faster.
+        """
+        if self._budget <= 0 or len(self._left) <= groups_max:
+            return False
+        for name in list(islice(self._left, groups_max)):
+            del self._left[name]
+            group = self._state.groups.get(name)
+            if group is not None and _is_small(group, self._limits.ranges_max):
+                (event,) = _group_events(group, self._limits.ranges_max)
+                self._encoded[name] = encode_weighed(event)
+        self._budget -= groups_max
+        return True
+
+    def on_event(self, event: AnyEvent) -> None:
+        """Forget what was encoded of the groups that an event has changed."""
+        group = group_of(event)
+        if group is None:
+            self._encoded.clear()
+            self._left = dict.fromkeys(self._state.groups)
+        elif group:
+            self._encoded.pop(group, None)
+            self._left[group] = None
+
+    def frames(self, messages_offset: int) -> Iterator[tuple[FrameView, int]]:
+        """Yield the frames of the snapshot of this moment, and what they weigh."""
+        events = self._events(messages_offset)
+        yield from snapshot_frames(events, self._limits.frame_weight_max, messages_offset)
+
+    def _events(self, messages_offset: int) -> Iterator[EncodedEvent]:
+        yield from map(encode_weighed, _head(self._state, messages_offset))
+        for name, group in self._state.groups.items():
+            encoded = self._encoded.get(name)
+            if encoded is not None:
+                yield encoded
+            else:
+                yield from map(encode_weighed, _group_events(group, self._limits.ranges_max))
+        yield from map(encode_weighed, _tail(self._state))
 
 
 def restore_group(group: Group, snapshot: SnapshotGroup) -> None:
@@ -124,13 +196,18 @@ def restore_producers(state: PartitionState, snapshot: SnapshotProducers) -> Non
     state.producer_names.update(snapshot.names)
 
 
-def _groups(groups: Iterable[Group], ranges_max: int) -> Iterator[AnyEvent]:
+def _group_events(group: Group, ranges_max: int) -> Iterator[AnyEvent]:
+    """Yield the events that rebuild a group: one if it is small."""
+    if _is_small(group, ranges_max):
+        yield _small_group(group)
+    else:
+        yield from _large_group(group, ranges_max)
+
+
+def _is_small(group: Group, ranges_max: int) -> bool:
+    """Return whether one event rebuilds a group."""
     few = min(_FEW_RANGES, ranges_max)
-    for group in groups:
-        if _range_count(group, few) <= few:
-            yield _small_group(group)
-        else:
-            yield from _large_group(group, ranges_max)
+    return _range_count(group, few) <= few
 
 
 def _range_count(group: Group, few: int) -> int:

@@ -7,19 +7,9 @@ follows from the bounds of the partition, so it is not noted. Nothing is kept wi
 
 from __future__ import annotations
 
-from typing import Final
-
 from goq.broker.runtime.metrics import TopicStats
-from goq.delivery.events.event import (
-    AnyEvent,
-    Compacted,
-    CopyStored,
-    Matured,
-    Named,
-    Rescheduled,
-)
-
-_OF_NO_GROUP: Final = (Compacted, CopyStored, Matured, Named, Rescheduled)
+from goq.delivery.events.affected import group_of
+from goq.delivery.events.event import AnyEvent
 
 
 class GroupChanges:
@@ -49,13 +39,13 @@ class GroupChanges:
     def on_event(self, event: AnyEvent) -> None:
         """Note an event that was applied to the state."""
         self._stats.change_count += 1
-        if not self._is_watched or isinstance(event, _OF_NO_GROUP):
+        if not self._is_watched:
             return
-        group = getattr(event, "group", "")
-        if group:
-            self._names.add(group)
-        else:
+        group = group_of(event)
+        if group is None:
             self._are_all = True
+        elif group:
+            self._names.add(group)
 
     def on_group(self, group: str) -> None:
         """Note that a group may count otherwise without an event."""

@@ -128,6 +128,11 @@ class GroupCommit:
         return self._stager is not None and self._stager.is_awaited
 
     @property
+    def is_closed(self) -> bool:
+        """Whether nothing more is accepted, because it was closed or has failed."""
+        return self._closed is not None
+
+    @property
     def queued_bytes(self) -> int:
         """The bytes that wait to be written."""
         return self._queue.size_bytes

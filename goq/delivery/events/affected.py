@@ -1,4 +1,4 @@
-"""The messages that an event is about.
+"""The messages and the groups that an event is about.
 
 An event type that is not in the tables may be about any message. So a new type costs time where
 events of a message are searched, and is never missed.
@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from goq.delivery.events.event import (
     Acked,
+    AnyEvent,
     Cancelled,
     ClockChanged,
     Compacted,
@@ -42,6 +43,8 @@ from goq.delivery.events.event import (
     Truncated,
     token_of,
 )
+
+_OF_NO_GROUP: Final = (Compacted, CopyStored, Matured, Named, Rescheduled)
 
 OffsetSpans = Sequence[tuple[int, ...]]
 """Ranges or spans: anything that begins with a start and an end."""
@@ -88,6 +91,13 @@ kept, or the outbox entry that they end.
 
 ANY_OFFSET: Final[frozenset[type[Event]]] = frozenset({Reset, GroupDeleted, Truncated})
 """Events that may be about any message; all of them are rare."""
+
+
+def group_of(event: AnyEvent) -> str | None:
+    """Return the group that an event changes, "" for no group, None for all groups."""
+    if isinstance(event, _OF_NO_GROUP):
+        return ""
+    return getattr(event, "group", "") or None
 
 
 def affected_spans(event: Event) -> OffsetSpans | None:

@@ -382,6 +382,11 @@ def encode_events(events: Sequence[AnyEvent]) -> bytes:
     return _encoder.encode(events)
 
 
+def encode_event(event: AnyEvent) -> bytes:
+    """Return an event as it stands in the body of a frame, behind the head of the list."""
+    return _encoder.encode(event)
+
+
 def decode_events(data: bytes | memoryview) -> list[AnyEvent]:
     """Return the events in ``data``. Raises ``msgspec.DecodeError`` for anything else."""
     return _decoder.decode(data)

@@ -22,6 +22,7 @@ from goq.delivery.events.event import (
     SnapshotStarted,
     Trimmed,
     decode_events,
+    encode_event,
     encode_events,
 )
 from goq.errors import InvalidFrame
@@ -33,6 +34,13 @@ _LENGTH_BYTES = 8
 _LIST_HEAD_BYTES = {b"\xdc": 3, b"\xdd": 5}  # of a long MessagePack array; a short one has 1
 _SNAPSHOT_TAG = bytes([int(str(SnapshotStarted.__struct_config__.tag))])
 _TRIMMED_HEAD = encode_events([Trimmed(0)])[1:3]
+
+
+class EncodedEvent(NamedTuple):
+    """An event of a snapshot as frames hold it, and roughly how many entries it has."""
+
+    data: bytes
+    weight: int
 
 
 class StoredEvent(NamedTuple):
@@ -55,26 +63,44 @@ def messages_end_of(header: FrameHeader) -> int | None:
 
 def encode_event_frame(events: Sequence[AnyEvent], messages_end: int | None = None) -> FrameView:
     """Return a frame of events, ready to be appended."""
-    mark = NO_PRODUCER if messages_end is None else ProducerMark(0, 0, messages_end + 1)
-    data = encode_events(events)
-    parts = [len(data).to_bytes(_LENGTH_BYTES, "little"), data, bytes(padding_bytes(len(data)))]
-    return FrameView.assemble(parts, count=len(events), attributes=Attribute.EVENTS, producer=mark)
+    return _frame_of([encode_events(events)], len(events), messages_end)
+
+
+def encode_weighed(event: AnyEvent) -> EncodedEvent:
+    """Return an event of a snapshot, encoded."""
+    return EncodedEvent(encode_event(event), event_weight(event))
 
 
 def snapshot_frames(
-    events: Iterable[AnyEvent], weight_max: int, messages_end: int
+    events: Iterable[EncodedEvent], weight_max: int, messages_end: int
 ) -> Iterator[tuple[FrameView, int]]:
     """Yield the frames of a snapshot, each of about ``weight_max`` entries, and what they weigh."""
-    some: list[AnyEvent] = []
+    some: list[bytes] = []
     weight = 0
-    for event in events:
-        some.append(event)
-        weight += event_weight(event)
+    for data, entries in events:
+        some.append(data)
+        weight += entries
         if weight >= weight_max:
-            yield encode_event_frame(some, messages_end), weight
+            yield _frame_of([_list_head(len(some)), *some], len(some), messages_end), weight
             some, weight = [], 0
     if some:
-        yield encode_event_frame(some, messages_end), weight
+        yield _frame_of([_list_head(len(some)), *some], len(some), messages_end), weight
+
+
+def _frame_of(pieces: Sequence[bytes], count: int, messages_end: int | None) -> FrameView:
+    mark = NO_PRODUCER if messages_end is None else ProducerMark(0, 0, messages_end + 1)
+    data = b"".join(pieces)
+    parts = [len(data).to_bytes(_LENGTH_BYTES, "little"), data, bytes(padding_bytes(len(data)))]
+    return FrameView.assemble(parts, count=count, attributes=Attribute.EVENTS, producer=mark)
+
+
+def _list_head(count: int) -> bytes:
+    """Return the head of a MessagePack array."""
+    if count < 16:
+        return bytes([0x90 | count])
+    if count < 1 << 16:
+        return b"\xdc" + count.to_bytes(2, "big")
+    return b"\xdd" + count.to_bytes(4, "big")
 
 
 def decode_event_frame(view: FrameView) -> list[StoredEvent]:

@@ -1,27 +1,37 @@
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from goq import limits
 from goq.delivery.events.event import (
+    Acked,
+    AnyEvent,
     Cancelled,
+    ClockChanged,
+    Corrupted,
+    GroupDeleted,
     Leased,
+    Matured,
     Moved,
     Nacked,
     Named,
     Rescheduled,
     Reset,
     SnapshotGroup,
+    Trimmed,
+    Truncated,
     decode_events,
     encode_events,
     token_of,
 )
-from goq.delivery.events.frame_codec import snapshot_frames
 from goq.delivery.partition_state import PartitionState
-from goq.delivery.snapshot import DEFAULT_SNAPSHOT_LIMITS, snapshot_of
+from goq.delivery.snapshot import DEFAULT_SNAPSHOT_LIMITS, EncodedSnapshot, snapshot_of
 from goq.frame.encoder import Columns, ProducerMark, encode_frame
 from goq.frame.header import parse_header
 from tests.support.delivery.model import canonical
+from tests.support.delivery.steps import run_history
 
 
 def restored(state: PartitionState) -> PartitionState:
@@ -39,8 +49,7 @@ def test_a_snapshot_of_very_many_leases_with_long_names_fits_into_frames() -> No
     for offset in range(20_000):
         session = f"{offset:0{limits.SESSION_ID_CHARS_MAX}}"
         state.apply(Leased("g", name, 1000, [(offset, offset + 1, 1)], session), offset, 1)
-    events, weight_max = snapshot_of(state, 0), DEFAULT_SNAPSHOT_LIMITS.frame_weight_max
-    frames = [frame for frame, _ in snapshot_frames(events, weight_max, 0)]
+    frames = [frame for frame, _ in EncodedSnapshot(state, DEFAULT_SNAPSHOT_LIMITS).frames(0)]
     assert len(frames) > 1
     assert all(f.header.frame_bytes <= limits.FRAME_BYTES_MAX for f in frames)
 
@@ -87,8 +96,7 @@ def test_a_snapshot_of_very_many_long_names_fits_into_frames() -> None:
     name = "\U0001f4e6" * limits.CLIENT_ID_CHARS_MAX
     for producer_id in range(2**63, 2**63 + limits.PRODUCERS_PER_PARTITION_MAX):
         state.apply(Named(producer_id, name), 0, 1)
-    events, weight_max = snapshot_of(state, 0), DEFAULT_SNAPSHOT_LIMITS.frame_weight_max
-    frames = [frame for frame, _ in snapshot_frames(events, weight_max, 0)]
+    frames = [frame for frame, _ in EncodedSnapshot(state, DEFAULT_SNAPSHOT_LIMITS).frames(0)]
     assert all(f.header.frame_bytes <= limits.FRAME_BYTES_MAX // 2 for f in frames)
     assert restored(state).producer_names == state.producer_names
 
@@ -136,4 +144,104 @@ def test_a_group_of_few_ranges_is_one_event_with_everything_that_it_has(
         state.apply(Nacked("g", token_of(1, number), spans, 5, "why", time_ms=4), 0, 1)
     found = [each for each in snapshot_of(state, 0) if isinstance(each, SnapshotGroup)]
     assert len(found) == events
+    assert canonical(restored(state)) == canonical(state)
+
+
+def frames_of(snapshot: EncodedSnapshot, state: PartitionState) -> list[bytes]:
+    return [bytes(frame.buffer) for frame, _ in snapshot.frames(state.end_offset)]
+
+
+def frames_now(state: PartitionState) -> list[bytes]:
+    return frames_of(EncodedSnapshot(state, DEFAULT_SNAPSHOT_LIMITS), state)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_snapshot_encoded_ahead_is_the_one_of_its_moment(seed: int) -> None:
+    pair, chance = run_history(seed, 60, checks_each=False), random.Random(seed)
+    state = PartitionState()
+    state.extend_to(pair.real.end_offset)
+    snapshot = EncodedSnapshot(state, DEFAULT_SNAPSHOT_LIMITS)
+    for event, sequence, epoch in pair.history:
+        state.apply(event, sequence, epoch)
+        snapshot.on_event(event)
+        if chance.random() < 0.5:
+            snapshot.prepare(1)
+        if chance.random() < 0.2:
+            assert frames_of(snapshot, state) == frames_now(state)
+            snapshot = EncodedSnapshot(state, DEFAULT_SNAPSHOT_LIMITS)
+    assert frames_of(snapshot, state) == frames_now(state)
+
+
+def many_groups(count: int) -> PartitionState:
+    state = PartitionState()
+    state.extend_to(3000)
+    for number in range(count):
+        state.apply(Leased(f"g{number}", "c", 1000, [(0, 3, 1)]), number, 1)
+    return state
+
+
+CHANGES = [
+    Acked("g0", token_of(1, 0), [(0, 1)]),
+    GroupDeleted("g1"),
+    Leased("new", "c", 1000, [(0, 1, 1)]),
+    Cancelled([(0, 999)]),
+    ClockChanged("n2", 500, 500),
+    Corrupted(5, 6, "bit rot"),
+    Moved(1, 2),
+    Trimmed(2),
+    Truncated(2),
+    Rescheduled(700, 5),
+    Matured(5, 1000),
+]
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: type(change).__name__)
+def test_what_an_event_changes_is_encoded_again(change: AnyEvent) -> None:
+    state = many_groups(10)
+    snapshot = EncodedSnapshot(state, DEFAULT_SNAPSHOT_LIMITS)
+    while snapshot.prepare(1):
+        pass
+    before = frames_of(snapshot, state)
+    state.apply(change, 10, 1)
+    snapshot.on_event(change)
+    assert before != frames_of(snapshot, state) == frames_now(state)
+
+
+def test_groups_that_change_all_the_time_do_not_put_a_snapshot_off_for_ever() -> None:
+    state = many_groups(10)
+    snapshot = EncodedSnapshot(state, DEFAULT_SNAPSHOT_LIMITS)
+    steps = 0
+    while steps < 100 and snapshot.prepare(1):
+        steps += 1
+        moved = Moved(1, steps % 3)
+        state.apply(moved, 10, 1)
+        snapshot.on_event(moved)
+    assert steps == 30
+    assert frames_of(snapshot, state) == frames_now(state)
+
+
+@pytest.mark.parametrize(("groups", "steps"), [(4, 0), (5, 1), (8, 1), (9, 2), (0, 0)])
+def test_as_many_groups_as_one_step_takes_are_left_to_the_moment(groups: int, steps: int) -> None:
+    snapshot = EncodedSnapshot(many_groups(groups), DEFAULT_SNAPSHOT_LIMITS)
+    assert [snapshot.prepare(4) for _ in range(steps + 1)] == [True] * steps + [False]
+
+
+def test_groups_that_have_changed_are_encoded_ahead_again() -> None:
+    state = many_groups(6)
+    snapshot = EncodedSnapshot(state, DEFAULT_SNAPSHOT_LIMITS)
+    assert [snapshot.prepare(2) for _ in range(3)] == [True, True, False]
+    for name in ("g0", "g1", "g0"):
+        snapshot.on_event(Acked(name, 0, []))
+    assert [snapshot.prepare(2) for _ in range(2)] == [True, False]
+
+
+def test_a_group_with_many_ranges_is_encoded_at_the_moment_and_whole() -> None:
+    state = many_groups(5)
+    for number in range(200):
+        leased = Leased("g0", "c", 1000, [(10 * number + 10, 10 * number + 11, 1)])
+        state.apply(leased, 10 + number, 1)
+    snapshot = EncodedSnapshot(state, DEFAULT_SNAPSHOT_LIMITS)
+    while snapshot.prepare(1):
+        pass
+    assert frames_of(snapshot, state) == frames_now(state)
     assert canonical(restored(state)) == canonical(state)

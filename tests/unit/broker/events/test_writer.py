@@ -14,14 +14,21 @@ from goq.broker.events.group_changes import GroupChanges
 from goq.broker.events.writer import EventWriter
 from goq.broker.partition_context import PartitionId
 from goq.broker.runtime.metrics import TopicStats
-from goq.delivery.events.event import AnyEvent, Cancelled, Leased
+from goq.delivery.events.event import (
+    AnyEvent,
+    Cancelled,
+    GroupDeleted,
+    Leased,
+    SnapshotStarted,
+)
 from goq.delivery.events.frame_codec import decode_event_frame
 from goq.delivery.partition_state import PartitionState
 from goq.delivery.snapshot import SnapshotLimits
-from goq.errors import GoqError
+from goq.errors import GoqError, NotLeader
 from goq.storage.log.log import Log
 from tests.support.broker.context import context_on
 from tests.support.broker.harness import run
+from tests.support.delivery.model import canonical
 from tests.support.storage.disk import SimulatedDisk
 
 LEASED = Leased("g", "c", 5_000, [(90, 91, 1)])
@@ -206,5 +213,83 @@ def test_a_snapshot_is_written_after_many_events_and_begins_a_segment_if_that_is
         for offset in range(due - 1):
             await case.writer.record([cancelled(offset)])
         assert len(await case.written()) == due + 1 + due - 1
+
+    on_case(steps)
+
+
+GROUPS = event_writer.GROUPS_AT_ONCE + 1
+
+
+async def fill(case: Case, groups: int) -> None:
+    """Record a lease of each group, and write them all: a snapshot is begun next."""
+    for number in range(groups):
+        case.writer.record([Leased(f"g{number}", "c", 5_000, [(90, 91, 1)])])
+    await case.written()
+
+
+def restored(frames: list[list[AnyEvent]]) -> PartitionState:
+    """Return the state that the snapshot in the last frames leads to."""
+    state = PartitionState()
+    state.extend_to(100)
+    events = [event for frame in frames for event in frame]
+    begins = max(n for n, event in enumerate(events) if isinstance(event, SnapshotStarted))
+    for event in events[begins:]:
+        state.apply(event, 0, 0)
+    return state
+
+
+def test_a_snapshot_of_many_groups_leaves_turns_to_others_and_has_what_they_change() -> None:
+    async def steps(case: Case) -> None:
+        await fill(case, GROUPS)
+        case.writer.record_snapshot()
+        assert not any(isinstance(e, SnapshotStarted) for f in await case.written() for e in f)
+        case.writer.record([GroupDeleted("g0"), Leased("new", "c", 5_000, [(1, 2, 1)])])
+        case.writer.record_later(cancelled(3))
+        case.writer.record_snapshot()  # is due still, and begins no second one
+        while case.writer._snapshot is not None:
+            await asyncio.sleep(0)
+        frames = await case.written()
+        assert sum(isinstance(e, SnapshotStarted) for f in frames for e in f) == 1
+        assert canonical(restored(frames)) == canonical(case.state)
+        assert "g0" not in case.state.groups
+        assert "new" in case.state.groups
+        case.writer.record_snapshot()
+        while case.writer._snapshot is not None:
+            await asyncio.sleep(0)
+        assert canonical(restored(await case.written())) == canonical(case.state)
+
+    on_case(steps)
+
+
+def test_the_last_snapshot_takes_the_place_of_one_under_way() -> None:
+    async def steps(case: Case) -> None:
+        await fill(case, GROUPS)
+        case.writer.record_snapshot()
+        case.writer.record_later(cancelled(3))
+        case.writer.record_last_snapshot()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        frames = await case.written()
+        assert sum(isinstance(e, SnapshotStarted) for f in frames for e in f) == 1
+        assert canonical(restored(frames)) == canonical(case.state)
+
+    on_case(steps)
+
+
+@pytest.mark.parametrize("is_aborted", [False, True])
+def test_a_log_that_ends_while_a_snapshot_is_under_way_gets_none(is_aborted: bool) -> None:
+    async def steps(case: Case) -> None:
+        failures: list[dict[str, object]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, told: failures.append(told))
+        await fill(case, GROUPS)
+        case.writer.record_snapshot()
+        if is_aborted:
+            case.writer.commit.abort(NotLeader("another node leads"))
+        else:
+            await case.writer.commit.close()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert failures == []
+        assert not any(isinstance(e, SnapshotStarted) for f in case.frames() for e in f)
 
     on_case(steps)

@@ -22,6 +22,7 @@ from goq.delivery.events.frame_codec import (
     begins_snapshot,
     decode_event_frame,
     encode_event_frame,
+    encode_weighed,
     event_weight,
     may_set_start,
     messages_end_of,
@@ -101,7 +102,7 @@ def test_an_event_weighs_as_many_entries_as_it_has(event: AnyEvent, weight: int)
 )
 def test_a_snapshot_is_cut_where_a_frame_has_its_weight(weight_max: int, counts: list[int]) -> None:
     events: list[AnyEvent] = [STARTED, *(Trimmed(number) for number in range(4))]
-    weighed = list(snapshot_frames(iter(events), weight_max, 8))
+    weighed = list(snapshot_frames(map(encode_weighed, events), weight_max, 8))
     assert [weight for _, weight in weighed] == counts
     frames = [frame for frame, _ in weighed]
     assert [frame.header.message_count for frame in frames] == counts
