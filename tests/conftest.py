@@ -62,12 +62,14 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put each test into its group, and the groups in order.
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Put each test into its group, and the groups in order, where several processes run tests.
 
     A session of Spark takes long to start, and much memory: all that use it are one group. The
     simulation shares nothing, so each of its tests goes where there is time.
     """
+    if not hasattr(config, "workerinput"):
+        return
     with_spark = {item.path for item in items if "spark" in getattr(item, "fixturenames", ())}
     kinds = {item: item.path.relative_to(_TESTS).parts[0] for item in items}
     for item in items:

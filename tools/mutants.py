@@ -6,10 +6,11 @@
 Works on copies of the tree. First the tests run once, to learn which of them reach which fault.
 Then each fault is tried with the nearest of those, as many as take 15 s together: first tests of
 files that import its module or are named after it, one of each function after the other, then the
-quickest of each other file. A mutant is killed if one of them fails, or hangs, that passes without
-the fault. What runs while a module is imported, such as a default of a field, is tried with all
-tests of files that import its module. A fault that no test reaches survives. The exit code is 1 if
-less than ``--least`` percent are killed. The same seed on the same source gives the same mutants.
+quickest of each other file, in this order. A mutant is killed if one of them fails, or hangs, that
+passes without the fault. What runs while a module is imported, such as a default of a field, is
+tried with all tests of files that import its module. A fault that no test reaches survives. The
+exit code is 1 if less than ``--least`` percent are killed. The same seed on the same source gives
+the same mutants.
 
 No mutants are made of what is no behaviour: types, decorators, log lines, texts of errors, limits
 at the top of a module, ``strict=`` of zip, ``daemon=`` of threads, ``frozen=`` of values, and
@@ -346,7 +347,7 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="faults at once")
-    parser.add_argument("--limit", type=float, default=60.0, help="seconds for the tests of one")
+    parser.add_argument("--limit", type=float, default=120.0, help="seconds for the tests of one")
     parser.add_argument("--least", type=float, default=85.0, help="percent to be killed")
     parser.add_argument("--tests", nargs="+", default=TESTS, help="folders or files of tests")
     asked = parser.parse_args()

@@ -62,7 +62,10 @@ def record(
 
 
 def _recorded(source: bytes, places: Iterable[tuple[int, int]]) -> str:
-    """Return a module that tells before each statement which places are in it."""
+    """Return a module that tells before each statement which places are in it.
+
+    What is in the arguments of a function is told when it is called: a default has its effect then.
+    """
     starts = [0]
     for line in source.splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
@@ -77,6 +80,10 @@ def _recorded(source: bytes, places: Iterable[tuple[int, int]]) -> str:
             if not isinstance(node, ast.stmt) or node not in calls:
                 return node
             told = "; ".join(f"_reached_tests.reached({number})" for number in calls[node])
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                first = ast.get_docstring(node) is not None
+                node.body[first:first] = ast.parse(told).body
+                return node
             return [*ast.parse(told).body, node]
 
     Teller().visit(tree)

@@ -132,7 +132,7 @@ def test_tests_named_after_a_module_are_near_though_they_do_not_import_it(tmp_pa
 def tree_of(folder: Path, tests: str) -> Path:
     (folder / "goq").mkdir(parents=True)
     (folder / "goq/__init__.py").touch()
-    source = """
+    source = '''
 def larger(a, b):
     return a > b
 
@@ -147,7 +147,12 @@ def unused(a):
 
 class Counter:
     count = 0
-"""
+
+
+def at_least(number, least=3):
+    """Return a number, or what it is at least."""
+    return number if number > least else least
+'''
     (folder / "goq/numbers.py").write_text(source)
     (folder / "tests").mkdir()
     (folder / "tests/test_numbers.py").write_text(tests)
@@ -173,10 +178,18 @@ def test_smaller():
     smaller(1, 2)
 """
     trees = [tree_of(tmp_path / str(number), tests) for number in range(2)]
+    for tree in trees:  # it imports the module in another way: only the recording leads to it
+        (tree / "tests/test_defaults.py").write_text("""
+import goq.numbers
+
+
+def test_a_default():
+    assert goq.numbers.at_least(0) == 3
+""")
     source = (trees[0] / "goq/numbers.py").read_bytes()
     mutants = mutants_of("goq/numbers.py", source)
-    assert [each.text for each in mutants] == [">=", "<=", "-", "2", "1"]
-    survivors = run(trees, mutants, ["tests"], 60.0)
+    assert [each.text for each in mutants] == [">=", "<=", "-", "2", "1", "4", ">="]
+    survivors = run(trees, mutants[:-1], ["tests"], 60.0)
     assert sorted(each.text for each in survivors) == ["-", "2", "<="]
     assert all((tree / "goq/numbers.py").read_bytes() == source for tree in trees)
 

@@ -81,7 +81,7 @@ class TopicLoader:
             await self._metadata.put_topic(row)
         return row
 
-    async def open(self, row: TopicRow, *, skip_failed: bool = False) -> Topic:
+    async def open(self, row: TopicRow, *, skip_failed: bool) -> Topic:
         """Return an open topic with its groups; in a cluster its partitions open later."""
         row, settings = self._settings_of(row)
         topic = Topic(

@@ -19,7 +19,7 @@ from goq.storage.disk import RealDisk
 from goq.storage.log.log import Log, LogConfig
 from goq.storage.log.reader import LogReader, ReadResult
 from goq.storage.log.segment import Segment
-from goq.storage.log.sparse_index import IndexEntry, SparseIndex
+from goq.storage.log.sparse_index import TIME_US_MAX, TIME_US_MIN, IndexEntry, SparseIndex
 from goq.storage.log.time_range_reader import ReadBounds, TimeRange, read_time_range
 from tests.support.storage.disk import SimulatedDisk
 from tests.support.storage.logs import DIRECTORY, START_US, append, frame_of
@@ -436,3 +436,10 @@ def test_an_index_of_the_older_form_is_made_anew() -> None:
     assert SparseIndex.unpack(bytes(data)) is not None
     older = array("q", [1, 0, 0, 5]).tobytes()
     assert SparseIndex.unpack(older + array("Q", [crc32c(older)]).tobytes()) is None
+
+
+def test_a_range_without_bounds_holds_every_time_and_one_with_bounds_its_first() -> None:
+    everything, one = TimeRange(), TimeRange(5, 6)
+    assert all(time_us in everything for time_us in (TIME_US_MIN, 0, TIME_US_MAX))
+    assert not any(time_us in everything for time_us in (TIME_US_MIN - 1, TIME_US_MAX + 1))
+    assert [time_us in one for time_us in (4, 5, 6)] == [False, True, False]

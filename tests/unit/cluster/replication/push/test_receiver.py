@@ -239,16 +239,16 @@ def test_the_lock_of_the_logs_is_free_between_rounds() -> None:
     run(steps)
 
 
-def test_a_write_that_fails_is_told_and_not_reported_as_stored() -> None:
+@pytest.mark.parametrize("step", ["begin", "write"])
+def test_a_write_that_fails_is_told_and_not_reported_as_stored(step: str) -> None:
     async def steps(at: Receiver) -> None:
         at.push(1, [frame(0)], safe=2)
         failure = OSError("the disk is gone")
 
-        def fail(_batch: object) -> None:
+        def fail(*_: object, **__: object) -> None:
             raise failure
 
-        log: Any = at.follower.logs.messages
-        log.write = fail
+        setattr(at.follower.logs.messages, step, fail)
         await at.turn()
         assert at.failures == [failure]
         assert (at.sent, at.ends) == ([], LogOffsets(0, 0))
