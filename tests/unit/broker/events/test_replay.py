@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -12,8 +13,10 @@ from goq.broker.events.replay import LostEvents, read_events, rebuild, replay
 from goq.delivery.events.event import Moved
 from goq.delivery.events.frame_codec import StoredEvent, encode_event_frame
 from goq.delivery.partition_state import PartitionState
+from goq.errors import StorageFailed
 from goq.frame.header import HEADER_BYTES
 from goq.storage.log.log import Log, LogConfig
+from goq.storage.log.reader import ReadResult
 from tests.support.storage.disk import SimulatedDisk
 from tests.support.storage.logs import START_US, append
 
@@ -111,3 +114,15 @@ def test_what_the_log_lacks_for_the_stored_messages_is_repaired() -> None:
     cut = rebuild(events.log, start_offset=0, end_offset=0)
     assert [type(each).__name__ for each in cut.repairs] == ["Truncated"]
     assert cut.state.moved == {}
+
+
+def test_a_log_that_cannot_be_read_any_further_is_told_with_the_event() -> None:
+    events = Events(1)
+    read, tries = events.log.reader.read, iter(range(3))
+
+    def stuck_at_five(offset: int, *_: Any, **options: Any) -> ReadResult:
+        return read(offset, 5, **options) if offset < 5 else ReadResult([], offset - next(tries))
+
+    events.log.reader.read = stuck_at_five  # type: ignore[method-assign]
+    with pytest.raises(StorageFailed, match="from event 5 on"):
+        list(read_events(events.log.reader, 0, events.end))

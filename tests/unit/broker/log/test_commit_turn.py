@@ -314,3 +314,15 @@ def test_a_turn_looks_again_while_more_comes() -> None:
         assert node.journal.records == [["a", "b"], ["c", "d"]]
 
     on_node(test)
+
+
+def test_a_turn_ends_however_much_goes_on_to_come() -> None:
+    async def test(node: Node) -> None:
+        await node.write(Member(node, "a"), Member(node, "b"))
+        node.turn.join(Member(node, "c"))
+        for _ in range(20):
+            node.turn.append_count += 1
+            await asyncio.sleep(0)
+        assert node.journal.records == [["a", "b"], ["c"]]
+
+    on_node(test)

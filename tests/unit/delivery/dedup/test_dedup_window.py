@@ -145,6 +145,16 @@ def test_an_id_keeps_its_offset_and_time_however_far_they_are_from_those_before(
     assert len(window) == 1 + share_a_table  # a table goes with its last id
 
 
+@pytest.mark.parametrize("others", [0, 100], ids=["few ids", "many ids"])
+def test_the_newest_message_of_an_id_counts_whatever_the_clock_says(others: int) -> None:
+    window = DedupWindow(2**39, time_of=lambda _offset: None, factors=FACTORS)
+    newer = Original(8, 10**15 - 60_000_001)  # so far back that it is in a table of its own
+    window.add(ids_of(1), np.array([7]), 10**15)
+    window.add(ids_of(1), np.array([newer.offset]), newer.time_us)
+    asked = ids_of(1, *range(10, 10 + others))
+    assert originals(window.find(asked, 10**15)) == {0: newer}
+
+
 def test_no_window_keeps_nothing() -> None:
     window = DedupWindow(None, time_of=lambda _offset: None, factors=FACTORS)
     window.add(ids_of(1), np.array([5]), 10**15)
