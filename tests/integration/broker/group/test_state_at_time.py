@@ -13,6 +13,7 @@ import pytest
 from goq import limits
 from goq.api.views.group import GroupProgressView
 from goq.api.views.group_at_time import GroupAtTimeView
+from goq.broker.events import writer
 from goq.broker.events.replay import read_events
 from goq.broker.group.state_at_time import replayed_to
 from goq.broker.partition.partition import Partition
@@ -187,9 +188,10 @@ def one_past(path: Path, seed: int, moments: int, *, trims: bool = False) -> int
 
 @pytest.fixture
 def _short_logs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let segments of events roll, and what is looked at frame by frame be little."""
+    """Let segments of events roll and snapshots take turns, and look at frames one by one."""
     monkeypatch.setattr(limits, "EVENT_SEGMENT_BYTES", 8 * limits.KIB)
     monkeypatch.setattr(limits, "SNAPSHOT_EVENTS_MIN", 10)
+    monkeypatch.setattr(writer, "GROUPS_AT_ONCE", 1)
 
 
 @pytest.mark.usefixtures("_short_logs")

@@ -12,6 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from goq import limits
+from goq.broker.events import writer
 from goq.broker.partition.leases import LeasedBatch
 from goq.broker.partition.partition import Partition
 from goq.broker.topic.topic import Topic
@@ -95,6 +96,7 @@ def test_a_copy_of_the_folder_opens_with_the_state_that_is_live(
     if seed % 2:  # snapshots at every turn, at heads of segments and between
         monkeypatch.setattr(limits, "EVENT_SEGMENT_BYTES", 1500)
         monkeypatch.setattr(limits, "SNAPSHOT_EVENTS_MIN", 3)
+        monkeypatch.setattr(writer, "GROUPS_AT_ONCE", 1)
         monkeypatch.setattr(limits, "CHECKPOINT_INTERVAL_BYTES", 2000)
 
     async def main() -> None:
@@ -228,6 +230,7 @@ def test_after_any_crash_what_was_acknowledged_holds(
     if seed % 2:
         monkeypatch.setattr(limits, "EVENT_SEGMENT_BYTES", 1000)
         monkeypatch.setattr(limits, "SNAPSHOT_EVENTS_MIN", 3)
+        monkeypatch.setattr(writer, "GROUPS_AT_ONCE", 1)
     frame_weight_max = 2 if seed % 2 else DEFAULT_SNAPSHOT_LIMITS.frame_weight_max
     ledger = _crash_rounds(seed, 8, frame_weight_max)
     assert len(ledger.stored) > 10
@@ -241,6 +244,7 @@ def test_after_very_many_crashes_what_was_acknowledged_holds(
 ) -> None:
     monkeypatch.setattr(limits, "EVENT_SEGMENT_BYTES", 1000)
     monkeypatch.setattr(limits, "SNAPSHOT_EVENTS_MIN", 3)
+    monkeypatch.setattr(writer, "GROUPS_AT_ONCE", 1)
     _crash_rounds(seed, 15, 2)
 
 
@@ -348,6 +352,7 @@ async def _busy_group(topic: Topic, turns: int) -> None:
 def _small_event_segments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "EVENT_SEGMENT_BYTES", 1000)
     monkeypatch.setattr(limits, "SNAPSHOT_EVENTS_MIN", 3)
+    monkeypatch.setattr(writer, "GROUPS_AT_ONCE", 1)
 
 
 @pytest.mark.usefixtures("_small_event_segments")

@@ -261,6 +261,23 @@ def test_a_snapshot_of_many_groups_leaves_turns_to_others_and_has_what_they_chan
     on_case(steps)
 
 
+def test_a_snapshot_of_many_groups_begins_a_segment_if_that_is_full_at_its_moment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def steps(case: Case) -> None:
+        await fill(case, GROUPS)
+        case.writer.record_snapshot()
+        monkeypatch.setattr(limits, "EVENT_SEGMENT_BYTES", 1)
+        while case.writer._snapshot is not None:
+            await asyncio.sleep(0)
+        frames = await case.written()
+        assert [segment.base_offset for segment in case.log.segments] == [0, GROUPS]
+        assert case.writer.rebuilds_from == GROUPS
+        assert canonical(restored(frames)) == canonical(case.state)
+
+    on_case(steps)
+
+
 def test_the_last_snapshot_takes_the_place_of_one_under_way() -> None:
     async def steps(case: Case) -> None:
         await fill(case, GROUPS)
