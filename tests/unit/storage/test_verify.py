@@ -9,6 +9,8 @@ import pytest
 
 from goq.config.topic import Fsync
 from goq.storage.disk import RealDisk
+from goq.storage.journal.journal import JOURNAL_DIR
+from goq.storage.journal.piece import DAMAGED_SUFFIX
 from goq.storage.log.log import Log, LogConfig
 from goq.storage.log.segment import Segment
 from goq.storage.node_db import NodeDb, SegmentRow, TopicRow
@@ -233,6 +235,14 @@ def test_a_flipped_bit_is_reported(folder: Folder) -> None:
     data[80] ^= 1
     path.write_bytes(data)
     assert damage_of(folder.verify()) == {("a", 1, "messages"): {6, 7, 8}}
+
+
+def test_damage_of_the_journal_that_an_earlier_start_told_is_reported(folder: Folder) -> None:
+    (folder.path / JOURNAL_DIR).mkdir()
+    (folder.path / JOURNAL_DIR / f"0007{DAMAGED_SUFFIX}").write_text("record 7 is damaged")
+    report = folder.verify()
+    assert report.problems == ["record 7 is damaged"]
+    assert not report.is_sound
 
 
 def test_a_partition_without_its_folder_is_reported(folder: Folder) -> None:
