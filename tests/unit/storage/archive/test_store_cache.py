@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from goq.errors import ArchiveUnreachable
+from goq.storage.archive import store_cache
 from goq.storage.archive.store_cache import StoreCache
 from goq.storage.archive.stored_entry import StoredObject
 from goq.storage.disk import RealDisk
@@ -112,3 +114,17 @@ def test_a_missing_object_is_missing_and_takes_no_room(tmp_path: Path, store: Me
     with pytest.raises(FileNotFoundError):
         cache.fetch(URL, stored)
     assert cache.size_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("stored_bytes", "pieces"), [(250, [100, 100, 50]), (200, [100, 100]), (130, [100, 30])]
+)
+def test_an_object_is_read_in_pieces_as_far_as_it_goes(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch, stored_bytes: int, pieces: list[int]
+) -> None:
+    monkeypatch.setattr(store_cache, "PIECE_BYTES", 100)
+    told = structs.replace(store.put(1), size_bytes=250)
+    store.objects["k1"] = store.objects["k1"][:stored_bytes]
+    found = list(store_cache.read_object(store, told))  # type: ignore[arg-type]
+    assert [len(piece) for piece in found if piece] == pieces
+    assert b"".join(found) == store.objects["k1"]
