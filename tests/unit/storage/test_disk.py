@@ -120,6 +120,15 @@ def test_a_folder_may_be_in_one_that_may_not_be_read(
         disk.make_dir(folder / "new")
 
 
+def test_a_replaced_file_leaves_no_descriptor_open(tmp_path: Path) -> None:
+    disk = RealDisk()
+    disk.replace(tmp_path / "file", b"first")
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(50):
+        disk.replace(tmp_path / "file", b"later")
+    assert len(os.listdir("/proc/self/fd")) < before + 10  # other threads may open some
+
+
 def test_a_failed_replace_leaves_the_old_content_and_no_other_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -36,6 +36,11 @@ def test_nothing_is_owned_before_it_is_released() -> None:
     assert (membership.next_owner(0), membership.next_owner(1)) == (None, "ann")
 
 
+def test_a_partition_that_the_group_does_not_know_yet_belongs_to_nobody() -> None:
+    membership = joined("ann", partitions=2)
+    assert [membership.owner(partition) for partition in range(4)] == ["ann", "ann", None, None]
+
+
 def test_only_the_partitions_that_move_pause() -> None:
     membership = joined("ann")
     rebalance = membership.join("bob", 0)
