@@ -1,16 +1,20 @@
-"""What a partition that is offline refuses: it leases nothing, and takes no decision."""
+"""What a partition leases and to whom, and what it refuses while it is offline."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from goq.broker.topic.publisher import RoutedMessage
 from goq.delivery.selection.redelivery import RetryRule
 from goq.errors import PartitionOffline
-from tests.support.broker.harness import broker_on, options, publish, receipts, run
+from goq.model import Message
+from tests.support.broker.harness import ack, broker_on, leased, options, publish, receipts, run
 from tests.support.broker.partition_internals import event_log, state_of
+from tests.support.eventually import until
 
 
 def test_a_partition_that_is_offline_leases_nothing_and_settles_nothing(tmp_path: Path) -> None:
@@ -62,5 +66,23 @@ def test_messages_that_were_leased_and_never_left_are_ready_again_and_count_no_a
                 assert partition.leases.holder("g", None) is None
             partition.leases.undo_receive("other", batch.token, batch.spans)
             assert partition.leases.unsettled_count("g", batch.token) == 0
+
+    run(main())
+
+
+def test_a_consumer_that_waits_gets_the_next_message_of_a_key_once_the_one_before_is_settled(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        async with broker_on(tmp_path) as broker:
+            topic = await broker.topic_admin.create("t")
+            placed = [RoutedMessage(0, Message(value, b"key")) for value in (b"first", b"next")]
+            await topic.publisher.publish_messages(placed)
+            first = await topic.receiver.receive("g", options(1))
+            assert [value for *_, value in leased(first)] == [b"first"]
+            waiting = asyncio.ensure_future(topic.receiver.receive("g", options(wait_ms=3_600_000)))
+            await until(lambda: topic.receiver.waiters.count("g") == 1)
+            await ack(topic, "g", first)
+            assert [value for *_, value in leased(await asyncio.wait_for(waiting, 60))] == [b"next"]
 
     run(main())
