@@ -31,23 +31,28 @@ def main() -> None:
     snapshot = EncodedSnapshot(state, DEFAULT_SNAPSHOT_LIMITS)
     print(f"{GROUPS:,} groups at once: {cpu_ms(lambda: list(snapshot.frames(0))):.1f} ms")
     for changes in (0, 10, 100):
-        snapshot = EncodedSnapshot(state, DEFAULT_SNAPSHOT_LIMITS)
-        steps_ms, is_on = [0.0], True
+        in_steps(state, changes)
 
-        def step(snapshot: EncodedSnapshot = snapshot) -> None:
-            nonlocal is_on
-            is_on = snapshot.prepare(GROUPS_AT_ONCE)
 
-        while is_on:
-            steps_ms.append(cpu_ms(step))
-            for number in range(changes):
-                group = (97 * len(steps_ms) + number) % GROUPS
-                lease(state, snapshot, group, len(steps_ms) * _MESSAGES)
-        moment_ms = cpu_ms(lambda snapshot=snapshot: list(snapshot.frames(0)))  # type: ignore[misc]
-        print(
-            f"{GROUPS:,} groups in {len(steps_ms) - 1} steps, {changes} changed after each:"
-            f" longest step {max(steps_ms):.1f} ms, moment of the snapshot {moment_ms:.1f} ms"
-        )
+def in_steps(state: PartitionState, changes: int) -> None:
+    """Measure a snapshot in steps, with so many groups changed after each."""
+    snapshot = EncodedSnapshot(state, DEFAULT_SNAPSHOT_LIMITS)
+    steps_ms, is_on = list[float](), True
+
+    def step() -> None:
+        nonlocal is_on
+        is_on = snapshot.prepare(GROUPS_AT_ONCE)
+
+    while is_on:
+        steps_ms.append(cpu_ms(step))
+        for number in range(changes):
+            group = (97 * len(steps_ms) + number) % GROUPS
+            lease(state, snapshot, group, len(steps_ms) * _MESSAGES)
+    moment_ms = cpu_ms(lambda: list(snapshot.frames(0)))
+    print(
+        f"{GROUPS:,} groups in {len(steps_ms)} steps, {changes} changed after each:"
+        f" longest step {max(steps_ms):.1f} ms, moment of the snapshot {moment_ms:.1f} ms"
+    )
 
 
 def lease(state: PartitionState, snapshot: EncodedSnapshot | None, number: int, start: int) -> None:
