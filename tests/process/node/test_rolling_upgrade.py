@@ -26,6 +26,7 @@ BEFORE_PUSHES = "9b50e0967ed2"
 """The last commit whose followers only fetch."""
 TOPICS = ("zebra", "apple", "mango", "berry", "quince", "cherry")
 PARTITIONS = 3
+_PUBLISHED_AFTER_EACH = 40
 
 
 class Publisher(threading.Thread):
@@ -50,6 +51,11 @@ class Publisher(threading.Thread):
                     self.failures.append(f"{value}: {error!r}")
                 else:
                     self.acknowledged.add(value)
+
+    def wait_for_more(self, count: int) -> None:
+        """Return once so many more messages were acknowledged."""
+        wanted = len(self.acknowledged) + count
+        eventually(lambda: len(self.acknowledged) >= wanted, f"{count} more messages are stored")
 
     def stop(self) -> None:
         self._stopping.set()
@@ -125,11 +131,12 @@ def test_a_cluster_is_upgraded_node_by_node_and_loses_nothing(
                     f"the cluster is whole after the upgrade of {name}",
                     seconds=90,
                 )
+                publisher.wait_for_more(_PUBLISHED_AFTER_EACH)
         finally:
             publisher.stop()
         assert all(has_journal(node) for node in nodes.values())
         assert publisher.failures == []
-        assert len(publisher.acknowledged) > 100
+        assert len(publisher.acknowledged) >= _PUBLISHED_AFTER_EACH * len(NAMES)
         with Client(cluster.urls, retries="60s") as client:
             stored = stored_values(client)
         assert sorted(stored) == sorted(publisher.acknowledged)
