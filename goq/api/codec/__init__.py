@@ -2,6 +2,7 @@
 
 request          JSON bodies, headers and query parameters of any request, checked
 publish_request  published messages, from JSON or from frames, checked
+receive_request  what a receive or a stream asks for, checked
 publish_answer   the answer to the publish of one message, which waits for the append
 large_publish    published messages from a large JSON body, in slices
 messages         messages of an answer as JSON, and the JSON of any answer

@@ -19,6 +19,7 @@ from goq.api.codec.request import (
     time_us,
 )
 from goq.api.schemas.messages import HeaderIn, HeadersIn, NewMessage, Publish
+from goq.broker.runtime.disposal import dispose
 from goq.broker.topic.publisher import RoutedMessage
 from goq.clock import TimeSlice
 from goq.config.topic import TopicSettings
@@ -97,15 +98,19 @@ async def decode_messages(
         await time_slice.next()
     total_bytes = _total_margin_bytes(publish.messages)
     placed: list[RoutedMessage] = []
-    for number, new in enumerate(publish.messages):
-        long_value = long_values.get(number)
-        one = _message(new, f"messages[{number}]", settings, now_us, long_value)
-        placed.append(one)
-        total_bytes += _size_bytes(one.content)
-        _check_total(total_bytes)
-        if time_slice.is_over:
-            await time_slice.next()
-    return placed, parse_acks(request, publish.acks)
+    try:
+        for number, new in enumerate(publish.messages):
+            long_value = long_values.get(number)
+            one = _message(new, f"messages[{number}]", settings, now_us, long_value)
+            placed.append(one)
+            total_bytes += _size_bytes(one.content)
+            _check_total(total_bytes)
+            if time_slice.is_over:
+                await time_slice.next()
+        return placed, parse_acks(request, publish.acks)
+    except InvalidInput:
+        await dispose([placed])  # with up to 64 headers each
+        raise
 
 
 def _total_margin_bytes(messages: Sequence[NewMessage]) -> int:

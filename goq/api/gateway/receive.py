@@ -16,13 +16,8 @@ import msgspec
 
 from goq import limits
 from goq.api.codec.leased import LeasedMessages, ReleaseLeases, merge_leased, read_leased
-from goq.api.codec.request import (
-    json_body,
-    parse_client_id,
-    receive_options,
-    wants_frames,
-    wants_lines,
-)
+from goq.api.codec.receive_request import receive_options
+from goq.api.codec.request import json_body, parse_client_id, wants_frames, wants_lines
 from goq.api.gateway.fanout import (
     Fanout,
     copy_request,

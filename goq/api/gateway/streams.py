@@ -17,14 +17,8 @@ import msgspec
 
 from goq.api.codec.leased import ReleaseLeases, read_frames, receipt_of
 from goq.api.codec.messages import json_response
-from goq.api.codec.request import (
-    SESSION_ID,
-    granted,
-    json_body,
-    parse_session_id,
-    stream_credit,
-    wants_frames,
-)
+from goq.api.codec.receive_request import SESSION_ID, granted, parse_session_id, stream_credit
+from goq.api.codec.request import json_body, wants_frames
 from goq.api.gateway.fanout import Fanout, copy_request, decode_document
 from goq.api.router import FRAMES, NDJSON
 from goq.api.routing_policy import STREAM_ID, UNBUFFERED

@@ -9,6 +9,7 @@ from typing import Any
 
 from goq import limits
 from goq.api.codec.messages import encode_json, json_response
+from goq.api.codec.receive_request import visibility_ms
 from goq.api.codec.request import (
     KEYS_BYTES_MAX,
     SETTINGS_BODY_BYTES_MAX,
@@ -17,7 +18,6 @@ from goq.api.codec.request import (
     json_body,
     parse_receipts,
     query_int,
-    visibility_ms,
 )
 from goq.api.needs import CONSUME, DESCRIBE_GROUP, MANAGE_GROUP, READ_GROUP, SEE, principal_of
 from goq.api.router import Parameter, Route, RouteHandler

@@ -17,17 +17,19 @@ from msgspec.structs import replace
 from goq import limits
 from goq.api.codec.frames import deliveries_parts
 from goq.api.codec.messages import encode_deliveries, json_response
-from goq.api.codec.request import (
-    CLIENT_ID,
+from goq.api.codec.receive_request import (
     SESSION_ID,
-    duration_ms,
-    json_body,
-    parse_client_id,
     parse_session_id,
-    query_int,
     receive_options,
     stream_credit,
     visibility_ms,
+)
+from goq.api.codec.request import (
+    CLIENT_ID,
+    duration_ms,
+    json_body,
+    parse_client_id,
+    query_int,
     wants_frames,
 )
 from goq.api.needs import CONSUME

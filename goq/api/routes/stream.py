@@ -10,7 +10,8 @@ from goq import limits
 from goq.api.codec.frames import deliveries_parts, frames_parts, lanes_of
 from goq.api.codec.long_value import LongValue, message_parts
 from goq.api.codec.messages import delivery_json, json_response
-from goq.api.codec.request import granted, json_body
+from goq.api.codec.receive_request import granted
+from goq.api.codec.request import json_body
 from goq.api.needs import CONSUME
 from goq.api.router import FRAMES, NDJSON, Route
 from goq.api.routing_policy import STREAM_ID, UNBUFFERED, CustomRouting

@@ -17,6 +17,7 @@ from goq.api.schemas.messages import MessageOut
 from goq.api.schemas.trace import StepOut, TracedMessageOut, TraceGapOut, TraceOut
 from goq.api.values import DURATION, integer
 from goq.broker.broker import Broker
+from goq.broker.runtime.disposal import dispose
 from goq.broker.trace.trace import MessageHistory, Trace, TracedStep
 from goq.broker.trace.tracer import LIVE, Tracer
 from goq.config.topic import TopicSettings
@@ -89,13 +90,15 @@ class TraceRoutes:
             node_id = None  # the node it was published on is not recorded
             if trace.message.state == LIVE:
                 message.nodes = list(holders)
-        return TraceOut(
+        out = TraceOut(
             message,
             await encode_list(_step_out(each, broker, node_id) for each in trace.steps),
             trace.attempts,
             None if took_us is None else took_us / 1000,
             [_incomplete_out(each) for each in trace.incomplete],
         )
+        await dispose(trace.containers())
+        return out
 
 
 def message_out(traced: MessageHistory, settings: TopicSettings) -> TracedMessageOut:

@@ -69,8 +69,7 @@ async def read_log(partition: Partition, start: int, end: int) -> ReadResult:
     try:
         return partition.read(start, messages_max=end - start, wait=False)
     except NotCached:
-        await partition.warm(start, end - start)
-        return partition.read(start, messages_max=end - start)
+        return await partition.read_in_thread(start, messages_max=end - start)
 
 
 class RecentFrames:

@@ -16,11 +16,14 @@ from typing import Any, NamedTuple
 import pytest
 
 from goq import clock, limits
+from goq.api.codec import publish_request
+from goq.api.routes import trace
 from goq.api.views.health import LOOK_STEP
 from goq.broker.events.writer import EventWriter
 from goq.broker.partition import ready_state, timers
 from goq.broker.partition.ready_state import ReadyState
 from goq.broker.partition.timers import Timers
+from goq.broker.runtime.disposal import Container, dispose
 from goq.broker.topic import settler
 from goq.clock import TimeSlice
 from goq.delivery.events.event import AnyEvent, Matured
@@ -162,7 +165,11 @@ SLICED = {
     ("POST", f"{_GROUP}/receive"): Case(_receiving, UNITS // 16 + UNITS // CHUNK),
     **{
         ("POST", f"{_GROUP}/{verb}"): Case(_settling(verb), UNITS // CHUNK // 2)
-        for verb in ("ack", "nack", "reject", "release", "extend")
+        for verb in ("ack", "reject", "extend")
+    },
+    **{
+        ("POST", f"{_GROUP}/{verb}"): Case(_settling(verb), UNITS // 5)
+        for verb in ("nack", "release")
     },
     ("GET", f"{_GROUP}/peek"): Case(_peeking, UNITS - 1),
     ("GET", f"{_TOPIC}/scheduled"): Case(_scheduled, UNITS),
@@ -432,3 +439,39 @@ def test_a_publish_whose_topic_is_deleted_meanwhile_is_refused(
     pause.go_on()
     thread.join(30)
     assert statuses[0] >= 400, statuses
+
+
+@pytest.fixture
+def freed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The numbers of objects that requests have had freed in turns of the event loop."""
+    found: list[int] = []
+
+    async def noting(containers: list[Container]) -> None:
+        found.append(sum(map(len, containers)))
+        await dispose(containers)
+
+    monkeypatch.setattr(publish_request, "dispose", noting)
+    monkeypatch.setattr(trace, "dispose", noting)
+    return found
+
+
+def test_what_a_refused_publish_has_made_is_freed_in_turns(
+    node: RunningNode, topic: str, freed: list[int]
+) -> None:
+    messages = [{"value": "v"}] * UNITS + [{"value": "v", "priority": "unknown"}]
+    path = f"/v1/topics/{topic}/messages"
+    assert node.request("POST", path, {"messages": messages}).status == 400
+    assert freed == [UNITS]
+    assert node.request("POST", path, {"messages": messages[:-1]}).status == 200
+    assert freed == [UNITS]
+
+
+def test_the_steps_of_a_trace_are_freed_in_turns(
+    node: RunningNode, topic: str, freed: list[int]
+) -> None:
+    _filled(node, topic)
+    _groups(node, topic)
+    told = node.call("GET", f"/v1/messages/{topic}:0:0/trace")
+    steps = len(told["events"])
+    assert steps == 1 + CHUNK
+    assert freed == [2 * steps + CHUNK]  # as told, as read, and by group
