@@ -62,6 +62,7 @@ JOURNAL_PIECE_BYTES_MIN: Final = MIB  # the first; each further one is twice as 
 JOURNAL_PIECE_BYTES_MAX: Final = 16 * MIB
 JOURNAL_PIECES_MAX: Final = 7
 READ_CHUNK_BYTES: Final = 256 * KIB
+READ_AT_ONCE_BYTES: Final = MIB  # by the event loop, of a file; larger pieces are read in a thread
 OPEN_FILES_MAX: Final = 1_024  # descriptors of data files
 OPEN_FILES_MIN: Final = 16
 OPEN_FILES_SHARE: Final = 4  # of the descriptors that the process may open

@@ -7,7 +7,6 @@ while it runs. SIGUSR1 writes to the log what is under way.
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import os
 import signal
@@ -22,6 +21,7 @@ from goq.event_loop import new_event_loop
 from goq.node import NodeServer
 from goq.process import log
 from goq.process.dump import dump
+from goq.process.garbage import collect_garbage
 from goq.process.heap import set_up_heap, trim_heap
 from goq.process.settings import changed_settings
 
@@ -64,7 +64,7 @@ async def _run(
     loop.add_signal_handler(signal.SIGHUP, _reload, node, load)
     loop.add_signal_handler(signal.SIGUSR1, lambda: _log.warning("%s", dump(node)))
     await node.start()
-    collecting = asyncio.create_task(_collect_garbage(node))
+    collecting = asyncio.create_task(collect_garbage(node))
     trimming = asyncio.create_task(trim_heap())
     try:
         _tell_start(config, node.url)
@@ -77,21 +77,6 @@ async def _run(
         if spans is not None:
             spans.close()
         _log.info("stopped")
-
-
-async def _collect_garbage(node: NodeServer) -> None:
-    """Collect reference cycles once the topics are open, but none among what the start has loaded.
-
-    A start makes many objects and few cycles: collecting meanwhile cost a fifth of it. Later, a
-    collection of all that is loaded would hold up requests. Requests make few cycles, too:
-    collecting every 700 objects (the default) costs 6 %. A collection of 200,000 objects, the
-    second generation at its most, takes 5 ms.
-    """
-    assert node.broker is not None
-    await node.broker.start_queue.tried.wait()
-    gc.freeze()
-    gc.set_threshold(20_000, 10, 250)
-    gc.enable()
 
 
 def _tell_start(config: Config, url: str) -> None:
