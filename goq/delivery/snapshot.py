@@ -4,15 +4,16 @@ A large state comes in many events, so that each frame of them stays well within
 
 A snapshot is of one moment, and to encode 10,000 groups takes longer than the event loop may be
 held. So groups are encoded ahead, a few at a time, while events go on. A group that an event has
-changed is encoded again, at the latest at the moment of the snapshot. Groups with many ranges are
-always left to that moment: each event about them would undo their part.
+changed is encoded again, at the latest at the moment of the snapshot. A group with many ranges is
+left to that moment, as each event about it would undo its part. But its leases are encoded ahead,
+each on its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -30,6 +31,7 @@ from goq.delivery.events.event import (
 )
 from goq.delivery.events.frame_codec import EncodedEvent, encode_weighed, snapshot_frames
 from goq.delivery.group.attempt_ranges import AttemptRange
+from goq.delivery.group.encoded_leases import LeaseEncoding
 from goq.delivery.group.group import Group
 from goq.frame.view import FrameView
 
@@ -41,6 +43,8 @@ _BITMAPS_MAX = 2_000  # half a KiB each
 _FEW_RANGES = 64  # of a group whose state is one event
 _MARKS_MAX = 20_000
 _NAMES_MAX = 4_000
+_MANY_LEASES = 1_000  # of a group whose leases are encoded ahead
+_LEASES_PER_GROUP = 4  # take as long to encode as a group
 _PASSES_MAX = 3  # over all groups that are encoded ahead, while events change them again and again
 
 
@@ -108,12 +112,21 @@ class EncodedSnapshot:
         self._encoded: dict[str, EncodedEvent] = {}
         self._left = dict.fromkeys(state.groups)
         self._budget = _PASSES_MAX * len(self._left)
+        self._leases = [
+            LeaseEncoding(group)
+            for group in state.groups.values()
+            if len(group.leases) > _MANY_LEASES
+        ]
 
     def prepare(self, groups_max: int) -> bool:
         """Encode up to ``groups_max`` groups ahead; return whether more than these are left.
 
-        False as well after several passes over the groups, if events undo them faster.
+        False as well after several passes over the groups, if events undo them faster. The leases
+        of groups with many come first, as many as take as long.
         """
+        leases_max = _LEASES_PER_GROUP * groups_max
+        if any(leases.encode(leases_max) for leases in self._leases):
+            return True
         if self._budget <= 0 or len(self._left) <= groups_max:
             return False
         for name in list(islice(self._left, groups_max)):
@@ -253,7 +266,14 @@ def _large_group(group: Group, ranges_max: int) -> Iterator[AnyEvent]:
     yield SnapshotGroup(group.name, floor, full, end_offset=end_offset, dead=group.dead_count)
     for batch in _batches(partial, _BITMAPS_MAX):
         yield SnapshotGroup(group.name, floor, partial=batch)
-    held = ((lease, part) for lease in group.leases.values() for part in lease.parts)
+    for some in _batches(group.leases.values(), ranges_max):
+        ahead = [lease for lease in some if lease.parts.encoded is not None]
+        if ahead:
+            raw: list[Any] = [lease.parts.encoded for lease in ahead]  # stands for what it was
+            named = [(lease.token, lease.session_id) for lease in ahead if lease.session_id]
+            yield SnapshotGroup(group.name, floor, leases=raw, sessions=sorted(named))
+    others = (lease for lease in group.leases.values() if lease.parts.encoded is None)
+    held = ((lease, part) for lease in others for part in lease.parts)
     for leased in _batches(held, ranges_max):
         table = _FailureTable()
         number = table.number

@@ -18,6 +18,8 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
+
 from goq import limits
 from goq.delivery.events.event import Failure, Span
 
@@ -38,9 +40,11 @@ class AttemptRange(NamedTuple):
 class AttemptRanges:
     """A sorted, disjoint set of :class:`AttemptRange`."""
 
-    __slots__ = ("_ranges", "_starts", "message_count")
+    __slots__ = ("_ranges", "_starts", "encoded", "message_count")
 
     def __init__(self) -> None:
+        self.encoded: msgspec.Raw | None = None
+        """For who has encoded the ranges: it is None again once they change."""
         self._ranges: list[AttemptRange] = []
         self._starts: list[int] = []  # the same ranges' starts: plain numbers are faster to search
         self.message_count = 0
@@ -51,8 +55,13 @@ class AttemptRanges:
     def __iter__(self) -> Iterator[AttemptRange]:
         return iter(self._ranges)
 
+    def only(self) -> AttemptRange | None:
+        """Return the range if there is one and no other."""
+        return self._ranges[0] if len(self._ranges) == 1 else None
+
     def add(self, part: AttemptRange) -> None:
         """Add a range that overlaps no other."""
+        self.encoded = None
         starts = self._starts
         self.message_count += part.end - part.start
         place = len(starts)
@@ -66,6 +75,7 @@ class AttemptRanges:
 
         So what a lease got in any order is one range where it is one run.
         """
+        self.encoded = None
         found: list[tuple[int, int, int]] = []
         for span in sorted(spans):
             if found and found[-1][1] == span[0] and found[-1][2] == span[2]:
@@ -82,6 +92,7 @@ class AttemptRanges:
 
     def take(self, start: int, end: int) -> list[AttemptRange]:
         """Remove and return the ranges from ``start`` up to ``end``, cut to these bounds."""
+        self.encoded = None
         parts = self._ranges
         first = max(0, bisect_right(self._starts, start) - 1)
         if first < len(parts) and parts[first].end <= start:
@@ -104,6 +115,7 @@ class AttemptRanges:
 
     def take_all(self) -> list[AttemptRange]:
         """Remove and return everything."""
+        self.encoded = None
         taken, self._ranges, self._starts = self._ranges, [], []
         self.message_count = 0
         return taken
@@ -156,6 +168,7 @@ class AttemptRanges:
 
     def shift_times(self, shift_ms: int) -> None:
         """Move the times of all ranges by so many milliseconds."""
+        self.encoded = None
         self._ranges = [part._replace(time_ms=part.time_ms + shift_ms) for part in self._ranges]
 
     def earliest_ms(self) -> int | None:

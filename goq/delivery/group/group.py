@@ -280,20 +280,22 @@ class Group:
             *self.retries.containers(),
         ]
 
-    def restart_reading(self) -> None:
+    def restart_reading(self) -> list[dict[Any, Any]]:
         """Read the ready queues again from their beginnings; taken messages stay taken.
 
-        What waits for room under a cap is looked at again: the cap may be another one.
+        What waits for room under a cap is looked at again: the cap may be another one. Returns what
+        held messages behind their keys, which may be many.
         """
         if self.scheduler is not None:
             self.scheduler.close()
             self.scheduler = None
-        self.locks.clear_held()
+        held = self.locks.take_held()
         for offset in self.tenant_cap.take_retries():
             self.retries.requeue(offset)
             attributes = self.attributes.get(offset)
             if attributes is not None and attributes.key:  # those behind it were passed over
                 self._requeue_retries(attributes.key)
+        return held
 
     def restore(
         self,

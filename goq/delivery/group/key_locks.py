@@ -130,12 +130,13 @@ class KeyLocks:
         self._by_offset.setdefault(message.offset, message)
         self.held_count += 1
 
-    def clear_held(self) -> None:
-        """Remove all held messages: the group will find them again."""
-        self._held.clear()
-        self._by_offset.clear()
+    def take_held(self) -> list[dict[Any, Any]]:
+        """Remove all held messages: the group will find them again. Return what held them."""
+        held: list[dict[Any, Any]] = [self._by_offset, self._held]
+        self._by_offset, self._held = {}, {}
         self._free.clear()
         self.held_count = 0
+        return held
 
     def containers(self) -> list[dict[Any, Any]]:
         """Return what holds the messages."""

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -89,6 +90,13 @@ class ReadyTimes:
         self._offsets, self._times_ms = offsets, times_ms
 
 
+class _Marks(NamedTuple):
+    """The marks of a queue's own: from each run on, up to the next one's, ready at its time."""
+
+    runs: array[int]
+    times_ms: array[int]
+
+
 class ReadyQueue:
     """The runs of one lane and tenant. ``first`` is the number of ``runs[0]``.
 
@@ -97,8 +105,7 @@ class ReadyQueue:
     """
 
     __slots__ = (
-        "_mark_runs",
-        "_mark_times_ms",
+        "_marks",
         "first",
         "lane",
         "last_arrival",
@@ -114,8 +121,7 @@ class ReadyQueue:
         self.last_arrival = -1
         self.first = 0
         self.runs = array("Q")
-        self._mark_runs: array[int] | None = None
-        self._mark_times_ms: array[int] | None = None
+        self._marks: _Marks | None = None
 
     @property
     def end(self) -> int:
@@ -125,7 +131,7 @@ class ReadyQueue:
     def append(self, start: int, end: int, late_ms: int) -> int:
         """Add messages, ``late_ms`` their time or ``IN_ORDER``; return how many runs that made."""
         runs = self.runs
-        is_marked = (late_ms >= 0 or self._mark_runs is not None) and self._mark(late_ms)
+        is_marked = (late_ms >= 0 or self._marks is not None) and self._mark(late_ms)
         if runs and not is_marked:
             last = runs[-1]
             if (last >> COUNT_BITS) + (last & COUNT_MAX) == start:
@@ -144,10 +150,10 @@ class ReadyQueue:
 
     def late_ms(self, run: int) -> int:
         """Return when a run became ready; ``IN_ORDER`` for a run in publish order."""
-        if self._mark_runs is None or self._mark_times_ms is None:
+        if self._marks is None:
             return IN_ORDER
-        mark = bisect_right(self._mark_runs, run) - 1
-        return self._mark_times_ms[mark] if mark >= 0 else IN_ORDER
+        mark = bisect_right(self._marks.runs, run) - 1
+        return self._marks.times_ms[mark] if mark >= 0 else IN_ORDER
 
     def find_run(self, offset: int, index: int = 0) -> int:
         """Return the index, at or after ``index``, of the first run that ends past ``offset``.
@@ -175,10 +181,10 @@ class ReadyQueue:
             highest = max(((run >> COUNT_BITS) + (run & COUNT_MAX) for run in dropped), default=0)
         del self.runs[:count]
         self.first += count
-        if self._mark_runs is not None and self._mark_times_ms is not None:
-            obsolete = max(0, bisect_right(self._mark_runs, self.first) - 1)
-            del self._mark_runs[:obsolete]
-            del self._mark_times_ms[:obsolete]
+        if self._marks is not None:
+            obsolete = max(0, bisect_right(self._marks.runs, self.first) - 1)
+            del self._marks.runs[:obsolete]
+            del self._marks.times_ms[:obsolete]
         return highest
 
     def head_end(self) -> int:
@@ -190,15 +196,15 @@ class ReadyQueue:
         return (packed >> np.uint64(COUNT_BITS)) + (packed & np.uint64(COUNT_MAX))
 
     def _mark(self, late_ms: int) -> bool:
-        if self._mark_runs is None or self._mark_times_ms is None:
-            self._mark_runs, self._mark_times_ms = array("q"), array("q")
-        last_ms = self._mark_times_ms[-1] if self._mark_times_ms else IN_ORDER
+        if self._marks is None:
+            self._marks = _Marks(array("q"), array("q"))
+        last_ms = self._marks.times_ms[-1] if self._marks.times_ms else IN_ORDER
         if last_ms == late_ms:
             return False
         if IN_ORDER not in (last_ms, late_ms) and not _need_two_marks(last_ms, late_ms):
             return False
-        self._mark_runs.append(self.end)
-        self._mark_times_ms.append(late_ms)
+        self._marks.runs.append(self.end)
+        self._marks.times_ms.append(late_ms)
         return True
 
 

@@ -119,6 +119,10 @@ class Timeline:
         if messages_end is None or self.offset < messages_end:
             self.incomplete.append(gap)
 
+    def containers(self) -> list[list[Step] | dict[str, _GroupProgress]]:
+        """Return what holds the steps, and what is known of each of perhaps many groups."""
+        return [self.steps, self._groups]
+
     def finish(self) -> None:
         """End the timeline after its last event."""
         if self._archived_us is not None and not self._is_gone:

@@ -13,6 +13,7 @@ from goq.delivery.events.event import (
     ClockChanged,
     CopyQueued,
     Corrupted,
+    Extended,
     GroupDeleted,
     Leased,
     Matured,
@@ -29,6 +30,7 @@ from goq.delivery.events.event import (
     encode_events,
     token_of,
 )
+from goq.delivery.events.frame_codec import decode_event_frame
 from goq.delivery.partition_state import PartitionState
 from goq.delivery.snapshot import DEFAULT_SNAPSHOT_LIMITS, EncodedSnapshot, snapshot_of
 from goq.frame.encoder import Columns, ProducerMark, encode_frame
@@ -252,3 +254,85 @@ def test_a_group_with_many_ranges_is_encoded_at_the_moment_and_whole() -> None:
         pass
     assert frames_of(snapshot, state) == frames_now(state)
     assert canonical(restored(state)) == canonical(state)
+
+
+MANY = 2_000
+
+
+def many_leases() -> PartitionState:
+    """Return a state of a group with leases of every kind: offsets 10 n of the token n."""
+    state = PartitionState()
+    state.extend_to(100_000)
+    for number in range(MANY):
+        first = 10 * number
+        spans = [(first, first + 1, 1)]
+        if number % 7 == 0:
+            spans = [(first, first + 2, 1), (first + 5, first + 6, 2)]
+        session = f"s{number}" if number % 3 == 0 else ""
+        state.apply(Leased("g", f"c{number % 5}", 1000, spans, session), number, 1)
+        if number % 11 == 0:
+            token = token_of(1, number)
+            state.apply(Nacked("g", token, spans, 5, f"why {number % 2}", time_ms=4), number, 2)
+            state.apply(Leased("g", "again", 1000, spans, session), number, 1)
+    return state
+
+
+def restored_from(snapshot: EncodedSnapshot, state: PartitionState) -> PartitionState:
+    fresh = PartitionState()
+    fresh.extend_to(state.end_offset)
+    for frame, _ in snapshot.frames(state.end_offset):
+        for stored in decode_event_frame(frame):
+            fresh.apply(stored.event, 0, 0)
+    return fresh
+
+
+def test_leases_that_are_encoded_ahead_are_those_of_the_moment() -> None:
+    state, chance, sequence = many_leases(), random.Random(5), MANY
+    snapshot = EncodedSnapshot(state, DEFAULT_SNAPSHOT_LIMITS)
+
+    def change(event: AnyEvent) -> None:
+        nonlocal sequence
+        state.apply(event, sequence, 1)
+        snapshot.on_event(event)
+        sequence += 1
+
+    steps = 0
+    while snapshot.prepare(16):
+        steps += 1
+        for _ in range(5):
+            number = chance.choice(sorted(state.groups["g"].leases)[:MANY]) - token_of(1, 0)
+            token, first = token_of(1, number), 10 * number
+            part = (first, first + 1)
+            if not state.groups["g"].leases[token].parts.contains(*part):
+                continue
+            change(
+                chance.choice(
+                    [
+                        Acked("g", token, [part]),
+                        Extended("g", token, [part], 9_000 + number),
+                        Nacked("g", token, [(*part, 1)], 5, "why", time_ms=4),
+                    ]
+                )
+            )
+        change(Leased("g", "new", 1000, [(50_000 + steps, 50_001 + steps, 1)]))
+    assert steps == -(-MANY // 64)
+    retried = [(part.start, part.end, 2) for part in state.groups["g"].retries]
+    change(Leased("g", "again", 2000, retried))
+    assert canonical(restored_from(snapshot, state)) == canonical(state)
+    change(ClockChanged("n2", 500, 500))
+    assert canonical(restored_from(snapshot, state)) == canonical(state)
+    change(Reset("g", 3))
+    assert canonical(restored_from(snapshot, state)) == canonical(state)
+
+
+@pytest.mark.parametrize(("count", "steps"), [(1_000, 0), (1_001, 16), (1_024, 16), (1_025, 17)])
+def test_the_leases_of_a_group_with_very_many_are_encoded_a_few_at_a_time(
+    count: int, steps: int
+) -> None:
+    state = PartitionState()
+    state.extend_to(count)
+    for number in range(count):
+        state.apply(Leased("g", "c", 1000, [(number, number + 1, 1)], "s"), number, 1)
+    snapshot = EncodedSnapshot(state, DEFAULT_SNAPSHOT_LIMITS)
+    assert [snapshot.prepare(16) for _ in range(steps + 1)] == [True] * steps + [False]
+    assert frames_of(snapshot, state) == frames_now(state)

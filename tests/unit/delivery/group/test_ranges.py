@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
 from goq.delivery.group.attempt_ranges import AttemptRange, AttemptRanges
 
 
@@ -46,3 +51,36 @@ def test_spans_of_any_order_are_joined_where_they_are_one_run() -> None:
     assert [part.time_ms for part in parts] == [80, 70, 80, 70, 70, 70]
     assert parts.message_count == 10
     assert parts.at(7) == AttemptRange(6, 8, 1, 80)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda ranges: ranges.add(AttemptRange(20, 21, 1, 5)),
+        lambda ranges: ranges.add_spans([(20, 21, 1)], 5),
+        lambda ranges: ranges.take(3, 4),
+        lambda ranges: ranges.take_all(),
+        lambda ranges: ranges.shift_times(7),
+    ],
+    ids=["add", "add spans", "take", "take all", "shift"],
+)
+def test_what_ranges_were_encoded_as_is_forgotten_when_they_change(
+    change: Callable[[AttemptRanges], object],
+) -> None:
+    ranges = AttemptRanges()
+    assert ranges.only() is None
+    ranges.add(AttemptRange(0, 9, 1, 5))
+    assert ranges.only() == AttemptRange(0, 9, 1, 5)
+    ranges.encoded = raw = msgspec.Raw(b"as it was")
+    ranges.within(0, 3), ranges.at(2), ranges.contains(1, 2), ranges.earliest_ms()
+    assert ranges.encoded is raw
+    change(ranges)
+    assert ranges.encoded is None
+
+
+def test_an_empty_set_forgets_it_too_and_several_ranges_are_not_the_only_one() -> None:
+    ranges = AttemptRanges()
+    ranges.encoded = msgspec.Raw(b"")
+    ranges.add_spans([(0, 2, 1), (5, 6, 1)], 9)
+    assert ranges.encoded is None
+    assert ranges.only() is None
