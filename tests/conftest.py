@@ -9,12 +9,14 @@ from __future__ import annotations
 import gc
 import os
 import resource
+from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
 import pytest
 
 from tests.support.api.secret_watch import WATCH, watch_this_process
+from tests.support.storage.open_files import left_open, open_files
 
 _TESTS = Path(__file__).parent
 
@@ -42,6 +44,17 @@ hypothesis.settings.load_profile("quick")
 def pytest_runtest_teardown() -> None:
     """Fail a test beside which a node answered or logged the secret of a token."""
     WATCH.check()
+
+
+@pytest.fixture(autouse=True)
+def no_file_stays_open(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail a unit test that leaves a file or folder open: a node runs for months."""
+    if request.path.relative_to(_TESTS).parts[0] != "unit":
+        yield
+        return
+    before = open_files()
+    yield
+    assert left_open(before) == []
 
 
 _KINDS = ("spark", "process", "cluster", "sim", "docs", "integration", "unit")

@@ -112,7 +112,7 @@ class OpenFiles:
 
     def create(self, path: Path) -> tuple[Descriptor, os.stat_result]:
         """Open a file for writing, anew; create it if it is missing. Return it and its status."""
-        opened = self._add(path, os.O_RDWR | os.O_CREAT)
+        opened = self._add(path, os.O_RDWR | os.O_CREAT, wait=True)
         return opened, os.fstat(opened.fd)
 
     def use(self, path: Path, file_id: _FileId, *, writes: bool) -> Descriptor:
@@ -135,7 +135,7 @@ class OpenFiles:
                         found.writes += 1
                         found.is_unsynced = True
                     return found
-            opened = self._add(path, os.O_RDWR)
+            opened = self._add(path, os.O_RDWR, wait=True)
             status = os.fstat(opened.fd)
             if (status.st_dev, status.st_ino) != file_id:
                 self.forget(path)
@@ -155,7 +155,7 @@ class OpenFiles:
             self._open.pop(path, None)
             self._failed_syncs.pop(path, None)
 
-    def _add(self, path: Path, flags: int, *, wait: bool = True) -> Descriptor:
+    def _add(self, path: Path, flags: int, *, wait: bool) -> Descriptor:
         opened = Descriptor(self.open_fd(path, flags), is_writable=bool(flags & os.O_RDWR))
         with self._lock:
             known = self._open.get(path)

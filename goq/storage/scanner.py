@@ -20,7 +20,7 @@ from goq.errors import InvalidFrame
 from goq.frame.header import ALIGNMENT_BYTES, HEADER_BYTES, MAGIC, FrameHeader, parse_header
 from goq.frame.validation import check_body_crc
 from goq.frame.view import FrameView
-from goq.storage.disk import Disk
+from goq.storage.disk import Disk, NotCached
 
 PAGE_BYTES: Final = 4096
 BAD_PAGE_REASON: Final = "the disk cannot read these bytes"
@@ -262,6 +262,8 @@ class Scanner:
         return self._chunk[start : start + size_bytes]
 
     def _read(self, position: int, size_bytes: int) -> memoryview:
+        if not self._wait and size_bytes > limits.READ_AT_ONCE_BYTES:
+            raise NotCached
         return self._bad_pages.read(self._disk, self._path, position, size_bytes, wait=self._wait)
 
     def has_bad_pages(self, position: int) -> bool:

@@ -239,14 +239,23 @@ def complaint(settled: Settled) -> str:
     said = ""
     if unknown:
         said += (
-            f"goq: it is not known whether {unknown} receipts were acknowledged; messages that were"
+            f"goq: it is not known whether {_receipts(unknown)} acknowledged; messages that were"
             " not come again\n"
         )
     if gone:
-        said += f"goq: {gone} receipts were not acknowledged: their topic was deleted meanwhile\n"
-    if lost:
+        said += f"goq: {_receipts(gone)} not acknowledged: the topic was deleted meanwhile\n"
+    if lost == 1:
+        said += (
+            "goq: a lease had ended before its message was acknowledged; it comes again"
+            " (see --visibility)\n"
+        )
+    elif lost:
         said += (
             f"goq: {lost} leases had ended before their messages were acknowledged; they come again"
             " (see --visibility)\n"
         )
     return said
+
+
+def _receipts(count: int) -> str:
+    return "1 receipt was" if count == 1 else f"{count} receipts were"

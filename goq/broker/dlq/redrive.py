@@ -7,8 +7,9 @@ redrive, see :mod:`goq.broker.outbox.worker`.
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import aclosing
 from typing import NamedTuple
 
@@ -16,13 +17,16 @@ import msgspec
 
 from goq import limits
 from goq.broker.dlq.search import DeadLetterQuery, DeadLetterSearch, FoundDeadLetter
-from goq.broker.log.pending_appends import wait_for_all
+from goq.broker.log.pending_appends import Appended, wait_for_all
 from goq.broker.partition.partition import Partition
 from goq.broker.topic.topic import Topic
+from goq.clock import TimeSlice
 from goq.delivery.events.event import AnyEvent, Cancelled, Cause, CopyQueued, Range
+from goq.errors import GoqError, outcome_unknown
 from goq.frame.hashes import key_hash
 
 _PURGED = "purged"
+_RECORDED_AT_ONCE = 1_000  # letters; each takes 1.5 µs and more of the event loop
 
 
 class RemovalResult(NamedTuple):
@@ -137,18 +141,43 @@ async def _remove(
                 break
     if request.dry_run:
         return matched, count, search.next
-    for number in chosen:
-        dead.partitions[number].check_room()
-    pending = []
-    for number, offsets in chosen.items():
-        partition = dead.partitions[number]
-        left = partition.marks.uncancelled(offsets)
-        count -= len(offsets) - len(left)
-        if left:
-            pending.append(partition.record(events_for(partition, left)))
-    await wait_for_all(pending)
-    dead.receiver.wake()  # messages behind them may be ready now
+    partitions = {number: dead.partitions[number] for number in chosen}
+    for partition in partitions.values():
+        partition.check_room()
+    try:
+        count -= await _record(partitions, chosen, events_for)
+    finally:
+        dead.receiver.wake()  # messages behind them may be ready now
     return matched, count, search.next
+
+
+async def _record(
+    partitions: Mapping[int, Partition],
+    chosen: Mapping[int, list[int]],
+    events_for: Callable[[Partition, list[int]], list[AnyEvent]],
+) -> int:
+    """Record the removal of the chosen letters; return how many others have removed meanwhile."""
+    gone = 0
+    pending: list[asyncio.Future[Appended]] = []
+    time_slice = TimeSlice()
+    for number, partition in partitions.items():
+        offsets = chosen[number]
+        for at in range(0, len(offsets), _RECORDED_AT_ONCE):
+            if time_slice.is_over:
+                await time_slice.next()
+            some = offsets[at : at + _RECORDED_AT_ONCE]
+            left = partition.marks.uncancelled(some)
+            gone += len(some) - len(left)
+            if not left:
+                continue
+            try:
+                pending.append(partition.record(events_for(partition, left)))
+            except GoqError as error:
+                if not pending:
+                    raise
+                raise outcome_unknown(error) from error  # the letters before are removed
+    await wait_for_all(pending)
+    return gone
 
 
 def _ranges(offsets: Iterable[int]) -> list[Range]:

@@ -88,6 +88,8 @@ class PartitionFrames:
     """The cached frames of one partition, found by offset."""
 
     def __init__(self, cache: FrameCache) -> None:
+        self.version = 0
+        """Changes when frames that were read before may be others now."""
         self._cache = cache
         self._bases: list[int] = []
         self._frames: dict[int, CachedFrame] = {}
@@ -105,14 +107,14 @@ class PartitionFrames:
         if frame.base_offset in self._frames:
             self._cache.use(self, frame.base_offset)
 
-    def add(self, views: Sequence[FrameView]) -> None:
-        """Add frames."""
-        for view in views:
-            base = view.header.base_offset
-            if base not in self._frames:
-                self._frames[base] = CachedFrame(view)
+    def add(self, frames: Sequence[CachedFrame]) -> None:
+        """Add frames; those that have no messages left are not needed."""
+        for frame in frames:
+            base = frame.base_offset
+            if base not in self._frames and not _is_empty(frame.view):
+                self._frames[base] = frame
                 insort(self._bases, base)
-                self._cache.note(self, base, _memory_bytes(view))
+                self._cache.note(self, base, _memory_bytes(frame.view))
 
     def drop(self, base_offset: int) -> None:
         """Drop an evicted frame."""
@@ -121,6 +123,7 @@ class PartitionFrames:
 
     def clear(self) -> None:
         """Drop all frames."""
+        self.version += 1
         for base in self._bases:
             self._cache.forget(self, base)
         self._bases.clear()
@@ -263,12 +266,13 @@ class FrameFetch:
         except NotCached:
             self.missing = UncachedMessages(start, max(end - start, 1))
             return None
-        self._cached.add([view for view in reading.frames if not _is_empty(view)])
+        frames = [CachedFrame(view) for view in reading.frames]
+        self._cached.add(frames)
         for damage in reading.damage:
             self._on_damage(damage)
-        for view in reading.frames:
-            if _holds(view, start):
-                return CachedFrame(view)
+        for frame in frames:
+            if frame.base_offset <= start < frame.end_offset:
+                return frame
         after = min((v.header.base_offset for v in reading.frames), default=reading.next_offset)
         if after <= start:
             raise InvalidFrame(f"offset {start} cannot be read")
@@ -278,10 +282,6 @@ class FrameFetch:
 def _is_empty(view: FrameView) -> bool:
     """Return whether a frame has no messages left."""
     return view.removed_rows is not None and view.removed_rows.is_all
-
-
-def _holds(view: FrameView, offset: int) -> bool:
-    return view.header.base_offset <= offset < view.header.end_offset
 
 
 def _groups(view: FrameView, first: int, last: int) -> list[str | None]:

@@ -18,7 +18,7 @@ from functools import partial
 from goq import limits
 from goq.broker.events.writer import EventWriter
 from goq.broker.log.admission import Admission
-from goq.broker.log.frame_cache import PartitionFrames
+from goq.broker.log.frame_cache import CachedFrame, PartitionFrames
 from goq.broker.log.group_commit import GroupCommit
 from goq.broker.log.pending_appends import Appended, Waiter, WrittenFrame
 from goq.broker.log.quorum import Quorum
@@ -209,7 +209,7 @@ class Appender:
     def stage(self, batch: WriteBatch, written: Sequence[WrittenFrame]) -> None:
         """Enter frames that the event loop is about to write, and serve waiting consumers."""
         self._is_staged = True
-        self._frames.add(batch.frames())
+        self._frames.add([CachedFrame(view) for view in batch.frames()])
         self._enter(written)
         self._callbacks.on_staged()
 

@@ -9,6 +9,7 @@ decision may hold; with another error it does not.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -18,7 +19,7 @@ from goq.broker.events.group_changes import GroupChanges
 from goq.broker.events.recorded_acks import split_recorded
 from goq.broker.events.search import IndexedEventLog
 from goq.broker.events.writer import EventWriter
-from goq.broker.log.frame_cache import FrameFetch, PartitionFrames, UncachedMessages
+from goq.broker.log.frame_cache import CachedFrame, FrameFetch, PartitionFrames, UncachedMessages
 from goq.broker.log.pending_appends import Appended
 from goq.broker.partition.failure_policy import failure_context
 from goq.broker.partition.loader import LoadedPartition
@@ -41,6 +42,7 @@ from goq.delivery.settlement import (
     release_undelivered,
     spans_of,
 )
+from goq.errors import GoqError
 from goq.frame.view import FrameView
 from goq.model import Receipt
 from goq.storage.log.reader import ReadResult
@@ -68,7 +70,7 @@ class LeasedBatch(NamedTuple):
     @property
     def message_count(self) -> int:
         """The number of messages leased."""
-        return sum(end - start for start, end, _ in self.spans)
+        return sum([end - start for start, end, _ in self.spans])
 
 
 class MessagesNotCached(Exception):
@@ -194,6 +196,21 @@ class Leases:
             choice.must_yield,
         )
         return batch, done
+
+    async def warm(self, offset: int, messages_max: int) -> None:
+        """Read messages in a thread, so that a receive finds their frames in memory."""
+        reader, end_offset = self._reader, self._state.end_offset
+        version = self._frames.version
+
+        def read() -> list[CachedFrame]:
+            views = reader.read(offset, end_offset, messages_max=messages_max).frames
+            return [CachedFrame(view) for view in views]  # which decompresses them
+
+        with contextlib.suppress(GoqError, OSError):  # the receive that reads by itself meets it
+            loop = asyncio.get_running_loop()
+            frames = await loop.run_in_executor(self._context.executor, read)
+            if version == self._frames.version:
+                self._frames.add(frames)
 
     def _read(self, wait: bool, start: int, end: int, size_bytes: int) -> ReadResult:
         return self._reader.read(

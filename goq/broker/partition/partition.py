@@ -13,7 +13,6 @@ memory is ahead of the log: the partition goes offline, and its topic loads it f
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TypeVar
 
@@ -274,11 +273,15 @@ class Partition:
             self.note_damage(damage)
         return reading
 
-    async def warm(self, offset: int, messages_max: int) -> None:
-        """Read, in a thread, the messages into memory that :meth:`read` would block for."""
+    async def read_in_thread(self, offset: int, *, messages_max: int) -> ReadResult:
+        """Read as :meth:`read` does, where that would hold the event loop."""
         reader, end_offset = self._messages.reader, self._state.end_offset
-        with contextlib.suppress(OSError, IndexError):  # trimmed meanwhile, or the next read fails
-            await self.in_thread(lambda: reader.read(offset, end_offset, messages_max=messages_max))
+        reading = await self.in_thread(
+            lambda: reader.read(offset, end_offset, messages_max=messages_max)
+        )
+        for damage in reading.damage:
+            self.note_damage(damage)
+        return reading
 
     async def in_thread(self, work: Callable[[], T]) -> T:
         """Run work that blocks on the disk in a thread."""

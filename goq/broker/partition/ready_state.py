@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from goq import limits
 from goq.broker.partition_context import Availability, PartitionContext
+from goq.broker.runtime.disposal import dispose
 from goq.clock import TimeSlice
 from goq.config.topic import TopicSettings
 from goq.delivery.delay.delayed_messages import DelayedMessages, DueMessages, LoadRequest
@@ -38,6 +39,7 @@ from goq.storage.log.log import Log
 
 _LANE_BITS = 8
 _ENTERED_AT_ONCE = 512  # messages or queues
+_CATCH_UPS_MAX = 8  # of a rebuild, then the event loop reads the rest
 _MATURED_AT_ONCE = 1_000  # messages: about 1 ms
 _Int64s = npt.NDArray[np.int64]
 
@@ -429,16 +431,24 @@ class ReadyStateManager:
             tenants = self.current.tenants.copy()
             build = partial(ReadyState.build, start=start, end=end, tenants=tenants)
             now_ms = self._context.clock.wall_ms()
-            new = await asyncio.get_running_loop().run_in_executor(
-                self._context.executor, build, messages, state, self._settings, now_ms
+            loop, executor = asyncio.get_running_loop(), self._context.executor
+            new = await loop.run_in_executor(
+                executor, build, messages, state, self._settings, now_ms
             )
-            new.extend(messages, end, state.end_offset, now_ms)
-            for group in state.groups.values():
-                group.restart_reading()
-            self.current = new
+            built = end
+            for _ in range(_CATCH_UPS_MAX):  # with what was published meanwhile
+                end = state.end_offset
+                if end - built <= _ENTERED_AT_ONCE:
+                    break
+                await loop.run_in_executor(executor, new.extend, messages, built, end, now_ms)
+                built = end
+            new.extend(messages, built, state.end_offset, now_ms)
+            held = [each for group in state.groups.values() for each in group.restart_reading()]
+            old, self.current = self.current, new
             self._forget_large()
         finally:
             self._rebuilding = None
         self._on_rebuilt()
         if not self.current.follows(self._settings):
             self._start()
+        await dispose([*held, *old.ready.containers()])

@@ -25,9 +25,9 @@ T = TypeVar("T")
 
 BUSY_SHARE: Final = 0.25
 """The share of the time for background reads at full load."""
-FULL_WRITES_PER_S: Final = 120.0
-"""The rate of writes from which the load is full. A message that is published, delivered and
-acknowledged alone makes three."""
+FULL_WRITES_PER_S: Final = 360.0
+"""The rate of writes from which the load is full: 120 messages a second, each published, delivered
+and acknowledged alone."""
 RATE_MEMORY_S: Final = 1.0
 """The time constant of the measured rate: its weight falls to 1/e."""
 LATE_WRITES_PER_S: Final = FULL_WRITES_PER_S / 10

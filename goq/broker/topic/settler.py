@@ -24,6 +24,7 @@ from goq.model import Receipt, fenced_id_of
 
 _SETTLED_AT_ONCE = 1000  # one lease of the usual size is one event
 _SLICES = 4  # of so many, where there are more
+_RETURN_SLICES = 10  # a message that is returned costs twice as much
 
 
 class UnsettledReceipt(NamedTuple):
@@ -105,7 +106,10 @@ class TopicSettler:
         Returns as :meth:`acknowledge` does.
         """
         count, failed = await self._settle(
-            group, receipts, lambda leases, some: leases.nack(group, some, delay_ms, reason)
+            group,
+            receipts,
+            lambda leases, some: leases.nack(group, some, delay_ms, reason),
+            _RETURN_SLICES,
         )
         self._stats.nacked_messages += count
         self._stats.groups[group].nacked_messages += count
@@ -128,7 +132,7 @@ class TopicSettler:
         Returns as :meth:`acknowledge` does.
         """
         found = await self._settle(
-            group, receipts, lambda leases, some: leases.release(group, some)
+            group, receipts, lambda leases, some: leases.release(group, some), _RETURN_SLICES
         )
         self._receiver.wake()
         return found
@@ -146,6 +150,7 @@ class TopicSettler:
         group: str,
         receipts: Sequence[Receipt],
         settle: Callable[[Leases, list[Receipt]], Settling],
+        slices: int = _SLICES,
     ) -> tuple[int, list[UnsettledReceipt]]:
         """Settle receipts of any partitions in slices, or raise before settling any.
 
@@ -158,7 +163,7 @@ class TopicSettler:
         time_slice, at_once = None, _SETTLED_AT_ONCE
         if len(receipts) > at_once:  # a slice would call what an earlier one settled lost
             receipts = list(dict.fromkeys(receipts))
-            time_slice, at_once = TimeSlice(), max(1, at_once // _SLICES)
+            time_slice, at_once = TimeSlice(), max(1, at_once // slices)
         for at in range(0, len(receipts), at_once):
             if time_slice is not None and time_slice.is_over:
                 await time_slice.next()

@@ -115,7 +115,7 @@ class TopicLeases:
                 break
             except _Warm as warm:
                 warmed = warm.partition
-                await self._partitions[warmed].warm(warm.offset, warm.messages)
+                await self._partitions[warmed].leases.warm(warm.offset, warm.messages)
             except OnlySkipped:
                 await asyncio.sleep(0)  # there may be millions to skip: yield to other tasks
             except _Rebuild as rebuild:
@@ -200,11 +200,12 @@ class TopicLeases:
                 batch = found[0]
                 leased.append(found)
                 is_cut |= batch.is_cut
-                messages -= batch.message_count
+                count = batch.message_count
+                messages -= count
                 if request.room is not None:
-                    request.room.take(batch.message_count)
+                    request.room.take(count)
                 size_bytes -= batch.size_bytes
-                decided += batch.message_count
+                decided += count
                 is_paused = batch.is_paused or decided >= limits.SELECTION_STEPS_MAX
         if has_passed_over:
             self._waiters.wake_other(group, None if is_silent else request.consumer)

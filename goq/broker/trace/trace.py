@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from goq.broker.outbox.dead_letter_headers import read_dead_letter
+from goq.broker.runtime.disposal import Container
 from goq.delivery.trace.steps import Step, StepName, TraceGap
 from goq.delivery.trace.timeline import Timeline
 from goq.errors import InvalidInput
@@ -54,8 +55,13 @@ class Trace(NamedTuple):
 
     message: MessageHistory
     copies: Sequence[MessageHistory]
-    steps: Sequence[TracedStep]
+    steps: list[TracedStep]
     incomplete: Sequence[TraceGap]
+
+    def containers(self) -> list[Container]:
+        """Return what holds the steps, to be emptied once the trace has been told."""
+        histories = (self.message, *self.copies)
+        return [self.steps, *(part for each in histories for part in each.timeline.containers())]
 
     @property
     def attempts(self) -> int:

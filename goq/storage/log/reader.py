@@ -63,7 +63,7 @@ class LogReader:
 
         At least one frame is read if there is one, whatever its size; more up to the two bounds.
         Damage on the way is recorded and skipped. ``wait=False`` raises ``NotCached`` instead of
-        waiting for the device.
+        waiting for the device, and where a frame is so large that reading it takes a while.
         """
         offset = max(offset, self.segments[0].base_offset)
         reading = ReadResult(next_offset=offset)

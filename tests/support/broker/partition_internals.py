@@ -5,7 +5,10 @@ Nothing in goq outside goq.broker.partition may read these: see tests/unit/broke
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from goq.broker.events.writer import EventWriter
+from goq.broker.log.frame_cache import PartitionFrames
 from goq.broker.partition.partition import Partition
 from goq.broker.partition.ready_state import ReadyState
 from goq.delivery.partition_state import PartitionState
@@ -28,5 +31,14 @@ def ready_state(partition: Partition) -> ReadyState:
     return partition.ready_manager.current
 
 
+def cached_frames(partition: Partition) -> PartitionFrames:
+    return partition.leases._frames
+
+
 def event_writer(partition: Partition) -> EventWriter:
     return partition._writer
+
+
+def have_damage_repaired(partition: Partition) -> None:
+    """Have another replica hold what is damaged here, as in a cluster."""
+    partition._callbacks = replace(partition._callbacks, may_be_repaired=lambda _damage: True)

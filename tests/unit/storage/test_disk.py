@@ -465,3 +465,15 @@ def test_a_folder_that_never_gets_empty_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "messages").mkdir()
     with pytest.raises(OSError, match="not empty"):
         _Late(1000).remove_dir(tmp_path / "messages")
+
+
+def test_a_lock_of_a_folder_leaves_no_file_open_once_it_is_released(tmp_path: Path) -> None:
+    def opened() -> list[str]:
+        links = (Path("/proc/self/fd") / name for name in os.listdir("/proc/self/fd"))
+        targets = [os.readlink(each) for each in links if each.is_symlink()]
+        return sorted(target for target in targets if target.startswith(str(tmp_path)))
+
+    lock = DataDirLock(tmp_path)
+    assert opened() == [str(tmp_path), str(tmp_path / "LOCK")]
+    lock.release()
+    assert opened() == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -90,3 +91,9 @@ def test_a_write_without_room_is_refused_and_changes_nothing(
         limited.limit(1000)
         db.put_topic(LARGE)
         assert db.topics() == [LARGE]
+
+
+def test_a_thread_reads_what_another_wrote(tmp_path: Path) -> None:
+    with closing(NodeDb(tmp_path)) as db, ThreadPoolExecutor(1) as other:
+        other.submit(db.put_topic, TopicRow("t", 1, {})).result()
+        assert [row.name for row in db.topics()] == ["t"]

@@ -10,6 +10,7 @@ import pytest
 from goq import limits
 from goq.frame.header import HEADER_BYTES
 from goq.frame.view import FrameView
+from goq.storage.disk import NotCached
 from goq.storage.scanner import BadRegion, Damage, DamageRegistry, Scanner
 from tests.support.storage.disk import SimulatedDisk
 from tests.support.storage.logs import frame_of
@@ -105,3 +106,20 @@ def test_the_next_frame_is_found_wherever_it_lies_in_the_pieces_that_are_read(
     first = stamped(0, bytes(limits.MIB + distance - len(stamped(0, b""))))
     assert abs(len(first) - limits.MIB - distance) <= 8
     assert scanned(first + stamped(1, b"c"), 5) == [BadRegion(0, len(first), 0, 1, ""), (1, 2)]
+
+
+@pytest.mark.parametrize("spare_bytes", [0, -1], ids=["as much", "more"])
+def test_a_scan_that_may_not_wait_reads_a_bounded_part_at_once(
+    monkeypatch: pytest.MonkeyPatch, spare_bytes: int
+) -> None:
+    disk, data = SimulatedDisk(), frame_of([b"a message"])
+    disk.put(PATH, data)
+    monkeypatch.setattr(limits, "READ_AT_ONCE_BYTES", len(data) + spare_bytes)
+    scanner = Scanner(disk, PATH, len(data), wait=False)
+    if spare_bytes < 0:
+        with pytest.raises(NotCached):
+            list(scanner.frames(0, 0))
+    else:
+        assert [type(each).__name__ for each in scanner.frames(0, 0)] == ["ScannedFrame"]
+    waiting = Scanner(disk, PATH, len(data))
+    assert [type(each).__name__ for each in waiting.frames(0, 0)] == ["ScannedFrame"]

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from goq import limits
+from goq.broker.retention import archive_uploader
 from goq.broker.retention.archive_uploader import ArchiveUploader
+from goq.errors import CorruptData
 from goq.storage.archive.file import Footer, write_archive
 from goq.storage.archive.manifest import archive_row
-from goq.storage.archive.store_cache import StoreCache
+from goq.storage.archive.store_cache import StoreCache, read_object
 from goq.storage.archive.stored_entry import entry_path
 from goq.storage.archive.tiered_disk import TieredDisk
 from goq.storage.disk import RealDisk
@@ -28,28 +32,37 @@ class Move:
         self.local = RealDisk()
         self.root = folder / "archive"
         self.directory = self.root / FOLDER / "0" / "messages"
-        self.path = self.directory / f"{0:020d}.log.zst"
+        self.path = self.path_of(0)
         cache = StoreCache(self.local, folder / "archive.cache", 64 * limits.MIB)
         self.disk = TieredDisk(self.local, cache)
         self._executor = ThreadPoolExecutor(1)
         self.local.make_dir(self.directory)
 
-    def archive(self, data: bytes) -> bytes:
+    def path_of(self, base_offset: int) -> Path:
+        return self.directory / f"{base_offset:020d}.log.zst"
+
+    def archive(self, data: bytes, base_offset: int = 0) -> bytes:
         """Write an archived segment; return the bytes of its file."""
         source = self.root.with_name("source")
         source.write_bytes(data)
-        footer = Footer(0, 1, len(data), 0, 1, 1, 1, [])
-        write_archive(self.local, source, self.path, footer, lambda: None)
-        return self.path.read_bytes()
+        footer = Footer(base_offset, base_offset + 1, len(data), 0, 1, 1, 1, [])
+        path = self.path_of(base_offset)
+        write_archive(self.local, source, path, footer, lambda: None)
+        return path.read_bytes()
 
-    def run(self, url: str) -> None:
-        """Move the segment, as a start of the node would."""
+    def uploader(self, url: str, *base_offsets: int) -> ArchiveUploader:
+        """Return an uploader with segments to move."""
+        uploader = ArchiveUploader(self.root, self.disk, url, self._executor)
+        for base in base_offsets:
+            footer = Footer(base, base + 1, 1, 0, 1, 1, 1, [])
+            uploader.add(archive_row((FOLDER, 0), "messages", footer, 1), self.path_of(base))
+        return uploader
+
+    def run(self, url: str, *base_offsets: int) -> None:
+        """Move segments, as a start of the node would."""
 
         async def work() -> None:
-            uploader = ArchiveUploader(self.root, self.disk, url, self._executor)
-            footer = Footer(0, 1, 1, 0, 1, 1, 1, [])
-            uploader.add(archive_row((FOLDER, 0), "messages", footer, 1), self.path)
-            await uploader.run_once()
+            await self.uploader(url, *(base_offsets or (0,))).run_once()
 
         asyncio.run(work())
 
@@ -94,3 +107,75 @@ def test_a_damaged_entry_is_written_anew_from_the_file(move: Move, url: str) -> 
     move.run(url)
     assert not move.path.exists()
     assert move.stored() == file
+
+
+def test_a_damaged_segment_stays_and_the_others_are_moved(move: Move, url: str) -> None:
+    move.archive(b"first" * 100)
+    move.path.write_bytes(damaged := move.path.read_bytes()[:-7])
+    sound = move.archive(b"second" * 100, 1)
+
+    async def work() -> None:
+        uploader = move.uploader(url, 0, 1)
+        for _ in range(2):
+            with pytest.raises(CorruptData):
+                await uploader.run_once()
+            assert uploader.waiting_bytes == 1, "the damaged one is tried again, and no other"
+
+    asyncio.run(work())
+    assert move.path.read_bytes() == damaged
+    assert not move.path_of(1).exists()
+    assert bytes(move.disk.read(move.path_of(1), 0, 1 << 20)) == sound
+
+
+def test_a_segment_stays_whose_bytes_the_store_gives_back_changed(
+    move: Move, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = move.archive(b"first" * 100)
+
+    def changed(*arguments: Any) -> Iterator[bytes]:
+        for data in read_object(*arguments):
+            yield bytes([data[0] ^ 1]) + bytes(data[1:])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(archive_uploader, "read_object", changed)
+        with pytest.raises(CorruptData, match="does not hold the bytes that were sent"):
+            move.run(url)
+    assert move.path.read_bytes() == file
+    assert not entry_path(move.path).exists()
+    move.run(url)
+    assert move.stored() == file
+
+
+def test_a_move_ends_where_the_node_stops_and_the_next_start_does_it(move: Move, url: str) -> None:
+    file = move.archive(b"first" * 100)
+
+    async def stopped() -> None:
+        uploader = move.uploader(url, 0)
+        uploader.close()
+        await uploader.run()  # ends by itself
+
+    asyncio.run(stopped())
+    assert move.path.read_bytes() == file
+    move.run(url)
+    assert not move.path.exists()
+
+
+def test_a_segment_whose_file_goes_while_it_is_moved_is_missed_unless_its_topic_goes(
+    move: Move, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(*, goes: bool) -> None:
+        uploader = move.uploader(url, 0)
+
+        def gone(*_: Any) -> Footer:
+            if goes:
+                uploader.forget(FOLDER)
+            raise FileNotFoundError(move.path)
+
+        monkeypatch.setattr(archive_uploader, "read_footer", gone)
+        await uploader.run_once()
+        assert not uploader.waiting_bytes
+
+    move.archive(b"first" * 100)
+    asyncio.run(work(goes=True))
+    with pytest.raises(FileNotFoundError):
+        asyncio.run(work(goes=False))

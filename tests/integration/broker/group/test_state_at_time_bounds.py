@@ -224,6 +224,47 @@ def test_a_damaged_event_is_said_until_a_snapshot_makes_up_for_it(
     run(_with_damage(tmp_path, ManualClock(), snapshot_after=snapshot_after))
 
 
+def _damage_message(partition: Partition, offset: int) -> None:
+    end = offset + 1
+    place = next(read_backward(partition.message_reader, end))
+    assert place.view.header.base_offset == offset
+    path = next(s for s in partition.message_reader.segments if s.base_offset <= offset).path
+    with path.open("r+b") as file:
+        file.seek(place.position + HEADER_BYTES + 8)
+        file.write(b"\xff\xff\xff")
+
+
+def test_damaged_messages_are_said_where_they_matter_to_a_moment(tmp_path: Path) -> None:
+    async def main() -> None:
+        clock = ManualClock()
+        async with broker_on(tmp_path, clock=clock) as broker:
+            topic = await topic_of(broker)
+            times = []
+            for value in (b"a", b"b", b"c"):
+                await publish(topic, value)
+                times.append(clock.now_us)
+                clock.now_us += SECOND_US
+            partition = topic.partitions[0]
+            await broker.group_admin.remember(topic, "g")
+            _damage_message(partition, 1)
+            said = [[each.reason for each in at(topic, time_us).incomplete] for time_us in times]
+            there = "the messages 1 to 1 are damaged: whether they were there by then is not known"
+            assert said == [[there], [there], []]
+            assert [at(topic, time_us).oldest_us for time_us in times] == [times[0]] * 3
+            await step(topic, clock, 1)
+            past = at(topic, clock.now_us)
+            assert past.oldest_us is None
+            assert [each.reason for each in past.incomplete] == [
+                "the message that had waited longest is damaged: since when is not known"
+            ]
+            _damage_message(partition, 2)
+            assert at(topic, times[2]).incomplete[0].reason == (
+                "the messages 1 to 2 are damaged: whether they were there by then is not known"
+            )
+
+    run(main())
+
+
 def test_a_snapshot_is_known_by_the_first_bytes_of_its_frame() -> None:
     start = SnapshotStarted(0, 0, [])
     other = Acked("g", 1, [(0, 1)])

@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from goq import limits
+from goq.broker.partition import leases
 from goq.broker.topic.publisher import RoutedMessage
 from goq.delivery.selection.redelivery import RetryRule
-from goq.errors import PartitionOffline
+from goq.errors import InvalidFrame, PartitionOffline
 from goq.model import Message
-from tests.support.broker.harness import ack, broker_on, leased, options, publish, receipts, run
-from tests.support.broker.partition_internals import event_log, state_of
+from goq.storage.log.segment import SUFFIX
+from tests.support.broker.harness import (
+    BrokenDisk,
+    MemoryMetadata,
+    ack,
+    broker_on,
+    leased,
+    options,
+    publish,
+    receipts,
+    run,
+)
+from tests.support.broker.partition_internals import cached_frames, event_log, state_of
 from tests.support.eventually import until
 
 
@@ -84,5 +98,90 @@ def test_a_consumer_that_waits_gets_the_next_message_of_a_key_once_the_one_befor
             await until(lambda: topic.receiver.waiters.count("g") == 1)
             await ack(topic, "g", first)
             assert [value for *_, value in leased(await asyncio.wait_for(waiting, 60))] == [b"next"]
+
+    run(main())
+
+
+class ThreadsOfReads(BrokenDisk):
+    """Notes which thread read the messages of a broker, and how much at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[tuple[threading.Thread, int]] = []
+
+    def read(self, path: Path, position: int, size_bytes: int, *, wait: bool = True) -> memoryview:
+        data = super().read(path, position, size_bytes, wait=wait)
+        if "messages" in path.parts and path.suffix == SUFFIX:
+            self.found.append((threading.current_thread(), len(data)))
+        return data
+
+
+def test_a_large_frame_is_read_in_a_thread_and_stays_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        metadata, disk = MemoryMetadata(), ThreadsOfReads()
+        async with broker_on(tmp_path, metadata=metadata) as broker:
+            topic = await broker.topic_admin.create("t", 1)
+            await publish(topic, *(b"%d" % n + bytes(100_000) for n in range(20)))
+        monkeypatch.setattr(limits, "READ_AT_ONCE_BYTES", limits.READ_CHUNK_BYTES)
+        async with broker_on(tmp_path, metadata=metadata, disk=disk) as broker:
+            topic = broker.topic("t")
+            disk.found.clear()
+            found = leased(await topic.receiver.receive("g", options(10)))
+            large = [each for each, size in disk.found if size > limits.READ_AT_ONCE_BYTES]
+            assert large
+            assert threading.current_thread() not in large
+            disk.found.clear()
+            found += leased(await topic.receiver.receive("g", options(10)))
+            assert disk.found == []
+            assert [value.rstrip(b"\0") for _, _, value in found] == [b"%d" % n for n in range(20)]
+
+    run(main())
+
+
+def test_frames_that_were_read_before_the_cache_was_cleared_do_not_come_back(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        metadata, disk = MemoryMetadata(), BrokenDisk()
+        async with broker_on(tmp_path, metadata=metadata) as broker:
+            topic = await broker.topic_admin.create("t", 1)
+            await publish(topic, b"a")
+        async with broker_on(tmp_path, metadata=metadata, disk=disk) as broker:
+            (partition,) = broker.topic("t").partitions
+            cached = cached_frames(partition)
+            await partition.leases.warm(0, 1)
+            assert cached.at(0) is not None
+            cached.clear()
+            disk.hold("messages", operation="read")
+            warming = asyncio.create_task(partition.leases.warm(0, 1))
+            await until(disk.holding.is_set)
+            cached.clear()  # as a compaction does
+            disk.release()
+            await warming
+            assert cached.at(0) is None
+
+    run(main())
+
+
+@pytest.mark.parametrize("error", [InvalidFrame("its columns are cut off"), OSError("gone")])
+def test_frames_that_cannot_be_read_ahead_are_left_to_the_receive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(_view: object) -> None:
+        raise error
+
+    async def main() -> None:
+        async with broker_on(tmp_path) as broker:
+            topic = await broker.topic_admin.create("t", 1)
+            await publish(topic, b"a")
+            (partition,) = topic.partitions
+            cached_frames(partition).clear()
+            with monkeypatch.context() as patched:
+                patched.setattr(leases, "CachedFrame", fail)
+                await partition.leases.warm(0, 1)
+            assert cached_frames(partition).at(0) is None
+            assert leased(await topic.receiver.receive("g", options())) == [(0, 1, b"a")]
 
     run(main())

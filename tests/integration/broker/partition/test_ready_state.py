@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import random
 import shutil
+import threading
 from pathlib import Path
 
 import pytest
 
 from goq.broker.group.message_changes import MessageChanges
+from goq.broker.partition import ready_state as ready_state_module
 from goq.broker.partition.delayed_reader import DelayedReader
+from goq.broker.partition.ready_state import ReadyState
 from goq.broker.topic.topic import Topic
 from goq.clock import ManualClock
 from goq.frame.encoder import Columns, encode_frame
 from goq.frame.view import FrameView
+from goq.storage.log.log import Log
 from tests.support.broker.harness import (
     BrokenDisk,
     MemoryMetadata,
@@ -239,5 +243,55 @@ def test_what_retention_deleted_stands_in_no_queue_though_a_group_never_took_it(
             await trim(partition, partition.end_offset - 1)
             assert ready_state(partition).ready.entry_count < before - 30
             assert await drain(topic, "g") == [b"last"]
+
+    run(main())
+
+
+def test_what_is_published_during_a_rebuild_is_entered_by_threads_but_for_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entered: list[tuple[bool, int]] = []
+    extend = ReadyState.extend
+
+    def noting(
+        self: ReadyState, messages: Log, start: int, end: int, *args: int, **more: int
+    ) -> None:
+        entered.append((threading.current_thread() is threading.main_thread(), end - start))
+        extend(self, messages, start, end, *args, **more)
+
+    async def main() -> None:
+        metadata, disk = MemoryMetadata(), BrokenDisk()
+        async with broker_on(tmp_path, metadata=metadata) as broker:
+            topic = await broker.topic_admin.create("t", 1)
+            await put(topic, b"a", b"b", lanes=[LOW, HIGH])
+        async with broker_on(tmp_path, metadata=metadata, disk=disk) as broker:
+            topic = broker.topic("t")
+            disk.hold("messages", operation="read")
+            receiving = asyncio.create_task(topic.receiver.receive("g", options(1)))
+            await until(disk.holding.is_set)
+            monkeypatch.setattr(ReadyState, "extend", noting)
+            await publish(topic, *[b"c"] * 30)
+            disk.release()
+            await receiving
+            assert len(await drain(topic, "g")) == 31
+
+    monkeypatch.setattr(ready_state_module, "_ENTERED_AT_ONCE", 10)
+    run(main())
+    assert entered == [(False, 2), (False, 30), (True, 0)] or entered == [(False, 30), (True, 0)]
+
+
+def test_the_queues_from_before_a_rebuild_are_emptied(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with broker_on(tmp_path) as broker:
+            topic = await broker.topic_admin.create("t", 1)
+            assert await drain(topic, "g") == []
+            await put(topic, *[b"x"] * 20, tenants=[f"t{n}" for n in range(20)])
+            (partition,) = topic.partitions
+            before = ready_state(partition).ready
+            assert len(before) == len(before.slots) == 20
+            await broker.topic_admin.alter("t", {"tenants.weights": "t3=5"})
+            await until(lambda: ready_state(partition).ready is not before)
+            await until(lambda: not len(before) and not before.slots)
+            assert len(await drain(topic, "g")) == 20
 
     run(main())

@@ -424,6 +424,22 @@ def test_a_segment_that_is_sealed_makes_room_without_waiting_for_the_next_check(
             (partition,) = topic.partitions
             for _ in range(4):
                 await publish(topic, bytes(70_000))
-            await until(lambda: partition.log_start_offset == 2)
+            await until(lambda: partition.log_start_offset == 3)
+
+    run(main())
+
+
+def test_a_partition_or_topic_that_is_gone_keeps_the_others_from_nothing(tmp_path: Path) -> None:
+    async def main() -> None:
+        sizes = {"retention__bytes": "64KiB", "segment__bytes": "64KiB"}
+        async with broker_on(tmp_path, **sizes) as broker:
+            topic = await broker.topic_admin.create("t")
+            (partition,) = topic.partitions
+            for gone in (PartitionId("t", 7, topic.id), PartitionId("none", 0, 9)):
+                broker.retention_manager.wake(gone)
+            for _ in range(2):
+                await publish(topic, bytes(70_000))
+            await until(lambda: partition.log_start_offset == 1)
+            await broker.retention_manager.apply()
 
     run(main())

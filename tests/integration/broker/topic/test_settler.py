@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from random import Random
 
 import pytest
 
 from goq.broker.topic import settler as settler_module
+from goq.broker.topic.publisher import RoutedMessage
 from goq.broker.topic.settler import UnsettledReceipt
 from goq.broker.topic.topic import Topic
 from goq.clock import ManualClock
 from goq.errors import GoqError, PartitionOffline, TimedOut
-from goq.model import Receipt, fenced_id_of
+from goq.model import Message, Receipt, fenced_id_of
 from tests.support.broker.harness import (
     BrokenDisk,
+    ack,
     broker_on,
     leased,
     options,
@@ -205,3 +208,31 @@ def test_receipts_of_a_partition_that_fails_are_told_with_its_error(
             disk.heal()
 
     run(test())
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"delivery__ordering": "key"}, Message(b"v", key=b"k")),
+        ({"tenants__max_in_flight": 1}, Message(b"v", tenant="t")),
+    ],
+    ids=["behind its key", "beyond what its tenant may have"],
+)
+def test_an_ack_lets_go_on_who_waited_for_it(
+    tmp_path: Path, settings: dict[str, str | int], message: Message
+) -> None:
+    async def main() -> None:
+        async with broker_on(tmp_path, **settings) as broker:
+            topic = await broker.topic_admin.create("t")
+            await topic.publisher.publish_messages([RoutedMessage(0, message)] * 2)
+            first = await topic.receiver.receive(GROUP, options(1))
+            assert [offset for offset, _, _ in leased(first)] == [0]
+            waiting = asyncio.ensure_future(
+                topic.receiver.receive(GROUP, options(wait_ms=60_000_000))
+            )
+            await until(lambda: topic.receiver.waiters.count(GROUP) == 1)
+            await ack(topic, GROUP, first)
+            async with asyncio.timeout(10):
+                assert [offset for offset, _, _ in leased(await waiting)] == [1]
+
+    run(main())

@@ -12,7 +12,9 @@ from msgspec.structs import astuple
 from goq import limits
 from goq.broker.broker import Broker
 from goq.broker.metadata import LocalMetadata
+from goq.broker.partition.partition import Partition
 from goq.broker.runtime.metrics import GroupCounters, TopicCounts
+from goq.broker.topic import topic as topic_module
 from goq.broker.topic.publisher import ANY_PARTITION, RoutedMessage
 from goq.clock import ManualClock
 from goq.config.topic import TopicSettings
@@ -446,5 +448,34 @@ def test_a_topic_counts_what_is_published_delivered_and_settled_in_it(tmp_path: 
             assert rates.published_bytes_per_s == pytest.approx(size_bytes / rates.window_s)
             assert rates.delivered_per_s == pytest.approx(4 / rates.window_s)
             assert rates.acked_per_s == pytest.approx(2 / rates.window_s)
+
+    run(main())
+
+
+def test_a_topic_closes_few_partitions_at_a_time_and_all_though_one_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    close, under_way, most, closed = Partition.close, list[int](), list[int](), list[int]()
+
+    async def watched(partition: Partition, *, is_deleted: bool = False) -> None:
+        under_way.append(partition.identity.number)
+        most.append(len(under_way))
+        await close(partition, is_deleted=is_deleted)
+        under_way.remove(partition.identity.number)
+        closed.append(partition.identity.number)
+        if partition.identity.number == 1:
+            raise ZeroDivisionError
+
+    monkeypatch.setattr(topic_module, "_CLOSED_AT_ONCE", 2)
+    monkeypatch.setattr(Partition, "close", watched)
+
+    async def main() -> None:
+        async with broker_on(tmp_path, metadata=MemoryMetadata()) as broker:
+            topic = await broker.topic_admin.create("t", 5)
+            with pytest.raises(ZeroDivisionError):
+                await topic.close(TopicNotFound("deleted"), is_deleted=True)
+            assert sorted(closed) == [0, 1, 2, 3, 4]
+            assert max(most) == 2
+            monkeypatch.setattr(Partition, "close", close)
 
     run(main())

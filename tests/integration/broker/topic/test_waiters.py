@@ -338,12 +338,12 @@ def test_a_woken_consumer_that_leaves_while_it_fetches_passes_that_on(tmp_path: 
                 fetching.set()
                 await asyncio.sleep(3600)
 
-            warm = topic.partitions[0].warm
-            topic.partitions[0].warm = stuck  # type: ignore[method-assign]
+            warm = topic.partitions[0].leases.warm
+            topic.partitions[0].leases.warm = stuck  # type: ignore[method-assign]
             disk.cold = 1
             await publish(topic, b"x")
             await fetching.wait()
-            topic.partitions[0].warm = warm  # type: ignore[method-assign]
+            topic.partitions[0].leases.warm = warm  # type: ignore[method-assign]
             first.cancel()
             assert leased(await second) == [(0, 1, b"x")]  # type: ignore[arg-type]
             await asyncio.gather(first, return_exceptions=True)

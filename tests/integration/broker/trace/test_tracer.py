@@ -421,5 +421,13 @@ def test_a_trace_is_followed_until_something_is_done_to_the_message_or_to_a_copy
                 soon = await tracing.follow(first, seen=1_000, wait_ms=wait_ms)
                 assert soon.steps == more.steps
                 assert tracing.looks > looks
+            waiting = await follow(len(more.steps) + 10)
+            for number in range(3):
+                looks = tracing.looks
+                assert await dead.receiver.receive(f"reader-{number}", options())
+                await until(lambda looks=looks: tracing.looks > looks)
+                await asyncio.sleep(0.1)
+                assert tracing.looks <= looks + 4  # it rests until the next event
+            waiting.cancel()
 
     run(main())

@@ -120,7 +120,7 @@ def test_a_topic_may_be_deleted_while_a_command_handles_its_message(
     go_on.touch()
     publish(goq, f"{topic}.b", "2")
     _, told = consumer.communicate(timeout=60)
-    assert told == b"goq: 1 receipts were not acknowledged: their topic was deleted meanwhile\n"
+    assert told == b"goq: 1 receipt was not acknowledged: the topic was deleted meanwhile\n"
     assert consumer.returncode == 1
     assert goq("consume", f"{topic}.b", "--group", "g", "--until-empty").stdout == b""
 

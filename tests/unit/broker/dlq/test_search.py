@@ -54,6 +54,23 @@ def test_only_so_many_lives_are_told_and_the_newest_are() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("text", "redrives"),
+    [
+        (b"999999999", 999_999_999),
+        (b"1000000000", 0),
+        (b"-1", 0),
+        ("²".encode(), 0),
+        (b"", 0),
+        (b"many", 0),
+    ],
+)
+def test_a_count_of_redrives_that_somebody_made_up_counts_as_none(
+    text: bytes, redrives: int
+) -> None:
+    assert read_dead_letter([("goq-redrives", text)]).redrives == redrives
+
+
 def test_the_history_gives_way_before_the_limit_of_headers_does() -> None:
     own = [("own", bytes(limits.HEADERS_BYTES_MAX - 4000))]
     headers: list[Header] = own

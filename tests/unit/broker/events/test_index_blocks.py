@@ -53,6 +53,17 @@ def covers(intervals: list[Interval], offset: int) -> bool:
     return any(start <= offset < end for start, end in intervals)
 
 
+@pytest.mark.parametrize("count", [1, 48, 49, 500])
+def test_many_ranges_of_one_event_are_all_covered(count: int) -> None:
+    rng = random.Random(count)
+    added = [(start, start + 3, 7) for start in rng.sample(range(0, 100_000, 200), count)]
+    collected = IntervalSet()
+    collected.add_all(added)
+    found = collected.intervals()
+    assert len(found) <= INTERVALS_MAX
+    assert all(covers(found, at) for start, end, _ in added for at in range(start, end))
+
+
 @pytest.mark.parametrize("seed", range(30))
 def test_few_sorted_intervals_cover_all_that_was_added(seed: int) -> None:
     rng = random.Random(seed)

@@ -210,6 +210,7 @@ def test_a_snapshot_is_written_after_many_events_and_begins_a_segment_if_that_is
         assert [s.base_offset for s in case.log.segments] == ([0, due] if is_full else [0])
         assert case.writer.rebuilds_from == (due if is_full else 0)
         assert case.sealed == ([("events", 0)] if is_full else [])
+        assert list(case.writer.live_index.live_blocks()) == ([due] if is_full else [0])
         for offset in range(due - 1):
             await case.writer.record([cancelled(offset)])
         assert len(await case.written()) == due + 1 + due - 1

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from goq.broker.log.frame_cache import (
     REDRIVE_GROUP_HEADER,
+    CachedFrame,
     FrameCache,
     FrameFetch,
     PartitionFrames,
@@ -122,7 +123,7 @@ def test_the_frames_that_were_used_last_stay_within_the_bytes(seed: int) -> None
         place = (number, view)
         action = chance.random()
         if action < 0.5:
-            part.add([view])
+            part.add([CachedFrame(view)])
             if place not in expected:
                 expected.append(place)
             while sum(v.header.frame_bytes for _, v in expected) > bytes_max and len(expected) > 1:
@@ -147,10 +148,10 @@ def test_the_frames_that_were_used_last_stay_within_the_bytes(seed: int) -> None
 def test_a_frame_that_is_gone_from_the_cache_may_still_be_used() -> None:
     cache = FrameCache(1)
     part = cache.of_partition()
-    part.add([plain(0, 2)])
+    part.add([CachedFrame(plain(0, 2))])
     frame = part.at(0)
     assert frame is not None
-    part.add([plain(2, 2)])
+    part.add([CachedFrame(plain(2, 2))])
     part.use(frame)
     assert part.at(0) is None
     assert part.at(2) is not None
@@ -159,7 +160,7 @@ def test_a_frame_that_is_gone_from_the_cache_may_still_be_used() -> None:
 def test_names_of_tenants_and_rows_of_compacted_frames_count_as_memory() -> None:
     def counted(view: FrameView) -> int:
         cache = FrameCache()
-        cache.of_partition().add([view])
+        cache.of_partition().add([CachedFrame(view)])
         return cache.size_bytes - view.header.frame_bytes
 
     def of_tenants(count: int) -> FrameView:
@@ -197,7 +198,7 @@ def test_one_message_is_read_as_many_are() -> None:
     )
     test = stored.fetch()
     assert test.fetch.single(4) is None  # not in memory
-    test.cached.add(stored.views)
+    test.cached.add([CachedFrame(view) for view in stored.views])
     assert [test.fetch.single(offset) for offset in range(4, 12)] == [
         (key_hash(b"a"), 7),
         (0, 0),
@@ -221,7 +222,7 @@ def test_a_receive_ends_at_its_bytes_and_gets_one_message_at_least(one_by_one: b
     shares = (1, share_bytes - 1, share_bytes, share_bytes * 3 // 2, 6 * share_bytes)
     for bytes_max in shares:
         test = StoredFrames(*views).fetch(bytes_max)
-        test.cached.add(views)
+        test.cached.add([CachedFrame(view) for view in views])
         got = list[int]()
         for offset in range(12):
             if one_by_one and test.fetch.single(offset) is not None:
@@ -242,9 +243,9 @@ def test_a_frame_that_was_used_stays_longer() -> None:
     for uses_single in (True, False):
         cache = FrameCache(2 * size_bytes)
         test = StoredFrames(*views).fetch(cached=cache.of_partition())
-        test.cached.add(views[:2])
+        test.cached.add([CachedFrame(view) for view in views[:2]])
         assert (test.fetch.single(0) if uses_single else test.fetch.facts(0, 1)) is not None
-        test.cached.add(views[2:])
+        test.cached.add([CachedFrame(view) for view in views[2:]])
         assert test.cached.at(0) is not None
         assert test.cached.at(2) is None
 
@@ -254,7 +255,7 @@ def test_what_must_come_from_the_disk_is_told_and_ends_the_receive() -> None:
     stored = StoredFrames(*views)
     stored.is_cold = True
     test = stored.fetch()
-    test.cached.add(views[:1])
+    test.cached.add([CachedFrame(view) for view in views[:1]])
     assert test.taken(0, 5) == [0, 1]
     assert test.fetch.missing == UncachedMessages(2, 3)
     empty = stored.fetch()

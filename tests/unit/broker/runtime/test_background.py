@@ -87,7 +87,7 @@ def test_a_pause_is_not_shorter_than_its_minimum() -> None:
 def test_a_late_event_loop_counts_for_as_long_as_it_is_said() -> None:
     pace = ReadPacer()
     pace.look(9.9, 0, 0.0)
-    pace.look(10.0, 20, LATE_S)
+    pace.look(10.0, 60, LATE_S)
     pace.worked(10.0 + BUSY_FOR_S - 0.001, 1.0)
     assert pace.wait_s(11.0) > 2
     pace.worked(10.0 + BUSY_FOR_S, 1.0)
@@ -156,3 +156,24 @@ def test_a_piece_that_fails_or_is_given_up_does_not_hold_up_the_next() -> None:
         reads.close()
 
     asyncio.run(scenario())
+
+
+def test_a_pause_before_a_piece_is_kept_and_tells_how_late_the_event_loop_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks = list[tuple[int, bool]]()
+    done = list[str]()
+    monkeypatch.setattr(ReadPacer, "wait_s", lambda _pace, _now_s: 0.01)
+    monkeypatch.setattr(
+        ReadPacer, "look", lambda _pace, _now_s, writes, late_s: looks.append((writes, late_s > 0))
+    )
+
+    async def scenario() -> None:
+        reads = BackgroundReads(lambda: 7)
+        asyncio.get_running_loop().call_later(0.001, done.append, "while it pauses")
+        await reads.run(lambda: done.append("the piece"))
+        reads.close()
+
+    asyncio.run(scenario())
+    assert done == ["while it pauses", "the piece"]
+    assert looks[1:] == [(7, True), (7, False)]

@@ -15,6 +15,13 @@ from goq.errors import InvalidFrame, StorageFailed
 from goq.frame.encoder import Columns, encode_frame
 from goq.frame.slice import remove_all_rows, remove_rows
 from goq.frame.view import FrameView
+from goq.storage.column_index.block import (
+    HEADER_BYTES,
+    NO_FRAME,
+    BlockRange,
+    SegmentPosition,
+    pack_block,
+)
 from goq.storage.column_index.rows import ColumnsBuilder, read_frames, rows_of
 from goq.storage.disk import RealDisk
 from goq.storage.log.log import Log, LogConfig
@@ -23,6 +30,7 @@ from tests.support.storage.disk import SimulatedCrash, SimulatedDisk
 from tests.support.storage.logs import DIRECTORY, START_US, append, frame_of, read_all
 
 CONFIG = LogConfig(columns=True)
+START = SegmentPosition(0, 0)
 
 
 @pytest.fixture(autouse=True)
@@ -67,6 +75,26 @@ def test_rows_numbered_before_they_are_added_are_the_same() -> None:
     assert found.tenant_names == wanted.tenant_names == ["a", "b", "c", "d"]
     assert found.tenants.tolist() == wanted.tenants.tolist() == [0, 1, -1, 2, 0, 0, -1, -1, 3]
     assert numbered.size_bytes == plain.size_bytes
+
+
+@pytest.mark.parametrize(
+    ("columns", "bytes_a_row"),
+    [
+        (Columns([b""] * 64, tenants=["a"] * 64), 4),
+        (Columns([b""] * 64, lanes=[3] * 64), 2),
+        (Columns([b""] * 64, deliver_at_ms=[START_MS] * 64), 8),
+    ],
+    ids=["tenants", "lanes", "delivery times"],
+)
+def test_a_block_has_the_columns_that_its_rows_have_and_no_others(
+    columns: Columns, bytes_a_row: int
+) -> None:
+    builder = ColumnsBuilder()
+    builder.add(rows_of(FrameView.parse(encode_frame(columns))), None)
+    block, data = pack_block(builder, BlockRange(START, SegmentPosition(1_000, 64), NO_FRAME))
+    once = 16 + 8 * block.tenants + 8 * bool(block.names_bytes)  # a run, and padded names
+    assert block.body_bytes <= 64 * bytes_a_row + once
+    assert len(data) == HEADER_BYTES + block.body_bytes
 
 
 def test_removed_messages_have_no_rows_but_their_dedup_ids() -> None:

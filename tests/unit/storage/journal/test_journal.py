@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import gc
 import threading
 import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
@@ -157,6 +159,20 @@ def test_a_piece_is_used_again_only_when_the_segments_have_what_it_held() -> Non
         assert read_all(open_log(lost, again)).frames == read_all(log).frames
         assert read_all(open_log(lost, again, EVENTS)).frames == read_all(quiet).frames
     assert len(scan_pieces(disk, JOURNAL)) == 2
+
+
+def test_a_log_that_was_closed_is_kept_by_no_journal() -> None:
+    """A node opens and closes logs for months."""
+    disk = SimulatedDisk()
+    journal = open_journal(disk)
+    log = open_log(disk, journal)
+    warm_up(log)
+    append(log, [FRAME])
+    log.close()
+    closed = weakref.ref(log)
+    del log
+    gc.collect()
+    assert closed() is None
 
 
 def test_a_torn_last_record_was_never_acknowledged() -> None:

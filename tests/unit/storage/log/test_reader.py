@@ -232,3 +232,20 @@ def test_as_much_is_read_at_once_as_so_many_messages_take(
     segment = Segment(DIRECTORY, 50)
     segment.end_offset, segment.size_bytes = 50 + count, size_bytes
     assert estimate_chunk_bytes(segment, messages) == expected
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+def test_a_read_that_must_not_wait_leaves_a_large_frame_to_a_thread(
+    monkeypatch: pytest.MonkeyPatch, is_over: bool
+) -> None:
+    log, stored = filled(random.Random(7), SimulatedDisk(), 3)
+    one = max(stored, key=lambda each: each.size_bytes)
+    monkeypatch.setattr(limits, "INDEX_INTERVAL_BYTES", 1)
+    monkeypatch.setattr(limits, "READ_AT_ONCE_BYTES", one.size_bytes - is_over)
+    end = min(one.end_offset, one.offset + 1)
+    if is_over:
+        with pytest.raises(NotCached):
+            log.reader.read(one.offset, end, messages_max=1, wait=False)
+    else:
+        assert log.reader.read(one.offset, end, messages_max=1, wait=False).frames
+    assert log.reader.read(one.offset, end, messages_max=1).frames

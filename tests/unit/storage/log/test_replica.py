@@ -15,7 +15,6 @@ from goq.storage.log.log import Log, LogConfig
 from goq.storage.log.replicated import append_replicated
 from tests.support.broker.harness import frame
 
-DISK = RealDisk()
 FOLLOWING = LogConfig(2**62, 2**62)
 
 
@@ -42,16 +41,16 @@ def _bytes_of(log: Log) -> list[tuple[int, bytes]]:
 
 @pytest.mark.parametrize("bytes_max", [1, 500, 2**20])
 def test_a_replica_has_the_same_bytes_in_the_same_segments(tmp_path: Path, bytes_max: int) -> None:
-    leader = Log.open(tmp_path / "a", DISK, LogConfig(segment_bytes=1000))
+    leader = Log.open(tmp_path / "a", RealDisk(), LogConfig(segment_bytes=1000))
     for number in range(40):
         _append(leader, number // 7, b"%d" % number * (number % 5), b"x", time_us=1000 - number)
     assert len(leader.segments) > 3
-    follower = Log.open(tmp_path / "b", DISK, FOLLOWING)
+    follower = Log.open(tmp_path / "b", RealDisk(), FOLLOWING)
     _copy(leader, follower, bytes_max)
     assert _bytes_of(follower) == _bytes_of(leader)
     assert [s.time_us for s in follower.segments] == [s.time_us for s in leader.segments]
     follower.close()
-    again = Log.open(tmp_path / "b", DISK, FOLLOWING)
+    again = Log.open(tmp_path / "b", RealDisk(), FOLLOWING)
     assert again.end_offset == leader.end_offset
     assert not again.damage
     _append(leader, 9, b"more")
@@ -62,21 +61,21 @@ def test_a_replica_has_the_same_bytes_in_the_same_segments(tmp_path: Path, bytes
 def test_a_replica_that_begins_where_retention_left_off_has_the_same_segments(
     tmp_path: Path,
 ) -> None:
-    leader = Log.open(tmp_path / "a", DISK, LogConfig(segment_bytes=300))
+    leader = Log.open(tmp_path / "a", RealDisk(), LogConfig(segment_bytes=300))
     for number in range(20):
         _append(leader, 1, b"%d" % number)
     leader.remove(leader.detach_before(leader.segments[3].base_offset))
-    follower = Log.open(tmp_path / "b", DISK, FOLLOWING, base_offset=leader.start_offset)
+    follower = Log.open(tmp_path / "b", RealDisk(), FOLLOWING, base_offset=leader.start_offset)
     _copy(leader, follower, 2**20)
     assert _bytes_of(follower) == _bytes_of(leader)
 
 
 def test_frames_that_do_not_follow_are_refused_and_change_nothing(tmp_path: Path) -> None:
-    leader = Log.open(tmp_path / "a", DISK)
+    leader = Log.open(tmp_path / "a", RealDisk())
     for number in range(4):
         _append(leader, 1, b"%d" % number)
     frames = leader.reader.read(0, 4).frames
-    follower = Log.open(tmp_path / "b", DISK, FOLLOWING)
+    follower = Log.open(tmp_path / "b", RealDisk(), FOLLOWING)
     append_replicated(follower, frames[:1], 0)
     for wrong in (frames[2:], frames[:1], [frames[1], frames[3]]):
         with pytest.raises(InvalidFrame, match="cannot follow"):
@@ -88,9 +87,8 @@ def test_frames_that_do_not_follow_are_refused_and_change_nothing(tmp_path: Path
 def test_the_end_of_an_epoch_is_found_as_by_looking_at_every_frame(tmp_path: Path) -> None:
     rng = random.Random(4)
     for number in range(12):
-        log = Log.open(
-            tmp_path / str(number), DISK, LogConfig(segment_bytes=rng.choice([200, 2**20]))
-        )
+        config = LogConfig(segment_bytes=rng.choice([200, 2**20]))
+        log = Log.open(tmp_path / str(number), RealDisk(), config)
         epoch, ends = rng.randrange(3), dict[int, int]()
         for _ in range(rng.randrange(30)):
             epoch += rng.choice([0, 0, 0, 1, 2])
@@ -105,7 +103,7 @@ def test_the_end_of_an_epoch_is_found_as_by_looking_at_every_frame(tmp_path: Pat
 
 
 def test_the_end_of_an_epoch_is_found_beside_damage(tmp_path: Path) -> None:
-    log = Log.open(tmp_path / "a", DISK)
+    log = Log.open(tmp_path / "a", RealDisk())
     for number in range(9):
         _append(log, number // 3, b"value %d" % number)
     path = log.active.path

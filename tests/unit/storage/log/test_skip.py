@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 
+from goq.errors import StorageFull
 from goq.storage.log.leader_epochs import EpochEnd, epoch_end
 from goq.storage.log.log import Log, LogConfig
 from tests.support.broker.harness import frame
@@ -105,3 +106,26 @@ def test_a_crash_leaves_the_log_as_it_was_or_behind_the_skipped_offsets(
         assert _read(log)[1] == damaged
         assert _read(log)[0][:frames] == [*range(frames)]
     assert {frames, 10} <= ends <= {frames, 10, 11}
+
+
+def test_a_log_whose_new_segment_got_no_frame_skips_behind_that_segment() -> None:
+    for room in range(0, 4096, 64):
+        disk = SimulatedDisk(Random(1))
+        log = _log(disk, 3)
+        disk.capacity_bytes = disk.used_bytes + room
+        batch = log.begin(5, roll=True)
+        view = frame(b"refused")
+        batch.add(view.header, view.body, append_time_us=5, leader_epoch=1)
+        with pytest.raises(StorageFull):
+            log.write(batch)
+        disk.capacity_bytes = None
+        log.skip(10)
+        _append(log, b"behind")
+        begun = [each.base_offset for each in log.segments]
+        log.close()
+        opened = Log.open(PATH, disk, CONFIG)
+        assert _read(opened) == ([0, 1, 2, 10], [(3, 10)])
+        assert [each.base_offset for each in opened.segments] == begun, "the log knows its files"
+        if len(begun) == 3:
+            break
+    assert begun == [0, 3, 10], "a segment had begun that got no frame"

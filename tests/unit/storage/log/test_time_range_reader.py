@@ -443,3 +443,11 @@ def test_a_range_without_bounds_holds_every_time_and_one_with_bounds_its_first()
     assert all(time_us in everything for time_us in (TIME_US_MIN, 0, TIME_US_MAX))
     assert not any(time_us in everything for time_us in (TIME_US_MIN - 1, TIME_US_MAX + 1))
     assert [time_us in one for time_us in (4, 5, 6)] == [False, True, False]
+
+
+def test_a_range_without_bounds_has_all_times_that_a_message_may_have() -> None:
+    always = TimeRange()
+    assert TIME_US_MIN in always
+    assert TIME_US_MAX in always
+    assert TIME_US_MIN - 1 not in always
+    assert TIME_US_MAX + 1 not in always

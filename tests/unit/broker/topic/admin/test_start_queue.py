@@ -121,3 +121,23 @@ def test_a_topic_that_was_opened_meanwhile_is_not_opened_again() -> None:
         assert sorted(opening.begun) == sorted(f"t{number}" for number in range(1, 30))
 
     asyncio.run(run())
+
+
+def test_a_queue_that_is_closed_opens_no_other_topic_though_one_waits_for_it() -> None:
+    async def run() -> None:
+        opening = Opening()
+        queue = StartQueue(opening, 0)
+        queue.take(rows(5))
+        queue.start()
+        while len(opening.begun) < 2:
+            await asyncio.sleep(0)
+        closing = asyncio.create_task(queue.close())
+        await asyncio.sleep(0)
+        with pytest.raises(ShuttingDown):
+            async with asyncio.timeout(10):
+                await queue.wait_for("t4")
+        opening.gate.set()
+        await closing
+        assert opening.begun == ["t1", "t2"]
+
+    asyncio.run(run())
