@@ -20,12 +20,18 @@ def absent(cluster: RunningCluster, by: str) -> dict[str, Any]:
     return {node["id"]: node.get("reason") for node in shown.get("absent", [])}
 
 
+def troubled(cluster: RunningCluster, by: str) -> set[str]:
+    """Return the members that do not reach all others, or that a node has a reason to tell of."""
+    shown = cluster.by_name[by].call("GET", "/v1/cluster")
+    return {n["id"] for n in shown["nodes"] if "unreachable" in n or "reason" in n}
+
+
 def test_a_node_with_another_secret_is_told_by_itself_and_by_the_others(
     cluster: RunningCluster, goq: Run, caplog: pytest.LogCaptureFixture
 ) -> None:
     for name in ("n1", "n2"):
         cluster.start_peer(name)
-    eventually(lambda: set(cluster.statuses("n1").values()) == {"up"})
+    eventually(lambda: cluster.statuses("n1") == {"n1": "up", "n2": "up"})
     eventually(lambda: absent(cluster, "n1") == {"n3": None})
     url = cluster.by_name["n1"].url
     status = goq("cluster", "status", GOQ_SERVER=url, code=1).stdout.decode()
@@ -49,6 +55,7 @@ def test_a_node_with_another_secret_is_told_by_itself_and_by_the_others(
     eventually(lambda: set(cluster.statuses("n1")) == {"n1", "n2", "n3"})
     eventually(lambda: absent(cluster, "n1") == {})
     eventually(lambda: set(cluster.statuses("n1").values()) == {"up"})
+    eventually(lambda: not troubled(cluster, "n1"), "n1 reaches n3, and says nothing of its secret")
     assert json.loads(goq("cluster", "status", "--json", GOQ_SERVER=url).stdout)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import glob
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -52,7 +53,8 @@ def folders(cluster: RunningCluster, topic: str) -> set[str]:
     return {
         name
         for name in cluster.by_name
-        if any(cluster.folder.glob(f"{name}/topics/{topic}*/[0-9]*/*/*.log"))
+        # unlike a Path's, this glob passes over folders that a node removes meanwhile
+        if glob.glob(f"{cluster.folder}/{name}/topics/{topic}*/[0-9]*/*/*.log")
     }
 
 

@@ -89,7 +89,8 @@ class ChaosCluster(ProcessCluster):
     def is_whole(self, topic: str) -> bool:
         """Whether all replicas of a topic are in sync, as the node knows that knows the most."""
         states = [self._agreed_at(node) for node in self.nodes.values()]
-        partitions = [state.topics[topic].partitions for state in states]
+        known = [state.topics[topic] for state in states if topic in state.topics]
+        partitions = [of_topic.partitions for of_topic in known]
         newest = max(partitions, key=lambda of_topic: sum(p.version for p in of_topic))
         return all(len(p.in_sync) == len(NAMES) for p in newest)
 

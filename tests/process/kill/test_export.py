@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import random
 import subprocess
@@ -116,7 +117,7 @@ class Exporting:
 
     def manifests(self) -> int:
         """Return how many plans were finished."""
-        return len(list((self.root / "_goq").glob("*/t/manifest-*.json")))
+        return len(glob.glob(f"{self.root}/_goq/*/t/manifest-*.json"))
 
     def check_whole(self, publisher: Publisher, url: str) -> None:
         """Check that each confirmed message, and each event, is there once, and in a manifest."""
@@ -150,11 +151,15 @@ def events_of(source: NodeSource, partition: int) -> list[dict[str, Any]]:
 
 def moments(exporting: Exporting) -> Mapping[str, Callable[[int], bool]]:
     """Return steps of an export by whether it is in one, after so many plans were finished."""
-    root = exporting.root / "_goq"
+
+    def has(pattern: str) -> bool:
+        # unlike a Path's, this glob passes over folders that are removed meanwhile
+        return bool(glob.glob(f"{exporting.root}/_goq/{pattern}"))
+
     return {
-        "planned": lambda n: exporting.manifests() > n and any(root.glob("*/t/plan.json")),
-        "making": lambda n: exporting.manifests() > n and any(root.glob("tmp/*/t/*.parquet")),
-        "noting": lambda n: exporting.manifests() > n and any(root.glob("*/t/*.new")),
+        "planned": lambda n: exporting.manifests() > n and has("*/t/plan.json"),
+        "making": lambda n: exporting.manifests() > n and has("tmp/*/t/*.parquet"),
+        "noting": lambda n: exporting.manifests() > n and has("*/t/*.new"),
         "finished": lambda n: exporting.manifests() > n,
     }
 

@@ -82,7 +82,7 @@ def test_tests_of_the_module_come_first_and_then_the_quickest_of_each_other_file
         ReachedTest(0.2, "test_far.py::slow"),
         ReachedTest(0.3, "test_other.py::test"),
         ReachedTest(5.0, "test_near.py::test"),
-        ReachedTest(20.0, "test_near.py::slower"),
+        ReachedTest(50.0, "test_near.py::slower"),
     ]
     assert nearest_tests(tmp_path, "goq/a/b.py", reaching[:4]) == [
         "test_near.py::test",

@@ -172,6 +172,30 @@ def test_an_archive_that_is_complete_asks_again_only_for_what_it_did_not_archive
     asyncio.run(run())
 
 
+@pytest.mark.parametrize(
+    ("start", "end", "is_missing"),
+    [
+        (0, 10, False),
+        (5, 15, False),  # both parts are here
+        (15, 25, True),
+        (5, 25, False),  # with a whole segment that is here in it, it could not be named
+        (20, 30, True),
+        (40, 50, False),  # live here
+        (35, 45, True),
+    ],
+)
+def test_a_segment_is_missing_that_has_more_and_takes_no_other_ones_place(
+    monkeypatch: pytest.MonkeyPatch, start: int, end: int, is_missing: bool
+) -> None:
+    def row(base_offset: int, end_offset: int) -> ArchiveRow:
+        return ArchiveRow("t", 0, "messages", base_offset, end_offset, 1, 1, 1, 1, 1, 1)
+
+    node = Node()
+    own = [row(0, 10), row(10, 20)]
+    monkeypatch.setattr(node.archive.segments, "rows", lambda _identity, _log: own)
+    assert node.follows({})._is_missing(KEY, row(start, end), 40) is is_missing
+
+
 @pytest.mark.parametrize("broken", [b"", b"something else" * 100])
 def test_what_comes_broken_gets_no_name(broken: bytes) -> None:
     async def run() -> None:

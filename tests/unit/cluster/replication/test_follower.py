@@ -244,3 +244,10 @@ def test_only_the_oldest_segment_is_deleted_and_never_the_one_that_is_written() 
     for segment in (first, first, second, active):
         follower.delete_segment(0, segment)
     assert list(log.segments) == [active]
+
+
+def test_what_begins_anew_is_told_before_as_a_log_that_may_lose_segments() -> None:
+    rows = [frame(2, removed=[0])]
+    assert give(follower_with([frame(0)]), rows) == [0]
+    assert give(follower_with([]), [frame(0, removed=[0])]) == []
+    assert give(follower_with([frame(0)]), [frame(2)]) == []

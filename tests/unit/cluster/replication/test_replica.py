@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -90,6 +90,9 @@ class _FollowingHost(_Host):
     def __init__(self, fsync: str) -> None:
         super().__init__()
         self.may_go_on.set()
+        self.change_fsync(fsync)
+
+    def change_fsync(self, fsync: str) -> None:
         self._settings = TopicSettings().changed({"fsync": fsync})
 
     def settings(self, _topic: str) -> TopicSettings:
@@ -100,15 +103,28 @@ class _FollowingHost(_Host):
 
 
 @pytest.mark.parametrize(
-    ("fsync", "has_failed"), [("always", False), ("interval", False), ("always", True)]
+    ("fsync", "later", "has_failed", "syncs"),
+    [
+        ("always", "always", False, 0),
+        ("interval", "interval", False, 2),  # before it follows another, and before it leads
+        ("interval", "always", False, 1),
+        ("always", "interval", False, 2),
+        ("always", "always", True, 0),
+    ],
 )
 def test_a_follower_leads_with_the_logs_that_it_has_open(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fsync: str, has_failed: bool
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    fsync: str,
+    later: str,
+    has_failed: bool,
+    syncs: int,
 ) -> None:
     synced: list[str] = []
 
     async def run() -> None:
-        replica = Replica(PartitionKey("t", 1, 0), tmp_path, _FollowingHost(fsync))
+        host = _FollowingHost(fsync)
+        replica = Replica(PartitionKey("t", 1, 0), tmp_path, host)
         both = ("n1", "n2")
         replica.assign(ReplicaAssignment("n2", 1, both, both, 2, 1))
         await until(lambda: replica.as_follower is not None)
@@ -118,6 +134,7 @@ def test_a_follower_leads_with_the_logs_that_it_has_open(
         append_replicated(logs.messages, [FrameView.parse(frame_of([b"v"]))], 0)
         if has_failed:
             logs.messages.failed = "its disk failed"
+        host.change_fsync(later)
         monkeypatch.setattr(Log, "sync", lambda log: synced.append(log.directory.name))
         replica.assign(ReplicaAssignment("n3", 2, both, both, 2, 2))
         await until(lambda: replica.as_follower not in (None, follower))
@@ -135,7 +152,7 @@ def test_a_follower_leads_with_the_logs_that_it_has_open(
 
     asyncio.run(run())
     if not has_failed:
-        assert synced == ["messages", "events"] * 2 * (fsync == "interval")
+        assert synced == ["messages", "events"] * syncs
 
 
 class _LeadingHost(_Host):
@@ -145,9 +162,18 @@ class _LeadingHost(_Host):
         super().__init__()
         self.may_go_on.set()
         self._may_renew = may_renew
+        self._leads: list[PartitionLogs] = []
 
     def may_renew_leaderships(self) -> bool:
         return self._may_renew
+
+    async def open_partition(
+        self, _key: PartitionKey, logs: PartitionLogs, _leadership: Leadership
+    ) -> None:
+        self._leads.append(logs)
+
+    async def close_partition(self, _key: PartitionKey, _reason: GoqError) -> None:
+        _close(self._leads.pop())
 
 
 class _BuggyHost(_FollowingHost):
@@ -248,21 +274,20 @@ class _OpeningHost(_LeadingHost):
         self.leaderships: list[Leadership] = []
         self.opened: list[LogOffsets] = []
         self.closed: list[str] = []
-        self._leads: list[PartitionLogs] = []
 
     async def stop_fetching(self, _key: PartitionKey) -> None:
         return
 
     async def open_partition(
-        self, _key: PartitionKey, logs: PartitionLogs, leadership: Leadership
+        self, key: PartitionKey, logs: PartitionLogs, leadership: Leadership
     ) -> None:
         self.leaderships.append(leadership)
         self.opened.append(LogOffsets(*(log.end_offset for log in logs)))
-        self._leads.append(logs)
+        await super().open_partition(key, logs, leadership)
 
-    async def close_partition(self, _key: PartitionKey, reason: GoqError) -> None:
+    async def close_partition(self, key: PartitionKey, reason: GoqError) -> None:
         self.closed.append(type(reason).__name__)
-        _close(self._leads.pop())
+        await super().close_partition(key, reason)
 
 
 def test_a_leader_that_has_everything_safe_is_opened_to_clients_and_closed_as_it_leads_no_more(
@@ -424,3 +449,54 @@ def test_a_segment_of_a_follower_is_repairable_if_another_replica_may_have_its_d
 def _close(logs: PartitionLogs) -> None:
     logs.messages.close()
     logs.events.close()
+
+
+def test_a_replica_that_was_closed_or_never_opened_is_closed_again_at_once(tmp_path: Path) -> None:
+    async def run() -> None:
+        replica = Replica(PartitionKey("t", 1, 0), tmp_path, _LeadingHost(may_renew=True))
+        async with asyncio.timeout(_PATIENCE_S):
+            await replica.close()
+            replica.assign(ReplicaAssignment("n1", 1, ("n1", "n2"), ("n1", "n2"), 1, 1))
+            await until(lambda: replica.as_leader is not None)
+            for _ in range(2):
+                await replica.close()
+                assert replica.as_leader is None
+
+    asyncio.run(run())
+
+
+class _CountedEvent(asyncio.Event):
+    """An event that is waited for so often, and then is an error: nothing else would run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits = 0
+
+    async def wait(self) -> Literal[True]:
+        self.waits += 1
+        assert self.waits < 20, "it waits for what has happened"
+        return await super().wait()
+
+
+def test_a_leader_that_waits_until_all_is_safe_rests_meanwhile(tmp_path: Path) -> None:
+    logs = open_logs(tmp_path, RealDisk(), TopicSettings())
+    append(logs.messages, [frame_of([b"v"])])
+    _close(logs)
+
+    async def run() -> None:
+        host = _OpeningHost()
+        replica = Replica(PartitionKey("t", 1, 0), tmp_path, host)
+        replica._changed = changed = _CountedEvent()
+        both = ("n1", "n2")
+        replica.assign(ReplicaAssignment("n1", 1, both, both, 2, 1))
+        await until(lambda: replica.as_leader is not None)
+        await until(lambda: changed.waits > 0)
+        before = changed.waits
+        changed.set()
+        await until(lambda: changed.waits > before)
+        await asyncio.sleep(0)
+        assert changed.waits == before + 1
+        await replica.close()
+        assert host.opened == []
+
+    asyncio.run(run())

@@ -19,6 +19,7 @@ from goq.cluster.replication.progress import LogOffsets
 from goq.cluster.replication.protocol import PartitionKey
 from goq.cluster.replication.replica import ReplicaAssignment
 from goq.cluster.replication.replica_manager import BrokerTopics, ReplicaManager
+from goq.cluster.replication.segment_manifest import LOGS
 from goq.errors import NotLeader, TopicNotFound
 from tests.support.cluster.metadata.states import after, at, nodes
 
@@ -43,12 +44,18 @@ class _Replica:
         self.assign(None)
 
 
-def _manager(propose_in_sync: Any = None) -> ReplicaManager:
-    async def nothing(*_: object) -> None:
-        return
+def _manager(
+    propose_in_sync: Any = None,
+    *,
+    removed: list[tuple[object, ...]] | None = None,
+    failed: list[tuple[object, ...]] | None = None,
+) -> ReplicaManager:
+    async def remove(*manifest: object) -> None:
+        if removed is not None:
+            removed.append(manifest)
 
     host: Any = SimpleNamespace(
-        directory=lambda key: Path(str(key.number)), tiered_reader=None, remove=nothing
+        directory=lambda key: Path(str(key.number)), tiered_reader=None, remove=remove
     )
     unused: Any = None
     clock: Any = SimpleNamespace()
@@ -62,7 +69,7 @@ def _manager(propose_in_sync: Any = None) -> ReplicaManager:
         unused,
         propose_in_sync,
         unused,
-        on_failure=lambda *_: None,
+        on_failure=lambda *failure: None if failed is None else failed.append(failure),
     )
 
 
@@ -132,6 +139,54 @@ def test_a_replica_without_an_assignment_is_closed_and_one_that_was_removed_come
         assigned.clear()
         manager.apply(kept.of(state))
         assert len(assigned) == TOPICS * PARTITIONS
+
+    asyncio.run(run())
+
+
+def test_a_replica_that_leaves_a_topic_is_closed_and_those_that_stay_are_not(
+    assigned: list[tuple[PartitionKey, ReplicaAssignment | None]],
+) -> None:
+    async def run() -> None:
+        manager, state = _manager(), _state()
+        whole = Assignments("n1").of(state)
+        manager.apply(whole)
+        topic_id = state.topics["t1"].topic_id
+        stay = {key: each for key, each in whole[topic_id].items() if key.number != 2}
+        assigned.clear()
+        manager.apply({**whole, topic_id: stay})
+        (left,) = whole[topic_id].keys() - stay.keys()
+        assert [key for key, wanted in assigned if wanted is None] == [left]
+        assert manager.unassigned == {left}
+
+    asyncio.run(run())
+
+
+def test_a_replica_that_is_removed_is_closed_and_has_no_segments_in_the_manifest(
+    assigned: list[tuple[PartitionKey, ReplicaAssignment | None]],
+) -> None:
+    async def run() -> None:
+        removed = list[tuple[object, ...]]()
+        manager, state = _manager(removed=removed), _state()
+        manager.apply(Assignments("n1").of(state))
+        key = assigned[0][0]
+        assigned.clear()
+        await manager.remove(key)
+        assert assigned == [(key, None)]
+        assert removed == [(key, log) for log in LOGS]
+        assert all(replica.key != key for replica in manager)
+
+    asyncio.run(run())
+
+
+def test_a_disk_that_cannot_hold_a_replica_is_told() -> None:
+    async def run() -> None:
+        failed, key, error = (
+            list[tuple[object, ...]](),
+            PartitionKey("t", 1, 0),
+            OSError(28, "full"),
+        )
+        _manager(failed=failed).on_storage_error(key, error)
+        assert failed == [(key, error)]
 
     asyncio.run(run())
 

@@ -70,6 +70,7 @@ class Case:
         self.sent: list[bytes] = []
         self.answer: Callable[[FetchRequest], Answer] = lambda _request: ([], b"")
         self.recorded: list[tuple[str, int]] = []
+        self.held_s = 0.001  # by a leader without news
         manifest: Any = self
         self.fetcher = Fetcher(
             "b",
@@ -85,7 +86,7 @@ class Case:
         self.asked.append((self.loop.time(), request))
         updates, frames = self.answer(request)
         if not updates:
-            await asyncio.sleep(0.001)  # a leader without news holds the request
+            await asyncio.sleep(self.held_s)
         return FetchResponse(updates), memoryview(frames)
 
     async def add(self, _key: PartitionKey, log: str, segments: list[Segment]) -> None:
@@ -396,5 +397,37 @@ def test_the_manifest_forgets_a_log_before_it_is_truncated_and_has_what_is_left_
         sealed = [("messages", each.base_offset) for each in log.segments[:-1]]
         assert case.recorded == [("no messages", -1), *sealed]
         assert sealed[0] == ("messages", 0)
+
+    run(steps)
+
+
+def test_a_fetcher_that_is_stopped_ends_the_request_under_way() -> None:
+    async def steps(case: Case) -> None:
+        case.held_s = 3_600.0
+        case.follower(0)
+        await asyncio.sleep(1)
+        assert len(case.asked) == 1
+        before_s = case.loop.time()
+        await case.fetcher.stop()
+        assert case.loop.time() - before_s < 1
+
+    run(steps)
+
+
+def test_a_partition_that_is_added_to_a_pushed_session_begins_another() -> None:
+    async def steps(case: Case) -> None:
+        stream: Any = case
+        case.fetcher.set_stream(stream)
+        case.follower(0)
+        await asyncio.sleep(0.5)
+        first = case.asked[-1][1]
+        case.asked.clear()
+        case.follower(1)
+        assert case.fetcher.renewal() == b""
+        await asyncio.sleep(0.1)
+        begun = case.asked[0][1]
+        assert begun.is_new
+        assert begun.session not in (0, 1, first.session)
+        assert {position.key.number for position in begun.positions} == {0, 1}
 
     run(steps)

@@ -66,7 +66,7 @@ def test_an_answer_has_the_bytes_that_it_always_had(response: FetchResponse, dat
 
 def test_an_answer_of_an_earlier_version_says_nothing_of_what_it_does_not_know() -> None:
     earlier = b"\x91\x91\x95\x93\xa1t\x01\x02\x04\x92\x05\x06\x93\x00\x01\x02\xc0"
-    assert decode_response(earlier) == FetchResponse([SHORT])
+    assert decode_response(earlier) == FetchResponse([SHORT], False, 0)
 
 
 def test_a_repair_has_the_bytes_that_it_always_had() -> None:

@@ -274,3 +274,14 @@ def test_pushes_of_an_earlier_session_that_still_wait_are_dropped_with_the_next(
         assert receiver.mismatches == []
 
     asyncio.run(run())
+
+
+def test_leases_do_not_follow_a_pushed_write_into_the_same_record() -> None:
+    async def steps(at: Receiver) -> None:
+        at.push(1, [frame(0), frame(2)])
+        (write,) = at.writes
+        assert write.stages is False
+        assert write.queued_bytes == len(frame(0)) + len(frame(2))
+        await at.turn()
+
+    run(steps)

@@ -12,7 +12,7 @@ import pytest
 from goq.broker.partition.loader import PartitionLogs, open_logs
 from goq.cluster.replication.progress import LogOffsets
 from goq.cluster.replication.protocol import PartitionKey
-from goq.cluster.replication.repair.frame_source import FrameSource, RepairDeferred
+from goq.cluster.replication.repair.frame_source import FramesMerged, FrameSource, RepairDeferred
 from goq.cluster.replication.repair.protocol import RepairRequest, RepairResponse, answer_repair
 from goq.cluster.replication.replica import Replica, ReplicaLogs
 from goq.config.topic import TopicSettings
@@ -104,3 +104,34 @@ def test_frames_of_another_epoch_than_around_the_gap_are_not_taken() -> None:
     log = damaged_log(2, 2, 2, 2, 2)
     with pytest.raises(RepairDeferred):
         found(log, {"b": (logs_of(1, 1), 0)})
+
+
+def merged_logs(count: int) -> PartitionLogs:
+    """Return logs with one frame, of so many messages."""
+    logs = open_logs(Path("/t/0"), SimulatedDisk(Random(1)), TopicSettings())
+    batch = logs.messages.begin(1)
+    view = frame(*(b"%d" % number for number in range(count)))
+    batch.add(view.header, view.body, append_time_us=1, leader_epoch=1)
+    logs.messages.write(batch)
+    logs.messages.commit(batch)
+    return logs
+
+
+@pytest.mark.parametrize("whole", [None, "a", "c"])
+def test_frames_that_reach_beyond_the_gap_are_told_unless_another_replica_fits(
+    whole: str | None,
+) -> None:
+    log = damaged_log(1, 1, 1, 1, 1)
+    others = {"b": (merged_logs(5), 5)}
+    if whole is None:
+        with pytest.raises(FramesMerged):
+            found(log, others)
+        return
+    others[whole] = logs_of(1, 1, 1, 1, 1), 5
+    in_turn = {node: others[node] for node in sorted(others)}
+    assert found(log, in_turn) == [1, 2, 3]
+
+
+def test_a_repair_waits_while_the_replica_has_no_others() -> None:
+    with pytest.raises(RepairDeferred, match="assignment changed"):
+        found(damaged_log(1, 1, 1, 1, 1), {})
