@@ -7,6 +7,7 @@ in the background.
 from __future__ import annotations
 
 import asyncio
+import json
 import multiprocessing
 import time
 from ctypes import c_long
@@ -15,22 +16,29 @@ from statistics import median
 
 from bench.harness.rows import Place, Row, Work
 from bench.harness.topics import fill, fresh_topic
-from bench.messages.latency import RATE, beside, publish_goq, quantiles, receive_goq
+from bench.messages.latency import RATE, beside, publish_goq, publish_timed, quantiles, receive_goq
 from goq.client import Client
 from goq.units import format_time_us
 
 TOPIC = "large"
 MESSAGES = 2_000_000
 SIZE_BYTES = 200
+LARGE_BYTES = 1000
 LIVE_MESSAGES = 10_000
+FEW_RATE = 100
 RANGE_MS = 10
 RANGES = 20
+_READ_S = 2.0
 
 
-def _prepare(place: Place) -> None:
+def _prepare(place: Place, size_bytes: int = SIZE_BYTES) -> None:
     with Client(place.goq.url) as client:
         client.create_topic(TOPIC)
-    fill(place.goq, TOPIC, place.scaled(MESSAGES), SIZE_BYTES)
+    fill(place.goq, TOPIC, place.scaled(MESSAGES * SIZE_BYTES) // size_bytes, size_bytes)
+
+
+def _prepare_large(place: Place) -> None:
+    _prepare(place, LARGE_BYTES)
 
 
 def _read_over_and_over(url: str, background: bool, counted: Synchronized[int]) -> None:
@@ -76,6 +84,40 @@ def _all_three(place: Place) -> tuple[float, ...]:
     return *alone[:2], *beside_all, *behind
 
 
+def _beside_few(place: Place) -> tuple[float, ...]:
+    """Return the p99 of a few publishes without and beside a reader, and the MB a second it reads.
+
+    The reader's rate without them comes last.
+    """
+    counted = multiprocessing.get_context("spawn").Value(c_long, 0)
+
+    def publish_ms() -> float:
+        topic, written = fresh_topic(place.goq), place.folder / "late.json"
+        count = place.scaled(10 * FEW_RATE, FEW_RATE)
+        beside(publish_timed, place.goq.url, topic, count, str(written), FEW_RATE).join()
+        return quantiles(json.loads(written.read_text()))[1]
+
+    def read_so_far() -> tuple[float, float]:
+        return counted.value * LARGE_BYTES / 1e6, time.perf_counter()
+
+    alone_ms = publish_ms()
+    reader = beside(_read_over_and_over, place.goq.url, True, counted)
+    while not counted.value:
+        time.sleep(0.01)
+    began = read_so_far()
+    beside_ms = publish_ms()
+    then = read_so_far()
+    time.sleep(_READ_S)
+    ended = read_so_far()
+    reader.terminate()
+    reader.join()
+    return alone_ms, beside_ms, _rate(began, then), _rate(then, ended)
+
+
+def _rate(began: tuple[float, float], ended: tuple[float, float]) -> float:
+    return (ended[0] - began[0]) / (ended[1] - began[1])
+
+
 def _ranges(place: Place) -> float:
     """Read short ranges in the middle of the log, each from all partitions."""
     with Client(place.goq.url) as client:
@@ -96,6 +138,7 @@ def _ranges(place: Place) -> float:
 
 
 _LIVE = f"publish to delivered, {RATE:,} msg/s"
+_FEW = f"publish of 1 KB, {FEW_RATE} a second, due to stored"
 WORKS = [
     Work(
         [
@@ -117,6 +160,16 @@ WORKS = [
         ],
         _all_three,
         prepare=_prepare,
+    ),
+    Work(
+        [
+            Row("background-few-alone-p99", f"{_FEW}, nobody reads the log: p99", "ms"),
+            Row("background-few-p99", f"{_FEW}, a log read in the background: p99", "ms"),
+            Row("background-few-rate", f"read of 1 KB beside {FEW_RATE} publishes/s", "MB/s", 150),
+            Row("background-few-alone-rate", "the same without them", "MB/s"),
+        ],
+        _beside_few,
+        prepare=_prepare_large,
     ),
     Work(
         [

@@ -7,11 +7,13 @@ that falls behind, or a node that stops for a while, is seen in every message th
 from __future__ import annotations
 
 import asyncio
+import json
 import multiprocessing
 import secrets
 import time
 from collections.abc import Awaitable, Callable
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any
 
 from bench.harness import resp
@@ -26,12 +28,12 @@ _LEAD_S = 0.5  # before the first: everything is connected, the consumer waits
 Publish = Callable[[bytes], Awaitable[object]]
 
 
-async def publish_by_timetable(publish: Publish, count: int) -> None:
+async def publish_by_timetable(publish: Publish, count: int, rate: int = RATE) -> None:
     """Send ``count`` values, each at its due moment or as soon after as the loop can."""
     began_s = time.monotonic() + _LEAD_S
     tasks: set[asyncio.Task[Any]] = set()
     for number in range(count):
-        due_s = began_s + number / RATE
+        due_s = began_s + number / rate
         delay_s = due_s - time.monotonic()
         if delay_s > 0:
             await asyncio.sleep(delay_s)
@@ -49,6 +51,24 @@ def publish_goq(url: str, topic: str, count: int) -> None:
             await publish_by_timetable(lambda value: client.publish(topic, value), count)
 
     asyncio.run(main())
+
+
+def publish_timed(url: str, topic: str, count: int, written: str, rate: int = RATE) -> None:
+    """Publish by the timetable; write down how late each was stored, in milliseconds."""
+    late_ms: list[float] = []
+
+    async def main() -> None:
+        async with AsyncClient(url) as client:
+
+            async def publish(value: bytes) -> None:
+                await client.publish(topic, value)
+                late_ms.append(_lateness_ms(value))
+
+            await client.publish(topic, b"0" * 1000)
+            await publish_by_timetable(publish, count, rate)
+
+    asyncio.run(main())
+    Path(written).write_text(json.dumps(late_ms))
 
 
 def _publish_redis(port: int, count: int) -> None:

@@ -10,14 +10,16 @@ from __future__ import annotations
 import argparse
 import http.client
 import multiprocessing
+import os
 import re
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from bench.harness.servers import GoqNode, free_port
+from bench.harness.servers import GOQ, GoqNode, free_port
 from bench.node.bounds import SCENARIOS, Caller, Work
 
 _STALL = re.compile(r'^goq_loop_stall_seconds\{method="(.*?)",route="(.*?)"\} (\S+)$', re.M)
@@ -67,10 +69,23 @@ def main() -> int:
     sqs_port = free_port()
     with (
         tempfile.TemporaryDirectory(prefix=".goq-bench-", dir=Path.cwd()) as folder,
-        GoqNode(Path(folder) / "goq", "--sqs-listen", f"127.0.0.1:{sqs_port}") as node,
+        GoqNode(
+            Path(folder) / "goq",
+            *("--sqs-listen", f"127.0.0.1:{sqs_port}"),
+            program=(*_on_cores_apart(), GOQ),
+        ) as node,
     ):
         _run(node, sqs_port, arguments.only)
     return 0
+
+
+def _on_cores_apart() -> Sequence[str]:
+    """Keep this process and its children to the first core; return what runs on the others."""
+    first, *others = sorted(os.sched_getaffinity(0))
+    if not others:
+        return ()
+    os.sched_setaffinity(0, {first})
+    return ("taskset", "--cpu-list", ",".join(map(str, others)))
 
 
 def _run(node: GoqNode, sqs_port: int, only: list[str] | None) -> None:

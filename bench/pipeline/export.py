@@ -7,7 +7,6 @@ and doing nothing with them is measured in the same repetition, as what an expor
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import json
 import random
@@ -26,9 +25,9 @@ from bench.harness.loader import http_answer_length, load
 from bench.harness.rows import Measure, Place, Row, Work
 from bench.harness.servers import GOQ
 from bench.harness.topics import fresh_topic
-from bench.messages.latency import RATE, beside, publish_by_timetable, quantiles
+from bench.messages.latency import RATE, beside, publish_timed, quantiles
 from bench.node.commands import run
-from goq.client import AsyncClient, Client
+from goq.client import Client
 
 TOPIC = "exported"
 BATCH = 1000
@@ -36,6 +35,13 @@ PARTITIONS = 6
 LIVE_MESSAGES = 5_000
 LIVE_EXPORTED = 2_000_000
 _BODIES = 20  # of each partition
+_COMPUTE = """
+import os, time
+os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+until = time.monotonic() + 3
+while time.monotonic() < until:
+    pass
+"""
 _STATES = ("new", "paid", "packed", "sent", "lost")
 
 
@@ -127,45 +133,36 @@ def _costs(size_bytes: int, messages: int) -> Measure:
     return measure
 
 
-def _publish(url: str, topic: str, count: int, written: str) -> None:
-    """Publish by the timetable; write down how late each was stored, in milliseconds."""
-    late_ms: list[float] = []
-
-    async def main() -> None:
-        async with AsyncClient(url) as client:
-
-            async def publish(value: bytes) -> None:
-                await client.publish(topic, value)
-                due_ns = int.from_bytes(value[:8], "little")
-                late_ms.append((time.monotonic_ns() - due_ns) / 1e6)
-
-            await client.publish(topic, b"0" * 1000)
-            await publish_by_timetable(publish, count)
-
-    asyncio.run(main())
-    Path(written).write_text(json.dumps(late_ms))
-
-
-def _live(place: Place, *, exporting: bool) -> tuple[float, float, float]:
-    """Return the quantiles of publishing, and how many messages a second were exported."""
+def _live(place: Place, work: Callable[[], object] | None = None) -> tuple[float, float]:
+    """Return the quantiles of publishing while some work is done again and again."""
     topic, count = fresh_topic(place.goq), place.scaled(LIVE_MESSAGES, 1000)
     written = place.folder / f"late-{topic}.json"
-    publisher = beside(_publish, place.goq.url, topic, count, str(written))
-    rate = 0.0
-    while exporting and publisher.is_alive():
-        with _lake(place) as lake:
-            rate = place.scaled(LIVE_EXPORTED) / _export(place, lake).wall_s
+    publisher = beside(publish_timed, place.goq.url, topic, count, str(written))
+    while work is not None and publisher.is_alive():
+        work()
     publisher.join()
-    return *quantiles(json.loads(written.read_text())), rate
+    return quantiles(json.loads(written.read_text()))
 
 
-def _both(place: Place) -> tuple[float, ...]:
-    alone, beside_export = _live(place, exporting=False), _live(place, exporting=True)
-    return *alone[:2], *beside_export
+def _compute() -> None:
+    """Keep two processes busy for a while that touch neither node nor disk, and give way to all."""
+    command = [sys.executable, "-c", _COMPUTE]
+    for process in [subprocess.Popen(command) for _ in range(2)]:
+        process.wait()
 
 
-def _spark(place: Place) -> tuple[float, float, float]:
-    """Return the rows a second that Spark reads from a node and from files, and their ratio."""
+def _lives(place: Place) -> tuple[float, ...]:
+    rates: list[float] = []
+
+    def export() -> None:
+        with _lake(place) as lake:
+            rates.append(place.scaled(LIVE_EXPORTED) / _export(place, lake).wall_s)
+
+    return *_live(place), *_live(place, export), rates[-1], *_live(place, _compute)
+
+
+def _spark(place: Place) -> tuple[float, ...]:
+    """Return the rows a second that Spark reads: from a node, from files, rows that are ready."""
     with _lake(place) as lake:
         _export(place, lake)
         command = [
@@ -178,7 +175,8 @@ def _spark(place: Place) -> tuple[float, float, float]:
         ]
         found = subprocess.run(command, check=True, stdout=subprocess.PIPE)
     rates = json.loads(found.stdout.splitlines()[-1])
-    return rates["goq"], rates["parquet"], rates["goq"] / rates["parquet"]
+    parquet = rates["parquet"]
+    return *rates.values(), rates["goq"] / parquet, rates["ready"] / parquet
 
 
 def _cost_work(name: str, size_bytes: int, messages: int, unit: str, target: float) -> Work:
@@ -199,8 +197,22 @@ def _cost_work(name: str, size_bytes: int, messages: int, unit: str, target: flo
     )
 
 
+def _spark_work(name: str, size_bytes: int, messages: int, least: float) -> Work:
+    text, name = f"Spark, {name}", f"export-spark-{name.replace(' ', '').lower()}"
+    return Work(
+        [
+            Row(name, f"{text}: all columns from a node", "rows/s"),
+            Row(f"{name}-parquet", f"{text}: all columns of the exported files", "rows/s"),
+            Row(f"{name}-ready", f"{text}: the same from Python, where they are ready", "rows/s"),
+            Row(f"{name}-ratio", f"{text}: from a node to from files", "of Parquet", least),
+            Row(f"{name}-floor", f"{text}: ready in Python to from files", "of Parquet"),
+        ],
+        _spark,
+        prepare=_fill(size_bytes, messages),
+    )
+
+
 _LIVE = f"publish of 1 KB, {RATE:,} a second, due to stored"
-_SPARK = "Spark, 100 B"
 WORKS = [
     _cost_work("100 B", 100, 4_000_000, "msg", 1_000_000),
     _cost_work("1 KB", 1000, 1_000_000, "MB", 250),
@@ -218,17 +230,12 @@ WORKS = [
                 at_most=True,
             ),
             Row("export-live-rate", "exported meanwhile, 100 B", "msg/s"),
+            Row("export-live-compute-p50", f"{_LIVE}, beside two idle-priority loops: p50", "ms"),
+            Row("export-live-compute-p99", f"{_LIVE}, beside two idle-priority loops: p99", "ms"),
         ],
-        _both,
+        _lives,
         prepare=_fill(100, LIVE_EXPORTED),
     ),
-    Work(
-        [
-            Row("export-spark", f"{_SPARK}: all columns from a node", "rows/s"),
-            Row("export-spark-parquet", f"{_SPARK}: all columns of the exported files", "rows/s"),
-            Row("export-spark-ratio", f"{_SPARK}: from a node to from files", "of Parquet"),
-        ],
-        _spark,
-        prepare=_fill(100, LIVE_EXPORTED),
-    ),
+    _spark_work("100 B", 100, 4_000_000, 0.6),
+    _spark_work("1 KB", 1000, 1_000_000, 0.5),
 ]
