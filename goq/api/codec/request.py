@@ -9,7 +9,7 @@ import asyncio
 import json
 import re
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, TypeVar, cast
 
 import msgspec
@@ -152,13 +152,18 @@ def _known_fields(text: str, path: str, shape: Any) -> str:
     """Return the known fields, for the error about an unknown one."""
     if not text.startswith("Object contains unknown field"):
         return ""
-    place: Any = msgspec.inspect.type_info(shape)
+    place: Any = _type_info(shape)
     for step in path.replace("[", ".[").split("."):
         place = _step(place, step) if step else place
     found = _struct_in(place)
     if found is None:
         return ""
     return f"; there are {', '.join(f.encode_name for f in found.fields)}"
+
+
+@cache  # each call leaves cycles of references
+def _type_info(shape: Any) -> msgspec.inspect.Type:
+    return msgspec.inspect.type_info(shape)
 
 
 def _step(place: Any, step: str) -> Any:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from goq.broker.events.group_changes import GroupChanges
 from goq.broker.events.live_index import LiveEventIndex
@@ -69,6 +69,9 @@ T = TypeVar("T")
 
 class Partition:
     """An open partition."""
+
+    closed_count: ClassVar[int] = 0
+    """How many were closed in this process. Each leaves cycles of references."""
 
     def __init__(
         self,
@@ -485,3 +488,4 @@ class Partition:
                 await commit.close()
             except (StorageFailed, OSError):
                 continue  # it failed before, and its waiters got the error then
+        Partition.closed_count += 1

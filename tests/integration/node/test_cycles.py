@@ -42,6 +42,7 @@ WORKS: dict[str, Callable[[RunningNode], object]] = {
     "read": lambda node: node.call("GET", "/v1/topics/t/messages?partition=0"),
     "show a topic": lambda node: node.call("GET", "/v1/topics/t"),
     "a refusal": lambda node: node.request("GET", "/v1/topics/nothing"),
+    "an unknown field": lambda node: node.request("POST", "/v1/topics", {"nonsense": 1}),
 }
 
 

@@ -9,7 +9,6 @@ node and removes them.
 from __future__ import annotations
 
 import asyncio
-import gc
 import secrets
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, NamedTuple
@@ -317,7 +316,6 @@ class TopicAdmin:
         reason = TopicNotFound(f"topic {name} was deleted", field="topic")
         await topic.close(reason, is_deleted=True)
         self._listener.on_delete(topic.id)
-        gc.unfreeze()  # so that what a start loaded of it can be collected
         await self._loader.delete(name, topic.id)
 
     async def take_up(

@@ -472,9 +472,11 @@ def test_a_topic_closes_few_partitions_at_a_time_and_all_though_one_fails(
     async def main() -> None:
         async with broker_on(tmp_path, metadata=MemoryMetadata()) as broker:
             topic = await broker.topic_admin.create("t", 5)
+            before = Partition.closed_count
             with pytest.raises(ZeroDivisionError):
                 await topic.close(TopicNotFound("deleted"), is_deleted=True)
             assert sorted(closed) == [0, 1, 2, 3, 4]
+            assert Partition.closed_count == before + 5
             assert max(most) == 2
             monkeypatch.setattr(Partition, "close", close)
 
