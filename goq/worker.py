@@ -167,6 +167,7 @@ class _WorkerLoop:
         self._worker = worker
         self._stopping = stopping
         self._running: dict[Future[None], object] = {}
+        self._not_begun: list[ReceivedMessage] = []
         self._pool = ThreadPoolExecutor(worker.concurrency, thread_name_prefix="goq-worker")
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -214,6 +215,8 @@ class _WorkerLoop:
             raise _Stopped
 
     def _finish(self) -> None:
+        # Only now: while the loop still receives, a message that is released comes back at once.
+        self._client.release_many(self._not_begun)
         wait(self._running)
 
     def _start(self, message: ReceivedMessage) -> None:
@@ -226,7 +229,7 @@ class _WorkerLoop:
             for future in done:
                 del self._running[future]
             if self._stopping.is_set():
-                self._client.release_many([message])
+                self._not_begun.append(message)
                 raise _Stopped
         self._running[self._pool.submit(self._handle, message)] = key
 

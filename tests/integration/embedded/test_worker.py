@@ -184,6 +184,33 @@ def test_a_stop_lets_a_running_function_end_and_its_lease_lasts(
     assert (attempts, found["lag"], found["leased"]) == ([1], 2, 0)
 
 
+def test_a_stop_returns_a_message_that_was_not_begun_once_the_loop_takes_no_more(
+    goq_node: goq.Node, goq_client: goq.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = goq.WorkerApp(goq_node.url)
+    began = threading.Event()
+    release = goq.Client.release_many
+
+    def release_slowly(client: goq.Client, messages: list[ReceivedMessage]) -> None:
+        release(client, messages)
+        time.sleep(0.3)  # time for it to come back
+
+    monkeypatch.setattr(goq.Client, "release_many", release_slowly)
+
+    @app.worker("returned", group="g")
+    def work(_: ReceivedMessage) -> None:
+        began.set()
+        time.sleep(0.5)
+
+    goq_client.create_topic("returned", 1)
+    _, second = goq_client.publish_many("returned", [b"1", b"2"])
+    with running(app):
+        assert began.wait(30)
+    found: Any = goq_client.get_trace(second.id).raw
+    steps = [event["event"] for event in found["events"] if event["event"] != "RETAINED"]
+    assert steps == ["PUBLISHED", "DELIVERED", "RETURNED"]
+
+
 def test_an_error_that_no_retry_helps_ends_the_run(goq_node: goq.Node) -> None:
     app = goq.WorkerApp(goq_node.url)
     app.worker("..", group="g")(print)
