@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import os
+from typing import TYPE_CHECKING
+
 import pytest
 
 pytest.importorskip("pyspark", minversion="4.2")
 
 from goq.errors import Unavailable, UsageError
 from goq.pipeline.spark.session import EXECUTOR_S_MAX, await_first, parse_settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def test_rows_from_python_come_over_a_unix_socket(spark: SparkSession) -> None:
+    asked = "PYTHON_UNIX_DOMAIN_ENABLED"
+    (found,) = spark.sparkContext.parallelize([asked], 1).map(os.environ.get).collect()
+    assert found == "true"
 
 
 class Waiting:

