@@ -8,6 +8,7 @@ through :mod:`goq.frame.validation` first. A frame from the log has passed its C
 from __future__ import annotations
 
 import itertools
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
@@ -272,6 +273,22 @@ class FrameView:
         names = [name.decode() for name in payload.header_names.slice(first, last)]
         pairs = tuple(zip(names, payload.header_values.slice(first, last), strict=True))
         return [pairs[a - first : b - first] for a, b in itertools.pairwise(bounds)]
+
+    def header_values(self, name: bytes) -> dict[int, bytes]:
+        """Return the first value of one header, by row of the messages that have it."""
+        payload, found = self.payload, dict[int, bytes]()
+        if payload.header_counts is None:
+            return found
+        names, values = payload.header_names, payload.header_values
+        every_name = bytes(names.data)
+        at = every_name.find(name)
+        while at >= 0:
+            entry = bisect_right(names.offsets, at) - 1
+            if names.offsets[entry : entry + 2].tolist() == [at, at + len(name)]:
+                row = bisect_right(payload.header_counts, entry) - 1
+                found.setdefault(row, values.pick([entry])[0])
+            at = every_name.find(name, at + 1)
+        return found
 
     def messages(self, start: int, end: int) -> Iterator[Message]:
         """Yield messages ``start`` up to ``end``, counted from the frame's first."""

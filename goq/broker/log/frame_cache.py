@@ -23,6 +23,8 @@ from goq.storage.disk import NotCached
 from goq.storage.log.reader import ReadResult
 from goq.storage.scanner import Damage
 
+REDRIVE_GROUP_HEADER = "goq-redrive-group"
+"""The header with the group that a redriven dead letter is for."""
 _SPREAD_ROW_BYTES = 64
 
 
@@ -34,7 +36,7 @@ class CachedFrame:
         "base_offset",
         "end_offset",
         "expires_ms",
-        "is_plain",
+        "groups",
         "keys",
         "removed_rows",
         "view",
@@ -46,8 +48,11 @@ class CachedFrame:
         self.end_offset = view.header.end_offset
         self.average_bytes = view.header.frame_bytes // view.header.message_count
         self.removed_rows = view.removed_rows
-        self.is_plain = not view.header.attributes & (Attribute.REMOVED | Attribute.REDRIVEN)
-        """Whether all messages are there, and for all groups."""
+        self.groups: dict[int, str] | None = None
+        """The one group that a redriven message is for, by row."""
+        if view.header.attributes & Attribute.REDRIVEN:
+            found = view.header_values(REDRIVE_GROUP_HEADER.encode())
+            self.groups = {row: value.decode() for row, value in found.items()}
         keys = view.column(Attribute.KEY_HASH)
         self.keys = keys.cast("Q") if keys is not None else None
         expires = view.column(Attribute.EXPIRES_AT)
@@ -144,8 +149,6 @@ def _memory_bytes(view: FrameView) -> int:
 
 
 _GONE_FRAME_COSTS_BYTES = 64 * 1024  # bounds how many removed frames one receive skips
-REDRIVE_GROUP_HEADER = "goq-redrive-group"
-"""The header with the group that a redriven dead letter is for."""
 
 
 class UncachedMessages(NamedTuple):
@@ -156,7 +159,7 @@ class UncachedMessages(NamedTuple):
 
 
 class FrameFetch:
-    """The frames of one receive from one partition.
+    """The frames of one receive of a group from one partition.
 
     ``read`` is the log's bounded read. ``on_damage`` records unreadable ranges at once. ``missing``
     are the uncached messages that ended the selection, if any.
@@ -168,12 +171,14 @@ class FrameFetch:
         read: Callable[[int, int, int], ReadResult],
         on_damage: Callable[[Damage], None],
         *,
+        group: str,
         bytes_max: int,
     ) -> None:
         self.missing: UncachedMessages | None = None
         self._cached = cached
         self._read = read
         self._on_damage = on_damage
+        self._group = group
         self._bytes_left = bytes_max
         self.used_bytes = 0
         """The share of the messages so far in the bytes of their frames."""
@@ -218,7 +223,7 @@ class FrameFetch:
             True,
             frame.keys[first:last].tolist() if frame.keys is not None else None,
             frame.expires_ms[first:last].tolist() if frame.expires_ms is not None else None,
-            _groups(view, first, last) if header.attributes & Attribute.REDRIVEN else None,
+            [frame.groups.get(row) for row in range(first, last)] if frame.groups else None,
         )
 
     def single(self, offset: int) -> tuple[int, int] | None:
@@ -232,8 +237,10 @@ class FrameFetch:
             if frame is None:
                 return None
             self._last = frame
-        cost = frame.average_bytes
-        if not frame.is_plain or cost > self._bytes_left:
+        cost, row = frame.average_bytes, offset - frame.base_offset
+        if frame.removed_rows is not None or cost > self._bytes_left:
+            return None
+        if frame.groups is not None and frame.groups.get(row) not in (None, self._group):
             return None
         self._bytes_left -= cost
         self.used_bytes += cost
@@ -242,7 +249,6 @@ class FrameFetch:
             self._frames[base] = frame.view
             self._cached.use(frame)
         keys, expires_ms = frame.keys, frame.expires_ms
-        row = offset - base
         return (
             keys[row] if keys is not None else 0,
             expires_ms[row] if expires_ms is not None else 0,
@@ -282,11 +288,3 @@ class FrameFetch:
 def _is_empty(view: FrameView) -> bool:
     """Return whether a frame has no messages left."""
     return view.removed_rows is not None and view.removed_rows.is_all
-
-
-def _groups(view: FrameView, first: int, last: int) -> list[str | None]:
-    """Return the group that each message is for; None for all groups."""
-    return [
-        next((value.decode() for name, value in headers if name == REDRIVE_GROUP_HEADER), None)
-        for headers in view.headers(first, last)
-    ]

@@ -157,7 +157,11 @@ class Leases:
             self.has_passed_over = False
             return None
         fetch = FrameFetch(
-            self._frames, partial(self._read, wait), self._note_damage, bytes_max=bytes_max
+            self._frames,
+            partial(self._read, wait),
+            self._note_damage,
+            group=group_name,
+            bytes_max=bytes_max,
         )
         choice = Selector(
             self._state,

@@ -295,6 +295,28 @@ def test_a_frame_without_what_is_gone_has_the_others_at_their_rows(
     assert as_lists(columns) == as_lists(before.pick(left))
 
 
+_NAMES = st.sampled_from(["", "a", "aa", "ab", "b", "ba"])
+_HEADERS = st.lists(st.tuples(_NAMES, st.binary(max_size=3)), max_size=5)
+
+
+@given(st.lists(_HEADERS, min_size=1, max_size=6), st.data())
+def test_one_header_is_found_in_all_messages_that_have_it(
+    headers: list[list[tuple[str, bytes]]], data: st.DataObject
+) -> None:
+    frame = encode_frame(Columns([b"v"] * len(headers), headers=headers))
+    gone = data.draw(st.sets(st.integers(0, len(headers) - 1), max_size=len(headers) - 1))
+    view = FrameView.parse(frame)
+    if gone:
+        view = FrameView.parse(remove_rows(view, sorted(gone)))
+    for name in ("a", "aa", "ab", "b", "ba", "aaa"):
+        expected = {
+            row: next(value for known, value in own if known == name)
+            for row, own in enumerate(headers)
+            if row not in gone and name in dict(own)
+        }
+        assert view.header_values(name.encode()) == expected
+
+
 @given(batches(), st.booleans())
 def test_a_frame_of_which_all_is_gone_keeps_places_and_producer(
     batch: Batch, keep_dedup_ids: bool

@@ -36,6 +36,9 @@ def view_of(offset: int, columns: Columns, removed: list[int] | None = None) -> 
     return FrameView.parse(stamped(frame, offset, 1, 1))
 
 
+OF_OTHERS = [("x", b"1"), (REDRIVE_GROUP_HEADER, b"h")]
+
+
 def redriven(offset: int, columns: Columns) -> FrameView:
     """Return a frame of letters that are for one group each, by their headers."""
     view = view_of(offset, columns)
@@ -86,7 +89,9 @@ class FetchUnderTest:
     def __init__(self, stored: StoredFrames, bytes_max: int, cached: PartitionFrames) -> None:
         self.damage: list[Damage] = []
         self.cached = cached
-        self.fetch = FrameFetch(cached, stored.read, self.damage.append, bytes_max=bytes_max)
+        self.fetch = FrameFetch(
+            cached, stored.read, self.damage.append, group="g", bytes_max=bytes_max
+        )
 
     @property
     def bases(self) -> list[int]:
@@ -193,26 +198,28 @@ def test_one_message_is_read_as_many_are() -> None:
     stored = StoredFrames(
         view_of(4, Columns([b"v"] * 3, [b"a", None, b"b"], expires_at_ms=[7, 0, 9])),
         plain(7, 2),
-        redriven(9, Columns([b"v"], None, [[(REDRIVE_GROUP_HEADER, b"g")]])),
-        view_of(10, Columns([b"v"] * 2), [0]),
+        redriven(9, Columns([b"v"] * 3, None, [[(REDRIVE_GROUP_HEADER, b"g")], [], OF_OTHERS])),
+        view_of(12, Columns([b"v"] * 2), [0]),
     )
     test = stored.fetch()
     assert test.fetch.single(4) is None  # not in memory
     test.cached.add([CachedFrame(view) for view in stored.views])
-    assert [test.fetch.single(offset) for offset in range(4, 12)] == [
+    assert [test.fetch.single(offset) for offset in range(4, 14)] == [
         (key_hash(b"a"), 7),
         (0, 0),
         (key_hash(b"b"), 9),
         (0, 0),
         (0, 0),
-        None,
+        (0, 0),
+        (0, 0),
+        None,  # for another group
         None,
         None,
     ]
-    assert test.bases == [4, 7]
+    assert test.bases == [4, 7, 9]
     assert stored.reads == []
-    whole_bytes = sum(v.header.frame_bytes for v in stored.views[:2])
-    assert whole_bytes - 3 <= test.fetch.used_bytes <= whole_bytes  # each share is rounded
+    shares = [v.header.frame_bytes // v.header.message_count for v in stored.views[:3]]
+    assert test.fetch.used_bytes == 3 * shares[0] + 2 * shares[1] + 2 * shares[2]
 
 
 @pytest.mark.parametrize("one_by_one", [False, True])
