@@ -21,7 +21,7 @@ from goq.node import NodeServer
 
 _LOOK_PAUSE_S = 10.0
 _NEW_OBJECTS_MIN = 2_000  # that make a collection worth it
-_NEW_OBJECTS_MAX = 30_000  # some 10 ms
+_NEW_OBJECTS_MAX = 15_000  # some 10 ms
 _REST_CPU_SHARE = 0.05  # of a core, for a node at rest
 _COST_SHARE = 0.001  # of the time, for collections of all objects
 _BUSY_PAUSE_S = 3_600.0

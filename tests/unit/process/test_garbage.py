@@ -101,7 +101,7 @@ asyncio.run(main())
     ("looks", "objects", "found"),
     [
         ([], 500_000, "[] False"),
-        (["NEW"], 25_000, "[0] False"),
+        (["NEW"], 10_000, "[0] False"),
         (["NEW"], 500_000, "[] True"),
         (["ALL"], 500_000, "[2] True"),
     ],
