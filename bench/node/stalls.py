@@ -90,7 +90,7 @@ def _on_cores_apart() -> Sequence[str]:
 
 def _run(node: GoqNode, sqs_port: int, only: list[str] | None) -> None:
     work, prober = Work(Caller(node.port), sqs_port), Prober(node.port)
-    held: dict[str, float] = {}
+    held: dict[str, tuple[float, str]] = {}
     print(f"{'request':30} {'status':>6} {'took':>9} {'longest wait':>13}  ms")
     for name, prepare in SCENARIOS.items():
         if only is not None and not any(name.startswith(wanted) for wanted in only):
@@ -108,10 +108,11 @@ def _run(node: GoqNode, sqs_port: int, only: list[str] | None) -> None:
         text = work.caller.call("GET", "/metrics").body.decode()
         for method, route, seconds in _STALL.findall(text):
             kind = f"{method} {route}"
-            held[kind] = max(held.get(kind, 0.0), float(seconds))
-    print("\ngoq_loop_stall_seconds, the longest of each, ms")
-    for kind, seconds in sorted(held.items(), key=lambda item: -item[1]):
-        print(f"{kind:60} {seconds * 1000:9.1f}")
+            if kind not in held or float(seconds) > held[kind][0]:
+                held[kind] = float(seconds), name
+    print("\ngoq_loop_stall_seconds, the longest of each, ms, and the request by which it was seen")
+    for kind, (longest_s, name) in sorted(held.items(), key=lambda item: -item[1][0]):
+        print(f"{kind:60} {longest_s * 1000:9.1f}  {name}")
     prober.stop()
 
 
