@@ -4,9 +4,9 @@ A collection looks at every object of its generation, and all requests wait mean
 objects of groups and leases took 40 to 150 ms, all objects of a node with 10,000 groups 760. Python
 begins one after so many new objects, less those that were freed: there may be ten times as many. So
 it begins none here. Requests leave no cycles. Closed partitions do, some 250 objects each: those
-that closed soon are found among the new objects, the others once the node is at rest, or after an
-hour if it never is. New objects that are too many to look at are left alone: long work made them,
-and it keeps nearly all.
+that closed soon are found among the new objects, the others once the node is at rest, after an hour
+if it never is, or when there are very many. New objects that are too many to look at are left
+alone, unless partitions were closed: long work made them, and it keeps nearly all.
 """
 
 from __future__ import annotations
@@ -19,12 +19,16 @@ from enum import Enum
 from goq.broker.partition.partition import Partition
 from goq.node import NodeServer
 
-_LOOK_PAUSE_S = 10.0
+_LOOK_PAUSE_S = 1.0
 _NEW_OBJECTS_MIN = 2_000  # that make a collection worth it
 _NEW_OBJECTS_MAX = 15_000  # some 10 ms
+_CLOSED_MIN = 20  # partitions: they are worth a look at any number of new objects
 _REST_CPU_SHARE = 0.05  # of a core, for a node at rest
-_COST_SHARE = 0.001  # of the time, for collections of all objects
+_REST_S = 10.0
 _BUSY_PAUSE_S = 3_600.0
+_COST_SHARE = 0.001  # of the time, for collections of all objects
+_CLOSED_MAX = 2_000  # partitions: half a million objects
+_PRESSED_COST_SHARE = 0.05  # of the time, where more were closed
 
 
 class Collection(Enum):
@@ -45,24 +49,28 @@ class GarbagePolicy:
 
     def __init__(self, cpu_s: float, closed: int, now_s: float) -> None:
         self._look_s, self._cpu_s = now_s, cpu_s
+        self._busy_s = now_s
         self._closed = closed
         self._collected_s = now_s
-        self._rests_until_s = now_s
+        self._took_s = 0.0
 
     def look(self, cpu_s: float, closed: int, new_objects: int, now_s: float) -> Collection:
         """Return what is due. It looks at the load since the last look."""
-        is_at_rest = cpu_s - self._cpu_s < _REST_CPU_SHARE * (now_s - self._look_s)
+        if cpu_s - self._cpu_s >= _REST_CPU_SHARE * (now_s - self._look_s):
+            self._busy_s = now_s
         self._look_s, self._cpu_s = now_s, cpu_s
-        may_collect_all = is_at_rest or now_s - self._collected_s >= _BUSY_PAUSE_S
-        if closed > self._closed and may_collect_all and now_s >= self._rests_until_s:
+        left, since_s = closed - self._closed, now_s - self._collected_s
+        may_wait = now_s - self._busy_s < _REST_S and since_s < _BUSY_PAUSE_S
+        if left and not may_wait and since_s >= self._took_s / _COST_SHARE:
+            return Collection.ALL
+        if left >= _CLOSED_MAX and since_s >= self._took_s / _PRESSED_COST_SHARE:
             return Collection.ALL
         return Collection.NEW if new_objects >= _NEW_OBJECTS_MIN else Collection.NOTHING
 
     def on_collected_all(self, took_s: float, closed: int, now_s: float) -> None:
         """Record a collection of all objects that has ended."""
         self._closed = closed
-        self._collected_s = now_s
-        self._rests_until_s = now_s + took_s / _COST_SHARE
+        self._collected_s, self._took_s = now_s, took_s
 
 
 async def collect_garbage(node: NodeServer) -> None:
@@ -74,13 +82,14 @@ async def collect_garbage(node: NodeServer) -> None:
     await node.broker.start_queue.tried.wait()
     gc.disable()
     gc.freeze()
-    policy = GarbagePolicy(time.process_time(), Partition.closed_count, time.monotonic())
+    closed = Partition.closed_count
+    policy = GarbagePolicy(time.process_time(), closed, time.monotonic())
     while True:
         await asyncio.sleep(_LOOK_PAUSE_S)
-        new_objects, closed = gc.get_count()[0], Partition.closed_count
-        due = policy.look(time.process_time(), closed, new_objects, time.monotonic())
+        closed_before, closed = closed, Partition.closed_count
+        due = policy.look(time.process_time(), closed, gc.get_count()[0], time.monotonic())
         if due is Collection.NEW:
-            collect_new()
+            collect_new(closed - closed_before)
         elif due is Collection.ALL:
             began_s = time.monotonic()
             collect_all()
@@ -88,9 +97,12 @@ async def collect_garbage(node: NodeServer) -> None:
             policy.on_collected_all(ended_s - began_s, closed, ended_s)
 
 
-def collect_new() -> None:
-    """Collect cycles among the new objects, or leave them alone if they are too many."""
-    if len(gc.get_objects(generation=0)) <= _NEW_OBJECTS_MAX:
+def collect_new(closed: int) -> None:
+    """Collect cycles among the new objects.
+
+    They are left alone if they are too many, and few partitions were closed meanwhile.
+    """
+    if closed >= _CLOSED_MIN or len(gc.get_objects(generation=0)) <= _NEW_OBJECTS_MAX:
         gc.collect(0)
     else:
         gc.freeze()

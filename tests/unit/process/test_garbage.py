@@ -10,52 +10,82 @@ import pytest
 from goq.process.garbage import Collection, GarbagePolicy
 
 NOTHING, NEW, ALL = Collection.NOTHING, Collection.NEW, Collection.ALL
-HOUR_S = 3_600.0
+HOUR_S = 3_600
+
+
+class Node:
+    """A node whose policy is asked once a second."""
+
+    def __init__(self) -> None:
+        self.cpu_s, self.closed, self.now_s = 3.0, 7, 50.0
+        self.policy = GarbagePolicy(self.cpu_s, self.closed, self.now_s)
+
+    def runs(self, seconds: float, load: float, *, closed: int = 0, new: int = 0) -> Collection:
+        """Return what is due at the end, with a collection whenever it is of all objects."""
+        due = NOTHING
+        for _ in range(int(seconds)):
+            self.now_s += 1
+            self.cpu_s += load
+            due = self.policy.look(self.cpu_s, self.closed + closed, new, self.now_s)
+        self.closed += closed
+        return due
+
+    def collects(self, took_s: float) -> None:
+        self.policy.on_collected_all(took_s, self.closed, self.now_s)
 
 
 @pytest.mark.parametrize(
-    ("used_s", "closed", "due"),
-    [(0.49, 8, ALL), (0.49, 7, NOTHING), (0.5, 8, NOTHING), (10.0, 1_000, NOTHING)],
-    ids=["at rest", "nothing was closed", "at work", "busy"],
+    ("seconds", "load", "closed", "due"),
+    [
+        (10, 0.049, 1, ALL),
+        (9, 0.049, 1, NOTHING),
+        (10, 0.049, 0, NOTHING),
+        (10, 0.051, 1, NOTHING),
+        (10, 1.0, 1_999, NOTHING),
+        (1, 1.0, 2_000, ALL),
+    ],
+    ids=["at rest", "just at rest", "nothing was closed", "at work", "many closed", "very many"],
 )
 def test_all_objects_are_looked_at_when_partitions_were_closed_and_the_node_is_at_rest(
-    used_s: float, closed: int, due: Collection
+    seconds: float, load: float, closed: int, due: Collection
 ) -> None:
-    policy = GarbagePolicy(3.0, 7, 50.0)
-    assert policy.look(3.0 + used_s, closed, 0, 60.0) is due
+    assert Node().runs(seconds, load, closed=closed) is due
 
 
-@pytest.mark.parametrize(("new_objects", "due"), [(1_999, NOTHING), (2_000, NEW)])
-@pytest.mark.parametrize("used_s", [0.0, 10.0])
+@pytest.mark.parametrize(("new", "due"), [(1_999, NOTHING), (2_000, NEW)])
+@pytest.mark.parametrize("load", [0.0, 1.0])
 def test_new_objects_are_looked_at_when_there_are_many(
-    new_objects: int, due: Collection, used_s: float
+    new: int, due: Collection, load: float
 ) -> None:
-    policy = GarbagePolicy(0.0, 0, 0.0)
-    assert policy.look(used_s, 0, new_objects, 10.0) is due
+    assert Node().runs(1, load, new=new) is due
+    assert Node().runs(1, load, new=new, closed=1) is due
 
 
-def test_the_load_counts_since_the_last_look() -> None:
-    policy = GarbagePolicy(0.0, 0, 0.0)
-    assert policy.look(10.0, 1, 0, 10.0) is NOTHING
-    assert policy.look(10.1, 1, 0, 20.0) is ALL
+def test_a_node_is_at_rest_once_it_was_for_ten_seconds() -> None:
+    node = Node()
+    assert node.runs(9, 0.0, closed=1) is NOTHING
+    assert node.runs(1, 0.1) is NOTHING
+    assert node.runs(9, 0.0) is NOTHING
+    assert node.runs(1, 0.0) is ALL
 
 
 def test_what_was_closed_is_collected_after_an_hour_at_work() -> None:
-    policy = GarbagePolicy(0.0, 0, 0.0)
-    assert policy.look(HOUR_S - 1, 5, 0, HOUR_S - 1) is NOTHING
-    assert policy.look(HOUR_S, 5, 0, HOUR_S) is ALL
-    policy.on_collected_all(0.001, 5, HOUR_S)
-    assert policy.look(2 * HOUR_S - 1, 6, 0, 2 * HOUR_S - 1) is NOTHING
-    assert policy.look(2 * HOUR_S, 5, 0, 2 * HOUR_S) is NOTHING
-    assert policy.look(2 * HOUR_S + 10, 6, 0, 2 * HOUR_S + 10) is ALL
+    node = Node()
+    assert node.runs(HOUR_S - 1, 0.5, closed=5) is NOTHING
+    assert node.runs(1, 0.5) is ALL
+    node.collects(0.001)
+    assert node.runs(HOUR_S + 1, 0.5) is NOTHING
+    assert node.runs(1, 0.5, closed=1) is ALL
 
 
-def test_collections_of_all_objects_take_a_thousandth_of_the_time_at_most() -> None:
-    policy = GarbagePolicy(0.0, 0, 0.0)
-    assert policy.look(0.0, 1, 0, 10.0) is ALL
-    policy.on_collected_all(0.5, 1, 10.0)
-    assert policy.look(0.0, 2, 0, 509.0) is NOTHING
-    assert policy.look(0.0, 2, 0, 510.0) is ALL
+def test_collections_of_all_objects_take_little_of_the_time_and_more_under_pressure() -> None:
+    node = Node()
+    node.collects(0.5)
+    assert node.runs(499, 0.0, closed=1) is NOTHING
+    assert node.runs(1, 0.0) is ALL
+    node.collects(0.5)
+    assert node.runs(9, 0.0, closed=2_000) is NOTHING
+    assert node.runs(1, 0.0) is ALL
 
 
 def output_of(program: str) -> list[str]:
@@ -131,15 +161,18 @@ del old
 new, new_ref = knot()
 del new
 garbage._NEW_OBJECTS_MAX = len(gc.get_objects(generation=0)) + %d
-garbage.collect_new()
+garbage.collect_new(%d)
 print(old_ref() is None, new_ref() is None)
 garbage.collect_all()
 print(old_ref() is None, new_ref() is None)
 """
 
 
-@pytest.mark.parametrize(("room", "first"), [(10, "False True"), (-10, "False False")])
+@pytest.mark.parametrize(
+    ("room", "closed", "first"),
+    [(10, 0, "False True"), (-10, 19, "False False"), (-10, 20, "False True")],
+)
 def test_new_cycles_are_found_among_new_objects_and_old_ones_among_all(
-    room: int, first: str
+    room: int, closed: int, first: str
 ) -> None:
-    assert output_of(KNOTS % room) == [first, "True True"]
+    assert output_of(KNOTS % (room, closed)) == [first, "True True"]
