@@ -358,7 +358,7 @@ def main() -> int:
     files = [name for name in names.split() if name.endswith(".py") and (ROOT / name).exists()]
     with tempfile.TemporaryDirectory(prefix="goq-mutants-") as folder:
         trees = [Path(folder) / f"tree-{job}" for job in range(asked.jobs)]
-        left_out = shutil.ignore_patterns(".venv", ".git", "__pycache__", ".*_cache")
+        left_out = shutil.ignore_patterns(".venv", ".git", "__pycache__", ".*_cache", ".goq-*")
         for tree in trees:
             shutil.copytree(ROOT, tree, ignore=left_out)
         mutants = chosen(trees[0], files, asked.count, asked.seed)
