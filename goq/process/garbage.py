@@ -11,12 +11,12 @@ unless partitions were closed: long work made them, and it keeps nearly all.
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import time
 from enum import Enum
 
 from goq.broker.partition.partition import Partition
+from goq.clock import next_beat
 from goq.node import NodeServer
 
 _LOOK_PAUSE_S = 1.0
@@ -106,7 +106,7 @@ async def collect_garbage(node: NodeServer) -> None:
     gc.freeze()
     policy = GarbagePolicy(time.process_time(), Partition.closed_count, time.monotonic())
     while True:
-        await asyncio.sleep(_LOOK_PAUSE_S)
+        await next_beat(_LOOK_PAUSE_S)
         new_objects, closed = gc.get_count()[0], Partition.closed_count
         due = policy.look(time.process_time(), closed, new_objects, time.monotonic())
         if due is not Collection.NOTHING:
