@@ -29,7 +29,7 @@ _REST_CPU_SHARE = 0.05  # of a core, for a node at rest
 _REST_S = 10.0
 _BUSY_PAUSE_S = 3_600.0
 _COST_SHARE = 0.001  # of the time, for collections of all objects
-_GARBAGE_MAX = 500_000  # objects
+_GARBAGE_MAX = 200_000  # objects, 20 to 40 MB
 _PRESSED_COST_SHARE = 0.05  # of the time, where there are more
 
 

@@ -46,8 +46,8 @@ class Node:
         (9, 0.049, 20, NOTHING),
         (10, 0.049, 19, NOTHING),
         (10, 0.051, 20, NOTHING),
-        (10, 1.0, 1_999, NOTHING),
-        (1, 1.0, 2_000, ALL),
+        (10, 1.0, 799, NOTHING),
+        (1, 1.0, 800, ALL),
     ],
     ids=["at rest", "just at rest", "few were closed", "at work", "many closed", "very many"],
 )
@@ -117,7 +117,7 @@ def test_collections_of_all_objects_take_little_of_the_time_and_more_under_press
     assert node.runs(499, 0.0, closed=20) is RECENT
     assert node.runs(1, 0.0) is ALL
     node.collects(ALL, took_s=0.5)
-    assert node.runs(9, 1.0, closed=2_000) is NOTHING
+    assert node.runs(9, 1.0, closed=800) is NOTHING
     assert node.runs(1, 1.0) is ALL
 
 
