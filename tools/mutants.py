@@ -32,10 +32,12 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -43,7 +45,14 @@ sys.path.insert(0, str(ROOT))
 from tools.reached_tests import ReachedTest, record  # noqa: E402
 
 PACKAGES = ("goq/storage", "goq/delivery", "goq/broker", "goq/cluster/replication")
-TESTS = ("tests/unit", "tests/integration/broker", "tests/cluster/replication", "tests/sim")
+TESTS = (
+    "tests/unit",
+    "tests/integration/broker",
+    "tests/integration/node",
+    "tests/integration/api",
+    "tests/cluster/replication",
+    "tests/sim",
+)
 SECONDS_MAX = 45.0
 TESTS_MAX = 200
 _SWAPPED: dict[type[ast.AST], str] = {
@@ -256,30 +265,62 @@ def _imports_of(path: str) -> re.Pattern[str]:
     )
 
 
+class ProcessGroups:
+    """The processes under way, each with a session of its own: nobody else ends its children."""
+
+    def __init__(self) -> None:
+        self._processes = set[subprocess.Popen[bytes]]()
+        self._lock = threading.Lock()
+        self._has_ended = False
+
+    @contextmanager
+    def start(self, command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[bytes]]:
+        """Start a process, and end it with all its children on leaving."""
+        with self._lock:
+            if self._has_ended:
+                raise SystemExit(1)
+            process = subprocess.Popen(command, start_new_session=True, **options)
+            self._processes.add(process)
+        try:
+            yield process
+        finally:
+            with self._lock:
+                self._processes.discard(process)
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+    def end(self) -> None:
+        """End all processes, and start no more."""
+        with self._lock:
+            self._has_ended = True
+            for process in self._processes:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+
+
+PROCESSES = ProcessGroups()
+
+
 def failing_test(root: Path, tests: Sequence[str], limit_s: float) -> str | None:
     """Run tests in a tree; return the first that fails, ``""`` if they hang, None if all pass."""
     cache = root / ".failed"
     shutil.rmtree(cache, ignore_errors=True)
     words = ["-n", "0", "-q", "-x", "-o", f"cache_dir={cache}", *tests]
-    process = subprocess.Popen(
+    with PROCESSES.start(
         [sys.executable, "-m", "pytest", *words],
         cwd=root,
         env={**os.environ, "PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1"},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    try:
-        if process.wait(limit_s) == 0:
-            return None
-        failed = cache / "v/cache/lastfailed"
-        return next(iter(json.loads(failed.read_text())), "") if failed.exists() else ""
-    except subprocess.TimeoutExpired:
-        return ""
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+    ) as process:
+        try:
+            if process.wait(limit_s) == 0:
+                return None
+        except subprocess.TimeoutExpired:
+            return ""
+    failed = cache / "v/cache/lastfailed"
+    return next(iter(json.loads(failed.read_text())), "") if failed.exists() else ""
 
 
 def is_killed(root: Path, mutant: Mutant, tests: Sequence[str], limit_s: float) -> bool:
@@ -339,6 +380,11 @@ def run(
     return survivors
 
 
+def _end(number: int, _frame: object) -> None:
+    PROCESSES.end()
+    sys.exit(128 + number)
+
+
 def main() -> int:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -351,6 +397,8 @@ def main() -> int:
     parser.add_argument("--least", type=float, default=85.0, help="percent to be killed")
     parser.add_argument("--tests", nargs="+", default=TESTS, help="folders or files of tests")
     asked = parser.parse_args()
+    for each in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(each, _end)
     listed = ["git", "ls-files", *asked.packages]
     if asked.changed_since:
         listed = ["git", "diff", "--name-only", asked.changed_since, "--", *asked.packages]

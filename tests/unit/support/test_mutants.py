@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.support.paths import REPOSITORY
-from tools.mutants import Mutant, chosen, is_killed, mutants_of, nearest_tests, run
+from tools.mutants import (
+    Mutant,
+    ProcessGroups,
+    chosen,
+    is_killed,
+    mutants_of,
+    nearest_tests,
+    run,
+)
 from tools.reached_tests import ReachedTest
 
 MODULE = "goq/delivery/dedup/id_table.py"
@@ -212,3 +223,32 @@ def test_weak():
     assert not is_killed(tree, greater, names, 60.0)
     never = Mutant(greater.path, greater.line, greater.start, greater.end, "<")
     assert is_killed(tree, never, names, 60.0)
+
+
+CHILD = "import time; time.sleep(600)"
+PARENT = """
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", {child!r}])
+print("begun", flush=True)
+child.wait()
+"""
+
+
+def test_processes_end_with_their_children_and_none_begins_afterwards() -> None:
+    groups = ProcessGroups()
+    command = [sys.executable, "-c", PARENT.format(child=CHILD)]
+    with groups.start(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        with process.stdout as told:
+            assert told.readline() == b"begun\n"
+            groups.end()
+            assert process.wait(60) == -signal.SIGKILL
+            assert told.read() == b""  # the child held it open too
+    with pytest.raises(SystemExit), groups.start(command):
+        pass
+
+
+def test_a_process_that_goes_on_is_ended_when_nobody_waits_for_it() -> None:
+    with ProcessGroups().start([sys.executable, "-c", CHILD]) as process:
+        assert process.poll() is None
+    assert process.poll() == -signal.SIGKILL
