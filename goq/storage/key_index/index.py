@@ -74,6 +74,7 @@ class KeyIndex:
 
     def build(self, segment: Segment, pause: Pause) -> None:
         """Build the file of a sealed segment if possible; raises as :meth:`offsets` does."""
+        self._drop_all_but(self.reader.segments)  # there may never be a lookup
         if segment in self.reader.segments:
             self._of(segment).build(pause)
 

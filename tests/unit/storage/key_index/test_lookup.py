@@ -6,6 +6,7 @@ The twin is a dict from hashes to offsets, made by reading every message.
 from __future__ import annotations
 
 import errno
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -556,6 +557,19 @@ def test_no_file_is_left_of_a_segment_that_is_deleted_while_it_is_made() -> None
     index.build(segment, detach)
     assert detached
     assert key_files(disk) == []
+
+
+def test_nothing_is_kept_of_segments_that_were_deleted_though_nobody_looks_anything_up() -> None:
+    disk = SimulatedDisk()
+    log = Log.open(DIRECTORY, disk)
+    index, made = index_of(log, disk), list[weakref.ref[Segment]]()
+    for _ in range(20):
+        append(log, [encode_frame(Columns([b"v"], keys=[b"a"]))])
+        log.roll()
+        index.build(log.segments[-2], no_pause)
+        made.append(weakref.ref(log.segments[-2]))
+        log.remove(log.detach_before(log.segments[-2].base_offset))
+    assert sum(each() is not None for each in made) <= 3
 
 
 def test_making_ends_when_it_is_to_pause_and_is_told_to_end() -> None:
