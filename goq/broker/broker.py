@@ -249,7 +249,8 @@ class Broker:
             segment.size_bytes,
             self.clock.wall_us(),
         )
-        self._tasks.start(self.metadata.put_segment(row))
+        put = self.metadata.put_merged_segment if segment.generation else self.metadata.put_segment
+        self._tasks.start(put(row))
         if log == "messages":
             self._keys.on_seal(identity, segment)
         if identity.topic in self.topics:

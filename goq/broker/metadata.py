@@ -114,6 +114,10 @@ class MetadataStore(Protocol):
         """Add a sealed segment to the manifest."""
         ...
 
+    async def put_merged_segment(self, segment: SegmentRow) -> None:
+        """Put a segment into the manifest, in place of those whose offsets it holds."""
+        ...
+
     async def add_segments(self, segments: Sequence[SegmentRow]) -> None:
         """Add sealed segments to the manifest; what it says of them already stays."""
         ...
@@ -264,6 +268,10 @@ class LocalMetadata:
     async def put_segment(self, segment: SegmentRow) -> None:
         """Add a sealed segment to the manifest."""
         await self._run(lambda: self._db.put_segment(segment))
+
+    async def put_merged_segment(self, segment: SegmentRow) -> None:
+        """Put a segment into the manifest, in place of those whose offsets it holds."""
+        await self._run(lambda: self._db.put_merged_segment(segment))
 
     async def add_segments(self, segments: Sequence[SegmentRow]) -> None:
         """Add sealed segments to the manifest; what it says of them already stays."""

@@ -330,6 +330,15 @@ class NodeDb:
         self._tables.put("segments", [segment._asdict()])
 
     @_translated
+    def put_merged_segment(self, segment: SegmentRow) -> None:
+        """Put a segment into the manifest, in place of those whose offsets it holds."""
+        log = {name: getattr(segment, name) for name in _MANIFEST_KEY[:3]}
+        offsets = [row["base_offset"] for row in self._tables.rows("segments", **log)]
+        held = [each for each in offsets if segment.base_offset < each < segment.end_offset]
+        self._tables.put("segments", [segment._asdict()])
+        self._tables.delete("segments", [{**log, "base_offset": each} for each in held])
+
+    @_translated
     def add_segments(self, segments: Iterable[SegmentRow]) -> None:
         """Add sealed segments to the manifest; segments that are listed stay unchanged."""
         self._tables.put("segments", [segment._asdict() for segment in segments], keep=True)

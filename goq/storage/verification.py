@@ -20,7 +20,7 @@ from goq.storage.disk import Disk
 from goq.storage.journal.journal import JOURNAL_DIR
 from goq.storage.journal.piece import ScannedPiece, journal_damage, scan_pieces, told_damage
 from goq.storage.log.recovery_point import DurableEnd, read_durable_end
-from goq.storage.log.segment import Segment, list_segments
+from goq.storage.log.segment import Segment, is_listed, list_segments
 from goq.storage.node_db import FILE_NAME, LOG_NAMES, NodeDb, SegmentRow, TopicRow
 from goq.storage.scanner import Damage, ScannedFrame, Scanner
 
@@ -75,6 +75,7 @@ def verify_log(disk: Disk, directory: Path, journaled: DurableEnd | None = None)
         _count_journaled(disk, segments[-1], durable, journaled, report)
     if durable is not None:
         segments = [s for s in segments if s.base_offset <= durable.segment]
+    has_merged = False
     for segment, after in pairwise([*segments, None]):
         assert segment is not None
         end_position, end_offset = segment.size_bytes, after.base_offset if after else None
@@ -85,10 +86,15 @@ def verify_log(disk: Disk, directory: Path, journaled: DurableEnd | None = None)
         try:
             _verify_newest(disk, segment, end_position, end_offset, report)
         except FileNotFoundError:
-            if any(s.base_offset < segment.base_offset for s in list_segments(disk, directory)):
-                lost = (segment.base_offset, max(segment.base_offset + 1, end_offset or 0))
+            lost = (segment.base_offset, max(segment.base_offset + 1, end_offset or 0))
+            now = list_segments(disk, directory)
+            if is_listed(disk, now, *lost):  # merged into another meanwhile
+                has_merged = True
+            elif any(s.base_offset < segment.base_offset for s in now):
                 report.damage.append(Damage(segment.path, 0, 0, *lost, "the segment is missing"))
             # else retention deleted it: it deletes the oldest first
+    if has_merged:
+        return verify_log(disk, directory, journaled)
     if durable is not None and not segments:
         _add_lost_log(directory, durable, report)
     return report
@@ -280,14 +286,16 @@ def _missing_segments(
     disk: Disk, data_dir: Path, rows: Iterable[SegmentRow]
 ) -> list[tuple[SegmentRow, str]]:
     found = []
-    listed: dict[Path, dict[int, Segment]] = {}
+    listed: dict[Path, list[Segment]] = {}
     for row in rows:
         directory = _log_dir(data_dir, row.topic, row.partition, row.log)
         if directory not in listed:
-            listed[directory] = {s.base_offset: s for s in list_segments(disk, directory)}
-        segment = listed[directory].get(row.base_offset)
+            listed[directory] = list_segments(disk, directory)
+        segments = listed[directory]
+        segment = next((s for s in segments if s.base_offset == row.base_offset), None)
         if segment is None:
-            found.append((row, "the segment is missing; node.db lists it"))
+            if not is_listed(disk, segments, row.base_offset, row.end_offset):
+                found.append((row, "the segment is missing; node.db lists it"))
             continue
         size_bytes = segment.size_bytes
         if size_bytes != row.size_bytes and not segment.generation:

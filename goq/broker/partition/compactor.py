@@ -1,14 +1,15 @@
 """Compaction of one partition: a pass over its sealed segments.
 
-Each segment is rewritten into a new file, which then replaces it. The thread rests for as long as
-it works, so clients see little of it. A crash at any point leaves a sound log.
+Each segment is rewritten into a new file, which then replaces it; small neighbours become one. So
+the number of segments follows from what is left, not from what was ever written. The thread rests
+for as long as it works, so clients see little of it. A crash at any point leaves a sound log.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 from functools import partial
@@ -18,7 +19,7 @@ from goq.broker.log.frame_cache import PartitionFrames
 from goq.broker.log.group_commit import GroupCommit
 from goq.broker.partition_context import PartitionContext, PartitionId
 from goq.config.topic import TopicSettings
-from goq.delivery.events.event import Compacted
+from goq.delivery.events.event import AnyEvent, Compacted
 from goq.errors import GoqError
 from goq.storage.compaction.cleaner import (
     CleanerCheckpoint,
@@ -27,6 +28,7 @@ from goq.storage.compaction.cleaner import (
     cleaning_due_us,
     first_dirty_segment,
     is_mostly_dirty,
+    mergeable,
     read_checkpoint,
     write_checkpoint,
 )
@@ -35,7 +37,8 @@ from goq.storage.compaction.segment_rewriter import (
     RewritePlan,
     install_generation,
     plan_rewrite,
-    rewrite_segment,
+    remove_replaced,
+    rewrite_segments,
 )
 from goq.storage.log.segment import Segment
 
@@ -59,7 +62,7 @@ class CompactionStopped(Exception):
 
 
 class Compactor:
-    """Compacts the message log of one partition; ``record`` writes an event."""
+    """Compacts the message log of one partition; ``record`` writes events."""
 
     def __init__(
         self,
@@ -67,7 +70,7 @@ class Compactor:
         context: PartitionContext,
         messages: GroupCommit,
         cached: PartitionFrames,
-        record: Callable[[Compacted], Awaitable[object]],
+        record: Callable[[Sequence[AnyEvent]], object],
     ) -> None:
         self.progress: CleanerCheckpoint | None = None
         self._dirty_us: int | None = None
@@ -149,37 +152,56 @@ class Compactor:
                 break
             if segment not in log.segments:  # retention deleted it meanwhile
                 continue
-            found = await in_thread(partial(plan_rewrite, self._context.disk, segment, terms))
-            if found.removed_count and await self._replace(segment, found, terms, means.executor):
+            found = await in_thread(partial(plan_rewrite, self._context.disk, [segment], terms))
+            if found.removed_count and await self._replace([segment], found, terms, means.executor):
                 taken += found.removed_count
             if found.tombstone_us:
                 tombstone_us = min(tombstone_us or found.tombstone_us, found.tombstone_us)
             reached = segment.end_offset
         self.progress = CleanerCheckpoint(min(newest.end, reached), tombstone_us)
         await in_thread(partial(write_checkpoint, self._context.disk, log.directory, self.progress))
+        cleaned = [each for each in log.segments[:-1] if each.end_offset <= reached]
+        for segments in mergeable(cleaned, settings.segment_bytes):
+            if len(segments) > 1 and all(each in log.segments for each in segments):
+                found = await in_thread(partial(plan_rewrite, self._context.disk, segments, terms))
+                if not found.is_damaged:
+                    await self._replace(segments, found, terms, means.executor)
         return taken
 
     async def _replace(
-        self, segment: Segment, found: RewritePlan, terms: CleanerParameters, executor: Executor
+        self,
+        segments: Sequence[Segment],
+        found: RewritePlan,
+        terms: CleanerParameters,
+        executor: Executor,
     ) -> bool:
-        """Replace a segment by a new generation; return False if retention deleted it first."""
+        """Replace segments by a new generation; return False if retention deleted any first."""
         log, disk = self._messages.log, self._context.disk
 
         def prepare() -> Segment:
-            time_before_us = log.reader.max_time_us_before(segment)
-            new = rewrite_segment(disk, segment, found, terms, time_before_us=time_before_us)
-            install_generation(disk, new)
+            time_before_us = log.reader.max_time_us_before(segments[0])
+            new = rewrite_segments(disk, segments, found, terms, time_before_us=time_before_us)
+            install_generation(disk, new, is_merged=len(segments) > 1)
             return new
 
         new = await self._in_thread(executor, prepare)
-        is_exchanged = log.replace_segment(segment, new)
+        is_exchanged = log.replace_segments(segments, new)
         if is_exchanged:
             self._cached.clear()
             self._context.on_seal(self._identity, "messages", new)
-            with suppress(GoqError):  # offline: the rebuild reads the compacted log
-                self._record(Compacted(segment.base_offset, segment.end_offset))
-        old = segment if is_exchanged else new
-        await self._in_thread(executor, partial(_remove, old, self._context))
+            if found.removed_count:
+                with suppress(GoqError):  # offline: the rebuild reads the compacted log
+                    self._record([Compacted(new.base_offset, new.end_offset)])
+
+        def clean_up() -> None:
+            with suppress(OSError):  # the next open of the log removes them
+                if is_exchanged:
+                    remove_replaced(disk, segments, new)
+                else:
+                    new.remove(disk)
+                    disk.remove(new.merged_path)
+
+        await self._in_thread(executor, clean_up)
         return is_exchanged
 
     async def _in_thread(self, executor: Executor, work: Callable[[], T]) -> T:
@@ -198,8 +220,3 @@ class Compactor:
         """Stop a pass under way and start no more."""
         self._stopping.set()
         await self._idle.wait()
-
-
-def _remove(segment: Segment, context: PartitionContext) -> None:
-    with suppress(OSError):  # the next open of the log removes them
-        segment.remove(context.disk)

@@ -30,6 +30,7 @@ from goq.storage.column_index.rows import rows_of
 from goq.storage.disk import Disk
 from goq.storage.journal.journal import NodeJournal
 from goq.storage.log.log import Log, LogConfig
+from goq.storage.log.segment import is_listed
 from goq.storage.node_db import LOG_NAMES, PartitionManifest
 
 NOTHING_KNOWN = PartitionManifest()
@@ -168,10 +169,10 @@ def open_logs(
         events = Log.open(directory / "events", disk, events_config(settings), journal=journal)
         on_error.pop_all()
     for name, log in zip(LOG_NAMES, (messages, events), strict=True):
-        present = {segment.base_offset for segment in log.segments}
         for row in manifest.sealed:
-            if row.log == name and row.base_offset not in present:
-                log.reader.note_missing(row.base_offset, row.end_offset)
+            offsets = row.base_offset, row.end_offset
+            if row.log == name and not is_listed(disk, log.segments, *offsets):
+                log.reader.note_missing(*offsets)
     return PartitionLogs(messages, events)
 
 

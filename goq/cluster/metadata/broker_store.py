@@ -232,6 +232,10 @@ class ReplicatedMetadataStore:
         """Add a sealed segment of this node to its manifest."""
         await self._local.put_segment(segment)
 
+    async def put_merged_segment(self, segment: SegmentRow) -> None:
+        """Put a segment of this node into its manifest, in place of those that it holds."""
+        await self._local.put_merged_segment(segment)
+
     async def add_segments(self, segments: Sequence[SegmentRow]) -> None:
         """Add sealed segments of this node to its manifest; existing entries stay."""
         await self._local.add_segments(segments)

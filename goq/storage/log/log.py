@@ -400,15 +400,20 @@ class Log:
         self.reader.segments = self.segments[count:]
         return detached
 
-    def replace_segment(self, segment: Segment, new: Segment) -> bool:
-        """Replace a segment with its new generation, in memory only; False if it was detached.
+    def replace_segments(self, segments: Sequence[Segment], new: Segment) -> bool:
+        """Replace neighbours with one new segment, in memory only; False if any was detached.
 
-        A reader of the old generation continues with the new one when the old files are deleted.
+        A reader of an old one continues with the new one when the old files are deleted.
         """
-        if segment not in self.segments[:-1]:
+        sealed = list(self.segments[:-1])
+        if segments[0] not in sealed:
             return False
-        self.rewrites.record(segment)
-        self.reader.segments = [new if s is segment else s for s in self.segments]
+        number = sealed.index(segments[0])
+        after = number + len(segments)
+        if sealed[number:after] != list(segments):
+            return False
+        self.rewrites.record(segments[-1])
+        self.reader.segments = [*sealed[:number], new, *self.segments[after:]]
         return True
 
     def remove(self, detached: list[Segment]) -> None:

@@ -122,9 +122,9 @@ def repair_segment(log: Log, segment: Segment, frames: Mapping[Gap, Sequence[Fra
             raise InvalidFrame(f"these frames do not begin the offsets {gap} of {segment.path}")
     disk, time_before_us = log.reader.disk, log.reader.max_time_us_before(segment)
     write = partial(_write, log=log, segment=segment, frames=frames)
-    new = write_generation(disk, segment, time_before_us, write)
+    new = write_generation(disk, [segment], time_before_us, write)
     install_generation(disk, new)
-    log.replace_segment(segment, new)
+    log.replace_segments([segment], new)
     for gap in frames:
         log.reader.clear_damage(*gap)
     segment.remove(disk)

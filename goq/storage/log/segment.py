@@ -5,7 +5,9 @@ derived from it: ``.columns`` in a log with a column index, ``.keys`` of message
 events. Only the last segment of a log grows. The others are sealed. A sealed segment never changes.
 It is deleted, or replaced by another *generation*: the log cleaner or a repair writes the segment
 again, as ``00000000000000045678.1.log``. The highest generation present is the segment. A
-generation gets its name only when it is complete and durable.
+generation gets its name only when it is complete and durable. It may also hold the segments that
+followed: then an empty file beside it, ``00000000000000045678.1.merged-00000000000000091234``, says
+up to which offset, until their own files are gone.
 
 :class:`WriteBatch` holds the frames of one group commit. The log's owner fills and commits a batch;
 any one thread writes it in between. A batch lies in one segment: a log rolls only between batches.
@@ -15,7 +17,8 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -42,6 +45,7 @@ _NAME = re.compile(
 )
 _SUFFIXES = (SUFFIX, INDEX_SUFFIX, COLUMNS_SUFFIX, KEYS_SUFFIX, SPANS_SUFFIX)
 _TEMP_SUFFIX = ".new"
+_MERGED = re.compile(rf"\.merged-([0-9]{{{_NAME_DIGITS}}})")
 _OFFSET_MAX = 2**63 - 1
 
 
@@ -241,6 +245,11 @@ class Segment:
         """Path where a new generation is written until it is complete."""
         return self.path.with_name(self.path.name + _TEMP_SUFFIX)
 
+    @property
+    def merged_path(self) -> Path:
+        """The file that says up to where the segment holds others too, while theirs are there."""
+        return self.path.with_suffix(f".merged-{self.end_offset:0{_NAME_DIGITS}d}")
+
     def remove(self, disk: Disk) -> None:
         """Delete the segment's files, the log last: the other files are useless without it."""
         (self.columns or self.attach_columns(disk)).remove()
@@ -271,20 +280,42 @@ def list_segments(disk: Disk, directory: Path, names: Sequence[str] | None = Non
 
 
 def remove_leftovers(disk: Disk, directory: Path) -> list[str]:
-    """Delete files of other generations, left behind by an interrupted rewrite.
+    """Delete files that an interrupted rewrite or merge left behind.
 
     Return the names of all other files.
     """
     names = disk.names(directory)
-    removed = set[str]()
+    removed, markers = set[str](), list[str]()
     newest = _newest_generations(names)
+    merged = _merged_ranges(names, newest)
     for name, base_offset, generation, suffix in _parse_names(names):
-        is_old = newest.get(base_offset, generation) != generation
+        is_old = newest.get(base_offset, generation) != generation or any(
+            start < base_offset < end for start, end in merged
+        )
         is_temporary = suffix == SUFFIX + _TEMP_SUFFIX
         if is_temporary or (is_old and suffix.removesuffix(_TEMP_SUFFIX) in _SUFFIXES):
             disk.remove(directory / name)
             removed.add(name)
+        elif _MERGED.fullmatch(suffix.removesuffix(_TEMP_SUFFIX)):
+            markers.append(name)
+    for name in markers:  # only now: with one of the segments left, it would be a contradiction
+        disk.remove(directory / name)
+        removed.add(name)
     return [name for name in names if name not in removed]
+
+
+def is_listed(disk: Disk, segments: Sequence[Segment], base_offset: int, end_offset: int) -> bool:
+    """Return whether a segment is among others, or was merged into one of them.
+
+    Reads the index of that one.
+    """
+    number = bisect_right(segments, base_offset, key=lambda s: s.base_offset) - 1
+    if number < 0:
+        return False
+    found = segments[number]
+    if found.base_offset == base_offset:
+        return True
+    return found.generation > 0 and found.load_index(disk).last().offset >= end_offset
 
 
 def _newest_generations(names: Iterable[str]) -> dict[int, int]:
@@ -293,7 +324,19 @@ def _newest_generations(names: Iterable[str]) -> dict[int, int]:
     for _, base_offset, generation, suffix in _parse_names(names):
         if suffix == SUFFIX:
             found[base_offset] = max(generation, found.get(base_offset, 0))
+    for start, end in _merged_ranges(names, found):
+        for base_offset in [each for each in found if start < each < end]:
+            del found[base_offset]
     return dict(sorted(found.items()))
+
+
+def _merged_ranges(names: Iterable[str], newest: Mapping[int, int]) -> list[tuple[int, int]]:
+    """Return the ranges of offsets whose segments were merged into the first one of them."""
+    return [
+        (base_offset, int(end[1]))
+        for _, base_offset, generation, suffix in _parse_names(names)
+        if (end := _MERGED.fullmatch(suffix)) and newest.get(base_offset, 0) >= generation
+    ]
 
 
 def _parse_names(names: Iterable[str]) -> Iterator[tuple[str, int, int, str]]:

@@ -9,7 +9,11 @@ from shutil import copytree, rmtree
 import pytest
 
 from goq.client import Client
+from goq.storage.disk import RealDisk
+from goq.storage.node_db import NodeDb, SegmentRow
+from goq.storage.verification import verify_data_dir
 from tests.support.api.calls import publish, receive
+from tests.support.eventually import eventually
 from tests.support.node.running_node import RunningNode, running_node
 from tests.support.paths import topic_dir
 
@@ -96,3 +100,51 @@ def test_a_deleted_topic_leaves_nothing_that_a_new_one_of_its_name_would_miss(
         node.call("PATCH", "/v1/topics/t", {"partitions": 3})
     with running_node(tmp_path) as node:
         assert health(node) == {"status": "ok"}
+
+
+ROUNDS = 40
+
+
+def fill_compacted(path: Path) -> int:
+    """Write the same key again and again; return the offset of the message that is left."""
+    with running_node(path) as node:
+        settings = {"segment.bytes": "64KiB", "cleanup": "compact"}
+        node.call("POST", "/v1/topics", {"name": "t", "partitions": 1, "settings": settings})
+        for _ in range(ROUNDS):
+            (stored,) = publish(node, "t", secrets.token_hex(20_000), key="k")
+        eventually(lambda: len(segments_of(path)) < ROUNDS // 4)
+        return int(stored["offset"])
+
+
+def segments_of(path: Path) -> list[Path]:
+    return sorted((topic_dir(path, "t") / "0" / "messages").glob("*.log"))
+
+
+def listed(path: Path) -> list[SegmentRow]:
+    return [row for row in NodeDb(path).segments() if row.log == "messages"]
+
+
+def test_segments_that_were_merged_are_not_missed(tmp_path: Path) -> None:
+    last = fill_compacted(tmp_path)
+    rows = listed(tmp_path)
+    assert len(rows) < ROUNDS // 4
+    first = next(row for row in rows if row.base_offset == 0)
+    assert first.end_offset > 8
+    # As a crash leaves the manifest, before it forgets what was merged.
+    NodeDb(tmp_path).add_segments([first._replace(base_offset=2, end_offset=4)])
+    with running_node(tmp_path) as node:
+        assert health(node) == {"status": "ok"}
+        messages = node.call("GET", "/v1/topics/t/messages?partition=0")["messages"]
+        assert messages[-1]["offset"] == last
+    assert verify_data_dir(RealDisk(), tmp_path).is_sound
+
+
+def test_a_segment_that_was_merged_of_others_and_is_gone_is_missed(tmp_path: Path) -> None:
+    fill_compacted(tmp_path)
+    first = next(row for row in listed(tmp_path) if row.base_offset == 0)
+    segments_of(tmp_path)[0].unlink()
+    with running_node(tmp_path) as node:
+        assert health(node) == {"status": "degraded", "damaged": ["t:0"]}
+        (partition,) = node.call("GET", "/v1/topics/t")["partitions"]
+        (damage,) = partition["damaged"]
+        assert [damage["start_offset"], damage["end_offset"]] == [0, first.end_offset]

@@ -258,6 +258,15 @@ class MemoryMetadata:
     async def put_segment(self, segment: SegmentRow) -> None:
         self.segment_keys.add((segment.topic, segment.partition, segment.log, segment.base_offset))
 
+    async def put_merged_segment(self, segment: SegmentRow) -> None:
+        log = segment[:3]
+        self.segment_keys -= {
+            key
+            for key in self.segment_keys
+            if key[:3] == log and segment.base_offset < key[3] < segment.end_offset
+        }
+        self.segment_keys.add(segment[:4])
+
     async def add_segments(self, segments: Sequence[SegmentRow]) -> None:
         self.segment_keys |= {segment[:4] for segment in segments}
 

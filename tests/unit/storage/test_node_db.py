@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from goq.errors import StorageFull, Unavailable
-from goq.storage.node_db import FILE_NAME, NodeDb, TopicRow
+from goq.storage.node_db import FILE_NAME, NodeDb, SegmentRow, TopicRow
 
 LARGE = TopicRow("large", 1, {"x": "y" * 40_000})
 
@@ -97,3 +97,21 @@ def test_a_thread_reads_what_another_wrote(tmp_path: Path) -> None:
     with closing(NodeDb(tmp_path)) as db, ThreadPoolExecutor(1) as other:
         other.submit(db.put_topic, TopicRow("t", 1, {})).result()
         assert [row.name for row in db.topics()] == ["t"]
+
+
+def test_a_merged_segment_takes_the_place_of_those_that_it_holds_and_of_no_others(
+    tmp_path: Path,
+) -> None:
+    with closing(NodeDb(tmp_path)) as db:
+        for log in ("messages", "events"):
+            for base in range(0, 50, 10):
+                db.put_segment(SegmentRow("t", 0, log, base, base + 10, 500, 1))
+        db.put_segment(SegmentRow("t", 1, "messages", 20, 30, 500, 1))
+        db.put_segment(SegmentRow("u", 0, "messages", 20, 30, 500, 1))
+        merged = SegmentRow("t", 0, "messages", 10, 40, 90, 2)
+        db.put_merged_segment(merged)
+        rows = db.segments()
+    of_log = [row for row in rows if row[:3] == ("t", 0, "messages")]
+    assert [row.base_offset for row in of_log] == [0, 10, 40]
+    assert of_log[1] == merged
+    assert len(rows) == 3 + 5 + 2

@@ -6,7 +6,8 @@ what is gone is gone for good; nothing damaged is served and no crash is taken f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
@@ -26,17 +27,20 @@ from goq.storage.compaction.cleaner import (
     build_offset_map,
     cleaning_due_us,
     is_mostly_dirty,
+    mergeable,
     read_checkpoint,
     write_checkpoint,
 )
 from goq.storage.compaction.segment_rewriter import (
     CleanerParameters,
+    RewritePlan,
     install_generation,
     plan_rewrite,
-    rewrite_segment,
+    remove_replaced,
+    rewrite_segments,
 )
 from goq.storage.log.log import Log, LogConfig
-from goq.storage.log.segment import Segment
+from goq.storage.log.segment import Segment, is_listed
 from goq.storage.verification import verify_log
 from tests.support.effort import first_of
 from tests.support.storage.disk import SimulatedCrash, SimulatedDisk
@@ -75,21 +79,30 @@ def pass_over(
     assert len(newest) <= keys_max
     terms = CleanerParameters(newest, now_us - TOMBSTONE_AGE_US, 0, nothing)
     tombstone_us = reached = 0
+
+    def replace(segments: Sequence[Segment], found: RewritePlan) -> None:
+        time_before_us = log.reader.max_time_us_before(segments[0])
+        new = rewrite_segments(disk, segments, found, terms, time_before_us=time_before_us)
+        install_generation(disk, new, is_merged=len(segments) > 1)
+        assert log.replace_segments(segments, new)
+        remove_replaced(disk, segments, new)
+
     for segment in list(log.segments[:-1]):
         if segment.base_offset >= newest.end:
             break
-        found = plan_rewrite(disk, segment, terms)
+        found = plan_rewrite(disk, [segment], terms)
         if found.removed_count:
-            time_before_us = log.reader.max_time_us_before(segment)
-            new = rewrite_segment(disk, segment, found, terms, time_before_us=time_before_us)
-            install_generation(disk, new)
-            assert log.replace_segment(segment, new)
-            segment.remove(disk)
+            replace([segment], found)
         if found.tombstone_us:
             tombstone_us = min(tombstone_us or found.tombstone_us, found.tombstone_us)
         reached = segment.end_offset
     progress = CleanerCheckpoint(min(newest.end, reached), tombstone_us)
     write_checkpoint(disk, log.directory, progress)
+    cleaned = [segment for segment in log.segments[:-1] if segment.end_offset <= reached]
+    for segments in mergeable(cleaned, log.config.segment_bytes):
+        found = plan_rewrite(disk, segments, terms)
+        if len(segments) > 1 and not found.is_damaged:
+            replace(segments, found)
     return progress
 
 
@@ -256,6 +269,112 @@ def test_a_crash_at_any_operation_loses_nothing_that_must_stay(passes: int, powe
     assert crashes > 20
 
 
+def segments_of_sizes(*sizes: int, gap_after: int | None = None) -> list[Segment]:
+    found, offset = list[Segment](), 0
+    for number, size_bytes in enumerate(sizes):
+        segment = Segment(DIRECTORY, offset)
+        segment.size_bytes, segment.end_offset = size_bytes, offset + 10
+        offset += 10 + 5 * (number == gap_after)
+        found.append(segment)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("sizes", "bytes_max", "groups"),
+    [
+        ([], 100, []),
+        ([50, 25], 100, [2]),
+        ([51, 25], 100, [1, 1]),
+        ([50, 50], 100, [2]),
+        ([50, 50], 99, [1, 1]),
+        ([1, 100], 101, [2]),
+        ([100, 1, 1, 1, 1], 200, [1, 3, 1]),
+        ([100, 25, 25], 200, [3]),
+        ([1] * 100, 1000, [89, 8, 3]),
+    ],
+)
+def test_neighbours_are_joined_while_the_one_before_is_at_most_twice_as_large(
+    sizes: list[int], bytes_max: int, groups: list[int]
+) -> None:
+    assert [len(each) for each in mergeable(segments_of_sizes(*sizes), bytes_max)] == groups
+
+
+def test_segments_with_missing_offsets_between_them_are_not_joined() -> None:
+    segments = segments_of_sizes(1, 1, 1, gap_after=1)
+    assert [len(each) for each in mergeable(segments, 100)] == [2, 1]
+
+
+def written_again_and_again(rounds: int) -> Case:
+    """Return a log whose four keys were written and compacted so often."""
+    case = Case(7)
+    for _ in range(rounds):
+        write_again(case)
+        case.progress = pass_over(case.disk, case.log, case.progress, case.now_us)
+    return case
+
+
+def write_again(case: Case) -> None:
+    """Write four keys in a frame each, and seal the segment."""
+    for number in range(4):
+        case.now_us += 1
+        key, value = b"key-%d" % number, b"value" * 60
+        frame = encode_frame(Columns([value], [key]))
+        offset = append(case.log, [frame], time_us=case.now_us)
+        older = [each for each, put in case.present.items() if put.key == key]
+        case.present[offset] = Put(key, value, case.now_us, 0)
+        for each in older:
+            del case.present[each]
+    case.log.roll()
+
+
+def test_the_segments_that_are_left_do_not_grow_with_what_was_ever_written() -> None:
+    few, many = (len(written_again_and_again(rounds).log.segments) for rounds in (20, 160))
+    assert many <= few + 3
+
+
+def test_a_merged_segment_serves_what_its_parts_had_also_after_an_open() -> None:
+    case = written_again_and_again(10)
+    case.check()
+    assert any(segment.generation and segment.message_count > 20 for segment in case.log.segments)
+    case.reopen()
+    case.check()
+    check_files(case)
+
+
+def test_a_crash_while_segments_are_merged_leaves_each_offset_in_one_segment() -> None:
+    for number in range(1, 10_000):
+        case = written_again_and_again(6)
+        before = served(case.log)
+        write_again(case)
+        before |= served(case.log)
+        case.disk.crash_at = case.disk.operations + number
+        try:
+            pass_over(case.disk, case.log, case.progress, case.now_us)
+        except SimulatedCrash:
+            case.disk.crash(power=bool(number % 2))
+        else:
+            break
+        assert not verify_log(case.disk, DIRECTORY).damage
+        case.log = Log.open(DIRECTORY, case.disk, CONFIG)
+        assert not case.log.damage
+        check_nothing_comes_back(before, served(case.log))
+        check_files(case)
+    assert number > 10
+
+
+def test_a_segment_that_vanished_behind_a_rewritten_one_is_missed() -> None:
+    case = written_again_and_again(10)
+    merged, after = next(
+        (one, two) for one, two in pairwise(case.log.segments[:-1]) if one.generation
+    )
+    listed = case.log.segments
+    assert is_listed(case.disk, listed, merged.base_offset + 1, merged.end_offset)
+    left = [segment for segment in listed if segment is not after]
+    merged.end_offset = after.end_offset  # as an open takes it, from the next file's name
+    assert not is_listed(case.disk, left, after.base_offset, after.end_offset)
+    assert not is_listed(case.disk, left[1:], merged.base_offset, merged.end_offset)
+
+
 def check_nothing_comes_back(before: dict[int, Put], found: dict[int, Put]) -> None:
     """Of a key of which a message is gone, a newer one is there, or no older one."""
     for offset in before.keys() - found.keys():
@@ -270,6 +389,7 @@ def check_files(case: Case) -> None:
         if path.name[0].isdigit() and not path.name.endswith(".new"):
             assert path.name.rpartition(".")[0] in stems, path
         assert not path.name.endswith(".log.new")
+        assert ".merged-" not in path.name
     assert not verify_log(case.disk, DIRECTORY).damage
 
 
@@ -320,10 +440,10 @@ def test_others_may_go_on_between_the_frames_of_a_pass() -> None:
     pauses: list[None] = []
     build_offset_map(case.log.reader, newest, case.log.end_offset, nothing)
     terms = CleanerParameters(newest, case.now_us, 0, lambda: pauses.append(None))
-    plan = plan_rewrite(case.disk, segment, terms)
+    plan = plan_rewrite(case.disk, [segment], terms)
     assert plan.removed_count
     assert len(pauses) == frames > 3
-    rewrite_segment(case.disk, segment, plan, terms, time_before_us=0)
+    rewrite_segments(case.disk, [segment], plan, terms, time_before_us=0)
     assert len(pauses) > frames
 
 
@@ -382,9 +502,9 @@ def test_a_segment_that_retention_took_meanwhile_is_not_put_back() -> None:
     segment = case.log.segments[0]
     new = Segment(segment.path.parent, segment.base_offset, 1)
     case.log.detach_before(segment.end_offset)
-    assert not case.log.replace_segment(segment, new)
+    assert not case.log.replace_segments([segment], new)
     assert new not in case.log.segments
-    assert not case.log.replace_segment(case.log.active, new)
+    assert not case.log.replace_segments([case.log.active], new)
 
 
 def test_a_pass_is_due_when_half_is_unseen_or_a_tombstones_time_is_over() -> None:
@@ -439,7 +559,7 @@ def test_an_older_slot_of_the_watermark_speaks_of_places_of_the_old_generation()
     expected = served(log)
     mark = log._recovery_point
     segment = log.segments[0]
-    assert segment.generation == 1
+    assert segment.generation
     place = (segment.base_offset, segment.size_bytes + 8, segment.end_offset - 1)
     mark.durable = mark.durable._replace(segment=place[0], position=place[1], offset=place[2])
     mark.take_checkpoint(mark.checkpoint._replace(segment=place[0], position=64, offset=1))
