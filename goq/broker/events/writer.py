@@ -18,6 +18,7 @@ from goq.broker.log.group_commit import GroupCommit
 from goq.broker.log.pending_appends import Appended
 from goq.broker.log.quorum import Quorum
 from goq.broker.partition_context import PartitionContext, PartitionId
+from goq.broker.runtime.callbacks import ignore
 from goq.delivery.events.event import AnyEvent, token_of
 from goq.delivery.events.frame_codec import encode_event_frame
 from goq.delivery.partition_state import PartitionState
@@ -157,6 +158,13 @@ class EventWriter:
         has_events = self._deferred or self._next_sequence > self._snapshot_sequence
         if self._bytes_since_snapshot or has_events:
             self._record_snapshot(begins_segment=False)
+
+    async def close(self) -> None:
+        """Make recorded events durable and close the log; raise as the log does."""
+        try:
+            await self.commit.close()
+        finally:
+            self._on_event = ignore
 
     def _apply(self, event: AnyEvent, sequence: int) -> None:
         self._state.apply(event, sequence, self._epoch)

@@ -33,6 +33,7 @@ from goq.broker.log.pending_appends import (
 )
 from goq.broker.log.quorum import Quorum
 from goq.broker.log.shared_frame import SharedBy
+from goq.broker.runtime.callbacks import ignore
 from goq.broker.runtime.metrics import WriteTimes
 from goq.clock import Clock
 from goq.config.topic import Fsync
@@ -400,4 +401,12 @@ class GroupCommit:
         self.pending.forget(self._closed)
         if not self._released:
             self._released = True
-            await self._loop.run_in_executor(self._executor, self.log.close)
+            try:
+                await self._loop.run_in_executor(self._executor, self.log.close)
+            finally:
+                self._forget_owner()
+
+    def _forget_owner(self) -> None:
+        self._on_seal = self._on_failure = ignore
+        self._stager = None
+        self.pending.close()

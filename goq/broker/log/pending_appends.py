@@ -15,6 +15,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from goq.broker.log.quorum import Quorum
+from goq.broker.runtime.callbacks import ignore
 from goq.errors import GoqError, TooManyRequests, outcome_unknown, raise_failures
 from goq.frame.encoder import DuplicateRow
 from goq.frame.view import FrameView
@@ -197,6 +198,10 @@ class PendingAppends:
             reject(done, unknown)
         for done in refused:
             reject(done, error)
+
+    def close(self) -> None:
+        """Tell nobody of commits any more."""
+        self._on_commit = ignore
 
 
 async def wait_for_all(pending: Sequence[asyncio.Future[Appended]]) -> list[Appended]:

@@ -26,6 +26,7 @@ from goq.broker.log.shared_frame import SharedBy, message_bytes
 from goq.broker.partition.loader import LoadedPartition
 from goq.broker.partition.ready_state import ReadyStateManager
 from goq.broker.partition_context import Availability, PartitionCallbacks, PartitionContext
+from goq.broker.runtime.callbacks import ignore
 from goq.broker.runtime.metrics import TopicStats
 from goq.delivery.dedup.producer_table import ProducerTable
 from goq.delivery.events.event import Named, SnapshotProducers
@@ -33,6 +34,7 @@ from goq.errors import GoqError, TooManyRequests
 from goq.frame.view import FrameView
 from goq.model import Acks, Message
 from goq.storage.column_index.rows import ROW_ATTRIBUTES, rows_of
+from goq.storage.log.reader import LogReader
 from goq.storage.log.segment import WriteBatch
 
 
@@ -73,7 +75,7 @@ class Appender:
         self.admission = Admission(
             loaded.state.producers,
             loaded.dedup,
-            self._read_frame,
+            partial(_read_frame, loaded.messages.reader),
             stats,
             is_ahead=quorum is not None,
         )
@@ -192,10 +194,12 @@ class Appender:
         except GoqError:
             pass  # the event log is full: the next publish records it
 
-    def _read_frame(self, offset: int) -> FrameView | None:
-        """Return the frame that begins at ``offset``; None if it is deleted or damaged."""
-        frames = self._log.reader.read(offset, offset + 1, messages_max=1).frames
-        return frames[0] if frames and frames[0].header.base_offset == offset else None
+    async def close(self) -> None:
+        """Make queued frames durable and close the log; raise as the log does."""
+        try:
+            await self.commit.close()
+        finally:
+            self._on_delayed = self._on_failure = ignore
 
     @property
     def is_awaited(self) -> bool:
@@ -254,6 +258,12 @@ class Appender:
         self._callbacks.on_disk_failure(error)
         if self._log.failed or self._is_staged:
             self._on_failure(error)
+
+
+def _read_frame(reader: LogReader, offset: int) -> FrameView | None:
+    """Return the frame that begins at ``offset``; None if it is deleted or damaged."""
+    frames = reader.read(offset, offset + 1, messages_max=1).frames
+    return frames[0] if frames and frames[0].header.base_offset == offset else None
 
 
 def _stamped(view: FrameView, appended: Appended) -> FrameView:

@@ -26,7 +26,7 @@ from goq.broker.partition.loader import LoadedPartition
 from goq.broker.partition.ready_state import ReadyStateManager
 from goq.broker.partition_context import Availability, PartitionCallbacks, PartitionContext
 from goq.config.topic import Ordering, TopicSettings
-from goq.delivery.events.event import Cause, CopyQueued, Leased, Range, Skipped, Span
+from goq.delivery.events.event import AnyEvent, Cause, CopyQueued, Leased, Range, Skipped, Span
 from goq.delivery.group.attempt_ranges import gaps
 from goq.delivery.selection.redelivery import RetryRule
 from goq.delivery.selection.selector import Selector, may_select
@@ -124,6 +124,14 @@ class Leases:
         if self._availability.error is not None:
             raise self._availability.error
         self._writer.commit.check_room(0)
+
+    def record(self, events: Sequence[AnyEvent]) -> asyncio.Future[Appended]:
+        """Apply and record events, also of other parts; they are durable when the future is done.
+
+        Raises an error if no event can be accepted now.
+        """
+        self.check_room()
+        return self._writer.record(events)
 
     def receive(
         self,

@@ -13,9 +13,10 @@ memory is ahead of the log: the partition goes offline, and its topic loads it f
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import ClassVar, TypeVar
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import TypeVar
 
+from goq.broker.events.damage_recorder import DamageRecorder
 from goq.broker.events.group_changes import GroupChanges
 from goq.broker.events.live_index import LiveEventIndex
 from goq.broker.events.writer import EventWriter
@@ -38,7 +39,7 @@ from goq.broker.partition_context import (
     PartitionId,
     Quorums,
 )
-from goq.broker.runtime.disposal import dispose
+from goq.broker.runtime.disposal import Container, dispose
 from goq.broker.runtime.metrics import TopicStats
 from goq.config.topic import TopicSettings
 from goq.delivery.clock_change import AheadOf, clock_change
@@ -69,9 +70,6 @@ T = TypeVar("T")
 
 class Partition:
     """An open partition."""
-
-    closed_count: ClassVar[int] = 0
-    """How many were closed in this process. Each leaves cycles of references."""
 
     def __init__(
         self,
@@ -115,7 +113,10 @@ class Partition:
         )
         frames = context.frames.of_partition()
         parts = (loaded, context, callbacks, self.availability, self.ready_manager, self._writer)
-        self.leases = Leases(*parts, frames, self.group_changes, note_damage=self.note_damage)
+        self._damage = DamageRecorder(
+            loaded.state, callbacks, self.availability, self._writer, self.group_changes
+        )
+        self.leases = Leases(*parts, frames, self.group_changes, note_damage=self._damage.record)
         self._timers = Timers(*parts, self.leases, stats)
         self.appender = Appender(
             *parts,
@@ -137,7 +138,7 @@ class Partition:
         self.producers = Producers(loaded.state, loaded.events)
         self.trimmer = Trimmer(identity, context, self.appender.commit, self._writer)
         self.compactor = Compactor(
-            identity, context, self.appender.commit, frames, record=lambda e: self.record([e])
+            identity, context, self.appender.commit, frames, record=self.leases.record
         )
         self._timers.arm_all()
 
@@ -184,24 +185,12 @@ class Partition:
         self.leases.check_room()
 
     def note_damage(self, damage: Damage) -> None:
-        """Record damage found by a read as an event.
-
-        If another replica may have the messages, they are not lost: nothing is recorded, and
-        ``PartitionOffline`` is raised until that replica leads.
-        """
-        self.check_repairable(damage)
-        start, end = damage.start_offset, damage.end_offset
-        is_known = any(r.start <= start and end <= r.end for r in self._state.corrupt)
-        if not is_known and self.is_online:
-            self._writer.record([Corrupted(start, end, damage.reason)])
+        """Record damage found by a read as an event; raise as :meth:`check_repairable` does."""
+        self._damage.record(damage)
 
     def check_repairable(self, damage: Damage) -> None:
         """Go offline and raise ``PartitionOffline`` if another replica may have the data."""
-        if self._callbacks.may_be_repaired(damage):
-            self.group_changes.on_all_groups()
-            raise self.availability.take_offline(
-                "is damaged on this node; another is to lead it", retry_after_ms=1000
-            )
+        self._damage.check_repairable(damage)
 
     # Bounds
 
@@ -368,8 +357,7 @@ class Partition:
 
     def record(self, events: Sequence[AnyEvent]) -> asyncio.Future[Appended]:
         """Apply and record events; they are durable when the future completes."""
-        self.leases.check_room()
-        return self._writer.record(events)
+        return self.leases.record(events)
 
     async def write_deferred(self) -> None:
         """Wait until events that no request waits for are durable too."""
@@ -470,22 +458,34 @@ class Partition:
         self.availability.error = self.availability.error or reason
         self.appender.commit.abort(reason)
         self._writer.commit.abort(reason)
-        await self.close()
+        await self.close(is_needed=False)
 
-    async def close(self, *, is_deleted: bool = False) -> None:
+    async def close(self, *, is_needed: bool = True) -> None:
         """Write queued frames, snapshot the state for a fast open, and close the logs.
 
-        A deleted partition is not opened again: its state is not written.
+        If it is not needed, because nobody opens the partition from here again, it is not written.
+        It may be large: it is freed in slices.
         """
         await self.compactor.stop()
         self._timers.cancel()
-        if self.is_online and not is_deleted:
+        if self.is_online and is_needed:
             self._writer.record_last_snapshot()
         self.availability.take_offline("is closed")
         await self.ready_manager.close()
-        for commit in (self.appender.commit, self._writer.commit):
+        for writer in (self.appender, self._writer):
             try:
-                await commit.close()
+                await writer.close()
             except (StorageFailed, OSError):
                 continue  # it failed before, and its waiters got the error then
-        Partition.closed_count += 1
+        self._context.tasks.start(dispose(self._take_containers(with_groups=not is_needed)))
+
+    def _take_containers(self, *, with_groups: bool) -> Iterator[Container]:
+        """Yield what holds the ready queues and, if asked, the progress of one group after another.
+
+        They are no part of the partition any more.
+        """
+        yield from self.ready_manager.current.ready.containers()
+        groups = self._state.groups if with_groups else {}
+        while groups:
+            _, group = groups.popitem()
+            yield from group.containers()

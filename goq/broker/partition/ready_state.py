@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from goq import limits
 from goq.broker.partition_context import Availability, PartitionContext
+from goq.broker.runtime.callbacks import ignore
 from goq.broker.runtime.disposal import dispose
 from goq.clock import TimeSlice
 from goq.config.topic import TopicSettings
@@ -417,6 +418,7 @@ class ReadyStateManager:
         under_way = [task for task in (self._rebuilding, self.entering) if task is not None]
         if under_way:
             await asyncio.wait(under_way)
+        self._on_rebuilt = ignore
 
     def _start(self) -> None:
         if self._rebuilding is None:

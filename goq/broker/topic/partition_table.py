@@ -32,6 +32,7 @@ class PartitionTable:
         self.topic = topic
         """The name of the topic."""
         self._here: dict[int, Partition] = {}
+        self._closed: GoqError | None = None
 
     def __iter__(self) -> Iterator[Partition]:
         return iter(self.here())
@@ -89,6 +90,12 @@ class PartitionTable:
         del self._here[number]
         return partition
 
+    def close(self, reason: GoqError) -> None:
+        """Forget the partitions, which are closed; who asks for one gets ``reason``."""
+        self.change_count += 1
+        self._here = {}
+        self._closed = reason
+
     def check(self, number: int) -> None:
         """Raise ``PartitionNotFound`` unless the topic has this partition on some node."""
         if not 0 <= number < self.count:
@@ -124,6 +131,8 @@ class PartitionTable:
     def not_here(self, number: int) -> GoqError:
         """Return the error for a partition not open on this node; raise as :meth:`check` does."""
         self.check(number)
+        if self._closed is not None:
+            return self._closed
         if number in self.offline:
             return self.offline[number]
         return NotLeader(f"this node does not lead partition {number} of {self.topic}")

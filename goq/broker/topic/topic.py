@@ -115,7 +115,7 @@ class Topic:
         self.directory = directory
         self.partitions = PartitionTable(name)
         self.groups: dict[str, dict[str, str]] = {}
-        self.credits = StreamCredits(self._unsettled_count)
+        self.credits = StreamCredits(partial(_unsettled_count, self.partitions))
         self.stats = TopicStats()
         self.coordinator = Coordinator(
             self, context.clock, first_generation=context.epoch * _GENERATIONS_PER_START
@@ -256,9 +256,6 @@ class Topic:
         outbox_worker.wake()
         return partition
 
-    def _unsettled_count(self, group: str, number: int, token: int) -> int:
-        return self.partitions[number].leases.unsettled_count(group, token)
-
     def _reopen(self, number: int) -> None:
         """Load a partition again, in the background, unless its message log has failed."""
         self.receiver.on_offline()
@@ -364,9 +361,15 @@ class Topic:
         await self.opener.close()
         left, failures = list(self.partitions), list[BaseException]()
         while left:
-            closing = [each.close(is_deleted=is_deleted) for each in left[:_CLOSED_AT_ONCE]]
+            closing = [each.close(is_needed=not is_deleted) for each in left[:_CLOSED_AT_ONCE]]
             found = await asyncio.gather(*closing, return_exceptions=True)
             failures += [each for each in found if each is not None]
             del left[:_CLOSED_AT_ONCE]
+        self.partitions.close(reason)
+        self._outbox_workers.clear()
         if failures:
             raise failures[0]
+
+
+def _unsettled_count(partitions: PartitionTable, group: str, number: int, token: int) -> int:
+    return partitions[number].leases.unsettled_count(group, token)

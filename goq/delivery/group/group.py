@@ -73,18 +73,18 @@ class Group:
         self.name = name
         self.taken = OffsetSet(floor)
         self.leases: dict[int, Lease] = {}
-        self.retries = Retries(self._lane_of)
+        self.attributes: dict[int, MessageAttributes] = {}
+        self.retries = Retries(_lanes_of(self.attributes))
         self.leased_count = 0
         self.dead_count = 0
         """The number of messages that left it as dead letters."""
-        self.attributes: dict[int, MessageAttributes] = {}
         self.locks = KeyLocks()
         self.tenant_cap = TenantCap()
         self.in_flight: dict[int, int] = {}
         """The number of leased messages of each tenant."""
         self.scheduler: GroupScheduler | None = None
         """The group's reader of the ready queues; None before the first receive."""
-        self._deadlines = _LeaseDeadlines(self._live_deadlines)
+        self._deadlines = _LeaseDeadlines()
 
     @property
     def end_offset(self) -> int | None:
@@ -117,7 +117,7 @@ class Group:
             if reached < end:
                 self._hold(lease, AttemptRange(reached, end, attempt, deadline_ms))
             self.taken.add(start, end)
-        self._deadlines.add(deadline_ms, token, lease_count=len(self.leases))
+        self._deadlines.add(deadline_ms, token, self.leases)
 
     def lease_new(
         self,
@@ -134,7 +134,7 @@ class Group:
         lease.parts.add_spans(spans, deadline_ms)
         self.leased_count += sum([end - start for start, end, _ in spans])
         self._lock_all(spans)
-        self._deadlines.add(deadline_ms, token, lease_count=len(self.leases))
+        self._deadlines.add(deadline_ms, token, self.leases)
         return True
 
     def finish(self, token: int, ranges: Sequence[Range]) -> list[AttemptRange]:
@@ -167,7 +167,7 @@ class Group:
         for start, end in ranges:
             for part in lease.parts.take(start, end):
                 lease.parts.add(part._replace(time_ms=deadline_ms))
-        self._deadlines.add(deadline_ms, token, lease_count=len(self.leases))
+        self._deadlines.add(deadline_ms, token, self.leases)
 
     def end_leases(self, start: int, end: int) -> int:
         """Remove messages from every lease; return how many were in one."""
@@ -194,7 +194,7 @@ class Group:
                 parts = lease.parts.within(parts[0].start, cut)
                 parts = [part for part in parts if part.time_ms <= now_ms]
             if later_ms is not None:
-                self._deadlines.add(later_ms, lease.token, lease_count=len(self.leases))
+                self._deadlines.add(later_ms, lease.token, self.leases)
             if parts:
                 yield lease.token, parts
 
@@ -254,7 +254,7 @@ class Group:
         if lease_shift_ms:
             for lease in self.leases.values():
                 lease.parts.shift_times(lease_shift_ms)
-            self._deadlines.rebuild()
+            self._deadlines.rebuild(self.leases)
         if retry_shift_ms:
             self.retries.shift_times(retry_shift_ms)
 
@@ -268,7 +268,7 @@ class Group:
         self.tenant_cap = TenantCap()
         self.in_flight.clear()
         self.restart_reading()
-        self.retries = Retries(self._lane_of)
+        self.retries = Retries(_lanes_of(self.attributes))
         self._deadlines.clear()
 
     def containers(self) -> list[dict[Any, Any] | list[Any]]:
@@ -308,7 +308,7 @@ class Group:
             lease = self.leases.setdefault(token, Lease(token, consumer, sessions.get(token, "")))
             for part in parts:
                 self._hold(lease, part)
-                self._deadlines.add(part.time_ms, token, lease_count=len(self.leases))
+                self._deadlines.add(part.time_ms, token, self.leases)
         for part in retries:
             self._wait(part)
 
@@ -319,16 +319,12 @@ class Group:
         self.tenant_cap = TenantCap()
         self.in_flight.clear()
         waiting = list(self.retries)
-        self.retries = Retries(self._lane_of)
+        self.retries = Retries(_lanes_of(self.attributes))
         for lease in self.leases.values():
             for part in lease.parts:
                 self._lock(part.start, part.end)
         for part in waiting:
             self._wait(part)
-
-    def _lane_of(self, offset: int) -> int:
-        attributes = self.attributes.get(offset)
-        return DEFAULT_LANE if attributes is None else attributes.lane
 
     def _hold(self, lease: Lease, part: AttemptRange) -> None:
         lease.parts.add(part)
@@ -471,11 +467,15 @@ class Group:
             if not self.leases:
                 self._deadlines.clear()  # a group at rest has no timer
 
-    def _live_deadlines(self) -> Iterator[tuple[int, int]]:
-        for lease in self.leases.values():
-            earliest_ms = lease.parts.earliest_ms()
-            if earliest_ms is not None:
-                yield earliest_ms, lease.token
+
+def _lanes_of(attributes: Mapping[int, MessageAttributes]) -> Callable[[int], int]:
+    """Return what finds the lane of a message by its offset."""
+
+    def lane_of(offset: int) -> int:
+        found = attributes.get(offset)
+        return DEFAULT_LANE if found is None else found.lane
+
+    return lane_of
 
 
 class _LeaseDeadlines:
@@ -486,21 +486,21 @@ class _LeaseDeadlines:
     timeout cannot fill memory with entries of settled leases.
     """
 
-    __slots__ = ("_heap", "_live")
+    __slots__ = ("_heap",)
 
-    def __init__(self, live: Callable[[], Iterable[tuple[int, int]]]) -> None:
-        self._live = live
+    def __init__(self) -> None:
         self._heap: list[tuple[int, int]] = []
 
-    def add(self, time_ms: int, token: int, *, lease_count: int) -> None:
-        """Add an entry; ``lease_count`` is the number of leases that the group has."""
-        if len(self._heap) > 2 * lease_count + _ENTRIES_MIN:
-            self.rebuild()
+    def add(self, time_ms: int, token: int, live: Mapping[int, Lease]) -> None:
+        """Add an entry; ``live`` are the leases that the group has."""
+        if len(self._heap) > 2 * len(live) + _ENTRIES_MIN:
+            self.rebuild(live)
         heapq.heappush(self._heap, (time_ms, token))
 
-    def rebuild(self) -> None:
+    def rebuild(self, live: Mapping[int, Lease]) -> None:
         """Replace all entries by those of the live leases."""
-        self._heap = list(self._live())
+        earliest = ((lease.parts.earliest_ms(), lease.token) for lease in live.values())
+        self._heap = [(time_ms, token) for time_ms, token in earliest if time_ms is not None]
         heapq.heapify(self._heap)
 
     def pop_due(self, now_ms: int) -> int | None:

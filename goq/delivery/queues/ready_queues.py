@@ -121,9 +121,9 @@ class ReadyQueues:
     def __len__(self) -> int:
         return len(self._queues)
 
-    def containers(self) -> list[dict[int, ReadyQueue] | list[ReadyQueue | None]]:
-        """Return what holds the queues, to be emptied once nobody reads them any more."""
-        return [self._queues, self.slots]
+    def containers(self) -> list[dict[Any, Any] | list[Any]]:
+        """Return what holds the queues and readers, to be emptied once nobody reads any more."""
+        return [self._queues, self.slots, self._readers]
 
     def add_reader(self, reader: QueueReader) -> None:
         """Keep from now on what this reader has not passed."""

@@ -1,4 +1,7 @@
-"""No request leaves a cycle of references: a collection of garbage holds up all requests."""
+"""Requests and closed partitions leave no cycles of references.
+
+A collection of garbage would find them, and holds up all requests.
+"""
 
 from __future__ import annotations
 
@@ -63,3 +66,30 @@ def test_no_request_leaves_a_cycle_of_references(
         assert min(left) < REPETITIONS
     finally:
         gc.enable()
+
+
+PARTITIONS = 40
+TOPIC_OBJECTS_MAX = 100
+
+
+def objects_left_by_a_deleted_topic(node: RunningNode, partitions: int) -> int:
+    node.call("POST", "/v1/topics", {"name": "short", "partitions": partitions})
+    for number in range(partitions):
+        publish(node, "short", "x", partition=number)
+        (message,) = receive(node, "short", max_messages=1)
+        settle(node, "short", "nack", message["receipt"], delay="1h")
+        receive(node, "short", "other", max_messages=1)
+    node.call("DELETE", "/v1/topics/short")
+    return gc.collect()
+
+
+def test_a_closed_partition_leaves_no_cycle_of_references(node: RunningNode) -> None:
+    objects_left_by_a_deleted_topic(node, 1)  # what is made once
+    gc.freeze()
+    gc.disable()
+    try:
+        left = min(objects_left_by_a_deleted_topic(node, PARTITIONS) for _ in range(3))
+        assert left < TOPIC_OBJECTS_MAX
+    finally:
+        gc.enable()
+        gc.unfreeze()

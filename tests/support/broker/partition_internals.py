@@ -41,4 +41,5 @@ def event_writer(partition: Partition) -> EventWriter:
 
 def have_damage_repaired(partition: Partition) -> None:
     """Have another replica hold what is damaged here, as in a cluster."""
-    partition._callbacks = replace(partition._callbacks, may_be_repaired=lambda _damage: True)
+    damage = partition._damage
+    damage._callbacks = replace(damage._callbacks, may_be_repaired=lambda _damage: True)

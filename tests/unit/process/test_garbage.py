@@ -9,52 +9,41 @@ import pytest
 
 from goq.process.garbage import Collection, GarbagePolicy
 
-NOTHING, NEW, RECENT, ALL = (
-    Collection.NOTHING,
-    Collection.NEW,
-    Collection.RECENT,
-    Collection.ALL,
-)
-HOUR_S = 3_600
+NOTHING, NEW, ALL = Collection.NOTHING, Collection.NEW, Collection.ALL
+DAY_S = 86_400
 
 
 class Node:
     """A node whose policy is asked once a second."""
 
     def __init__(self) -> None:
-        self.cpu_s, self.closed, self.now_s = 3.0, 7, 50.0
-        self.policy = GarbagePolicy(self.cpu_s, self.closed, self.now_s)
+        self.cpu_s, self.now_s = 3.0, 50.0
+        self.policy = GarbagePolicy(self.cpu_s, self.now_s)
 
-    def runs(self, seconds: int, load: float, *, closed: int = 0, new: int = 0) -> Collection:
-        """Return what is due at the end; the partitions close at the beginning."""
-        self.closed += closed
+    def runs(self, seconds: int, load: float, *, new: int = 0) -> Collection:
+        """Return what is due at the end."""
         due = NOTHING
         for _ in range(seconds):
             self.now_s += 1
             self.cpu_s += load
-            due = self.policy.look(self.cpu_s, self.closed, new, self.now_s)
+            due = self.policy.look(self.cpu_s, new, self.now_s)
         return due
 
-    def collects(self, what: Collection, *, found: int = 0, took_s: float = 0.001) -> None:
-        self.policy.on_collected(what, found, took_s, self.now_s)
+    def collects_all(self, *, took_s: float = 0.001) -> None:
+        self.policy.on_collected_all(took_s, self.now_s)
 
 
 @pytest.mark.parametrize(
-    ("seconds", "load", "closed", "due"),
-    [
-        (10, 0.049, 20, ALL),
-        (9, 0.049, 20, NOTHING),
-        (10, 0.049, 19, NOTHING),
-        (10, 0.051, 20, NOTHING),
-        (10, 1.0, 799, NOTHING),
-        (1, 1.0, 800, ALL),
-    ],
-    ids=["at rest", "just at rest", "few were closed", "at work", "many closed", "very many"],
+    ("seconds", "load", "due"),
+    [(10, 0.049, ALL), (9, 0.049, NOTHING), (10, 0.051, NOTHING)],
+    ids=["at rest", "just at rest", "at work"],
 )
-def test_all_objects_are_looked_at_when_partitions_were_closed_and_the_node_is_at_rest(
-    seconds: int, load: float, closed: int, due: Collection
+def test_all_objects_are_looked_at_when_a_node_that_worked_is_at_rest(
+    seconds: int, load: float, due: Collection
 ) -> None:
-    assert Node().runs(seconds, load, closed=closed) is due
+    node = Node()
+    assert node.runs(1, 1.0) is NOTHING
+    assert node.runs(seconds, load) is due
 
 
 @pytest.mark.parametrize(("new", "due"), [(1_999, NOTHING), (2_000, NEW)])
@@ -63,62 +52,43 @@ def test_new_objects_are_looked_at_when_there_are_many(
     new: int, due: Collection, load: float
 ) -> None:
     assert Node().runs(1, load, new=new) is due
-    assert Node().runs(1, load, new=new, closed=1) is due
 
 
-def test_recent_objects_are_looked_at_after_partitions_were_closed_but_not_again_and_again() -> (
-    None
-):
+def test_all_objects_are_not_looked_at_again_until_the_node_has_worked() -> None:
     node = Node()
-    assert node.runs(19, 1.0, closed=20) is NOTHING
-    assert node.runs(1, 1.0) is RECENT
-    node.collects(RECENT)
-    assert node.runs(100, 1.0) is NOTHING
-    assert node.runs(1, 1.0, closed=19) is NOTHING
-    assert node.runs(1, 1.0, closed=1) is RECENT
-
-
-def test_what_was_found_is_looked_for_no_more() -> None:
-    node = Node()
-    node.runs(1, 1.0, closed=20)
-    assert node.policy.is_worth_many
-    node.collects(NEW, found=1)
-    assert not node.policy.is_worth_many
-    assert node.runs(20, 1.0) is NOTHING
-    assert node.runs(20, 0.0) is NOTHING
-    assert node.runs(20, 0.0, closed=1) is ALL
-    node.collects(ALL)
-    assert not node.policy.is_worth_many
-    assert node.runs(20, 0.0) is NOTHING
+    node.runs(1, 1.0)
+    assert node.runs(10, 0.0) is ALL
+    node.collects_all()
+    assert node.runs(1_000, 0.0) is NOTHING
+    assert node.runs(1, 1.0) is NOTHING
+    assert node.runs(9, 0.0) is NOTHING
+    assert node.runs(1, 0.0) is ALL
 
 
 def test_a_node_is_at_rest_once_it_was_for_ten_seconds() -> None:
     node = Node()
-    assert node.runs(9, 0.0, closed=20) is NOTHING
+    node.runs(1, 1.0)
+    assert node.runs(9, 0.0) is NOTHING
     assert node.runs(1, 0.1) is NOTHING
     assert node.runs(9, 0.0) is NOTHING
     assert node.runs(1, 0.0) is ALL
 
 
-def test_what_was_closed_is_collected_after_an_hour_at_work() -> None:
+@pytest.mark.parametrize("load", [0.04, 0.5])
+def test_all_objects_are_looked_at_after_a_day_without_rest_or_without_work(load: float) -> None:
     node = Node()
-    assert node.runs(20, 0.5, closed=20) is RECENT
-    node.collects(RECENT)
-    assert node.runs(HOUR_S - 21, 0.5) is NOTHING
-    assert node.runs(1, 0.5) is ALL
-    node.collects(ALL)
-    assert node.runs(HOUR_S + 1, 0.5) is NOTHING
-    assert node.runs(1, 0.5, closed=20) is ALL
+    assert node.runs(DAY_S - 1, load) is NOTHING
+    assert node.runs(1, load) is ALL
+    node.collects_all()
+    assert node.runs(DAY_S - 1, load) is NOTHING
 
 
-def test_collections_of_all_objects_take_little_of_the_time_and_more_under_pressure() -> None:
+def test_collections_of_all_objects_take_little_of_the_time() -> None:
     node = Node()
-    node.collects(ALL, took_s=0.5)
-    assert node.runs(499, 0.0, closed=20) is RECENT
+    node.collects_all(took_s=0.5)
+    node.runs(1, 1.0)
+    assert node.runs(498, 0.0) is NOTHING
     assert node.runs(1, 0.0) is ALL
-    node.collects(ALL, took_s=0.5)
-    assert node.runs(9, 1.0, closed=800) is NOTHING
-    assert node.runs(1, 1.0) is ALL
 
 
 def output_of(program: str) -> list[str]:
@@ -178,7 +148,6 @@ def test_no_collection_comes_of_itself_and_none_of_very_many_new_objects(
 KNOTS = """
 import gc, weakref
 from goq.process import garbage
-from goq.process.garbage import Collection
 
 class Knot:
     def __init__(self):
@@ -196,29 +165,13 @@ new, new_ref = knot()
 del new
 garbage._NEW_OBJECTS_MAX = len(gc.get_objects(generation=0)) + %d
 
-def finds(what, is_worth_many=False):
-    return garbage.collect(Collection[what], is_worth_many=is_worth_many) > 0
-
-print(finds("NEW", %r), old_ref() is None, new_ref() is None)
-young, young_ref = knot()
-gc.collect(0)
-del young
-print(finds("NEW", True), young_ref() is None)
-print(finds("RECENT"), young_ref() is None)
-print(finds("ALL"), old_ref() is None, new_ref() is None)
+print(garbage.collect_new() > 0, old_ref() is None, new_ref() is None)
+print(garbage.collect_all() > 0, old_ref() is None, new_ref() is None)
 """
 
 
-@pytest.mark.parametrize(
-    ("room", "is_worth_many", "first"),
-    [
-        (10, False, "True False True"),
-        (-10, False, "False False False"),
-        (-10, True, "True False True"),
-    ],
-)
+@pytest.mark.parametrize(("room", "first"), [(10, "True False True"), (-10, "False False False")])
 def test_new_cycles_are_found_among_new_objects_and_old_ones_among_all(
-    room: int, is_worth_many: bool, first: str
+    room: int, first: str
 ) -> None:
-    expected = [first, "False False", "True True", "True True True"]
-    assert output_of(KNOTS % (room, is_worth_many)) == expected
+    assert output_of(KNOTS % room) == [first, "True True True"]

@@ -25,6 +25,22 @@ def test_others_get_a_turn_while_containers_are_emptied(monkeypatch: pytest.Monk
         await disposing
 
     asyncio.run(main())
-    assert left[:7] == [56, 46, 36, 26, 25, 15, 5]
+    assert left[:8] == [56, 46, 36, 31, 21, 11, 1, 0]
     assert not numbers
     assert not names
+
+
+def test_others_get_a_turn_among_many_empty_containers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clock, "SLICE_S", 0.0)
+    monkeypatch.setattr(disposal, "_FREED_AT_ONCE", 10)
+    turns, empty = list[None](), [list[int]() for _ in range(59)]
+
+    async def main() -> None:
+        disposing = asyncio.create_task(dispose(empty))
+        while not disposing.done():
+            turns.append(None)
+            await asyncio.sleep(0)
+        await disposing
+
+    asyncio.run(main())
+    assert len(turns) == 6

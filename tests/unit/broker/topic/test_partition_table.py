@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from goq.broker.topic.partition_table import PartitionTable
-from goq.errors import NotLeader, PartitionNotFound, PartitionOffline
+from goq.errors import NotLeader, PartitionNotFound, PartitionOffline, TopicNotFound
 
 
 def test_a_partition_that_is_offline_counts_and_takes_none_from_the_count() -> None:
@@ -114,3 +114,15 @@ def test_each_change_of_the_partitions_is_counted() -> None:
         change()
         counts.append(table.change_count)
     assert counts == [counts[0] + number for number in range(4)]
+
+
+def test_a_closed_table_has_no_partition_and_says_why() -> None:
+    table, reason = PartitionTable("t"), TopicNotFound("topic t was deleted")
+    table.put(_part(0), _part(1))
+    changes = table.change_count
+    table.close(reason)
+    assert (list(table), table.count, table.change_count) == ([], 2, changes + 1)
+    with pytest.raises(TopicNotFound, match="deleted"):
+        _ = table[1]
+    with pytest.raises(PartitionNotFound):
+        _ = table[2]
