@@ -28,7 +28,7 @@ from goq.frame.slice import remove_all_rows, remove_rows, removed_run
 from goq.frame.view import FrameView
 from goq.storage.compaction.cleaner import OffsetMap, plan_removal
 from goq.storage.disk import Disk, File
-from goq.storage.log.segment import Segment
+from goq.storage.log.segment import Segment, remove_merge_markers
 from goq.storage.log.sparse_index import TIME_US_MAX, TIME_US_MIN, IndexEntry, SparseIndex
 from goq.storage.scanner import BadRegion, ScannedFrame, Scanner
 
@@ -164,6 +164,7 @@ def install_generation(disk: Disk, new: Segment, *, is_merged: bool = False) -> 
 
     With ``is_merged`` it holds the segments up to its end too; :func:`remove_replaced` is next.
     """
+    remove_merge_markers(disk, new)
     if is_merged:
         disk.replace(new.merged_path, b"")
     disk.rename(new.temp_path, new.path)

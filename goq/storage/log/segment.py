@@ -304,6 +304,18 @@ def remove_leftovers(disk: Disk, directory: Path) -> list[str]:
     return [name for name in names if name not in removed]
 
 
+def remove_merge_markers(disk: Disk, segment: Segment) -> None:
+    """Remove what says that a generation holds other segments, before it gets its name.
+
+    A merge that failed may have left it, and it would count for another file of that name.
+    """
+    directory = segment.path.parent
+    for name, base_offset, generation, suffix in _parse_names(disk.names(directory)):
+        is_own = (base_offset, generation) == (segment.base_offset, segment.generation)
+        if is_own and _MERGED.fullmatch(suffix):
+            disk.remove(directory / name)
+
+
 def is_listed(disk: Disk, segments: Sequence[Segment], base_offset: int, end_offset: int) -> bool:
     """Return whether a segment is among others, or was merged into one of them.
 

@@ -313,11 +313,11 @@ def written_again_and_again(rounds: int) -> Case:
     return case
 
 
-def write_again(case: Case) -> None:
-    """Write four keys in a frame each, and seal the segment."""
-    for number in range(4):
+def write_again(case: Case, *keys: bytes) -> None:
+    """Write keys, four if none are given, in a frame each, and seal the segment."""
+    for key in keys or [b"key-%d" % number for number in range(4)]:
         case.now_us += 1
-        key, value = b"key-%d" % number, b"value" * 60
+        value = b"value" * 60
         frame = encode_frame(Columns([value], [key]))
         offset = append(case.log, [frame], time_us=case.now_us)
         older = [each for each, put in case.present.items() if put.key == key]
@@ -360,6 +360,43 @@ def test_a_crash_while_segments_are_merged_leaves_each_offset_in_one_segment() -
         check_nothing_comes_back(before, served(case.log))
         check_files(case)
     assert number > 10
+
+
+def test_a_merge_that_failed_does_not_count_for_a_later_rewrite() -> None:
+    for number in range(1, 10_000):
+        case = Case(7)
+        disk = case.disk
+        for key in (b"first", b"second"):
+            write_again(case, key)
+        fail_between_marker_and_name(disk)
+        with pytest.raises(OSError, match="error"):
+            pass_over(disk, case.log, case.progress, case.now_us)
+        assert has_marker(disk)
+        disk.fault = lambda _operation, _path: None
+        write_again(case, b"first")
+        before = served(case.log)
+        case.disk.crash_at = case.disk.operations + number
+        try:
+            pass_over(case.disk, case.log, CleanerCheckpoint(), case.now_us)
+        except SimulatedCrash:
+            case.disk.crash(power=bool(number % 2))
+        else:
+            break
+        case.log = Log.open(DIRECTORY, case.disk, CONFIG)
+        assert not case.log.damage
+        found = served(case.log)
+        check_nothing_comes_back(before, found)
+        assert case.present.items() <= found.items()
+        check_files(case)
+    assert number > 10
+
+
+def fail_between_marker_and_name(disk: SimulatedDisk) -> None:
+    disk.fault = lambda done, _path: 5 if done == "rename" and has_marker(disk) else None
+
+
+def has_marker(disk: SimulatedDisk) -> bool:
+    return any(path.suffix.startswith(".merged-") for path in disk.paths())
 
 
 def test_a_segment_that_vanished_behind_a_rewritten_one_is_missed() -> None:
