@@ -24,7 +24,7 @@ from goq.broker.topic.waiters import Waiters
 from goq.config.topic import EffectiveSettings, Ordering
 from goq.delivery.group.group import member_id
 from goq.delivery.selection.redelivery import RetryRule
-from goq.errors import GoqError, NotLeader
+from goq.errors import GoqError
 
 LeasedPart = tuple[LeasedBatch, asyncio.Future[Appended]]
 Leased = list[LeasedPart]
@@ -255,7 +255,7 @@ class TopicLeases:
     def undo(self, group: str, leased: Leased) -> None:
         """Release what was leased and never handed over."""
         for batch, _ in leased:
-            with suppress(NotLeader):  # then the lease ends at the new leader
+            with suppress(GoqError):  # closed, or led by another node: it ends at its deadline
                 leases = self._partitions[batch.partition].leases
                 leases.undo_receive(group, batch.token, batch.spans)
 
