@@ -1,8 +1,8 @@
 """Compaction of one partition: a pass over its sealed segments.
 
-Each segment is rewritten into a new file, which then replaces it; small neighbours become one. So
-the number of segments follows from what is left, not from what was ever written. The thread rests
-for as long as it works, so clients see little of it. A crash at any point leaves a sound log.
+Each segment is rewritten into a new file, which then replaces it. Then small neighbours become one,
+frame by frame as they are, so that no file stays for each segment that there ever was. The thread
+rests for as long as it works, so clients see little of it. A crash at any point leaves a sound log.
 """
 
 from __future__ import annotations
@@ -165,7 +165,8 @@ class Compactor:
             if len(segments) > 1 and all(each in log.segments for each in segments):
                 found = await in_thread(partial(plan_rewrite, self._context.disk, segments, terms))
                 if not found.is_damaged:
-                    await self._replace(segments, found, terms, means.executor)
+                    as_they_are = found._replace(removed={}, removed_count=0)
+                    await self._replace(segments, as_they_are, terms, means.executor)
         return taken
 
     async def _replace(
