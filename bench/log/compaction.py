@@ -20,7 +20,7 @@ from goq.storage.compaction.segment_rewriter import (
     CleanerParameters,
     install_generation,
     plan_rewrite,
-    rewrite_segments,
+    rewrite_segment,
 )
 from goq.storage.disk import RealDisk
 from goq.storage.log.log import Log, LogConfig
@@ -50,8 +50,8 @@ def compacting(directory: Path, messages: int) -> None:
     read_s = time.perf_counter() - began_s
     terms = CleanerParameters(newest, 0, 0, lambda: None)
     for segment in log.segments[:-1]:
-        found = plan_rewrite(disk, [segment], terms)
-        new = rewrite_segments(disk, [segment], found, terms, time_before_us=0)
+        found = plan_rewrite(disk, segment, terms)
+        new = rewrite_segment(disk, segment, found, terms, time_before_us=0)
         install_generation(disk, new)
         log.replace_segments([segment], new)
         segment.remove(disk)

@@ -20,7 +20,7 @@ from goq.broker.log.group_commit import GroupCommit
 from goq.broker.partition_context import PartitionContext, PartitionId
 from goq.config.topic import TopicSettings
 from goq.delivery.events.event import AnyEvent, Compacted
-from goq.errors import GoqError
+from goq.errors import CorruptData, GoqError
 from goq.storage.compaction.cleaner import (
     CleanerCheckpoint,
     OffsetMap,
@@ -28,18 +28,18 @@ from goq.storage.compaction.cleaner import (
     cleaning_due_us,
     first_dirty_segment,
     is_mostly_dirty,
-    mergeable,
     read_checkpoint,
     write_checkpoint,
 )
+from goq.storage.compaction.segment_merger import merge_segments, mergeable, remove_merged
 from goq.storage.compaction.segment_rewriter import (
     CleanerParameters,
     RewritePlan,
     install_generation,
     plan_rewrite,
-    remove_replaced,
-    rewrite_segments,
+    rewrite_segment,
 )
+from goq.storage.disk import Disk
 from goq.storage.log.segment import Segment
 
 T = TypeVar("T")
@@ -152,8 +152,8 @@ class Compactor:
                 break
             if segment not in log.segments:  # retention deleted it meanwhile
                 continue
-            found = await in_thread(partial(plan_rewrite, self._context.disk, [segment], terms))
-            if found.removed_count and await self._replace([segment], found, terms, means.executor):
+            found = await in_thread(partial(plan_rewrite, self._context.disk, segment, terms))
+            if found.removed_count and await self._rewrite(segment, found, terms, means.executor):
                 taken += found.removed_count
             if found.tombstone_us:
                 tombstone_us = min(tombstone_us or found.tombstone_us, found.tombstone_us)
@@ -163,47 +163,57 @@ class Compactor:
         cleaned = [each for each in log.segments[:-1] if each.end_offset <= reached]
         for segments in mergeable(cleaned, settings.segment_bytes):
             if len(segments) > 1 and all(each in log.segments for each in segments):
-                found = await in_thread(partial(plan_rewrite, self._context.disk, segments, terms))
-                if not found.is_damaged:
-                    as_they_are = found._replace(removed={}, removed_count=0)
-                    await self._replace(segments, as_they_are, terms, means.executor)
+                with suppress(CorruptData):  # each keeps its damage
+                    await self._merge(segments, means.executor)
         return taken
 
-    async def _replace(
-        self,
-        segments: Sequence[Segment],
-        found: RewritePlan,
-        terms: CleanerParameters,
-        executor: Executor,
+    async def _rewrite(
+        self, segment: Segment, found: RewritePlan, terms: CleanerParameters, executor: Executor
     ) -> bool:
-        """Replace segments by a new generation; return False if retention deleted any first."""
+        """Replace a segment by its next generation; return False if retention deleted it first."""
+        log, disk = self._messages.log, self._context.disk
+
+        def prepare() -> Segment:
+            time_before_us = log.reader.max_time_us_before(segment)
+            new = rewrite_segment(disk, segment, found, terms, time_before_us=time_before_us)
+            install_generation(disk, new)
+            return new
+
+        new = await self._in_thread(executor, prepare)
+        is_replaced = self._replace([segment], new)
+        if is_replaced:
+            with suppress(GoqError):  # offline: the rebuild reads the compacted log
+                self._record([Compacted(new.base_offset, new.end_offset)])
+        await self._remove(executor, (segment if is_replaced else new).remove)
+        return is_replaced
+
+    async def _merge(self, segments: Sequence[Segment], executor: Executor) -> None:
+        """Replace neighbours by one segment, if retention deletes none of them first."""
         log, disk = self._messages.log, self._context.disk
 
         def prepare() -> Segment:
             time_before_us = log.reader.max_time_us_before(segments[0])
-            new = rewrite_segments(disk, segments, found, terms, time_before_us=time_before_us)
-            install_generation(disk, new, is_merged=len(segments) > 1)
-            return new
+            return merge_segments(disk, segments, self._pause, time_before_us=time_before_us)
 
         new = await self._in_thread(executor, prepare)
-        is_exchanged = log.replace_segments(segments, new)
-        if is_exchanged:
+        is_replaced = self._replace(segments, new)
+        await self._remove(
+            executor, lambda disk: remove_merged(disk, segments if is_replaced else [new], new)
+        )
+
+    def _replace(self, segments: Sequence[Segment], new: Segment) -> bool:
+        is_replaced = self._messages.log.replace_segments(segments, new)
+        if is_replaced:
             self._cached.clear()
             self._context.on_seal(self._identity, "messages", new)
-            if found.removed_count:
-                with suppress(GoqError):  # offline: the rebuild reads the compacted log
-                    self._record([Compacted(new.base_offset, new.end_offset)])
+        return is_replaced
 
-        def clean_up() -> None:
-            with suppress(OSError):  # the next open of the log removes them
-                if is_exchanged:
-                    remove_replaced(disk, segments, new)
-                else:
-                    new.remove(disk)
-                    disk.remove(new.merged_path)
+    async def _remove(self, executor: Executor, remove: Callable[[Disk], None]) -> None:
+        def work() -> None:
+            with suppress(OSError):  # the next open of the log removes what is left
+                remove(self._context.disk)
 
-        await self._in_thread(executor, clean_up)
-        return is_exchanged
+        await self._in_thread(executor, work)
 
     async def _in_thread(self, executor: Executor, work: Callable[[], T]) -> T:
         self._rested_s = self._loop.time()

@@ -172,29 +172,6 @@ def first_dirty_segment(segments: Sequence[Segment], progress: CleanerCheckpoint
     return next((s for s in segments[:-1] if s.end_offset > progress.compacted_to), None)
 
 
-def mergeable(segments: Sequence[Segment], bytes_max: int) -> list[Sequence[Segment]]:
-    """Group neighbours that are worth being one segment, of at most so many bytes.
-
-    A group is joined by the next one if it is at most twice as large, so a byte is written again as
-    often as the logarithm of the size. The sizes of what is left at least halve from one to the
-    next, unless two are too large together.
-    """
-    groups: list[list[Segment]] = []
-    sizes: list[int] = []
-    for segment in segments:
-        groups.append([segment])
-        sizes.append(segment.size_bytes)
-        while (
-            len(groups) > 1
-            and sizes[-2] <= 2 * sizes[-1]
-            and sizes[-2] + sizes[-1] <= bytes_max
-            and groups[-2][-1].end_offset == groups[-1][0].base_offset
-        ):
-            groups[-2:] = [groups[-2] + groups[-1]]
-            sizes[-2:] = [sizes[-2] + sizes[-1]]
-    return [*groups]
-
-
 def cleaning_due_us(
     progress: CleanerCheckpoint, tombstone_age_us: int, dirty_us: int | None, lag_us: int
 ) -> int | None:

@@ -1,15 +1,13 @@
-"""The rewrite of sealed segments into one, without the removed messages.
+"""The rewrite of a sealed segment as its next generation, without the removed messages.
 
-One segment, or several neighbours, become the next generation of the first of them. Each is read
-twice. The first read decides which messages to remove, and which frames must
-stay for their producers. The second read writes. Offsets and their order stay. A frame that loses
-no message stays byte for byte, and so do damaged bytes. Consecutive frames without any message left
+A segment is read twice. The first read decides which messages to remove, and which frames must stay
+for their producers. The second read writes. Offsets and their order stay. A frame that loses no
+message stays byte for byte, and so do damaged bytes. Consecutive frames without any message left
 become one, up to the most messages that a frame may count. The last batches of each producer keep
 their headers, because the partition needs them at open to recognise duplicates.
 
 The new generation is written beside the segment and synced. It becomes the segment when it gets its
-name. If it holds others too, a marker says so first; it goes after their files. So at any moment
-each offset is in one segment.
+name, so at any moment there is one whole segment.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ from goq.storage.compaction.cleaner import OffsetMap, plan_removal
 from goq.storage.disk import Disk, File
 from goq.storage.log.segment import Segment, remove_merge_markers
 from goq.storage.log.sparse_index import TIME_US_MAX, TIME_US_MIN, IndexEntry, SparseIndex
-from goq.storage.scanner import BadRegion, ScannedFrame, Scanner
+from goq.storage.scanner import BadRegion, Scanner
 
 _WRITE_BYTES = limits.MIB
 _NO_TIMES = (TIME_US_MAX, TIME_US_MIN)  # of the last entry, which no frame follows
@@ -51,7 +49,7 @@ class CleanerParameters(msgspec.Struct, frozen=True):
 
 
 class RewritePlan(NamedTuple):
-    """The rows to remove from the frames of segments, as bits, by each frame's base offset.
+    """The rows to remove from the frames of a segment, as bits, by each frame's base offset.
 
     ``producers`` are the frames that stay for their producers. ``tombstone_us`` is the append time
     of the oldest tombstone that stays, 0 for none.
@@ -61,21 +59,16 @@ class RewritePlan(NamedTuple):
     removed_count: int
     producers: set[int]
     tombstone_us: int
-    is_damaged: bool
 
 
-def plan_rewrite(
-    disk: Disk, segments: Sequence[Segment], parameters: CleanerParameters
-) -> RewritePlan:
-    """Read neighbours and plan their rewrite; memory is a bit per message of affected frames."""
+def plan_rewrite(disk: Disk, segment: Segment, parameters: CleanerParameters) -> RewritePlan:
+    """Read a segment and plan its rewrite; memory is a bit per message of affected frames."""
     removed: dict[int, bytes] = {}
     removed_count = tombstone_us = 0
-    is_damaged = False
     last: OrderedDict[int, list[int]] = OrderedDict()
-    for place in _places(disk, segments):
+    for place in _scanner(disk, segment).frames(0, segment.base_offset):
         parameters.pause()
         if isinstance(place, BadRegion):
-            is_damaged = True
             continue
         view, header = place.view, place.view.header
         removal = plan_removal(view, parameters.offset_map, parameters.tombstones_until_us)
@@ -87,7 +80,7 @@ def plan_rewrite(
             removed[header.base_offset] = _bits(removal.removed, header.message_count)
             removed_count += removal.removed_count
     producers = {base for few in last.values() for base in few}
-    return RewritePlan(removed, removed_count, producers, tombstone_us, is_damaged)
+    return RewritePlan(removed, removed_count, producers, tombstone_us)
 
 
 def _remember(last: OrderedDict[int, list[int]], header: FrameHeader) -> None:
@@ -100,29 +93,28 @@ def _remember(last: OrderedDict[int, list[int]], header: FrameHeader) -> None:
         last.popitem(last=False)
 
 
-def rewrite_segments(
+def rewrite_segment(
     disk: Disk,
-    segments: Sequence[Segment],
+    segment: Segment,
     plan: RewritePlan,
     parameters: CleanerParameters,
     *,
     time_before_us: int,
 ) -> Segment:
-    """Write neighbours as the next generation of the first one, durably.
+    """Write the next generation of a segment, durably; :func:`install_generation` names it.
 
-    Several must be without damage. :func:`install_generation` names the new file.
-    ``time_before_us`` is the running maximum of append times before them.
+    ``time_before_us`` is the running maximum of append times before the segment.
     """
 
     def write(writer: SegmentWriter) -> None:
-        for place in _places(disk, segments):
+        for place in _scanner(disk, segment).frames(0, segment.base_offset):
             parameters.pause()
             if isinstance(place, BadRegion):
-                writer.add_damaged(_pieces(disk, segments[0], place), place)
+                writer.add_damaged(_pieces(disk, segment, place), place)
             else:
                 _add(writer, place.view, plan, parameters)
 
-    return write_generation(disk, segments, time_before_us, write)
+    return write_generation(disk, [segment], time_before_us, write)
 
 
 def write_generation(
@@ -138,6 +130,7 @@ def write_generation(
     """
     segment, end_offset = segments[0], segments[-1].end_offset
     new = Segment(segment.path.parent, segment.base_offset, segment.generation + 1)
+    remove_merge_markers(disk, new)
     file = disk.open(new.temp_path)
     try:
         if file.size_bytes:  # left by an interrupted pass
@@ -159,14 +152,8 @@ def write_generation(
     return new
 
 
-def install_generation(disk: Disk, new: Segment, *, is_merged: bool = False) -> None:
-    """Give a new generation its name: from then on it is the segment, whatever happens.
-
-    With ``is_merged`` it holds the segments up to its end too; :func:`remove_replaced` is next.
-    """
-    remove_merge_markers(disk, new)
-    if is_merged:
-        disk.replace(new.merged_path, b"")
+def install_generation(disk: Disk, new: Segment) -> None:
+    """Give a new generation its name: from then on it is the segment, whatever happens."""
     disk.rename(new.temp_path, new.path)
     assert new.index is not None
     try:
@@ -175,21 +162,8 @@ def install_generation(disk: Disk, new: Segment, *, is_merged: bool = False) -> 
         return  # the index is rebuilt from the segment when it is needed
 
 
-def remove_replaced(disk: Disk, segments: Sequence[Segment], new: Segment) -> None:
-    """Delete the files of segments that a new generation holds.
-
-    Raises ``OSError``; the next start removes what is left then.
-    """
-    for segment in segments:
-        segment.remove(disk)
-    if len(segments) > 1:
-        disk.remove(new.merged_path)
-
-
-def _places(disk: Disk, segments: Sequence[Segment]) -> Iterator[ScannedFrame | BadRegion]:
-    for segment in segments:
-        scanner = Scanner(disk, segment.path, segment.size_bytes, chunk_bytes=limits.MIB)
-        yield from scanner.frames(0, segment.base_offset)
+def _scanner(disk: Disk, segment: Segment) -> Scanner:
+    return Scanner(disk, segment.path, segment.size_bytes, chunk_bytes=limits.MIB)
 
 
 def _pieces(disk: Disk, segment: Segment, region: BadRegion) -> Iterator[memoryview]:

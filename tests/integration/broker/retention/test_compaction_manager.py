@@ -34,6 +34,7 @@ from tests.support.broker.harness import (
     options,
     quiet,
     run,
+    trim,
 )
 from tests.support.broker.partition_internals import event_log, message_log, state_of
 from tests.support.eventually import until
@@ -314,6 +315,31 @@ def test_nothing_is_left_of_old_generations(tmp_path: Path) -> None:
             report = verify_log(broker._disk, log.directory)
             assert not report.damage
             assert report.messages == 60
+
+    run(work())
+
+
+@pytest.mark.parametrize("step", ["append", "replace", "rename"])
+def test_what_is_deleted_while_it_is_merged_stays_deleted(tmp_path: Path, step: str) -> None:
+    async def work() -> None:
+        disk, metadata = BrokenDisk(), MemoryMetadata()
+        async with by_hand(tmp_path, disk=disk, metadata=metadata, **COMPACT) as broker:
+            topic = await broker.topic_admin.create("t")
+            for key in (b"a", b"b", b"c"):
+                await put(topic, (key, b"1"))
+                await seal(topic)
+            disk.hold(f"t/0/messages/{0:020}.1.", operation=step)
+            passing = asyncio.create_task(compacted(broker))
+            await until(disk.holding.is_set)
+            await trim(topic.partitions[0], 1)
+            disk.release()
+            assert await passing == 0
+            assert served(topic) == {1: (b"b", b"1"), 2: (b"c", b"1")}
+            log = message_log(topic.partitions[0])
+            names = {path.name.partition(".")[0] for path in log.directory.glob("0*")}
+            assert names == {segment.path.name.partition(".")[0] for segment in log.segments}
+        async with by_hand(tmp_path, metadata=metadata, **COMPACT) as broker:
+            assert served(broker.topic("t")) == {1: (b"b", b"1"), 2: (b"c", b"1")}
 
     run(work())
 

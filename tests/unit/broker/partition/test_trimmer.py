@@ -9,7 +9,7 @@ from goq.storage.compaction.segment_rewriter import (
     CleanerParameters,
     install_generation,
     plan_rewrite,
-    rewrite_segments,
+    rewrite_segment,
 )
 from goq.storage.log.log import Log
 from tests.support.storage.disk import SimulatedDisk
@@ -34,8 +34,8 @@ class _Case:
         newest = OffsetMap(0, secret=bytes(16), keys_max=100)
         build_offset_map(self.log.reader, newest, self.log.end_offset, lambda: None)
         terms, segment = CleanerParameters(newest, 0, 0, lambda: None), self.log.segments[0]
-        found = plan_rewrite(self.disk, [segment], terms)
-        new = rewrite_segments(self.disk, [segment], found, terms, time_before_us=0)
+        found = plan_rewrite(self.disk, segment, terms)
+        new = rewrite_segment(self.disk, segment, found, terms, time_before_us=0)
         install_generation(self.disk, new)
         assert self.log.replace_segments([segment], new)
 

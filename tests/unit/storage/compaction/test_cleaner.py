@@ -6,11 +6,8 @@ what is gone is gone for good; nothing damaged is served and no crash is taken f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from random import Random
-from typing import NamedTuple
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -27,185 +24,34 @@ from goq.storage.compaction.cleaner import (
     build_offset_map,
     cleaning_due_us,
     is_mostly_dirty,
-    mergeable,
     read_checkpoint,
     write_checkpoint,
 )
 from goq.storage.compaction.segment_rewriter import (
     CleanerParameters,
-    RewritePlan,
-    install_generation,
     plan_rewrite,
-    remove_replaced,
-    rewrite_segments,
+    rewrite_segment,
 )
 from goq.storage.log.log import Log, LogConfig
-from goq.storage.log.segment import Segment, is_listed
+from goq.storage.log.segment import Segment
 from goq.storage.verification import verify_log
 from tests.support.effort import first_of
+from tests.support.storage.compaction import (
+    CONFIG,
+    SECRET,
+    TOMBSTONE_AGE_US,
+    Case,
+    Put,
+    check_files,
+    check_nothing_comes_back,
+    filled,
+    naive,
+    nothing,
+    pass_over,
+    served,
+)
 from tests.support.storage.disk import SimulatedCrash, SimulatedDisk
 from tests.support.storage.logs import DIRECTORY, START_US, append, read_all
-
-SECRET = b"of no account in a test"
-CONFIG = LogConfig(segment_bytes=1500, columns=True)
-TOMBSTONE_AGE_US = 50
-
-
-class Put(NamedTuple):
-    """A message as it was published; ``due_ms`` 0 for one without delay."""
-
-    key: bytes | None
-    value: bytes | None
-    time_us: int
-    due_ms: int = 0
-
-
-def nothing() -> None:
-    return None
-
-
-def pass_over(
-    disk: SimulatedDisk,
-    log: Log,
-    progress: CleanerCheckpoint,
-    now_us: int,
-    *,
-    keys_max: int = 1000,
-) -> CleanerCheckpoint:
-    """Make one pass, as the broker does."""
-    newest = OffsetMap(progress.compacted_to, secret=SECRET, keys_max=keys_max)
-    log.sync()
-    build_offset_map(log.reader, newest, log.end_offset, nothing)
-    assert len(newest) <= keys_max
-    terms = CleanerParameters(newest, now_us - TOMBSTONE_AGE_US, 0, nothing)
-    tombstone_us = reached = 0
-
-    def replace(segments: Sequence[Segment], found: RewritePlan) -> None:
-        time_before_us = log.reader.max_time_us_before(segments[0])
-        new = rewrite_segments(disk, segments, found, terms, time_before_us=time_before_us)
-        install_generation(disk, new, is_merged=len(segments) > 1)
-        assert log.replace_segments(segments, new)
-        remove_replaced(disk, segments, new)
-
-    for segment in list(log.segments[:-1]):
-        if segment.base_offset >= newest.end:
-            break
-        found = plan_rewrite(disk, [segment], terms)
-        if found.removed_count:
-            replace([segment], found)
-        if found.tombstone_us:
-            tombstone_us = min(tombstone_us or found.tombstone_us, found.tombstone_us)
-        reached = segment.end_offset
-    progress = CleanerCheckpoint(min(newest.end, reached), tombstone_us)
-    write_checkpoint(disk, log.directory, progress)
-    cleaned = [segment for segment in log.segments[:-1] if segment.end_offset <= reached]
-    for segments in mergeable(cleaned, log.config.segment_bytes):
-        found = plan_rewrite(disk, segments, terms)
-        if len(segments) > 1 and not found.is_damaged:
-            replace(segments, found._replace(removed={}, removed_count=0))
-    return progress
-
-
-def naive(
-    present: dict[int, Put], sealed_end: int, start: int, end: int, until_us: int
-) -> dict[int, Put]:
-    """Return what one pass leaves, whose map reaches from ``start`` up to ``end``."""
-    newest = {m.key: o for o, m in sorted(present.items()) if start <= o < end}
-    kept: dict[int, Put] = {}
-    for offset, put in present.items():
-        is_judged = offset < end and offset < sealed_end and put.key is not None
-        is_over = put.value is None and put.time_us <= until_us
-        if not is_judged or not (newest.get(put.key, -1) > offset or is_over):
-            kept[offset] = put
-    return kept
-
-
-def served(log: Log) -> dict[int, Put]:
-    """Return everything that the log has, with what its columns say of delays."""
-    held, found = read_all(log), dict[int, Put]()
-    assert not held.damage
-    due = {
-        int(offset): int(due_ms)
-        for rows in log.reader.rows(0, log.end_offset)
-        for offset, due_ms in zip(rows.offsets, rows.deliver_at_ms, strict=True)
-    }
-    expected = 0
-    for base, frame in sorted(held.frames.items()):
-        view = FrameView.parse(frame)
-        count = view.header.message_count
-        assert base == expected, "offsets go on without a gap"
-        expected = base + count
-        messages = zip(view.messages(0, count), view.kept(0, count), strict=True)
-        for offset, (message, is_kept) in enumerate(messages, start=base):
-            if is_kept:
-                time_us = view.header.append_time_us
-                due_ms = due.pop(offset, 0)
-                found[offset] = Put(message.key, message.value, time_us, due_ms)
-    assert expected == log.end_offset
-    assert not any(due.values()), "what is gone is not scheduled"
-    return found
-
-
-class Case:
-    """A log under compaction, and the list that it should equal."""
-
-    def __init__(self, seed: int) -> None:
-        self.random = Random(seed)
-        self.disk = SimulatedDisk(self.random)
-        self.log = Log.open(DIRECTORY, self.disk, CONFIG)
-        self.present: dict[int, Put] = {}
-        self.progress = CleanerCheckpoint()
-        self.now_us = START_US
-
-    def publish(self) -> None:
-        self.now_us += self.random.randint(0, 20)
-        random, count = self.random, self.random.choice([1, 2, 3, 12])
-        keys = [random.choice([None, *(b"key-%d" % n for n in range(8))]) for _ in range(count)]
-        values = [random.choice([None, b"", b"value" * random.randint(1, 8)]) for _ in keys]
-        due_ms = [random.choice([0, 0, self.now_us // 1000 + 5]) for _ in keys]
-        columns = Columns(values, keys if any(keys) else None)
-        if random.random() < 0.3:
-            columns = Columns(values, columns.keys, deliver_at_ms=due_ms)
-        else:
-            due_ms = [0] * count
-        mark = ProducerMark(random.randint(0, 2), 1, 0)
-        frame = encode_frame(columns, producer=mark, compress=random.random() < 0.3)
-        first = append(self.log, [frame], time_us=self.now_us)
-        for row in range(count):
-            key = None if columns.keys is None else keys[row]
-            self.present[first + row] = Put(key, values[row], self.now_us, due_ms[row])
-
-    def compact(self) -> None:
-        self.now_us += self.random.choice([0, 10, 100])
-        start, sealed_end = self.progress.compacted_to, self.log.active.base_offset
-        keys_max = self.random.choice([1, 3, 1000])
-        self.progress = pass_over(
-            self.disk, self.log, self.progress, self.now_us, keys_max=keys_max
-        )
-        end, known = start, set[bytes]()
-        while end < self.log.end_offset:
-            put = self.present.get(end)
-            if put is not None and put.key is not None:
-                if put.key not in known and len(known) == keys_max:
-                    break
-                known.add(put.key)
-            end += 1
-        until_us = self.now_us - TOMBSTONE_AGE_US
-        self.present = naive(self.present, sealed_end, start, end, until_us)
-
-    def roll(self) -> None:
-        self.log.roll()
-
-    def reopen(self) -> None:
-        self.log.close()
-        self.log = Log.open(DIRECTORY, self.disk, CONFIG)
-        assert self.log.scanned_bytes == 0
-        if self.random.random() < 0.3:
-            self.disk.put(DIRECTORY / "compacted", b"nonsense")
-        self.progress = read_checkpoint(self.disk, DIRECTORY)
-
-    def check(self) -> None:
-        assert served(self.log) == self.present
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
@@ -223,14 +69,6 @@ def test_compaction_leaves_what_a_naive_one_leaves(seed: int, steps: list[str]) 
             case.check()
     case.check()
     assert not verify_log(case.disk, DIRECTORY).damage
-
-
-def filled(seed: int, frames: int = 24) -> Case:
-    case = Case(seed)
-    for _ in range(frames):
-        case.publish()
-    case.log.roll()
-    return case
 
 
 @pytest.mark.parametrize("power", first_of([True, False], quick=1), ids=["power", "kill"])
@@ -267,168 +105,6 @@ def test_a_crash_at_any_operation_loses_nothing_that_must_stay(passes: int, powe
         assert served(case.log) == must_stay
         check_files(case)
     assert crashes > 20
-
-
-def segments_of_sizes(*sizes: int, gap_after: int | None = None) -> list[Segment]:
-    found, offset = list[Segment](), 0
-    for number, size_bytes in enumerate(sizes):
-        segment = Segment(DIRECTORY, offset)
-        segment.size_bytes, segment.end_offset = size_bytes, offset + 10
-        offset += 10 + 5 * (number == gap_after)
-        found.append(segment)
-    return found
-
-
-@pytest.mark.parametrize(
-    ("sizes", "bytes_max", "groups"),
-    [
-        ([], 100, []),
-        ([50, 25], 100, [2]),
-        ([51, 25], 100, [1, 1]),
-        ([50, 50], 100, [2]),
-        ([50, 50], 99, [1, 1]),
-        ([1, 100], 101, [2]),
-        ([100, 1, 1, 1, 1], 200, [1, 3, 1]),
-        ([100, 25, 25], 200, [3]),
-        ([1] * 100, 1000, [89, 8, 3]),
-    ],
-)
-def test_neighbours_are_joined_while_the_one_before_is_at_most_twice_as_large(
-    sizes: list[int], bytes_max: int, groups: list[int]
-) -> None:
-    assert [len(each) for each in mergeable(segments_of_sizes(*sizes), bytes_max)] == groups
-
-
-def test_segments_with_missing_offsets_between_them_are_not_joined() -> None:
-    segments = segments_of_sizes(1, 1, 1, gap_after=1)
-    assert [len(each) for each in mergeable(segments, 100)] == [2, 1]
-
-
-def written_again_and_again(rounds: int) -> Case:
-    """Return a log whose four keys were written and compacted so often."""
-    case = Case(7)
-    for _ in range(rounds):
-        write_again(case)
-        case.progress = pass_over(case.disk, case.log, case.progress, case.now_us)
-    return case
-
-
-def write_again(case: Case, *keys: bytes) -> None:
-    """Write keys, four if none are given, in a frame each, and seal the segment."""
-    for key in keys or [b"key-%d" % number for number in range(4)]:
-        case.now_us += 1
-        value = b"value" * 60
-        frame = encode_frame(Columns([value], [key]))
-        offset = append(case.log, [frame], time_us=case.now_us)
-        older = [each for each, put in case.present.items() if put.key == key]
-        case.present[offset] = Put(key, value, case.now_us, 0)
-        for each in older:
-            del case.present[each]
-    case.log.roll()
-
-
-def test_segments_that_lost_nearly_all_do_not_stay_apart() -> None:
-    case = written_again_and_again(160)
-    size_bytes = sum(segment.size_bytes for segment in case.log.segments)
-    assert len(case.log.segments) <= 2 * size_bytes / CONFIG.segment_bytes + 4 < 160 / 4
-
-
-def test_a_merged_segment_serves_what_its_parts_had_also_after_an_open() -> None:
-    case = written_again_and_again(10)
-    case.check()
-    assert any(segment.generation and segment.message_count > 20 for segment in case.log.segments)
-    case.reopen()
-    case.check()
-    check_files(case)
-
-
-def test_a_crash_while_segments_are_merged_leaves_each_offset_in_one_segment() -> None:
-    for number in range(1, 10_000):
-        case = written_again_and_again(6)
-        before = served(case.log)
-        write_again(case)
-        before |= served(case.log)
-        case.disk.crash_at = case.disk.operations + number
-        try:
-            pass_over(case.disk, case.log, case.progress, case.now_us)
-        except SimulatedCrash:
-            case.disk.crash(power=bool(number % 2))
-        else:
-            break
-        assert not verify_log(case.disk, DIRECTORY).damage
-        case.log = Log.open(DIRECTORY, case.disk, CONFIG)
-        assert not case.log.damage
-        check_nothing_comes_back(before, served(case.log))
-        check_files(case)
-    assert number > 10
-
-
-def test_a_merge_that_failed_does_not_count_for_a_later_rewrite() -> None:
-    for number in range(1, 10_000):
-        case = Case(7)
-        disk = case.disk
-        for key in (b"first", b"second"):
-            write_again(case, key)
-        fail_between_marker_and_name(disk)
-        with pytest.raises(OSError, match="error"):
-            pass_over(disk, case.log, case.progress, case.now_us)
-        assert has_marker(disk)
-        disk.fault = lambda _operation, _path: None
-        write_again(case, b"first")
-        before = served(case.log)
-        case.disk.crash_at = case.disk.operations + number
-        try:
-            pass_over(case.disk, case.log, CleanerCheckpoint(), case.now_us)
-        except SimulatedCrash:
-            case.disk.crash(power=bool(number % 2))
-        else:
-            break
-        case.log = Log.open(DIRECTORY, case.disk, CONFIG)
-        assert not case.log.damage
-        found = served(case.log)
-        check_nothing_comes_back(before, found)
-        assert case.present.items() <= found.items()
-        check_files(case)
-    assert number > 10
-
-
-def fail_between_marker_and_name(disk: SimulatedDisk) -> None:
-    disk.fault = lambda done, _path: 5 if done == "rename" and has_marker(disk) else None
-
-
-def has_marker(disk: SimulatedDisk) -> bool:
-    return any(path.suffix.startswith(".merged-") for path in disk.paths())
-
-
-def test_a_segment_that_vanished_behind_a_rewritten_one_is_missed() -> None:
-    case = written_again_and_again(10)
-    merged, after = next(
-        (one, two) for one, two in pairwise(case.log.segments[:-1]) if one.generation
-    )
-    listed = case.log.segments
-    assert is_listed(case.disk, listed, merged.base_offset + 1, merged.end_offset)
-    left = [segment for segment in listed if segment is not after]
-    merged.end_offset = after.end_offset  # as an open takes it, from the next file's name
-    assert not is_listed(case.disk, left, after.base_offset, after.end_offset)
-    assert not is_listed(case.disk, left[1:], merged.base_offset, merged.end_offset)
-
-
-def check_nothing_comes_back(before: dict[int, Put], found: dict[int, Put]) -> None:
-    """Of a key of which a message is gone, a newer one is there, or no older one."""
-    for offset in before.keys() - found.keys():
-        of_key = [o for o, put in found.items() if put.key == before[offset].key]
-        assert any(o > offset for o in of_key) or not of_key
-
-
-def check_files(case: Case) -> None:
-    """Nothing lies there but one generation of each segment, and all of it is sound."""
-    stems = {segment.path.name.removesuffix(".log") for segment in case.log.segments}
-    for path in case.disk.paths():
-        if path.name[0].isdigit() and not path.name.endswith(".new"):
-            assert path.name.rpartition(".")[0] in stems, path
-        assert not path.name.endswith(".log.new")
-        assert ".merged-" not in path.name
-    assert not verify_log(case.disk, DIRECTORY).damage
 
 
 @pytest.mark.parametrize("operation", ["open", "append", "sync", "rename"])
@@ -478,10 +154,10 @@ def test_others_may_go_on_between_the_frames_of_a_pass() -> None:
     pauses: list[None] = []
     build_offset_map(case.log.reader, newest, case.log.end_offset, nothing)
     terms = CleanerParameters(newest, case.now_us, 0, lambda: pauses.append(None))
-    plan = plan_rewrite(case.disk, [segment], terms)
+    plan = plan_rewrite(case.disk, segment, terms)
     assert plan.removed_count
     assert len(pauses) == frames > 3
-    rewrite_segments(case.disk, [segment], plan, terms, time_before_us=0)
+    rewrite_segment(case.disk, segment, plan, terms, time_before_us=0)
     assert len(pauses) > frames
 
 

@@ -18,7 +18,7 @@ from goq.storage.compaction.segment_rewriter import (
     SegmentWriter,
     install_generation,
     plan_rewrite,
-    rewrite_segments,
+    rewrite_segment,
 )
 from goq.storage.log.log import Log, LogConfig
 from goq.storage.scanner import ScannedFrame, Scanner
@@ -134,9 +134,9 @@ def test_a_frame_stays_for_its_dedup_ids_while_these_are_younger_than_the_window
     newest = OffsetMap(0, secret=b"any", keys_max=10)
     build_offset_map(log.reader, newest, log.end_offset, lambda: None)
     terms = CleanerParameters(newest, 0, dedup_after_us, lambda: None)
-    plan = plan_rewrite(disk, [segment], terms)
+    plan = plan_rewrite(disk, segment, terms)
     assert plan.removed_count == 2
-    new = rewrite_segments(disk, [segment], plan, terms, time_before_us=0)
+    new = rewrite_segment(disk, segment, plan, terms, time_before_us=0)
     install_generation(disk, new)
     assert log.replace_segments([segment], new)
     first = FrameView.parse(read_all(log).frames[0])
@@ -156,6 +156,6 @@ def test_the_oldest_tombstone_that_stays_says_when_the_next_pass_is_due() -> Non
 
     def oldest(until_us: int) -> int:
         terms = CleanerParameters(newest, until_us, 0, lambda: None)
-        return plan_rewrite(disk, [log.segments[0]], terms).tombstone_us
+        return plan_rewrite(disk, log.segments[0], terms).tombstone_us
 
     assert [oldest(until_us) for until_us in (99, 100, 199, 200, 300)] == [100, 200, 200, 300, 0]
