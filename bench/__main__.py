@@ -8,7 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from bench.cluster import members, partitions, rolling
+from bench.cluster import copying, members, partitions, rolling
 from bench.harness.machine import facts
 from bench.harness.report import line, save, table
 from bench.harness.rows import Result, Work, measure
@@ -49,6 +49,7 @@ WORKS: list[Work] = [
     *past.WORKS,
     *export.WORKS,
     *members.WORKS,
+    *copying.WORKS,
     *partitions.WORKS,
     *rolling.WORKS,
     *security.WORKS,

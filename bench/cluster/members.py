@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import signal
@@ -13,7 +14,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import Any
 
 from bench.harness import frames
 from bench.harness.loader import http_answer_length, load
@@ -21,19 +21,21 @@ from bench.harness.rows import Place, Row, Work
 from bench.harness.servers import GOQ, STOP_S_MAX, Server, free_port
 from bench.harness.topics import fresh_topic, numbered_callers
 from bench.messages.batches import CONNECTIONS
-from bench.messages.latency import quantiles
+from bench.messages.latency import beside, publish_timed, quantiles, receive_goq
 
 PARTITIONS = 6
 TOPIC = "bench"
 _READY_S_MAX = 60.0
 _LOCAL = {"Goq-Local": "true"}
-_FRAMES = {"Content-Type": frames.FRAMES}
+FRAMES = {"Content-Type": frames.FRAMES}
 
 
 class Member(Server):
-    """One node of a cluster; :meth:`start` it, again after a kill."""
+    """One node of a cluster, of its first ones or to ``join`` them; :meth:`start` it."""
 
-    def __init__(self, name: str, folder: Path, peers: dict[str, str], secret: Path) -> None:
+    def __init__(
+        self, name: str, folder: Path, peers: dict[str, str], secret: Path, join: str = ""
+    ) -> None:
         self.folder = folder / name
         self.port = free_port()
         self._log = folder / f"{name}.log"
@@ -41,7 +43,8 @@ class Member(Server):
         others = ",".join(f"{peer}={address}" for peer, address in peers.items())
         self._command = [
             *(GOQ, "--json", "serve", "--data-dir", str(self.folder)),
-            *("--listen", f"127.0.0.1:{self.port}", *own, "--peers", others),
+            *("--listen", f"127.0.0.1:{self.port}", *own),
+            *(("--join", join) if join else ("--peers", others)),
             *("--cluster-secret-file", str(secret)),
         ]
 
@@ -66,6 +69,11 @@ class Member(Server):
         self.process.wait()
         assert self.process.stdout is not None
         self.process.stdout.close()
+
+    @property
+    def url(self) -> str:
+        """Where clients reach it."""
+        return f"http://127.0.0.1:{self.port}"
 
     def freeze(self) -> None:
         """Let it fall silent, as a host that stands still."""
@@ -111,15 +119,16 @@ class Member(Server):
 class Cluster:
     """Three nodes and a topic of six partitions, each with a replica on every node."""
 
-    def __init__(self, members: list[Member]) -> None:
+    def __init__(self, members: list[Member], secret: Path) -> None:
         self.members = members
+        self.secret = secret
 
     def make_topic(self, name: str) -> None:
         """Make a topic, with a replica on every node; return when all of it is led."""
-        _until(lambda: all(member.nodes_known() == 3 for member in self.members))
+        until(lambda: all(member.nodes_known() == 3 for member in self.members))
         body = json.dumps({"name": name, "partitions": PARTITIONS}).encode()
-        _until(lambda: self._has_made(body))
-        _until(lambda: len(self.leaders(name)) == PARTITIONS)
+        until(lambda: self._has_made(body))
+        until(lambda: len(self.leaders(name)) == PARTITIONS)
 
     def _has_made(self, body: bytes) -> bool:
         headers = {"Content-Type": "application/json"}
@@ -150,8 +159,9 @@ class Cluster:
         return all(each == logs[0] for each in logs)
 
 
-def _until(condition: Any) -> None:
-    until_s = time.monotonic() + _READY_S_MAX
+def until(condition: Callable[[], object], seconds_max: float = _READY_S_MAX) -> None:
+    """Wait until a condition holds; raise ``TimeoutError`` if it does not."""
+    until_s = time.monotonic() + seconds_max
     while not condition():
         if time.monotonic() > until_s:
             raise TimeoutError("the cluster is not ready")
@@ -171,7 +181,7 @@ def running_cluster(folder: Path) -> Iterator[Cluster]:
         for member in members:
             member.start()
             resources.enter_context(member)
-        cluster = Cluster(members)
+        cluster = Cluster(members, secret)
         cluster.make_topic(TOPIC)
         yield cluster
 
@@ -179,26 +189,36 @@ def running_cluster(folder: Path) -> Iterator[Cluster]:
 _number = iter(range(10**6))
 
 
-def _folder(place: Place) -> Path:
+def fresh_folder(place: Place) -> Path:
+    """Return where a cluster of its own may live."""
     return place.folder / f"cluster-{next(_number)}"
 
 
-def _rates(place: Place) -> tuple[float, float]:
+def _rates(place: Place) -> tuple[float, ...]:
     """Return messages a second of a node on its own, and of a cluster, loaded alike."""
-    requests = place.scaled(500, 50)
-    own = numbered_callers(fresh_topic(place.goq), CONNECTIONS, 1000, 1000)
-    alone = requests * 1000 / load(place.goq.port, own, requests, http_answer_length)
-    with running_cluster(_folder(place)) as cluster:
-        leaders = cluster.leaders(TOPIC)
-        ports = [leaders[number % PARTITIONS].port for number in range(CONNECTIONS)]
-        callers = numbered_callers(TOPIC, CONNECTIONS, 1000, 1000)
-        load(ports, callers, requests // 5, http_answer_length)
-        return alone, requests * 1000 / load(ports, callers, requests, http_answer_length)
+    with running_cluster(fresh_folder(place)) as cluster:
+        batches = _both_rates(place, cluster, CONNECTIONS, 1000, place.scaled(500, 50))
+        singles = _both_rates(place, cluster, 64, 1, place.scaled(30_000, 2000))
+    return *batches, *singles
+
+
+def _both_rates(
+    place: Place, cluster: Cluster, connections: int, batch: int, requests: int
+) -> tuple[float, float]:
+    own = numbered_callers(fresh_topic(place.goq), connections, batch, 1000)
+    load(place.goq.port, own, requests // 5, http_answer_length)
+    alone_s = load(place.goq.port, own, requests, http_answer_length)
+    leaders = cluster.leaders(TOPIC)
+    ports = [leaders[number % PARTITIONS].port for number in range(connections)]
+    callers = numbered_callers(TOPIC, connections, batch, 1000)
+    load(ports, callers, requests // 5, http_answer_length)
+    together_s = load(ports, callers, requests, http_answer_length)
+    return requests * batch / alone_s, requests * batch / together_s
 
 
 def _sequential(place: Place) -> tuple[float, float, float, float, float]:
     """Return quantiles of publishes and of metadata changes one by one, and the CPU at rest."""
-    with running_cluster(_folder(place)) as cluster:
+    with running_cluster(fresh_folder(place)) as cluster:
         time.sleep(2.0)
         rest_s = place.scaled(10, 3)
         before_s = [member.cpu_s() for member in cluster.members]
@@ -216,7 +236,7 @@ def _publish_times(cluster: Cluster, count: int) -> list[float]:
     times_ms: list[float] = []
     for _ in range(count):
         began_s = time.perf_counter()
-        connection.request("POST", f"/v1/topics/{TOPIC}/messages", body, _FRAMES)
+        connection.request("POST", f"/v1/topics/{TOPIC}/messages", body, FRAMES)
         response = connection.getresponse()
         answer = response.read()
         times_ms.append(1000 * (time.perf_counter() - began_s))
@@ -243,10 +263,22 @@ def _change_times(cluster: Cluster, count: int) -> list[float]:
     return times_ms
 
 
+def _deliveries(place: Place) -> tuple[float, float]:
+    """Publish through one node and receive through another; each leads some of the partitions."""
+    count = place.scaled(2000, 200)
+    with running_cluster(fresh_folder(place)) as cluster:
+        one, other, _ = cluster.members
+        written = str(fresh_folder(place))
+        publisher = beside(publish_timed, one.url, TOPIC, count, written, 100)
+        late_ms = asyncio.run(receive_goq(other.url, TOPIC, count))
+        publisher.join()
+    return quantiles(late_ms)
+
+
 def _failovers(place: Place) -> tuple[float, float]:
     """Kill the node that leads the most, again and again; return quantiles of seconds."""
     times_s: list[float] = []
-    with running_cluster(_folder(place)) as cluster:
+    with running_cluster(fresh_folder(place)) as cluster:
         for _ in range(place.scaled(20, 3)):
             [(victim, _)] = Counter(cluster.leaders(TOPIC).values()).most_common(1)
             times_s.append(_failover_s(cluster, victim, victim.kill))
@@ -258,7 +290,7 @@ def _failovers(place: Place) -> tuple[float, float]:
 def _silences(place: Place) -> tuple[float, float, float, float]:
     """Stop nodes without ending them, the controller every other time; return quantiles."""
     times_s: dict[bool, list[float]] = {True: [], False: []}
-    with running_cluster(_folder(place)) as cluster:
+    with running_cluster(fresh_folder(place)) as cluster:
         for number in range(place.scaled(40, 4)):
             is_controller = bool(number % 2)
             controller = cluster.controller()
@@ -275,8 +307,8 @@ def _silences(place: Place) -> tuple[float, float, float, float]:
 
 
 def _until_whole(cluster: Cluster) -> None:
-    _until(cluster.is_caught_up)
-    _until(lambda: len(cluster.leaders(TOPIC)) == PARTITIONS)
+    until(cluster.is_caught_up)
+    until(lambda: len(cluster.leaders(TOPIC)) == PARTITIONS)
     time.sleep(1.0)  # until all are in sync again
 
 
@@ -293,7 +325,7 @@ def _failover_s(cluster: Cluster, victim: Member, strike: Callable[[], None]) ->
             try:
                 member = others[(number + attempt) % 2]
                 path = f"/v1/topics/{TOPIC}/messages"
-                if member.ask("POST", path, body, _FRAMES)[0] < 300:
+                if member.ask("POST", path, body, FRAMES)[0] < 300:
                     ends_s.append(time.monotonic() - began_s)
                     return
             except OSError:
@@ -311,6 +343,8 @@ def _failover_s(cluster: Cluster, victim: Member, strike: Callable[[], None]) ->
 
 
 _BATCHES = f"batches of 1000, {CONNECTIONS} connections, 1 KB"
+_ACROSS = "published at one node, delivered at another, 100 a second"
+_SINGLES = "single messages, 64 connections, 1 KB"
 WORKS = [
     Work(
         [
@@ -319,21 +353,36 @@ WORKS = [
                 "cluster-rate",
                 f"{_BATCHES}: three nodes here, acknowledged by two",
                 "msg/s",
-                1 / 3,
+                1 / 2,
                 "cluster-alone",
+            ),
+            Row("cluster-singles-alone", f"{_SINGLES}: a node on its own", "msg/s"),
+            Row(
+                "cluster-singles",
+                f"{_SINGLES}: three nodes here, acknowledged by two",
+                "msg/s",
+                1 / 2,
+                "cluster-singles-alone",
             ),
         ],
         _rates,
     ),
     Work(
         [
-            Row("cluster-p50", "three nodes, publishes one by one: p50", "ms", 5, at_most=True),
-            Row("cluster-p99", "three nodes, publishes one by one: p99", "ms"),
+            Row("cluster-p50", "three nodes, publishes one by one: p50", "ms", 0.8, at_most=True),
+            Row("cluster-p99", "three nodes, publishes one by one: p99", "ms", 4, at_most=True),
             Row("cluster-agree-p50", "three nodes, a change of metadata: p50", "ms"),
             Row("cluster-agree-p99", "three nodes, a change of metadata: p99", "ms"),
-            Row("cluster-idle", "three nodes at rest: CPU of each", "% of a core", 2, at_most=True),
+            Row("cluster-idle", "three nodes at rest: CPU of each", "% of a core", 1, at_most=True),
         ],
         _sequential,
+    ),
+    Work(
+        [
+            Row("cluster-delivered-p50", f"{_ACROSS}: p50", "ms", 2, at_most=True),
+            Row("cluster-delivered-p99", f"{_ACROSS}: p99", "ms"),
+        ],
+        _deliveries,
     ),
     Work(
         [

@@ -11,9 +11,10 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
-from bench.cluster.members import Cluster, Member, _until, running_cluster
+from bench.cluster.members import FRAMES, Cluster, Member, running_cluster, until
 from bench.harness import frames
 from bench.harness.rows import Place, Row, Work
 
@@ -24,7 +25,6 @@ _POLL_S = 0.05
 _START_POLL_S = 0.2
 _JSON = {"Content-Type": "application/json"}
 _LOCAL = {"Goq-Local": "true"}
-_FRAMES = {"Content-Type": frames.FRAMES}
 
 
 class _Partitions:
@@ -76,7 +76,7 @@ class _Partitions:
             path = f"/v1/topics/{topic}/messages"
             for number in range(_TOPIC_PARTITIONS):
                 body = frames.anonymous_body([b"one"], number)
-                _until(lambda p=path, b=body: member.ask("POST", p, b, _FRAMES)[0] < 300)
+                until(partial(_is_taken, member, path, body))
 
     def whole(self) -> bool:
         """Whether every node is up and no partition lacks a replica in sync."""
@@ -89,6 +89,10 @@ class _Partitions:
             for topic in shown["topics"]
             for partition in topic["partitions"]
         )
+
+
+def _is_taken(member: Member, path: str, body: bytes) -> bool:
+    return member.ask("POST", path, body, FRAMES)[0] < 300
 
 
 def _open_files(member: Member) -> int:
@@ -138,7 +142,7 @@ def _failover(cluster: Cluster, partitions: _Partitions, victim: Member) -> tupl
     used_s = sum(member.cpu_s() for member in others) - before_s
     partitions.publish_to_each(others[0])
     victim.start()
-    _until(partitions.whole)
+    until(partitions.whole)
     time.sleep(_SETTLED_S)
     partitions.wait_led(cluster.members)
     return took_s, used_s

@@ -16,9 +16,9 @@ from bench.cluster.members import (
     TOPIC,
     Cluster,
     Member,
-    _folder,
-    _until,
+    fresh_folder,
     running_cluster,
+    until,
 )
 from bench.harness.rows import Place, Row, Work
 from goq.client import Client
@@ -84,7 +84,7 @@ def _is_whole(cluster: Cluster) -> bool:
 def _restart(cluster: Cluster, member: Member) -> None:
     member.stop()
     member.start()
-    _until(lambda: _is_whole(cluster))
+    until(lambda: _is_whole(cluster))
 
 
 def _pauses(place: Place) -> tuple[float, float, float]:
@@ -92,7 +92,7 @@ def _pauses(place: Place) -> tuple[float, float, float]:
     producing: list[float] = []
     consuming: list[float] = []
     rounds_s: list[float] = []
-    with running_cluster(_folder(place)) as cluster:
+    with running_cluster(fresh_folder(place)) as cluster:
         urls = [f"http://127.0.0.1:{member.port}" for member in cluster.members]
         producers = [_Clocked(urls, _produce) for _ in range(_CLIENTS)]
         consumers = [_Clocked(urls, _consume) for _ in range(_CLIENTS)]
