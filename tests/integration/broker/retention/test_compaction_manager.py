@@ -13,6 +13,7 @@ import pytest
 
 from goq.broker.broker import Broker
 from goq.broker.events.replay import read_events
+from goq.broker.partition.compactor import CompactionResources
 from goq.broker.topic.publisher import PublishedMessage, RoutedMessage
 from goq.broker.topic.topic import Topic
 from goq.clock import ManualClock
@@ -145,6 +146,24 @@ def test_a_tombstone_stays_for_its_time_and_goes_at_it(tmp_path: Path) -> None:
             assert await compacted(broker) == 1
             assert served(topic) == {2: (b"b", b"1")}
             assert broker.compaction_manager._due_in_s() is None
+
+    run(work())
+
+
+def test_the_oldest_tombstone_of_all_segments_says_when_the_next_pass_is_due(
+    tmp_path: Path,
+) -> None:
+    async def work() -> None:
+        clock = ManualClock()
+        async with by_hand(tmp_path, clock=clock, **COMPACT) as broker:
+            topic = await broker.topic_admin.create("t")
+            for key in (b"a", b"b", b"c"):
+                await put(topic, (key, None))
+                await seal(topic)
+                clock.advance_ms(60_000)
+            assert await compacted(broker) == 0
+            due_us = topic.partitions[0].compactor.due_us(topic.settings)
+            assert due_us == clock.wall_us() - 3 * 60_000_000 + HOUR_US
 
     run(work())
 
@@ -315,6 +334,22 @@ def test_nothing_is_left_of_old_generations(tmp_path: Path) -> None:
             report = verify_log(broker._disk, log.directory)
             assert not report.damage
             assert report.messages == 60
+
+    run(work())
+
+
+def test_small_segments_become_one_and_the_active_one_stays_apart(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with by_hand(tmp_path, **COMPACT) as broker:
+            topic = await broker.topic_admin.create("t")
+            for key in (b"a", b"b", b"c"):
+                await put(topic, (key, b"1"))
+                await seal(topic)
+            await put(topic, (b"d", b"1"))
+            await compacted(broker)
+            found = message_log(topic.partitions[0]).segments
+            assert [(s.base_offset, s.end_offset) for s in found] == [(0, 3), (3, 4)]
+            assert len(served(topic)) == 4
 
     run(work())
 
@@ -520,6 +555,34 @@ def test_a_topic_may_be_deleted_and_the_node_stopped_in_the_middle_of_a_pass(
             await passing
             assert not (tmp_path / "topics" / "first").exists()
             assert served(broker.topic("second")) == {1: (b"a", b"2")}
+
+    run(work())
+
+
+def test_a_pass_that_is_stopped_ends_at_the_next_frame_and_is_the_last(tmp_path: Path) -> None:
+    async def work() -> None:
+        disk = BrokenDisk()
+        async with by_hand(tmp_path, disk=disk, **COMPACT) as broker:
+            topic = await broker.topic_admin.create("t")
+            compactor = topic.partitions[0].compactor
+            await put(topic, *[(b"a", bytes(1000))] * 20)
+            await seal(topic)
+            means = CompactionResources(broker.executor, bytes(16), keys_max=100)
+            assert await compactor.is_due(topic.settings, means)
+            disk.hold("t/0/messages", operation="read")
+            passing = asyncio.create_task(compactor.run(topic.settings, means))
+            await until(disk.holding.is_set)
+            stopping = asyncio.create_task(compactor.stop())
+            await asyncio.sleep(0.01)
+            assert not stopping.done(), "it waits for the pass"
+            disk.release()
+            await stopping
+            assert await passing == 0
+            assert message_log(topic.partitions[0]).segments[0].generation == 0
+            assert not list(tmp_path.rglob("*.new"))
+            assert not await compactor.is_due(topic.settings, means)
+            assert await compactor.run(topic.settings, means) == 0
+            assert len(served(topic)) == 20
 
     run(work())
 

@@ -8,7 +8,7 @@ import pytest
 
 from goq import limits
 from goq.errors import CorruptData
-from goq.frame.encoder import Columns, encode_frame
+from goq.frame.encoder import Columns, ProducerMark, encode_frame
 from goq.frame.header import FrameHeader, parse_header
 from goq.frame.view import FrameView
 from goq.storage.compaction import segment_rewriter
@@ -130,19 +130,58 @@ def test_a_frame_stays_for_its_dedup_ids_while_these_are_younger_than_the_window
     append(log, [encode_frame(Columns([b"a", b"b"], [b"k", b"l"], dedup_ids=ids))], time_us=100)
     append(log, [encode_frame(Columns([b"c", b"d"], [b"k", b"l"]))], time_us=200)
     log.roll()
-    segment = log.segments[0]
-    newest = OffsetMap(0, secret=b"any", keys_max=10)
-    build_offset_map(log.reader, newest, log.end_offset, lambda: None)
-    terms = CleanerParameters(newest, 0, dedup_after_us, lambda: None)
-    plan = plan_rewrite(disk, segment, terms)
-    assert plan.removed_count == 2
-    new = rewrite_segment(disk, segment, plan, terms, time_before_us=0)
-    install_generation(disk, new)
-    assert log.replace_segments([segment], new)
+    compact(disk, log, dedup_after_us=dedup_after_us)
     first = FrameView.parse(read_all(log).frames[0])
     found = first.columns(0, 2).dedup_ids
     assert (list(found or []) == ids) is keeps_ids
     assert list(first.kept(0, 2)) == [False, False]
+
+
+def test_dedup_ids_of_a_frame_that_stays_for_its_producer_go_with_the_window() -> None:
+    disk = SimulatedDisk()
+    log = Log.open(DIRECTORY, disk, LogConfig(columns=True))
+    columns = Columns([b"a"], [b"k"], dedup_ids=[bytes([1]) * 16])
+    append(log, [encode_frame(columns, producer=ProducerMark(7, 1, 0))], time_us=100)
+    append(log, [encode_frame(Columns([b"b"], [b"k"]))], time_us=200)
+    log.roll()
+    for dedup_after_us, has_ids in ((99, True), (99, True), (100, False), (100, False)):
+        compact(disk, log, dedup_after_us=dedup_after_us)
+        first = FrameView.parse(read_all(log).frames[0])
+        assert first.header.producer_id == 7
+        assert (first.columns(0, 1).dedup_ids is not None) is has_ids
+
+
+def compact(disk: SimulatedDisk, log: Log, *, dedup_after_us: int = 0) -> None:
+    """Rewrite the first segment, whatever it loses."""
+    segment = log.segments[0]
+    newest = OffsetMap(0, secret=b"any", keys_max=1000)
+    build_offset_map(log.reader, newest, log.end_offset, lambda: None)
+    terms = CleanerParameters(newest, 0, dedup_after_us, lambda: None)
+    plan = plan_rewrite(disk, segment, terms)
+    time_before_us = log.reader.max_time_us_before(segment)
+    new = rewrite_segment(disk, segment, plan, terms, time_before_us=time_before_us)
+    install_generation(disk, new)
+    assert log.replace_segments([segment], new)
+
+
+@pytest.mark.parametrize("is_damaged", [False, True], ids=["sound", "damaged"])
+def test_the_index_of_a_rewritten_segment_is_that_which_its_file_gives(is_damaged: bool) -> None:
+    disk = SimulatedDisk()
+    log = Log.open(DIRECTORY, disk, LogConfig(columns=True))
+    for number in range(60):
+        columns = Columns([bytes(1000)], [b"%d" % (number % 50)])
+        append(log, [encode_frame(columns)], time_us=100 + number)
+    log.roll()
+    if is_damaged:
+        size_bytes = log.segments[0].size_bytes
+        for place in (size_bytes // 2, size_bytes - 1):
+            disk.flip(log.segments[0].path, place, 1)
+    compact(disk, log)
+    made = log.segments[0].load_index(disk)
+    assert len(made) > 5
+    rebuilt = log.segments[0]._rebuilt_index(disk, 0)
+    assert made.pack(made.last()) == rebuilt.pack(rebuilt.last())
+    assert made.has_bad_region is rebuilt.has_bad_region is is_damaged
 
 
 def test_the_oldest_tombstone_that_stays_says_when_the_next_pass_is_due() -> None:
