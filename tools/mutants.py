@@ -270,7 +270,7 @@ class ProcessGroups:
 
     def __init__(self) -> None:
         self._processes = set[subprocess.Popen[bytes]]()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a second signal may come while the first one ends them
         self._has_ended = False
 
     @contextmanager

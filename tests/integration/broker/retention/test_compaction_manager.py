@@ -17,7 +17,7 @@ from goq.broker.partition.compactor import CompactionResources
 from goq.broker.topic.publisher import PublishedMessage, RoutedMessage
 from goq.broker.topic.topic import Topic
 from goq.clock import ManualClock
-from goq.config.topic import Cleanup
+from goq.config.topic import Cleanup, TopicSettings
 from goq.delivery.events.event import Cause, Compacted, Skipped
 from goq.frame.encoder import Columns, ProducerMark, encode_frame
 from goq.frame.hashes import dedup_hash
@@ -583,6 +583,34 @@ def test_a_pass_that_is_stopped_ends_at_the_next_frame_and_is_the_last(tmp_path:
             assert not await compactor.is_due(topic.settings, means)
             assert await compactor.run(topic.settings, means) == 0
             assert len(served(topic)) == 20
+
+    run(work())
+
+
+def test_a_pass_without_progress_is_not_repeated_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work() -> None:
+        async with by_hand(tmp_path, **COMPACT) as broker:
+            topic = await broker.topic_admin.create("t")
+            await put(topic, (b"a", b"1"), (b"a", b"2"))
+            await seal(topic)
+            compactor, passes = topic.partitions[0].compactor, list[CleanerCheckpoint | None]()
+            run_pass = compactor.run
+
+            async def counted(settings: TopicSettings, means: CompactionResources) -> int:
+                assert len(passes) < 3, "nothing is left to do"
+                passes.append(compactor.progress)
+                return await run_pass(settings, means)
+
+            async def is_due(settings: TopicSettings, means: CompactionResources) -> bool:
+                compactor.progress = compactor.progress or CleanerCheckpoint()
+                return True
+
+            monkeypatch.setattr(compactor, "run", counted)
+            monkeypatch.setattr(compactor, "is_due", is_due)
+            assert await compacted(broker) == 1
+            assert passes == [CleanerCheckpoint(), CleanerCheckpoint(2)]
 
     run(work())
 

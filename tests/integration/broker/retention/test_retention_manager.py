@@ -443,3 +443,26 @@ def test_a_partition_or_topic_that_is_gone_keeps_the_others_from_nothing(tmp_pat
             await broker.retention_manager.apply()
 
     run(main())
+
+
+@pytest.mark.parametrize("is_closed", [False, True], ids=["there", "gone"])
+def test_a_failure_in_a_partition_that_is_there_is_logged_and_tried_again_in_a_minute(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, is_closed: bool
+) -> None:
+    async def main() -> None:
+        clock = ManualClock()
+        async with broker_on(tmp_path, clock=clock) as broker:
+            topic = await broker.topic_admin.create("t")
+
+            async def fail() -> int | None:
+                if is_closed:
+                    await broker.topic_admin.delete("t")
+                raise RuntimeError("a segment is not as it was")
+
+            (partition,) = topic.partitions
+            again_us = await broker.retention_manager._run_logged(topic, partition, fail)
+            assert again_us == clock.wall_us() + 60 * SECOND_US
+            logged = [each for each in caplog.messages if "retention failed" in each]
+            assert len(logged) == (not is_closed)
+
+    run(main())
