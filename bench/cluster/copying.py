@@ -104,7 +104,7 @@ def _joins(place: Place) -> tuple[float, float, float, float]:
         with Client([member.url for member in cluster.members]) as client:
             client.create_topic(_PROBE, PARTITIONS)
             _fill(cluster, place.scaled(5000, 200) * 1_000_000)
-            for name in ("n4", "n5"):
+            for nodes, name in ((4, "n4"), (5, "n5")):
                 peers = {name: f"127.0.0.1:{free_port()}"}
                 member = Member(name, first.folder.parent, peers, cluster.secret, first.url)
                 written = fresh_folder(place)
@@ -112,10 +112,10 @@ def _joins(place: Place) -> tuple[float, float, float, float]:
                     began_s = time.monotonic()
                     member.start()
                     resources.enter_context(member)
-                    until(partial(_is_whole, client))
+                    until(partial(_is_whole, client, nodes))
                     client.rebalance()
                     time.sleep(1.0)
-                    until(partial(_is_whole, client), _DONE_S_MAX)
+                    until(partial(_is_whole, client, nodes), _DONE_S_MAX)
                     taken_s = time.monotonic() - began_s
                 figures += [taken_s, quantiles(json.loads(written.read_text()))[1]]
                 if not _size_bytes(member):
@@ -123,10 +123,10 @@ def _joins(place: Place) -> tuple[float, float, float, float]:
     return figures[0], figures[1], figures[2], figures[3]
 
 
-def _is_whole(client: Client) -> bool:
-    shown = client.describe_cluster()
-    is_up = all(node.status == "up" for node in shown.nodes)
-    return is_up and not shown.under_replicated and not shown.moves
+def _is_whole(client: Client, nodes: int) -> bool:
+    shown = client.describe_cluster(lag=True)
+    are_up = [node.status for node in shown.nodes] == ["up"] * nodes
+    return are_up and not shown.under_replicated and not shown.moves
 
 
 WORKS = [

@@ -198,22 +198,24 @@ def _rates(place: Place) -> tuple[float, ...]:
     """Return messages a second of a node on its own, and of a cluster, loaded alike."""
     with running_cluster(fresh_folder(place)) as cluster:
         batches = _both_rates(place, cluster, CONNECTIONS, 1000, place.scaled(500, 50))
-        singles = _both_rates(place, cluster, 64, 1, place.scaled(30_000, 2000))
+        singles = _both_rates(place, cluster, 64, 1, place.scaled(20_000, 2000))
     return *batches, *singles
 
 
 def _both_rates(
     place: Place, cluster: Cluster, connections: int, batch: int, requests: int
 ) -> tuple[float, float]:
-    own = numbered_callers(fresh_topic(place.goq), connections, batch, 1000)
-    load(place.goq.port, own, requests // 5, http_answer_length)
-    alone_s = load(place.goq.port, own, requests, http_answer_length)
-    leaders = cluster.leaders(TOPIC)
+    own = fresh_topic(place.goq)
+    name = f"bench-{batch}"
+    cluster.make_topic(name)
+    leaders = cluster.leaders(name)
     ports = [leaders[number % PARTITIONS].port for number in range(connections)]
-    callers = numbered_callers(TOPIC, connections, batch, 1000)
-    load(ports, callers, requests // 5, http_answer_length)
-    together_s = load(ports, callers, requests, http_answer_length)
-    return requests * batch / alone_s, requests * batch / together_s
+    rates: list[float] = []
+    for topic, served in ((own, place.goq.port), (name, ports)):
+        callers = numbered_callers(topic, connections, batch, 1000)
+        load(served, callers, requests // 5, http_answer_length)
+        rates.append(requests * batch / load(served, callers, requests, http_answer_length))
+    return rates[0], rates[1]
 
 
 def _sequential(place: Place) -> tuple[float, float, float, float, float]:
