@@ -14,6 +14,7 @@ from goq.broker.retention.archive_uploader import ArchiveUploader
 from goq.errors import Unavailable
 from goq.storage.archive.store_cache import StoreCache
 from goq.storage.archive.tiered_disk import TieredDisk
+from goq.storage.node_db import ArchiveRow
 from tests.support.storage.disk import SimulatedDisk
 
 ROOT = Path("/data/archive")
@@ -75,3 +76,13 @@ def test_a_failure_is_counted_each_time_and_logged_once_until_it_is_over(
     run(uploader)
     assert uploader.failures == len(pauses_s) == 4
     assert caplog.messages == [*told, "the archive's store answers again", *told]
+
+
+def test_a_segment_that_expires_waits_for_no_move_any_more() -> None:
+    uploader = Trying([])
+    for base, size_bytes in ((0, 100), (10, 30)):
+        row = ArchiveRow("t", 0, "messages", base, base + 10, 1000, size_bytes, 1, 1, 9, 4)
+        uploader.add(row, uploader._root / f"{base}.log.zst")
+    assert uploader.waiting_bytes == 130
+    uploader.expire(row, uploader._root / "10.log.zst")
+    assert uploader.waiting_bytes == 100

@@ -221,7 +221,12 @@ def test_what_is_beyond_the_total_retention_goes_from_list_and_manifest() -> Non
         live_bytes = {0: rows[0].size_bytes + 11, 1: 10}
         assert await node.archive.expire("t", SETTINGS, START_US, live_bytes) == 0
         assert await node.archive.expire("unknown", settings, START_US, live_bytes) == 0
+        for each in rows:
+            node.archive.segments.segment(each, has_columns=False).load_index(node.archive.disk)
+        loaded = node.archive.segments.indexes
+        assert len(loaded) == 4
         assert await node.archive.expire("t", settings, START_US, live_bytes) == 2
+        assert len(loaded) == 2
         assert list(node.archive.segments.rows(ONE, "messages")) == rows[2:]
         assert list(node.archive.segments.rows(TWO, "messages")) == kept
         assert node.metadata.archive.keys() == {each[:4] for each in [*rows[2:], *kept]}

@@ -211,6 +211,16 @@ def test_a_step_has_its_time_also_where_the_clock_was_set_back() -> None:
     ]
 
 
+@pytest.mark.parametrize(("published_us", "expected_us"), [(7_450, 7_450), (6_999, 7_000)])
+def test_a_message_that_is_due_in_the_millisecond_of_the_step_before_is_not_due_before_it(
+    published_us: int, expected_us: int
+) -> None:
+    published = PublishRecord(OFFSET, published_us, due_ms=7)
+    found = timeline(Matured(7, 100), published=published)
+    assert names(found)[-1] == "MATURED"
+    assert found.steps[-1].time_us == expected_us
+
+
 def test_a_message_is_archived_when_it_left_the_log() -> None:
     archived = timeline(LEASED, Trimmed(11), Trimmed(90), Reset("g", 50), archived_us=1)
     assert [(step.name, step.time_us) for step in archived.steps][2:] == [(StepName.ARCHIVED, 1)]
