@@ -13,7 +13,7 @@ from goq import limits
 from goq.broker.broker import Broker
 from goq.broker.metadata import LocalMetadata
 from goq.broker.partition.partition import Partition
-from goq.broker.runtime.metrics import GroupCounters, TopicCounts
+from goq.broker.runtime.metrics import GroupCounters, Rates, RecentTotals, TopicCounts
 from goq.broker.topic import topic as topic_module
 from goq.broker.topic.publisher import ANY_PARTITION, RoutedMessage
 from goq.clock import ManualClock
@@ -447,6 +447,31 @@ def test_a_topic_counts_what_is_published_delivered_and_settled_in_it(tmp_path: 
             assert rates.published_per_s == pytest.approx(4 / rates.window_s)
             assert rates.published_bytes_per_s == pytest.approx(size_bytes / rates.window_s)
             assert rates.delivered_per_s == pytest.approx(4 / rates.window_s)
+            assert rates.acked_per_s == pytest.approx(2 / rates.window_s)
+
+    run(main())
+
+
+def test_publishes_deliveries_and_acks_each_count_in_the_rates_of_a_topic_at_rest(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        async with broker_on(tmp_path) as broker:
+            topic = await broker.topic_admin.create("t", 1)
+
+            def rates_of_rest() -> Rates:
+                rates = topic.stats.rates(asyncio.get_running_loop().time())
+                topic.stats._recent = RecentTotals()  # as after a minute without events
+                return rates
+
+            await publish(topic, b"a", b"b")
+            rates = rates_of_rest()
+            assert rates.published_per_s == pytest.approx(2 / rates.window_s)
+            found = await topic.receiver.receive("g", options(2))
+            rates = rates_of_rest()
+            assert rates.delivered_per_s == pytest.approx(2 / rates.window_s)
+            await ack(topic, "g", found)
+            rates = rates_of_rest()
             assert rates.acked_per_s == pytest.approx(2 / rates.window_s)
 
     run(main())
