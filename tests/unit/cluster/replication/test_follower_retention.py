@@ -129,6 +129,32 @@ def test_what_cannot_be_archived_is_kept_and_tried_again(fault: Exception) -> No
     run(test())
 
 
+def test_pauses_double_up_to_a_bound_and_begin_anew_after_a_success(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(follower_retention, "_PAUSE_S_MIN", 1.0)
+    monkeypatch.setattr(follower_retention, "_PAUSE_S_MAX", 5.0)
+
+    async def test() -> None:
+        node = Node(segments=1)
+        node.faults = [StorageFull("full")] * 5
+        pauses_s: list[float] = []
+
+        async def pause(seconds: float) -> None:
+            pauses_s.append(seconds)
+
+        async def remove(_key: PartitionKey, log: str, _segments: list[Segment]) -> None:
+            if log == "messages":
+                node.faults = [StorageFull("full")] * 2
+
+        monkeypatch.setattr(node.retention, "_pause", pause)
+        monkeypatch.setattr(node.retention._manifest, "remove", remove)
+        await until(lambda: node.retention.is_done)
+        assert pauses_s == [1, 2, 4, 5, 5, 1, 2]
+
+    run(test())
+
+
 def test_a_segment_that_can_be_repaired_waits_for_that_before_it_is_archived() -> None:
     async def test() -> None:
         node = Node(is_archived=True, segments=2)

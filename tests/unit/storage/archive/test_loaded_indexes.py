@@ -80,3 +80,16 @@ def test_archived_segments_take_little_memory_until_they_are_read_and_once_they_
         for segment in segments:
             segment.unload_index()
         assert held_bytes() < 1000 * count
+
+
+def test_a_segment_that_loads_its_index_again_counts_with_its_size_now() -> None:
+    loaded = LoadedIndexes()
+    first, second = Segment(Path("/a"), 0), Segment(Path("/a"), 10)
+    loaded.on_load(first, 1000)
+    loaded.on_load(second, 10)
+    one_bytes = loaded.size_bytes
+    loaded.on_load(first, 1000)
+    assert (len(loaded), loaded.size_bytes) == (2, one_bytes)
+    loaded.forget(first)
+    loaded.forget(second)
+    assert (len(loaded), loaded.size_bytes) == (0, 0)

@@ -76,6 +76,24 @@ def test_reading_an_old_place_costs_no_more_than_reading_a_new_one() -> None:
     assert max(costs) <= 4 * limits.INDEX_INTERVAL_BYTES
 
 
+def test_an_index_up_to_a_checkpoint_is_the_stored_one_only_if_that_ends_there() -> None:
+    disk = SimulatedDisk()
+    log = Log.open(DIRECTORY, disk)
+    frame = frame_of([bytes(1000)])
+    for number in range(30):
+        append(log, [frame], time_us=number)
+    log.roll()
+    segment = log.segments[0]
+    size_bytes = segment.size_bytes // 30
+    for frames in (9, 30):
+        before = disk.bytes_read
+        found = segment.index_up_to(disk, frames * size_bytes, time_before_us=0)
+        last = found.last()
+        assert (last.position, last.offset) == (frames * size_bytes, frames)
+        is_stored = disk.bytes_read - before < 2 * size_bytes
+        assert is_stored is (frames == 30)
+
+
 def test_a_reading_keeps_to_its_bounds() -> None:
     log = Log.open(DIRECTORY, SimulatedDisk())
     for _ in range(20):

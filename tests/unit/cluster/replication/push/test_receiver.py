@@ -154,6 +154,23 @@ def test_a_round_ends_where_the_leader_begins_a_segment_and_the_sealed_one_is_re
     run(steps)
 
 
+def test_the_sealed_segment_of_one_of_several_partitions_is_recorded() -> None:
+    async def steps(at: Receiver) -> None:
+        key = PartitionKey("u", 2, 0)
+        logs = PartitionLogs(*(Log.open(Path("/other") / name, at.disk) for name in ("m", "e")))
+        followers: Any = at.pushes._followers
+        followers[key] = FollowerReplica(key, 3, logs, Log.open)
+        at.push(1, [frame(0)])
+        at.push(2, [frame(2)], base=2)
+        at.push(3, [frame(0)], key=key)
+        for _ in range(2):
+            await at.turn()
+        assert at.sent == [encode_stored(SESSION, number) for number in (1, 3)]
+        assert (at.recorded, logs.messages.end_offset) == ([0], 2)
+
+    run(steps)
+
+
 def test_a_push_without_frames_moves_the_watermark_at_once() -> None:
     async def steps(at: Receiver) -> None:
         at.push(1, [], safe=0, start=0)
