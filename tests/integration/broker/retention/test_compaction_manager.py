@@ -13,6 +13,7 @@ import pytest
 
 from goq.broker.broker import Broker
 from goq.broker.events.replay import read_events
+from goq.broker.log.pending_appends import PendingAppends
 from goq.broker.partition.compactor import CompactionResources
 from goq.broker.topic.publisher import PublishedMessage, RoutedMessage
 from goq.broker.topic.topic import Topic
@@ -375,6 +376,48 @@ def test_what_is_deleted_while_it_is_merged_stays_deleted(tmp_path: Path, step: 
             assert names == {segment.path.name.partition(".")[0] for segment in log.segments}
         async with by_hand(tmp_path, metadata=metadata, **COMPACT) as broker:
             assert served(broker.topic("t")) == {1: (b"b", b"1"), 2: (b"c", b"1")}
+
+    run(work())
+
+
+def test_neighbours_of_which_one_was_deleted_meanwhile_are_not_merged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        disk = BrokenDisk()
+        async with by_hand(tmp_path, disk=disk, **COMPACT) as broker:
+            topic = await broker.topic_admin.create("t")
+            for number in range(4):  # of which two fit into a segment
+                await put(topic, (b"%d" % number, bytes(24_000)))
+                await seal(topic)
+            disk.hold(f"t/0/messages/{0:020}.1.", operation="rename")
+            passing = asyncio.create_task(compacted(broker))
+            await until(disk.holding.is_set)
+            await trim(topic.partitions[0], 3)
+            disk.release()
+            assert await passing == 0
+            assert list(served(topic)) == [3]
+            assert "compaction failed" not in caplog.text
+
+    run(work())
+
+
+def test_what_is_not_on_all_replicas_yet_is_neither_rewritten_nor_merged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work() -> None:
+        async with by_hand(tmp_path, **COMPACT) as broker:
+            topic = await broker.topic_admin.create("t")
+            for keys in ((b"a", b"b"), (b"c", b"d"), (b"e", b"f")):
+                await put(topic, *[(key, b"1") for key in keys])
+                await seal(topic)
+            log = message_log(topic.partitions[0])
+            for replicated_to, bases in ((3, [0, 2, 4, 6]), (4, [0, 4, 6]), (6, [0, 6])):
+                monkeypatch.setattr(PendingAppends, "replicated_to", replicated_to)
+                topic.partitions[0].compactor.progress = CleanerCheckpoint()
+                await compacted(broker)
+                assert [segment.base_offset for segment in log.segments] == bases
+            assert len(served(topic)) == 6
 
     run(work())
 
