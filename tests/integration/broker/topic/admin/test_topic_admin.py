@@ -177,6 +177,24 @@ def test_a_dead_letter_topic_is_made_after_its_source_and_grows_with_it(tmp_path
     run(test())
 
 
+def test_a_topic_for_copies_is_made_only_once_all_topics_of_the_node_are_known(
+    tmp_path: Path,
+) -> None:
+    async def test() -> None:
+        async with broker_on(tmp_path) as broker:
+            source = await broker.topic_admin.create("t", 1)
+            broker._started.clear()  # as while the topics are opened
+            making = asyncio.ensure_future(broker.topic_admin.target(source, "t.dlq", 0))
+            await asyncio.wait([making], timeout=0.2)  # it would take a hundredth of a second
+            assert not making.done()
+            assert "t.dlq" not in broker.topics
+            broker._started.set()
+            await making
+            assert "t.dlq" in broker.topics
+
+    run(test())
+
+
 def test_a_shared_dead_letter_topic_has_the_one_partition_that_is_needed(tmp_path: Path) -> None:
     async def test() -> None:
         async with broker_on(tmp_path) as broker:
