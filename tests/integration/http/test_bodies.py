@@ -14,6 +14,7 @@ from goq.http.message import Request, Response
 from goq.http.request_parser import RequestParser
 from tests.support.api.http_harness import chunked, describe, echo, get, post, serving
 from tests.support.eventually import until
+from tests.support.storage.memory import tracing
 
 EXPECT = "Expect: 100-continue"
 
@@ -240,15 +241,12 @@ def test_the_end_of_a_large_body_copies_none_of_what_came_before(
     parser.feed(
         b"POST / HTTP/1.1\r\nHost: test\r\nContent-Length: %d\r\n\r\n" % (count * len(piece))
     )
-    tracemalloc.start()
-    try:
+    with tracing():
         for _ in range(count - 1):
             parser.feed(piece)
         before_bytes, _ = tracemalloc.get_traced_memory()
         tracemalloc.reset_peak()
         parser.feed(piece)
         _, peak_bytes = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
     assert parser.requests[0].body == piece * count
     assert peak_bytes - before_bytes < count * len(piece) // 2

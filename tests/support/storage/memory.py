@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import tracemalloc
 from collections.abc import Callable, Iterator
 
@@ -24,15 +25,26 @@ def memory_below(file: str) -> Iterator[Callable[[], int]]:
 
 
 @contextlib.contextmanager
+def tracing(calls: int = 1) -> Iterator[None]:
+    """Trace memory, without what the end of the garbage of earlier tests would get meanwhile."""
+    gc.collect()
+    gc.disable()
+    tracemalloc.start(calls)
+    try:
+        yield
+    finally:
+        tracemalloc.stop()
+        gc.enable()
+
+
+@contextlib.contextmanager
 def _traced(pattern: str, calls: int) -> Iterator[Callable[[], int]]:
     only = tracemalloc.Filter(inclusive=True, filename_pattern=pattern, all_frames=True)
 
     def held_bytes() -> int:
+        gc.collect()
         traces = tracemalloc.take_snapshot().filter_traces([only]).traces
         return sum(trace.size for trace in traces)
 
-    tracemalloc.start(calls)
-    try:
+    with tracing(calls):
         yield held_bytes
-    finally:
-        tracemalloc.stop()

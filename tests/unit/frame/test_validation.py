@@ -19,6 +19,7 @@ from goq.frame.validation import check_delivery, check_frame
 from goq.frame.view import FrameView
 from tests.support.frame.cases import GOLDEN, Batch, event_frame, resealed
 from tests.support.storage.keys import with_key_hashes
+from tests.support.storage.memory import tracing
 
 EVERY = GOLDEN["every-column"].encode()
 
@@ -382,13 +383,12 @@ def test_a_bomb_costs_no_memory() -> None:
     import tracemalloc
 
     frame = zstd_frame(BOMB, 1000)
-    tracemalloc.start()
-    with pytest.raises(InvalidFrame):
-        check(frame)
-    with pytest.raises(TooLarge):
-        check(zstd_frame(BOMB, 2**28))
-    assert tracemalloc.get_traced_memory()[1] < 1_000_000
-    tracemalloc.stop()
+    with tracing():
+        with pytest.raises(InvalidFrame):
+            check(frame)
+        with pytest.raises(TooLarge):
+            check(zstd_frame(BOMB, 2**28))
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000
 
 
 # Every limit, on both sides

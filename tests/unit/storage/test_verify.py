@@ -17,6 +17,7 @@ from goq.storage.node_db import NodeDb, SegmentRow, TopicRow
 from goq.storage.verification import DataDirReport, LogReport, verify_data_dir, verify_log
 from tests.support.storage.disk import SimulatedDisk
 from tests.support.storage.logs import DIRECTORY, append, frame_of, read_all
+from tests.support.storage.memory import tracing
 
 FRAME = frame_of([b"a message"] * 3)
 SEGMENT = DIRECTORY / "00000000000000000000.log"
@@ -149,10 +150,9 @@ def test_memory_is_bounded_by_the_chunk_not_by_the_log() -> None:
     log = Log.open(DIRECTORY, disk)
     for _ in range(100):
         append(log, [frame_of([bytes(100_000)])])
-    tracemalloc.start()
-    assert verify_log(disk, DIRECTORY).frames == 100
-    assert tracemalloc.get_traced_memory()[1] < 5_000_000
-    tracemalloc.stop()
+    with tracing():
+        assert verify_log(disk, DIRECTORY).frames == 100
+        assert tracemalloc.get_traced_memory()[1] < 5_000_000
 
 
 # A whole data folder
