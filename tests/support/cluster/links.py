@@ -225,8 +225,8 @@ class Links:
             await self._reset(lambda link: bool({link, _opposite(link)} & cut))
 
     async def _reset(self, is_meant: Callable[[Link], bool]) -> None:
-        await asyncio.sleep(0)  # a task that is cancelled before it begins would close nothing
         ended = [task for task, link in self._connections.items() if is_meant(link)]
+        await asyncio.sleep(0)  # a task that is cancelled before it begins would close nothing
         for task in ended:
             task.cancel()
         await asyncio.gather(*ended, return_exceptions=True)
