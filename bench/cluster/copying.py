@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from multiprocessing.synchronize import Event
@@ -17,6 +17,7 @@ from bench.cluster.members import (
     Cluster,
     Member,
     fresh_folder,
+    is_whole,
     running_cluster,
     until,
 )
@@ -24,7 +25,7 @@ from bench.harness.loader import http_answer_length, load
 from bench.harness.rows import Place, Row, Work
 from bench.harness.servers import free_port
 from bench.harness.topics import numbered_callers
-from bench.messages.latency import quantiles
+from bench.messages.latency import beside, quantiles
 from goq.client import Client
 
 _PROBE = "probe"
@@ -45,12 +46,9 @@ def _publish_until(urls: list[str], ended: Event, written: str) -> None:
 
 
 @contextmanager
-def _publishing(cluster: Cluster, written: Path) -> Iterator[None]:
-    context = multiprocessing.get_context("spawn")
-    ended = context.Event()
-    urls = [member.url for member in cluster.members]
-    process = context.Process(target=_publish_until, args=(urls, ended, str(written)))
-    process.start()
+def _publishing(members: Sequence[Member], written: Path) -> Iterator[None]:
+    ended = multiprocessing.get_context("spawn").Event()
+    process = beside(_publish_until, [member.url for member in members], ended, str(written))
     try:
         yield
     finally:
@@ -81,12 +79,11 @@ def _catch_up(place: Place) -> tuple[float, float, float]:
         away.stop()
         until(lambda: len(cluster.leaders(TOPIC)) == PARTITIONS)
         _fill(cluster, place.scaled(4000, 200) * 1_000_000)
-        whole = Cluster(others, cluster.secret)
-        with _publishing(whole, written):
+        with _publishing(others, written):
             time.sleep(5.0)
         before_ms = quantiles(json.loads(written.read_text()))
         had_bytes, expected_bytes = _size_bytes(away), _size_bytes(others[0])
-        with _publishing(whole, written):
+        with _publishing(others, written):
             time.sleep(1.0)
             away.start()
             began_s = time.monotonic()
@@ -96,7 +93,7 @@ def _catch_up(place: Place) -> tuple[float, float, float]:
     return (expected_bytes - had_bytes) / taken_s / 1e6, before_ms[1], meanwhile_ms[1]
 
 
-def _joins(place: Place) -> tuple[float, float, float, float]:
+def _joins(place: Place) -> list[float]:
     """Return how long a fourth and a fifth node take to get their share, and a p99 of publishes."""
     figures: list[float] = []
     with running_cluster(fresh_folder(place)) as cluster, ExitStack() as resources:
@@ -108,25 +105,19 @@ def _joins(place: Place) -> tuple[float, float, float, float]:
                 peers = {name: f"127.0.0.1:{free_port()}"}
                 member = Member(name, first.folder.parent, peers, cluster.secret, first.url)
                 written = fresh_folder(place)
-                with _publishing(cluster, written):
+                with _publishing(cluster.members, written):
                     began_s = time.monotonic()
                     member.start()
                     resources.enter_context(member)
-                    until(partial(_is_whole, client, nodes))
+                    until(partial(is_whole, client, nodes))
                     client.rebalance()
                     time.sleep(1.0)
-                    until(partial(_is_whole, client, nodes), _DONE_S_MAX)
+                    until(partial(is_whole, client, nodes), _DONE_S_MAX)
                     taken_s = time.monotonic() - began_s
                 figures += [taken_s, quantiles(json.loads(written.read_text()))[1]]
                 if not _size_bytes(member):
                     raise RuntimeError(f"{name} has no replica")
-    return figures[0], figures[1], figures[2], figures[3]
-
-
-def _is_whole(client: Client, nodes: int) -> bool:
-    shown = client.describe_cluster(lag=True)
-    are_up = [node.status for node in shown.nodes] == ["up"] * nodes
-    return are_up and not shown.under_replicated and not shown.moves
+    return figures
 
 
 WORKS = [

@@ -22,6 +22,7 @@ from bench.harness.servers import GOQ, STOP_S_MAX, Server, free_port
 from bench.harness.topics import fresh_topic, numbered_callers
 from bench.messages.batches import CONNECTIONS
 from bench.messages.latency import beside, publish_timed, quantiles, receive_goq
+from goq.client import Client
 
 PARTITIONS = 6
 TOPIC = "bench"
@@ -184,6 +185,13 @@ def running_cluster(folder: Path) -> Iterator[Cluster]:
         cluster = Cluster(members, secret)
         cluster.make_topic(TOPIC)
         yield cluster
+
+
+def is_whole(client: Client, nodes: int) -> bool:
+    """Return whether so many nodes are up, have all their replicas, and none moves."""
+    shown = client.describe_cluster(lag=True)
+    are_up = [node.status for node in shown.nodes] == ["up"] * nodes
+    return are_up and not shown.under_replicated and not shown.moves
 
 
 _number = iter(range(10**6))

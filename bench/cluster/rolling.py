@@ -17,6 +17,7 @@ from bench.cluster.members import (
     Cluster,
     Member,
     fresh_folder,
+    is_whole,
     running_cluster,
     until,
 )
@@ -75,16 +76,11 @@ def _consume(client: Client, clocked: _Clocked) -> None:
                 return
 
 
-def _is_whole(cluster: Cluster) -> bool:
-    with Client([f"http://127.0.0.1:{m.port}" for m in cluster.members], retries="0s") as client:
-        shown = client.describe_cluster()
-    return not shown.under_replicated and all(n.status == "up" for n in shown.nodes)
-
-
 def _restart(cluster: Cluster, member: Member) -> None:
     member.stop()
     member.start()
-    until(lambda: _is_whole(cluster))
+    with Client([each.url for each in cluster.members], retries="0s") as client:
+        until(lambda: is_whole(client, len(cluster.members)))
 
 
 def _pauses(place: Place) -> tuple[float, float, float]:
@@ -93,7 +89,7 @@ def _pauses(place: Place) -> tuple[float, float, float]:
     consuming: list[float] = []
     rounds_s: list[float] = []
     with running_cluster(fresh_folder(place)) as cluster:
-        urls = [f"http://127.0.0.1:{member.port}" for member in cluster.members]
+        urls = [member.url for member in cluster.members]
         producers = [_Clocked(urls, _produce) for _ in range(_CLIENTS)]
         consumers = [_Clocked(urls, _consume) for _ in range(_CLIENTS)]
         for client in [*producers, *consumers]:

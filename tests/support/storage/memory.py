@@ -26,7 +26,7 @@ def memory_below(file: str) -> Iterator[Callable[[], int]]:
 
 @contextlib.contextmanager
 def tracing(calls: int = 1) -> Iterator[None]:
-    """Trace memory, without what the end of the garbage of earlier tests would get meanwhile."""
+    """Trace memory; the garbage of earlier tests ends before, so its end counts for nothing."""
     gc.collect()
     gc.disable()
     tracemalloc.start(calls)

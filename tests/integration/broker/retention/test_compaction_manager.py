@@ -402,7 +402,7 @@ def test_neighbours_of_which_one_was_deleted_meanwhile_are_not_merged(
     run(work())
 
 
-def test_what_is_not_on_all_replicas_yet_is_neither_rewritten_nor_merged(
+def test_what_is_not_on_all_replicas_yet_is_not_merged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def work() -> None:
