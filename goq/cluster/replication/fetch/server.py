@@ -182,8 +182,7 @@ class FetchServer:
             leader.on_follower_request(session.node, session.number)
             if session.pushes is not None and leader.is_waiting_for(session.node):
                 session.must_answer = True
-        if not session.pending or not any(map(partial(self._has_update, session), session.pending)):
-            await self._wait(session, request.wait_ms)
+        await self._wait(session, request.wait_ms)
         if session.is_over:
             return FetchResponse([], True, self._clock.wall_ms()), []
         return await self._answer(session)
@@ -234,6 +233,7 @@ class FetchServer:
             leader.on_fetch(session.node, position.ends, now_ms)
 
     async def _wait(self, session: FetchSession, wait_ms: int) -> None:
+        """Return when there is something to send to a follower now, or the time is over."""
         loop = asyncio.get_running_loop()
         is_renewed = session.pushes is not None
         wait_ms_max = limits.FETCH_WAIT_RENEWED_MS if is_renewed else limits.FETCH_WAIT_MS

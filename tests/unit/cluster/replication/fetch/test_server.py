@@ -39,11 +39,11 @@ def logs(tmp_path: Path) -> Iterator[PartitionLogs]:
         log.close()
 
 
-def leading_of(logs: PartitionLogs, key: PartitionKey = KEY) -> LeaderReplica:
+def leading_of(logs: PartitionLogs) -> LeaderReplica:
     """Return the leadership of ``a`` in epoch 2; it has written ten messages more than it found."""
     ends = LogOffsets(logs.messages.end_offset, 0)
     leading = LeaderReplica(
-        key, 2, logs, ReplicaProgress("a", ends, in_sync=["a", "b"], min_insync=2)
+        KEY, 2, logs, ReplicaProgress("a", ends, in_sync=["a", "b"], min_insync=2)
     )
     leading.progress.set_replicas(["a", "b"], 0)
     append(logs.messages, [frame_of([b"w"] * 10)], epoch=2)
@@ -114,32 +114,6 @@ def test_what_a_follower_has_of_another_leader_is_not_counted(logs: PartitionLog
         assert leading.progress.high_watermark == LogOffsets(10, 0)
 
     asyncio.run(run())
-
-
-def test_news_of_one_partition_is_not_kept_back_because_another_has_none(
-    logs: PartitionLogs, tmp_path: Path
-) -> None:
-    other_key = PartitionKey("u", 2, 0)
-    other = open_logs(tmp_path / "other", RealDisk(), TopicSettings())
-    append(other.messages, [frame_of([b"v"] * 10)], epoch=1)
-
-    async def run() -> None:
-        follower = Follower(leading_of(logs))
-        follower.server.add_leader(leading_of(other, other_key))
-        await follower.ask(20, 2)
-        while (await follower.ask_again()).updates:
-            continue
-        follower.server.on_new_data(KEY)  # which the follower has already
-        behind = Position(other_key, 2, LogOffsets(10, 0), LogOffsets(1, -1))
-        async with asyncio.timeout(PATIENCE_S):
-            answer, _ = await follower.server.fetch(
-                FetchRequest("b", 7, False, [behind], [], 600_000)
-            )
-        assert [update.key for update in answer.updates] == [other_key]
-
-    asyncio.run(run())
-    for log in other:
-        log.close()
 
 
 def test_what_a_follower_was_given_is_counted_when_it_says_that_it_has_it(
